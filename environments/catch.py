@@ -1,0 +1,54 @@
+"""Catch: the smallest task seen through pixels, for tests and first steps (level `catch`)."""
+
+import dm_env
+from dm_env import specs
+import numpy as np
+
+from scalable_agents.environments import base
+
+_CELLS = 7       # the board is _CELLS x _CELLS.
+_CELL_SIZE = 4   # pixels: 28x28, which two VALID convolutions (8x8/4, 4x4/2) cover to the last row and column.
+
+
+class Catch(base.Environment):
+  """A ball falls one cell per step from the top of a random column; a paddle on the bottom row is to meet it.
+
+  Observation: {'pixels': uint8 [28, 28, 1]}, the ball and the paddle white squares of 4x4 pixels. Actions: left, stay,
+  right. An episode has 6 steps; the last one earns +1 for a catch and -1 for a miss. The paddle starts in the middle,
+  so that every column can be reached. Optimal return: 1. Random return: 2/7 - 1 = -0.714, since the ball's column is
+  uniform whatever the paddle does.
+  """
+
+  optimal_return = 1.0
+  random_return = 2 / _CELLS - 1
+
+  def __init__(self, *, seed: int):
+    shape = (_CELLS * _CELL_SIZE, _CELLS * _CELL_SIZE, 1)
+    super().__init__(3, {'pixels': specs.BoundedArray(shape, np.uint8, 0, 255, name='pixels')})
+    self._random = np.random.RandomState(seed % 2**32)
+    self._ball_row = self._ball_column = 0
+    self._paddle_column = _CELLS // 2
+
+  def render(self) -> np.ndarray:
+    """uint8 [224, 224, 3]."""
+    return base.enlarge(self._pixels()[..., 0], 8)
+
+  def _start_episode(self):
+    self._ball_row = 0
+    self._ball_column = self._random.randint(_CELLS)
+    self._paddle_column = _CELLS // 2
+    return {'pixels': self._pixels()}
+
+  def _advance(self, action):
+    self._paddle_column = min(max(self._paddle_column + action - 1, 0), _CELLS - 1)
+    self._ball_row += 1
+    observation = {'pixels': self._pixels()}
+    if self._ball_row < _CELLS - 1:
+      return dm_env.transition(0.0, observation)
+    return dm_env.termination(1.0 if self._ball_column == self._paddle_column else -1.0, observation)
+
+  def _pixels(self):
+    board = np.zeros((_CELLS, _CELLS), np.uint8)
+    board[self._ball_row, self._ball_column] = 255
+    board[-1, self._paddle_column] = 255
+    return board.repeat(_CELL_SIZE, axis=0).repeat(_CELL_SIZE, axis=1)[..., np.newaxis]

@@ -1,0 +1,116 @@
+"""Any gymnasium environment with discrete actions as a dm_env: users bring their own."""
+
+import difflib
+import warnings
+
+import dm_env
+from dm_env import specs
+import numpy as np
+
+from scalable_agents.environments import base
+
+
+class Gymnasium(base.Environment):
+  """One gymnasium environment.
+
+  Observations: images (Box uint8 [H, W, C] or [H, W]) are {'pixels': uint8 [H, W, C or 1]}; every other Box is
+  {'vector': float32 [N]}, flattened; a Discrete observation is {'vector': float32 [N]}, one-hot. Rewards are raw.
+  Truncation, a time limit, ends an episode as termination does: LAST with discount 0, as in the papers.
+  """
+
+  def __init__(self, environment_id: str, *, seed: int):
+    """Makes the environment.
+
+    Args:
+      environment_id: what `gymnasium.make` takes; 'package:id' imports the package first.
+      seed: given to the first reset only, as gymnasium asks; later episodes go on from there.
+
+    Raises:
+      ImportError: gymnasium, or a package that this environment needs, is missing.
+      ValueError: unknown id, or spaces other than those above.
+    """
+    self._id = environment_id
+    self._gymnasium, self._environment = _make(environment_id)
+    self._seed = seed % 2**31
+    actions = self._environment.action_space
+    if not isinstance(actions, self._gymnasium.spaces.Discrete):
+      raise ValueError(f'gymnasium:{environment_id}: want a Discrete action space, got {_line(actions)}')
+    self._first_action = int(actions.start)
+    super().__init__(int(actions.n), self._convert_space(self._environment.observation_space))
+
+  def render(self) -> np.ndarray:
+    """The environment's own picture, uint8 [H, W, 3].
+
+    Raises:
+      ImportError: drawing needs a package that is missing.
+      ValueError: the environment has no render mode 'rgb_array'.
+    """
+    if self._environment.render_mode != 'rgb_array':
+      raise ValueError(f"gymnasium:{self._id}: this environment draws no pictures (no render mode 'rgb_array')")
+    try:
+      return np.asarray(self._environment.render(), np.uint8)
+    except (ImportError, self._gymnasium.error.DependencyNotInstalled) as error:
+      raise ImportError(f'gymnasium:{self._id}: {_line(error)}') from error
+
+  def close(self):
+    self._environment.close()
+
+  def _start_episode(self):
+    observation, _ = self._environment.reset(seed=self._seed)
+    self._seed = None
+    return self._convert(observation)
+
+  def _advance(self, action):
+    observation, reward, terminated, truncated, _ = self._environment.step(self._first_action + action)
+    if terminated or truncated:
+      return dm_env.termination(float(reward), self._convert(observation))
+    return dm_env.transition(float(reward), self._convert(observation))
+
+  def _convert_space(self, space):
+    """Observation spec of a gymnasium space; chooses the conversion that `_convert` does from then on."""
+    spaces = self._gymnasium.spaces
+    self._one_hot = None
+    if isinstance(space, spaces.Discrete):
+      self._one_hot = np.eye(int(space.n), dtype=np.float32)
+      self._first_observation = int(space.start)
+      return {'vector': specs.BoundedArray((int(space.n),), np.float32, 0.0, 1.0, name='vector')}
+    if not isinstance(space, spaces.Box):
+      raise ValueError(f'gymnasium:{self._id}: want a Box or Discrete observation space, got {_line(space)}')
+    if space.dtype == np.uint8 and len(space.shape) in (2, 3):
+      self._name, self._dtype, self._shape = 'pixels', np.uint8, (*space.shape, 1)[:3]
+      return {'pixels': specs.BoundedArray(self._shape, np.uint8, 0, 255, name='pixels')}
+    self._name, self._dtype, self._shape = 'vector', np.float32, (int(np.prod(space.shape)),)
+    return {'vector': specs.Array(self._shape, np.float32, name='vector')}
+
+  def _convert(self, observation):
+    if self._one_hot is not None:
+      return {'vector': self._one_hot[int(observation) - self._first_observation].copy()}
+    # A copy: environments may write the next observation into the same array.
+    return {self._name: np.array(observation, self._dtype).reshape(self._shape)}
+
+
+def _make(environment_id):
+  """The gymnasium module, imported only now, and the environment, able to draw where it knows how."""
+  name = f'gymnasium:{environment_id}'
+  try:
+    import gymnasium
+  except ImportError as error:
+    raise ImportError(f'{name}: gymnasium is missing ({error}): pip install gymnasium') from error
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # 'Out of date' and the like: the user has chosen this id.
+      environment = gymnasium.make(environment_id, disable_env_checker=True)
+      if 'rgb_array' in (environment.metadata.get('render_modes') or ()):
+        environment.close()
+        environment = gymnasium.make(environment_id, disable_env_checker=True, render_mode='rgb_array')
+  except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+    raise ImportError(f'{name}: {_line(error)}') from error
+  except (gymnasium.error.Error, ValueError) as error:
+    closest = difflib.get_close_matches(environment_id, gymnasium.registry, n=3)
+    hint = f' Closest ids: {", ".join(closest)}.' if closest else ''
+    raise ValueError(f'{name}: {_line(error)}{hint}') from error
+  return gymnasium, environment
+
+
+def _line(message) -> str:
+  return ' '.join(str(message).split())

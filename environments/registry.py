@@ -1,0 +1,66 @@
+"""Levels by name. Names are parsed here and nowhere else.
+
+A name is a game of Atari-57 in snake_case (`space_invaders`), a built-in task (`catch`, `recall`, `chain`) or
+`gymnasium:` with any id that gymnasium knows (`gymnasium:CartPole-v1`; `gymnasium:my_package:MyTask-v0` imports
+`my_package` first, which registers the id). Importing this module loads no emulator and no gymnasium: environment
+workers start fast, and load only what their level needs.
+"""
+
+import difflib
+
+from scalable_agents.environments import atari57
+from scalable_agents.environments import base
+from scalable_agents.environments import catch
+from scalable_agents.environments import chain
+from scalable_agents.environments import gymnasium_adapter
+from scalable_agents.environments import recall
+from scalable_agents.environments.atari import Atari, AtariSettings
+
+_TASKS = {'catch': catch.Catch, 'recall': recall.Recall, 'chain': chain.Chain}
+_GYMNASIUM = 'gymnasium:'
+
+
+def levels() -> tuple[str, ...]:
+  """All level names but the ids of gymnasium: the 57 Atari games, then the built-in tasks."""
+  return atari57.LEVELS + tuple(_TASKS)
+
+
+def check(level_name: str) -> None:
+  """Checks, without starting an emulator, that `make` would know the level.
+
+  Raises:
+    ImportError: a gymnasium id needs a package that is not installed.
+    ValueError: unknown level, with the closest names; or a gymnasium environment whose spaces are not supported.
+  """
+  if level_name.startswith(_GYMNASIUM):
+    gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=0).close()
+  elif level_name not in levels():
+    raise _unknown(level_name)
+
+
+def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings()) -> base.Environment:
+  """Makes an environment.
+
+  Args:
+    level_name: see above.
+    seed: of everything random in the environment, >= 0.
+    atari: the protocol of Atari games; other levels ignore it.
+
+  Raises:
+    ImportError: a package that the level needs is not installed.
+    ValueError: as `check`.
+  """
+  if level_name in atari57.LEVELS:
+    return Atari(level_name, seed=seed, settings=atari)
+  if level_name in _TASKS:
+    return _TASKS[level_name](seed=seed)
+  if level_name.startswith(_GYMNASIUM):
+    return gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=seed)
+  raise _unknown(level_name)
+
+
+def _unknown(level_name):
+  closest = difflib.get_close_matches(level_name.lower(), levels(), n=3, cutoff=0.5)
+  hint = f'did you mean {" or ".join(closest)}?' if closest else (
+      f'want an Atari game in snake_case, one of {", ".join(_TASKS)}, or {_GYMNASIUM}ID')
+  return ValueError(f'unknown level {level_name!r}: {hint}')
