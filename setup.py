@@ -1,0 +1,44 @@
+"""Builds the C++ ops with the flags of TensorFlow and names the packages; the metadata are in pyproject.toml."""
+
+import glob
+import os
+
+import setuptools
+from setuptools.command import build_ext
+
+# The repository's root is the package `scalable_agents`; these folders are its subpackages. The tests stay out.
+_FOLDERS = ('actor', 'agents', 'environments', 'learner', 'tables', 'tools')
+_SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
+
+
+class BuildOps(build_ext.build_ext):
+  """Compiles against the TensorFlow of this environment into the plain name that Bazel gives too: `_ops.so`."""
+
+  def build_extension(self, ext):
+    """Adds the flags that TensorFlow names; it is imported here because only a build needs it."""
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+    import tensorflow as tf
+    # NDEBUG: as in TensorFlow's own build, with whose inline functions ours are linked.
+    ext.extra_compile_args = tf.sysconfig.get_compile_flags() + ['-std=c++17', '-O3', '-DNDEBUG', '-g0']
+    ext.extra_link_args = tf.sysconfig.get_link_flags()
+    super().build_extension(ext)
+
+  def get_ext_filename(self, fullname):
+    """Without Python's own suffix: an op library is no Python module."""
+    return os.path.join(*fullname.split('.')) + '.so'
+
+
+setuptools.setup(
+    script_name='setup.py',  # Else this file would be taken for a module of the root package.
+    packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
+    package_dir={'scalable_agents': '.'},
+    package_data={'scalable_agents.environments': ['data/*.csv']},
+    ext_modules=[
+        setuptools.Extension(
+            'scalable_agents.actor._ops',
+            sources=sorted(glob.glob('actor/cc/*.cc')),
+            depends=sorted(glob.glob('actor/cc/*.h')),
+            include_dirs=['.'],
+            language='c++')
+    ],
+    cmdclass={'build_ext': BuildOps})
