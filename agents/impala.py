@@ -1,0 +1,334 @@
+"""IMPALA: importance weighted actor-learner architectures.
+
+Espeholt et al. 2018. Many actors play with slightly old parameters; one learner corrects for the difference with
+V-trace. In this order: the hyper-parameters, the agent, its loss, and the learner's step.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import sonnet as snt
+import tensorflow as tf
+
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import networks
+from scalable_agents.agents.settings import setting
+from scalable_agents.learner import losses
+from scalable_agents.learner import off_policy
+from scalable_agents.learner import optimizers
+from scalable_agents.learner import vtrace
+
+OPTIMIZERS = ('rmsprop', 'adam')
+XLA_MODES = ('auto', 'always', 'never')
+
+
+@dataclasses.dataclass(frozen=True)
+class ImpalaConfig:
+  """Every hyper-parameter; defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
+
+  # The task.
+  level_name: str = setting('pong', 'What to play: an Atari game, a built-in task, or gymnasium:ID.')
+  total_environment_frames: int = setting(
+      200_000_000, 'Environment frames (agent steps x action_repeats) to train for. Section 5.3.2.')
+  action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Table G.1.')
+  noop_max: int = setting(
+      30, 'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
+  episode_end_on_life_loss: bool = setting(
+      True, 'In training, learn as if the episode ended where a life is lost. Table G.1.')
+  full_action_set: bool = setting(
+      False, 'Offer all 18 actions of the Atari 2600 rather than those the game uses. Section 5.3.2.')
+  sticky_actions: bool = setting(
+      False, 'The emulator repeats the previous action with probability 0.25. The paper does not.')
+  max_episode_frames: int = setting(
+      108_000, 'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.')
+
+  # The network.
+  torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.')
+  use_lstm: bool = setting(
+      False, 'An LSTM of 256 after the torso, fed with the last reward and action too. The paper: not on Atari.')
+
+  # The loss.
+  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.')
+  batch_size: int = setting(32, 'Unrolls per update. Table G.1.')
+  discount: float = setting(0.99, 'Discount per agent step (gamma). Table G.1.')
+  baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.')
+  entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.')
+  reward_transform: str = setting(
+      'abs_one', 'What rewards go through before learning: abs_one (clip to [-1, 1], table G.1), soft_asymmetric '
+      '(released code), optimistic_asymmetric (figure D.1) or none.')
+  off_policy_correction: str = setting(
+      'vtrace', 'How the learner corrects for actions of older policies: vtrace, one_step, epsilon or none. '
+      'Section 5.2.2.')
+  clip_rho_threshold: float = setting(
+      1.0, 'V-trace: importance weights in the value targets are clipped here (rho-bar). Section 5.2.2.')
+  clip_pg_rho_threshold: float = setting(
+      1.0, 'V-trace: importance weights in the policy gradient are clipped here. Section 4.2.')
+  vtrace_lambda: float = setting(
+      1.0, 'V-trace: mixes one-step (0) and full (1) value targets. Section 4.1, remark 2.')
+  policy_lag: int = setting(
+      0, 'Actors play with parameters this many updates older than need be, to study staleness. Section E.1.')
+
+  # The optimiser.
+  optimizer: str = setting('rmsprop', 'rmsprop (table G.1) or adam (ours).')
+  learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.')
+  learning_rate_decay: bool = setting(
+      True, 'Decay the learning rate linearly to 0 over total_environment_frames. Table G.1.')
+  rmsprop_decay: float = setting(0.99, 'RMSProp: decay of the mean square, per update. Released code.')
+  rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.')
+  rmsprop_epsilon: float = setting(0.01, 'RMSProp: added to the mean square inside the root. Table G.1.')
+  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.')
+  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.')
+  adam_epsilon: float = setting(1e-8, 'Adam: added to the root of the second moment. Ours.')
+  clip_gradient_norm: float = setting(40.0, 'Largest global norm of the gradient; 0 for no clipping. Table G.1.')
+
+  # The run.
+  queue_size: int = setting(
+      1, 'Unrolls that wait for the learner at most, beside the batch it collects; then actors wait. Released code.')
+  synchronous: bool = setting(
+      False, 'Environments, inference and learning take turns, so that a seed determines the run. Ours; slower.')
+  seed: int = setting(1, 'Seed of initial weights, sampled actions and environments.')
+
+
+def validate(config: ImpalaConfig) -> None:
+  """Raises ValueError, one line with flag, value and what is allowed, for the first setting out of its range."""
+
+  def require(allowed, name, wanted):
+    if not allowed:
+      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
+
+  for name in ('total_environment_frames', 'action_repeats', 'max_episode_frames', 'unroll_length', 'batch_size',
+               'queue_size'):
+    require(getattr(config, name) >= 1, name, 'at least 1')
+  for name in ('noop_max', 'policy_lag', 'seed'):
+    require(getattr(config, name) >= 0, name, 'at least 0')
+  for name in ('baseline_cost', 'entropy_cost', 'clip_rho_threshold', 'clip_pg_rho_threshold', 'learning_rate',
+               'rmsprop_epsilon', 'adam_epsilon', 'clip_gradient_norm'):
+    require(0.0 <= getattr(config, name) < float('inf'), name, 'a finite number of at least 0')
+  for name in ('discount', 'vtrace_lambda'):
+    require(0.0 <= getattr(config, name) <= 1.0, name, 'a number from 0 to 1')
+  for name in ('rmsprop_decay', 'rmsprop_momentum', 'adam_beta1', 'adam_beta2'):
+    require(0.0 <= getattr(config, name) < 1.0, name, 'a number of at least 0 and less than 1')
+  for name, choices in (('torso', networks.TORSOS), ('reward_transform', losses.REWARD_TRANSFORMS),
+                        ('off_policy_correction', off_policy.CORRECTIONS), ('optimizer', OPTIMIZERS)):
+    require(getattr(config, name) in choices, name, 'one of ' + ', '.join(choices))
+  require(config.seed < 2**31, 'seed', 'less than 2147483648')
+  require(config.level_name, 'level_name', 'the name of a level')
+
+
+class NetworkOutput(NamedTuple):
+  """The two heads."""
+  policy_logits: tf.Tensor  # [..., A] float32, un-normalised log-probabilities.
+  baseline: tf.Tensor       # [...] float32, V(x).
+
+
+class Agent(snt.Module):
+  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3."""
+
+  def __init__(self, num_actions: int, observation_spec, config: ImpalaConfig, name: str = 'agent'):
+    """Creates the variables.
+
+    Args:
+      num_actions: A.
+      observation_spec: dict with 'pixels' (uint8 [H, W, C]) or 'vector' (float32 [N]) to specs with `shape`, `dtype`.
+      config: ImpalaConfig; `torso`, `use_lstm` and `seed` are read.
+      name: of the module.
+    Raises:
+      ValueError: neither 'pixels' nor 'vector' is observed.
+    """
+    super().__init__(name)
+    seeds = networks.Seeds(config.seed)
+    self._num_actions = num_actions
+    if 'pixels' in observation_spec:
+      self._observed, self._torso = 'pixels', networks.TORSOS[config.torso](seeds)
+    elif 'vector' in observation_spec:
+      self._observed, self._torso = 'vector', networks.VectorTorso(seeds)
+    else:
+      raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(observation_spec)}")
+    self._core = networks.LSTMCore(256 + 1 + num_actions, 256, seeds) if config.use_lstm else None
+    self._policy = networks.linear(num_actions, seeds, 'policy')
+    self._baseline = networks.linear(1, seeds, 'baseline')
+    spec = observation_spec[self._observed]
+    self.step(tf.zeros([1], tf.int32), tf.zeros([1]), tf.ones([1], tf.bool),
+              {self._observed: tf.zeros([1, *spec.shape], spec.dtype)}, self.initial_state(1), tf.zeros([2], tf.int32))
+
+  def initial_state(self, batch_size):
+    """The core's state at an episode's start: () without an LSTM, else an LSTMState of [batch_size, 256]."""
+    return self._core.initial_state(batch_size) if self._core else ()
+
+  def step(self, last_action, reward, done, observation, agent_state, seed):
+    """Acts.
+
+    Args:
+      last_action: [B] int32, the action that led here.
+      reward: [B] float32, raw, that it earned.
+      done: [B] bool, the observation starts an episode: the core is reset before it sees it.
+      observation: dict of [B, ...].
+      agent_state: nest of [B, ...].
+      seed: [2] int32; the sampled actions are a function of it.
+    Returns:
+      AgentOutput of action [B] int32, policy_logits [B, A], baseline [B]; and the new agent_state.
+    """
+    features = self._torso(observation[self._observed])
+    if self._core:
+      features, agent_state = self._core.step(self._core_input(features, last_action, reward), done, agent_state)
+    output = self._heads(features)
+    action = tf.random.stateless_categorical(output.policy_logits, 1, seed, dtype=tf.int32)[:, 0]
+    return unroll_lib.AgentOutput(action, output.policy_logits, output.baseline), agent_state
+
+  def unroll(self, last_action, reward, done, observation, agent_state):
+    """What `step` computes before sampling, for all rows of an unroll.
+
+    Args:
+      last_action, reward, done: [T+1, B].
+      observation: dict of [T+1, B, ...].
+      agent_state: nest of [B, ...], before row 0.
+    Returns:
+      NetworkOutput of [T+1, B, ...], and the agent_state after the last row.
+    """
+    # Time is folded into the batch for all that has no memory (section 3.1).
+    observed = observation[self._observed]
+    time_and_batch = tf.shape(observed)[:2]
+    features = self._torso(tf.reshape(observed, tf.concat([[-1], tf.shape(observed)[2:]], 0)))
+    features = tf.reshape(features, tf.concat([time_and_batch, [256]], 0))
+    if self._core:
+      features, agent_state = self._core.unroll(self._core_input(features, last_action, reward), done, agent_state)
+    return self._heads(features), agent_state
+
+  def _core_input(self, features, last_action, reward):
+    clipped_reward = tf.clip_by_value(reward, -1.0, 1.0)[..., tf.newaxis]
+    return tf.concat([features, clipped_reward, tf.one_hot(last_action, self._num_actions)], axis=-1)
+
+  def _heads(self, features):
+    return NetworkOutput(self._policy(features), tf.squeeze(self._baseline(features), axis=-1))
+
+
+def loss(agent: Agent, unroll: unroll_lib.Unroll, config: ImpalaConfig):
+  """The actor-critic loss of section 4.2, summed over time and batch.
+
+  Args:
+    agent: the network that learns.
+    unroll: Unroll of [T+1, B, ...] tensors (agent_state [B, ...], level_id and actor_id [B]).
+    config: ImpalaConfig.
+  Returns:
+    [] float32, and a dict of its terms, unweighted: 'loss/...' -> [] float32.
+  """
+  environment, actor = unroll.environment_output, unroll.agent_output
+  output, _ = agent.unroll(
+      actor.action, environment.reward, environment.done, environment.observation, unroll.agent_state)
+
+  # Row t's action was computed from row t-1: pair rows 1..T of what happened with rows 0..T-1 of our own outputs.
+  actions, behaviour_logits = actor.action[1:], actor.policy_logits[1:]           # [T, B], [T, B, A].
+  rewards = losses.transform_rewards(environment.reward[1:], config.reward_transform)
+  discounts = config.discount * environment.discount[1:]
+  logits, values, bootstrap_value = output.policy_logits[:-1], output.baseline[:-1], output.baseline[-1]
+
+  log_probs = vtrace.log_probs_from_logits_and_actions(logits, actions)
+  log_rhos = log_probs - vtrace.log_probs_from_logits_and_actions(behaviour_logits, actions)
+  targets = off_policy.targets(
+      config.off_policy_correction, tf.stop_gradient(log_rhos), discounts, rewards, tf.stop_gradient(values),
+      bootstrap_value, config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda)
+
+  policy_gradient = losses.policy_gradient_loss(
+      off_policy.log_pi(config.off_policy_correction, log_probs), targets.pg_advantages)
+  baseline = losses.baseline_loss(targets.vs, values)
+  entropy = losses.entropy_loss(logits)
+  total = policy_gradient + config.baseline_cost * baseline + config.entropy_cost * entropy
+  return total, {'loss/total': total, 'loss/policy_gradient': policy_gradient, 'loss/baseline': baseline,
+                 'loss/entropy': entropy}
+
+
+class Learner(tf.Module):
+  """The agent's parameters, their optimiser and the two counters; `step` learns from one batch of unrolls."""
+
+  def __init__(self, agent: Agent, config: ImpalaConfig, frames_per_step: int, xla: str = 'auto',
+               device: str | None = None, name: str = 'learner'):
+    """Creates the optimiser's slots.
+
+    Args:
+      agent: Agent.
+      config: ImpalaConfig.
+      frames_per_step: environment frames per agent step.
+      xla: 'always' compiles the step, 'never' does not, 'auto' does except on a CPU, where oneDNN's convolutions
+        are three times as fast as XLA's.
+      device: where to learn, '/GPU:0' say; None for the first GPU, or the CPU without one.
+      name: of the module.
+    Raises:
+      ValueError: unknown xla.
+    """
+    super().__init__(name)
+    if xla not in XLA_MODES:
+      raise ValueError(f'--xla={xla}: want one of {", ".join(XLA_MODES)}')
+    self.agent = agent
+    self.config = config
+    self._frames_per_step = frames_per_step
+    self._device = device or ('/GPU:0' if tf.config.list_logical_devices('GPU') else '/CPU:0')
+    with tf.device(self._device):
+      self.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False, name='environment_frames')
+      self.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name='update_steps')
+      self.skipped_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name='skipped_updates')
+      self.optimizer = _make_optimizer(agent.trainable_variables, config)
+    compiled = xla == 'always' or (xla == 'auto' and 'CPU' not in self._device.upper())
+    self._compiled_step = tf.function(self._step, jit_compile=compiled)
+
+  def step(self, unroll: unroll_lib.Unroll) -> dict[str, tf.Tensor]:
+    """One update. All of the batch's frames count, also where the update is skipped.
+
+    Args:
+      unroll: Unroll of [T+1, B, ...] tensors.
+    Returns:
+      dict of scalars: the terms of `loss`; 'grad_norm', before clipping; 'learning_rate'; 'update_skipped', 1 where
+      the loss or the gradient was not finite, so that nothing was learned; 'culprit', for `culprit`; 'policy_lag',
+      how many updates the parameters that acted were behind, on average.
+    """
+    with tf.device(self._device):
+      return self._compiled_step(unroll)
+
+  def culprit(self, metrics) -> str | None:
+    """The name of the first term of the loss or variable's gradient that was not finite; None if all were."""
+    index = int(metrics['culprit'])
+    names = [*_CHECKED_TERMS, *(f'gradient of {v.name}' for v in self.agent.trainable_variables)]
+    return None if index < 0 else names[index]
+
+  def _step(self, unroll):
+    variables = self.agent.trainable_variables
+    with tf.GradientTape() as tape:
+      total, metrics = loss(self.agent, unroll, self.config)
+    gradients = tape.gradient(total, variables)
+
+    half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
+    grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
+    finite = tf.math.is_finite(tf.concat([tf.stack([metrics[name] for name in _CHECKED_TERMS]), half_squares], 0))
+    all_finite = tf.reduce_all(finite)
+
+    learning_rate = tf.constant(self.config.learning_rate)
+    if self.config.learning_rate_decay:
+      learning_rate = optimizers.linear_decay(
+          self.config.learning_rate, self.environment_frames, self.config.total_environment_frames)
+    metrics |= {
+        'grad_norm': grad_norm,
+        'learning_rate': learning_rate,
+        'update_skipped': 1.0 - tf.cast(all_finite, tf.float32),
+        'culprit': tf.where(all_finite, -1, tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)),
+        'policy_lag': tf.reduce_mean(tf.cast(self.update_steps - unroll.parameter_version[1:], tf.float32)),
+    }
+    tf.cond(all_finite, lambda: self._apply(gradients, grad_norm, learning_rate), self._skip)
+    rows, batch = unroll.environment_output.reward.shape
+    self.environment_frames.assign_add((rows - 1) * batch * self._frames_per_step)
+    return metrics
+
+  def _apply(self, gradients, grad_norm, learning_rate):
+    gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self.config.clip_gradient_norm)
+    self.optimizer.apply(gradients, learning_rate)
+    self.update_steps.assign_add(1)
+
+  def _skip(self):
+    self.skipped_updates.assign_add(1)
+
+
+_CHECKED_TERMS = ('loss/policy_gradient', 'loss/baseline', 'loss/entropy')
+
+
+def _make_optimizer(variables, config):
+  if config.optimizer == 'adam':
+    return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+  return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)

@@ -1,0 +1,201 @@
+"""The networks of IMPALA: torsos, the LSTM core and the two heads.
+
+Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.2. Everything starts from the released initial values:
+weights from a normal distribution of standard deviation 1/sqrt(fan-in), truncated at two deviations, and zero
+biases; the LSTM's kernel from a Glorot uniform distribution over the whole matrix.
+"""
+
+import math
+from typing import NamedTuple
+
+import sonnet as snt
+import tensorflow as tf
+
+
+class LSTMState(NamedTuple):
+  """The recurrent state of LSTMCore."""
+  hidden: tf.Tensor  # [B, H] float32.
+  cell: tf.Tensor    # [B, H] float32.
+
+
+class TruncatedNormal(snt.initializers.Initializer):
+  """Normal of standard deviation 1/sqrt(fan-in), truncated at two deviations, drawn from a seed of its own."""
+
+  def __init__(self, seed):
+    self._seed = seed
+
+  def __call__(self, shape, dtype):
+    stddev = 1.0 / math.sqrt(math.prod(shape[:-1]))
+    return stddev * tf.random.stateless_truncated_normal(shape, self._seed, dtype=dtype)
+
+
+class GlorotUniform(snt.initializers.Initializer):
+  """Uniform in ±sqrt(6 / (fan-in + fan-out)) of a matrix, drawn from a seed of its own."""
+
+  def __init__(self, seed):
+    self._seed = seed
+
+  def __call__(self, shape, dtype):
+    limit = math.sqrt(6.0 / (shape[0] + shape[1]))
+    return tf.random.stateless_uniform(shape, self._seed, -limit, limit, dtype=dtype)
+
+
+class Seeds:
+  """Hands out one seed per layer, in the order of construction, so that a network is a function of one number."""
+
+  def __init__(self, seed: int):
+    self._seed = seed
+    self._layers = 0
+
+  def next(self) -> tuple[int, int]:
+    self._layers += 1
+    return (self._seed, self._layers)
+
+
+def _convolution(channels, kernel, stride, padding, seeds, name):
+  return snt.Conv2D(channels, kernel, stride, padding=padding, w_init=TruncatedNormal(seeds.next()), name=name)
+
+
+def linear(size, seeds, name):
+  """A fully connected layer with the released initial values."""
+  return snt.Linear(size, w_init=TruncatedNormal(seeds.next()), name=name)
+
+
+def _scaled(pixels):
+  return tf.cast(pixels, tf.float32) / 255.0
+
+
+class ShallowTorso(snt.Module):
+  """Figure 3 left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, a ReLU after each."""
+
+  def __init__(self, seeds: Seeds, name: str = 'shallow_torso'):
+    super().__init__(name)
+    self._conv1 = _convolution(16, 8, 4, 'VALID', seeds, 'conv1')
+    self._conv2 = _convolution(32, 4, 2, 'VALID', seeds, 'conv2')
+    self._linear = linear(256, seeds, 'linear')
+
+  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
+    """uint8 [N, H, W, C] -> float32 [N, 256]."""
+    features = tf.nn.relu(self._conv1(_scaled(pixels)))
+    features = tf.nn.relu(self._conv2(features))
+    return tf.nn.relu(self._linear(snt.flatten(features)))
+
+
+class _ResidualBlock(snt.Module):
+  """ReLU, convolution 3x3, ReLU, convolution 3x3, plus the input."""
+
+  def __init__(self, channels, seeds, name):
+    super().__init__(name)
+    self._conv1 = _convolution(channels, 3, 1, 'SAME', seeds, 'conv1')
+    self._conv2 = _convolution(channels, 3, 1, 'SAME', seeds, 'conv2')
+
+  def __call__(self, features):
+    return features + self._conv2(tf.nn.relu(self._conv1(tf.nn.relu(features))))
+
+
+class _ResidualSection(snt.Module):
+  """Convolution 3x3, max-pooling 3x3/2, two residual blocks."""
+
+  def __init__(self, channels, seeds, name):
+    super().__init__(name)
+    self._conv = _convolution(channels, 3, 1, 'SAME', seeds, 'conv')
+    self._blocks = [_ResidualBlock(channels, seeds, f'block{i}') for i in range(2)]
+
+  def __call__(self, features):
+    features = tf.nn.max_pool2d(self._conv(features), 3, 2, 'SAME')
+    for block in self._blocks:
+      features = block(features)
+    return features
+
+
+class DeepTorso(snt.Module):
+  """Figure 3 right: residual sections of 16, 32 and 32 channels, ReLU, fully connected 256, ReLU."""
+
+  def __init__(self, seeds: Seeds, name: str = 'deep_torso'):
+    super().__init__(name)
+    self._sections = [_ResidualSection(channels, seeds, f'section{i}') for i, channels in enumerate((16, 32, 32))]
+    self._linear = linear(256, seeds, 'linear')
+
+  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
+    """uint8 [N, H, W, C] -> float32 [N, 256]."""
+    features = _scaled(pixels)
+    for section in self._sections:
+      features = section(features)
+    return tf.nn.relu(self._linear(tf.nn.relu(snt.flatten(features))))
+
+
+class VectorTorso(snt.Module):
+  """Two fully connected layers of 256 with ReLU, for observations that are no images."""
+
+  def __init__(self, seeds: Seeds, name: str = 'vector_torso'):
+    super().__init__(name)
+    self._linear1 = linear(256, seeds, 'linear1')
+    self._linear2 = linear(256, seeds, 'linear2')
+
+  def __call__(self, vector: tf.Tensor) -> tf.Tensor:
+    """float32 [N, D] -> float32 [N, 256]."""
+    return tf.nn.relu(self._linear2(tf.nn.relu(self._linear1(vector))))
+
+
+TORSOS = {'shallow': ShallowTorso, 'deep': DeepTorso}
+
+
+class LSTMCore(snt.Module):
+  """The released LSTM: one [D + H, 4H] kernel, gates in the order input, candidate, forget, output.
+
+  i, g, f, o = [x, h] W + b;  c' = sigmoid(f + 1) c + sigmoid(i) tanh(g);  h' = sigmoid(o) tanh(c').
+  The forget bias of 1 is a constant, so that the bias variable starts at zero.
+  """
+
+  def __init__(self, input_size: int, hidden_size: int, seeds: Seeds, name: str = 'lstm'):
+    super().__init__(name)
+    self._input_size = input_size
+    self._hidden_size = hidden_size
+    shape = (input_size + hidden_size, 4 * hidden_size)
+    self.kernel = tf.Variable(GlorotUniform(seeds.next())(shape, tf.float32), name='kernel')
+    self.bias = tf.Variable(tf.zeros([4 * hidden_size]), name='bias')
+
+  def initial_state(self, batch_size) -> LSTMState:
+    """Zeros, [batch_size, H] each."""
+    zeros = tf.zeros([batch_size, self._hidden_size])
+    return LSTMState(zeros, zeros)
+
+  def _project(self, inputs):
+    return tf.linalg.matmul(inputs, self.kernel[:self._input_size]) + self.bias
+
+  def _advance(self, projected, done, state, recurrent_kernel):
+    keep = tf.cast(tf.logical_not(done), tf.float32)[:, tf.newaxis]
+    gates = projected + tf.linalg.matmul(keep * state.hidden, recurrent_kernel)
+    i, g, f, o = tf.split(gates, 4, axis=-1)
+    cell = tf.sigmoid(f + 1.0) * (keep * state.cell) + tf.sigmoid(i) * tf.tanh(g)
+    return LSTMState(tf.sigmoid(o) * tf.tanh(cell), cell)
+
+  def step(self, inputs: tf.Tensor, done: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
+    """One row: the state is reset where `done` *before* the row is processed.
+
+    Args:
+      inputs: [B, D] float32.
+      done: [B] bool.
+      state: LSTMState of [B, H].
+    Returns:
+      [B, H] float32 and the new state.
+    """
+    state = self._advance(self._project(inputs), done, state, self.kernel[self._input_size:])
+    return state.hidden, state
+
+  def unroll(self, inputs: tf.Tensor, done: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
+    """`step` over the rows of [T, B, D] inputs and [T, B] done; returns [T, B, H] and the last state."""
+    # A while loop with a known bound: a statically unrolled LSTM takes XLA a minute and a half to compile, and
+    # without the bound XLA refuses the gradient. The inputs' share of the gates needs no loop.
+    rows = inputs.shape[0]
+    projected = self._project(inputs)
+    recurrent_kernel = self.kernel[self._input_size:]
+    outputs = tf.TensorArray(tf.float32, rows, element_shape=state.hidden.shape)
+
+    def body(t, state, outputs):
+      state = self._advance(projected[t], done[t], state, recurrent_kernel)
+      return t + 1, state, outputs.write(t, state.hidden)
+
+    _, state, outputs = tf.while_loop(
+        lambda t, *_: t < rows, body, (0, LSTMState(*state), outputs), maximum_iterations=rows)
+    return outputs.stack(), state

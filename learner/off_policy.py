@@ -1,0 +1,55 @@
+"""The four off-policy corrections that the IMPALA paper compares.
+
+Espeholt et al. 2018, section 5.2.2:
+
+  vtrace    section 4.
+  one_step  the values' targets are the uncorrected n-step returns; each advantage of the policy gradient is
+            multiplied by its own importance weight.
+  epsilon   no importance weights; 1e-6 is added to pi in the policy gradient's log pi, which keeps it from growing
+            without bound where the learner's policy has all but left an action that was taken.
+  none      no correction at all.
+"""
+
+import tensorflow as tf
+
+from scalable_agents.learner import vtrace
+
+CORRECTIONS = ('vtrace', 'one_step', 'epsilon', 'none')
+EPSILON = 1e-6
+
+
+def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
+            clip_pg_rho_threshold=1.0, lambda_=1.0) -> vtrace.VTraceReturns:
+  """Value targets and advantages of the policy gradient under one of CORRECTIONS.
+
+  Args:
+    correction: one of CORRECTIONS.
+    log_rhos, discounts, rewards, values: [T, B] float32, as in `vtrace.from_importance_weights`.
+    bootstrap_value: [B] float32.
+    clip_rho_threshold, clip_pg_rho_threshold: scalars or None, for 'vtrace' only.
+    lambda_: scalar in [0, 1].
+  Returns:
+    VTraceReturns of [T, B] float32, without gradients.
+  Raises:
+    ValueError: unknown correction or inconsistent ranks.
+  """
+  if correction not in CORRECTIONS:
+    raise ValueError(f'off_policy_correction: want one of {", ".join(CORRECTIONS)}, got {correction!r}')
+  if correction == 'vtrace':
+    return vtrace.from_importance_weights(
+        log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold,
+        lambda_=lambda_)
+  # With weights of one, V-trace's targets are the n-step returns.
+  uncorrected = vtrace.from_importance_weights(
+      tf.zeros_like(log_rhos), discounts, rewards, values, bootstrap_value, lambda_=lambda_)
+  if correction == 'one_step':
+    rhos = tf.stop_gradient(tf.exp(log_rhos))
+    return uncorrected._replace(pg_advantages=rhos * uncorrected.pg_advantages)
+  return uncorrected
+
+
+def log_pi(correction, action_log_probs):
+  """log pi(a|x) as it enters the policy gradient: log(pi + 1e-6) for 'epsilon', unchanged otherwise; any shape."""
+  if correction == 'epsilon':
+    return tf.math.log(tf.exp(action_log_probs) + EPSILON)
+  return action_log_probs

@@ -1,0 +1,95 @@
+"""The papers' optimisers, their learning-rate schedule and gradient clipping.
+
+Espeholt et al. 2018 (IMPALA), appendices D and G. The learning rate is an argument of each `apply`, so that
+schedules and population-based training need no state here; the slots are `tf.Variable`s that a `tf.train.Checkpoint`
+of the optimiser saves.
+"""
+
+import tensorflow as tf
+
+
+class RMSProp(tf.Module):
+  """RMSProp as TensorFlow 1 has it, which the papers' step sizes presuppose.
+
+  ms <- decay ms + (1 - decay) g^2;  mom <- momentum mom + lr g / sqrt(ms + epsilon);  w <- w - mom.
+  Epsilon is *inside* the root, ms starts at ones and mom at zeros: with an epsilon as large as 0.1, Keras's and
+  Sonnet's forms take quite different steps.
+  """
+
+  def __init__(self, variables, decay: float, momentum: float, epsilon: float, name: str = 'rmsprop'):
+    super().__init__(name)
+    self._variables = list(variables)
+    self._decay, self._momentum, self._epsilon = decay, momentum, epsilon
+    self.mean_squares = [tf.Variable(tf.ones_like(v), trainable=False) for v in self._variables]
+    self.momenta = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables]
+
+  def apply(self, gradients, learning_rate: tf.Tensor) -> None:
+    """Moves the variables one step.
+
+    Args:
+      gradients: one tensor per variable, same order.
+      learning_rate: [] float32.
+    """
+    for variable, ms, mom, gradient in zip(
+        self._variables, self.mean_squares, self.momenta, gradients, strict=True):
+      tf.raw_ops.ResourceApplyRMSProp(
+          var=variable.handle, ms=ms.handle, mom=mom.handle, lr=learning_rate, rho=self._decay,
+          momentum=self._momentum, epsilon=self._epsilon, grad=gradient)
+
+
+class Adam(tf.Module):
+  """Adam (Kingma & Ba 2015), in the form of its section 2 that TensorFlow 1 has.
+
+  m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
+  w <- w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + epsilon).
+  """
+
+  def __init__(self, variables, beta1: float, beta2: float, epsilon: float, name: str = 'adam'):
+    super().__init__(name)
+    self._variables = list(variables)
+    self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
+    self.first_moments = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables]
+    self.second_moments = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables]
+    self.beta1_power = tf.Variable(beta1, trainable=False, dtype=tf.float32)
+    self.beta2_power = tf.Variable(beta2, trainable=False, dtype=tf.float32)
+
+  def apply(self, gradients, learning_rate: tf.Tensor) -> None:
+    """Moves the variables one step; arguments as in `RMSProp.apply`."""
+    for variable, m, v, gradient in zip(
+        self._variables, self.first_moments, self.second_moments, gradients, strict=True):
+      tf.raw_ops.ResourceApplyAdam(
+          var=variable.handle, m=m.handle, v=v.handle, beta1_power=self.beta1_power, beta2_power=self.beta2_power,
+          lr=learning_rate, beta1=self._beta1, beta2=self._beta2, epsilon=self._epsilon, grad=gradient)
+    self.beta1_power.assign(self.beta1_power * self._beta1)
+    self.beta2_power.assign(self.beta2_power * self._beta2)
+
+
+def linear_decay(initial, environment_frames, total_environment_frames):
+  """initial (1 - frames / total), and 0 from the total on.
+
+  Args:
+    initial: scalar.
+    environment_frames: [] int64, environment frames learned from *before* this update.
+    total_environment_frames: scalar, environment frames.
+  Returns:
+    [] float32.
+  """
+  # In float64: float32 cannot tell the frames of one update apart once there are more than 16 million.
+  share = tf.cast(environment_frames, tf.float64) / tf.cast(total_environment_frames, tf.float64)
+  return tf.cast(initial * tf.maximum(1.0 - share, 0.0), tf.float32)
+
+
+def clip_by_global_norm(gradients, norm, clip_norm):
+  """Gradients scaled so that their global norm is at most `clip_norm`.
+
+  Args:
+    gradients: list of float32 tensors.
+    norm: [] float32, their global norm.
+    clip_norm: scalar; 0 or None leaves them as they are.
+  Returns:
+    list of float32 tensors.
+  """
+  if not clip_norm:
+    return list(gradients)
+  scale = clip_norm / tf.maximum(norm, clip_norm)
+  return [scale * gradient for gradient in gradients]

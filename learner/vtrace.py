@@ -1,0 +1,146 @@
+"""V-trace, the off-policy actor-critic targets of IMPALA.
+
+Espeholt et al. 2018, section 4.1. With importance weights rho_t = pi(a_t|x_t) / mu(a_t|x_t) and thresholds
+rho-bar and c-bar = 1,
+
+  vs_t = V(x_t) + sum_{k >= t} (prod_{i = t}^{k-1} discount_i c_i) delta_k,
+  delta_t = min(rho-bar, rho_t) (r_t + discount_t V(x_{t+1}) - V(x_t)),   c_i = lambda min(c-bar, rho_i),
+
+computed backwards as vs_t - V(x_t) = delta_t + discount_t c_t (vs_{t+1} - V(x_{t+1})). Names, argument order and
+defaults are those of the released code; lambda (remark 2 of the paper) is the last keyword.
+"""
+
+import collections
+
+import tensorflow as tf
+
+VTraceFromLogitsReturns = collections.namedtuple(
+    'VTraceFromLogitsReturns',
+    ['vs', 'pg_advantages', 'log_rhos', 'behaviour_action_log_probs', 'target_action_log_probs'])
+
+VTraceReturns = collections.namedtuple('VTraceReturns', 'vs pg_advantages')
+
+
+def log_probs_from_logits_and_actions(policy_logits, actions):
+  """log pi(a|x) of the actions taken.
+
+  Args:
+    policy_logits: [T, B, A] float32, un-normalised log-probabilities.
+    actions: [T, B] int32.
+  Returns:
+    [T, B] float32.
+  Raises:
+    ValueError: the ranks are not 3 and 2.
+  """
+  policy_logits = tf.convert_to_tensor(policy_logits, tf.float32)
+  actions = tf.convert_to_tensor(actions, tf.int32)
+  _check_rank('policy_logits', policy_logits, 3)
+  _check_rank('actions', actions, 2)
+  return -tf.nn.sparse_softmax_cross_entropy_with_logits(logits=policy_logits, labels=actions)
+
+
+def from_logits(behaviour_policy_logits, target_policy_logits, actions, discounts, rewards, values, bootstrap_value,
+                clip_rho_threshold=1.0, clip_pg_rho_threshold=1.0, name='vtrace_from_logits', lambda_=1.0):
+  """V-trace for softmax policies.
+
+  Args:
+    behaviour_policy_logits: [T, B, A] float32, mu, the policy that acted.
+    target_policy_logits: [T, B, A] float32, pi, the policy that learns.
+    actions: [T, B] int32, sampled from mu.
+    discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold, lambda_: see
+      `from_importance_weights`.
+    name: name scope of the operations.
+  Returns:
+    VTraceFromLogitsReturns of [T, B] float32. No gradient flows through vs and pg_advantages.
+  Raises:
+    ValueError: inconsistent ranks.
+  """
+  with tf.name_scope(name):
+    behaviour_policy_logits = tf.convert_to_tensor(behaviour_policy_logits, tf.float32)
+    target_policy_logits = tf.convert_to_tensor(target_policy_logits, tf.float32)
+    _check_rank('behaviour_policy_logits', behaviour_policy_logits, 3)
+    _check_rank('target_policy_logits', target_policy_logits, 3)
+    target_action_log_probs = log_probs_from_logits_and_actions(target_policy_logits, actions)
+    behaviour_action_log_probs = log_probs_from_logits_and_actions(behaviour_policy_logits, actions)
+    log_rhos = target_action_log_probs - behaviour_action_log_probs
+    returns = from_importance_weights(
+        log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold,
+        lambda_=lambda_)
+    return VTraceFromLogitsReturns(
+        log_rhos=log_rhos,
+        behaviour_action_log_probs=behaviour_action_log_probs,
+        target_action_log_probs=target_action_log_probs,
+        **returns._asdict())
+
+
+def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
+                            clip_pg_rho_threshold=1.0, name='vtrace_from_importance_weights', lambda_=1.0):
+  """V-trace from log importance weights.
+
+  Args:
+    log_rhos: [T, B, ...] float32, log(pi(a|x) / mu(a|x)). May have size 1 where rewards have more.
+    discounts: [T, B, ...] float32, gamma included, 0 where an episode ended. May have size 1 likewise.
+    rewards: [T, B, ...] float32.
+    values: [T, B, ...] float32, V(x_t).
+    bootstrap_value: [B, ...] float32, V(x_T).
+    clip_rho_threshold: scalar rho-bar, or None for no clipping.
+    clip_pg_rho_threshold: scalar, the same for the policy gradient's weight, or None.
+    name: name scope of the operations.
+    lambda_: scalar in [0, 1], mixes one-step (0) and full (1) targets.
+  Returns:
+    VTraceReturns: vs [T, B, ...], the value targets, and pg_advantages [T, B, ...],
+    min(rho-bar_pg, rho_t) (r_t + discount_t vs_{t+1} - V(x_t)). No gradient flows through them.
+  Raises:
+    ValueError: inconsistent ranks.
+  """
+  with tf.name_scope(name):
+    log_rhos, discounts, rewards, values, bootstrap_value = (
+        tf.convert_to_tensor(x, tf.float32) for x in (log_rhos, discounts, rewards, values, bootstrap_value))
+    _check_ranks(log_rhos, discounts, rewards, values, bootstrap_value)
+    rhos = tf.exp(log_rhos)
+    values_t_plus_1 = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
+    deltas = _clipped(rhos, clip_rho_threshold, 'clip_rho_threshold') * (
+        rewards + discounts * values_t_plus_1 - values)
+    corrections = _discounted_sums(discounts * lambda_ * tf.minimum(1.0, rhos), deltas)
+    vs = values + corrections
+
+    vs_t_plus_1 = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)
+    pg_advantages = _clipped(rhos, clip_pg_rho_threshold, 'clip_pg_rho_threshold') * (
+        rewards + discounts * vs_t_plus_1 - values)
+    return VTraceReturns(tf.stop_gradient(vs), tf.stop_gradient(pg_advantages))
+
+
+def _discounted_sums(weights, terms):
+  """sums_t = terms_t + weights_t sums_{t+1}, backwards in time over [T, B, ...]."""
+  weights = tf.broadcast_to(weights, tf.shape(terms))
+  rows = tf.shape(terms)[0]
+  sums = tf.TensorArray(tf.float32, rows)
+
+  def body(t, following, sums):
+    following = terms[t] + weights[t] * following
+    return t - 1, following, sums.write(t, following)
+
+  _, _, sums = tf.while_loop(
+      lambda t, *_: t >= 0, body, (rows - 1, tf.zeros_like(terms[0]), sums), maximum_iterations=rows)
+  return sums.stack()
+
+
+def _clipped(rhos, threshold, name):
+  if threshold is None:
+    return rhos
+  threshold = tf.convert_to_tensor(threshold, tf.float32)
+  _check_rank(name, threshold, 0)
+  return tf.minimum(threshold, rhos)
+
+
+def _check_ranks(log_rhos, discounts, rewards, values, bootstrap_value):
+  rank = log_rhos.shape.rank
+  _check_rank('discounts', discounts, rank)
+  _check_rank('rewards', rewards, rank)
+  _check_rank('values', values, rank)
+  _check_rank('bootstrap_value', bootstrap_value, rank - 1)
+
+
+def _check_rank(name, tensor, rank):
+  if tensor.shape.rank != rank:
+    raise ValueError(f'{name}: want rank {rank}, got shape {tensor.shape} of rank {tensor.shape.rank}')
