@@ -88,7 +88,7 @@ class Atari(base.Environment):
     self._lives = 0
 
   def render(self) -> np.ndarray:
-    """The console's screen in colour: uint8 [210, 160, 3] (250 high in a few games)."""
+    """The console's screen in colour: uint8 [210, 160, 3]."""
     return self._emulator.getScreenRGB()
 
   def _start_episode(self):
@@ -109,7 +109,8 @@ class Atari(base.Environment):
     emulator = self._emulator
     emulator_action = self._actions[action]
     frames = min(self._settings.action_repeats, self._settings.max_episode_frames - self._episode_frames)
-    first_pooled = frames - len(self._screens)
+    pooled = self._screens[:frames]  # Fewer than usual only where the cap cuts the last step short.
+    first_pooled = frames - len(pooled)
     reward = 0
     for i in range(frames):
       reward += emulator.act(emulator_action)
@@ -117,9 +118,9 @@ class Atari(base.Environment):
         emulator.getScreenGrayscale(self._screens[0])
         return dm_env.termination(float(reward), self._observe(self._screens[:1]))
       if i >= first_pooled:
-        emulator.getScreenGrayscale(self._screens[i - first_pooled])
+        emulator.getScreenGrayscale(pooled[i - first_pooled])
     self._episode_frames += frames
-    observation = self._observe(self._screens)
+    observation = self._observe(pooled)
     if self._episode_frames >= self._settings.max_episode_frames:
       return dm_env.termination(float(reward), observation)
     lives, self._lives = self._lives, emulator.lives()
@@ -153,6 +154,8 @@ def _load_emulator(game, seed, sticky_actions):
   if game not in ale_py.roms.get_all_rom_ids():
     raise ValueError(f'{game}: ale-py {ale_py.__version__} has no such game')
   cv2.setNumThreads(0)  # Workers fill the cores; threads inside one of them would only get in the way.
+  # Lets OpenCV take Intel's area resize, four times as fast. It rounds ties otherwise: 0.1 % of pixels differ, by 1.
+  cv2.ipp.setUseIPP_NotExact(True)
   ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
   emulator = ale_py.ALEInterface()
   emulator.setInt('random_seed', seed % 2**31)
