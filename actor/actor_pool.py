@@ -1,0 +1,203 @@
+"""The actors of this process as TensorFlow sees them: batches to act on, unrolls to learn from.
+
+The work is done in C++ (cc/actor_pool.h): no Python runs per environment step or per unroll. Python starts the worker
+processes and replaces those at fault.
+"""
+
+import threading
+import time
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import ops
+from scalable_agents.actor import unroll as unroll_lib
+
+# A worker that dies within SHORT_LIFE_SECONDS of its start, for the MAXIMUM_SHORT_LIVES-th time in a row, ends the run.
+SHORT_LIFE_SECONDS = 60.
+MAXIMUM_SHORT_LIVES = 5
+
+
+class Batch(NamedTuple):
+  """What inference is asked: one row for each of n actors."""
+  id: tf.Tensor           # [] int64, names the batch to complete_batch.
+  actor_id: tf.Tensor     # [n] int32.
+  last_action: tf.Tensor  # [n] int32, the action that led to this row.
+  environment_output: unroll_lib.EnvironmentOutput  # [n, ...].
+  agent_state: Any        # nest of [n, ...], before this row.
+
+
+class Statistics(NamedTuple):
+  """Counts and times since the pool began."""
+  steps: int                 # Agent steps.
+  batches: int               # Batches of inference …
+  rows: int                  # … and the rows in them.
+  inference_waiting_ns: int  # Summed over the consumers of batches.
+  stepping_ns: int           # Environments busy, summed over workers.
+  blocked_ns: int            # Some actor waited for its unroll to be taken.
+
+
+class ActorPool:
+  """Runs the environments of `workers` and collects their unrolls."""
+
+  def __init__(self, workers: environment_workers.EnvironmentWorkers, unroll_length: int, agent_output_spec,
+               agent_state_spec, level_ids, completed_capacity: int = 1, environment_timeout_seconds: float = 60.,
+               synchronous: bool = False, report=print):
+    """Prepares the pool; `start` lets it run.
+
+    Args:
+      workers: started workers. The pool replaces those at fault; closing them is left to the caller, after `close`.
+      unroll_length: T, agent steps.
+      agent_output_spec: NamedTuple of tf.TensorSpec for one actor; the first is the action, int32 [].
+      agent_state_spec: nest of tf.TensorSpec for one actor; states begin at zero.
+      level_ids: for each actor the index of its level.
+      completed_capacity: full unrolls that may wait to be taken before actors must wait too; exceeded by less than
+        the environments that a worker steps at once.
+      environment_timeout_seconds: a worker that answers nothing for so long is replaced.
+      synchronous: actors move in step and wait with full unrolls for `release`, which makes a run repeatable.
+      report: called with one line for each fault.
+    """
+    self._workers = workers
+    self._level_ids = list(level_ids)
+    self._report = report
+    self._restarts = 0
+    self._short_lives = [0] * len(workers)
+    self._started_at = [time.monotonic()] * len(workers)
+    self._watcher = threading.Thread(target=self._watch, name='environment worker watcher', daemon=True)
+    self.failure = None  # The WorkerError that ended the pool.
+    layout = workers.layout
+    fields = layout.scalars + layout.observation
+    self._environment_spec = unroll_lib.EnvironmentOutput(
+        **{field.name: _field_spec(field) for field in layout.scalars},
+        observation={field.name: _field_spec(field) for field in layout.observation})
+    self._output_spec, self._state_spec = agent_output_spec, agent_state_spec
+    outputs, states = tf.nest.flatten(agent_output_spec), tf.nest.flatten(agent_state_spec)
+    row = lambda spec: tf.TensorSpec([unroll_length + 1, *spec.shape], spec.dtype)
+    scalar = tf.TensorSpec([], tf.int32)
+    self.unroll_spec = unroll_lib.Unroll(
+        level_id=scalar, actor_id=scalar, agent_state=agent_state_spec,
+        environment_output=tf.nest.map_structure(row, self._environment_spec),
+        agent_output=tf.nest.map_structure(row, agent_output_spec),
+        parameter_version=row(tf.TensorSpec([], tf.int64)))
+    with tf.device('/CPU:0'):
+      self._handle = ops.actor_pool(
+          num_environments=sum(map(len, workers.actor_ids)), unroll_length=unroll_length,
+          slot_bytes=layout.slot_bytes, action_offset=0,
+          environment_types=[field.dtype for field in fields], environment_shapes=[field.shape for field in fields],
+          environment_offsets=[field.offset for field in fields],
+          output_types=[spec.dtype for spec in outputs], output_shapes=[spec.shape for spec in outputs],
+          state_types=[spec.dtype for spec in states], state_shapes=[spec.shape for spec in states],
+          completed_capacity=completed_capacity, environment_timeout_ms=int(1000 * environment_timeout_seconds),
+          synchronous=synchronous, shared_name=ops.unique_name('actor_pool'))
+    ops.delete_with(self, self._handle)
+
+  @property
+  def restarts(self) -> int:
+    """Workers replaced so far."""
+    return self._restarts
+
+  def start(self):
+    """Sets the environments in motion and watches over them."""
+    for worker in range(len(self._workers)):
+      self._attach(worker)
+    self._watcher.start()
+
+  def next_batch(self) -> Batch:
+    """Waits for actors that need an action. For graphs; CancelledError once the pool is closed."""
+    with tf.device('/CPU:0'):
+      batch = ops.actor_pool_next_batch(
+          self._handle, environment_types=[spec.dtype for spec in tf.nest.flatten(self._environment_spec)],
+          state_types=[spec.dtype for spec in tf.nest.flatten(self._state_spec)])
+    batch.id.set_shape([])
+    batch.actor_id.set_shape([None])
+    batch.last_action.set_shape([None])
+    return Batch(batch.id, batch.actor_id, batch.last_action,
+                 _pack(self._environment_spec, batch.environment_output, prefix=[None]),
+                 _pack(self._state_spec, batch.agent_state, prefix=[None]))
+
+  def complete_batch(self, batch_id, version, agent_output, agent_state):
+    """Hands in the decisions for a batch.
+
+    Args:
+      batch_id: Batch.id.
+      version: [] int64, of the parameters that took the decisions.
+      agent_output, agent_state: as the specs, [n, ...].
+    Returns:
+      The op, in a graph.
+    """
+    tf.nest.assert_same_structure(agent_output, self._output_spec)
+    tf.nest.assert_same_structure(agent_state, self._state_spec)
+    with tf.device('/CPU:0'):
+      return ops.actor_pool_complete_batch(self._handle, batch_id, version, tf.nest.flatten(agent_output),
+                                           tf.nest.flatten(agent_state))
+
+  def next_unroll(self) -> unroll_lib.Unroll:
+    """Waits for a full unroll, oldest first. CancelledError once the pool is closed."""
+    specs = tf.nest.flatten(self.unroll_spec)
+    with tf.device('/CPU:0'):
+      components = ops.actor_pool_next_unroll(self._handle, types=[spec.dtype for spec in specs])
+    return _pack(self.unroll_spec, components, prefix=[])
+
+  def release(self):
+    """Synchronous pools: lets the actors go on that wait with a full unroll."""
+    with tf.device('/CPU:0'):
+      ops.actor_pool_release(self._handle)
+
+  def statistics(self) -> Statistics:
+    """What the pool has done so far, and where its time went."""
+    with tf.device('/CPU:0'):
+      return Statistics(*ops.actor_pool_statistics(self._handle).numpy().tolist())
+
+  def close(self, cause: str = 'the run ends'):
+    """Ends every wait in the pool, and the watch over the workers. Idempotent."""
+    with tf.device('/CPU:0'):
+      ops.actor_pool_close(self._handle, cause)
+    if self._watcher.is_alive() and self._watcher is not threading.current_thread():
+      self._watcher.join()
+
+  def _attach(self, worker):
+    running, actor_ids = self._workers[worker], self._workers.actor_ids[worker]
+    # Two groups: while the policy looks at one, the worker steps the other.
+    groups = [2 * slot // len(actor_ids) for slot in range(len(actor_ids))]
+    with tf.device('/CPU:0'):
+      ops.actor_pool_attach(self._handle, worker, running.connection.fileno(), running.memory, actor_ids,
+                            [self._level_ids[actor] for actor in actor_ids], groups)
+    self._started_at[worker] = time.monotonic()
+
+  def _watch(self):
+    """Replaces workers at fault until the pool is closed or one cannot be kept alive."""
+    try:
+      while True:
+        with tf.device('/CPU:0'):
+          worker, reason = ops.actor_pool_next_fault(self._handle)
+        self._replace(int(worker), reason.numpy().decode())
+    except tf.errors.CancelledError:
+      pass
+    except environment_workers.WorkerError as error:
+      self.failure = error
+      self.close('an environment worker cannot be kept alive')
+
+  def _replace(self, worker, reason):
+    short_life = time.monotonic() - self._started_at[worker] < SHORT_LIFE_SECONDS
+    self._short_lives[worker] = self._short_lives[worker] + 1 if short_life else 1
+    reason += '\n' + self._workers.error(worker)
+    if self._short_lives[worker] >= MAXIMUM_SHORT_LIVES:
+      raise environment_workers.WorkerError(
+          f'environment worker {worker} failed {MAXIMUM_SHORT_LIVES} times, each within {SHORT_LIFE_SECONDS:g} s of '
+          f'its start: {reason.strip()}')
+    self._restarts += 1
+    self._report(f'environment worker {worker} is replaced: {reason.strip()}')
+    self._workers.replace(worker)
+    self._attach(worker)
+
+
+def _field_spec(field):
+  return tf.TensorSpec(field.shape, field.dtype, field.name)
+
+
+def _pack(spec, tensors, prefix):
+  """Gives a flat list of tensors the structure and, behind `prefix`, the shapes of `spec`."""
+  for tensor, tensor_spec in zip(tensors, tf.nest.flatten(spec)):
+    tensor.set_shape([*prefix, *tensor_spec.shape])
+  return tf.nest.pack_sequence_as(spec, tensors)

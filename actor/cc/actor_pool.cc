@@ -1,0 +1,404 @@
+#include "actor/cc/actor_pool.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace scalable_agents {
+namespace {
+
+constexpr uint64_t kWake = ~uint64_t{0};     // The eventfd's key; workers have their number.
+constexpr int kTimeoutCheckMs = 100;
+constexpr int kFirstStateComponent = 2;      // After level id and actor id.
+
+int64_t Nanoseconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+int64_t Sum(const std::vector<int64_t>& bytes) {
+  int64_t sum = 0;
+  for (int64_t b : bytes) sum += b;
+  return sum;
+}
+
+BatcherOptions InferenceBatches(const ActorPool::Options& options) {
+  BatcherOptions batches;
+  batches.maximum_batch_size = std::max(options.num_environments, 1);
+  return batches;
+}
+
+}  // namespace
+
+ActorPool::ActorPool(const Options& options, Allocate allocate)
+    : options_(options),
+      allocate_(std::move(allocate)),
+      first_environment_component_(kFirstStateComponent + options.agent_state_bytes.size()),
+      first_output_component_(first_environment_component_ + options.environment_fields.size()),
+      version_component_(first_output_component_ + options.agent_output_bytes.size()),
+      batcher_(InferenceBatches(options)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = kWake;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+  listener_ = std::thread([this] { Listen(); });
+}
+
+ActorPool::~ActorPool() {
+  Close("");
+  listener_.join();
+  close(wake_);
+  close(epoll_);
+}
+
+Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<Environment>& environments) {
+  std::unique_ptr<EnvironmentChannel> opened;
+  Status status = EnvironmentChannel::Open(socket, memory, environments.size(), options_.slot_bytes, &opened);
+  if (!status.ok()) return status;
+  std::shared_ptr<EnvironmentChannel> channel = std::move(opened);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_) return Cancelled(WithCause("ActorPool is closed", cause_));
+  if (worker < 0) return InvalidArgument("worker: want a number >= 0, got " + std::to_string(worker));
+  if (static_cast<size_t>(worker) >= workers_.size()) workers_.resize(worker + 1);
+  Worker& entry = workers_[worker];
+  if (entry.channel) return InvalidArgument("worker " + std::to_string(worker) + " is attached already");
+  entry.channel = channel;
+  entry.actors.clear();
+  std::map<int, std::vector<uint32_t>> groups;
+  for (size_t slot = 0; slot < environments.size(); ++slot) {
+    auto actor = std::make_shared<Actor>();
+    actor->actor_id = environments[slot].actor_id;
+    actor->level_id = environments[slot].level_id;
+    actor->worker = worker;
+    actor->slot = slot;
+    actor->group = environments[slot].group;
+    actor->channel = channel;
+    actor->output.resize(Sum(options_.agent_output_bytes));
+    actor->state.resize(Sum(options_.agent_state_bytes));
+    entry.actors.push_back(actor);
+    groups[actor->group].push_back(slot);
+  }
+  entry.messages_under_way = groups.size();
+  entry.progress = Clock::now();
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = worker;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, channel->socket(), &event);
+  // A worker that is gone already is noticed by the listening thread.
+  for (const auto& group : groups) (void)channel->Send(group.second);
+  return Status();
+}
+
+Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
+                                const std::vector<const char*>& states) {
+  const Actors actors = batcher_.Take(id);
+  if (actors.empty()) return InvalidArgument("Invalid computation id. Id: " + std::to_string(id));
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto copy_row = [](size_t row, const std::vector<const char*>& from, const std::vector<int64_t>& bytes, char* to) {
+    for (size_t field = 0; field < bytes.size(); ++field) {
+      memcpy(to, from[field] + row * bytes[field], bytes[field]);
+      to += bytes[field];
+    }
+  };
+  Actors reachable;
+  for (size_t i = 0; i < actors.size(); ++i) {
+    Actor& actor = *actors[i];
+    if (!actor.alive) continue;
+    copy_row(i, outputs, options_.agent_output_bytes, actor.output.data());
+    copy_row(i, states, options_.agent_state_bytes, actor.state.data());
+    actor.version = version;
+    memcpy(actor.channel->slot(actor.slot) + options_.action_offset, actor.output.data(), sizeof(int32_t));
+    reachable.push_back(actors[i]);
+  }
+  statistics_.batches += 1;
+  statistics_.rows += actors.size();
+  SendActions(reachable);
+  return Status();
+}
+
+void ActorPool::SendActions(const Actors& actors) {
+  std::map<std::pair<int, int>, std::vector<uint32_t>> messages;
+  for (const auto& actor : actors) messages[{actor->worker, actor->group}].push_back(actor->slot);
+  for (const auto& message : messages) {
+    Worker& worker = workers_[message.first.first];
+    if (worker.messages_under_way++ == 0) worker.progress = Clock::now();
+    (void)worker.channel->Send(message.second);  // A worker that is gone is noticed by the listening thread.
+  }
+}
+
+void ActorPool::NextUnroll(OnUnroll on_unroll) {
+  Outcome outcome;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (closed_) {
+    const Status closed = Cancelled(WithCause("ActorPool is closed", cause_));
+    lock.unlock();
+    on_unroll(closed, nullptr);
+    return;
+  }
+  unroll_waiters_.push_back(std::move(on_unroll));
+  DeliverUnrolls(&outcome);
+  lock.unlock();
+  Settle(std::move(outcome));
+}
+
+void ActorPool::NextFault(OnFault on_fault) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (closed_ || !faults_.empty()) {
+    const Status status = closed_ ? Cancelled(WithCause("ActorPool is closed", cause_)) : Status();
+    Fault fault{-1, ""};
+    if (!closed_) {
+      fault = faults_.front();
+      faults_.pop_front();
+    }
+    lock.unlock();
+    on_fault(status, fault.worker, fault.reason);
+    return;
+  }
+  fault_waiters_.push_back(std::move(on_fault));
+}
+
+void ActorPool::Release() {
+  Outcome outcome;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (!parked_.empty()) {
+      const Actors actors = Unpark();
+      outcome.ready.insert(outcome.ready.end(), actors.begin(), actors.end());
+    }
+  }
+  Settle(std::move(outcome));
+}
+
+ActorPool::Statistics ActorPool::GetStatistics() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Statistics statistics = statistics_;
+  statistics.inference_waiting_ns = batcher_.waiting_ns();
+  for (const Worker& worker : workers_) {
+    if (worker.channel) statistics.stepping_ns += worker.channel->stepping_ns();
+  }
+  if (!parked_.empty()) statistics.blocked_ns += Nanoseconds(Clock::now() - parked_since_);
+  return statistics;
+}
+
+void ActorPool::Close(const std::string& cause) {
+  batcher_.Close(cause);
+  std::deque<OnUnroll> unroll_waiters;
+  std::deque<OnFault> fault_waiters;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    cause_ = cause;
+    unroll_waiters.swap(unroll_waiters_);
+    fault_waiters.swap(fault_waiters_);
+    for (Worker& worker : workers_) {
+      if (worker.channel) statistics_.stepping_ns += worker.channel->stepping_ns();
+      worker = Worker();  // Closes the sockets, whereupon the workers leave.
+    }
+    completed_.clear();
+    parked_.clear();
+    received_.clear();
+    const uint64_t one = 1;
+    (void)!write(wake_, &one, sizeof(one));
+  }
+  const Status closed = Cancelled(WithCause("ActorPool is closed", cause));
+  for (OnUnroll& on_unroll : unroll_waiters) on_unroll(closed, nullptr);
+  for (OnFault& on_fault : fault_waiters) on_fault(closed, -1, "");
+}
+
+void ActorPool::Listen() {
+  std::vector<epoll_event> events(64);
+  Clock::time_point next_check = Clock::now();
+  while (true) {
+    const int count = epoll_wait(epoll_, events.data(), events.size(), kTimeoutCheckMs);
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 == kWake) return;
+      ReadMessage(events[i].data.u64);
+    }
+    if (Clock::now() >= next_check) {
+      CheckTimeouts();
+      next_check = Clock::now() + std::chrono::milliseconds(kTimeoutCheckMs);
+    }
+  }
+}
+
+void ActorPool::ReadMessage(int worker) {
+  Outcome outcome;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    Worker& entry = workers_[worker];
+    if (!entry.channel) return;
+    std::vector<uint32_t> slots;
+    const Status status = entry.channel->Receive(&slots);
+    if (!status.ok()) {
+      Detach(worker, status.message(), &outcome);
+    } else if (!slots.empty()) {
+      --entry.messages_under_way;
+      entry.progress = Clock::now();
+      Actors stepped;
+      for (uint32_t slot : slots) stepped.push_back(entry.actors[slot]);
+      if (!options_.synchronous || EveryoneStepped(&stepped)) Advance(stepped, &outcome);
+    }
+  }
+  Settle(std::move(outcome));
+}
+
+void ActorPool::CheckTimeouts() {
+  Outcome outcome;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto limit = std::chrono::milliseconds(options_.environment_timeout_ms);
+    for (size_t worker = 0; worker < workers_.size(); ++worker) {
+      const Worker& entry = workers_[worker];
+      if (entry.channel && entry.messages_under_way > 0 && Clock::now() - entry.progress > limit) {
+        Detach(worker, "no answer for " + std::to_string(options_.environment_timeout_ms / 1000.0) + " s", &outcome);
+      }
+    }
+  }
+  Settle(std::move(outcome));
+}
+
+void ActorPool::Settle(Outcome outcome) {
+  if (!outcome.ready.empty()) (void)batcher_.Submit(std::move(outcome.ready));  // Fails only after Close().
+  for (auto& delivery : outcome.unrolls) delivery.first(Status(), &delivery.second);
+  for (auto& delivery : outcome.faults) {
+    delivery.first(Status(), delivery.second.worker, delivery.second.reason);
+  }
+}
+
+bool ActorPool::EveryoneStepped(Actors* stepped) {
+  received_.insert(received_.end(), stepped->begin(), stepped->end());
+  size_t waiting = received_.size();
+  for (const Actors& group : parked_) waiting += group.size();
+  if (waiting < static_cast<size_t>(options_.num_environments)) return false;
+  std::sort(received_.begin(), received_.end(), [](const auto& a, const auto& b) { return a->actor_id < b->actor_id; });
+  stepped->swap(received_);
+  received_.clear();
+  return true;
+}
+
+void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
+  statistics_.steps += stepped.size();
+  Actors full;
+  for (const auto& actor : stepped) (AppendRow(actor.get()) ? full : outcome->ready).push_back(actor);
+  if (full.empty()) return;
+  // A group is accepted or parked whole: one that comes apart would make small batches ever after.
+  if (options_.synchronous) {
+    AcceptUnrolls(full);
+    Park(std::move(full));
+  } else if (static_cast<int>(completed_.size()) < options_.completed_capacity) {
+    AcceptUnrolls(full);
+    outcome->ready.insert(outcome->ready.end(), full.begin(), full.end());
+  } else {
+    Park(std::move(full));
+  }
+  DeliverUnrolls(outcome);
+}
+
+bool ActorPool::AppendRow(Actor* actor) {
+  if (actor->unroll.empty()) StartUnroll(actor);
+  Unroll& unroll = actor->unroll;
+  const char* slot = actor->channel->slot(actor->slot);
+  const int row = actor->row++;
+  int component = first_environment_component_;
+  for (const EnvironmentField& field : options_.environment_fields) {
+    memcpy(unroll[component++].data + row * field.bytes, slot + field.offset, field.bytes);
+  }
+  const char* output = actor->output.data();
+  for (int64_t bytes : options_.agent_output_bytes) {
+    memcpy(unroll[component++].data + row * bytes, output, bytes);
+    output += bytes;
+  }
+  memcpy(unroll[component].data + row * sizeof(int64_t), &actor->version, sizeof(int64_t));
+  return actor->row == options_.unroll_length + 1;
+}
+
+void ActorPool::StartUnroll(Actor* actor) {
+  Unroll& unroll = actor->unroll;
+  for (int component = 0; component <= version_component_; ++component) unroll.push_back(allocate_(component));
+  memcpy(unroll[0].data, &actor->level_id, sizeof(int32_t));
+  memcpy(unroll[1].data, &actor->actor_id, sizeof(int32_t));
+  const char* state = actor->state.data();
+  for (size_t field = 0; field < options_.agent_state_bytes.size(); ++field) {
+    memcpy(unroll[kFirstStateComponent + field].data, state, options_.agent_state_bytes[field]);
+    state += options_.agent_state_bytes[field];
+  }
+  actor->row = 0;
+}
+
+void ActorPool::AcceptUnrolls(const Actors& actors) {
+  for (const auto& actor : actors) {
+    Unroll full = std::move(actor->unroll);
+    actor->unroll.clear();
+    StartUnroll(actor.get());
+    auto repeat_last_row = [&](int component, int64_t bytes) {
+      memcpy(actor->unroll[component].data, full[component].data + options_.unroll_length * bytes, bytes);
+    };
+    int component = first_environment_component_;
+    for (const EnvironmentField& field : options_.environment_fields) repeat_last_row(component++, field.bytes);
+    for (int64_t bytes : options_.agent_output_bytes) repeat_last_row(component++, bytes);
+    repeat_last_row(component, sizeof(int64_t));
+    actor->row = 1;
+    completed_.push_back(std::move(full));
+  }
+}
+
+void ActorPool::Park(Actors actors) {
+  if (parked_.empty()) parked_since_ = Clock::now();
+  parked_.push_back(std::move(actors));
+}
+
+ActorPool::Actors ActorPool::Unpark() {
+  Actors actors = std::move(parked_.front());
+  parked_.pop_front();
+  if (parked_.empty()) statistics_.blocked_ns += Nanoseconds(Clock::now() - parked_since_);
+  return actors;
+}
+
+void ActorPool::DeliverUnrolls(Outcome* outcome) {
+  while (!unroll_waiters_.empty() && !completed_.empty()) {
+    outcome->unrolls.emplace_back(std::move(unroll_waiters_.front()), std::move(completed_.front()));
+    unroll_waiters_.pop_front();
+    completed_.pop_front();
+    while (!options_.synchronous && !parked_.empty() &&
+           static_cast<int>(completed_.size()) < options_.completed_capacity) {
+      const Actors actors = Unpark();
+      AcceptUnrolls(actors);
+      outcome->ready.insert(outcome->ready.end(), actors.begin(), actors.end());
+    }
+  }
+}
+
+void ActorPool::Detach(int worker, const std::string& reason, Outcome* outcome) {
+  Worker& entry = workers_[worker];
+  for (const auto& actor : entry.actors) actor->alive = false;
+  auto drop_dead = [](Actors* actors) {
+    actors->erase(std::remove_if(actors->begin(), actors->end(), [](const auto& actor) { return !actor->alive; }),
+                  actors->end());
+  };
+  drop_dead(&received_);
+  const bool were_parked = !parked_.empty();
+  for (Actors& group : parked_) drop_dead(&group);
+  parked_.erase(std::remove_if(parked_.begin(), parked_.end(), [](const Actors& group) { return group.empty(); }),
+                parked_.end());
+  if (were_parked && parked_.empty()) statistics_.blocked_ns += Nanoseconds(Clock::now() - parked_since_);
+  statistics_.stepping_ns += entry.channel->stepping_ns();
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, entry.channel->socket(), nullptr);
+  entry = Worker();
+  Fault fault{worker, reason};
+  if (fault_waiters_.empty()) {
+    faults_.push_back(fault);
+  } else {
+    outcome->faults.emplace_back(std::move(fault_waiters_.front()), fault);
+    fault_waiters_.pop_front();
+  }
+}
+
+}  // namespace scalable_agents

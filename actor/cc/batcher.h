@@ -1,0 +1,204 @@
+// Dynamic batching: groups items that arrive one by one, or a few at a time, into batches for a consumer.
+//
+// Nothing here blocks. A consumer hands in a callback, which runs once on the thread that made the batch possible:
+// the one that submitted the last missing item, or the batcher's timer. The rules of size and time are those of the
+// released agent's batcher (Espeholt et al. 2018, section 3.1, "dynamic batching").
+#ifndef SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_
+#define SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actor/cc/status.h"
+
+namespace scalable_agents {
+
+struct BatcherOptions {
+  int64_t minimum_batch_size = 1;
+  int64_t maximum_batch_size = 1024;
+  // After this long a waiting consumer gets what is there, if anything is; negative: never less than the minimum.
+  int64_t timeout_ms = -1;
+};
+
+// Thread-safe. Item is cheap to copy, as a shared_ptr is: a batch in flight is remembered until it is taken back.
+template <typename Item>
+class Batcher {
+ public:
+  struct Batch {
+    int64_t id = -1;
+    std::vector<Item> items;
+  };
+  using OnBatch = std::function<void(const Status&, const Batch&)>;
+
+  explicit Batcher(const BatcherOptions& options) : options_(options) {
+    if (options_.timeout_ms > 0) timer_ = std::thread([this] { RunTimer(); });
+  }
+
+  ~Batcher() {
+    Close("");
+    if (timer_.joinable()) timer_.join();
+  }
+
+  // Queues items, which enter batches in this order. kCancelled after Close().
+  Status Submit(std::vector<Item> items) {
+    std::vector<Delivery> deliveries;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closed_) return Cancelled(WithCause("Batcher is closed", cause_));
+      for (Item& item : items) queue_.push_back(std::move(item));
+      FormBatches(&deliveries);
+    }
+    Deliver(deliveries);
+    return Status();
+  }
+
+  // Asks for one batch; consumers are served in the order in which they ask. `on_batch` gets kCancelled after Close().
+  void Next(OnBatch on_batch) {
+    std::vector<Delivery> deliveries;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (closed_) {
+      lock.unlock();
+      on_batch(Cancelled(WithCause("Batcher is closed", cause_)), Batch());  // Constant once closed.
+      return;
+    }
+    const Clock::time_point now = Clock::now();
+    waiters_.push_back({std::move(on_batch), now, now + std::chrono::milliseconds(options_.timeout_ms)});
+    FormBatches(&deliveries);
+    timer_wakes_.notify_one();
+    lock.unlock();
+    Deliver(deliveries);
+  }
+
+  // The number of items of a batch in flight, -1 for an unknown id.
+  int64_t Size(int64_t id) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_flight_.find(id);
+    return found == in_flight_.end() ? -1 : static_cast<int64_t>(found->second.size());
+  }
+
+  // Ends a batch: moves its items out and forgets it. Batches may end in any order; empty for an unknown id.
+  std::vector<Item> Take(int64_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_flight_.find(id);
+    if (found == in_flight_.end()) return {};
+    std::vector<Item> items = std::move(found->second);
+    in_flight_.erase(found);
+    return items;
+  }
+
+  // Refuses everything from now on and ends every wait. Returns the items that no batch will bring back, which the
+  // caller must fail; empty at the second call.
+  std::vector<Item> Close(const std::string& cause) {
+    std::vector<Item> orphans;
+    std::deque<Waiter> waiters;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closed_) return {};
+      closed_ = true;
+      cause_ = cause;
+      orphans.assign(queue_.begin(), queue_.end());
+      for (auto& batch : in_flight_) orphans.insert(orphans.end(), batch.second.begin(), batch.second.end());
+      queue_.clear();
+      in_flight_.clear();
+      waiters.swap(waiters_);
+      timer_wakes_.notify_one();
+    }
+    for (Waiter& waiter : waiters) waiter.on_batch(Cancelled(WithCause("Batcher is closed", cause)), Batch());
+    return orphans;
+  }
+
+  // Nanoseconds that consumers have spent waiting in Next(), summed over consumers.
+  int64_t waiting_ns() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return waiting_ns_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Waiter {
+    OnBatch on_batch;
+    Clock::time_point since;
+    Clock::time_point deadline;
+  };
+  struct Delivery {
+    OnBatch on_batch;
+    Batch batch;
+  };
+
+  // Serves waiters, oldest first, while the queue can fill a batch. With mutex_ held.
+  void FormBatches(std::vector<Delivery>* deliveries) {
+    while (!waiters_.empty() && !queue_.empty()) {
+      const bool late = options_.timeout_ms >= 0 && Clock::now() >= waiters_.front().deadline;  // At once if 0.
+      const bool enough = static_cast<int64_t>(queue_.size()) >= options_.minimum_batch_size;
+      if (!enough && !late) return;
+      deliveries->push_back({std::move(waiters_.front().on_batch), {next_id_++, {}}});
+      waiting_ns_ += std::chrono::nanoseconds(Clock::now() - waiters_.front().since).count();
+      waiters_.pop_front();
+      Batch& batch = deliveries->back().batch;
+      const int64_t size = std::min<int64_t>(queue_.size(), options_.maximum_batch_size);
+      batch.items.assign(queue_.begin(), queue_.begin() + size);
+      queue_.erase(queue_.begin(), queue_.begin() + size);
+      in_flight_[batch.id] = batch.items;
+    }
+  }
+
+  static void Deliver(const std::vector<Delivery>& deliveries) {
+    for (const Delivery& delivery : deliveries) delivery.on_batch(Status(), delivery.batch);
+  }
+
+  // Serves waiters whose deadline has passed; one that finds the queue empty waits for another timeout.
+  void RunTimer() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!closed_) {
+      if (waiters_.empty()) {
+        timer_wakes_.wait(lock);
+        continue;
+      }
+      const Clock::time_point deadline = waiters_.front().deadline;
+      if (Clock::now() < deadline) {
+        timer_wakes_.wait_until(lock, deadline);
+        continue;
+      }
+      if (queue_.empty()) {
+        // Rotating keeps the deadlines in order; without items no order of service is lost.
+        Waiter waiter = std::move(waiters_.front());
+        waiters_.pop_front();
+        waiter.deadline = Clock::now() + std::chrono::milliseconds(options_.timeout_ms);
+        waiters_.push_back(std::move(waiter));
+        continue;
+      }
+      std::vector<Delivery> deliveries;
+      FormBatches(&deliveries);
+      lock.unlock();
+      Deliver(deliveries);
+      deliveries.clear();
+      lock.lock();
+    }
+  }
+
+  const BatcherOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable timer_wakes_;
+  std::deque<Item> queue_;                          // Guarded by mutex_, as all below.
+  std::deque<Waiter> waiters_;
+  std::map<int64_t, std::vector<Item>> in_flight_;  // By batch id.
+  int64_t next_id_ = 0;
+  int64_t waiting_ns_ = 0;
+  bool closed_ = false;
+  std::string cause_;
+  std::thread timer_;
+};
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_

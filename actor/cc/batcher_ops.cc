@@ -1,0 +1,254 @@
+// TensorFlow ops of the dynamic batcher; the public Python face is actor/dynamic_batching.py.
+#include <string>
+#include <vector>
+
+#include "actor/cc/batcher.h"
+#include "actor/cc/op_helpers.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/tensor_util.h"
+
+namespace scalable_agents {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::OpOutputList;
+using tensorflow::Tensor;
+using tensorflow::errors::InvalidArgument;
+
+REGISTER_OP("DynamicBatcher")
+    .Output("handle: resource")
+    .Attr("minimum_batch_size: int")
+    .Attr("maximum_batch_size: int")
+    .Attr("timeout_ms: int")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("A queue that groups rows of concurrent callers into batches. timeout_ms < 0: wait for the minimum.");
+
+REGISTER_OP("DynamicBatcherCompute")
+    .Input("handle: resource")
+    .Input("inputs: input_types")
+    .Output("outputs: output_types")
+    .Attr("input_types: list(type) >= 1")
+    .Attr("output_types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("Queues one row, [1, ...] each, and waits for its row of the result.");
+
+REGISTER_OP("DynamicBatcherGetInputs")
+    .Input("handle: resource")
+    .Output("id: int64")
+    .Output("inputs: input_types")
+    .Attr("input_types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("Waits for a batch of rows, [n, ...] each.");
+
+REGISTER_OP("DynamicBatcherSetOutputs")
+    .Input("handle: resource")
+    .Input("id: int64")
+    .Input("outputs: output_types")
+    .Attr("output_types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Hands in the results of batch `id`, [n, ...] each, and wakes its callers.");
+
+REGISTER_OP("DynamicBatcherClose")
+    .Input("handle: resource")
+    .Input("cause: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Ends every wait, with `cause` at the end of its message.");
+
+// A caller's row on its way through the batcher.
+struct Row {
+  Row(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done) : pending(context, std::move(done)) {}
+  std::vector<Tensor> inputs;
+  PendingOp pending;
+};
+
+class BatcherResource : public tensorflow::ResourceBase {
+ public:
+  explicit BatcherResource(const BatcherOptions& options) : batcher(options) {}
+  ~BatcherResource() override { Close("the batcher was deleted"); }
+  std::string DebugString() const override { return "DynamicBatcher"; }
+
+  void Close(const std::string& cause) {
+    for (const auto& row : batcher.Close(cause)) {
+      row->pending.Finish([&](OpKernelContext*) {
+        return tensorflow::errors::Cancelled(WithCause("Compute was cancelled", cause));
+      });
+    }
+  }
+
+  Batcher<std::shared_ptr<Row>> batcher;
+};
+
+class DynamicBatcherOp : public tensorflow::ResourceOpKernel<BatcherResource> {
+ public:
+  explicit DynamicBatcherOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("minimum_batch_size", &options_.minimum_batch_size));
+    OP_REQUIRES_OK(context, context->GetAttr("maximum_batch_size", &options_.maximum_batch_size));
+    OP_REQUIRES_OK(context, context->GetAttr("timeout_ms", &options_.timeout_ms));
+    OP_REQUIRES(context, options_.minimum_batch_size >= 1 &&
+                             options_.maximum_batch_size >= options_.minimum_batch_size,
+                InvalidArgument("batch sizes: want 1 <= minimum <= maximum, got ", options_.minimum_batch_size,
+                                " and ", options_.maximum_batch_size));
+  }
+
+ private:
+  absl::Status CreateResource(BatcherResource** resource) override {
+    *resource = new BatcherResource(options_);
+    return absl::OkStatus();
+  }
+  BatcherOptions options_;
+};
+
+class ComputeOp : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto resource = ResourceOf<BatcherResource>(context);
+    if (!resource) return done();
+    auto row = std::make_shared<Row>(context, done);
+    OpInputList inputs;
+    OP_REQUIRES_OK_ASYNC(context, context->input_list("inputs", &inputs), done);
+    for (const Tensor& input : inputs) {
+      OP_REQUIRES_ASYNC(context, input.dims() >= 1 && input.dim_size(0) == 1,
+                        InvalidArgument("Batcher requires batch size 1 but was ",
+                                        input.dims() < 1 ? std::string("a scalar") : std::to_string(input.dim_size(0))),
+                        done);
+      row->inputs.push_back(input);
+    }
+    // A cancelled row stays in its batch, whose other rows are wanted; its own result is thrown away.
+    if (!row->pending.Begin([row] {
+          row->pending.Finish([](OpKernelContext*) { return tensorflow::errors::Cancelled("Compute was cancelled"); });
+        })) {
+      return;
+    }
+    const Status status = resource->batcher.Submit({row});
+    if (!status.ok()) row->pending.Finish([&](OpKernelContext*) { return ToTensorFlow(status); });
+  }
+};
+
+class GetInputsOp : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto resource = ResourceOf<BatcherResource>(context);
+    if (!resource) return done();
+    auto pending = std::make_shared<PendingOp>(context, done);
+    if (!pending->Begin([resource, pending] {
+          pending->Finish([](OpKernelContext*) {
+            return tensorflow::errors::Cancelled("GetInputs operation was cancelled");
+          });
+          resource->Close("GetInputs operation was cancelled");
+        })) {
+      return;
+    }
+    BatcherResource* batcher = resource.get();  // Not shared: the callback is the batcher's, which outlives it.
+    batcher->batcher.Next([batcher, pending](const Status& status,
+                                             const Batcher<std::shared_ptr<Row>>::Batch& batch) {
+      absl::Status result;
+      pending->Finish([&](OpKernelContext* context) {
+        result = status.ok() ? Concatenate(batch.items, context) : ToTensorFlow(status);
+        if (!result.ok()) return result;
+        Tensor id(tensorflow::DT_INT64, {});
+        id.scalar<int64_t>()() = batch.id;
+        context->set_output(0, id);
+        return result;
+      });
+      if (status.ok() && !result.ok()) batcher->Close(std::string(result.message()));
+    });
+  }
+
+ private:
+  static absl::Status Concatenate(const std::vector<std::shared_ptr<Row>>& rows, OpKernelContext* context) {
+    OpOutputList outputs;
+    TF_RETURN_IF_ERROR(context->output_list("inputs", &outputs));
+    for (int i = 0; i < outputs.size(); ++i) {
+      std::vector<Tensor> parts;
+      for (const auto& row : rows) {
+        if (row->inputs[i].shape() != rows[0]->inputs[i].shape()) {
+          return InvalidArgument("Shapes of inputs must be equal across the callers of a batch: input ", i, " is ",
+                                 rows[0]->inputs[i].shape().DebugString(), " and ",
+                                 row->inputs[i].shape().DebugString());
+        }
+        parts.push_back(row->inputs[i]);
+      }
+      Tensor batch;
+      TF_RETURN_IF_ERROR(tensorflow::tensor::Concat(parts, &batch));
+      outputs.set(i, batch);
+    }
+    return absl::OkStatus();
+  }
+};
+
+class SetOutputsOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<BatcherResource>(context);
+    if (!resource) return;
+    OpInputList outputs;
+    OP_REQUIRES_OK(context, context->input_list("outputs", &outputs));
+    const int64_t id = context->input(1).scalar<int64_t>()();
+    const absl::Status status = Check(resource->batcher.Size(id), id, outputs);
+    if (!status.ok()) {
+      resource->Close(std::string(status.message()));
+      context->SetStatus(status);
+      return;
+    }
+    const auto rows = resource->batcher.Take(id);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i]->pending.Finish([&](OpKernelContext* caller) {
+        // A copy, since a slice of the batch need not be aligned as kernels expect.
+        for (int j = 0; j < outputs.size(); ++j) {
+          caller->set_output(j, tensorflow::tensor::DeepCopy(outputs[j].Slice(i, i + 1)));
+        }
+        return absl::OkStatus();
+      });
+    }
+  }
+
+ private:
+  static absl::Status Check(int64_t size, int64_t id, const OpInputList& outputs) {
+    if (size < 0) return InvalidArgument("Invalid computation id. Id: ", id);
+    for (const Tensor& output : outputs) {
+      if (output.dims() < 1) return InvalidArgument("Output must have a batch dimension, got a scalar");
+      if (output.dim_size(0) != size) {
+        return InvalidArgument("Output must have the same batch dimension as the input batch: want ", size, ", got ",
+                               output.dim_size(0));
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+class CloseOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<BatcherResource>(context);
+    if (resource) resource->Close(context->input(1).scalar<tensorflow::tstring>()());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("DynamicBatcher").Device(tensorflow::DEVICE_CPU), DynamicBatcherOp);
+REGISTER_KERNEL_BUILDER(Name("DynamicBatcherCompute").Device(tensorflow::DEVICE_CPU), ComputeOp);
+REGISTER_KERNEL_BUILDER(Name("DynamicBatcherGetInputs").Device(tensorflow::DEVICE_CPU), GetInputsOp);
+REGISTER_KERNEL_BUILDER(Name("DynamicBatcherSetOutputs").Device(tensorflow::DEVICE_CPU), SetOutputsOp);
+REGISTER_KERNEL_BUILDER(Name("DynamicBatcherClose").Device(tensorflow::DEVICE_CPU), CloseOp);
+
+}  // namespace
+}  // namespace scalable_agents

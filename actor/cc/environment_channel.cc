@@ -1,0 +1,67 @@
+#include "actor/cc/environment_channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+namespace scalable_agents {
+
+Status EnvironmentChannel::Open(int socket, int memory, int slots, size_t slot_bytes,
+                                std::unique_ptr<EnvironmentChannel>* channel) {
+  std::unique_ptr<EnvironmentChannel> opened(new EnvironmentChannel);
+  struct stat file;
+  if (fstat(memory, &file) != 0) return InvalidArgument(std::string("shared memory: ") + strerror(errno));
+  const size_t bytes = kHeaderBytes + slots * slot_bytes;
+  if (static_cast<size_t>(file.st_size) < bytes) {
+    return InvalidArgument("shared memory: want " + std::to_string(bytes) + " bytes for " + std::to_string(slots) +
+                           " slots, got " + std::to_string(file.st_size));
+  }
+  opened->socket_ = fcntl(socket, F_DUPFD_CLOEXEC, 0);
+  if (opened->socket_ < 0) return InvalidArgument(std::string("worker socket: ") + strerror(errno));
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (mapped == MAP_FAILED) return InvalidArgument(std::string("shared memory: ") + strerror(errno));
+  opened->memory_ = static_cast<char*>(mapped);
+  opened->memory_bytes_ = bytes;
+  opened->slot_bytes_ = slot_bytes;
+  opened->slots_ = slots;
+  *channel = std::move(opened);
+  return Status();
+}
+
+EnvironmentChannel::~EnvironmentChannel() {
+  if (memory_ != nullptr) munmap(memory_, memory_bytes_);
+  if (socket_ >= 0) close(socket_);
+}
+
+int64_t EnvironmentChannel::stepping_ns() const {
+  return __atomic_load_n(reinterpret_cast<const int64_t*>(memory_), __ATOMIC_RELAXED);
+}
+
+Status EnvironmentChannel::Send(const std::vector<uint32_t>& slots) {
+  const size_t bytes = slots.size() * sizeof(uint32_t);
+  if (send(socket_, slots.data(), bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes)) return Status();
+  return Unavailable(std::string("cannot reach the worker: ") + strerror(errno));
+}
+
+Status EnvironmentChannel::Receive(std::vector<uint32_t>* slots) {
+  slots->resize(slots_);
+  const ssize_t bytes = recv(socket_, slots->data(), slots->size() * sizeof(uint32_t), MSG_DONTWAIT);
+  slots->resize(bytes > 0 ? bytes / sizeof(uint32_t) : 0);
+  if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Status();
+  if (bytes <= 0) return Unavailable("the worker process ended");  // ECONNRESET: it left messages unread.
+  for (uint32_t slot : *slots) {
+    if (slot >= static_cast<uint32_t>(slots_)) {
+      return Unavailable("the worker named slot " + std::to_string(slot) + " of " + std::to_string(slots_));
+    }
+  }
+  return Status();
+}
+
+}  // namespace scalable_agents

@@ -1,0 +1,126 @@
+// TensorFlow ops of the parameter snapshot: what inference reads while the learner writes (actor/parameters.py).
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "actor/cc/op_helpers.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace scalable_agents {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernelContext;
+using tensorflow::OpOutputList;
+using tensorflow::Tensor;
+
+REGISTER_OP("ParameterSnapshot")
+    .Output("handle: resource")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Holds one version of a vector of tensors, swapped as a whole.");
+
+REGISTER_OP("ParameterSnapshotPublish")
+    .Input("handle: resource")
+    .Input("version: int64")
+    .Input("parameters: types")
+    .Attr("types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Replaces version and tensors in one go.");
+
+REGISTER_OP("ParameterSnapshotLatest")
+    .Input("handle: resource")
+    .Output("version: int64")
+    .Output("parameters: types")
+    .Attr("types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("The version and tensors last published; FailedPrecondition before the first.");
+
+class SnapshotResource : public tensorflow::ResourceBase {
+ public:
+  struct Snapshot {
+    Tensor version;
+    std::vector<Tensor> parameters;
+  };
+
+  std::string DebugString() const override { return "ParameterSnapshot"; }
+
+  void Publish(std::shared_ptr<const Snapshot> snapshot) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    latest_.swap(snapshot);  // The old one is freed after the lock.
+  }
+
+  std::shared_ptr<const Snapshot> latest() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return latest_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<const Snapshot> latest_;  // Guarded by mutex_.
+};
+
+class SnapshotOp : public tensorflow::ResourceOpKernel<SnapshotResource> {
+ public:
+  using ResourceOpKernel::ResourceOpKernel;
+
+ private:
+  absl::Status CreateResource(SnapshotResource** resource) override {
+    *resource = new SnapshotResource;
+    return absl::OkStatus();
+  }
+};
+
+class PublishOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<SnapshotResource>(context);
+    if (!resource) return;
+    OpInputList parameters;
+    OP_REQUIRES_OK(context, context->input_list("parameters", &parameters));
+    auto snapshot = std::make_shared<SnapshotResource::Snapshot>();
+    snapshot->version = context->input(1);
+    snapshot->parameters.assign(parameters.begin(), parameters.end());
+    resource->Publish(std::move(snapshot));
+  }
+};
+
+class LatestOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<SnapshotResource>(context);
+    if (!resource) return;
+    const auto snapshot = resource->latest();
+    OP_REQUIRES(context, snapshot != nullptr,
+                tensorflow::errors::FailedPrecondition("no parameters have been published yet"));
+    OpOutputList parameters;
+    OP_REQUIRES_OK(context, context->output_list("parameters", &parameters));
+    OP_REQUIRES(context, parameters.size() == static_cast<int>(snapshot->parameters.size()),
+                tensorflow::errors::InvalidArgument("parameters: want ", snapshot->parameters.size(), ", got ",
+                                                    parameters.size()));
+    for (int i = 0; i < parameters.size(); ++i) {
+      OP_REQUIRES(context, snapshot->parameters[i].dtype() == parameters.expected_output_dtype(i),
+                  tensorflow::errors::InvalidArgument("parameter ", i, " has another type than was published"));
+      parameters.set(i, snapshot->parameters[i]);
+    }
+    context->set_output(0, snapshot->version);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshot").Device(tensorflow::DEVICE_CPU), SnapshotOp);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotPublish").Device(tensorflow::DEVICE_CPU), PublishOp);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLatest").Device(tensorflow::DEVICE_CPU), LatestOp);
+
+}  // namespace
+}  // namespace scalable_agents

@@ -1,0 +1,37 @@
+// The outcome of an operation in the core, which knows neither TensorFlow nor absl.
+#ifndef SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
+#define SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
+
+#include <string>
+#include <utility>
+
+namespace scalable_agents {
+
+enum class StatusCode { kOk, kInvalidArgument, kCancelled, kUnavailable };
+
+class Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == StatusCode::kOk; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  StatusCode code_ = StatusCode::kOk;
+  std::string message_;
+};
+
+inline Status InvalidArgument(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+inline Status Cancelled(std::string message) { return {StatusCode::kCancelled, std::move(message)}; }
+inline Status Unavailable(std::string message) { return {StatusCode::kUnavailable, std::move(message)}; }
+
+// "what" alone, or "what: cause" where a cause is known.
+inline std::string WithCause(const std::string& what, const std::string& cause) {
+  return cause.empty() ? what : what + ": " + cause;
+}
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_ACTOR_CC_STATUS_H_

@@ -1,0 +1,123 @@
+"""Dynamic batching of any function of tensors: concurrent callers are merged into one call.
+
+Espeholt et al. 2018 (IMPALA), section 3.1; the options and error messages are the released agent's.
+
+  @dynamic_batching.batch_fn
+  def double(x):     # Called with x of shape [n, ...], for whichever n callers wait.
+    return 2 * x
+
+  double(tf.constant([21]))  # From many threads, eagerly or in a tf.function; a leading dimension of 1.
+"""
+
+import functools
+import threading
+
+import tensorflow as tf
+
+from scalable_agents.actor import ops
+
+
+def batch_fn(function):
+  """Batches `function` with the default options of batch_fn_with_options."""
+  return batch_fn_with_options()(function)
+
+
+def batch_fn_with_options(minimum_batch_size: int = 1, maximum_batch_size: int = 1024, timeout_ms=100):
+  """Makes a decorator that batches a function of tensors.
+
+  The function is traced at its first call and runs in one background loop, on a batch at a time. Its callers pass
+  tensors, or nests of them, with a leading dimension of 1, and get their row of the result. There are no gradients
+  through the batcher. An error in the function, or `close()` of the decorated function, ends every waiting call with
+  CancelledError, "Compute was cancelled: " and the cause, and every later one with "Batcher is closed: …".
+
+  Args:
+    minimum_batch_size: callers to wait for, unless the timeout passes.
+    maximum_batch_size: callers to merge at most.
+    timeout_ms: after so long the callers that are there, if any, are enough; None: wait for the minimum.
+
+  Returns:
+    The decorator. What it returns has a method `close()`.
+
+  Raises:
+    ValueError: unless 1 <= minimum_batch_size <= maximum_batch_size.
+  """
+  if not 1 <= minimum_batch_size <= maximum_batch_size:
+    raise ValueError(f'want 1 <= minimum_batch_size <= maximum_batch_size, got {minimum_batch_size} and '
+                     f'{maximum_batch_size}')
+  timeout_ms = -1 if timeout_ms is None else timeout_ms
+
+  def decorator(function):
+    batched = _Batched(function, minimum_batch_size, maximum_batch_size, timeout_ms)
+
+    @functools.wraps(function)
+    def call(*args):
+      return batched(*args)
+
+    call.close = batched.close
+    return call
+
+  return decorator
+
+
+class _Batched:
+  """A function, its batcher and the loop that runs it."""
+
+  def __init__(self, function, minimum_batch_size, maximum_batch_size, timeout_ms):
+    self._function = function
+    # With a known size the function sees a static batch dimension.
+    self._static_size = minimum_batch_size if minimum_batch_size == maximum_batch_size and timeout_ms < 0 else None
+    with tf.init_scope(), tf.device('/CPU:0'):
+      self._handle = ops.dynamic_batcher(
+          minimum_batch_size=minimum_batch_size, maximum_batch_size=maximum_batch_size, timeout_ms=timeout_ms,
+          shared_name=ops.unique_name('batcher'))
+    ops.delete_with(self, self._handle)
+    self._lock = threading.Lock()
+    self._traced = None  # The function on a batch, as a ConcreteFunction.
+
+  def __call__(self, *args):
+    args = tf.nest.map_structure(tf.convert_to_tensor, args)
+    self._start(args)
+    outputs = tf.nest.flatten(self._traced.structured_outputs)
+    with tf.device('/CPU:0'):
+      rows = ops.dynamic_batcher_compute(self._handle, tf.nest.flatten(args),
+                                         output_types=[output.dtype for output in outputs])
+    for row, output in zip(rows, outputs):
+      row.set_shape([1, *output.shape[1:]] if output.shape.rank else None)
+    return tf.nest.pack_sequence_as(self._traced.structured_outputs, rows)
+
+  def close(self):
+    """Ends every waiting call and refuses later ones."""
+    self._close('close() was called')
+
+  def _close(self, cause):
+    with tf.init_scope(), tf.device('/CPU:0'):
+      ops.dynamic_batcher_close(self._handle, cause)
+
+  def _start(self, args):
+    """At the first call, traces the function for batches of such arguments and starts its loop."""
+    with self._lock:
+      if self._traced is not None:
+        return
+      specs = tf.nest.map_structure(lambda x: tf.TensorSpec([self._static_size, *x.shape[1:]], x.dtype), args)
+      with tf.init_scope():
+        self._traced = tf.function(self._function).get_concrete_function(*specs)
+      threading.Thread(target=self._run, args=[specs], name='dynamic batching', daemon=True).start()
+
+  def _run(self, specs):
+    flat_specs = tf.nest.flatten(specs)
+
+    def compute_batch(count):
+      with tf.device('/CPU:0'):
+        batch_id, inputs = ops.dynamic_batcher_get_inputs(self._handle, input_types=[s.dtype for s in flat_specs])
+      for tensor, spec in zip(inputs, flat_specs):
+        tensor.set_shape(spec.shape)
+      outputs = self._traced(*tf.nest.pack_sequence_as(specs, inputs))
+      with tf.device('/CPU:0'):
+        ops.dynamic_batcher_set_outputs(self._handle, batch_id, tf.nest.flatten(outputs))
+      return [count + 1]
+
+    try:
+      tf.function(lambda: tf.while_loop(
+          lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
+    except Exception as error:  # pylint: disable=broad-except; the callers get it.
+      self._close(getattr(error, 'message', None) or str(error))

@@ -1,0 +1,172 @@
+"""The training process's side of the environment workers: starts them, replaces them, ends them.
+
+A worker is a process of its own (actor/environment_worker.py) with a socket to ring at and a block of shared memory
+without a name, so that neither outlives the processes that hold them.
+"""
+
+import json
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from typing import Any, NamedTuple, Optional
+
+from scalable_agents.actor import environment_worker
+from scalable_agents.actor import shared_memory
+
+_LEAVE_SECONDS = 1.
+
+
+class WorkerError(Exception):
+  """Environments cannot be started or kept alive; the message ends with the worker's own traceback."""
+
+
+class Specification(NamedTuple):
+  """What all environments of a run have in common."""
+  num_actions: int
+  observation: dict     # name -> (dtype name, shape).
+  frames_per_step: int  # Environment frames per agent step.
+
+
+class Worker(NamedTuple):
+  """A running worker process and this process's ends of what it shares with it."""
+  process: subprocess.Popen
+  connection: socket.socket
+  memory: int  # File descriptor.
+  header: mmap.mmap
+
+
+class EnvironmentWorkers:
+  """The worker processes of a run.
+
+  Their parent is the thread that starts them: a worker dies when that thread ends.
+  """
+
+  def __init__(self, constructor: str, environments: list, num_workers: int, timeout_seconds: float = 60.):
+    """Starts all workers at once and waits until every environment is made.
+
+    Args:
+      constructor: 'module:function', called once per environment in a worker with the keyword arguments below.
+      environments: a dict of arguments for each environment, fit for JSON, with a 'seed'. Environment i is actor i.
+      num_workers: processes to spread them over, >= 1.
+      timeout_seconds: how long a worker may take to make its environments.
+
+    Raises:
+      WorkerError: a worker could not make its environments.
+    """
+    if not 1 <= num_workers <= len(environments):
+      raise ValueError(f'num_workers: want 1 to {len(environments)}, one environment each at least, got {num_workers}')
+    self._constructor = constructor
+    self._environments = environments
+    self._timeout_seconds = timeout_seconds
+    self._lives = [0] * num_workers
+    self._workers: list[Optional[Worker]] = [None] * num_workers
+    self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
+    self.specification: Optional[Specification] = None
+    try:
+      for worker in range(num_workers):
+        self._spawn(worker)
+      for worker in range(num_workers):
+        self._greet(worker)
+    except BaseException:
+      self.close()
+      raise
+
+  def __len__(self):
+    return len(self._workers)
+
+  def __getitem__(self, worker: int) -> Worker:
+    return self._workers[worker]
+
+  @property
+  def layout(self) -> shared_memory.SlotLayout:
+    """Where the fields of a row lie in a worker's slots."""
+    return shared_memory.slot_layout(self.specification.observation)
+
+  def replace(self, worker: int) -> Worker:
+    """Ends a worker that is at fault, or dead already, and starts another with new seeds.
+
+    Raises:
+      WorkerError: the new one could not make its environments.
+    """
+    self._end(worker, patience_seconds=0.)
+    self._lives[worker] += 1
+    self._spawn(worker)
+    self._greet(worker)
+    return self._workers[worker]
+
+  def error(self, worker: int) -> str:
+    """The traceback that the worker left, '' if none."""
+    return shared_memory.read_error(self._workers[worker].header)
+
+  def close(self):
+    """Ends all workers. Idempotent."""
+    for worker in self._workers:
+      if worker:
+        worker.connection.close()  # All leave at once, then are waited for one by one.
+    for worker in range(len(self._workers)):
+      self._end(worker, _LEAVE_SECONDS)
+
+  def _spawn(self, worker):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    memory = os.memfd_create('environments', os.MFD_CLOEXEC)
+    os.ftruncate(memory, shared_memory.HEADER_BYTES)
+    header = mmap.mmap(memory, shared_memory.HEADER_BYTES)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
+                       OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', MKL_NUM_THREADS='1')
+    command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
+    # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself.
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment, start_new_session=True,
+                               stdin=subprocess.DEVNULL)
+    theirs.close()
+    self._workers[worker] = Worker(process, ours, memory, header)
+    ours.settimeout(self._timeout_seconds)
+    request = {'constructor': self._constructor,
+               'environments': [self._arguments(actor, self._lives[worker]) for actor in self.actor_ids[worker]]}
+    try:
+      ours.send(json.dumps(request).encode())
+    except BrokenPipeError:
+      pass  # _greet tells why.
+
+  def _arguments(self, actor_id, life):
+    """An environment's arguments; a life after a fault has another seed, lest it repeats what led there."""
+    arguments = self._environments[actor_id]
+    return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
+
+  def _greet(self, worker):
+    """Waits for the worker's specification and gives its shared memory the size for it."""
+    connection = self._workers[worker].connection
+    try:
+      answer = connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
+    except TimeoutError:
+      raise WorkerError(f'no environment within {self._timeout_seconds:g} s of starting its process') from None
+    except ConnectionResetError:
+      answer = b''
+    if not answer:
+      self._workers[worker].process.wait()
+      raise WorkerError('an environment could not be made:\n' + (
+          self.error(worker) or f'its process ended with code {self._workers[worker].process.returncode}'))
+    specification = Specification(**json.loads(answer))
+    if self.specification is None:
+      self.specification = specification
+    elif specification != self.specification:
+      raise WorkerError(
+          f'the environments of a run must be alike: got {self.specification} and {specification}')
+    connection.setblocking(False)
+    slots = len(self.actor_ids[worker])
+    os.ftruncate(self._workers[worker].memory, shared_memory.block_bytes(self.layout, slots))
+
+  def _end(self, worker, patience_seconds):
+    ended = self._workers[worker]
+    if ended is None:
+      return
+    ended.connection.close()
+    try:
+      ended.process.wait(patience_seconds)
+    except subprocess.TimeoutExpired:
+      ended.process.kill()
+      ended.process.wait()
+    ended.header.close()
+    os.close(ended.memory)
+    self._workers[worker] = None

@@ -1,0 +1,42 @@
+"""The TensorFlow ops of actor/cc, loaded from the library that Bazel or setup.py built beside this file."""
+
+import os
+import uuid
+import weakref
+
+import tensorflow as tf
+
+_LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '_ops.so')
+
+if not os.path.exists(_LIBRARY):
+  raise ImportError(f'{_LIBRARY} is missing: build it with `make setup`, or run through Bazel')
+
+_ops = tf.load_op_library(_LIBRARY)
+
+dynamic_batcher = _ops.dynamic_batcher
+dynamic_batcher_compute = _ops.dynamic_batcher_compute
+dynamic_batcher_get_inputs = _ops.dynamic_batcher_get_inputs
+dynamic_batcher_set_outputs = _ops.dynamic_batcher_set_outputs
+dynamic_batcher_close = _ops.dynamic_batcher_close
+parameter_snapshot = _ops.parameter_snapshot
+parameter_snapshot_publish = _ops.parameter_snapshot_publish
+parameter_snapshot_latest = _ops.parameter_snapshot_latest
+actor_pool = _ops.actor_pool
+actor_pool_attach = _ops.actor_pool_attach
+actor_pool_next_batch = _ops.actor_pool_next_batch
+actor_pool_complete_batch = _ops.actor_pool_complete_batch
+actor_pool_next_unroll = _ops.actor_pool_next_unroll
+actor_pool_next_fault = _ops.actor_pool_next_fault
+actor_pool_release = _ops.actor_pool_release
+actor_pool_statistics = _ops.actor_pool_statistics
+actor_pool_close = _ops.actor_pool_close
+
+
+def unique_name(prefix: str) -> str:
+  """A name for a resource of its own: TensorFlow shares resources of one name."""
+  return f'{prefix}_{uuid.uuid4().hex}'
+
+
+def delete_with(owner, handle) -> None:
+  """Deletes the resource behind `handle` when the Python object `owner` is gone; without this it stays for good."""
+  weakref.finalize(owner, tf.raw_ops.DestroyResourceOp, resource=handle, ignore_lookup_error=True).atexit = False

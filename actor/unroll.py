@@ -1,0 +1,39 @@
+"""The unroll: what one actor lived through in `unroll_length` agent steps, and the one structure that carries it.
+
+An unroll of T steps has T+1 rows. Row 0 repeats the last row of the actor's previous unroll, so the learner has
+an observation before the first action and one to bootstrap from after the last. Row t holds an action and what it
+led to: `agent_output[t]` was computed from row t-1, and `environment_output[t]` is the environment's answer to
+`agent_output.action[t]`. The learner therefore runs its network on rows 0…T, compares its own outputs of rows 0…T-1
+with actions, behaviour logits, rewards and discounts of rows 1…T, and bootstraps from row T.
+
+Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released agent.
+"""
+
+from typing import Any, NamedTuple
+
+
+class EnvironmentOutput(NamedTuple):
+  """What an environment answered to an action. Shapes of one unroll; a batch of unrolls is [T+1, B, ...]."""
+  reward: Any          # [T+1] float32, raw (unclipped); what agent_output.action[t] earned.
+  discount: Any        # [T+1] float32, 0 at an end of episode or a lost life, else 1 (no gamma).
+  done: Any            # [T+1] bool, the environment was reset: observation[t] starts an episode.
+  episode_return: Any  # [T+1] float32, sum of raw rewards of the episode up to this row; final where done.
+  episode_length: Any  # [T+1] int32, environment frames of the episode up to this row; final where done.
+  observation: Any     # dict of name -> [T+1, ...].
+
+
+class AgentOutput(NamedTuple):
+  """What the policy that acted computed from the row before."""
+  action: Any         # [T+1] int32.
+  policy_logits: Any  # [T+1, A] float32, of the behaviour policy.
+  baseline: Any       # [T+1] float32.
+
+
+class Unroll(NamedTuple):
+  """T+1 rows of one actor, in the order in which they happened."""
+  level_id: Any            # [] int32, index into the run's levels.
+  actor_id: Any            # [] int32, which environment of the run.
+  agent_state: Any         # nest of [...], the recurrent state before row 0's observation is processed.
+  environment_output: Any  # EnvironmentOutput of [T+1, ...].
+  agent_output: Any        # an agent's NamedTuple of [T+1, ...] whose first field is `action`.
+  parameter_version: Any   # [T+1] int64, learner updates in the parameters that computed agent_output[t].
