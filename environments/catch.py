@@ -6,16 +6,16 @@ import numpy as np
 
 from scalable_agents.environments import base
 
-_CELLS = 7       # the board is _CELLS x _CELLS.
-_CELL_SIZE = 4   # pixels: 28x28, which two VALID convolutions (8x8/4, 4x4/2) cover to the last row and column.
+_CELLS = 5       # the board is _CELLS x _CELLS.
+_CELL_SIZE = 4   # pixels: 20x20, which two VALID convolutions (8x8/4, 4x4/2) cover to the last row and column.
 
 
 class Catch(base.Environment):
   """A ball falls one cell per step from the top of a random column; a paddle on the bottom row is to meet it.
 
-  Observation: {'pixels': uint8 [28, 28, 1]}, the ball and the paddle white squares of 4x4 pixels. Actions: left, stay,
-  right. An episode has 6 steps; the last one earns +1 for a catch and -1 for a miss. The paddle starts in the middle,
-  so that every column can be reached. Optimal return: 1. Random return: 2/7 - 1 = -0.714, since the ball's column is
+  Observation: {'pixels': uint8 [20, 20, 1]}, the ball and the paddle white squares of 4x4 pixels. Actions: left, stay,
+  right. An episode has 4 steps; the last one earns +1 for a catch and -1 for a miss. The paddle starts in the middle,
+  so that every column can be reached. Optimal return: 1. Random return: 2/5 - 1 = -0.6, since the ball's column is
   uniform whatever the paddle does.
   """
 
@@ -30,8 +30,8 @@ class Catch(base.Environment):
     self._paddle_column = _CELLS // 2
 
   def render(self) -> np.ndarray:
-    """uint8 [224, 224, 3]."""
-    return base.enlarge(self._pixels()[..., 0], 8)
+    """uint8 [240, 240, 3]."""
+    return base.enlarge(self._pixels()[..., 0], 12)
 
   def _start_episode(self):
     self._ball_row = 0

@@ -40,8 +40,8 @@ class Chain(base.Environment):
     self._position = _START
 
   def render(self) -> np.ndarray:
-    """The chain as a row of squares, lit at the position: uint8 [24, 216, 3]."""
-    return base.enlarge(np.uint8(255 * self._vector())[np.newaxis], 24)
+    """The chain as a row of squares, lit at the position: uint8 [32, 288, 3]."""
+    return base.enlarge(np.uint8(255 * self._vector())[np.newaxis], 32)
 
   def _start_episode(self):
     self._position = _START
