@@ -140,7 +140,7 @@ class ActorPool:
     return _pack(self.unroll_spec, components, prefix=[])
 
   def release(self):
-    """Synchronous pools: lets the actors go on that wait with a full unroll."""
+    """Synchronous pools: once all actors wait with a full unroll, now or later, lets them go on for another one."""
     with tf.device('/CPU:0'):
       ops.actor_pool_release(self._handle)
 

@@ -59,6 +59,11 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings()) 
   raise _unknown(level_name)
 
 
+def make_from_json(level_name: str, seed: int, atari: dict) -> base.Environment:
+  """`make` with AtariSettings as a dict, which is how a worker process is asked."""
+  return make(level_name, seed=seed, atari=AtariSettings(**atari))
+
+
 def _unknown(level_name):
   closest = difflib.get_close_matches(level_name.lower(), levels(), n=3, cutoff=0.5)
   hint = f'did you mean {" or ".join(closest)}?' if closest else (

@@ -167,10 +167,8 @@ void ActorPool::Release() {
   Outcome outcome;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    while (!parked_.empty()) {
-      const Actors actors = Unpark();
-      outcome.ready.insert(outcome.ready.end(), actors.begin(), actors.end());
-    }
+    ++releases_;
+    UnparkEveryone(&outcome);
   }
   Settle(std::move(outcome));
 }
@@ -275,9 +273,7 @@ void ActorPool::Settle(Outcome outcome) {
 
 bool ActorPool::EveryoneStepped(Actors* stepped) {
   received_.insert(received_.end(), stepped->begin(), stepped->end());
-  size_t waiting = received_.size();
-  for (const Actors& group : parked_) waiting += group.size();
-  if (waiting < static_cast<size_t>(options_.num_environments)) return false;
+  if (static_cast<int>(received_.size()) + NumParked() < options_.num_environments) return false;
   std::sort(received_.begin(), received_.end(), [](const auto& a, const auto& b) { return a->actor_id < b->actor_id; });
   stepped->swap(received_);
   received_.clear();
@@ -293,6 +289,7 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
   if (options_.synchronous) {
     AcceptUnrolls(full);
     Park(std::move(full));
+    UnparkEveryone(outcome);
   } else if (static_cast<int>(completed_.size()) < options_.completed_capacity) {
     AcceptUnrolls(full);
     outcome->ready.insert(outcome->ready.end(), full.begin(), full.end());
@@ -360,6 +357,21 @@ ActorPool::Actors ActorPool::Unpark() {
   parked_.pop_front();
   if (parked_.empty()) statistics_.blocked_ns += Nanoseconds(Clock::now() - parked_since_);
   return actors;
+}
+
+int ActorPool::NumParked() const {
+  size_t parked = 0;
+  for (const Actors& group : parked_) parked += group.size();
+  return parked;
+}
+
+void ActorPool::UnparkEveryone(Outcome* outcome) {
+  if (releases_ == 0 || NumParked() < options_.num_environments) return;
+  --releases_;
+  while (!parked_.empty()) {
+    const Actors actors = Unpark();
+    outcome->ready.insert(outcome->ready.end(), actors.begin(), actors.end());
+  }
 }
 
 void ActorPool::DeliverUnrolls(Outcome* outcome) {

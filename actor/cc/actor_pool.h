@@ -118,7 +118,7 @@ class ActorPool {
   // dropped by then, and it is heard no more.
   void NextFault(OnFault on_fault);
 
-  // Synchronous pools only: lets the actors go on that wait with a full unroll.
+  // Synchronous pools only: once all actors wait with a full unroll, now or later, lets them go on for another one.
   void Release();
 
   Statistics GetStatistics() const;
@@ -159,6 +159,8 @@ class ActorPool {
   void AcceptUnrolls(const Actors& actors);
   void Park(Actors actors);
   Actors Unpark();
+  int NumParked() const;
+  void UnparkEveryone(Outcome* outcome);
   void DeliverUnrolls(Outcome* outcome);
   void Detach(int worker, const std::string& reason, Outcome* outcome);
   void SendActions(const Actors& actors);
@@ -177,6 +179,7 @@ class ActorPool {
   std::deque<Unroll> completed_;
   std::deque<Actors> parked_;        // Groups that wait: for room in completed_, or (synchronous) for Release().
   Actors received_;                  // Synchronous: stepped and waiting for the others.
+  int releases_ = 0;                 // Synchronous: calls of Release() not yet acted on.
   std::deque<OnUnroll> unroll_waiters_;
   std::deque<OnFault> fault_waiters_;
   std::deque<Fault> faults_;

@@ -100,7 +100,7 @@ REGISTER_OP("ActorPoolRelease")
     .Input("handle: resource")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Synchronous pools: lets the actors go on that wait with a full unroll.");
+    .Doc("Synchronous pools: once all actors wait with a full unroll, lets them go on for another one.");
 
 REGISTER_OP("ActorPoolStatistics")
     .Input("handle: resource")

@@ -1,0 +1,146 @@
+"""The acting half of an agent: environments, their pool, and the loops that act for them.
+
+Two functions connect it to a learner, wherever that is: `parameters.latest()`, where parameters come from, and `put`,
+where unrolls go.
+"""
+
+import os
+import threading
+
+import tensorflow as tf
+
+from scalable_agents.actor import actor_pool
+from scalable_agents.actor import environment_workers
+from scalable_agents.agents import inference
+
+_ENVIRONMENTS_PER_CORE = 16
+_ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
+
+
+def num_cores() -> int:
+  """The cores that this process may use."""
+  return len(os.sched_getaffinity(0))
+
+
+def counts(run):
+  """What `auto` stands for: environments, worker processes and inference loops.
+
+  Two groups of environments per worker, one worker per core: while inference looks at one group, the worker steps the
+  other. Sixteen environments per core make batches large enough for the network to be fast.
+  """
+  environments = _ENVIRONMENTS_PER_CORE * num_cores() if run.num_environments == 'auto' else run.num_environments
+  workers = num_cores() if run.num_environment_workers == 'auto' else run.num_environment_workers
+  loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads
+  return environments, min(workers, environments), loops
+
+
+def inference_device() -> str:
+  """The first GPU, or the CPU without one."""
+  return '/GPU:0' if tf.config.list_logical_devices('GPU') else '/CPU:0'
+
+
+class ActorHost:
+  """Environments in worker processes, an actor for each, and inference for all."""
+
+  def __init__(self, levels, atari, run, seed: int):
+    """Starts the worker processes.
+
+    Args:
+      levels: level names; environments are spread over them in turn.
+      atari: dict, the protocol of Atari games (environments/atari.py).
+      run: run_flags.RunConfig.
+      seed: environment i begins with seed + i.
+    Raises:
+      environment_workers.WorkerError: an environment cannot be made.
+    """
+    self.num_environments, self.num_workers, self.num_loops = counts(run)
+    self._run = run
+    self._seed = seed
+    self._level_ids = [actor % len(levels) for actor in range(self.num_environments)]
+    arguments = [{'level_name': levels[level], 'seed': seed + actor, 'atari': atari}
+                 for actor, level in enumerate(self._level_ids)]
+    self._workers = environment_workers.EnvironmentWorkers(
+        _ENVIRONMENT, arguments, self.num_workers, run.environment_timeout_seconds)
+    self.specification = self._workers.specification
+    self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
+                             for name, (dtype, shape) in self.specification.observation.items()}
+    self.pool = None
+    self._threads = []
+    self._error = None
+
+  def make_pool(self, make_agent, config, completed_capacity: int, report):
+    """Makes the pool and the agents that act.
+
+    Args:
+      make_agent: called with number of actions, observation spec and config.
+      config: the agent's; `unroll_length` and `synchronous` are read.
+      completed_capacity: see actor_pool.ActorPool.
+      report: called with a line for each fault.
+    """
+    self._device = inference_device()
+    with tf.device(self._device):
+      self._agents = [make_agent(self.specification.num_actions, self.observation_spec, config)
+                      for _ in range(self.num_loops)]
+    output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
+    self.pool = actor_pool.ActorPool(
+        self._workers, config.unroll_length, output, state, self._level_ids, completed_capacity,
+        self._run.environment_timeout_seconds, config.synchronous, report)
+
+  def start(self, parameters, put, on_end):
+    """Sets everything in motion.
+
+    Args:
+      parameters: `latest()` gives version and parameters.
+      put: takes an unroll, in a graph; may wait.
+      on_end: called from a thread here when a loop ends, for whatever reason; `check` tells.
+    """
+    pool = self.pool
+
+    @tf.function
+    def move_unrolls():
+      def move(count):
+        put(pool.next_unroll())
+        return [count + 1]
+      tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
+
+    loops = [inference.make_loop(pool, agent, parameters, self._seed + number, self._device)
+             for number, agent in enumerate(self._agents)]
+    pool.start()
+    for loop in [move_unrolls, *loops]:
+      thread = threading.Thread(target=self._guard, args=[loop, on_end], name='actor loop', daemon=True)
+      thread.start()
+      self._threads.append(thread)
+
+  def check(self):
+    """Raises what ended a loop before its time, if anything did."""
+    if self.pool and self.pool.failure:
+      raise self.pool.failure
+    if self._error:
+      raise self._error
+
+  def close(self):
+    """Ends loops, pool and worker processes. Idempotent."""
+    if self.pool:
+      self.pool.close()
+    for thread in self._threads:
+      thread.join()
+    self._workers.close()
+
+  def _guard(self, loop, on_end):
+    try:
+      loop()
+    except tf.errors.CancelledError:
+      pass  # The pool or the queue was closed.
+    except Exception as error:  # pylint: disable=broad-except; raised by `check`.
+      self._error = error
+    on_end()
+
+
+def _specs_of_one_actor(agent, observation_spec):
+  """The specs of agent output and agent state without their leading dimension."""
+  zeros = lambda spec: tf.zeros([1, *spec.shape], spec.dtype)
+  output, state = agent.step(tf.zeros([1], tf.int32), tf.zeros([1]), tf.ones([1], tf.bool),
+                             tf.nest.map_structure(zeros, observation_spec), agent.initial_state(1),
+                             tf.zeros([2], tf.int32))
+  spec = lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
+  return tf.nest.map_structure(spec, output), tf.nest.map_structure(spec, state)

@@ -1,0 +1,72 @@
+"""IMPALA on an Atari game, or on a built-in or gymnasium task.
+
+  bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong
+  bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong --mode=test
+
+The same --logdir again resumes. Every hyper-parameter is a flag; their defaults are those of Espeholt et al. 2018
+(table G.1: the deep feed-forward network).
+"""
+
+from scalable_agents.agents import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
+import dataclasses
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import impala
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import train_loop
+from scalable_agents.environments import registry
+from scalable_agents.learner import run_directory
+
+_STICKY_PROBABILITY = 0.25  # Machado et al. 2018.
+
+
+def atari_settings(config: impala.ImpalaConfig, training: bool) -> dict:
+  """The protocol of Atari games (environments/atari.py) as environment workers take it."""
+  return {
+      'action_repeats': config.action_repeats,
+      'max_pooled_frames': min(2, config.action_repeats),
+      'noop_max': config.noop_max,
+      'episode_end_on_life_loss': config.episode_end_on_life_loss and training,
+      'full_action_set': config.full_action_set,
+      'sticky_actions': _STICKY_PROBABILITY if config.sticky_actions else 0.,
+      'max_episode_frames': config.max_episode_frames,
+  }
+
+
+def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
+  """Trains, or goes on training, in run.logdir."""
+  flags = dataclasses.asdict(config) | dataclasses.asdict(run)
+  with run_directory.open_run(run.logdir, flags, run_flags.FREE_FLAGS):
+    quiet.keep_log(run_directory.path(run.logdir, run_directory.LIBRARY_LOG))
+    train_loop.configure_tensorflow()
+    levels = [config.level_name]
+    try:
+      host = actor_host.ActorHost(levels, atari_settings(config, training=True), run, config.seed)
+    except environment_workers.WorkerError as error:
+      raise run_flags.UserError(str(error)) from error
+    try:
+      train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, quiet.screen()).train()
+    finally:
+      host.close()
+
+
+def main():
+  config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate)
+  run = run_flags.run_config_from_flags(default_run=config.level_name)
+  try:
+    registry.check(config.level_name)
+  except (ValueError, ImportError) as error:
+    raise run_flags.UserError(f'--level_name: {error}') from error
+  train(config, run)
+
+
+if __name__ == '__main__':
+  run_flags.define(impala.ImpalaConfig)
+  run_flags.define(run_flags.RunConfig)
+  run_flags.run_main(main)

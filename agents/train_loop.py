@@ -1,0 +1,221 @@
+"""Training on one machine: puts actors, queue, learner and run directory together, and keeps them going.
+
+Threads: the main thread only waits for the end, so that Ctrl-C is always heard; the learner's thread updates, logs
+and saves; a third collects the next batch and copies it to the learner's device meanwhile. Acting has its own threads
+(actor_host.py), which run graphs.
+"""
+
+import collections
+from concurrent import futures
+import ctypes
+import signal
+import threading
+import time
+
+import tensorflow as tf
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import metrics_row
+from scalable_agents.agents import run_flags
+from scalable_agents.learner import checkpoint
+from scalable_agents.learner import episode_statistics
+from scalable_agents.learner import learning_curve
+from scalable_agents.learner import metrics as metrics_lib
+from scalable_agents.learner import progress as progress_lib
+from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.learner import run_directory
+
+MAXIMUM_SKIPPED_IN_A_ROW = 10
+_CURVE_INTERVAL_SECONDS = 300.
+_SIGNAL_CHECK_SECONDS = 0.2
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # Of malloc.h.
+
+
+def configure_tensorflow():
+  """Settings of the process, to be made before TensorFlow computes anything."""
+  # Large tensors come and go with every update. Left to itself, glibc maps and unmaps them each time, and the kernel
+  # zeroes them page by page, which costs more than a fifth of the learner's time on a CPU.
+  libc = ctypes.CDLL(None)
+  libc.mallopt(_M_MMAP_MAX, 0)
+  libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+  for gpu in tf.config.list_physical_devices('GPU'):
+    tf.config.experimental.set_memory_growth(gpu, True)
+
+
+class Trainer:
+  """One training process."""
+
+  def __init__(self, host: actor_host.ActorHost, make_agent, make_learner, config, levels, run,
+               stream, learner_device=None):
+    """Builds everything and restores the latest checkpoint.
+
+    Args:
+      host: running environments.
+      make_agent: called with number of actions, observation spec and config.
+      make_learner: called with agent, config, environment frames per agent step, XLA mode and device.
+      config: the agent's hyper-parameters.
+      levels: names of the levels played.
+      run: run_flags.RunConfig.
+      stream: where progress is shown.
+      learner_device: None for the first GPU, or the CPU without one.
+    Raises:
+      run_directory.RunDirectoryError: the checkpoint or the metrics are damaged.
+    """
+    self._host, self._config, self._levels, self._run = host, config, levels, run
+    self._device = learner_device or actor_host.inference_device()
+    with tf.device(self._device):
+      agent = make_agent(host.specification.num_actions, host.observation_spec, config)
+    self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
+    self._statistics = episode_statistics.EpisodeStatistics(levels)
+    self._checkpointer = checkpoint.Checkpointer(
+        run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics)
+    self._checkpointer.restore()
+    self._frames = int(self.learner.environment_frames)
+    self._metrics = metrics_lib.MetricsWriter(run.logdir, self._frames)
+    self._progress = progress_lib.Progress(config.total_environment_frames, self._frames, stream)
+    self._parameters = parameters_lib.ParameterSnapshot(
+        [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables])
+    self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
+    host.make_pool(make_agent, config, config.queue_size, self._progress.message)
+    self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec))
+    self._row = metrics_row.MetricsRow(host)
+    self._skipped_in_a_row = 0
+    self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
+    self._interrupted = False
+    self._stop = threading.Event()
+    self._error = None
+
+  def train(self):
+    """Trains until the frames are reached, or SIGINT or SIGTERM ends it; leaves a checkpoint either way.
+
+    Raises:
+      run_flags.UserError: ten updates in a row were not finite, or environments cannot be kept alive.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+      signal.signal(number, self._interrupt)
+    self._publish()
+    self._host.start(self._parameters, self._queue.put, self._stop.set)
+    learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
+    learner.start()
+    # In turns, as a signal handler must not touch the event: it may interrupt the very thread that holds its lock.
+    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._interrupted:
+      pass
+    self._stop.set()
+    self._host.pool.close()
+    self._queue.close()
+    learner.join()
+    self._host.close()
+    self._save()
+    self._metrics.close()
+    self._progress.close()
+    learning_curve.draw(self._run.logdir)
+    try:
+      self._host.check()
+    except environment_workers.WorkerError as error:
+      raise run_flags.UserError(str(error)) from error
+    if self._error:
+      raise self._error
+
+  def _interrupt(self, *unused_signal):
+    self._interrupted = True
+
+  def _run_learner(self):
+    try:
+      with futures.ThreadPoolExecutor(1) as collector:
+        self._learn(collector)
+        self._stop.set()  # Closes the queue, which ends a batch being collected.
+    except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
+      pass  # The queue was closed.
+    except Exception as error:  # pylint: disable=broad-except; raised by `train`.
+      self._error = error
+    self._stop.set()
+
+  def _learn(self, collector):
+    self._row.begin(self._frames)
+    last_save = last_curve = time.monotonic()
+    upcoming = collector.submit(self._collect)
+    while not self._stop.is_set() and self._frames < self._config.total_environment_frames:
+      with self._row.waiting():
+        unroll, episodes = upcoming.result()
+      if not self._config.synchronous:
+        upcoming = collector.submit(self._collect)  # Collected, and copied to the device, while the update runs.
+      self._update(unroll, episodes)
+      if self._config.synchronous:
+        upcoming = collector.submit(self._collect)
+      now = time.monotonic()
+      if self._config.synchronous or self._row.age() >= self._run.log_interval_seconds:
+        self._log()
+      if now - last_save >= self._run.checkpoint_interval_seconds:
+        last_save = now
+        self._save()
+      if now - last_curve >= _CURVE_INTERVAL_SECONDS:
+        last_curve = now
+        learning_curve.draw(self._run.logdir)
+
+  def _collect(self):
+    """Waits for a batch; in a synchronous run first lets the actors play for it."""
+    if self._config.synchronous:
+      while self._unrolls_taken + self._config.batch_size > self._unrolls_granted:
+        self._host.pool.release()
+        self._unrolls_granted += self._host.num_environments
+      self._unrolls_taken += self._config.batch_size
+    return self._take_batch()
+
+  @tf.function
+  def _take_batch(self):
+    """The next batch on the learner's device, and the episodes that ended in it: level ids, returns and lengths."""
+    unroll = self._queue.take_batch(self._config.batch_size)
+    environment_output = unroll.environment_output
+    done = environment_output.done[1:]  # Row 0 was in the unroll before.
+    levels = tf.broadcast_to(unroll.level_id, tf.shape(done))
+    episodes = [tf.boolean_mask(values, done) for values in (
+        levels, environment_output.episode_return[1:], environment_output.episode_length[1:])]
+    with tf.device(self._device):
+      return tf.nest.map_structure(tf.identity, unroll), episodes
+
+  def _update(self, unroll, episodes):
+    metrics = {name: value.numpy() for name, value in self.learner.step(unroll).items()}
+    self._publish()
+    self._frames = int(self.learner.environment_frames)
+    level_ids, returns, lengths = (values.numpy() for values in episodes)
+    self._statistics.add(level_ids, returns, lengths)
+    self._metrics.add_episodes(self._frames, [self._levels[i] for i in level_ids], returns, lengths)
+    self._row.add(metrics)
+    self._skipped_in_a_row = self._skipped_in_a_row + 1 if metrics['update_skipped'] else 0
+    if self._skipped_in_a_row == MAXIMUM_SKIPPED_IN_A_ROW:
+      raise run_flags.UserError(
+          f'update {int(self.learner.update_steps)}: {self.learner.culprit(metrics)} was not finite, for the '
+          f'{MAXIMUM_SKIPPED_IN_A_ROW}th time in a row; the run stops before it does harm. Try a lower learning rate')
+
+  def _publish(self):
+    """Gives the actors the parameters of `policy_lag` updates ago."""
+    self._snapshots.append((self.learner.update_steps.read_value(), self._read_parameters()))
+    self._parameters.publish(*self._snapshots[0])
+
+  @tf.function
+  def _read_parameters(self):
+    # No copies: an update gives variables that somebody has read new memory.
+    return [tf.identity(variable) for variable in self.learner.agent.trainable_variables]
+
+  def _log(self):
+    row = self._row.finish(self._frames)
+    row |= self._statistics.metrics()
+    row |= {'learner_steps': int(self.learner.update_steps), 'queue_size': self._queue.size(),
+            'skipped_updates': int(self.learner.skipped_updates)}
+    self._metrics.write(row)
+    self._progress.update(row)
+
+  def _save(self):
+    if self._row.updates:
+      self._log()  # So that metrics.jsonl reaches as far as the checkpoint.
+    self._checkpointer.save()
+
+
+def _time_major(unroll_spec):
+  """Which components of an unroll have a time dimension, as UnrollQueue wants to know."""
+  mark = lambda nest, value: tf.nest.map_structure(lambda spec: value, nest)
+  return unroll_spec._replace(
+      level_id=False, actor_id=False, agent_state=mark(unroll_spec.agent_state, False), parameter_version=True,
+      environment_output=mark(unroll_spec.environment_output, True), agent_output=mark(unroll_spec.agent_output, True))
