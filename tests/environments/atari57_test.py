@@ -1,0 +1,36 @@
+"""Tests of environments/atari57.py."""
+
+from absl.testing import absltest
+
+from scalable_agents.environments import atari
+from scalable_agents.environments import atari57
+
+
+class Atari57Test(absltest.TestCase):
+
+  def test_has_57_levels_with_distinct_scores(self):
+    self.assertLen(atari57.LEVELS, 57)
+    self.assertLen(set(atari57.LEVELS), 57)
+    self.assertEqual(tuple(atari57.SCORES), atari57.LEVELS)
+    for level, scores in atari57.SCORES.items():
+      self.assertNotEqual(scores.random, scores.human, level)
+
+  def test_scores_of_some_games(self):
+    self.assertEqual(atari57.SCORES['pong'], (-20.7, 14.6))
+    self.assertEqual(atari57.SCORES['breakout'], (1.7, 30.5))
+    self.assertEqual(atari57.SCORES['alien'].random, 227.8)
+    self.assertEqual(atari57.SCORES['alien'].human, 7127.7)
+
+  def test_video_pinball_has_the_papers_random_score(self):
+    self.assertEqual(atari57.SCORES['video_pinball'], (0.0, 17667.9))
+
+  def test_every_game_loads_with_the_same_observation(self):
+    for level in atari57.LEVELS:
+      environment = atari.Atari(level, seed=0)
+      self.assertEqual(environment.observation_spec()['pixels'].shape, (84, 84, 4), level)
+      self.assertBetween(environment.action_spec().num_values, 3, 18, level)
+      self.assertEqual(environment.render().shape, (210, 160, 3), level)
+
+
+if __name__ == '__main__':
+  absltest.main()

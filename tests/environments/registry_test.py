@@ -1,0 +1,92 @@
+"""Tests of environments/registry.py."""
+
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.environments import atari
+from scalable_agents.environments import atari57
+from scalable_agents.environments import registry
+
+
+def _run(script):
+  return subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, check=True).stdout.split()
+
+
+class RegistryTest(parameterized.TestCase):
+
+  def test_levels_are_the_atari_suite_and_the_built_in_tasks(self):
+    self.assertEqual(registry.levels(), (*atari57.LEVELS, 'catch', 'recall', 'chain'))
+
+  @parameterized.parameters(
+      ('pong', 4, 6, 'pixels', (84, 84, 4)), ('catch', 1, 3, 'pixels', (20, 20, 1)), ('recall', 1, 2, 'vector', (3,)),
+      ('chain', 1, 2, 'vector', (9,)), ('gymnasium:CartPole-v1', 1, 2, 'vector', (4,)))
+  def test_makes_every_kind_of_level(self, level, frames_per_step, num_actions, name, shape):
+    registry.check(level)
+    environment = registry.make(level, seed=0)
+    self.assertEqual(environment.frames_per_step, frames_per_step)
+    self.assertEqual(environment.action_spec().num_values, num_actions)
+    self.assertEqual(environment.reset().observation[name].shape, shape)
+
+  def test_every_level_passes_the_check(self):
+    for level in registry.levels():
+      registry.check(level)
+
+  @parameterized.parameters('pong', 'catch', 'recall', 'chain', 'gymnasium:CartPole-v1')
+  def test_the_seed_reaches_the_environment(self, level):
+    def play(seed):
+      environment = registry.make(level, seed=seed)
+      return np.stack([next(iter(environment.step(1).observation.values())) for _ in range(60)])
+    np.testing.assert_array_equal(play(1), play(1))
+    self.assertTrue((play(1) != play(2)).any())
+
+  def test_atari_settings_reach_the_emulator(self):
+    settings = atari.AtariSettings(action_repeats=2, full_action_set=True, height=42, width=42)
+    environment = registry.make('pong', seed=0, atari=settings)
+    self.assertEqual(environment.frames_per_step, 2)
+    self.assertEqual(environment.action_spec().num_values, 18)
+    self.assertEqual(environment.observation_spec()['pixels'].shape, (42, 42, 4))
+
+  @parameterized.parameters(
+      ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'), ('Breakout-v5', 'did you mean breakout'),
+      ('catsh', 'did you mean catch?'), ('zzz', 'want an Atari game in snake_case'), ('', 'want an Atari game'),
+      ('CartPole-v1', 'gymnasium:ID'))
+  def test_an_unknown_level_is_one_line_with_the_closest_names(self, level, hint):
+    for function in (registry.check, lambda name: registry.make(name, seed=0)):
+      with self.assertRaises(ValueError) as raised:
+        function(level)
+      self.assertStartsWith(str(raised.exception), f'unknown level {level!r}: ')
+      self.assertIn(hint, str(raised.exception))
+      self.assertNotIn('\n', str(raised.exception))
+
+  @parameterized.parameters(('gymnasium:CartPol-v1', 'CartPole-v1'), ('gymnasium:Pendulum-v1', 'Discrete action space'))
+  def test_an_unusable_gymnasium_level_fails_the_check_as_it_fails_the_making(self, level, expected):
+    for function in (registry.check, lambda name: registry.make(name, seed=0)):
+      with self.assertRaisesRegex(ValueError, f'^{level}: .*{expected}'):
+        function(level)
+
+
+class LightnessTest(absltest.TestCase):
+
+  def test_importing_and_checking_loads_no_emulator_and_no_framework(self):
+    heavy = _run('import sys\n'
+                 'from scalable_agents.environments import registry\n'
+                 'registry.check("pong")\n'
+                 'registry.make("catch", seed=0).reset()\n'
+                 'print(*({"tensorflow", "ale_py", "cv2", "gymnasium"} & set(sys.modules)))')
+    self.assertEmpty(heavy)
+
+  def test_no_environment_loads_tensorflow(self):
+    heavy = _run('import sys\n'
+                 'from scalable_agents.environments import registry\n'
+                 'for level in ("pong", "catch", "recall", "chain", "gymnasium:CartPole-v1"):\n'
+                 '  registry.make(level, seed=0).reset()\n'
+                 'print(*({"tensorflow", "ale_py"} & set(sys.modules)))')
+    self.assertEqual(heavy, ['ale_py'])
+
+
+if __name__ == '__main__':
+  absltest.main()
