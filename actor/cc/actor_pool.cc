@@ -98,8 +98,9 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
 Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
                                 const std::vector<const char*>& states) {
   const Actors actors = batcher_.Take(id);
-  if (actors.empty()) return InvalidArgument("Invalid computation id. Id: " + std::to_string(id));
   std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_) return Cancelled(WithCause("ActorPool is closed", cause_));
+  if (actors.empty()) return InvalidArgument("Invalid computation id. Id: " + std::to_string(id));
   auto copy_row = [](size_t row, const std::vector<const char*>& from, const std::vector<int64_t>& bytes, char* to) {
     for (size_t field = 0; field < bytes.size(); ++field) {
       memcpy(to, from[field] + row * bytes[field], bytes[field]);
@@ -185,7 +186,6 @@ ActorPool::Statistics ActorPool::GetStatistics() const {
 }
 
 void ActorPool::Close(const std::string& cause) {
-  batcher_.Close(cause);
   std::deque<OnUnroll> unroll_waiters;
   std::deque<OnFault> fault_waiters;
   {
@@ -205,6 +205,7 @@ void ActorPool::Close(const std::string& cause) {
     const uint64_t one = 1;
     (void)!write(wake_, &one, sizeof(one));
   }
+  batcher_.Close(cause);
   const Status closed = Cancelled(WithCause("ActorPool is closed", cause));
   for (OnUnroll& on_unroll : unroll_waiters) on_unroll(closed, nullptr);
   for (OnFault& on_fault : fault_waiters) on_fault(closed, -1, "");

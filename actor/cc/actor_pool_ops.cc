@@ -309,9 +309,10 @@ class CompleteBatchOp : public tensorflow::OpKernel {
     const int64_t id = context->input(1).scalar<int64_t>()();
     std::vector<const char*> outputs, states;
     const int64_t size = resource->pool.BatchSize(id);
-    OP_REQUIRES(context, size >= 0, InvalidArgument("Invalid computation id. Id: ", id));
-    OP_REQUIRES_OK(context, Check(context, "agent_output", resource->fields.output, size, &outputs));
-    OP_REQUIRES_OK(context, Check(context, "agent_state", resource->fields.state, size, &states));
+    if (size >= 0) {  // Else the pool tells what is wrong with the id.
+      OP_REQUIRES_OK(context, Check(context, "agent_output", resource->fields.output, size, &outputs));
+      OP_REQUIRES_OK(context, Check(context, "agent_state", resource->fields.state, size, &states));
+    }
     OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.CompleteBatch(
                                 id, context->input(2).scalar<int64_t>()(), outputs, states)));
   }
