@@ -1,0 +1,63 @@
+# Every target sets up what it needs first: a virtual environment in .venv with the pinned requirements, the C++ ops,
+# this project as an editable install, and Bazel. Nothing is done twice.
+SHELL := /bin/bash
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+REQUIREMENTS := requirements.txt requirements-dev.txt
+INSTALLED := $(VENV)/installed
+OPS := actor/_ops.so
+
+# The run directory of `make train`, and further flags for `make train` and `make benchmark`.
+LOGDIR ?= runs/pong
+ARGS ?=
+
+.PHONY: help setup packages train test benchmark doctor clean
+.DEFAULT_GOAL := help
+
+help:  ## Shows this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: packages $(INSTALLED) $(OPS)  ## Sets up .venv, the C++ ops and Bazel; quick when there is nothing to do.
+	@echo 'setup: ready'
+
+packages:
+	@tools/install_packages.sh || echo 'setup: going on without'
+
+$(PYTHON): | packages
+	@for python in python3.11 python3.12 python3.13 python3; do \
+	  if $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then \
+	    echo "setup: making $(VENV) with $$($$python --version)"; \
+	    exec $$python -m venv --clear $(VENV); \
+	  fi; \
+	done; \
+	echo 'setup: no Python 3.11, 3.12 or 3.13 with venv found; on Debian 12: apt-get install python3-venv' >&2; exit 1
+
+$(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
+	@echo 'setup: installing the pinned requirements (TensorFlow alone is 600 MB)'
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check $(addprefix --requirement ,$(REQUIREMENTS))
+	@touch $@
+
+$(OPS): setup.py pyproject.toml $(wildcard actor/cc/*.cc actor/cc/*.h) $(INSTALLED)
+	@echo 'setup: building the C++ ops and linking this folder into $(VENV) as scalable_agents'
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+train: setup  ## Trains IMPALA on Pong; LOGDIR=runs/pong, more flags in ARGS='--seed=2'.
+	$(PYTHON) -m scalable_agents.agents.impala_atari57 --level_name=pong --torso=shallow --logdir=$(LOGDIR) $(ARGS)
+
+test: setup  ## Runs every test with Bazel, the C++ core under the sanitizers too, and counts the cases.
+	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }
+	@events=$$(mktemp); trap 'rm -f "$$events"' EXIT; \
+	bazel test --keep_going --build_event_json_file="$$events" //...; \
+	$(PYTHON) tools/test_summary.py "$$events"
+
+benchmark: setup  ## Measures every part and IMPALA end to end, and prints the share of the bound.
+	$(PYTHON) -m scalable_agents.tools.benchmark $(ARGS)
+
+doctor:  ## Checks this machine, and prints the line that mends what is wrong.
+	@if test -x $(PYTHON); then python=$(PYTHON); else python=python3; fi; $$python tools/doctor.py
+
+clean:  ## Removes what was built; .venv and runs/ stay.
+	@if command -v bazel >/dev/null; then bazel clean; fi
+	rm -rf build dist $(OPS)

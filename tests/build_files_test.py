@@ -1,0 +1,110 @@
+"""Holds the BUILD files against the Python files beside them.
+
+Every file has a target, every test is run, and every import is a dependency. Bazel itself would not notice: what is
+missing among the runfiles is found in the editable install, and a test that is in no BUILD file is simply not run.
+"""
+
+import ast
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.tests import source_tree
+
+_PYTHON_RULES = ('py_binary', 'py_library', 'py_test')
+_NO_TARGET = {'__init__.py', 'conftest.py'}
+
+
+def python_targets(build):
+  """Reads the Python targets of a BUILD file, which is Python to the parser.
+
+  Args:
+    build: its text.
+  Returns:
+    A dict of name -> (rule, list of sources, list of dependencies).
+  """
+  targets = {}
+  for node in ast.walk(ast.parse(build)):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PYTHON_RULES:
+      values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+      targets[values['name']] = (node.func.id, values.get('srcs', []), values.get('deps', []))
+  return targets
+
+
+def faults(files, builds):
+  """What is missing in the BUILD files.
+
+  Args:
+    files: texts of the Python files by path, relative to the root.
+    builds: texts of the BUILD files by path.
+  Returns:
+    A sorted list of 'path: what is wrong'.
+  """
+  found = []
+  targets = {path.removesuffix('/BUILD'): python_targets(build) for path, build in builds.items()}
+  for path, source in files.items():
+    folder, name = path.rsplit('/', 1)
+    if name in _NO_TARGET:
+      continue
+    owners = [target for target, (_, sources, _) in targets.get(folder, {}).items() if name in sources]
+    if owners != [name.removesuffix('.py')]:
+      found.append(f'{path}: want one target {name.removesuffix(".py")} in {folder}/BUILD, got {owners}')
+      continue
+    rule, _, deps = targets[folder][owners[0]]
+    labels = {dep if dep.startswith('//') else f'//{folder}{dep}' for dep in deps}
+    imported = source_tree.project_files(source_tree.imported_names(source), files)
+    needed = {'//' + ':'.join(file.removesuffix('.py').rsplit('/', 1)) for file in imported}
+    found.extend(f'{path}: imports {label}, which is not in deps' for label in needed - labels)
+    if name.endswith('_test.py') and (rule != 'py_test' or 'absltest.main()' not in source):
+      found.append(f'{path}: want a py_test that ends with absltest.main()')
+  return sorted(found)
+
+
+class BuildFilesTest(parameterized.TestCase):
+
+  def test_the_tree(self):
+    files, builds = source_tree.texts('*.py'), source_tree.texts('BUILD')
+    self.assertIn('tests/build_files_test.py', files)
+    self.assertIn('learner/BUILD', builds)
+    found = faults(files, builds)
+    self.assertMultiLineEqual('\n'.join(found), '')
+
+  def test_a_complete_file_passes(self):
+    files = {
+        'learner/a.py': 'import os\nfrom scalable_agents.learner import b\nimport scalable_agents.actor',
+        'learner/b.py': 'from scalable_agents.actor.c import name',
+        'learner/__init__.py': '',
+        'actor/c.py': '',
+        'tests/learner/a_test.py': 'from scalable_agents.learner import a\nabsltest.main()',
+    }
+    builds = {
+        'learner/BUILD': '''
+py_library(name = "a", srcs = ["a.py"], deps = [":b"])
+py_library(name = "b", srcs = ["b.py"], deps = ["//actor:c"])''',
+        'actor/BUILD': 'py_library(name = "c", srcs = ["c.py"])\ncc_library(name = "d", srcs = ["d.cc"])',
+        'tests/learner/BUILD': 'py_test(name = "a_test", srcs = ["a_test.py"], deps = ["//learner:a"])',
+    }
+    self.assertEmpty(faults(files, builds))
+
+  @parameterized.parameters(
+      ('', 'learner/a.py: want one target a in learner/BUILD, got []'),
+      ('py_library(name = "other", srcs = ["a.py"])', "got ['other']"),
+      ('py_library(name = "a", srcs = ["a.py"])', 'imports //actor:c, which is not in deps'),
+      ('py_library(name = "a", srcs = ["a.py"], deps = ["//actor:d", ":c"])', 'imports //actor:c, which'),
+  )
+  def test_a_fault_is_found(self, build, message):
+    files = {'learner/a.py': 'from scalable_agents.actor import c', 'actor/c.py': ''}
+    found = faults(files, {'learner/BUILD': build, 'actor/BUILD': 'py_library(name = "c", srcs = ["c.py"])'})
+    self.assertLen(found, 1)
+    self.assertIn(message, found[0])
+
+  @parameterized.parameters(
+      ('py_library(name = "a_test", srcs = ["a_test.py"])', 'absltest.main()'),
+      ('py_test(name = "a_test", srcs = ["a_test.py"])', 'pass'))
+  def test_a_test_that_does_not_run_is_found(self, build, source):
+    self.assertEqual(faults({'tests/a_test.py': source}, {'tests/BUILD': build}),
+                     ['tests/a_test.py: want a py_test that ends with absltest.main()'])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,8 @@
+"""Lets pytest run tests written for absltest: only `absltest.main()` parses the flags that `create_tempfile` reads."""
+
+from absl import flags
+from absl.testing import absltest  # pylint: disable=unused-import  (Defines those flags.)
+
+
+def pytest_configure():
+  flags.FLAGS.mark_as_parsed()

@@ -1,0 +1,139 @@
+"""Reads every import of the tree and holds it against the arrows: who may import whom, and who TensorFlow.
+
+environments ← actor; environments, actor, learner ← agents ← tables; tools measure all of them, tests see all.
+"""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.tests import source_tree
+
+_ARROWS = {  # The packages that each package may import.
+    'environments': {'environments'},
+    'actor': {'actor', 'environments'},
+    'learner': {'learner'},
+    'agents': {'actor', 'agents', 'environments', 'learner'},
+    'tables': {'actor', 'agents', 'environments', 'learner', 'tables'},
+    'tools': {'actor', 'agents', 'environments', 'learner', 'tables', 'tools'},
+    'tests': {'actor', 'agents', 'environments', 'learner', 'tables', 'tests', 'tools'},
+}
+_TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
+_WORKER = 'actor/environment_worker.py'
+# Beside the binaries these may know flags: they make them, once for all binaries.
+_FLAG_MAKERS = {'agents/run_flags.py'}
+
+
+def _reach(path, imports):
+  """The paths of all project files that importing `path` loads, itself included."""
+  reached, waiting = set(), [path]
+  while waiting:
+    current = waiting.pop()
+    if current not in reached:
+      reached.add(current)
+      waiting.extend(source_tree.project_files(imports[current], imports))
+  return reached
+
+
+def violations(sources):
+  """What breaks the rules.
+
+  Args:
+    sources: texts of Python files by path, relative to the root.
+  Returns:
+    A sorted list of 'path: what is wrong'.
+  """
+  found = []
+  imports = {path: source_tree.imported_names(source) for path, source in sources.items()}
+  for path, source in sources.items():
+    package = path.split('/')[0]
+    if package not in _ARROWS:
+      found.append(f'{path}: no arrows known for {package}')
+      continue
+    for name in imports[path]:
+      project, *parts = name.split('.')
+      if not project:
+        found.append(f'{path}: relative import {name}')
+      elif project == source_tree.PROJECT and not _ARROWS[package].intersection(parts[:1]):
+        found.append(f'{path}: {package} must not import {name}')
+      elif name.startswith('absl.flags') and not _may_know_flags(path, source):
+        found.append(f'{path}: only binaries read flags')
+    if path.endswith('__init__.py') and source.strip():
+      found.append(f'{path}: not empty')
+  for path in _loaded_by_workers(imports):
+    found.extend(f'{path}: workers load it, but it imports {name}'
+                 for name in imports[path] if name.split('.')[0] in _TENSORFLOW)
+  return sorted(found)
+
+
+def _may_know_flags(path, source):
+  """Whether a file is a binary, the maker of their flags, or a test."""
+  return "\nif __name__ == '__main__':" in source or path in _FLAG_MAKERS or path.startswith('tests/')
+
+
+def _loaded_by_workers(imports):
+  """The paths of the files that an environment worker may load."""
+  environments = {path for path in imports if path.startswith('environments/')}
+  return environments | (_reach(_WORKER, imports) if _WORKER in imports else set())
+
+
+class ImportsTest(parameterized.TestCase):
+
+  def test_the_tree_follows_the_arrows(self):
+    sources = source_tree.texts('*.py')
+    for path in (_WORKER, 'environments/registry.py', 'learner/vtrace.py', 'tests/imports_test.py'):
+      self.assertIn(path, sources)
+    found = violations(sources)
+    self.assertMultiLineEqual('\n'.join(found), '')
+
+  def test_the_packages_are_those_that_setup_installs(self):
+    setup = (source_tree.ROOT / 'setup.py').read_text(encoding='utf-8')
+    packages = {path.split('/')[0] for path in source_tree.texts('__init__.py')} - {'tests'}
+    self.assertEmpty([package for package in packages if f"'{package}'" not in setup])
+
+  def test_every_allowed_arrow_passes(self):
+    self.assertEmpty(violations({
+        'environments/a.py': 'from scalable_agents.environments import base\nimport numpy as np',
+        'environments/__init__.py': '',
+        'actor/a.py': 'import tensorflow as tf\nfrom scalable_agents.environments import base',
+        'learner/a.py': 'import sonnet as snt\nfrom scalable_agents.learner.vtrace import from_logits',
+        'agents/a.py': 'from scalable_agents.actor import a\nfrom scalable_agents.learner import a as b',
+        'agents/b.py': "from absl import flags\nif __name__ == '__main__':\n  pass",
+        'agents/run_flags.py': 'from absl import flags',
+        'tables/a.py': 'from scalable_agents.agents import a',
+        'tests/a_test.py': 'from scalable_agents.tables import a\nfrom scalable_agents.tests.actor import helper',
+    }))
+
+  @parameterized.parameters(
+      ('environments/a.py', 'from scalable_agents.actor import unroll', 'environments must not import'),
+      ('environments/a.py', 'import tensorflow as tf', 'imports tensorflow'),
+      ('environments/a.py', 'def f():\n  from sonnet import nets', 'imports sonnet.nets'),
+      ('actor/a.py', 'import scalable_agents.learner.vtrace', 'actor must not import'),
+      ('learner/a.py', 'from scalable_agents import actor', 'learner must not import'),
+      ('learner/a.py', 'from scalable_agents.environments import scores', 'learner must not import'),
+      ('learner/a.py', 'from . import vtrace', 'relative import'),
+      ('learner/a.py', 'from absl import flags', 'only binaries read flags'),
+      ('learner/a.py', 'from absl.flags import FLAGS', 'only binaries read flags'),
+      ('agents/a.py', 'try:\n  from scalable_agents.tables import make\nexcept ImportError:\n  pass', 'agents must not'),
+      ('agents/a.py', 'import scalable_agents', 'agents must not import scalable_agents'),
+      ('tables/a.py', 'from scalable_agents.tests import imports_test', 'tables must not import'),
+      ('utils/a.py', 'import os', 'no arrows known for utils'),
+      ('actor/__init__.py', 'import os', 'not empty'),
+  )
+  def test_a_planted_violation_is_found(self, path, source, message):
+    found = violations({path: source})
+    self.assertLen(found, 1)
+    self.assertStartsWith(found[0], path)
+    self.assertIn(message, found[0])
+
+  def test_a_worker_must_not_reach_tensorflow_through_others(self):
+    sources = {
+        _WORKER: 'from scalable_agents.actor import shared_memory',
+        'actor/shared_memory.py': 'from scalable_agents.actor.unroll import Unroll',
+        'actor/unroll.py': 'import tensorflow as tf',
+        'actor/ops.py': 'import tensorflow as tf',
+    }
+    self.assertEqual(violations(sources), ['actor/unroll.py: workers load it, but it imports tensorflow'])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,173 @@
+"""Tests of the checks of `make doctor`, each on a machine that lacks what it looks for."""
+
+import contextlib
+import io
+import os
+import pathlib
+import resource
+import stat
+import sys
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents import actor
+from scalable_agents.tools import doctor
+
+
+class DoctorTest(parameterized.TestCase):
+
+  def _program(self, *lines):
+    """An executable shell script of these lines."""
+    path = self.create_tempfile(content='\n'.join(('#!/bin/sh',) + lines)).full_path
+    os.chmod(path, stat.S_IRWXU)
+    return path
+
+  def _pinned(self, name, version):
+    return mock.patch.object(doctor, 'requirements', lambda *_: {name: f'{name}=={version}'})
+
+  def test_ask_returns_the_last_line(self):
+    self.assertEqual(doctor.ask('sh', '-c', 'echo chatter; echo answer; echo'), (True, 'answer'))
+
+  def test_ask_survives_every_end(self):
+    self.assertEqual(doctor.ask('/no/such/program'), (False, '/no/such/program not found'))
+    self.assertEqual(doctor.ask('sh', '-c', 'echo no >&2; exit 3'), (False, 'no'))
+    self.assertEqual(doctor.ask('sh', '-c', 'exit 3'), (False, 'exit code 3'))
+    self.assertEqual(doctor.ask('sh', '-c', 'kill -SEGV $$'), (False, 'killed by SIGSEGV'))
+    self.assertFalse(doctor.ask(self.create_tempfile(content='not executable').full_path).worked)
+    with mock.patch.object(doctor, '_SECONDS', 0.01):
+      answer = doctor.ask('sh', '-c', 'while :; do :; done')
+    self.assertFalse(answer.worked)
+    self.assertIn('timed out', answer.text)
+
+  def test_requirements_are_those_of_the_tree(self):
+    self.assertEqual(doctor.requirements()['ale-py'], 'ale-py==0.12.1')
+
+  def test_requirements_of_an_installed_package(self):
+    nowhere = pathlib.Path(self.create_tempdir().full_path)
+    with mock.patch.object(doctor.importlib.metadata, 'requires', lambda _: ['numpy==1.2', 'other>=3']):
+      self.assertEqual(doctor.requirements(nowhere), {'numpy': 'numpy==1.2'})
+    missing = mock.Mock(side_effect=doctor.importlib.metadata.PackageNotFoundError)
+    with mock.patch.object(doctor.importlib.metadata, 'requires', missing):
+      self.assertEqual(doctor.requirements(nowhere), {})
+
+  @parameterized.parameters(((3, 10, 13), 'wrong'), ((3, 11, 0), 'ok'), ((3, 13, 2), 'ok'), ((3, 14, 0), 'wrong'))
+  def test_python(self, version, status):
+    self.assertEqual(doctor.check_python(version).status, status)
+
+  def test_package_of_the_pinned_version(self):
+    result = doctor.check_package('ale-py', 'ale_py')
+    self.assertEqual((result.status, result.found, result.mend), ('ok', '0.12.1', ''))
+
+  def test_package_of_another_version(self):
+    with self._pinned('dm-env', '99.0'):
+      result = doctor.check_package('dm-env', 'dm_env')
+    self.assertEqual(result.status, 'wrong')
+    self.assertIn('want 99.0', result.found)
+    self.assertRegex(result.mend, r'pip install dm-env==99\.0$|^make setup$')
+
+  def test_package_that_is_missing(self):
+    result = doctor.check_package('nothing', 'no_such_module', required=False, use='dreams')
+    self.assertEqual(result.status, 'warn')
+    self.assertIn("No module named 'no_such_module' (for dreams)", result.found)
+    self.assertEqual(doctor.check_package('nothing', 'no_such_module').status, 'wrong')
+
+  def test_mends_through_the_virtual_environment_or_by_setting_it_up(self):
+    with self._pinned('dm-env', '99.0'):
+      with mock.patch.multiple(sys, prefix='/venv', base_prefix='/usr', executable='/venv/bin/python'):
+        self.assertEqual(doctor.check_package('dm-env', 'nope').mend, '/venv/bin/python -m pip install dm-env==99.0')
+      with mock.patch.multiple(sys, prefix='/usr', base_prefix='/usr'):
+        root = self.create_tempdir()
+        root.create_file('Makefile')
+        self.assertEqual(doctor._install('dm-env', pathlib.Path(root.full_path)), 'make setup')
+
+  def test_op_library(self):
+    library = pathlib.Path(actor.__file__).parent / '_ops.so'
+    result = doctor.check_op_library(library)
+    self.assertEqual(result.status, 'ok', result.found)
+
+  def test_op_library_of_another_abi(self):
+    library = pathlib.Path(self.create_tempfile('_ops.so', content='no ELF').full_path)
+    result = doctor.check_op_library(library)
+    self.assertEqual(result.status, 'wrong')
+    self.assertIn('does not load', result.found)
+    self.assertEqual(result.mend, f'rm -f {library} && make setup')
+
+  def test_op_library_that_crashes_the_import(self):
+    library = pathlib.Path(self.create_tempfile('_ops.so').full_path)
+    result = doctor.check_op_library(library, python=self._program('kill -ABRT $$'))
+    self.assertEqual(result.status, 'wrong')
+    self.assertIn('killed by SIGABRT', result.found)
+
+  def test_op_library_that_is_not_built(self):
+    result = doctor.check_op_library(pathlib.Path('/nowhere/_ops.so'))
+    self.assertEqual((result.status, result.mend), ('wrong', 'make setup'))
+
+  def test_roms(self):
+    self.assertEqual(doctor.check_roms().status, 'ok')
+    with mock.patch.object(doctor, '_ASK_ROMS', doctor._ASK_ROMS.replace("'pong'", "'no_such_game'")):
+      result = doctor.check_roms()
+    self.assertEqual(result.status, 'wrong')
+    self.assertIn('missing or damaged', result.found)
+
+  def test_dmlab(self):
+    self.assertEqual(doctor.check_dmlab(self._program('echo installed')).status, 'ok')
+    result = doctor.check_dmlab(self._program("echo 'No module' >&2", 'exit 1'))
+    self.assertEqual(result.status, 'warn')
+    self.assertIn('//python/pip_package:build_pip_package', result.mend)
+
+  def test_gpus(self):
+    nvidia_smi = self._program("echo 'Fast GPU'")
+    self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi').status, 'ok')
+    self.assertEqual(doctor.check_gpus(self._program('echo 1'), nvidia_smi).found, '1, Fast GPU')
+    for python in (self._program('echo 0'), self._program('exit 1')):
+      self.assertEqual(doctor.check_gpus(python, nvidia_smi).status, 'warn')
+
+  def test_shared_memory(self):
+    self.assertEqual(doctor.check_shared_memory(wanted_free_bytes=0).status, 'ok')
+    short = self.create_tempfile(content='MemTotal: 9000000 kB\nMemAvailable: 2097152 kB\n').full_path
+    result = doctor.check_shared_memory(meminfo=short)
+    self.assertEqual(result.status, 'warn')
+    self.assertIn('2.0 GiB', result.found)
+
+  def test_shared_memory_that_cannot_be_made(self):
+    with mock.patch.object(os, 'memfd_create', side_effect=OSError('no memfd')):
+      self.assertEqual(doctor.check_shared_memory().status, 'wrong')
+    self.assertEqual(doctor.check_shared_memory(meminfo='/no/meminfo').status, 'wrong')
+    self.assertEqual(doctor.check_shared_memory(meminfo='/dev/null').status, 'wrong')
+
+  @parameterized.parameters(
+      (512, 512, 'ok', ''), (511, 512, 'wrong', 'ulimit -n 512'), (511, resource.RLIM_INFINITY, 'wrong', 'ulimit -n 512'),
+      (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 'ok', ''), (511, 511, 'wrong', 'limits.conf'))
+  def test_open_files(self, soft, hard, status, mend):
+    with mock.patch.object(resource, 'getrlimit', lambda _: (soft, hard)):
+      result = doctor.check_open_files(workers=64)
+    self.assertEqual(result.status, status)
+    self.assertIn(mend, result.mend)
+
+  def test_bazel(self):
+    self.assertEqual(doctor.check_bazel(lambda _: '/bin/bazel', gtest='/').status, 'ok')
+    result = doctor.check_bazel(lambda _: None, gtest='/no/gtest.h')
+    self.assertEqual(result.status, 'warn')
+    self.assertIn('Bazel and googletest not found', result.found)
+    self.assertIn('apt-get install', result.mend)
+
+  def test_main_goes_on_after_a_failing_check(self):
+    output = io.StringIO()
+
+    def check_that_fails():
+      raise RuntimeError('broken')
+
+    good = lambda: doctor.Result('ok', 'one', 'found')
+    with contextlib.redirect_stdout(output):
+      self.assertEqual(doctor.main((good,)), 0)
+      self.assertEqual(doctor.main((lambda: doctor.Result('warn', 'two', 'x', 'mend it'),)), 0)
+      self.assertEqual(doctor.main((check_that_fails, good)), 1)
+    self.assertIn("check_that_fails", output.getvalue())
+    self.assertIn('mend: mend it', output.getvalue())
+    self.assertEqual(output.getvalue().count('found'), 2)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,96 @@
+"""Tests of how `make test` counts, on events and test.xml files as Bazel 4.2 writes them."""
+
+import contextlib
+import io
+import json
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.tools import test_summary
+
+_GOOGLETEST = '''<?xml version="1.0" encoding="UTF-8"?>
+<testsuites tests="3" failures="1" name="AllTests">
+  <testsuite name="Batcher" tests="3" failures="1" skipped="1">
+    <testcase name="Batches" status="run" result="completed" time="0.009" classname="Batcher" />
+    <testcase name="Skips" status="run" result="skipped"><skipped message="why" /></testcase>
+    <testcase name="Fails" status="run" result="completed"><failure message="1 is not 2" /></testcase>
+  </testsuite>
+</testsuites>'''
+_ABSLTEST = '''<?xml version="1.0"?>
+<testsuites name="" tests="4" failures="0" errors="1">
+<testsuite name="A" tests="4" failures="0" errors="1">
+  <testcase name="test_one" status="run" result="completed" classname="__main__.A"></testcase>
+  <testcase name="test_two" status="run" result="completed" classname="__main__.A"></testcase>
+  <testcase name="test_skip" status="notrun" result="suppressed" classname="__main__.A"></testcase>
+  <testcase name="test_error" status="run" result="completed"><error message="b" type="ValueError" /></testcase>
+</testsuite>
+</testsuites>'''
+_ALL_PASSED = '<testsuites><testsuite><testcase status="run"/><testcase status="run"/></testsuite></testsuites>'
+_FINISHED = {'id': {'buildFinished': {}}, 'finished': {'exitCode': {'name': 'SUCCESS'}}}
+
+
+class TestSummaryTest(parameterized.TestCase):
+
+  def _xml(self, content):
+    return self.create_tempfile(content=content).full_path
+
+  def _target(self, label, xml, status, attempt=1, shard=1):
+    """The events of a tested target."""
+    outputs = [{'name': 'test.log', 'uri': 'file:///log'}, {'name': 'test.xml', 'uri': f'file://{self._xml(xml)}'}]
+    return [
+        {'id': {'targetCompleted': {'label': label}}, 'completed': {'success': True}},
+        {'id': {'testResult': {'label': label, 'run': 1, 'shard': shard, 'attempt': attempt}},
+         'testResult': {'testActionOutput': outputs}},
+        {'id': {'testSummary': {'label': label}}, 'testSummary': {'overallStatus': status}},
+    ]
+
+  @parameterized.parameters((_GOOGLETEST, (1, 1, 1)), (_ABSLTEST, (2, 1, 1)), ('<testsuites', (0, 0, 0)))
+  def test_counts_cases(self, xml, counts):
+    self.assertEqual(test_summary.count_cases(self._xml(xml)), counts)
+
+  def test_a_missing_file_has_no_cases(self):
+    self.assertEqual(test_summary.count_cases('/no/test.xml'), (0, 0, 0))
+
+  def test_adds_targets_up(self):
+    events = self._target('//a:x_test', _GOOGLETEST, 'FAILED') + self._target('//a:y_test', _ABSLTEST, 'FAILED')
+    self.assertEqual(test_summary.summarize(events + [_FINISHED]),
+                     (3, 2, 2, ('//a:x_test: FAILED', '//a:y_test: FAILED')))
+
+  def test_a_target_that_fails_without_a_failed_case_counts(self):
+    events = self._target('//a:x_tsan', _ALL_PASSED, 'FAILED') + self._target('//a:y_test', '', 'TIMEOUT')
+    self.assertEqual(test_summary.summarize(events + [_FINISHED]),
+                     (2, 2, 0, ('//a:x_tsan: FAILED', '//a:y_test: TIMEOUT')))
+
+  @parameterized.parameters(({'completed': {'failureDetail': {}}},), ({'aborted': {'reason': 'ANALYSIS_FAILURE'}},))
+  def test_a_target_that_does_not_build_counts(self, payload):
+    events = [{'id': {'targetCompleted': {'label': '//a:x'}}, **payload}, _FINISHED]
+    self.assertEqual(test_summary.summarize(events), (0, 1, 0, ('//a:x: DID NOT BUILD',)))
+
+  def test_the_last_attempt_and_every_shard_count(self):
+    events = (self._target('//a:x_test', _GOOGLETEST, 'FLAKY', attempt=1)
+              + self._target('//a:x_test', _ALL_PASSED, 'FLAKY', attempt=2)
+              + self._target('//a:x_test', _ALL_PASSED, 'FLAKY', shard=2))
+    self.assertEqual(test_summary.summarize(events + [_FINISHED]),
+                     (4, 0, 0, ('//a:x_test: FLAKY, passed in the end',)))
+
+  def test_a_failure_of_bazel_itself_counts(self):
+    passed = self._target('//a:x_test', _ALL_PASSED, 'PASSED')
+    failure = {'id': {'buildFinished': {}}, 'finished': {'exitCode': {'name': 'PARSING_FAILURE'}}}
+    self.assertEqual(test_summary.summarize(passed + [failure]), (2, 1, 0, ('bazel ended with PARSING_FAILURE',)))
+    self.assertEqual(test_summary.summarize(passed), (2, 1, 0, ('bazel ended with an interruption',)))
+
+  @parameterized.parameters(
+      ('PASSED', _ALL_PASSED, 0, '2 passed, 0 failed'), ('FAILED', _ABSLTEST, 1, '2 passed, 1 failed, 1 skipped'),
+      ('PASSED', '<testsuites/>', 1, '0 passed, 0 failed'))
+  def test_prints_the_counts_last(self, status, xml, exit_code, line):
+    events = self._target('//a:x_test', xml, status) + [_FINISHED]
+    path = self.create_tempfile(content='\n'.join(json.dumps(event) for event in events)).full_path
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+      self.assertEqual(test_summary.main(path), exit_code)
+    self.assertEqual(output.getvalue().splitlines()[-1], line)
+
+
+if __name__ == '__main__':
+  absltest.main()
