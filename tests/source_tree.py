@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def texts(name):
   """The texts of all files of that name, a pattern, in the packages; by path relative to the root."""
-  packages = [init.parent for init in ROOT.glob('*/__init__.py')]
+  packages = [init.parent for init in ROOT.glob('*/__init__.py') if init.parent.name.isidentifier()]  # No bazel-bin.
   return {
       str(path.relative_to(ROOT)): path.read_text(encoding='utf-8')
       for package in packages for path in package.rglob(name)
