@@ -5,7 +5,7 @@ V-trace. In this order: the hyper-parameters, the agent, its loss, and the learn
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
@@ -19,7 +19,10 @@ from scalable_agents.learner import optimizers
 from scalable_agents.learner import vtrace
 
 OPTIMIZERS = ('rmsprop', 'adam')
+PRECISIONS = ('float32', 'bfloat16')
 XLA_MODES = ('auto', 'always', 'never')
+
+_CHECKED_TERMS = ('loss/policy_gradient', 'loss/baseline', 'loss/entropy')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +47,9 @@ class ImpalaConfig:
 
   # The network.
   torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.')
+  torso_precision: str = setting(
+      'float32', 'What the torso for pixels computes in: float32, or bfloat16, which is up to 1.8 times as fast on '
+      'processors that have it. Parameters, LSTM, heads and losses are float32 in either case. Ours.')
   use_lstm: bool = setting(
       False, 'An LSTM of 256 after the torso, fed with the last reward and action too. The paper: not on Atari.')
 
@@ -60,11 +66,11 @@ class ImpalaConfig:
       'vtrace', 'How the learner corrects for actions of older policies: vtrace, one_step, epsilon or none. '
       'Section 5.2.2.')
   clip_rho_threshold: float = setting(
-      1.0, 'V-trace: importance weights in the value targets are clipped here (rho-bar). Section 5.2.2.')
+      1.0, 'Importance weights in the value targets are clipped here (rho-bar); inf for no clipping. Section 5.2.2.')
   clip_pg_rho_threshold: float = setting(
-      1.0, 'V-trace: importance weights in the policy gradient are clipped here. Section 4.2.')
+      1.0, 'Importance weights in the policy gradient are clipped here; inf for no clipping. Section 5.2.2.')
   vtrace_lambda: float = setting(
-      1.0, 'V-trace: mixes one-step (0) and full (1) value targets. Section 4.1, remark 2.')
+      1.0, 'V-trace mixes one-step (0) and full (1) value targets. Section 4.1, remark 2.')
   policy_lag: int = setting(
       0, 'Actors play with parameters this many updates older than need be, to study staleness. Section E.1.')
 
@@ -101,14 +107,17 @@ def validate(config: ImpalaConfig) -> None:
     require(getattr(config, name) >= 1, name, 'at least 1')
   for name in ('noop_max', 'policy_lag', 'seed'):
     require(getattr(config, name) >= 0, name, 'at least 0')
-  for name in ('baseline_cost', 'entropy_cost', 'clip_rho_threshold', 'clip_pg_rho_threshold', 'learning_rate',
-               'rmsprop_epsilon', 'adam_epsilon', 'clip_gradient_norm'):
+  for name in ('clip_rho_threshold', 'clip_pg_rho_threshold'):
+    require(getattr(config, name) >= 0.0, name, 'a number of at least 0, or inf')
+  for name in ('baseline_cost', 'entropy_cost', 'learning_rate', 'rmsprop_epsilon', 'adam_epsilon',
+               'clip_gradient_norm'):
     require(0.0 <= getattr(config, name) < float('inf'), name, 'a finite number of at least 0')
   for name in ('discount', 'vtrace_lambda'):
     require(0.0 <= getattr(config, name) <= 1.0, name, 'a number from 0 to 1')
   for name in ('rmsprop_decay', 'rmsprop_momentum', 'adam_beta1', 'adam_beta2'):
     require(0.0 <= getattr(config, name) < 1.0, name, 'a number of at least 0 and less than 1')
-  for name, choices in (('torso', networks.TORSOS), ('reward_transform', losses.REWARD_TRANSFORMS),
+  for name, choices in (('torso', networks.TORSOS), ('torso_precision', PRECISIONS),
+                        ('reward_transform', losses.REWARD_TRANSFORMS),
                         ('off_policy_correction', off_policy.CORRECTIONS), ('optimizer', OPTIMIZERS)):
     require(getattr(config, name) in choices, name, 'one of ' + ', '.join(choices))
   require(config.seed < 2**31, 'seed', 'less than 2147483648')
@@ -130,7 +139,7 @@ class Agent(snt.Module):
     Args:
       num_actions: A.
       observation_spec: dict with 'pixels' (uint8 [H, W, C]) or 'vector' (float32 [N]) to specs with `shape`, `dtype`.
-      config: ImpalaConfig; `torso`, `use_lstm` and `seed` are read.
+      config: ImpalaConfig; `torso`, `torso_precision`, `use_lstm` and `seed` are read.
       name: of the module.
     Raises:
       ValueError: neither 'pixels' nor 'vector' is observed.
@@ -139,14 +148,15 @@ class Agent(snt.Module):
     seeds = networks.Seeds(config.seed)
     self._num_actions = num_actions
     if 'pixels' in observation_spec:
-      self._observed, self._torso = 'pixels', networks.TORSOS[config.torso](seeds)
+      self._observed = 'pixels'
+      self._torso = networks.TORSOS[config.torso](seeds, tf.as_dtype(config.torso_precision))
     elif 'vector' in observation_spec:
       self._observed, self._torso = 'vector', networks.VectorTorso(seeds)
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(observation_spec)}")
     self._core = networks.LSTMCore(256 + 1 + num_actions, 256, seeds) if config.use_lstm else None
-    self._policy = networks.linear(num_actions, seeds, 'policy')
-    self._baseline = networks.linear(1, seeds, 'baseline')
+    self._policy = networks.Linear(num_actions, seeds, 'policy')
+    self._baseline = networks.Linear(1, seeds, 'baseline')
     spec = observation_spec[self._observed]
     self.step(tf.zeros([1], tf.int32), tf.zeros([1]), tf.ones([1], tf.bool),
               {self._observed: tf.zeros([1, *spec.shape], spec.dtype)}, self.initial_state(1), tf.zeros([2], tf.int32))
@@ -186,10 +196,7 @@ class Agent(snt.Module):
       NetworkOutput of [T+1, B, ...], and the agent_state after the last row.
     """
     # Time is folded into the batch for all that has no memory (section 3.1).
-    observed = observation[self._observed]
-    time_and_batch = tf.shape(observed)[:2]
-    features = self._torso(tf.reshape(observed, tf.concat([[-1], tf.shape(observed)[2:]], 0)))
-    features = tf.reshape(features, tf.concat([time_and_batch, [256]], 0))
+    features = snt.BatchApply(self._torso)(observation[self._observed])
     if self._core:
       features, agent_state = self._core.unroll(self._core_input(features, last_action, reward), done, agent_state)
     return self._heads(features), agent_state
@@ -250,7 +257,7 @@ class Learner(tf.Module):
       frames_per_step: environment frames per agent step.
       xla: 'always' compiles the step, 'never' does not, 'auto' does except on a CPU, where oneDNN's convolutions
         are three times as fast as XLA's.
-      device: where to learn, '/GPU:0' say; None for the first GPU, or the CPU without one.
+      device: where to learn, '/GPU:0' say; None for where the agent's variables are.
       name: of the module.
     Raises:
       ValueError: unknown xla.
@@ -261,7 +268,7 @@ class Learner(tf.Module):
     self.agent = agent
     self.config = config
     self._frames_per_step = frames_per_step
-    self._device = device or ('/GPU:0' if tf.config.list_logical_devices('GPU') else '/CPU:0')
+    self._device = device or agent.trainable_variables[0].device
     with tf.device(self._device):
       self.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False, name='environment_frames')
       self.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name='update_steps')
@@ -297,7 +304,7 @@ class Learner(tf.Module):
 
     half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
     grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
-    finite = tf.math.is_finite(tf.concat([tf.stack([metrics[name] for name in _CHECKED_TERMS]), half_squares], 0))
+    finite = tf.math.is_finite(tf.concat([[metrics[name] for name in _CHECKED_TERMS], half_squares], 0))
     all_finite = tf.reduce_all(finite)
 
     learning_rate = tf.constant(self.config.learning_rate)
@@ -312,8 +319,8 @@ class Learner(tf.Module):
         'policy_lag': tf.reduce_mean(tf.cast(self.update_steps - unroll.parameter_version[1:], tf.float32)),
     }
     tf.cond(all_finite, lambda: self._apply(gradients, grad_norm, learning_rate), self._skip)
-    rows, batch = unroll.environment_output.reward.shape
-    self.environment_frames.assign_add((rows - 1) * batch * self._frames_per_step)
+    agent_steps = tf.size(unroll.environment_output.reward[1:], out_type=tf.int64)
+    self.environment_frames.assign_add(agent_steps * self._frames_per_step)
     return metrics
 
   def _apply(self, gradients, grad_norm, learning_rate):
@@ -323,9 +330,6 @@ class Learner(tf.Module):
 
   def _skip(self):
     self.skipped_updates.assign_add(1)
-
-
-_CHECKED_TERMS = ('loss/policy_gradient', 'loss/baseline', 'loss/entropy')
 
 
 def _make_optimizer(variables, config):

@@ -52,33 +52,66 @@ class Seeds:
     return (self._seed, self._layers)
 
 
-def _convolution(channels, kernel, stride, padding, seeds, name):
-  return snt.Conv2D(channels, kernel, stride, padding=padding, w_init=TruncatedNormal(seeds.next()), name=name)
+class Convolution(snt.Module):
+  """A convolution of NHWC images, with bias and the released initial values."""
+
+  def __init__(self, channels: int, kernel: int, stride: int, padding: str, seeds: Seeds, name: str,
+               input_scale: float = 1.0):
+    super().__init__(name)
+    self._channels, self._kernel, self._stride, self._padding = channels, kernel, stride, padding
+    self._input_scale = input_scale
+    self._initializer = TruncatedNormal(seeds.next())
+
+  @snt.once
+  def _initialize(self, input_channels):
+    shape = (self._kernel, self._kernel, input_channels, self._channels)
+    self.w = tf.Variable(self._initializer(shape, tf.float32), name='w')
+    self.b = tf.Variable(tf.zeros([self._channels]), name='b')
+
+  def __call__(self, images: tf.Tensor) -> tf.Tensor:
+    """[N, H, W, C] times `input_scale` -> [N, H', W', channels]; computed in the images' type."""
+    self._initialize(images.shape[-1])
+    # Scaling the kernel does the same as scaling the images, which would take a pass over all pixels.
+    kernel = self.w if self._input_scale == 1.0 else self._input_scale * self.w
+    outputs = tf.nn.conv2d(images, tf.cast(kernel, images.dtype), self._stride, self._padding)
+    # Not bias_add, whose gradient sums bfloat16 in bfloat16 and comes out at half of its value.
+    return outputs + tf.cast(self.b, images.dtype)
 
 
-def linear(size, seeds, name):
+class Linear(snt.Module):
   """A fully connected layer with the released initial values."""
-  return snt.Linear(size, w_init=TruncatedNormal(seeds.next()), name=name)
 
+  def __init__(self, size: int, seeds: Seeds, name: str):
+    super().__init__(name)
+    self._size = size
+    self._initializer = TruncatedNormal(seeds.next())
 
-def _scaled(pixels):
-  return tf.cast(pixels, tf.float32) / 255.0
+  @snt.once
+  def _initialize(self, input_size):
+    self.w = tf.Variable(self._initializer((input_size, self._size), tf.float32), name='w')
+    self.b = tf.Variable(tf.zeros([self._size]), name='b')
+
+  def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [..., size]; computed in the inputs' type."""
+    self._initialize(inputs.shape[-1])
+    return tf.linalg.matmul(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
 
 
 class ShallowTorso(snt.Module):
   """Figure 3 left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, a ReLU after each."""
 
-  def __init__(self, seeds: Seeds, name: str = 'shallow_torso'):
+  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, name: str = 'shallow_torso'):
     super().__init__(name)
-    self._conv1 = _convolution(16, 8, 4, 'VALID', seeds, 'conv1')
-    self._conv2 = _convolution(32, 4, 2, 'VALID', seeds, 'conv2')
-    self._linear = linear(256, seeds, 'linear')
+    self._dtype = dtype
+    self._conv1 = Convolution(16, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0)
+    self._conv2 = Convolution(32, 4, 2, 'VALID', seeds, 'conv2')
+    self._linear = Linear(256, seeds, 'linear')
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
     """uint8 [N, H, W, C] -> float32 [N, 256]."""
-    features = tf.nn.relu(self._conv1(_scaled(pixels)))
+    features = tf.nn.relu(self._conv1(tf.cast(pixels, self._dtype)))
     features = tf.nn.relu(self._conv2(features))
-    return tf.nn.relu(self._linear(snt.flatten(features)))
+    return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
 
 
 class _ResidualBlock(snt.Module):
@@ -86,8 +119,8 @@ class _ResidualBlock(snt.Module):
 
   def __init__(self, channels, seeds, name):
     super().__init__(name)
-    self._conv1 = _convolution(channels, 3, 1, 'SAME', seeds, 'conv1')
-    self._conv2 = _convolution(channels, 3, 1, 'SAME', seeds, 'conv2')
+    self._conv1 = Convolution(channels, 3, 1, 'SAME', seeds, 'conv1')
+    self._conv2 = Convolution(channels, 3, 1, 'SAME', seeds, 'conv2')
 
   def __call__(self, features):
     return features + self._conv2(tf.nn.relu(self._conv1(tf.nn.relu(features))))
@@ -96,9 +129,9 @@ class _ResidualBlock(snt.Module):
 class _ResidualSection(snt.Module):
   """Convolution 3x3, max-pooling 3x3/2, two residual blocks."""
 
-  def __init__(self, channels, seeds, name):
+  def __init__(self, channels, seeds, name, input_scale=1.0):
     super().__init__(name)
-    self._conv = _convolution(channels, 3, 1, 'SAME', seeds, 'conv')
+    self._conv = Convolution(channels, 3, 1, 'SAME', seeds, 'conv', input_scale)
     self._blocks = [_ResidualBlock(channels, seeds, f'block{i}') for i in range(2)]
 
   def __call__(self, features):
@@ -111,17 +144,22 @@ class _ResidualSection(snt.Module):
 class DeepTorso(snt.Module):
   """Figure 3 right: residual sections of 16, 32 and 32 channels, ReLU, fully connected 256, ReLU."""
 
-  def __init__(self, seeds: Seeds, name: str = 'deep_torso'):
+  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, name: str = 'deep_torso'):
     super().__init__(name)
-    self._sections = [_ResidualSection(channels, seeds, f'section{i}') for i, channels in enumerate((16, 32, 32))]
-    self._linear = linear(256, seeds, 'linear')
+    self._dtype = dtype
+    self._sections = [
+        _ResidualSection(16, seeds, 'section0', input_scale=1.0 / 255.0),
+        _ResidualSection(32, seeds, 'section1'),
+        _ResidualSection(32, seeds, 'section2'),
+    ]
+    self._linear = Linear(256, seeds, 'linear')
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
     """uint8 [N, H, W, C] -> float32 [N, 256]."""
-    features = _scaled(pixels)
+    features = tf.cast(pixels, self._dtype)
     for section in self._sections:
       features = section(features)
-    return tf.nn.relu(self._linear(tf.nn.relu(snt.flatten(features))))
+    return tf.cast(tf.nn.relu(self._linear(tf.nn.relu(snt.flatten(features)))), tf.float32)
 
 
 class VectorTorso(snt.Module):
@@ -129,8 +167,8 @@ class VectorTorso(snt.Module):
 
   def __init__(self, seeds: Seeds, name: str = 'vector_torso'):
     super().__init__(name)
-    self._linear1 = linear(256, seeds, 'linear1')
-    self._linear2 = linear(256, seeds, 'linear2')
+    self._linear1 = Linear(256, seeds, 'linear1')
+    self._linear2 = Linear(256, seeds, 'linear2')
 
   def __call__(self, vector: tf.Tensor) -> tf.Tensor:
     """float32 [N, D] -> float32 [N, 256]."""
@@ -186,14 +224,16 @@ class LSTMCore(snt.Module):
   def unroll(self, inputs: tf.Tensor, done: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
     """`step` over the rows of [T, B, D] inputs and [T, B] done; returns [T, B, H] and the last state."""
     # A while loop with a known bound: a statically unrolled LSTM takes XLA a minute and a half to compile, and
-    # without the bound XLA refuses the gradient. The inputs' share of the gates needs no loop.
+    # without the bound XLA refuses the gradient. The inputs' share of the gates needs no loop; it is unstacked
+    # because the gradient of a slice would be as long as the whole sequence, once per row.
     rows = inputs.shape[0]
-    projected = self._project(inputs)
+    projected = tf.TensorArray(tf.float32, rows).unstack(self._project(inputs))
+    done = tf.TensorArray(tf.bool, rows).unstack(done)
     recurrent_kernel = self.kernel[self._input_size:]
     outputs = tf.TensorArray(tf.float32, rows, element_shape=state.hidden.shape)
 
     def body(t, state, outputs):
-      state = self._advance(projected[t], done[t], state, recurrent_kernel)
+      state = self._advance(projected.read(t), done.read(t), state, recurrent_kernel)
       return t + 1, state, outputs.write(t, state.hidden)
 
     _, state, outputs = tf.while_loop(

@@ -4,9 +4,9 @@ Espeholt et al. 2018, section 5.2.2:
 
   vtrace    section 4.
   one_step  the values' targets are the uncorrected n-step returns; each advantage of the policy gradient is
-            multiplied by its own importance weight.
-  epsilon   no importance weights; 1e-6 is added to pi in the policy gradient's log pi, which keeps it from growing
-            without bound where the learner's policy has all but left an action that was taken.
+            multiplied by its own importance weight, clipped as V-trace's.
+  epsilon   no importance weights; 1e-6 is added to pi in the policy gradient's log pi, which bounds the gradient
+            where the learner's policy has all but left an action that was taken.
   none      no correction at all.
 """
 
@@ -26,7 +26,8 @@ def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, c
     correction: one of CORRECTIONS.
     log_rhos, discounts, rewards, values: [T, B] float32, as in `vtrace.from_importance_weights`.
     bootstrap_value: [B] float32.
-    clip_rho_threshold, clip_pg_rho_threshold: scalars or None, for 'vtrace' only.
+    clip_rho_threshold: scalar or None, used by 'vtrace'.
+    clip_pg_rho_threshold: scalar or None, used by 'vtrace' and 'one_step'.
     lambda_: scalar in [0, 1].
   Returns:
     VTraceReturns of [T, B] float32, without gradients.
@@ -43,7 +44,7 @@ def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, c
   uncorrected = vtrace.from_importance_weights(
       tf.zeros_like(log_rhos), discounts, rewards, values, bootstrap_value, lambda_=lambda_)
   if correction == 'one_step':
-    rhos = tf.stop_gradient(tf.exp(log_rhos))
+    rhos = tf.stop_gradient(vtrace.importance_weights(log_rhos, clip_pg_rho_threshold))
     return uncorrected._replace(pg_advantages=rhos * uncorrected.pg_advantages)
   return uncorrected
 

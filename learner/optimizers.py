@@ -20,8 +20,8 @@ class RMSProp(tf.Module):
     super().__init__(name)
     self._variables = list(variables)
     self._decay, self._momentum, self._epsilon = decay, momentum, epsilon
-    self.mean_squares = [tf.Variable(tf.ones_like(v), trainable=False) for v in self._variables]
-    self.momenta = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables]
+    self.mean_squares = _slots(tf.ones_like, self._variables, 'mean_square')
+    self.momenta = _slots(tf.zeros_like, self._variables, 'momentum')
 
   def apply(self, gradients, learning_rate: tf.Tensor) -> None:
     """Moves the variables one step.
@@ -48,10 +48,10 @@ class Adam(tf.Module):
     super().__init__(name)
     self._variables = list(variables)
     self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
-    self.first_moments = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables]
-    self.second_moments = [tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables]
-    self.beta1_power = tf.Variable(beta1, trainable=False, dtype=tf.float32)
-    self.beta2_power = tf.Variable(beta2, trainable=False, dtype=tf.float32)
+    self.first_moments = _slots(tf.zeros_like, self._variables, 'first_moment')
+    self.second_moments = _slots(tf.zeros_like, self._variables, 'second_moment')
+    self.beta1_power = tf.Variable(beta1, trainable=False, dtype=tf.float32, name='beta1_power')
+    self.beta2_power = tf.Variable(beta2, trainable=False, dtype=tf.float32, name='beta2_power')
 
   def apply(self, gradients, learning_rate: tf.Tensor) -> None:
     """Moves the variables one step; arguments as in `RMSProp.apply`."""
@@ -62,6 +62,10 @@ class Adam(tf.Module):
           lr=learning_rate, beta1=self._beta1, beta2=self._beta2, epsilon=self._epsilon, grad=gradient)
     self.beta1_power.assign(self.beta1_power * self._beta1)
     self.beta2_power.assign(self.beta2_power * self._beta2)
+
+
+def _slots(initial_value, variables, name):
+  return [tf.Variable(initial_value(v), trainable=False, name=f'{v.name.partition(":")[0]}/{name}') for v in variables]
 
 
 def linear_decay(initial, environment_frames, total_environment_frames):

@@ -97,40 +97,33 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     log_rhos, discounts, rewards, values, bootstrap_value = (
         tf.convert_to_tensor(x, tf.float32) for x in (log_rhos, discounts, rewards, values, bootstrap_value))
     _check_ranks(log_rhos, discounts, rewards, values, bootstrap_value)
-    rhos = tf.exp(log_rhos)
     values_t_plus_1 = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
-    deltas = _clipped(rhos, clip_rho_threshold, 'clip_rho_threshold') * (
-        rewards + discounts * values_t_plus_1 - values)
-    corrections = _discounted_sums(discounts * lambda_ * tf.minimum(1.0, rhos), deltas)
-    vs = values + corrections
+    deltas = importance_weights(log_rhos, clip_rho_threshold) * (rewards + discounts * values_t_plus_1 - values)
+    cs = lambda_ * importance_weights(log_rhos, 1.0)
+    vs = values + _discounted_sums(discounts * cs, deltas)
 
     vs_t_plus_1 = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)
-    pg_advantages = _clipped(rhos, clip_pg_rho_threshold, 'clip_pg_rho_threshold') * (
+    pg_advantages = importance_weights(log_rhos, clip_pg_rho_threshold) * (
         rewards + discounts * vs_t_plus_1 - values)
     return VTraceReturns(tf.stop_gradient(vs), tf.stop_gradient(pg_advantages))
+
+
+def importance_weights(log_rhos, threshold):
+  """min(threshold, rho), of any shape; a threshold of None does not clip."""
+  rhos = tf.exp(log_rhos)
+  if threshold is None:
+    return rhos
+  threshold = tf.convert_to_tensor(threshold, tf.float32)
+  _check_rank('threshold of importance weights', threshold, 0)
+  return tf.minimum(threshold, rhos)
 
 
 def _discounted_sums(weights, terms):
   """sums_t = terms_t + weights_t sums_{t+1}, backwards in time over [T, B, ...]."""
   weights = tf.broadcast_to(weights, tf.shape(terms))
-  rows = tf.shape(terms)[0]
-  sums = tf.TensorArray(tf.float32, rows)
-
-  def body(t, following, sums):
-    following = terms[t] + weights[t] * following
-    return t - 1, following, sums.write(t, following)
-
-  _, _, sums = tf.while_loop(
-      lambda t, *_: t >= 0, body, (rows - 1, tf.zeros_like(terms[0]), sums), maximum_iterations=rows)
-  return sums.stack()
-
-
-def _clipped(rhos, threshold, name):
-  if threshold is None:
-    return rhos
-  threshold = tf.convert_to_tensor(threshold, tf.float32)
-  _check_rank(name, threshold, 0)
-  return tf.minimum(threshold, rhos)
+  return tf.scan(
+      lambda following, row: row[1] + row[0] * following, (weights, terms), initializer=tf.zeros_like(terms[0]),
+      reverse=True)
 
 
 def _check_ranks(log_rhos, discounts, rewards, values, bootstrap_value):

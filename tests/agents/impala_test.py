@@ -1,0 +1,482 @@
+"""Tests of agents/impala.py: settings, agent, loss against NumPy, and the learner's step."""
+
+import dataclasses
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import impala
+
+NUM_ACTIONS = 5
+VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
+PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
+
+
+def _agent(spec=None, **settings):
+  return impala.Agent(NUM_ACTIONS, spec or VECTOR, impala.ImpalaConfig(torso='shallow', **settings))
+
+
+def _unroll(agent, spec=None, steps=6, batch=3, seed=0):
+  """A batch of random unrolls, episode ends and lost lives among them."""
+  random = np.random.RandomState(seed)
+  shape = (steps + 1, batch)
+  done = random.rand(*shape) < 0.2
+  observation = {}
+  for name, one in (spec or VECTOR).items():
+    drawn = random.randint(256, size=(*shape, *one.shape)) if name == 'pixels' else random.randn(*shape, *one.shape)
+    observation[name] = drawn.astype(one.dtype.as_numpy_dtype)
+  unroll = unroll_lib.Unroll(
+      level_id=np.zeros(batch, np.int32),
+      actor_id=np.arange(batch, dtype=np.int32),
+      agent_state=tf.nest.map_structure(
+          lambda x: random.randn(*x.shape).astype(np.float32), agent.initial_state(batch)),
+      environment_output=unroll_lib.EnvironmentOutput(
+          reward=2.0 * random.randn(*shape).astype(np.float32),
+          discount=(~done & (random.rand(*shape) > 0.1)).astype(np.float32),
+          done=done,
+          episode_return=np.zeros(shape, np.float32),
+          episode_length=np.zeros(shape, np.int32),
+          observation=observation),
+      agent_output=unroll_lib.AgentOutput(
+          action=random.randint(NUM_ACTIONS, size=shape).astype(np.int32),
+          policy_logits=random.randn(*shape, NUM_ACTIONS).astype(np.float32),
+          baseline=random.randn(*shape).astype(np.float32)),
+      parameter_version=np.zeros(shape, np.int64))
+  return tf.nest.map_structure(tf.convert_to_tensor, unroll)
+
+
+def _forward(agent, unroll):
+  environment = unroll.environment_output
+  return agent.unroll(unroll.agent_output.action, environment.reward, environment.done, environment.observation,
+                      unroll.agent_state)
+
+
+def _variables(learner):
+  return [v.numpy() for v in learner.variables]
+
+
+class ImpalaConfigTest(parameterized.TestCase):
+
+  def test_defaults_are_valid(self):
+    impala.validate(impala.ImpalaConfig())
+
+  def test_defaults_are_those_of_table_g1(self):
+    config = impala.ImpalaConfig()
+    self.assertEqual(
+        (config.action_repeats, config.unroll_length, config.batch_size, config.discount, config.baseline_cost,
+         config.entropy_cost, config.rmsprop_momentum, config.rmsprop_epsilon, config.learning_rate,
+         config.clip_gradient_norm, config.learning_rate_decay, config.reward_transform,
+         config.episode_end_on_life_loss),
+        (4, 20, 32, 0.99, 0.5, 0.01, 0.0, 0.01, 0.0006, 40.0, True, 'abs_one', True))
+    self.assertEqual((config.torso, config.use_lstm, config.total_environment_frames), ('deep', False, 200_000_000))
+
+  def test_every_setting_is_explained(self):
+    for field in dataclasses.fields(impala.ImpalaConfig):
+      self.assertGreater(len(field.metadata['help']), 15, field.name)
+      self.assertEqual(field.metadata['help'][-1], '.', field.name)
+
+  @parameterized.parameters(
+      ('total_environment_frames', 0, 'at least 1'),
+      ('action_repeats', 0, 'at least 1'),
+      ('max_episode_frames', -1, 'at least 1'),
+      ('unroll_length', 0, 'at least 1'),
+      ('batch_size', 0, 'at least 1'),
+      ('queue_size', 0, 'at least 1'),
+      ('noop_max', -1, 'at least 0'),
+      ('policy_lag', -1, 'at least 0'),
+      ('seed', -1, 'at least 0'),
+      ('seed', 2**31, 'less than 2147483648'),
+      ('clip_rho_threshold', -1.0, 'a number of at least 0, or inf'),
+      ('clip_pg_rho_threshold', float('nan'), 'a number of at least 0, or inf'),
+      ('baseline_cost', -0.5, 'a finite number of at least 0'),
+      ('entropy_cost', float('inf'), 'a finite number of at least 0'),
+      ('learning_rate', -1e-4, 'a finite number of at least 0'),
+      ('learning_rate', float('nan'), 'a finite number of at least 0'),
+      ('rmsprop_epsilon', -1.0, 'a finite number of at least 0'),
+      ('adam_epsilon', -1.0, 'a finite number of at least 0'),
+      ('clip_gradient_norm', -1.0, 'a finite number of at least 0'),
+      ('discount', 1.01, 'a number from 0 to 1'),
+      ('vtrace_lambda', -0.1, 'a number from 0 to 1'),
+      ('rmsprop_decay', 1.0, 'a number of at least 0 and less than 1'),
+      ('rmsprop_momentum', -0.1, 'a number of at least 0 and less than 1'),
+      ('adam_beta1', 1.0, 'a number of at least 0 and less than 1'),
+      ('adam_beta2', 2.0, 'a number of at least 0 and less than 1'),
+      ('torso', 'tall', 'one of shallow, deep'),
+      ('torso_precision', 'int8', 'one of float32, bfloat16'),
+      ('reward_transform', 'clip', 'one of abs_one, soft_asymmetric, optimistic_asymmetric, none'),
+      ('off_policy_correction', 'retrace', 'one of vtrace, one_step, epsilon, none'),
+      ('optimizer', 'sgd', 'one of rmsprop, adam'),
+      ('level_name', '', 'the name of a level'))
+  def test_bad_values_are_named(self, name, value, wanted):
+    with self.assertRaises(ValueError) as caught:
+      impala.validate(dataclasses.replace(impala.ImpalaConfig(), **{name: value}))
+    self.assertEqual(str(caught.exception), f'--{name}={value}: want {wanted}')
+
+  @parameterized.parameters(
+      ('clip_rho_threshold', float('inf')), ('clip_gradient_norm', 0.0), ('discount', 1.0), ('noop_max', 0))
+  def test_values_at_the_edge_are_allowed(self, name, value):
+    impala.validate(dataclasses.replace(impala.ImpalaConfig(), **{name: value}))
+
+
+class AgentTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('shallow', False, (84, 84, 4), 18, 681_027),
+      ('deep', False, (84, 84, 4), 18, 1_094_115),
+      # The paper's figures, less the language network (20,000 + 21,760) and its 64 inputs to the LSTM.
+      ('shallow', True, (72, 96, 3), 9, 1_230_426 - 41_760 - 64 * 1024),
+      ('deep', True, (72, 96, 3), 9, 1_628_010 - 41_760 - 64 * 1024))
+  def test_number_of_parameters(self, torso, use_lstm, shape, num_actions, want):
+    config = impala.ImpalaConfig(torso=torso, use_lstm=use_lstm)
+    agent = impala.Agent(num_actions, {'pixels': tf.TensorSpec(shape, tf.uint8)}, config)
+    self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables), want)
+
+  @parameterized.product(spec=(VECTOR, PIXELS), use_lstm=(False, True))
+  def test_unroll_is_what_step_computed(self, spec, use_lstm):
+    agent = _agent(spec, use_lstm=use_lstm)
+    unroll = _unroll(agent, spec)
+    want, last_state = _forward(agent, unroll)
+    state, environment = unroll.agent_state, unroll.environment_output
+    for t in range(7):
+      got, state = agent.step(
+          unroll.agent_output.action[t], environment.reward[t], environment.done[t],
+          {name: x[t] for name, x in environment.observation.items()}, state, tf.constant([1, t]))
+      np.testing.assert_allclose(got.policy_logits, want.policy_logits[t], rtol=1e-4, atol=1e-5)
+      np.testing.assert_allclose(got.baseline, want.baseline[t], rtol=1e-4, atol=1e-5)
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last_state)
+
+  def test_the_core_is_reset_but_hears_of_the_last_action_and_reward(self):
+    agent = _agent(use_lstm=True)
+    unroll = _unroll(agent, batch=1)
+    done = np.zeros([7, 1], bool)
+    done[3] = True
+    environment = unroll.environment_output._replace(done=tf.constant(done))
+    want = _forward(agent, unroll._replace(environment_output=environment))[0].baseline.numpy()
+
+    def baseline(action=(), reward=()):
+      changed_action, changed_reward = unroll.agent_output.action.numpy(), environment.reward.numpy()
+      for t in action:
+        changed_action[t] = (changed_action[t] + 1) % NUM_ACTIONS
+      for t, value in reward:
+        changed_reward[t] = value
+      changed = unroll._replace(agent_output=unroll.agent_output._replace(action=tf.constant(changed_action)),
+                                environment_output=environment._replace(reward=tf.constant(changed_reward)))
+      return _forward(agent, changed)[0].baseline.numpy()
+
+    np.testing.assert_array_equal(baseline(action=(0, 1, 2))[3:], want[3:])
+    self.assertGreater(np.abs(baseline(action=(2,))[2] - want[2]).max(), 1e-6)
+    self.assertGreater(np.abs(baseline(action=(3,))[3] - want[3]).max(), 1e-6)
+    self.assertGreater(np.abs(baseline(reward=((3, 0.123),))[3] - want[3]).max(), 1e-6)
+    # The reward is clipped to [-1, 1] before the core sees it.
+    np.testing.assert_array_equal(baseline(reward=((3, 1.0),)), baseline(reward=((3, 50.0),)))
+    np.testing.assert_array_equal(baseline(reward=((3, -1.0),)), baseline(reward=((3, -50.0),)))
+
+  def test_the_feed_forward_agent_sees_the_observation_only(self):
+    agent = _agent()
+    unroll = _unroll(agent)
+    self.assertEqual(unroll.agent_state, ())
+    want, state = _forward(agent, unroll)
+    self.assertEqual(state, ())
+    other = _unroll(agent, seed=1)
+    got, _ = _forward(agent, other._replace(environment_output=other.environment_output._replace(
+        observation=unroll.environment_output.observation)))
+    np.testing.assert_array_equal(got.policy_logits, want.policy_logits)
+
+  def test_actions_are_samples_of_the_policy_and_a_function_of_the_seed(self):
+    agent = _agent()
+    batch = 4000
+    observation = {'vector': tf.tile(tf.constant([[1.0, -2.0, 3.0, 0.5]]), [batch, 1])}
+
+    def step(seed):
+      return agent.step(tf.zeros([batch], tf.int32), tf.zeros([batch]), tf.zeros([batch], tf.bool), observation, (),
+                        tf.constant(seed))[0]
+
+    output = step([1, 2])
+    self.assertEqual(output.action.dtype, tf.int32)
+    shares = np.bincount(output.action, minlength=NUM_ACTIONS) / batch
+    # Four standard deviations of a share are at most 4 * sqrt(0.25 / 4000).
+    np.testing.assert_allclose(shares, tf.nn.softmax(output.policy_logits[0]), atol=0.032)
+    np.testing.assert_array_equal(step([1, 2]).action, output.action)
+    self.assertGreater(np.mean(step([1, 3]).action != output.action), 0.2)
+    self.assertGreater(np.mean(step([2, 2]).action != output.action), 0.2)
+
+  def test_variables_exist_from_the_start_in_one_order(self):
+    names = [v.name for v in _agent(PIXELS, use_lstm=True).trainable_variables]
+    agent = _agent(PIXELS, use_lstm=True, seed=2)
+    self.assertEqual([v.name for v in agent.trainable_variables], names)
+    _forward(agent, _unroll(agent, PIXELS))
+    self.assertEqual([v.name for v in agent.trainable_variables], names)
+    self.assertLen(set(names), 12)
+
+  def test_other_observations_are_refused(self):
+    with self.assertRaisesRegex(ValueError, r"want 'pixels' or 'vector', got \['sound'\]"):
+      _agent({'sound': tf.TensorSpec([4], tf.float32)})
+
+
+def _log_softmax(logits):
+  return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def _numpy_loss(agent, unroll, config):
+  """Sections 4.1, 4.2 and 5.2.2 in loops; only the network's outputs are taken from the agent."""
+  output, _ = _forward(agent, unroll)
+  logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline)
+  rewards = np.float64(unroll.environment_output.reward)
+  discounts = config.discount * np.float64(unroll.environment_output.discount)
+  actions, behaviour_logits = unroll.agent_output.action.numpy(), np.float64(unroll.agent_output.policy_logits)
+  steps, batch = rewards.shape[0] - 1, rewards.shape[1]
+  policy_gradient = baseline_loss = entropy = 0.0
+  for b in range(batch):
+    vs = baseline[:, b].copy()
+    for t in reversed(range(steps)):
+      action = actions[t + 1, b]
+      log_pi = _log_softmax(logits[t, b])
+      rho = np.exp(log_pi[action] - _log_softmax(behaviour_logits[t + 1, b])[action])
+      value_rho = rho if config.off_policy_correction == 'vtrace' else 1.0
+      policy_rho = rho if config.off_policy_correction in ('vtrace', 'one_step') else 1.0
+      reward = np.clip(rewards[t + 1, b], -1.0, 1.0)
+      discount = discounts[t + 1, b]
+      advantage = min(config.clip_pg_rho_threshold, policy_rho) * (reward + discount * vs[t + 1] - baseline[t, b])
+      vs[t] = (baseline[t, b]
+               + min(config.clip_rho_threshold, value_rho) * (
+                   reward + discount * baseline[t + 1, b] - baseline[t, b])
+               + discount * config.vtrace_lambda * min(1.0, value_rho) * (vs[t + 1] - baseline[t + 1, b]))
+      epsilon = 1e-6 if config.off_policy_correction == 'epsilon' else 0.0
+      policy_gradient -= np.log(np.exp(log_pi[action]) + epsilon) * advantage
+      baseline_loss += 0.5 * (vs[t] - baseline[t, b])**2
+      entropy += np.sum(np.exp(log_pi) * log_pi)
+  total = policy_gradient + config.baseline_cost * baseline_loss + config.entropy_cost * entropy
+  return {'loss/total': total, 'loss/policy_gradient': policy_gradient, 'loss/baseline': baseline_loss,
+          'loss/entropy': entropy}
+
+
+def _value_targets(agent, unroll, config):
+  """vs [T, B] by the recursion of remark 1."""
+  output, _ = _forward(agent, unroll)
+  logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline)
+  vs = baseline.copy()
+  for t in reversed(range(len(baseline) - 1)):
+    action = unroll.agent_output.action.numpy()[t + 1][:, None]
+    log_rhos = (np.take_along_axis(_log_softmax(logits[t]), action, -1)
+                - np.take_along_axis(_log_softmax(np.float64(unroll.agent_output.policy_logits[t + 1])), action, -1))
+    rhos = np.minimum(1.0, np.exp(log_rhos[:, 0]))
+    reward = np.clip(unroll.environment_output.reward[t + 1], -1.0, 1.0)
+    discount = config.discount * unroll.environment_output.discount[t + 1].numpy()
+    vs[t] = baseline[t] + rhos * (reward + discount * baseline[t + 1] - baseline[t]) + discount * rhos * (
+        vs[t + 1] - baseline[t + 1])
+  return vs[:-1]
+
+
+class LossTest(parameterized.TestCase):
+
+  @parameterized.product(correction=('vtrace', 'one_step', 'epsilon', 'none'), use_lstm=(False, True))
+  def test_matches_numpy(self, correction, use_lstm):
+    config = impala.ImpalaConfig(
+        use_lstm=use_lstm, off_policy_correction=correction, discount=0.9, baseline_cost=0.3, entropy_cost=0.02,
+        clip_rho_threshold=1.5, clip_pg_rho_threshold=1.2, vtrace_lambda=0.9)
+    agent = _agent(use_lstm=use_lstm)
+    unroll = _unroll(agent)
+    total, terms = impala.loss(agent, unroll, config)
+    want = _numpy_loss(agent, unroll, config)
+    self.assertEqual(set(terms), set(want))
+    self.assertEqual(float(total), float(terms['loss/total']))
+    for name, value in want.items():
+      np.testing.assert_allclose(terms[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
+
+  def test_is_a_sum_over_the_batch(self):
+    agent, config = _agent(use_lstm=True), impala.ImpalaConfig()
+    unroll = _unroll(agent, batch=2)
+    twice = tf.nest.map_structure(lambda x: tf.repeat(x, 2, axis=0 if x.shape[0] == 2 else 1), unroll)
+    gradients = []
+    for one in (unroll, twice):
+      with tf.GradientTape() as tape:
+        total, _ = impala.loss(agent, one, config)
+      gradients.append(tape.gradient(total, agent.trainable_variables))
+    for once, double in zip(*gradients):
+      np.testing.assert_allclose(double, 2.0 * once, rtol=1e-4, atol=1e-4)
+
+  def test_gradient_of_the_baseline_is_half_the_error_summed_over_time(self):
+    agent, config = _agent(), impala.ImpalaConfig(baseline_cost=0.5)
+    unroll = _unroll(agent)
+    bias = next(v for v in agent.trainable_variables if v.name == 'agent/baseline/b:0')
+    with tf.GradientTape() as tape:
+      total, _ = impala.loss(agent, unroll, config)
+    # A bias moves all values alike, and the targets are constants: the gradient is the sum of 0.5 (V - vs).
+    output, _ = _forward(agent, unroll)
+    want = 0.5 * np.sum(output.baseline[:-1] - _value_targets(agent, unroll, config))
+    np.testing.assert_allclose(tape.gradient(total, bias), [want], rtol=1e-4, atol=1e-4)
+
+  def test_row_0_has_no_say_in_what_is_learned(self):
+    agent, config = _agent(), impala.ImpalaConfig()
+    unroll, other = _unroll(agent), _unroll(agent, seed=1)
+    first_of = lambda x, y: tf.concat([y[:1], x[1:]], axis=0)
+    changed = unroll._replace(
+        agent_output=tf.nest.map_structure(first_of, unroll.agent_output, other.agent_output),
+        environment_output=tf.nest.map_structure(
+            first_of, unroll.environment_output, other.environment_output)._replace(
+                observation=unroll.environment_output.observation))
+    self.assertEqual(float(impala.loss(agent, unroll, config)[0]), float(impala.loss(agent, changed, config)[0]))
+
+
+def _learner(spec=None, frames_per_step=4, xla='never', **settings):
+  settings = {'torso': 'shallow', 'total_environment_frames': 10_000} | settings
+  config = impala.ImpalaConfig(**settings)
+  return impala.Learner(impala.Agent(NUM_ACTIONS, spec or VECTOR, config), config, frames_per_step, xla)
+
+
+class LearnerTest(parameterized.TestCase):
+
+  def test_counts_frames_and_decays_the_learning_rate_after_them(self):
+    learner = _learner(frames_per_step=4, learning_rate=1.0, total_environment_frames=144)
+    unroll = _unroll(learner.agent, steps=6, batch=3)  # 72 environment frames.
+    self.assertEqual([float(learner.step(unroll)['learning_rate']) for _ in range(3)], [1.0, 0.5, 0.0])
+    self.assertEqual(int(learner.environment_frames), 216)
+    self.assertEqual(int(learner.update_steps), 3)
+
+  def test_learning_rate_without_decay(self):
+    learner = _learner(learning_rate=0.125, learning_rate_decay=False, total_environment_frames=1)
+    unroll = _unroll(learner.agent)
+    self.assertEqual([float(learner.step(unroll)['learning_rate']) for _ in range(2)], [0.125, 0.125])
+
+  @parameterized.parameters((40.0, False), (0.5, True), (0.0, False))
+  def test_a_step_is_rmsprop_on_the_clipped_gradient(self, clip, is_clipped):
+    learner = _learner(clip_gradient_norm=clip, learning_rate=0.01, rmsprop_decay=0.9, rmsprop_epsilon=0.1)
+    unroll = _unroll(learner.agent)
+    variables = learner.agent.trainable_variables
+    with tf.GradientTape() as tape:
+      total, _ = impala.loss(learner.agent, unroll, learner.config)
+    gradients = [np.float64(g) for g in tape.gradient(total, variables)]
+    before = [v.numpy() for v in variables]
+    metrics = learner.step(unroll)
+    norm = np.sqrt(sum(np.sum(g**2) for g in gradients))
+    self.assertBetween(norm, 0.5, 40.0)
+    np.testing.assert_allclose(metrics['grad_norm'], norm, rtol=1e-4)
+    for old, new, gradient in zip(before, variables, gradients):
+      gradient = gradient * (clip / norm if is_clipped else 1.0)
+      want = old - 0.01 * gradient / np.sqrt(0.9 + 0.1 * gradient**2 + 0.1)
+      np.testing.assert_allclose(new, want, rtol=1e-4, atol=1e-6)
+
+  def test_adam(self):
+    learner = _learner(optimizer='adam', learning_rate=0.01, adam_epsilon=1e-12)
+    before = [v.numpy() for v in learner.agent.trainable_variables]
+    learner.step(_unroll(learner.agent))
+    for old, new in zip(before, learner.agent.trainable_variables):
+      moved = np.abs(new - old)
+      np.testing.assert_allclose(moved[moved > 1e-3], 0.01, rtol=1e-2)  # Adam's first step is the learning rate.
+      self.assertGreater(np.mean(moved > 1e-3), 0.3)
+
+  def test_policy_lag(self):
+    learner = _learner()
+    unroll = _unroll(learner.agent)
+    self.assertEqual(float(learner.step(unroll)['policy_lag']), 0.0)
+    versions = np.zeros([7, 3], np.int64)
+    versions[1:4] = 1
+    versions[0] = -1000  # Row 0 was learned from before.
+    self.assertEqual(float(learner.step(unroll._replace(parameter_version=tf.constant(versions)))['policy_lag']), 0.5)
+
+  @parameterized.parameters((VECTOR, True), (PIXELS, False))
+  def test_xla_agrees_after_ten_updates(self, spec, use_lstm):
+    learners = [_learner(spec, xla=xla, use_lstm=use_lstm) for xla in ('auto', 'always')]
+    for seed in range(10):
+      metrics = [learner.step(_unroll(learner.agent, spec, seed=seed)) for learner in learners]
+    for name in ('loss/total', 'grad_norm', 'learning_rate'):
+      np.testing.assert_allclose(metrics[0][name], metrics[1][name], rtol=1e-4, err_msg=name)
+    for plain, compiled in zip(*(learner.agent.trainable_variables for learner in learners)):
+      difference = np.linalg.norm(plain - compiled) / np.linalg.norm(plain)
+      self.assertLess(difference, 1e-4, plain.name)
+
+  def test_one_seed_gives_one_run(self):
+    runs = []
+    for seed in (1, 1, 2):
+      learner = _learner(PIXELS, use_lstm=True, seed=seed)
+      metrics = [learner.step(_unroll(learner.agent, PIXELS, seed=i)) for i in range(3)]
+      runs.append([float(value) for one in metrics for value in one.values()] + _variables(learner))
+    for first, again in zip(runs[0], runs[1]):
+      np.testing.assert_array_equal(first, again)
+    self.assertNotEqual(runs[0][0], runs[2][0])
+
+  def test_goes_on_from_a_checkpoint_bit_for_bit(self):
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    learner, resumed = _learner(use_lstm=True), _learner(use_lstm=True, seed=2)
+    for seed in range(3):
+      learner.step(_unroll(learner.agent, seed=seed))
+    saved = tf.train.Checkpoint(learner=learner).write(path)
+    tf.train.Checkpoint(learner=resumed).read(saved).assert_consumed()
+    for one in (learner, resumed):
+      one.step(_unroll(one.agent, seed=3))
+    self.assertEqual(int(resumed.environment_frames), 4 * 6 * 3 * 4)
+    for a, b in zip(_variables(learner), _variables(resumed)):
+      np.testing.assert_array_equal(a, b)
+
+  def _check_skipped(self, learner, unroll, culprit):
+    kept = learner.agent.variables + learner.optimizer.variables
+    before = [v.numpy() for v in kept]
+    metrics = learner.step(unroll)
+    self.assertEqual(float(metrics['update_skipped']), 1.0)
+    self.assertEqual(learner.culprit(metrics), culprit)
+    for old, new in zip(before, kept):
+      np.testing.assert_array_equal(old, new)
+    self.assertEqual(int(learner.skipped_updates), 1)
+    self.assertEqual(int(learner.update_steps), 0)
+    self.assertEqual(int(learner.environment_frames), 72)
+
+  @parameterized.parameters('never', 'always')
+  def test_skips_a_loss_that_is_not_finite_and_goes_on(self, xla):
+    learner = _learner(xla=xla)
+    good = _unroll(learner.agent)
+    logits = good.agent_output.policy_logits.numpy()
+    logits[2, 1] = np.nan
+    bad = good._replace(agent_output=good.agent_output._replace(policy_logits=tf.constant(logits)))
+    self._check_skipped(learner, bad, 'loss/policy_gradient')
+    metrics = learner.step(good)
+    self.assertEqual(float(metrics['update_skipped']), 0.0)
+    self.assertIsNone(learner.culprit(metrics))
+    self.assertEqual(int(learner.update_steps), 1)
+    self.assertEqual(int(learner.skipped_updates), 1)
+
+  def test_names_the_baseline(self):
+    learner = _learner(reward_transform='none')
+    unroll = _unroll(learner.agent)
+    reward = np.full([7, 3], 1e25, np.float32)  # Finite, but its square is not.
+    self._check_skipped(
+        learner, unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward))),
+        'loss/baseline')
+
+  def test_names_the_gradient(self):
+    learner = _learner()
+    for variable in learner.agent.trainable_variables:
+      if 'policy' in variable.name or 'baseline' in variable.name:
+        variable.assign(tf.zeros_like(variable))
+    unroll = _unroll(learner.agent)
+    # With heads of zero the loss is finite; their gradients are the torso's outputs times errors, squared in the norm.
+    observation = {'vector': 1e25 * unroll.environment_output.observation['vector']}
+    self._check_skipped(
+        learner, unroll._replace(environment_output=unroll.environment_output._replace(observation=observation)),
+        'gradient of agent/baseline/w:0')
+
+  def test_learns_which_of_five_actions_pays(self):
+    learner = _learner(learning_rate=0.01, total_environment_frames=100_000)
+    template = _unroll(learner.agent, steps=5, batch=16)
+    environment = template.environment_output._replace(
+        discount=tf.zeros([6, 16]), observation={'vector': tf.ones([6, 16, 4])})
+    for update in range(40):
+      output = learner.agent.step(
+          tf.zeros([96], tf.int32), tf.zeros([96]), tf.zeros([96], tf.bool), {'vector': tf.ones([96, 4])}, (),
+          tf.constant([1, update]))[0]
+      output = tf.nest.map_structure(lambda x: tf.reshape(x, [6, 16, *x.shape[1:]]), output)
+      reward = tf.cast(output.action == 3, tf.float32)
+      learner.step(template._replace(agent_output=output, environment_output=environment._replace(reward=reward)))
+    self.assertGreater(float(tf.nn.softmax(output.policy_logits)[0, 0, 3]), 0.9)
+    self.assertGreater(float(output.baseline[0, 0]), 0.7)
+
+  def test_unknown_xla_mode(self):
+    with self.assertRaisesRegex(ValueError, '--xla=sometimes: want one of auto, always, never'):
+      _learner(xla='sometimes')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,254 @@
+"""Tests of agents/networks.py against naive NumPy networks and the paper's parameter counts."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import networks
+
+
+def _count(module):
+  return sum(int(np.prod(v.shape)) for v in module.trainable_variables)
+
+
+def _pixels(*shape, seed=0):
+  return np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
+
+
+def _convolve(images, kernel, bias, stride, same):
+  """A convolution of [N, H, W, C] by its definition, in float64."""
+  size = kernel.shape[0]
+  if same:  # Output positions 0, stride, ... see the padding split evenly, the odd row at the end.
+    padding = [(0, 0), (0, 0)]
+    for length in images.shape[1:3]:
+      total = max((-(-length // stride) - 1) * stride + size - length, 0)
+      padding.insert(-1, (total // 2, total - total // 2))
+    images = np.pad(images, padding)
+  rows, columns = ((length - size) // stride + 1 for length in images.shape[1:3])
+  outputs = np.zeros((len(images), rows, columns, kernel.shape[-1]))
+  for i in range(rows):
+    for j in range(columns):
+      patch = images[:, i * stride:i * stride + size, j * stride:j * stride + size]
+      outputs[:, i, j] = np.tensordot(patch, kernel, axes=3) + bias
+  return outputs
+
+
+def _max_pool(images):
+  """3x3/2 with SAME padding, by its definition."""
+  rows, columns = (-(-length // 2) for length in images.shape[1:3])
+  padding = [(0, 0), (0, 0)]
+  for length, out in zip(images.shape[1:3], (rows, columns)):
+    total = max((out - 1) * 2 + 3 - length, 0)
+    padding.insert(-1, (total // 2, total - total // 2))
+  images = np.pad(images, padding, constant_values=-np.inf)
+  return np.stack([np.stack([images[:, 2 * i:2 * i + 3, 2 * j:2 * j + 3].max((1, 2)) for j in range(columns)], 1)
+                   for i in range(rows)], 1)
+
+
+def _relu(x):
+  return np.maximum(x, 0.0)
+
+
+def _sigmoid(x):
+  return 1.0 / (1.0 + np.exp(-x))
+
+
+def _randomise_biases(module):
+  for i, variable in enumerate(module.trainable_variables):
+    if variable.name.endswith('b:0'):
+      variable.assign(tf.random.stateless_normal(variable.shape, (7, i), stddev=0.1))
+
+
+class TorsoTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      # FACTS' totals less LSTM (601,088), language (41,760) and heads (2,570): 1,230,426 and 1,628,010 in the paper's
+      # figure; and less the heads of 18 actions (4,883): 681,027 and 1,094,115.
+      ('shallow', (72, 96, 3), 585_008),
+      ('deep', (72, 96, 3), 982_592),
+      ('shallow', (84, 84, 4), 676_144),
+      ('deep', (84, 84, 4), 1_089_232))
+  def test_number_of_parameters(self, name, shape, want):
+    torso = networks.TORSOS[name](networks.Seeds(1))
+    self.assertEqual(torso(_pixels(2, *shape)).shape, (2, 256))
+    self.assertEqual(_count(torso), want)
+
+  def test_shallow_matches_its_definition(self):
+    torso = networks.ShallowTorso(networks.Seeds(1))
+    pixels = _pixels(2, 30, 36, 2)
+    torso(pixels)
+    _randomise_biases(torso)
+    v = {variable.name.removeprefix('shallow_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
+    x = _relu(_convolve(pixels / 255.0, v['conv1/w'], v['conv1/b'], 4, same=False))
+    x = _relu(_convolve(x, v['conv2/w'], v['conv2/b'], 2, same=False))
+    want = _relu(x.reshape(2, -1) @ v['linear/w'] + v['linear/b'])
+    np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
+
+  def test_deep_matches_its_definition(self):
+    torso = networks.DeepTorso(networks.Seeds(1))
+    pixels = _pixels(2, 11, 16, 2)
+    torso(pixels)
+    _randomise_biases(torso)
+    v = {variable.name.removeprefix('deep_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
+    x = pixels / 255.0
+    for section in ('section0', 'section1', 'section2'):
+      x = _max_pool(_convolve(x, v[f'{section}/conv/w'], v[f'{section}/conv/b'], 1, same=True))
+      for block in (f'{section}/block0', f'{section}/block1'):
+        y = _convolve(_relu(x), v[f'{block}/conv1/w'], v[f'{block}/conv1/b'], 1, same=True)
+        x = x + _convolve(_relu(y), v[f'{block}/conv2/w'], v[f'{block}/conv2/b'], 1, same=True)
+    want = _relu(_relu(x).reshape(2, -1) @ v['linear/w'] + v['linear/b'])
+    np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
+
+  def test_vector_matches_its_definition(self):
+    torso = networks.VectorTorso(networks.Seeds(1))
+    x = np.random.RandomState(0).randn(3, 5).astype(np.float32)
+    torso(x)
+    _randomise_biases(torso)
+    v = {variable.name.removeprefix('vector_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
+    self.assertEqual(v['linear1/w'].shape, (5, 256))
+    self.assertEqual(v['linear2/w'].shape, (256, 256))
+    want = _relu(_relu(x @ v['linear1/w'] + v['linear1/b']) @ v['linear2/w'] + v['linear2/b'])
+    np.testing.assert_allclose(torso(x), want, rtol=1e-4, atol=1e-5)
+
+  @parameterized.parameters('shallow', 'deep')
+  def test_bfloat16_is_close_and_its_parameters_are_float32(self, name):
+    pixels = _pixels(64, 36, 36, 4)
+    results = []
+    for dtype in (tf.float32, tf.bfloat16):
+      torso = networks.TORSOS[name](networks.Seeds(1), dtype)
+      with tf.GradientTape() as tape:
+        features = torso(pixels)
+        total = tf.reduce_sum(features)
+      self.assertEqual(features.dtype, tf.float32)
+      for variable in torso.trainable_variables:
+        self.assertEqual(variable.dtype, tf.float32)
+      results.append([features, *tape.gradient(total, torso.trainable_variables)])
+    for exact, rounded in zip(*results):
+      # bfloat16 resolves 1/256; its bias gradients once came out at half of their value.
+      np.testing.assert_array_less(np.linalg.norm(exact - rounded), 0.05 * np.linalg.norm(exact))
+
+
+class InitialValuesTest(parameterized.TestCase):
+
+  @parameterized.parameters(((8, 8, 4, 64), 256), ((2592, 256), 2592))
+  def test_truncated_normal(self, shape, fan_in):
+    weights = networks.TruncatedNormal((1, 1))(shape, tf.float32).numpy()
+    deviation = 1.0 / np.sqrt(fan_in)
+    self.assertLess(np.abs(weights).max(), 2.0 * deviation)
+    self.assertGreater(np.abs(weights).max(), 1.9 * deviation)
+    np.testing.assert_allclose(weights.std(), 0.88 * deviation, rtol=0.03)  # Truncation costs 12 %.
+    np.testing.assert_allclose(weights.mean(), 0.0, atol=0.03 * deviation)
+
+  def test_glorot_uniform_over_the_whole_matrix(self):
+    weights = networks.GlorotUniform((1, 1))((330 + 256, 1024), tf.float32).numpy()
+    np.testing.assert_allclose(np.abs(weights).max(), 0.0610, atol=1e-4)
+    np.testing.assert_allclose(weights.std(), 0.0352, atol=1e-4)
+
+  def test_is_a_function_of_the_seed(self):
+    def variables(seed):
+      torso = networks.DeepTorso(networks.Seeds(seed))
+      torso(_pixels(1, 16, 16, 4))
+      return {v.name: v.numpy() for v in torso.trainable_variables}
+
+    first, again, other = variables(3), variables(3), variables(4)
+    self.assertEqual(list(first), list(again))
+    for name, value in first.items():
+      np.testing.assert_array_equal(value, again[name])
+      if name.endswith('b:0'):
+        np.testing.assert_array_equal(value, np.zeros_like(value))
+      else:
+        self.assertGreater(np.abs(value - other[name]).min(), 0.0)
+
+  def test_layers_of_one_shape_differ(self):
+    seeds = networks.Seeds(1)
+    layers = [networks.Linear(4, seeds, 'a'), networks.Linear(4, seeds, 'b')]
+    for layer in layers:
+      layer(tf.zeros([1, 4]))
+    self.assertGreater(np.abs(layers[0].w - layers[1].w).min(), 0.0)
+
+
+class LSTMCoreTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    random = np.random.RandomState(0)
+    self.core = networks.LSTMCore(5, 4, networks.Seeds(1))
+    self.core.bias.assign(random.randn(16).astype(np.float32))
+    self.inputs = random.randn(9, 3, 5).astype(np.float32)
+    self.done = random.rand(9, 3) < 0.3
+    self.state = networks.LSTMState(*random.randn(2, 3, 4).astype(np.float32))
+
+  def _reference(self, inputs, done, state):
+    """The LSTM as its docstring defines it, row by row and actor by actor."""
+    kernel, bias = self.core.kernel.numpy(), self.core.bias.numpy()
+    outputs = np.zeros((*inputs.shape[:2], 4))
+    for b in range(inputs.shape[1]):
+      h, c = np.float64(state.hidden[b]), np.float64(state.cell[b])
+      for t in range(inputs.shape[0]):
+        if done[t, b]:
+          h, c = np.zeros(4), np.zeros(4)
+        i, g, f, o = np.split(np.concatenate([inputs[t, b], h]) @ kernel + bias, 4)
+        c = _sigmoid(f + 1.0) * c + _sigmoid(i) * np.tanh(g)
+        h = _sigmoid(o) * np.tanh(c)
+        outputs[t, b] = h
+    return outputs
+
+  def test_number_of_parameters_and_initial_values(self):
+    core = networks.LSTMCore(330, 256, networks.Seeds(1))
+    self.assertEqual(_count(core), 601_088)
+    np.testing.assert_array_equal(core.bias, np.zeros(1024))  # The forget bias is a constant beside it.
+    self.assertLess(np.abs(core.kernel).max(), 0.0611)
+
+  def test_unroll_resets_inside_the_unroll_before_the_row(self):
+    got, state = self.core.unroll(self.inputs, self.done, self.state)
+    want = self._reference(self.inputs, self.done, self.state)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(state.hidden, want[-1], rtol=1e-4, atol=1e-6)
+
+  def test_a_reset_forgets_all_that_was_before(self):
+    self.done[:] = False
+    self.done[4, 1] = True
+    before, _ = self.core.unroll(self.inputs, self.done, self.state)
+    self.inputs[:4] += 1.0
+    after, _ = self.core.unroll(self.inputs, self.done, networks.LSTMState(self.state.hidden + 1, self.state.cell + 1))
+    np.testing.assert_array_equal(before[4:, 1], after[4:, 1])
+    self.assertGreater(np.abs(before[4:, 0] - after[4:, 0]).max(), 1e-3)
+
+  def test_step_is_a_row_of_unroll(self):
+    want, last = self.core.unroll(self.inputs, self.done, self.state)
+    state = self.state
+    for t in range(9):
+      got, state = self.core.step(self.inputs[t], self.done[t], state)
+      np.testing.assert_allclose(got, want[t], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state.cell, last.cell, rtol=1e-5, atol=1e-6)
+
+  def test_initial_state_is_zero(self):
+    state = self.core.initial_state(3)
+    np.testing.assert_array_equal(state.hidden, np.zeros([3, 4]))
+    np.testing.assert_array_equal(state.cell, np.zeros([3, 4]))
+
+  def test_gradient_agrees_with_differences_and_under_xla(self):
+    def gradient():
+      with tf.GradientTape() as tape:
+        outputs, _ = self.core.unroll(self.inputs, self.done, self.state)
+        total = tf.reduce_sum(outputs**2)
+      return tape.gradient(total, [self.core.kernel, self.core.bias])
+
+    plain = tf.function(gradient)()
+    compiled = tf.function(gradient, jit_compile=True)()
+    for a, b in zip(plain, compiled):
+      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    kernel = self.core.kernel.numpy()
+    for index in ((0, 0), (3, 7), (6, 5), (8, 15)):
+      losses = []
+      for sign in (1, -1):
+        moved = kernel.copy()
+        moved[index] += sign * 1e-3
+        self.core.kernel.assign(moved)
+        losses.append(np.sum(self._reference(self.inputs, self.done, self.state)**2))
+      self.assertAlmostEqual(float(plain[0][index]), (losses[0] - losses[1]) / 2e-3, places=2)
+
+
+if __name__ == '__main__':
+  absltest.main()
