@@ -283,18 +283,33 @@ class EndOfEpisodeTest(absltest.TestCase):
         self.assertEqual(environment._emulator.getEpisodeFrameNumber(), 61)
         self.assertEqual(steps, -(-(61 - noops) // 4))
 
+  def test_lives_of_an_abandoned_episode_are_not_lost_in_the_next(self):
+    environment = atari.Atari('breakout', seed=0, settings=atari.AtariSettings(episode_end_on_life_loss=True))
+    environment.reset()
+    environment._emulator.setRAM(57, 7)  # Where this game keeps the number of lives.
+    environment.step(0)
+    self.assertEqual(environment._emulator.lives(), 7)
+    environment.reset()
+    time_step = environment.step(0)
+    self.assertEqual(environment._emulator.lives(), 5)
+    self.assertEqual(time_step.discount, 1.0)
+
   def test_a_step_of_one_frame_before_the_cap_shows_that_frame_alone(self):
-    settings = atari.AtariSettings(noop_max=0, max_episode_frames=9)
+    settings = atari.AtariSettings(noop_max=0, max_episode_frames=301)
     environment = atari.Atari('seaquest', seed=0, settings=settings)
     emulator = _emulator('seaquest')
-    for _ in range(3):  # FIRST, four frames, four frames.
+    environment.reset()
+    for _ in range(75):
       environment.step(1)
     time_step = environment.step(1)
-    for _ in range(9):
+    for _ in range(300):
       emulator.act(emulator.getMinimalActionSet()[1])
+    before = emulator.getScreenGrayscale()
+    emulator.act(emulator.getMinimalActionSet()[1])
+    last = emulator.getScreenGrayscale()
+    self.assertTrue((before > last).any())  # Else the maximum with an older frame would not be seen.
     self.assertTrue(time_step.last())
-    np.testing.assert_allclose(
-        time_step.observation['pixels'][..., 3], _area_average(emulator.getScreenGrayscale()), atol=0.501)
+    np.testing.assert_allclose(time_step.observation['pixels'][..., 3], _area_average(last), atol=0.501)
 
 
 class ActionTest(absltest.TestCase):

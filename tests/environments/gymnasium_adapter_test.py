@@ -110,7 +110,7 @@ class CartPoleTest(absltest.TestCase):
     adapter = gymnasium_adapter.Gymnasium('CartPole-v1', seed=0)
     time_step = adapter.reset()
     length = 0
-    while not time_step.last():
+    while not time_step.last() and length < 600:
       # Balances for ever: push towards where the pole falls and the cart drifts.
       position, velocity, angle, angular_velocity = time_step.observation['vector']
       time_step = adapter.step(int(angle + 0.3 * angular_velocity + 0.05 * position + 0.1 * velocity > 0))
