@@ -1,0 +1,65 @@
+"""IMPALA learns what it should, and does not without the part that should matter. Seeded and synchronous."""
+
+import dataclasses
+import io
+import json
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import tensorflow as tf
+
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import train_loop
+from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import ladder
+
+
+class LearningTest(parameterized.TestCase):
+
+  def _train(self, **settings):
+    """Trains in this process. Returns the agent and the rows of metrics.jsonl."""
+    config = impala.ImpalaConfig(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
+    impala.validate(config)
+    run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
+    levels = [config.level_name]
+    with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()):
+      host = actor_host.ActorHost(levels, impala_atari57.atari_settings(config, training=True), run, config.seed)
+      trainer = train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, io.StringIO())
+      trainer.train()
+    with open(run_directory.path(run.logdir, run_directory.METRICS), encoding='utf-8') as file:
+      return trainer.learner.agent, [json.loads(line) for line in file]
+
+  def test_catch_is_solved(self):
+    _, rows = self._train(level_name='catch', total_environment_frames=50_000, batch_size=8, unroll_length=10,
+                          learning_rate=1e-3)
+    self.assertGreater(rows[-1]['episode_return'], 0.9)
+
+  def test_only_a_recurrent_agent_recalls(self):
+    settings = dict(level_name='recall', total_environment_frames=40_000, batch_size=8, unroll_length=20,
+                    learning_rate=1e-3)
+    _, with_memory = self._train(use_lstm=True, **settings)
+    _, without = self._train(use_lstm=False, **settings)
+    self.assertGreater(with_memory[-1]['episode_return'], 0.9)
+    self.assertLess(without[-1]['episode_return'], 0.5)
+
+  @parameterized.parameters(1, 2, 3)
+  def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self, seed):
+    """The actors keep the initial policy throughout: the staleness of section E.1 at its largest."""
+    returns = {}
+    for correction in ('vtrace', 'none'):
+      agent, _ = self._train(
+          level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=40_000, batch_size=8,
+          unroll_length=20, policy_lag=10**6, off_policy_correction=correction, learning_rate=1e-3, seed=seed)
+      rungs = {'vector': tf.eye(ladder.RUNGS)}
+      zeros = tf.zeros([ladder.RUNGS])
+      output, _ = agent.step(tf.cast(zeros, tf.int32), zeros, zeros > 0, rungs, (), tf.zeros([2], tf.int32))
+      returns[correction] = ladder.expected_return(tf.nn.softmax(output.policy_logits)[:, 1].numpy())
+    self.assertGreater(returns['vtrace'], 0.9 * ladder.Ladder.optimal_return)
+    self.assertGreater(returns['vtrace'], returns['none'] + 0.3 * ladder.Ladder.optimal_return)
+
+
+if __name__ == '__main__':
+  absltest.main()
