@@ -35,12 +35,12 @@ $(PYTHON): | packages
 
 $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@echo 'setup: installing the pinned requirements (TensorFlow alone is 600 MB)'
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check $(addprefix --requirement ,$(REQUIREMENTS))
+	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check $(addprefix --requirement ,$(REQUIREMENTS))
 	@touch $@
 
 $(OPS): setup.py pyproject.toml $(wildcard actor/cc/*.cc actor/cc/*.h) $(INSTALLED)
 	@echo 'setup: building the C++ ops and linking this folder into $(VENV) as scalable_agents'
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
 train: setup  ## Trains IMPALA on Pong; LOGDIR=runs/pong, more flags in ARGS='--seed=2'.

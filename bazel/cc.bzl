@@ -5,7 +5,11 @@ shipped, `name_tsan` under ThreadSanitizer and `name_asan` under AddressSanitize
 UndefinedBehaviorSanitizer. A sanitizer only sees what was compiled for it, so sources are compiled once for each.
 """
 
+# NDEBUG: as in TensorFlow's own build, with whose inline functions ours are linked.
 COPTS = ["-std=c++17", "-O3", "-DNDEBUG", "-Wall", "-Wextra"]
+
+# TensorFlow's own constructors of its errors are marked as deprecated.
+OP_COPTS = COPTS + ["-Wno-deprecated-declarations"]
 
 _SANITIZERS = {
     "asan": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -17,9 +21,9 @@ _SANITIZED_COPTS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-fPIC
 # Debian's libgtest-dev.
 _GTEST = ["-lgtest_main", "-lgtest", "-lpthread"]
 
-def core_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
+def core_library(name, srcs = [], hdrs = [], deps = [], testonly = False, **kwargs):
     """A library of the core; `deps` are core libraries."""
-    native.cc_library(name = name, srcs = srcs, hdrs = hdrs, deps = deps, copts = COPTS, **kwargs)
+    native.cc_library(name = name, testonly = testonly, srcs = srcs, hdrs = hdrs, deps = deps, copts = COPTS, **kwargs)
     for variant, flags in _SANITIZERS.items():
         native.cc_library(
             name = name + "_" + variant,
