@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 #include <utility>
 
 namespace scalable_agents {
@@ -63,7 +64,7 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   if (!status.ok()) return status;
   std::shared_ptr<EnvironmentChannel> channel = std::move(opened);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) return Cancelled(WithCause("ActorPool is closed", cause_));
+  if (closed_) return Closed();
   if (worker < 0) return InvalidArgument("worker: want a number >= 0, got " + std::to_string(worker));
   if (static_cast<size_t>(worker) >= workers_.size()) workers_.resize(worker + 1);
   Worker& entry = workers_[worker];
@@ -79,6 +80,7 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
     actor->slot = slot;
     actor->group = environments[slot].group;
     actor->channel = channel;
+    actor->stepping = true;
     actor->output.resize(Sum(options_.agent_output_bytes));
     actor->state.resize(Sum(options_.agent_state_bytes));
     entry.actors.push_back(actor);
@@ -99,7 +101,7 @@ Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<c
                                 const std::vector<const char*>& states) {
   const Actors actors = batcher_.Take(id);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) return Cancelled(WithCause("ActorPool is closed", cause_));
+  if (closed_) return Closed();
   if (actors.empty()) return InvalidArgument("Invalid computation id. Id: " + std::to_string(id));
   auto copy_row = [](size_t row, const std::vector<const char*>& from, const std::vector<int64_t>& bytes, char* to) {
     for (size_t field = 0; field < bytes.size(); ++field) {
@@ -125,7 +127,10 @@ Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<c
 
 void ActorPool::SendActions(const Actors& actors) {
   std::map<std::pair<int, int>, std::vector<uint32_t>> messages;
-  for (const auto& actor : actors) messages[{actor->worker, actor->group}].push_back(actor->slot);
+  for (const auto& actor : actors) {
+    actor->stepping = true;
+    messages[{actor->worker, actor->group}].push_back(actor->slot);
+  }
   for (const auto& message : messages) {
     Worker& worker = workers_[message.first.first];
     if (worker.messages_under_way++ == 0) worker.progress = Clock::now();
@@ -137,7 +142,7 @@ void ActorPool::NextUnroll(OnUnroll on_unroll) {
   Outcome outcome;
   std::unique_lock<std::mutex> lock(mutex_);
   if (closed_) {
-    const Status closed = Cancelled(WithCause("ActorPool is closed", cause_));
+    const Status closed = Closed();
     lock.unlock();
     on_unroll(closed, nullptr);
     return;
@@ -151,7 +156,7 @@ void ActorPool::NextUnroll(OnUnroll on_unroll) {
 void ActorPool::NextFault(OnFault on_fault) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (closed_ || !faults_.empty()) {
-    const Status status = closed_ ? Cancelled(WithCause("ActorPool is closed", cause_)) : Status();
+    const Status status = closed_ ? Closed() : Status();
     Fault fault{-1, ""};
     if (!closed_) {
       fault = faults_.front();
@@ -199,14 +204,14 @@ void ActorPool::Close(const std::string& cause) {
       if (worker.channel) statistics_.stepping_ns += worker.channel->stepping_ns();
       worker = Worker();  // Closes the sockets, whereupon the workers leave.
     }
+    while (!parked_.empty()) Unpark();  // Counts the time they waited.
     completed_.clear();
-    parked_.clear();
     received_.clear();
     const uint64_t one = 1;
     (void)!write(wake_, &one, sizeof(one));
   }
   batcher_.Close(cause);
-  const Status closed = Cancelled(WithCause("ActorPool is closed", cause));
+  const Status closed = Closed();  // Constant by now.
   for (OnUnroll& on_unroll : unroll_waiters) on_unroll(closed, nullptr);
   for (OnFault& on_fault : fault_waiters) on_fault(closed, -1, "");
 }
@@ -234,16 +239,12 @@ void ActorPool::ReadMessage(int worker) {
     if (closed_) return;
     Worker& entry = workers_[worker];
     if (!entry.channel) return;
-    std::vector<uint32_t> slots;
-    const Status status = entry.channel->Receive(&slots);
+    Actors stepped;
+    const Status status = Receive(&entry, &stepped);
     if (!status.ok()) {
       Detach(worker, status.message(), &outcome);
-    } else if (!slots.empty()) {
-      --entry.messages_under_way;
-      entry.progress = Clock::now();
-      Actors stepped;
-      for (uint32_t slot : slots) stepped.push_back(entry.actors[slot]);
-      if (!options_.synchronous || EveryoneStepped(&stepped)) Advance(stepped, &outcome);
+    } else if (!stepped.empty() && (!options_.synchronous || EveryoneStepped(&stepped))) {
+      Advance(stepped, &outcome);
     }
   }
   Settle(std::move(outcome));
@@ -257,7 +258,9 @@ void ActorPool::CheckTimeouts() {
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
       const Worker& entry = workers_[worker];
       if (entry.channel && entry.messages_under_way > 0 && Clock::now() - entry.progress > limit) {
-        Detach(worker, "no answer for " + std::to_string(options_.environment_timeout_ms / 1000.0) + " s", &outcome);
+        std::ostringstream reason;
+        reason << "no answer for " << options_.environment_timeout_ms / 1000.0 << " s";
+        Detach(worker, reason.str(), &outcome);
       }
     }
   }
@@ -270,6 +273,23 @@ void ActorPool::Settle(Outcome outcome) {
   for (auto& delivery : outcome.faults) {
     delivery.first(Status(), delivery.second.worker, delivery.second.reason);
   }
+}
+
+Status ActorPool::Receive(Worker* worker, Actors* stepped) {
+  std::vector<uint32_t> slots;
+  const Status status = worker->channel->Receive(&slots);
+  if (!status.ok() || slots.empty()) return status;
+  for (uint32_t slot : slots) {
+    const auto& actor = worker->actors[slot];
+    if (!actor->stepping) {  // Its row may be being read, and its unroll may be full.
+      return Unavailable("the worker answered for slot " + std::to_string(slot) + ", which was not asked");
+    }
+    actor->stepping = false;
+    stepped->push_back(actor);
+  }
+  --worker->messages_under_way;
+  worker->progress = Clock::now();
+  return Status();
 }
 
 bool ActorPool::EveryoneStepped(Actors* stepped) {

@@ -51,6 +51,7 @@ struct Actor {
   int group;
   std::shared_ptr<EnvironmentChannel> channel;
   bool alive = true;
+  bool stepping = false;     // Its worker has been asked for a row.
   int row = 0;               // Rows written to `unroll`; 0 before the first reply.
   Unroll unroll;
   std::vector<char> output;  // What the policy last decided, field after field; begins with the int32 action.
@@ -152,6 +153,7 @@ class ActorPool {
   void Settle(Outcome outcome);
 
   // With mutex_ held:
+  Status Receive(Worker* worker, Actors* stepped);
   bool EveryoneStepped(Actors* stepped);
   void Advance(const Actors& stepped, Outcome* outcome);
   bool AppendRow(Actor* actor);
@@ -164,6 +166,7 @@ class ActorPool {
   void DeliverUnrolls(Outcome* outcome);
   void Detach(int worker, const std::string& reason, Outcome* outcome);
   void SendActions(const Actors& actors);
+  Status Closed() const { return Cancelled(WithCause("ActorPool is closed", cause_)); }
 
   const Options options_;
   const Allocate allocate_;

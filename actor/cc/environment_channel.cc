@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
 #include <string>
 
 namespace scalable_agents {
@@ -52,10 +52,15 @@ Status EnvironmentChannel::Send(const std::vector<uint32_t>& slots) {
 
 Status EnvironmentChannel::Receive(std::vector<uint32_t>* slots) {
   slots->resize(slots_);
-  const ssize_t bytes = recv(socket_, slots->data(), slots->size() * sizeof(uint32_t), MSG_DONTWAIT);
-  slots->resize(bytes > 0 ? bytes / sizeof(uint32_t) : 0);
-  if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Status();
+  const size_t room = slots->size() * sizeof(uint32_t);
+  const ssize_t bytes = recv(socket_, slots->data(), room, MSG_DONTWAIT | MSG_TRUNC);
+  const int error = errno;
+  slots->resize(bytes > 0 ? std::min<size_t>(bytes, room) / sizeof(uint32_t) : 0);
+  if (bytes < 0 && (error == EAGAIN || error == EWOULDBLOCK || error == EINTR)) return Status();
   if (bytes <= 0) return Unavailable("the worker process ended");  // ECONNRESET: it left messages unread.
+  if (static_cast<size_t>(bytes) > room || bytes % sizeof(uint32_t) != 0) {
+    return Unavailable("the worker sent a packet of " + std::to_string(bytes) + " bytes");
+  }
   for (uint32_t slot : *slots) {
     if (slot >= static_cast<uint32_t>(slots_)) {
       return Unavailable("the worker named slot " + std::to_string(slot) + " of " + std::to_string(slots_));

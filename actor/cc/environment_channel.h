@@ -23,7 +23,8 @@ class EnvironmentChannel {
 
   // Takes duplicates of both descriptors. `socket` is of type SOCK_SEQPACKET. kInvalidArgument if a descriptor is
   // bad or the memory is smaller than `slots` records.
-  static Status Open(int socket, int memory, int slots, size_t slot_bytes, std::unique_ptr<EnvironmentChannel>* channel);
+  static Status Open(int socket, int memory, int slots, size_t slot_bytes,
+                     std::unique_ptr<EnvironmentChannel>* channel);
   ~EnvironmentChannel();
   EnvironmentChannel(const EnvironmentChannel&) = delete;
   EnvironmentChannel& operator=(const EnvironmentChannel&) = delete;
