@@ -1,0 +1,106 @@
+"""Keeps the chatter of libraries off the screen, TensorFlow's start-up lines above all.
+
+TensorFlow's C++ code writes to file descriptor 2. `start` gives that descriptor to a file without a name, while
+Python's sys.stderr goes on to the screen; `keep_log` puts what has been collected into the run directory's log and
+sends the rest there. A crash inside a library must not vanish with that: until there is a log, a small process
+watches, and prints what was collected if this one dies; afterwards the text is in the log, and faulthandler shows
+on the screen where Python was.
+"""
+
+import atexit
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import tempfile
+from typing import TextIO
+
+from scalable_agents.learner import run_directory
+
+_STDERR = 2
+_LIBRARY_LOGGERS = ('imageio_ffmpeg', 'matplotlib', 'py.warnings', 'tensorflow')
+
+_collected = None  # The file without a name; None while nothing is redirected.
+_release_watcher = None
+
+
+def start():
+  """Redirects descriptor 2. To be called before TensorFlow and absl are imported, and before there are threads."""
+  global _collected
+  if _collected is not None:
+    return
+  screen_stream = open(os.dup(_STDERR), 'w', buffering=1, errors='backslashreplace')
+  _collected = tempfile.TemporaryFile()
+  _start_watcher(screen_stream.fileno())
+  os.dup2(_collected.fileno(), _STDERR)
+  sys.stderr = screen_stream
+  faulthandler.enable(screen_stream)
+  library_stream = open(_STDERR, 'w', buffering=1, errors='backslashreplace', closefd=False)
+  logging.captureWarnings(True)
+  logging.getLogger().addHandler(logging.NullHandler())  # Else TensorFlow adds a handler that writes to sys.stderr.
+  for name in _LIBRARY_LOGGERS:
+    logger = logging.getLogger(name)
+    logger.addHandler(logging.StreamHandler(library_stream))
+    logger.propagate = False
+  from absl import logging as absl_logging  # Remembers sys.stderr.  pylint: disable=g-import-not-at-top
+  absl_logging.get_absl_handler().python_handler.stream = library_stream
+
+
+def keep_log(path: str):
+  """Appends what was collected to a file, and from now on all that libraries say. Nothing without `start`.
+
+  Raises:
+    run_directory.RunDirectoryError: the file cannot be written.
+  """
+  if _collected is None:
+    return
+  with run_directory.one_line_errors(path):
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    copied = _copy(0, log)
+    os.dup2(log, _STDERR)
+    _copy(copied, log)  # What another thread has written since.
+    os.close(log)
+  _dismiss_watcher()
+
+
+def screen() -> TextIO:
+  """Where messages to the user go: the stderr this process was started with. Fit to be a child's stderr, too."""
+  return sys.stderr
+
+
+def _copy(position: int, target: int) -> int:
+  """Writes what was collected from a position on to a descriptor; returns where it ends."""
+  while block := os.pread(_collected.fileno(), 1 << 16, position):
+    os.write(target, block)
+    position += len(block)
+  return position
+
+
+def _start_watcher(screen_descriptor: int):
+  """Forks a process that waits for this one. A byte in the pipe dismisses it; an end without one is a crash."""
+  global _release_watcher
+  watched, alive = os.pipe()
+  watcher = os.fork()
+  if not watcher:
+    try:
+      signal.signal(signal.SIGINT, signal.SIG_IGN)
+      os.close(alive)
+      if not os.read(watched, 1):
+        _copy(0, screen_descriptor)
+    finally:
+      os._exit(0)
+  os.close(watched)
+  _release_watcher = watcher, alive
+  atexit.register(_dismiss_watcher)
+
+
+def _dismiss_watcher():
+  global _release_watcher
+  if _release_watcher is None:
+    return
+  watcher, alive = _release_watcher
+  _release_watcher = None
+  os.write(alive, b'.')
+  os.close(alive)
+  os.waitpid(watcher, 0)

@@ -1,0 +1,204 @@
+"""Command-line flags: every field of an agent's config and of RunConfig is a flag of the same name.
+
+Only binaries use this module. One reads like this:
+
+  from scalable_agents.agents import quiet
+  if __name__ == '__main__':
+    quiet.start()  # Before TensorFlow is imported.
+  ...
+  run_flags.define(impala.ImpalaConfig)
+  run_flags.define(run_flags.RunConfig)
+
+  def main():
+    config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate)
+    run = run_flags.run_config_from_flags(default_run=config.level_name)
+    ...
+
+  if __name__ == '__main__':
+    run_flags.run_main(main)
+"""
+
+import dataclasses
+import os
+import re
+import sys
+import types
+import typing
+from typing import Any, Callable, NoReturn, TypeVar
+
+from absl import app
+from absl import flags
+
+from scalable_agents.agents import quiet
+from scalable_agents.agents.settings import setting
+from scalable_agents.learner import run_directory
+
+# All that is defined here belongs to the binary: its --help shows it.
+flags.disclaim_key_flags()
+
+Config = TypeVar('Config')
+Count = int | str  # A whole number of at least 1, or 'auto'.
+
+MODES = ('train', 'test')
+XLA_MODES = ('auto', 'always', 'never')
+_MAX_LOG_INTERVAL_SECONDS = 10  # What readers of metrics.jsonl may rely on.
+
+
+class UserError(Exception):
+  """Something that whoever started the program can mend. The message is one line: what, where, what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """The settings that may change when a run is resumed: they do not decide what is learned, only where and how fast."""
+
+  logdir: str = setting('', 'The run directory: metrics, checkpoints, curve; the same again resumes. Default: '
+                            'runs/LEVEL_NAME in the current folder.')
+  mode: str = setting('train', 'train, or test to evaluate the run in --logdir: ' + ' or '.join(MODES) + '.')
+  xla: str = setting('auto', 'What XLA compiles: auto (everything on a GPU, on a CPU only what gains by it), always '
+                             'or never.')
+  num_environments: Count = setting('auto', 'Environments stepped at the same time.')
+  num_environment_workers: Count = setting('auto', 'Processes that step them.')
+  num_inference_threads: Count = setting('auto', 'Inference loops, each with a batch of its own.')
+  environment_timeout_seconds: float = setting(
+      60.0, 'A step or reset that takes longer counts as a hang: the worker is started again.')
+  # The released code has 600. Saving a deep network takes a few hundredths of a second, so a crash need cost
+  # no more than a minute of training.
+  checkpoint_interval_seconds: float = setting(60.0, 'A checkpoint is saved so often: what a crash may cost.')
+  log_interval_seconds: float = setting(
+      5.0, f'A row of metrics.jsonl is written so often; at most {_MAX_LOG_INTERVAL_SECONDS}.')
+  test_num_episodes: int = setting(200, '--mode=test: episodes per level. Espeholt et al. 2018, section 5.3.2.')
+  video: str = setting('', '--mode=test: record an episode to this file, .mp4 or .gif.')
+
+
+FREE_FLAGS = frozenset(field.name for field in dataclasses.fields(RunConfig))
+
+
+def define(config_class: type, flag_values: flags.FlagValues = flags.FLAGS):
+  """Makes a flag of every field: its name, type and default, its metadata's `help`.
+
+  Raises:
+    TypeError: there is no kind of flag for the type of a field.
+  """
+  field_types = typing.get_type_hints(config_class)
+  for field in dataclasses.fields(config_class):
+    kind, name = field_types[field.name], field.name
+    if types.NoneType in typing.get_args(kind):
+      kind, = set(typing.get_args(kind)) - {types.NoneType}  # `int | None` is a flag of int that may be unset.
+    if kind not in _DEFINERS:
+      raise TypeError(f'{config_class.__name__}.{name}: no flag can hold a {kind}')
+    _DEFINERS[kind](name, field.default, field.metadata['help'], flag_values=flag_values)
+
+
+def config_from_flags(config_class: type[Config], validate: Callable[[Config], None],
+                      stored: dict[str, Any] | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> Config:
+  """Returns the config that the command line asks for.
+
+  Args:
+    config_class: a dataclass for which `define` was called.
+    validate: raises ValueError for a config with a bad value.
+    stored: the flags in a run's config.json. They stand for those which are not on the command line, so that a run
+      can be evaluated without repeating its flags.
+    flag_values: where the flags are.
+  Raises:
+    UserError: a value is bad.
+  """
+  values = {}
+  for field in dataclasses.fields(config_class):
+    flag = flag_values[field.name]
+    values[field.name] = stored[field.name] if stored and not flag.present and field.name in stored else flag.value
+  config = config_class(**values)
+  try:
+    validate(config)
+  except ValueError as error:
+    raise UserError(str(error)) from error
+  return config
+
+
+def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) -> RunConfig:
+  """Returns the RunConfig that the command line asks for, with absolute paths.
+
+  Args:
+    default_run: the run directory's name under runs/, where --logdir does not say otherwise.
+    flag_values: where the flags are.
+  Raises:
+    UserError: a value is bad.
+  """
+  run = config_from_flags(RunConfig, _validate, flag_values=flag_values)
+  logdir = run.logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run))
+  return dataclasses.replace(run, logdir=_user_path(logdir), video=run.video and _user_path(run.video))
+
+
+def run_main(main: Callable[[], None]) -> NoReturn:
+  """Parses the flags, runs `main` and ends the process.
+
+  What the user can mend ends it with one line on the screen, above it a worker's traceback if that is the cause, and
+  exit code 1; a mistake in the program shows its own traceback.
+  """
+  def guarded(arguments):
+    if len(arguments) > 1:
+      _fail(f'{arguments[1]}: no such argument, flags begin with -- (--help shows them)')
+    try:
+      main()
+    except (UserError, run_directory.RunDirectoryError) as error:
+      first, *details = str(error).splitlines()  # Of an environment worker: its traceback.
+      print(*details, sep='\n', end='\n' * bool(details), file=quiet.screen())
+      _fail(': '.join([first.rstrip(':'), *details[-1:]]))
+    except KeyboardInterrupt:
+      sys.exit(130)  # As a shell reports it; in training, the loop handles Ctrl-C itself.
+  app.run(guarded, flags_parser=_parse)
+
+
+def _parse(arguments: list[str]) -> list[str]:
+  try:
+    return flags.FLAGS(arguments)
+  except flags.Error as error:
+    _fail(f'{error} (--help shows the flags)')
+
+
+def _fail(text: str) -> NoReturn:
+  print('error:', ' '.join(text.split()), file=quiet.screen(), flush=True)
+  sys.exit(1)
+
+
+def _user_path(path: str) -> str:
+  """An absolute path. `bazel run` changes the folder, and says where the user was."""
+  return os.path.abspath(os.path.join(os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)))
+
+
+def _validate(run: RunConfig):
+  def require(allowed, name, wanted):
+    if not allowed:
+      raise ValueError(f'--{name}={getattr(run, name)}: want {wanted}')
+
+  require(run.mode in MODES, 'mode', 'one of ' + ', '.join(MODES))
+  require(run.xla in XLA_MODES, 'xla', 'one of ' + ', '.join(XLA_MODES))
+  for name in ('environment_timeout_seconds', 'checkpoint_interval_seconds'):
+    require(getattr(run, name) > 0, name, 'more than 0')
+  require(0 < run.log_interval_seconds <= _MAX_LOG_INTERVAL_SECONDS, 'log_interval_seconds',
+          f'more than 0 and at most {_MAX_LOG_INTERVAL_SECONDS}')
+  require(run.test_num_episodes >= 1, 'test_num_episodes', 'at least 1')
+  require(not run.video or run.video.endswith(('.mp4', '.gif')), 'video', 'a file that ends in .mp4 or .gif')
+
+
+class _CountParser(flags.ArgumentParser):
+  """Reads 'auto' or a whole number of at least 1."""
+  syntactic_help = 'auto, or a whole number of at least 1'
+
+  def parse(self, argument: Count) -> Count:
+    if argument == 'auto':
+      return argument
+    if not re.fullmatch(r'0*[1-9]\d*', str(argument)):
+      raise ValueError(f'want {self.syntactic_help}')
+    return int(argument)
+
+  def flag_type(self) -> str:
+    return 'count'
+
+
+def _define_count(name: str, default: Count, help_text: str, flag_values: flags.FlagValues):
+  flags.DEFINE(_CountParser(), name, default, help_text, flag_values=flag_values)
+
+
+_DEFINERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
+             str: flags.DEFINE_string, Count: _define_count}

@@ -1,0 +1,86 @@
+"""The statistics of finished training episodes: what the progress line, metrics.jsonl and the papers' curves show."""
+
+import collections
+import json
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+
+class EpisodeStatistics(tf.train.experimental.PythonState):
+  """Returns and lengths of the last `window` episodes, of all levels together and of each; part of a checkpoint."""
+
+  def __init__(self, level_names: Sequence[str], window: int = 100):
+    self._level_names = tuple(level_names)
+    self._window = window
+    self._clear()
+
+  @property
+  def episodes(self) -> int:
+    """Episodes added since the run began."""
+    return self._episodes
+
+  def add(self, level_ids: np.ndarray, returns: np.ndarray, lengths: np.ndarray):
+    """Adds finished episodes, oldest first.
+
+    Args:
+      level_ids: [N] int32, indices into the level names.
+      returns: [N] float32, sums of raw rewards.
+      lengths: [N] int32, environment frames.
+    Raises:
+      ValueError: the lengths differ, or a level id is none.
+    """
+    if not len(level_ids) == len(returns) == len(lengths):
+      raise ValueError(f'EpisodeStatistics: want as many level ids as returns and lengths, got {len(level_ids)}, '
+                       f'{len(returns)}, {len(lengths)}')
+    if len(level_ids) and not 0 <= min(level_ids) <= max(level_ids) < len(self._level_names):
+      raise ValueError(f'EpisodeStatistics: want level ids from 0 to {len(self._level_names) - 1}, got {level_ids}')
+    for level_id, episode_return, length in zip(level_ids, returns, lengths):
+      self._returns.append(float(episode_return))
+      self._lengths.append(int(length))
+      self._level_returns[level_id].append(float(episode_return))
+    self._episodes += len(level_ids)
+
+  def mean_return(self) -> float | None:
+    """Mean return of the last `window` episodes of all levels; None before the first one has ended."""
+    return _mean(self._returns)
+
+  def metrics(self) -> dict[str, float | int | None]:
+    """What a row of metrics.jsonl says of episodes; per level only where there are several."""
+    values = {'episodes': self._episodes, 'episode_return': self.mean_return(), 'episode_length': _mean(self._lengths)}
+    if len(self._level_names) > 1:
+      for name, returns in zip(self._level_names, self._level_returns):
+        values[f'episode_return/{name}'] = _mean(returns)
+    return values
+
+  def serialize(self) -> str:
+    """The state as text, for tf.train.Checkpoint."""
+    return json.dumps({'levels': self._level_names, 'episodes': self._episodes, 'returns': list(self._returns),
+                       'lengths': list(self._lengths), 'level_returns': [list(x) for x in self._level_returns]})
+
+  def deserialize(self, string_value: str | bytes):
+    """Takes over the state that `serialize` gave.
+
+    Raises:
+      ValueError: it is of other levels.
+    """
+    state = json.loads(string_value)
+    if tuple(state['levels']) != self._level_names:
+      raise ValueError(f'EpisodeStatistics: want levels {self._level_names}, got {tuple(state["levels"])}')
+    self._clear()
+    self._episodes = state['episodes']
+    self._returns.extend(state['returns'])
+    self._lengths.extend(state['lengths'])
+    for returns, restored in zip(self._level_returns, state['level_returns']):
+      returns.extend(restored)
+
+  def _clear(self):
+    self._episodes = 0
+    self._returns = collections.deque(maxlen=self._window)
+    self._lengths = collections.deque(maxlen=self._window)
+    self._level_returns = [collections.deque(maxlen=self._window) for _ in self._level_names]
+
+
+def _mean(values: collections.deque) -> float | None:
+  return float(np.mean(values)) if values else None

@@ -1,0 +1,187 @@
+"""The run's figures as they come: metrics.jsonl, TensorBoard events and episodes.csv in the run directory.
+
+Every row is in the kernel's hands when the call that wrote it returns, so a `kill -9` loses no row. A resumed run
+cuts both files back to the frames of its checkpoint and goes on from there: no gap and no row twice, provided that
+
+  * rows are written in the order of their frames, and
+  * before a checkpoint is saved, the episodes it has counted have been added and a row of its frames written.
+
+Nothing here is called per environment step: `add_episodes` once per learner update, `write` once per log interval.
+"""
+
+import contextlib
+import csv
+import glob
+import io
+import json
+import math
+import os
+import socket
+import time
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.learner import run_directory
+
+
+def process_seconds() -> float:
+  """Seconds since this process was started, its imports included."""
+  with open('/proc/self/stat', encoding='ascii', errors='replace') as stream:
+    start_ticks = int(stream.read().rpartition(')')[2].split()[19])  # Field 22 of proc(5); the name may hold spaces.
+  return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf('SC_CLK_TCK')
+
+
+class MetricsWriter:
+  """Writes the figures of a run; one writer per run directory (see run_directory.open_run)."""
+
+  def __init__(self, logdir: str, environment_frames: int, seconds: Callable[[], float] = process_seconds):
+    """Cuts the files back to what the run's checkpoint knows of, and opens them to go on.
+
+    Args:
+      logdir: the run directory.
+      environment_frames: the frame counter of the restored checkpoint; 0 where nothing was restored. Rows of later
+        frames are dropped: they will be lived through again.
+      seconds: the clock behind `wall_seconds`, which goes on from the last row kept.
+    Raises:
+      run_directory.RunDirectoryError: a file cannot be read or written.
+    """
+    self._seconds = seconds
+    self._last_frames = {}  # File -> frames of its last row.
+    _cut_back(run_directory.path(logdir, run_directory.METRICS), _row_frames, environment_frames)
+    _cut_back(run_directory.path(logdir, run_directory.EPISODES), _episode_frames, environment_frames)
+    rows = run_directory.read_metrics(logdir)
+    self._seconds_before = rows[-1]['wall_seconds'] if rows else 0.
+    with run_directory.one_line_errors(logdir):
+      self._metrics = open(run_directory.path(logdir, run_directory.METRICS), 'ab', buffering=0)
+      self._episodes = open(run_directory.path(logdir, run_directory.EPISODES), 'ab', buffering=0)
+    if not self._episodes.tell():
+      self._append(self._episodes, environment_frames, run_directory.EPISODES_HEADER)
+    self._events = _Events(logdir, time.time() - seconds() - self._seconds_before)
+    for row in rows:
+      self._events.write(row)
+    self._events.flush()
+
+  def write(self, values: dict[str, Any]):
+    """Adds a row: `values` and `wall_seconds`. Numbers that are not finite become null, text stays out of TensorBoard.
+
+    Args:
+      values: name -> number (Python, NumPy or eager tensor, of one element) or text or None; `environment_frames` is
+        one of them.
+    Raises:
+      ValueError: `environment_frames` is below that of an earlier row.
+      run_directory.RunDirectoryError: the row could not be written.
+    """
+    row = {name: _plain(value) for name, value in values.items()}
+    row['wall_seconds'] = round(self._seconds_before + self._seconds(), 3)
+    self._append(self._metrics, row['environment_frames'], json.dumps(row, allow_nan=False).encode() + b'\n')
+    self._events.write(row)
+    self._events.flush()
+
+  def add_episodes(self, frames: int, levels: Sequence[str], returns: np.ndarray, lengths: np.ndarray):
+    """Adds one row per episode that an update has finished.
+
+    Args:
+      frames: environment frames the run has learned from, this update included.
+      levels: [N] the level's name of each episode.
+      returns: [N] float32, sums of raw rewards.
+      lengths: [N] int32, environment frames.
+    Raises:
+      ValueError: the lengths differ, or `frames` is below that of an earlier row.
+      run_directory.RunDirectoryError: the rows could not be written.
+    """
+    if isinstance(levels, str) or not len(levels) == len(returns) == len(lengths):
+      raise ValueError(f'add_episodes: want as many levels as returns and lengths, got {levels!r}, {returns!r}, '
+                       f'{lengths!r}')
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator='\n')
+    for level, episode_return, length in zip(levels, returns, lengths):
+      rows.writerow((int(frames), level, float(episode_return), int(length)))
+    self._append(self._episodes, int(frames), text.getvalue().encode())
+
+  def close(self):
+    self._metrics.close()
+    self._episodes.close()
+    self._events.close()
+
+  def _append(self, file: io.FileIO, frames: int, rows: bytes):
+    last_frames = self._last_frames.get(file.name, 0)
+    if frames < last_frames:
+      raise ValueError(f'{file.name}: rows must come in the order of their frames, want >= {last_frames}, got {frames}')
+    self._last_frames[file.name] = frames
+    with run_directory.one_line_errors(file.name):
+      while rows:
+        rows = rows[file.write(rows):]
+
+
+class _Events:
+  """TensorBoard's file of scalars, written as records: tf.summary took 200 times as long, too slow to write a long
+  run's rows anew.
+  """
+
+  def __init__(self, logdir: str, zero_seconds: float):
+    """Deletes the event files of earlier processes. `zero_seconds`: the time of day at which wall_seconds was 0."""
+    self._zero_seconds = zero_seconds
+    name = f'events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}'
+    self._where = run_directory.path(logdir, name)
+    with run_directory.one_line_errors(logdir):
+      for file in glob.glob(run_directory.path(glob.escape(logdir), 'events.out.tfevents.*')):
+        os.remove(file)
+    with _one_line_op_errors(self._where):
+      self._records = tf.io.TFRecordWriter(self._where)
+      self._records.write(tf.compat.v1.Event(wall_time=zero_seconds, file_version='brain.Event:2').SerializeToString())
+
+  def write(self, row: dict[str, Any]):
+    event = tf.compat.v1.Event(wall_time=self._zero_seconds + row['wall_seconds'], step=int(row['environment_frames']))
+    for name, value in row.items():
+      if isinstance(value, (int, float)):
+        event.summary.value.add(tag=name, simple_value=value)
+    with _one_line_op_errors(self._where):
+      self._records.write(event.SerializeToString())
+
+  def flush(self):
+    with _one_line_op_errors(self._where):
+      self._records.flush()
+
+  def close(self):
+    self._records.close()
+
+
+@contextlib.contextmanager
+def _one_line_op_errors(where: str):
+  try:
+    yield
+  except tf.errors.OpError as error:
+    raise run_directory.RunDirectoryError(f'{where}: {error.message}') from error
+
+
+def _cut_back(file: str, frames_of: Callable[[str, int, bytes], int], environment_frames: int):
+  """Cuts a file before its first row of later frames, and before a last row that a kill has torn.
+
+  One system call and no copy, so there is nothing in between for a kill to leave behind.
+  """
+  size = 0
+  for number, line in enumerate(run_directory.complete_lines(file), start=1):
+    if frames_of(file, number, line) > environment_frames:
+      break
+    size += len(line)
+  with run_directory.one_line_errors(file):
+    if os.path.exists(file) and os.path.getsize(file) > size:
+      os.truncate(file, size)
+
+
+def _row_frames(file: str, number: int, line: bytes) -> int:
+  return run_directory.metrics_row(file, number, line)['environment_frames']
+
+
+def _episode_frames(file: str, number: int, line: bytes) -> int:
+  return 0 if line == run_directory.EPISODES_HEADER else run_directory.episode_row(file, number, line).frames
+
+
+def _plain(value: Any) -> int | float | str | None:
+  """A value as JSON holds it: NumPy scalars and tensors of one element as Python numbers, NaN and infinity as null."""
+  if value is None or isinstance(value, str):
+    return value
+  number = np.asarray(value).item()
+  return number if math.isfinite(number) else None

@@ -1,0 +1,81 @@
+"""What a run says on the screen: one line that moves on a terminal, a plain line per log interval elsewhere."""
+
+import math
+import os
+from typing import Any, TextIO
+
+import tqdm
+
+
+class Progress:
+  """Shows frames of total, frames/s, the mean return of the last 100 episodes, the time left, and the bottleneck."""
+
+  def __init__(self, total_frames: int, initial_frames: int, stream: TextIO):
+    """Args: environment frames to train for, those already trained for (0 unless resumed), and where to write."""
+    self._total_frames = total_frames
+    self._frames_per_second = None
+    self._stream = stream
+    self._bar = None
+    if stream.isatty() and os.get_terminal_size(stream.fileno()).columns:  # Some terminals do not know their size.
+      self._bar = _Bar(total=total_frames, initial=initial_frames, file=stream, dynamic_ncols=True, leave=True,
+                       bar_format='{desc} {percentage:3.0f}% {bar:20}')  # A narrow terminal cuts the bar first.
+
+  def update(self, values: dict[str, Any]):
+    """Shows a row of metrics.jsonl.
+
+    Args:
+      values: `environment_frames`, `frames_per_second`; where known `episode_return` and `bottleneck`, a word.
+    """
+    self._smooth(values['frames_per_second'])
+    text = self._text(values)
+    if self._bar is None:
+      print(text, file=self._stream, flush=True)
+    else:
+      self._bar.n = min(values['environment_frames'], self._total_frames)
+      self._bar.set_description_str(text, refresh=True)
+
+  def message(self, text: str):
+    """Prints a line, above the moving one where there is one."""
+    if self._bar is None:
+      print(text, file=self._stream, flush=True)
+    else:
+      self._bar.write(text, file=self._stream)
+
+  def close(self):
+    """Leaves the last state of the line on the screen."""
+    if self._bar is not None:
+      self._bar.close()
+
+  def _smooth(self, frames_per_second: float):
+    """Follows the speed over some ten intervals, for a steady estimate of the time left."""
+    if not self._frames_per_second:
+      self._frames_per_second = frames_per_second
+    self._frames_per_second += 0.1 * (frames_per_second - self._frames_per_second)
+
+  def _text(self, values: dict[str, Any]) -> str:
+    frames, mean_return, bottleneck = (values.get(x) for x in ('environment_frames', 'episode_return', 'bottleneck'))
+    left = max(self._total_frames - frames, 0)
+    seconds = left / self._frames_per_second if self._frames_per_second > 0 else math.inf
+    parts = [f'{_count(frames)}/{_count(self._total_frames)}', f'{values["frames_per_second"]:,.0f} frames/s',
+             'return ' + ('none yet' if mean_return is None else f'{mean_return:.4g}'), f'ETA {_duration(seconds)}']
+    return ', '.join(parts + ([f'slowest: {bottleneck}'] if bottleneck else []))  # Fits in 80 columns.
+
+
+class _Bar(tqdm.tqdm):
+  """A bar that is drawn when it is told to, by nobody's thread."""
+  monitor_interval = 0
+
+
+def _count(frames: int) -> str:
+  """50.2M."""
+  return tqdm.tqdm.format_sizeof(frames)
+
+
+def _duration(seconds: float) -> str:
+  """1:02:03, or 4d 01:02:03."""
+  if not math.isfinite(seconds):
+    return 'unknown'
+  minutes, seconds = divmod(math.ceil(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  days, hours = divmod(hours, 24)
+  return f'{days}d {hours:02}:{minutes:02}:{seconds:02}' if days else f'{hours}:{minutes:02}:{seconds:02}'

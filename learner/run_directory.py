@@ -1,0 +1,267 @@
+"""The run directory: what a training run leaves behind, and the interface to every tool that looks at runs.
+
+  config.json          every setting after overrides, package versions, command line
+  metrics.jsonl        one JSON object per log interval
+  episodes.csv         one row per finished training episode
+  evaluation.json      what --mode=test measured
+  checkpoints/         see checkpoint.py
+  learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same figures as metrics.jsonl
+  tensorflow.log       what TensorFlow and other libraries had to say
+  .lock                held by the process that trains here
+
+A directory is bound to the settings it was started with. One process at a time trains in it; any number may read.
+This module imports no TensorFlow, so that tools start quickly.
+"""
+
+import contextlib
+import csv
+import errno
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import sys
+from typing import Any, Collection, Iterator, NamedTuple
+
+CONFIG = 'config.json'
+METRICS = 'metrics.jsonl'
+EPISODES = 'episodes.csv'
+EVALUATION = 'evaluation.json'
+CHECKPOINTS = 'checkpoints'
+LEARNING_CURVE = 'learning_curve.png'
+LIBRARY_LOG = 'tensorflow.log'
+EPISODES_HEADER = b'frames,level,return,length\n'
+_LOCK = '.lock'
+
+# What may lie in a directory in which no run has been started: left by a run that was killed before its config.
+_BEFORE_CONFIG = frozenset({_LOCK, LIBRARY_LOG, CONFIG + '.new'})
+
+# The packages whose versions can change a result.
+_PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-python-headless', 'tensorflow',
+             'tensorflow-probability')
+
+
+class RunDirectoryError(Exception):
+  """A run directory cannot be used. The message is one line: what, where, what to do."""
+
+
+class Episode(NamedTuple):
+  """A row of episodes.csv: a finished training episode."""
+  frames: int            # Environment frames the run had learned from when the episode was counted.
+  level: str
+  episode_return: float  # Sum of raw rewards.
+  length: int            # Environment frames.
+
+
+class Run:
+  """The exclusive use of a run directory, until `close` or the end of the process, however it ends."""
+
+  def __init__(self, logdir: str, lock: int):
+    self.logdir = logdir
+    self._lock = lock
+
+  def close(self):
+    if self._lock is not None:
+      os.close(self._lock)
+      self._lock = None
+
+  def __enter__(self) -> 'Run':
+    return self
+
+  def __exit__(self, *unused_exception):
+    self.close()
+
+
+def path(logdir: str, name: str) -> str:
+  return os.path.join(logdir, name)
+
+
+def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
+  """Starts or resumes a run: takes the directory for this process and binds it to `config`.
+
+  Args:
+    logdir: directory, made where it is missing.
+    config: every setting after overrides, name -> a value that JSON can hold.
+    free: names of settings which may differ when the run is resumed.
+  Returns:
+    A Run, which holds the directory until it is closed.
+  Raises:
+    RunDirectoryError: the directory cannot be made or written to, holds something else, belongs to another
+      configuration, is in use, or its config.json is damaged. Nothing in it was changed.
+  """
+  with one_line_errors(logdir):
+    os.makedirs(logdir, exist_ok=True)
+    names = set(os.listdir(logdir))
+    if CONFIG not in names and names - _BEFORE_CONFIG:
+      raise RunDirectoryError(f'{logdir} holds other files ({min(names - _BEFORE_CONFIG)}) and no {CONFIG}, so it is '
+                              'no run directory: choose another --logdir')
+    if not os.access(logdir, os.W_OK | os.X_OK, effective_ids=True):
+      raise PermissionError(errno.EACCES, 'no permission to write', logdir)
+    lock = _take_lock(logdir)
+  try:
+    if os.path.exists(path(logdir, CONFIG)):
+      check_same(logdir, config, free)
+    else:
+      write_json(path(logdir, CONFIG), {'flags': config, 'versions': _versions(), 'command_line': sys.orig_argv})
+  except BaseException:
+    os.close(lock)
+    raise
+  return Run(logdir, lock)
+
+
+def read_config(logdir: str) -> dict[str, Any]:
+  """Returns what config.json holds: a dict with `flags`, `versions` and `command_line`.
+
+  Raises:
+    RunDirectoryError: there is no such file, or it cannot be read.
+  """
+  file = path(logdir, CONFIG)
+  with one_line_errors(file):
+    try:
+      with open(file, encoding='utf-8') as stream:
+        config = json.load(stream)
+    except FileNotFoundError as error:
+      raise RunDirectoryError(f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a '
+                              'run') from error
+    except ValueError as error:
+      raise RunDirectoryError(_damaged(file, error)) from error
+  if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
+    raise RunDirectoryError(_damaged(file, 'no "flags" in it'))
+  return config
+
+
+def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
+  """Compares settings with those the directory is bound to, `free` ones apart.
+
+  Raises:
+    RunDirectoryError: naming each setting that differs, with both values; or config.json cannot be read.
+  """
+  there = {name: json.dumps(value) for name, value in read_config(logdir)['flags'].items()}
+  here = {name: json.dumps(value) for name, value in config.items()}
+  differing = [f'--{name} was {there.get(name, "absent")} and is {here.get(name, "absent")} now'
+               for name in sorted((there.keys() | here.keys()) - set(free)) if there.get(name) != here.get(name)]
+  if differing:
+    raise RunDirectoryError(f'{logdir} belongs to another configuration: {"; ".join(differing)}. '
+                            'Use the same flags or another --logdir')
+
+
+def read_metrics(logdir: str) -> list[dict[str, Any]]:
+  """Returns the complete rows of metrics.jsonl, oldest first; [] where there is none yet.
+
+  Raises:
+    RunDirectoryError: a row cannot be read.
+  """
+  file = path(logdir, METRICS)
+  return [metrics_row(file, number, line) for number, line in enumerate(complete_lines(file), start=1)]
+
+
+def metrics_row(file: str, number: int, line: bytes) -> dict[str, Any]:
+  """Returns a line of metrics.jsonl as a dict. Raises RunDirectoryError where it is none."""
+  try:
+    row = json.loads(line)
+    int(row['environment_frames']), float(row['wall_seconds'])
+    return row
+  except (ValueError, KeyError, TypeError) as error:
+    raise RunDirectoryError(_damaged(f'{file}, line {number}', error)) from error
+
+
+def read_episodes(logdir: str) -> Iterator[Episode]:
+  """Yields the complete rows of episodes.csv, oldest first; none where there is none yet.
+
+  Raises:
+    RunDirectoryError: a row cannot be read.
+  """
+  file = path(logdir, EPISODES)
+  for number, line in enumerate(complete_lines(file), start=1):
+    if line != EPISODES_HEADER:
+      yield episode_row(file, number, line)
+
+
+def episode_row(file: str, number: int, line: bytes) -> Episode:
+  """Returns a line of episodes.csv below its header. Raises RunDirectoryError where it is no such row."""
+  try:
+    (frames, level, episode_return, length), = csv.reader([line.decode()])
+    return Episode(int(frames), level, float(episode_return), int(length))
+  except ValueError as error:
+    raise RunDirectoryError(_damaged(f'{file}, line {number}', error)) from error
+
+
+def complete_lines(file: str) -> Iterator[bytes]:
+  """Yields the lines of a file that grows, without the last one where its end has not been written."""
+  with one_line_errors(file):
+    if not os.path.exists(file):
+      return
+    with open(file, 'rb') as stream:
+      for line in stream:
+        if line.endswith(b'\n'):
+          yield line
+
+
+def write_json(file: str, value: Any):
+  """Writes a JSON file in one go: a reader, or whoever comes after a kill, sees all of it or nothing.
+
+  Raises:
+    RunDirectoryError: the file cannot be written.
+  """
+  with replaced(file) as new, open(new, 'w', encoding='utf-8') as stream:
+    json.dump(value, stream, indent=2)
+    stream.write('\n')
+
+
+@contextlib.contextmanager
+def one_line_errors(where: str) -> Iterator[None]:
+  """Turns what the operating system refuses inside the block into a RunDirectoryError that names the file."""
+  try:
+    yield
+  except OSError as error:
+    raise RunDirectoryError(f'{error.filename or where}: {error.strerror}: mend this or choose another '
+                            '--logdir') from error
+
+
+@contextlib.contextmanager
+def replaced(file: str) -> Iterator[str]:
+  """Gives a name to write to; the file written there takes the place of `file` in one step, if nothing fails.
+
+  Raises:
+    RunDirectoryError: the file cannot be written.
+  """
+  with one_line_errors(file):
+    new = file + '.new'
+    yield new
+    os.replace(new, file)
+
+
+def _damaged(where: str, why: Any) -> str:
+  reason = ' '.join(str(why).split())
+  return f'{where} is damaged ({reason}): put the file back, or choose another --logdir'
+
+
+def _take_lock(logdir: str) -> int:
+  """Returns a descriptor that holds the lock; the kernel releases it when the process ends, even by kill -9.
+
+  Python opens it close-on-exec, so no environment worker can hold on to it.
+  """
+  lock = os.open(path(logdir, _LOCK), os.O_RDWR | os.O_CREAT, 0o666)
+  try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as error:
+    owner = os.pread(lock, 256, 0).decode(errors='replace').strip()
+    os.close(lock)
+    raise RunDirectoryError(f'{logdir} is in use: {owner or "another process"} trains there. Stop it or choose '
+                            'another --logdir') from error
+  os.truncate(lock, 0)
+  os.pwrite(lock, f'process {os.getpid()} on {socket.gethostname()}'.encode(), 0)
+  return lock
+
+
+def _versions() -> dict[str, str | None]:
+  """Package -> version; None where it is not installed."""
+  versions = {'python': platform.python_version()}
+  for package in _PACKAGES:
+    try:
+      versions[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      versions[package] = None
+  return versions
