@@ -1,62 +1,27 @@
-"""Tests of agents/impala.py: settings, agent, loss against NumPy, and the learner's step."""
+"""Tests of agents/impala.py: settings, agent, and the loss against NumPy; impala_learner_test.py has the learner."""
 
 import dataclasses
-import os
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
+from scalable_agents.tests.agents import unrolls
 
-NUM_ACTIONS = 5
-VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
-PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
+NUM_ACTIONS, PIXELS, VECTOR = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR
+_unroll = unrolls.random_unroll
 
 
 def _agent(spec=None, **settings):
   return impala.Agent(NUM_ACTIONS, spec or VECTOR, impala.ImpalaConfig(torso='shallow', **settings))
 
 
-def _unroll(agent, spec=None, steps=6, batch=3, seed=0):
-  """A batch of random unrolls, episode ends and lost lives among them."""
-  random = np.random.RandomState(seed)
-  shape = (steps + 1, batch)
-  done = random.rand(*shape) < 0.2
-  observation = {}
-  for name, one in (spec or VECTOR).items():
-    drawn = random.randint(256, size=(*shape, *one.shape)) if name == 'pixels' else random.randn(*shape, *one.shape)
-    observation[name] = drawn.astype(one.dtype.as_numpy_dtype)
-  unroll = unroll_lib.Unroll(
-      level_id=np.zeros(batch, np.int32),
-      actor_id=np.arange(batch, dtype=np.int32),
-      agent_state=tf.nest.map_structure(
-          lambda x: random.randn(*x.shape).astype(np.float32), agent.initial_state(batch)),
-      environment_output=unroll_lib.EnvironmentOutput(
-          reward=2.0 * random.randn(*shape).astype(np.float32),
-          discount=(~done & (random.rand(*shape) > 0.1)).astype(np.float32),
-          done=done,
-          episode_return=np.zeros(shape, np.float32),
-          episode_length=np.zeros(shape, np.int32),
-          observation=observation),
-      agent_output=unroll_lib.AgentOutput(
-          action=random.randint(NUM_ACTIONS, size=shape).astype(np.int32),
-          policy_logits=random.randn(*shape, NUM_ACTIONS).astype(np.float32),
-          baseline=random.randn(*shape).astype(np.float32)),
-      parameter_version=np.zeros(shape, np.int64))
-  return tf.nest.map_structure(tf.convert_to_tensor, unroll)
-
-
 def _forward(agent, unroll):
   environment = unroll.environment_output
   return agent.unroll(unroll.agent_output.action, environment.reward, environment.done, environment.observation,
                       unroll.agent_state)
-
-
-def _variables(learner):
-  return [v.numpy() for v in learner.variables]
 
 
 class ImpalaConfigTest(parameterized.TestCase):
@@ -320,162 +285,6 @@ class LossTest(parameterized.TestCase):
             first_of, unroll.environment_output, other.environment_output)._replace(
                 observation=unroll.environment_output.observation))
     self.assertEqual(float(impala.loss(agent, unroll, config)[0]), float(impala.loss(agent, changed, config)[0]))
-
-
-def _learner(spec=None, frames_per_step=4, xla='never', **settings):
-  settings = {'torso': 'shallow', 'total_environment_frames': 10_000} | settings
-  config = impala.ImpalaConfig(**settings)
-  return impala.Learner(impala.Agent(NUM_ACTIONS, spec or VECTOR, config), config, frames_per_step, xla)
-
-
-class LearnerTest(parameterized.TestCase):
-
-  def test_counts_frames_and_decays_the_learning_rate_after_them(self):
-    learner = _learner(frames_per_step=4, learning_rate=1.0, total_environment_frames=144)
-    unroll = _unroll(learner.agent, steps=6, batch=3)  # 72 environment frames.
-    self.assertEqual([float(learner.step(unroll)['learning_rate']) for _ in range(3)], [1.0, 0.5, 0.0])
-    self.assertEqual(int(learner.environment_frames), 216)
-    self.assertEqual(int(learner.update_steps), 3)
-
-  def test_learning_rate_without_decay(self):
-    learner = _learner(learning_rate=0.125, learning_rate_decay=False, total_environment_frames=1)
-    unroll = _unroll(learner.agent)
-    self.assertEqual([float(learner.step(unroll)['learning_rate']) for _ in range(2)], [0.125, 0.125])
-
-  @parameterized.parameters((40.0, False), (0.5, True), (0.0, False))
-  def test_a_step_is_rmsprop_on_the_clipped_gradient(self, clip, is_clipped):
-    learner = _learner(clip_gradient_norm=clip, learning_rate=0.01, rmsprop_decay=0.9, rmsprop_epsilon=0.1)
-    unroll = _unroll(learner.agent)
-    variables = learner.agent.trainable_variables
-    with tf.GradientTape() as tape:
-      total, _ = impala.loss(learner.agent, unroll, learner.config)
-    gradients = [np.float64(g) for g in tape.gradient(total, variables)]
-    before = [v.numpy() for v in variables]
-    metrics = learner.step(unroll)
-    norm = np.sqrt(sum(np.sum(g**2) for g in gradients))
-    self.assertBetween(norm, 0.5, 40.0)
-    np.testing.assert_allclose(metrics['grad_norm'], norm, rtol=1e-4)
-    for old, new, gradient in zip(before, variables, gradients):
-      gradient = gradient * (clip / norm if is_clipped else 1.0)
-      want = old - 0.01 * gradient / np.sqrt(0.9 + 0.1 * gradient**2 + 0.1)
-      np.testing.assert_allclose(new, want, rtol=1e-4, atol=1e-6)
-
-  def test_adam(self):
-    learner = _learner(optimizer='adam', learning_rate=0.01, adam_epsilon=1e-12)
-    before = [v.numpy() for v in learner.agent.trainable_variables]
-    learner.step(_unroll(learner.agent))
-    for old, new in zip(before, learner.agent.trainable_variables):
-      moved = np.abs(new - old)
-      np.testing.assert_allclose(moved[moved > 1e-3], 0.01, rtol=1e-2)  # Adam's first step is the learning rate.
-      self.assertGreater(np.mean(moved > 1e-3), 0.3)
-
-  def test_policy_lag(self):
-    learner = _learner()
-    unroll = _unroll(learner.agent)
-    self.assertEqual(float(learner.step(unroll)['policy_lag']), 0.0)
-    versions = np.zeros([7, 3], np.int64)
-    versions[1:4] = 1
-    versions[0] = -1000  # Row 0 was learned from before.
-    self.assertEqual(float(learner.step(unroll._replace(parameter_version=tf.constant(versions)))['policy_lag']), 0.5)
-
-  @parameterized.parameters((VECTOR, True), (PIXELS, False))
-  def test_xla_agrees_after_ten_updates(self, spec, use_lstm):
-    learners = [_learner(spec, xla=xla, use_lstm=use_lstm) for xla in ('auto', 'always')]
-    for seed in range(10):
-      metrics = [learner.step(_unroll(learner.agent, spec, seed=seed)) for learner in learners]
-    for name in ('loss/total', 'grad_norm', 'learning_rate'):
-      np.testing.assert_allclose(metrics[0][name], metrics[1][name], rtol=1e-4, err_msg=name)
-    for plain, compiled in zip(*(learner.agent.trainable_variables for learner in learners)):
-      difference = np.linalg.norm(plain - compiled) / np.linalg.norm(plain)
-      self.assertLess(difference, 1e-4, plain.name)
-
-  def test_one_seed_gives_one_run(self):
-    runs = []
-    for seed in (1, 1, 2):
-      learner = _learner(PIXELS, use_lstm=True, seed=seed)
-      metrics = [learner.step(_unroll(learner.agent, PIXELS, seed=i)) for i in range(3)]
-      runs.append([float(value) for one in metrics for value in one.values()] + _variables(learner))
-    for first, again in zip(runs[0], runs[1]):
-      np.testing.assert_array_equal(first, again)
-    self.assertNotEqual(runs[0][0], runs[2][0])
-
-  def test_goes_on_from_a_checkpoint_bit_for_bit(self):
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    learner, resumed = _learner(use_lstm=True), _learner(use_lstm=True, seed=2)
-    for seed in range(3):
-      learner.step(_unroll(learner.agent, seed=seed))
-    saved = tf.train.Checkpoint(learner=learner).write(path)
-    tf.train.Checkpoint(learner=resumed).read(saved).assert_consumed()
-    for one in (learner, resumed):
-      one.step(_unroll(one.agent, seed=3))
-    self.assertEqual(int(resumed.environment_frames), 4 * 6 * 3 * 4)
-    for a, b in zip(_variables(learner), _variables(resumed)):
-      np.testing.assert_array_equal(a, b)
-
-  def _check_skipped(self, learner, unroll, culprit):
-    kept = learner.agent.variables + learner.optimizer.variables
-    before = [v.numpy() for v in kept]
-    metrics = learner.step(unroll)
-    self.assertEqual(float(metrics['update_skipped']), 1.0)
-    self.assertEqual(learner.culprit(metrics), culprit)
-    for old, new in zip(before, kept):
-      np.testing.assert_array_equal(old, new)
-    self.assertEqual(int(learner.skipped_updates), 1)
-    self.assertEqual(int(learner.update_steps), 0)
-    self.assertEqual(int(learner.environment_frames), 72)
-
-  @parameterized.parameters('never', 'always')
-  def test_skips_a_loss_that_is_not_finite_and_goes_on(self, xla):
-    learner = _learner(xla=xla)
-    good = _unroll(learner.agent)
-    logits = good.agent_output.policy_logits.numpy()
-    logits[2, 1] = np.nan
-    bad = good._replace(agent_output=good.agent_output._replace(policy_logits=tf.constant(logits)))
-    self._check_skipped(learner, bad, 'loss/policy_gradient')
-    metrics = learner.step(good)
-    self.assertEqual(float(metrics['update_skipped']), 0.0)
-    self.assertIsNone(learner.culprit(metrics))
-    self.assertEqual(int(learner.update_steps), 1)
-    self.assertEqual(int(learner.skipped_updates), 1)
-
-  def test_names_the_baseline(self):
-    learner = _learner(reward_transform='none')
-    unroll = _unroll(learner.agent)
-    reward = np.full([7, 3], 1e25, np.float32)  # Finite, but its square is not.
-    self._check_skipped(
-        learner, unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward))),
-        'loss/baseline')
-
-  def test_names_the_gradient(self):
-    learner = _learner()
-    for variable in learner.agent.trainable_variables:
-      if 'policy' in variable.name or 'baseline' in variable.name:
-        variable.assign(tf.zeros_like(variable))
-    unroll = _unroll(learner.agent)
-    # With heads of zero the loss is finite; their gradients are the torso's outputs times errors, squared in the norm.
-    observation = {'vector': 1e25 * unroll.environment_output.observation['vector']}
-    self._check_skipped(
-        learner, unroll._replace(environment_output=unroll.environment_output._replace(observation=observation)),
-        'gradient of agent/baseline/w:0')
-
-  def test_learns_which_of_five_actions_pays(self):
-    learner = _learner(learning_rate=0.01, total_environment_frames=100_000)
-    template = _unroll(learner.agent, steps=5, batch=16)
-    environment = template.environment_output._replace(
-        discount=tf.zeros([6, 16]), observation={'vector': tf.ones([6, 16, 4])})
-    for update in range(40):
-      output = learner.agent.step(
-          tf.zeros([96], tf.int32), tf.zeros([96]), tf.zeros([96], tf.bool), {'vector': tf.ones([96, 4])}, (),
-          tf.constant([1, update]))[0]
-      output = tf.nest.map_structure(lambda x: tf.reshape(x, [6, 16, *x.shape[1:]]), output)
-      reward = tf.cast(output.action == 3, tf.float32)
-      learner.step(template._replace(agent_output=output, environment_output=environment._replace(reward=reward)))
-    self.assertGreater(float(tf.nn.softmax(output.policy_logits)[0, 0, 3]), 0.9)
-    self.assertGreater(float(output.baseline[0, 0]), 0.7)
-
-  def test_unknown_xla_mode(self):
-    with self.assertRaisesRegex(ValueError, '--xla=sometimes: want one of auto, always, never'):
-      _learner(xla='sometimes')
 
 
 if __name__ == '__main__':
