@@ -1,5 +1,7 @@
 """Tests of environments/registry.py."""
 
+import dataclasses
+import json
 import subprocess
 import sys
 
@@ -49,6 +51,12 @@ class RegistryTest(parameterized.TestCase):
     self.assertEqual(environment.frames_per_step, 2)
     self.assertEqual(environment.action_spec().num_values, 18)
     self.assertEqual(environment.observation_spec()['pixels'].shape, (42, 42, 4))
+
+  def test_settings_that_came_as_json_reach_the_emulator(self):
+    settings = json.loads(json.dumps(dataclasses.asdict(atari.AtariSettings(action_repeats=2, full_action_set=True))))
+    environment = registry.make_from_json('pong', 0, settings)
+    self.assertEqual(environment.frames_per_step, 2)
+    self.assertEqual(environment.action_spec().num_values, 18)
 
   @parameterized.parameters(
       ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'), ('Breakout-v5', 'did you mean breakout'),
