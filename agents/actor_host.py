@@ -56,9 +56,9 @@ class ActorHost:
     self.num_environments, self.num_workers, self.num_loops = counts(run)
     self._run = run
     self._seed = seed
-    self._level_ids = [actor % len(levels) for actor in range(self.num_environments)]
+    self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level], 'seed': seed + actor, 'atari': atari}
-                 for actor, level in enumerate(self._level_ids)]
+                 for actor, level in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
         _ENVIRONMENT, arguments, self.num_workers, run.environment_timeout_seconds)
     self.specification = self._workers.specification
@@ -83,7 +83,7 @@ class ActorHost:
                       for _ in range(self.num_loops)]
     output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
     self.pool = actor_pool.ActorPool(
-        self._workers, config.unroll_length, output, state, self._level_ids, completed_capacity,
+        self._workers, config.unroll_length, output, state, self.level_ids, completed_capacity,
         self._run.environment_timeout_seconds, config.synchronous, report)
 
   def start(self, parameters, put, on_end):
@@ -103,7 +103,7 @@ class ActorHost:
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 
-    loops = [inference.make_loop(pool, agent, parameters, self._seed + number, self._device)
+    loops = [inference.make_loop(pool, agent, parameters, (self._seed + number) % 2**31, self._device)
              for number, agent in enumerate(self._agents)]
     pool.start()
     for loop in [move_unrolls, *loops]:

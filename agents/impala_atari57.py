@@ -17,6 +17,7 @@ import dataclasses
 
 from scalable_agents.actor import environment_workers
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import evaluation
 from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
@@ -56,14 +57,29 @@ def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
       host.close()
 
 
+def test(config: impala.ImpalaConfig, run: run_flags.RunConfig):
+  """Evaluates the run in run.logdir."""
+  quiet.keep_log(run_directory.path(run.logdir, run_directory.LIBRARY_LOG))
+  train_loop.configure_tensorflow()
+  summary = evaluation.evaluate(impala.Agent, config, [config.level_name], atari_settings(config, training=False), run,
+                                quiet.screen())
+  print(evaluation.report(summary), flush=True)
+
+
 def main():
   config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate)
   run = run_flags.run_config_from_flags(default_run=config.level_name)
+  if run.mode == 'test':  # With the flags of the run, which the command line cannot change.
+    stored = run_directory.read_config(run.logdir)['flags']
+    config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate, stored)
+    run_directory.check_same(run.logdir, dataclasses.asdict(config) | dataclasses.asdict(run), run_flags.FREE_FLAGS)
+  elif run.video:
+    raise run_flags.UserError('--video: only with --mode=test')
   try:
     registry.check(config.level_name)
   except (ValueError, ImportError) as error:
     raise run_flags.UserError(f'--level_name: {error}') from error
-  train(config, run)
+  {'train': train, 'test': test}[run.mode](config, run)
 
 
 if __name__ == '__main__':

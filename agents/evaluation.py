@@ -1,0 +1,287 @@
+"""Evaluation on one machine: the latest checkpoint of a run plays whole episodes, and evaluation.json tells how well.
+
+The protocol is that of Espeholt et al. 2018, section 5.3.2: 200 episodes per game from no-op starts, raw rewards,
+episodes that end with the game and not with a life. Actions are sampled from the policy; the paper does not say, and
+the released agent samples. Environments play side by side, each a fixed number of episodes (actor/evaluator.py).
+
+The run directory is only read until the file is written, so a trainer may be at work there meanwhile.
+"""
+
+import dataclasses
+from fractions import Fraction
+import os
+import signal
+import statistics
+import threading
+import time
+from typing import Any, NamedTuple, TextIO
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import evaluator as evaluator_lib
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import video
+from scalable_agents.environments import atari57
+from scalable_agents.environments import registry
+from scalable_agents.environments import scores
+from scalable_agents.learner import checkpoint
+from scalable_agents.learner import run_directory
+
+_SEED_OFFSET = 2**30  # Farther than training counts its seeds up.
+_UNROLL_LENGTH = 20   # Agent steps between two looks at an environment's episodes.
+_LOOK_SECONDS = 0.2   # Between two looks of the main thread at signals and progress.
+_CONSOLE_FRAMES_PER_SECOND = 60
+_PICTURES_PER_SECOND = 15  # In videos of levels without a console's clock.
+_REFERENCE_SCORES = 'environments/data/atari57_scores.csv: random_paper, human'
+
+
+class Policy(NamedTuple):
+  """What is evaluated."""
+  agent: tf.Module
+  environment_frames: int  # Trained for.
+  learner_steps: int
+
+
+def seed_of(training_seed: int) -> int:
+  """The seed of an evaluation: its episodes are none of those that a run with `training_seed` has learned from."""
+  return (training_seed + _SEED_OFFSET) % 2**31
+
+
+def evaluate(make_agent, config, levels: list[str], atari: dict[str, Any], run: run_flags.RunConfig, screen: TextIO):
+  """Plays run.test_num_episodes episodes of each level, writes evaluation.json, and a video where run.video asks.
+
+  Args:
+    make_agent: called with number of actions, observation spec and config.
+    config: the agent's hyper-parameters.
+    levels: names of the levels.
+    atari: the protocol of Atari games (environments/atari.py).
+    run: `logdir` is where the checkpoint is.
+    screen: where progress is shown.
+  Returns:
+    What evaluation.json holds; see `_summary`.
+  Raises:
+    run_directory.RunDirectoryError: the checkpoint is damaged or does not fit, or evaluation.json cannot be written.
+    run_flags.UserError: there is no checkpoint, environments cannot be made or kept alive, or there can be no video.
+    KeyboardInterrupt: Ctrl-C. Nothing is left running; evaluation.json and a video of that name are as before.
+  """
+  _check_writable(run)
+  seed = seed_of(config.seed)
+  wanted = run.test_num_episodes * len(levels)
+  run = dataclasses.replace(run, num_environments=min(max(actor_host.counts(run)[0], len(levels)), wanted))
+  try:
+    host = actor_host.ActorHost(levels, atari, run, seed)
+    try:
+      policy = restore(make_agent, config, host, run.logdir)
+      if run.video:
+        _record(policy, levels[0], atari, seed, run.video, screen)
+      evaluator = _play(policy, make_agent, config, host, run, screen)
+    finally:
+      host.close()
+  except environment_workers.WorkerError as error:
+    raise run_flags.UserError(str(error)) from error
+  summary = _summary(policy, levels, atari, host, evaluator, seed)
+  run_directory.write_json(run_directory.path(run.logdir, run_directory.EVALUATION), summary)
+  return summary
+
+
+def restore(make_agent, config, host: actor_host.ActorHost, logdir: str) -> Policy:
+  """The agent of the latest checkpoint.
+
+  Raises:
+    checkpoint.CheckpointError: it is damaged or does not fit.
+    run_flags.UserError: there is none.
+  """
+  learner = tf.Module()  # The part of a learner (agents/impala.py) that is of interest here.
+  with tf.device(actor_host.inference_device()):
+    learner.agent = make_agent(host.specification.num_actions, host.observation_spec, config)
+  learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
+  learner.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+  directory = run_directory.path(logdir, run_directory.CHECKPOINTS)
+  if not checkpoint.Checkpointer(directory, learner=learner).restore(partial=True):
+    raise run_flags.UserError(f'{logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
+  return Policy(learner.agent, int(learner.environment_frames), int(learner.update_steps))
+
+
+def report(summary: dict[str, Any]) -> str:
+  """What evaluation.json holds as a few lines for the screen."""
+  protocol = summary['protocol']
+  lines = []
+  for level, result in summary['levels'].items():
+    lines += [f'{level}: {protocol["num_episodes"]:,} episodes after {protocol["environment_frames"]:,} frames of '
+              f'training ({protocol["learner_steps"]:,} updates)',
+              f'  mean return       {result["mean"]:12,.2f}',
+              f'  median return     {result["median"]:12,.2f}']
+    if result['human_normalised'] is not None:
+      lines.append(f'  human-normalised  {result["human_normalised"]:12,.2f} %  (of the mean; random 0 %, human 100 %)')
+    lines.append(f'  mean length       {statistics.fmean(result["episode_lengths"]):12,.2f} frames')
+  return '\n'.join(lines)
+
+
+def _check_writable(run):
+  """Finds out now, rather than after minutes of play, that a file cannot be written."""
+  if not os.access(run.logdir, os.W_OK | os.X_OK, effective_ids=True):
+    raise run_flags.UserError(f'{run.logdir}: no permission to write {run_directory.EVALUATION} there')
+  if run.video:
+    video.check(run.video)
+
+
+def _record(policy, level, atari, seed, path, screen):
+  """Records an episode at the speed of the console, if there is one.
+
+  Raises:
+    run_flags.UserError: the environment draws no pictures, or the encoder fails.
+  """
+  environment = registry.make_from_json(level, seed, atari)
+  try:
+    environment.reset()
+    environment.render()
+  except (ImportError, ValueError) as error:
+    raise run_flags.UserError(f'--video: {error}') from error
+  is_atari = level in atari57.LEVELS
+  speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, environment.frames_per_step) if is_atari else _PICTURES_PER_SECOND
+  print(f'recording an episode to {path}', file=screen, flush=True)
+  with video.Writer(path, Fraction(speed)) as writer:
+    episode = _play_episode(policy.agent, environment, seed, writer.add)
+  environment.close()
+  print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
+
+
+def _play_episode(agent, environment, seed, show) -> evaluator_lib.Episode:
+  """Plays an episode in this process; `show` is called with the picture before the first and after every step."""
+  step = tf.function(agent.step)
+  agent_state = agent.initial_state(1)
+  timestep = environment.reset()
+  show(environment.render())
+  action, reward, episode_return, steps = 0, 0., 0., 0
+  while not timestep.last():
+    observation = {name: tf.constant(value[np.newaxis]) for name, value in timestep.observation.items()}
+    output, agent_state = step(tf.constant([action]), tf.constant([reward]), tf.constant([timestep.first()]),
+                               observation, agent_state, tf.constant([seed, steps]))
+    action = int(output.action[0])
+    timestep = environment.step(action)
+    show(environment.render())
+    reward = timestep.reward
+    episode_return += reward
+    steps += 1
+  return evaluator_lib.Episode(episode_return, steps * environment.frames_per_step)
+
+
+def _play(policy, make_agent, config, host, run, screen) -> evaluator_lib.Evaluator:
+  """Plays until the evaluator, which is returned, has all its episodes; closes the host in any case.
+
+  Raises:
+    environment_workers.WorkerError: environments cannot be kept alive.
+    KeyboardInterrupt: Ctrl-C.
+  """
+  ended = threading.Event()  # For whatever reason.
+  interrupted = []
+  # Noted rather than raised: a KeyboardInterrupt could cut the clean-up short, or hit this thread holding a lock.
+  handler = signal.signal(signal.SIGINT, lambda *unused_signal: interrupted.append(True))
+  evaluator = evaluator_lib.Evaluator(run.test_num_episodes, host.level_ids, ended.set)
+  progress = _Progress(host, evaluator, run.log_interval_seconds, screen)
+  try:
+    variables = policy.agent.trainable_variables
+    parameters = parameters_lib.ParameterSnapshot([tf.TensorSpec(v.shape, v.dtype) for v in variables])
+    parameters.publish(policy.learner_steps, [variable.read_value() for variable in variables])
+    host.make_pool(make_agent, dataclasses.replace(config, unroll_length=_UNROLL_LENGTH, synchronous=False),
+                   host.num_environments, progress.report_fault)
+    host.start(parameters, evaluator.put, ended.set)
+    while not ended.wait(_LOOK_SECONDS) and not interrupted:
+      progress.update()
+    progress.update(last=True)
+    host.close()
+    if interrupted:
+      raise KeyboardInterrupt
+    host.check()
+  finally:
+    host.close()
+    progress.close()
+    signal.signal(signal.SIGINT, handler)
+  return evaluator
+
+
+def _summary(policy, levels, atari, host, evaluator, seed) -> dict[str, Any]:
+  """What evaluation.json holds.
+
+  Human-normalised scores are those of the mean return, in per cent; None where no human's score is known.
+  """
+  results = {}
+  for level_id, level in enumerate(levels):
+    episodes = evaluator.episodes(level_id)
+    returns = [episode.episode_return for episode in episodes]
+    mean = statistics.fmean(returns)
+    normalised = scores.human_normalised(level, mean) if scores.has_reference(level) else None
+    results[level] = {
+        'mean': mean,
+        'median': statistics.median(returns),
+        'human_normalised': normalised,
+        'human_normalised_capped': None if normalised is None else min(100., normalised),
+        'episode_returns': returns,
+        'episode_lengths': [episode.length for episode in episodes],
+    }
+  protocol = {
+      'num_episodes': len(returns),
+      'actions': 'sampled',
+      'rewards': 'raw',
+      'frames_per_step': host.specification.frames_per_step,
+      'num_actions': host.specification.num_actions,
+      'num_environments': host.num_environments,
+      'environment_restarts': host.pool.restarts,
+      'seed': seed,
+      'environment_frames': policy.environment_frames,
+      'learner_steps': policy.learner_steps,
+      'atari': atari if any(level in atari57.LEVELS for level in levels) else None,
+      'reference_scores': _REFERENCE_SCORES if any(map(scores.has_reference, levels)) else None,
+  }
+  return {'levels': results, 'protocol': protocol}
+
+
+class _Progress:
+  """Episodes done of all: a line that moves on a terminal, a plain line per interval elsewhere."""
+
+  def __init__(self, host, evaluator, interval_seconds, stream):
+    self._host, self._evaluator, self._interval_seconds, self._stream = host, evaluator, interval_seconds, stream
+    self._began = self._said = time.monotonic()
+    self._bar = None
+    if stream.isatty():
+      self._bar = _Bar(total=evaluator.num_episodes, file=stream, dynamic_ncols=True,
+                       bar_format='{percentage:3.0f}% {desc} {bar:20}')  # A narrow terminal cuts the bar first.
+
+  def update(self, last=False):
+    """Shows how far it is; on a terminal whenever called, elsewhere once per interval and where it is the last time."""
+    now = time.monotonic()
+    frames = self._host.pool.statistics().steps * self._host.specification.frames_per_step
+    text = (f'{self._evaluator.num_played:,} of {self._evaluator.num_episodes:,} episodes, '
+            f'{frames / max(now - self._began, 1e-9):,.0f} frames/s')
+    if self._bar is not None:
+      self._bar.n = self._evaluator.num_played
+      self._bar.set_description_str(text, refresh=True)
+    elif last or now - self._said >= self._interval_seconds:
+      self._said = now
+      print(text, file=self._stream, flush=True)
+
+  def report_fault(self, text):
+    """Shows a fault as one line, above the moving one where there is one; the log has the worker's traceback."""
+    logging.warning('%s', text)
+    first, *traceback = text.splitlines()
+    text = ': '.join([first, *traceback[-1:]])
+    if self._bar is None:
+      print(text, file=self._stream, flush=True)
+    else:
+      self._bar.write(text, file=self._stream)
+
+  def close(self):
+    """Leaves the last state of the line on the screen."""
+    if self._bar is not None:
+      self._bar.close()
+
+
+class _Bar(tqdm.tqdm):
+  """A bar that is drawn when it is told to, by nobody's thread."""
+  monitor_interval = 0

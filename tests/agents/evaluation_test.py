@@ -1,0 +1,280 @@
+"""Evaluation through real worker processes: the right episodes, the right figures, and nothing done by halves."""
+
+import dataclasses
+import glob
+import io
+import json
+import os
+import re
+import signal
+import statistics
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import imageio_ffmpeg
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import actor_pool
+from scalable_agents.agents import evaluation
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import run_flags
+from scalable_agents.environments import registry
+from scalable_agents.learner import checkpoint
+from scalable_agents.learner import episode_statistics
+from scalable_agents.learner import run_directory
+
+_ALWAYS = 50.  # The bias of a policy that never takes any other action.
+_STAY = 1
+
+
+class _Terminal(io.StringIO):
+
+  def isatty(self):
+    return True
+
+
+class _Reacting(io.StringIO):
+  """A screen that has something done when a word appears on it."""
+
+  def __init__(self, word, react):
+    super().__init__()
+    self._word, self._react = word, react
+
+  def write(self, text):
+    written = super().write(text)
+    if self._word in text:
+      self._react()
+    return written
+
+
+def _catch_return(ball_column) -> float:
+  """What the paddle that stays in the middle of five columns earns."""
+  return 1. if ball_column == 2 else -1.
+
+
+def _children() -> set[int]:
+  with open(f'/proc/self/task/{os.getpid()}/children', encoding='utf-8') as file:
+    return set(map(int, file.read().split()))
+
+
+class EvaluationTest(parameterized.TestCase):
+
+  def _make_run(self, level='catch', always=None, **settings):
+    """A run directory with a checkpoint; `always` is an action that the policy never departs from."""
+    config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
+    run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
+                              num_environment_workers=2, test_num_episodes=30)
+    environment = registry.make_from_json(level, 0, impala_atari57.atari_settings(config, training=True))
+    spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
+    agent = impala.Agent(environment.action_spec().num_values, spec, config)
+    if always is not None:
+      bias, = (variable for variable in agent.trainable_variables if variable.name == 'agent/policy/b:0')
+      bias.assign(_ALWAYS * tf.one_hot(always, bias.shape[0]))
+    learner = impala.Learner(agent, config, environment.frames_per_step)
+    learner.environment_frames.assign(12_800)
+    learner.update_steps.assign(20)
+    checkpoint.Checkpointer(run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=learner,
+                            statistics=episode_statistics.EpisodeStatistics([level])).save()
+    return config, run
+
+  def _evaluate(self, config, run, screen=None, **changes):
+    atari = impala_atari57.atari_settings(config, training=False)
+    return evaluation.evaluate(impala.Agent, config, [config.level_name], atari, dataclasses.replace(run, **changes),
+                               screen or io.StringIO())
+
+  def _stored(self, run):
+    with open(run_directory.path(run.logdir, run_directory.EVALUATION), encoding='utf-8') as file:
+      return json.load(file)
+
+  def test_the_checkpoints_policy_plays_each_environments_first_episodes(self):
+    config, run = self._make_run(always=_STAY, seed=7, synchronous=True, unroll_length=3)
+    screen = io.StringIO()
+    summary = self._evaluate(config, run, screen)
+    want = []
+    for environment, quota in enumerate([8, 8, 7, 7]):
+      balls = np.random.RandomState(2**30 + 7 + environment)  # No seed of training's.
+      want += [_catch_return(balls.randint(5)) for _ in range(quota)]
+    result = summary['levels']['catch']
+    self.assertEqual(result['episode_returns'], want)
+    self.assertEqual(result['episode_lengths'], [4] * 30)
+    self.assertAlmostEqual(result['mean'], np.mean(want))
+    self.assertEqual(result['median'], np.median(want))
+    self.assertIsNone(result['human_normalised'])
+    self.assertIsNone(result['human_normalised_capped'])
+    self.assertEqual(summary['protocol'], {
+        'num_episodes': 30, 'actions': 'sampled', 'rewards': 'raw', 'frames_per_step': 1, 'num_actions': 3,
+        'num_environments': 4, 'environment_restarts': 0, 'seed': 2**30 + 7, 'environment_frames': 12_800,
+        'learner_steps': 20, 'atari': None, 'reference_scores': None})
+    self.assertEqual(self._stored(run), summary)
+    speed = r' of 30 episodes, [\d,]+ frames/s\n'
+    self.assertRegex(screen.getvalue(), rf'^(\d+{speed})*30{speed}$')
+    self.assertEmpty(_children())
+
+  def test_actions_are_sampled(self):
+    # An untrained policy is nearly uniform; the greedy one would treat all balls of a column alike.
+    config, run = self._make_run()
+    summary = self._evaluate(config, run, test_num_episodes=200, num_environments=8)
+    returns = summary['levels']['catch']['episode_returns']
+    columns = [np.random.RandomState(2**30 + 1 + environment).randint(5, size=25) for environment in range(8)]
+    for column in range(5):
+      of_column = {value for value, ball in zip(returns, np.concatenate(columns)) if ball == column}
+      self.assertEqual(of_column, {-1., 1.})
+
+  def test_atari_protocol_score_and_video(self):
+    config, run = self._make_run('pong', max_episode_frames=200, noop_max=4)
+    path = os.path.join(self.create_tempdir().full_path, 'pong.mp4')
+    screen = io.StringIO()
+    summary = self._evaluate(config, run, screen, test_num_episodes=2, num_environments='auto', video=path)
+    result = summary['levels']['pong']
+    self.assertLen(result['episode_returns'], 2)
+    for length in result['episode_lengths']:
+      self.assertBetween(length, 196, 200)  # Environment frames, those of no-ops apart.
+    mean = statistics.mean(result['episode_returns'])
+    score = 100 * (mean - -20.7) / (14.6 - -20.7)
+    self.assertEqual(result['mean'], mean)
+    self.assertAlmostEqual(result['human_normalised'], score)
+    self.assertAlmostEqual(result['human_normalised_capped'], min(score, 100))
+    protocol = summary['protocol']
+    self.assertEqual((protocol['num_environments'], protocol['frames_per_step'], protocol['num_actions']), (2, 4, 6))
+    self.assertEqual(protocol['atari'], {
+        'action_repeats': 4, 'max_pooled_frames': 2, 'noop_max': 4, 'episode_end_on_life_loss': False,
+        'full_action_set': False, 'sticky_actions': 0., 'max_episode_frames': 200})
+    self.assertIn('random_paper', protocol['reference_scores'])
+    recorded = re.match(f'recording an episode to {path}\nrecorded: return [-0-9]+, (196|200) frames\n',
+                        screen.getvalue())
+    frames = imageio_ffmpeg.read_frames(path)
+    metadata = next(frames)
+    self.assertEqual((metadata['fps'], metadata['size']), (15., (320, 420)))  # 60 frames/s / 4; twice as large.
+    self.assertLen(list(frames), 1 + int(recorded[1]) // 4)  # The first picture and one per step.
+
+  def test_a_recurrent_policy_is_evaluated_and_recorded(self):
+    config, run = self._make_run('recall', always=_STAY, use_lstm=True)
+    path = os.path.join(self.create_tempdir().full_path, 'recall.gif')
+    screen = io.StringIO()
+    summary = self._evaluate(config, run, screen, video=path)
+    # The policy always recalls a 1.
+    cues = [np.random.RandomState(2**30 + 1 + environment).randint(2, size=8) for environment in range(4)]
+    cues = np.concatenate([cues[0], cues[1], cues[2][:7], cues[3][:7]])
+    self.assertEqual(summary['levels']['recall']['episode_returns'], [1. if cue == 1 else -1. for cue in cues])
+    steps = summary['levels']['recall']['episode_lengths'][0]
+    _, seconds = imageio_ffmpeg.count_frames_and_secs(path)
+    self.assertAlmostEqual(seconds, (steps + 1) / 15, delta=0.05)
+    # The second episode of this seed: the first one was only to see whether there are pictures.
+    want = 1 if np.random.RandomState(2**30 + 1).randint(2, size=2)[1] == 1 else -1
+    self.assertIn(f'recorded: return {want}, {steps} frames\n', screen.getvalue())
+
+  @parameterized.parameters(('on a terminal', _Terminal), ('elsewhere', io.StringIO))
+  def test_progress(self, unused_where, screen_class):
+    config, run = self._make_run()
+    screen = screen_class()
+    self._evaluate(config, run, screen, test_num_episodes=5)
+    self.assertIn('5 of 5 episodes', screen.getvalue())
+
+  @parameterized.parameters('episodes', 'recording')
+  def test_ctrl_c_leaves_nothing_behind(self, word):
+    config, run = self._make_run()
+    folder = self.create_tempdir().full_path
+    handler = signal.getsignal(signal.SIGINT)
+    screen = _Reacting(word, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with self.assertRaises(KeyboardInterrupt):
+      self._evaluate(config, run, screen, test_num_episodes=10**6, log_interval_seconds=0.1,
+                     video=os.path.join(folder, 'catch.mp4') if word == 'recording' else '')
+    self.assertEmpty(_children())
+    self.assertEmpty(os.listdir(folder))
+    self.assertEqual(os.listdir(run.logdir), [run_directory.CHECKPOINTS])
+    self.assertIs(signal.getsignal(signal.SIGINT), handler)
+
+  def test_a_damaged_checkpoint_is_one_line_and_the_evaluation_before_stays(self):
+    config, run = self._make_run()
+    before = self._evaluate(config, run)
+    data, = glob.glob(run_directory.path(run.logdir, run_directory.CHECKPOINTS) + '/*.data*')
+    os.truncate(data, 1000)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'checkpoint .* is damaged'):
+      self._evaluate(config, run)
+    self.assertEqual(self._stored(run), before)
+    self.assertEmpty(_children())
+
+  def test_a_checkpoint_of_another_network_is_refused(self):
+    config, run = self._make_run()
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'does not fit'):
+      self._evaluate(dataclasses.replace(config, use_lstm=True), run)
+
+  def test_without_a_checkpoint_there_is_nothing_to_evaluate(self):
+    config, run = self._make_run()
+    logdir = self.create_tempdir().full_path
+    with self.assertRaisesRegex(run_flags.UserError, f'^{logdir}: there is no checkpoint to evaluate: train first'):
+      self._evaluate(config, run, logdir=logdir)
+    self.assertEmpty(os.listdir(logdir))
+
+  def test_what_cannot_be_written_is_said_before_playing(self):
+    config, run = self._make_run()
+    with self.assertRaisesRegex(run_flags.UserError, '^--video=/missing/a.mp4: No such file or directory'):
+      self._evaluate(config, run, video='/missing/a.mp4')
+    with mock.patch.object(os, 'access', return_value=False):
+      with self.assertRaisesRegex(run_flags.UserError, f'^{run.logdir}: no permission to write evaluation.json there$'):
+        self._evaluate(config, run)
+
+  def test_an_environment_without_pictures_is_one_line(self):
+    config, run = self._make_run()
+    path = os.path.join(self.create_tempdir().full_path, 'catch.mp4')
+    with mock.patch.object(registry, 'make_from_json') as make:
+      make.return_value.render.side_effect = ValueError('draws no pictures')
+      with self.assertRaisesRegex(run_flags.UserError, '^--video: draws no pictures$'):
+        self._evaluate(config, run, video=path)
+    self.assertFalse(os.path.exists(path))
+
+  def test_an_environment_that_cannot_be_made_is_a_users_error(self):
+    config, run = self._make_run()
+    with self.assertRaisesRegex(run_flags.UserError, "unknown level 'catsh'"):
+      self._evaluate(dataclasses.replace(config, level_name='catsh'), run)
+
+  def test_environments_that_cannot_be_kept_alive_are_a_users_error(self):
+    config, run = self._make_run()
+    screen = _Reacting('episodes', lambda: [os.kill(worker, signal.SIGKILL) for worker in _children()])
+    with mock.patch.object(actor_pool, 'MAXIMUM_SHORT_LIVES', 1):
+      with self.assertRaisesRegex(run_flags.UserError, 'environment worker [01] failed'):
+        self._evaluate(config, run, screen, test_num_episodes=10**6, log_interval_seconds=0.1)
+    self.assertEmpty(_children())
+    self.assertNotIn(run_directory.EVALUATION, os.listdir(run.logdir))
+
+  @parameterized.parameters(('on a terminal', _Terminal), ('elsewhere', io.StringIO))
+  def test_a_fault_is_one_line_and_evaluation_goes_on(self, unused_where, screen_class):
+    screen = screen_class()
+    progress = evaluation._Progress(mock.Mock(), mock.Mock(num_episodes=5), 1., screen)
+    with self.assertLogs(level='WARNING') as logs:
+      progress.report_fault('environment worker 0 is replaced: it ended\nTraceback\n  a line\nValueError: a reason')
+    progress.close()
+    self.assertIn('environment worker 0 is replaced: it ended: ValueError: a reason\n', screen.getvalue())
+    self.assertIn('a line', logs.output[0])
+
+  @parameterized.parameters(0, 1, 2**30, 2**31 - 1)
+  def test_seeds_are_fit_for_all_and_not_those_of_training(self, seed):
+    self.assertBetween(evaluation.seed_of(seed), 0, 2**31 - 1)
+    self.assertEqual(abs(evaluation.seed_of(seed) - seed), 2**30)
+
+
+class ReportTest(absltest.TestCase):
+
+  def test_report(self):
+    result = {'mean': -20.25, 'median': -20., 'human_normalised': 1.2747, 'human_normalised_capped': 1.2747,
+              'episode_returns': [-20., -20.5], 'episode_lengths': [3812, 3100]}
+    protocol = {'num_episodes': 2, 'environment_frames': 40_960, 'learner_steps': 16}
+    without = dict(result, human_normalised=None, human_normalised_capped=None)
+    report = evaluation.report({'levels': {'pong': result, 'catch': without}, 'protocol': protocol})
+    self.assertEqual(report, '''\
+pong: 2 episodes after 40,960 frames of training (16 updates)
+  mean return             -20.25
+  median return           -20.00
+  human-normalised          1.27 %  (of the mean; random 0 %, human 100 %)
+  mean length           3,456.00 frames
+catch: 2 episodes after 40,960 frames of training (16 updates)
+  mean return             -20.25
+  median return           -20.00
+  mean length           3,456.00 frames''')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,129 @@
+"""The binary as its users meet it: what it refuses, what it prints, and how it leaves."""
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+from absl import flags
+from absl.testing import absltest
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import run_flags
+from scalable_agents.environments import registry
+from scalable_agents.learner import checkpoint
+from scalable_agents.learner import run_directory
+
+_LEAVING_SECONDS = 20.  # It takes less than 5 s on a machine that is not busy with other tests.
+
+
+def _start(*arguments):
+  """Starts the binary in a process group of its own."""
+  environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+  return subprocess.Popen([sys.executable, '-m', impala_atari57.__name__, *arguments], env=environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def _files(folder):
+  """Path -> content of all files below a folder."""
+  paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+  return {os.path.relpath(path, folder): open(path, 'rb').read() for path in paths}
+
+
+class TestModeTest(absltest.TestCase):
+
+  def _make_run(self, **settings):
+    """A run directory with a checkpoint of an untrained agent; returns the directory and its flags."""
+    config = impala.ImpalaConfig(**dict(level_name='catch', torso='shallow') | settings)
+    logdir = self.create_tempdir().full_path
+    stored = dataclasses.asdict(config) | dataclasses.asdict(run_flags.RunConfig(logdir=logdir))
+    run_directory.open_run(logdir, stored, run_flags.FREE_FLAGS).close()
+    environment = registry.make(config.level_name, seed=0)
+    spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
+    learner = impala.Learner(impala.Agent(environment.action_spec().num_values, spec, config), config, 1)
+    checkpoint.Checkpointer(run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner).save()
+    return logdir, stored
+
+  def _main(self, *arguments):
+    """Runs the binary's `main` in this process."""
+    flag_values = flags.FlagValues()
+    for config_class in (impala.ImpalaConfig, run_flags.RunConfig):
+      run_flags.define(config_class, flag_values)
+    flag_values(['impala_atari57', *arguments])
+    names = ('config_from_flags', 'run_config_from_flags')
+    replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values) for name in names}
+    with mock.patch.multiple(run_flags, **replaced):
+      impala_atari57.main()
+
+  def test_evaluates_with_the_runs_flags_beside_its_trainer(self):
+    logdir, stored = self._make_run(unroll_length=7, use_lstm=True)
+    before = _files(logdir)
+    with run_directory.open_run(logdir, stored, run_flags.FREE_FLAGS):  # As a trainer does.
+      before['.lock'] = _files(logdir)['.lock']
+      process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3')
+      printed, screen = process.communicate()
+    self.assertEqual(process.returncode, 0, screen)
+    self.assertRegex(printed, r'^catch: 3 episodes after 0 frames of training \(0 updates\)\n'
+                              r'  mean return +-?\d\.\d\d\n'
+                              r'  median return +-?1\.00\n'
+                              r'  mean length +4\.00 frames\n$')
+    self.assertRegex(screen, r'^(\d of 3 episodes, [\d,]+ frames/s\n)*3 of 3 episodes, [\d,]+ frames/s\n$')
+    after = _files(logdir)
+    evaluation = json.loads(after.pop(run_directory.EVALUATION))
+    self.assertLen(evaluation['levels']['catch']['episode_returns'], 3)
+    after.pop(run_directory.LIBRARY_LOG)
+    self.assertEqual(after, before)
+
+  def test_ctrl_c_ends_it_at_once_and_writes_nothing(self):
+    logdir, _ = self._make_run()
+    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=1000000', '--log_interval_seconds=0.1')
+    self.assertIn('of 1,000,000 episodes', process.stderr.readline())
+    with open(f'/proc/{process.pid}/task/{process.pid}/children', encoding='utf-8') as file:
+      workers = file.read().split()
+    self.assertNotEmpty(workers)
+    process.send_signal(signal.SIGINT)
+    printed, screen = process.communicate(timeout=_LEAVING_SECONDS)
+    self.assertEqual(process.returncode, 130)
+    self.assertEqual(printed, '')
+    self.assertNotRegex(screen, 'Traceback|Error')
+    self.assertEmpty([worker for worker in workers if os.path.exists(f'/proc/{worker}')])
+    self.assertNotIn(run_directory.EVALUATION, os.listdir(logdir))
+
+  def test_contradicting_flags_are_named(self):
+    logdir, _ = self._make_run()
+    before = _files(logdir)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                '--learning_rate [^;]*0.0006[^;]*0.1[^;]*; --torso [^;]*"shallow"[^;]*"deep"'):
+      self._main('--mode=test', f'--logdir={logdir}', '--torso=deep', '--learning_rate=0.1')
+    self.assertEqual(_files(logdir), before)
+
+  def test_another_agents_directory_is_refused(self):
+    logdir = self.create_tempdir().full_path
+    stored = {'level_name': 'pong', 'replay_ratio': 0.5}
+    run_directory.open_run(logdir, stored, run_flags.FREE_FLAGS).close()
+    before = _files(logdir)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} belongs to another .*--replay_ratio'):
+      self._main('--mode=test', f'--logdir={logdir}')
+    self.assertEqual(_files(logdir), before)
+
+  def test_a_directory_without_a_run_is_refused(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'missing')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir}.*config.json'):
+      self._main('--mode=test', f'--logdir={logdir}')
+    self.assertFalse(os.path.exists(logdir))
+
+  def test_training_records_no_video(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'new')
+    with self.assertRaisesRegex(run_flags.UserError, '^--video: only with --mode=test$'):
+      self._main(f'--logdir={logdir}', '--level_name=catch', '--video=/tmp/catch.mp4')
+    self.assertFalse(os.path.exists(logdir))
+
+
+if __name__ == '__main__':
+  absltest.main()
