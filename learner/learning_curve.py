@@ -12,6 +12,7 @@ _LINE = '#1f5fa8'
 _MAX_DOTS = 4000
 _MAX_SPANS = 60  # The band has the quantiles of so many spans of episodes,
 _EPISODES_PER_SPAN = 20  # each with at least so many.
+_LABEL_WIDTH = 0.06  # Of the picture.
 
 
 def draw(logdir: str):
@@ -71,10 +72,14 @@ def _add_hours(axes: Any, frames: np.ndarray, hours: np.ndarray):
   """A top axis with the hours of training, in minutes where it took less than two hours."""
   from matplotlib import ticker  # pylint: disable=g-import-not-at-top
   unit, times = ('minutes', hours * 60) if hours[-1] < 2 else ('hours', hours)
-  marks = ticker.MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, times[-1])
-  marks = marks[(marks >= times[0]) & (marks <= times[-1])]
+  ticks = []  # (frames, label)
+  for mark in ticker.MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, times[-1]):
+    position = np.interp(mark, times, frames)
+    # The start of a process takes time and no frames: marks may fall together there.
+    if times[0] <= mark <= times[-1] and (not ticks or position > ticks[-1][0] + _LABEL_WIDTH * frames[-1]):
+      ticks.append((position, f'{mark:g}'))
   top = axes.twiny()
   top.set_xlim(axes.get_xlim())
-  top.set_xticks(np.interp(marks, times, frames), [f'{mark:g}' for mark in marks])
+  top.set_xticks([position for position, _ in ticks], [label for _, label in ticks])
   top.set_xlabel(f'{unit} of training', color=_INK)
   top.spines[['right']].set_visible(False)

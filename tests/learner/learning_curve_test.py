@@ -79,6 +79,16 @@ class LearningCurveTest(absltest.TestCase):
     np.testing.assert_allclose([float(label.get_text()) * 60 / 36 * 100 for label in top.get_xticklabels()],
                                top.get_xticks())
 
+  def test_marks_of_time_keep_apart_where_time_passed_without_frames(self):
+    run = _Run(self, rows=100)
+    with open(os.path.join(run.logdir, 'metrics.jsonl'), 'a', encoding='utf-8') as stream:
+      for row in range(1, 101):  # After an hour without frames.
+        stream.write(f'{{"environment_frames": {10_000 + 100 * row}, "wall_seconds": {7200 + 36 * row}, '
+                     '"episode_return": 1.0}\n')
+    _, top = run.draw()
+    self.assertEqual([label.get_text() for label in top.get_xticklabels()], ['0.5', '1', '2.5', '3'])
+    np.testing.assert_allclose(top.get_xticks(), [5_000, 10_000, 15_000, 20_000])
+
   def test_many_episodes_are_thinned_out(self):
     run = _Run(self, rows=2)
     with open(os.path.join(run.logdir, 'episodes.csv'), 'a', encoding='utf-8') as stream:
