@@ -86,10 +86,11 @@ class ImportsTest(parameterized.TestCase):
     found = violations(sources)
     self.assertMultiLineEqual('\n'.join(found), '')
 
-  def test_the_packages_are_those_that_setup_installs(self):
+  def test_every_folder_of_modules_is_a_package_that_setup_installs(self):
     setup = (source_tree.ROOT / 'setup.py').read_text(encoding='utf-8')
-    packages = {path.split('/')[0] for path in source_tree.texts('__init__.py')} - {'tests'}
-    self.assertEmpty([package for package in packages if f"'{package}'" not in setup])
+    for folder in {path.parent for path in source_tree.ROOT.glob('*/*.py') if path.parent.name.isidentifier()}:
+      self.assertTrue((folder / '__init__.py').exists(), folder)
+      self.assertEqual(f"'{folder.name}'" in setup, folder.name != 'tests', folder)
 
   def test_every_allowed_arrow_passes(self):
     self.assertEmpty(violations({
