@@ -5,6 +5,7 @@ import uuid
 import weakref
 
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
 
 _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '_ops.so')
 
@@ -12,6 +13,10 @@ if not os.path.exists(_LIBRARY):
   raise ImportError(f'{_LIBRARY} is missing: build it with `make setup`, or run through Bazel')
 
 _ops = tf.load_op_library(_LIBRARY)
+
+# In a tf.function, ops on one resource run one after the other unless they only read it. Callers of a batcher must
+# wait side by side, else they would wait for each other for ever. There is no public name for this.
+auto_control_deps_utils.register_read_only_resource_op('DynamicBatcherCompute')
 
 dynamic_batcher = _ops.dynamic_batcher
 dynamic_batcher_compute = _ops.dynamic_batcher_compute
@@ -39,4 +44,9 @@ def unique_name(prefix: str) -> str:
 
 def delete_with(owner, handle) -> None:
   """Deletes the resource behind `handle` when the Python object `owner` is gone; without this it stays for good."""
-  weakref.finalize(owner, tf.raw_ops.DestroyResourceOp, resource=handle, ignore_lookup_error=True).atexit = False
+  weakref.finalize(owner, _delete, handle).atexit = False
+
+
+def _delete(handle):
+  with tf.init_scope():  # The garbage collector may call this amid the tracing of a graph, which holds a lock.
+    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)

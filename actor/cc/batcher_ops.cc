@@ -177,6 +177,10 @@ class GetInputsOp : public tensorflow::AsyncOpKernel {
     for (int i = 0; i < outputs.size(); ++i) {
       std::vector<Tensor> parts;
       for (const auto& row : rows) {
+        if (static_cast<int>(row->inputs.size()) != outputs.size() ||
+            row->inputs[i].dtype() != outputs.expected_output_dtype(i)) {
+          return InvalidArgument("Types of inputs must be equal across the callers of a batch: input ", i);
+        }
         if (row->inputs[i].shape() != rows[0]->inputs[i].shape()) {
           return InvalidArgument("Shapes of inputs must be equal across the callers of a batch: input ", i, " is ",
                                  rows[0]->inputs[i].shape().DebugString(), " and ",

@@ -408,6 +408,25 @@ TEST(ActorPoolTest, SynchronousPoolSurvivesADeath) {
   }
 }
 
+TEST(ActorPoolTest, SynchronousPoolForgetsARowWhoseWorkerDied) {
+  FakeWorker first_life(1, 11), second_life(1, 12), other(1, 20);
+  TestPool pool(2, 2, 1, true);
+  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(1, other, 1).ok());
+  first_life.Answer(first_life.Await());  // Is heard of before the end of the worker.
+  first_life.Die();
+  EXPECT_EQ(pool.AwaitFault().worker, 0);
+  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
+  second_life.Answer(second_life.Await());
+  pool.AskForBatch();
+  EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
+  other.Answer(other.Await());
+  const auto batch = pool.batches.Wait();
+  ASSERT_TRUE(batch.has_value());
+  ASSERT_EQ(batch->batch.items.size(), 2);
+  EXPECT_TRUE(batch->batch.items[0]->alive);
+}
+
 TEST(ActorPoolTest, StatisticsCountAndNeverFall) {
   FakeWorker first_life(2, 1), second_life(2, 2);
   TestPool pool(2, 2, 1);
