@@ -127,7 +127,8 @@ def check_roms(python=sys.executable):
   answer = ask(python, '-c', _ASK_ROMS)
   if answer.worked:
     return Result('ok', 'Atari ROMs', answer.text)
-  return Result('wrong', 'Atari ROMs', answer.text, _install('ale-py').replace(' install', ' install --force-reinstall'))
+  mend = _install('ale-py').replace(' install', ' install --force-reinstall')
+  return Result('wrong', 'Atari ROMs', answer.text, mend)
 
 
 def check_dmlab(python=sys.executable):
@@ -174,7 +175,8 @@ def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminf
     with open(meminfo, encoding='ascii') as lines:
       free = next(int(line.split()[1]) << 10 for line in lines if line.startswith('MemAvailable:'))
   except (AttributeError, OSError, StopIteration, ValueError) as error:
-    return Result('wrong', 'shared memory', f'cannot be made: {error!r}', 'use Linux 3.17 or later with memory to spare')
+    return Result('wrong', 'shared memory', f'cannot be made: {error!r}',
+                  'use Linux 3.17 or later and free some memory')
   if free < wanted_free_bytes:
     return Result('warn', 'shared memory', f'works, but only {free / 2**30:.1f} GiB of memory are free',
                   'stop other programs, or train with fewer environments: --num_environments=8')

@@ -20,4 +20,5 @@ fi
 echo "setup: installing$packages through apt"
 $sudo apt-get -qq update
 # shellcheck disable=SC2086 (one argument per package)
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends $packages >/dev/null
+$sudo env DEBIAN_FRONTEND=noninteractive \
+  apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends $packages >/dev/null

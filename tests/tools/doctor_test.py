@@ -138,7 +138,8 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual(doctor.check_shared_memory(meminfo='/dev/null').status, 'wrong')
 
   @parameterized.parameters(
-      (512, 512, 'ok', ''), (511, 512, 'wrong', 'ulimit -n 512'), (511, resource.RLIM_INFINITY, 'wrong', 'ulimit -n 512'),
+      (512, 512, 'ok', ''), (511, 512, 'wrong', 'ulimit -n 512'),
+      (511, resource.RLIM_INFINITY, 'wrong', 'ulimit -n 512'),
       (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 'ok', ''), (511, 511, 'wrong', 'limits.conf'))
   def test_open_files(self, soft, hard, status, mend):
     with mock.patch.object(resource, 'getrlimit', lambda _: (soft, hard)):
