@@ -77,6 +77,8 @@ class ActorHost:
       completed_capacity: see actor_pool.ActorPool.
       report: called with a line for each fault.
     """
+    if config.synchronous:
+      self.num_loops = 1  # Several would race for the batches.
     self._device = inference_device()
     with tf.device(self._device):
       self._agents = [make_agent(self.specification.num_actions, self.observation_spec, config)
@@ -96,7 +98,7 @@ class ActorHost:
     """
     pool = self.pool
 
-    @tf.function
+    @tf.function(autograph=False)
     def move_unrolls():
       def move(count):
         put(pool.next_unroll())

@@ -154,7 +154,7 @@ def _record(policy, level, atari, seed, path, screen):
 
 def _play_episode(agent, environment, seed, show) -> evaluator_lib.Episode:
   """Plays an episode in this process; `show` is called with the picture before the first and after every step."""
-  step = tf.function(agent.step)
+  step = tf.function(agent.step, autograph=False)
   agent_state = agent.initial_state(1)
   timestep = environment.reset()
   show(environment.render())

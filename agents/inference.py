@@ -21,7 +21,8 @@ def make_loop(pool, agent, parameters, seed: int, device: str):
   """
   def act(batch_number, known_version):
     batch = pool.next_batch()
-    version, latest = parameters.latest()
+    with tf.control_dependencies([batch.id]):  # Else they would be read before the wait for the batch.
+      version, latest = parameters.latest()
     environment_output = batch.environment_output
     with tf.device(device):
       def update():
@@ -34,7 +35,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str):
     pool.complete_batch(batch.id, version, agent_output, agent_state)
     return batch_number + 1, version
 
-  @tf.function
+  @tf.function(autograph=False)
   def loop():
     first = tf.constant(0), tf.constant(-1, tf.int64)
     tf.while_loop(lambda *unused: True, act, first, parallel_iterations=1)

@@ -5,9 +5,6 @@ import time
 
 import numpy as np
 
-# Shares of an interval's time beyond which a part of the agent counts as busy throughout.
-_BUSY = 0.9
-
 
 class MetricsRow:
   """Gathers the figures of an interval; `finish` gives them and begins the next one."""
@@ -27,9 +24,8 @@ class MetricsRow:
     return time.monotonic() - self._began
 
   def begin(self, environment_frames: int):
-    """Begins an interval, with the frames trained for so far."""
+    """Begins an interval, with the frames trained for so far. Figures added and not yet given stay."""
     self._began = time.monotonic()
-    self._updates = []
     self._waited_seconds = 0.
     self._frames = environment_frames
     self._statistics = self._host.pool.statistics()
@@ -53,32 +49,29 @@ class MetricsRow:
     Returns:
       dict. The figures of updates are means over the interval. `time/…` are shares of it: the learner waited for
       data; actors were held up because the queue was full; inference had nothing to do; environments were stepping.
-      `bottleneck` is what the rest waits for: learner, inference or environments.
+      `bottleneck` is the part that was busy for the largest share: learner, inference or environments.
     """
-    seconds = max(self.age(), 1e-9)
     statistics = self._host.pool.statistics()
+    seconds = max(self.age(), 1e-9)
     since = type(statistics)(*(now - then for now, then in zip(statistics, self._statistics)))
     row = {'environment_frames': environment_frames,
            'frames_per_second': (environment_frames - self._frames) / seconds}
     for name in self._updates[0] if self._updates else ():
       if name not in ('culprit', 'update_skipped'):
         row[name] = float(np.mean([update[name] for update in self._updates]))
+    # Workers count a message's steps once they are done, and some may have begun in the interval before.
+    stepping = min(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 1.)
     row |= {
         'inference_batch_size': since.rows / since.batches if since.batches else None,
         'environment_restarts': self._host.pool.restarts,
         'time/learner_waits': self._waited_seconds / seconds,
         'time/queue_full': since.blocked_ns * 1e-9 / seconds,
         'time/inference_idle': since.inference_waiting_ns * 1e-9 / seconds / self._host.num_loops,
-        'time/environments_stepping': since.stepping_ns * 1e-9 / seconds / self._host.num_workers,
+        'time/environments_stepping': stepping,
     }
-    row['bottleneck'] = _bottleneck(row)
+    busy = {'learner': 1 - row['time/learner_waits'], 'inference': 1 - row['time/inference_idle'],
+            'environments': stepping}
+    row['bottleneck'] = max(busy, key=busy.get)
+    self._updates = []
     self.begin(environment_frames)
     return row
-
-
-def _bottleneck(row) -> str:
-  if row['time/learner_waits'] < 1 - _BUSY or row['time/queue_full'] > _BUSY:
-    return 'learner'
-  if row['time/inference_idle'] < 1 - _BUSY:
-    return 'inference'
-  return 'environments'

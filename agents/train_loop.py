@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 
+from absl import logging
 import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
@@ -78,7 +79,7 @@ class Trainer:
     self._parameters = parameters_lib.ParameterSnapshot(
         [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables])
     self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
-    host.make_pool(make_agent, config, config.queue_size, self._progress.message)
+    host.make_pool(make_agent, config, config.queue_size, self._report_fault)
     self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec))
     self._row = metrics_row.MetricsRow(host)
     self._skipped_in_a_row = 0
@@ -107,10 +108,21 @@ class Trainer:
     self._queue.close()
     learner.join()
     self._host.close()
+    try:
+      self._leave()
+    finally:
+      self._metrics.close()
+      self._progress.close()
+
+  def _leave(self):
+    """Saves, where nothing speaks against it, and raises what has ended the training before its time."""
+    if self._error and not isinstance(self._error, run_flags.UserError):
+      raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
     self._save()
-    self._metrics.close()
-    self._progress.close()
     learning_curve.draw(self._run.logdir)
+    finished = self._frames >= self._config.total_environment_frames
+    self._progress.message(f'{self._frames:,} frames trained, ' + (
+        f'see {self._run.logdir}' if finished else 'the same command goes on from there'))
     try:
       self._host.check()
     except environment_workers.WorkerError as error:
@@ -118,14 +130,22 @@ class Trainer:
     if self._error:
       raise self._error
 
+  def _report_fault(self, text: str):
+    """Shows a fault as one line; the log of the libraries has all of it, the worker's traceback above all."""
+    logging.warning('%s', text)
+    first, *traceback = text.splitlines()
+    self._progress.message(': '.join([first, *traceback[-1:]]))
+
   def _interrupt(self, *unused_signal):
     self._interrupted = True
 
   def _run_learner(self):
     try:
       with futures.ThreadPoolExecutor(1) as collector:
-        self._learn(collector)
-        self._stop.set()  # Closes the queue, which ends a batch being collected.
+        try:
+          self._learn(collector)
+        finally:
+          self._stop.set()  # Closes the queue, which ends a batch being collected.
     except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
       pass  # The queue was closed.
     except Exception as error:  # pylint: disable=broad-except; raised by `train`.
@@ -134,6 +154,7 @@ class Trainer:
 
   def _learn(self, collector):
     self._row.begin(self._frames)
+    first = True
     last_save = last_curve = time.monotonic()
     upcoming = collector.submit(self._collect)
     while not self._stop.is_set() and self._frames < self._config.total_environment_frames:
@@ -144,6 +165,9 @@ class Trainer:
       self._update(unroll, episodes)
       if self._config.synchronous:
         upcoming = collector.submit(self._collect)
+      if first:  # It was traced and compiled: its time is no measure of speed.
+        first = False
+        self._row.begin(self._frames)
       now = time.monotonic()
       if self._config.synchronous or self._row.age() >= self._run.log_interval_seconds:
         self._log()
@@ -163,7 +187,7 @@ class Trainer:
       self._unrolls_taken += self._config.batch_size
     return self._take_batch()
 
-  @tf.function
+  @tf.function(autograph=False)
   def _take_batch(self):
     """The next batch on the learner's device, and the episodes that ended in it: level ids, returns and lengths."""
     unroll = self._queue.take_batch(self._config.batch_size)
@@ -194,7 +218,7 @@ class Trainer:
     self._snapshots.append((self.learner.update_steps.read_value(), self._read_parameters()))
     self._parameters.publish(*self._snapshots[0])
 
-  @tf.function
+  @tf.function(autograph=False)
   def _read_parameters(self):
     # No copies: an update gives variables that somebody has read new memory.
     return [tf.identity(variable) for variable in self.learner.agent.trainable_variables]

@@ -110,6 +110,7 @@ class Batcher {
       for (auto& batch : in_flight_) orphans.insert(orphans.end(), batch.second.begin(), batch.second.end());
       queue_.clear();
       in_flight_.clear();
+      for (const Waiter& waiter : waiters_) waiting_ns_ += WaitedNs(waiter);
       waiters.swap(waiters_);
       timer_wakes_.notify_one();
     }
@@ -117,10 +118,12 @@ class Batcher {
     return orphans;
   }
 
-  // Nanoseconds that consumers have spent waiting in Next(), summed over consumers.
+  // Nanoseconds that consumers have spent waiting in Next(), summed over consumers; those who wait now included.
   int64_t waiting_ns() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return waiting_ns_;
+    int64_t sum = waiting_ns_;
+    for (const Waiter& waiter : waiters_) sum += WaitedNs(waiter);
+    return sum;
   }
 
  private:
@@ -135,6 +138,10 @@ class Batcher {
     Batch batch;
   };
 
+  static int64_t WaitedNs(const Waiter& waiter) {
+    return std::chrono::nanoseconds(Clock::now() - waiter.since).count();
+  }
+
   // Serves waiters, oldest first, while the queue can fill a batch. With mutex_ held.
   void FormBatches(std::vector<Delivery>* deliveries) {
     while (!waiters_.empty() && !queue_.empty()) {
@@ -142,7 +149,7 @@ class Batcher {
       const bool enough = static_cast<int64_t>(queue_.size()) >= options_.minimum_batch_size;
       if (!enough && !late) return;
       deliveries->push_back({std::move(waiters_.front().on_batch), {next_id_++, {}}});
-      waiting_ns_ += std::chrono::nanoseconds(Clock::now() - waiters_.front().since).count();
+      waiting_ns_ += WaitedNs(waiters_.front());
       waiters_.pop_front();
       Batch& batch = deliveries->back().batch;
       const int64_t size = std::min<int64_t>(queue_.size(), options_.maximum_batch_size);

@@ -202,11 +202,16 @@ TEST(BatcherTest, WaitingTimeGrowsWhileConsumersWait) {
   EXPECT_EQ(batcher.waiting_ns(), 0);
   batcher.Next(Into(&batches));
   EXPECT_EQ(batches.Wait(milliseconds(5)), std::nullopt);
-  EXPECT_TRUE(batcher.Submit({1}).ok());
-  const int64_t waited = batcher.waiting_ns();
+  int64_t waited = batcher.waiting_ns();  // Of a wait that goes on.
   EXPECT_GE(waited, 5000000);
-  EXPECT_TRUE(batcher.Submit({2}).ok());
+  EXPECT_TRUE(batcher.Submit({1}).ok());
+  EXPECT_GE(batcher.waiting_ns(), waited);
+  EXPECT_TRUE(batches.Wait());
   batcher.Next(Into(&batches));
+  EXPECT_EQ(batches.Wait(milliseconds(5)), std::nullopt);
+  waited = batcher.waiting_ns();
+  EXPECT_GE(waited, 10000000);
+  batcher.Close("");
   EXPECT_GE(batcher.waiting_ns(), waited);
 }
 

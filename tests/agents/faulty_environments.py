@@ -1,0 +1,66 @@
+"""Environments with a fault each. Importing this module registers them with gymnasium; `level` gives their names."""
+
+import sys
+
+import gymnasium
+import numpy as np
+
+EPISODE_STEPS = 10
+
+
+def level(environment_class):
+  """The level name of one of the environments here."""
+  return f'gymnasium:{__name__}:{environment_class.__name__}-v0'
+
+
+class Sound(gymnasium.Env):
+  """Nothing wrong: ten steps, a reward of one each."""
+
+  observation_space = gymnasium.spaces.Box(-1., 1., [3], np.float32)
+  action_space = gymnasium.spaces.Discrete(2)
+
+  def __init__(self, render_mode=None):
+    self.render_mode = render_mode
+    self._step = 0
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self._step = 0
+    return self._observation(), {}
+
+  def step(self, action):
+    self._step += 1
+    return self._observation(), 1., self._step == EPISODE_STEPS, False, {}
+
+  def _observation(self):
+    return np.full([3], self._step / EPISODE_STEPS, np.float32)
+
+
+class NoLicence(Sound):
+  """Cannot be made in an environment worker, which is the process without TensorFlow."""
+
+  def __init__(self, render_mode=None):
+    super().__init__(render_mode)
+    if 'tensorflow' not in sys.modules:
+      raise RuntimeError('this game has no licence')
+
+
+class Raising(Sound):
+  """Raises in the middle of its first episode, in every process anew."""
+
+  def step(self, action):
+    if self._step == EPISODE_STEPS // 2:
+      raise RuntimeError('the game has crashed')
+    return super().step(action)
+
+
+class InfiniteReward(Sound):
+  """Rewards that no loss survives."""
+
+  def step(self, action):
+    observation, _, *rest = super().step(action)
+    return (observation, float('inf'), *rest)
+
+
+for environment in (Sound, NoLicence, Raising, InfiniteReward):
+  gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)

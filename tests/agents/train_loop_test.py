@@ -1,0 +1,326 @@
+"""The training loop with real environment workers, in this process: what it may do when, and what a run leaves behind.
+
+Whole training processes, with their signals, kills and screens, are in impala_atari57_train_test.py.
+"""
+
+import dataclasses
+import io
+import itertools
+import os
+import shutil
+import signal
+import threading
+import time
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import metrics_row
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import train_loop
+from scalable_agents.learner import checkpoint
+from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import faulty_environments
+from scalable_agents.tests.agents import training
+
+_TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inference_batch_size',
+           'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
+_PATIENCE_SECONDS = 60.  # For what takes no time worth mentioning.
+
+
+class _Learner(impala.Learner):
+  """Calls `before(learner, unroll)` at the start of each step."""
+  before = staticmethod(lambda learner, unroll: None)
+
+  def step(self, unroll):
+    self.before(self, unroll)
+    return super().step(unroll)
+
+
+def _learner(before):
+  return type('Learner', (_Learner,), {'before': staticmethod(before)})
+
+
+def _values(learner):
+  """All that a learner knows: parameters, optimiser slots, counters."""
+  return [variable.numpy() for variable in learner.variables]
+
+
+def _plain(rows):
+  """Rows of metrics.jsonl without what depends on the clock."""
+  return [{name: value for name, value in row.items() if name not in _TIMING} for row in rows]
+
+
+class TrainerTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    for number in (signal.SIGINT, signal.SIGTERM):
+      self.addCleanup(signal.signal, number, signal.getsignal(number))
+    self.screen = io.StringIO()
+
+  def _trainer(self, make_learner=impala.Learner, make_agent=impala.Agent, logdir=None, updates=3,
+               run=run_flags.RunConfig(), num_environments=4, num_workers=2, **settings):
+    """A trainer that ends after so many updates, of 4 unrolls of 5 steps if the settings do not say otherwise."""
+    config = impala.ImpalaConfig(**dict(
+        level_name='catch', torso='shallow', unroll_length=5, batch_size=4, synchronous=True,
+        learning_rate_decay=False) | settings)
+    config = dataclasses.replace(
+        config, total_environment_frames=updates * config.unroll_length * config.batch_size)
+    impala.validate(config)
+    run = dataclasses.replace(run, logdir=logdir or self.create_tempdir().full_path,
+                              num_environments=num_environments, num_environment_workers=num_workers)
+    flags = dataclasses.asdict(config) | dataclasses.asdict(run)
+    free = run_flags.FREE_FLAGS | {'total_environment_frames'}
+    self.enterContext(run_directory.open_run(run.logdir, flags, free)).close()
+    host = actor_host.ActorHost([config.level_name], impala_atari57.atari_settings(config, training=True), run,
+                                config.seed)
+    self.addCleanup(host.close)
+    trainer = train_loop.Trainer(host, make_agent, make_learner, config, [config.level_name], run, self.screen)
+    trainer.logdir = run.logdir
+    return trainer
+
+  def _rows(self, *args, **settings):
+    """Trains; returns the rows of metrics.jsonl."""
+    trainer = self._trainer(*args, **settings)
+    trainer.train()
+    return training.rows(trainer.logdir)
+
+  @parameterized.parameters(
+      dict(level_name='catch', num_environments=4), dict(level_name='catch', num_environments=48, num_workers=3),
+      dict(level_name='recall', num_environments=4, use_lstm=True))
+  def test_a_synchronous_run_is_determined_by_its_seed(self, num_environments, **settings):
+    settings |= dict(updates=100, batch_size=16, learning_rate_decay=True)
+    first, second = (_plain(self._rows(num_environments=num_environments, **settings)) for _ in range(2))
+    self.assertLen(first, 100)
+    self.assertEqual(first, second)
+    self.assertContainsSubset(
+        {'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'episode_return'}, first[0])
+    self.assertLen({row['loss/total'] for row in first}, 100)
+
+  def test_another_seed_is_another_run(self):
+    first, second = (_plain(self._rows(seed=seed)) for seed in (1, 2))
+    self.assertNotEqual(first[0]['loss/total'], second[0]['loss/total'])
+
+  def test_all_comes_back_from_a_checkpoint_and_two_resumes_are_identical(self):
+    settings = dict(level_name='recall', use_lstm=True, rmsprop_momentum=0.5)
+    first = self._trainer(updates=4, **settings)
+    first.train()
+    copy = os.path.join(self.create_tempdir().full_path, 'copy')
+    shutil.copytree(first.logdir, copy)
+    resumed = []
+    for logdir in (first.logdir, copy):
+      trainer = self._trainer(updates=9, logdir=logdir, **settings)
+      for restored, saved in zip(_values(trainer.learner), _values(first.learner), strict=True):
+        np.testing.assert_array_equal(restored, saved)
+      trainer.train()
+      resumed.append((trainer, _plain(training.rows(logdir)), training.episodes(logdir)))
+    (one, rows, episodes), (other, other_rows, other_episodes) = resumed
+    self.assertEqual([row['learner_steps'] for row in rows], list(range(1, 10)))
+    self.assertEqual(rows, other_rows)
+    self.assertEqual(episodes, other_episodes)
+    self.assertLen(episodes, rows[-1]['episodes'])
+    for value, other_value in zip(_values(one.learner), _values(other.learner), strict=True):
+      np.testing.assert_array_equal(value, other_value)
+    moved = [not np.array_equal(*pair) for pair in zip(_values(one.learner), _values(first.learner))]
+    self.assertTrue(any(moved))
+
+  def test_a_run_that_has_all_its_frames_ends_at_once(self):
+    trainer = self._trainer()
+    trainer.train()
+    before = training.rows(trainer.logdir)
+    self._trainer(logdir=trainer.logdir).train()
+    self.assertEqual(training.rows(trainer.logdir), before)
+    self.assertEndsWith(self.screen.getvalue(), f'60 frames trained, see {trainer.logdir}\n')
+
+  @parameterized.parameters((0, 4), (3, 4), (2, 16))
+  def test_actors_play_with_the_parameters_of_policy_lag_updates_ago(self, lag, num_environments):
+    """The unrolls say so, their logits were computed so, and what is published is so; here while update n begins."""
+    history, lags, agents = [], [], []
+
+    def before(learner, unroll):
+      update = int(learner.update_steps)
+      history.append([variable.numpy() for variable in learner.agent.trainable_variables])
+      versions = unroll.parameter_version.numpy()
+      # A round of play is one unroll of each environment. Its later batches are as many updates older.
+      age = update % (num_environments // 4)
+      version = max(update - age - lag, 0)
+      np.testing.assert_array_equal(versions[1:], np.full_like(versions[1:], version))
+      lags.append(update - version)
+      published, parameters = trainer.published()
+      self.assertEqual(int(published), max(update - lag, 0))
+      for parameter, then in zip(parameters, history[int(published)], strict=True):
+        np.testing.assert_array_equal(parameter, then)
+      for variable, then in zip(agents[0].trainable_variables, history[version]):
+        variable.assign(then)
+      environment, actor = unroll.environment_output, unroll.agent_output
+      output, _ = agents[0].unroll(
+          actor.action, environment.reward, environment.done, environment.observation, unroll.agent_state)
+      np.testing.assert_allclose(output.policy_logits[:-1], actor.policy_logits[1:], rtol=1e-4, atol=1e-5)
+
+    def make_agent(*args):
+      agents.append(impala.Agent(*args))  # The first is the learner's.
+      return agents[-1]
+
+    trainer = self._trainer(_learner(before), make_agent, updates=8, policy_lag=lag, num_environments=num_environments,
+                            learning_rate=0.01)
+    trainer.published = trainer._parameters.latest  # pylint: disable=protected-access
+    config = trainer._config  # pylint: disable=protected-access
+    agents[:] = [impala.Agent(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, config)]
+    trainer.train()
+    self.assertEqual([row['policy_lag'] for row in training.rows(trainer.logdir)], lags)
+    self.assertEqual(lags[-1], lag + 7 % (num_environments // 4))
+
+  def test_the_next_batch_is_collected_while_an_update_runs(self):
+    collected, begun = [threading.Event() for _ in range(8)], itertools.count(1)
+
+    def before(*unused):
+      upcoming = next(begun)
+      if upcoming < 3:
+        self.assertTrue(collected[upcoming].wait(_PATIENCE_SECONDS), f'batch {upcoming} was not collected meanwhile')
+
+    trainer = self._trainer(_learner(before), synchronous=False)
+    collect, events = trainer._collect, iter(collected)  # pylint: disable=protected-access
+
+    def collect_and_tell():
+      batch = collect()
+      next(events).set()
+      return batch
+
+    trainer._collect = collect_and_tell  # pylint: disable=protected-access
+    trainer.train()
+    self.assertEqual(next(begun), 4)
+
+  def test_a_synchronous_run_collects_nothing_while_an_update_runs(self):
+    steps = []
+
+    def before(*unused):
+      pool = trainer._host.pool  # pylint: disable=protected-access
+      steps.append(pool.statistics().steps)
+
+    trainer = self._trainer(_learner(before), updates=4)
+    trainer.train()
+    self.assertEqual(np.diff(steps).tolist(), [20, 20, 20])  # 4 environments, 5 steps.
+
+  def test_actors_wait_for_a_slow_learner(self):
+    """Back-pressure: what they have played is bounded, however long an update takes."""
+    batch, queue, environments, length = 4, 2, 6, 5
+
+    def before(*unused):
+      pool = trainer._host.pool  # pylint: disable=protected-access
+      began, blocked = threading.Event(), 0
+      while not blocked and not began.wait(0.05):
+        blocked = pool.statistics().blocked_ns
+      # Learned from, collected, in the queue, on the way there, in the pool, and what each actor holds.
+      unrolls = 2 * batch + queue + 1 + (queue + environments) + environments
+      self.assertLessEqual(pool.statistics().steps, unrolls * length + environments)
+
+    trainer = self._trainer(_learner(before), updates=1, synchronous=False, num_environments=environments,
+                            queue_size=queue, batch_size=batch, unroll_length=length)
+    trainer.train()
+
+  @parameterized.parameters(True, False)
+  def test_a_killed_worker_is_replaced(self, synchronous):
+    killed = []
+
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2 and not killed:
+        worker, *_ = psutil.Process().children()
+        killed.append(worker)
+        worker.kill()
+
+    trainer = self._trainer(_learner(before), updates=40, synchronous=synchronous)
+    trainer.train()
+    rows = training.rows(trainer.logdir)
+    self.assertLen(killed, 1)
+    self.assertEqual(rows[-1]['environment_restarts'], 1)
+    self.assertEqual(rows[-1]['learner_steps'], 40)
+    self.assertRegex(self.screen.getvalue(), '(?m)^environment worker [01] is replaced: .*$')
+
+  def test_updates_that_are_not_finite_are_skipped_and_ten_in_a_row_end_the_run(self):
+    skipped = [1] * 9 + [0] + [1] * 10 + [0] * 10
+    trainer = self._trainer(updates=len(skipped))
+    step, said = trainer.learner.step, iter(skipped)
+    trainer.learner.step = lambda unroll: step(unroll) | {'update_skipped': tf.constant(next(said))}
+    trainer.learner.culprit = lambda metrics: 'gradient of this'
+    with self.assertRaisesRegex(run_flags.UserError, '^update 20: gradient of this was not finite.* 10th .*in a row'):
+      trainer.train()
+    self.assertEqual(training.rows(trainer.logdir)[-1]['learner_steps'], 20)
+
+  def test_an_infinite_reward_ends_the_run_and_leaves_sound_parameters(self):
+    trainer = self._trainer(level_name=faulty_environments.level(faulty_environments.InfiniteReward), updates=99,
+                            reward_transform='none')
+    before = _values(trainer.learner.agent)
+    with self.assertRaisesRegex(run_flags.UserError, '^update 0: loss/policy_gradient was not finite'):
+      trainer.train()
+    rows = training.rows(trainer.logdir)
+    self.assertEqual([row['skipped_updates'] for row in rows], list(range(1, 11)))
+    self.assertIsNone(rows[-1]['loss/total'])
+    again = self._trainer(level_name=faulty_environments.level(faulty_environments.InfiniteReward), updates=99,
+                          reward_transform='none', logdir=trainer.logdir)
+    self.assertEqual(int(again.learner.skipped_updates), 10)
+    for restored, initial in zip(_values(again.learner.agent), before, strict=True):
+      np.testing.assert_array_equal(restored, initial)
+
+  def test_a_mistake_in_an_update_is_raised_and_nothing_is_saved(self):
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        raise ZeroDivisionError('a mistake')
+
+    trainer = self._trainer(_learner(before), updates=5)
+    with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
+      trainer.train()
+    self.assertFalse(checkpoint.Checkpointer(run_directory.path(trainer.logdir, run_directory.CHECKPOINTS),
+                                             learner=trainer.learner).restore())
+    self.assertEmpty(psutil.Process().children())
+
+  def test_regression_an_error_ends_a_run_whose_environments_are_stuck(self):
+    """No batch will come any more, and the collector must not be waited for."""
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 1:
+        for worker in psutil.Process().children():
+          worker.suspend()
+        raise ZeroDivisionError('a mistake')
+
+    trainer = self._trainer(_learner(before), updates=1000, synchronous=False, batch_size=64)
+    with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
+      trainer.train()
+
+  @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
+  def test_a_signal_ends_the_run_with_a_checkpoint(self, number):
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+
+    trainer = self._trainer(_learner(before), updates=10**6)
+    trainer.train()
+    updates = training.rows(trainer.logdir)[-1]['learner_steps']
+    self.assertBetween(updates, 3, 10**5)
+    again = self._trainer(updates=10**6, logdir=trainer.logdir)
+    self.assertEqual(int(again.learner.update_steps), updates)
+    self.assertEndsWith(self.screen.getvalue(), 'frames trained, the same command goes on from there\n')
+
+  def test_regression_the_first_update_does_not_count_for_speed(self):
+    late = 0.
+    clock = mock.Mock(monotonic=lambda: time.monotonic() + late)
+
+    def before(learner, unused_unroll):
+      nonlocal late
+      if not int(learner.update_steps):
+        late = 1e6  # Seconds that it took to be traced and compiled.
+
+    with mock.patch.object(metrics_row, 'time', clock):
+      rows = self._rows(_learner(before), synchronous=False, updates=20)
+    self.assertGreater(min(row['frames_per_second'] for row in rows), 1)
+
+
+if __name__ == '__main__':
+  absltest.main()
