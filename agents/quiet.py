@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import tempfile
-from typing import TextIO
+from typing import Any, TextIO
 
 from scalable_agents.learner import run_directory
 
@@ -26,10 +26,15 @@ _release_watcher = None
 
 
 def start():
-  """Redirects descriptor 2. To be called before TensorFlow and absl are imported, and before there are threads."""
+  """Redirects descriptor 2. To be called before TensorFlow and absl are imported, and before there are threads.
+
+  Until run_flags.run_main, Ctrl-C ends the process at once: an exception would show a traceback through TensorFlow.
+  """
   global _collected
   if _collected is not None:
     return
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, _leave)
   screen_stream = open(os.dup(_STDERR), 'w', buffering=1, errors='backslashreplace')
   _collected = tempfile.TemporaryFile()
   _start_watcher(screen_stream.fileno())
@@ -45,6 +50,11 @@ def start():
     logger.propagate = False
   from absl import logging as absl_logging  # Remembers sys.stderr.  pylint: disable=g-import-not-at-top
   absl_logging.get_absl_handler().python_handler.stream = library_stream
+
+
+def _leave(number: int, unused_frame: Any):
+  _dismiss_watcher()
+  os._exit(128 + number)
 
 
 def keep_log(path: str):

@@ -21,6 +21,7 @@ Only binaries use this module. One reads like this:
 import dataclasses
 import os
 import re
+import signal
 import sys
 import types
 import typing
@@ -146,6 +147,8 @@ def run_main(main: Callable[[], None]) -> NoReturn:
       _fail(': '.join([first.rstrip(':'), *details[-1:]]))
     except KeyboardInterrupt:
       sys.exit(130)  # As a shell reports it; in training, the loop handles Ctrl-C itself.
+  signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
   app.run(guarded, flags_parser=_parse)
 
 

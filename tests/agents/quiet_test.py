@@ -60,6 +60,12 @@ print('a message of ours', file=quiet.screen())
     screen = self._run('os.write(2, b"chatter\\n"); raise KeyError("a mistake")', returncode=1)
     self.assertRegex(screen, '^Traceback(.|\n)*KeyError: .a mistake.\n$')
 
+  @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
+  def test_a_signal_amid_the_imports_shows_nothing(self, number):
+    screen = self._run(f'os.write(2, b"chatter\\n"); os.kill(os.getpid(), {int(number)})',
+                       returncode=128 + number)
+    self.assertEqual(screen, '')
+
   def test_an_early_exit_drops_the_chatter(self):
     self.assertEqual(self._run('os.write(2, b"chatter\\n"); sys.exit("error: bad flag")', returncode=1),
                      'error: bad flag\n')
