@@ -66,6 +66,7 @@ class ActorPool:
     self._started_at = [time.monotonic()] * len(workers)
     self._watcher = threading.Thread(target=self._watch, name='environment worker watcher', daemon=True)
     self.failure = None  # The WorkerError that ended the pool.
+    self._closed = False
     layout = workers.layout
     fields = layout.scalars + layout.observation
     self._environment_spec = unroll_lib.EnvironmentOutput(
@@ -150,10 +151,12 @@ class ActorPool:
       return Statistics(*ops.actor_pool_statistics(self._handle).numpy().tolist())
 
   def close(self, cause: str = 'the run ends'):
-    """Ends every wait in the pool, and the watch over the workers. Idempotent."""
+    """Ends every wait in the pool and the watch over the workers, which leave. Idempotent."""
+    self._closed = True
     with tf.device('/CPU:0'):
       ops.actor_pool_close(self._handle, cause)
     if self._watcher.is_alive() and self._watcher is not threading.current_thread():
+      self._workers.give_up()  # The watcher may be waiting for a new one.
       self._watcher.join()
 
   def _attach(self, worker):
@@ -175,21 +178,30 @@ class ActorPool:
     except tf.errors.CancelledError:
       pass
     except environment_workers.WorkerError as error:
-      self.failure = error
-      self.close('an environment worker cannot be kept alive')
+      if not self._closed:  # Else it was given up.
+        self.failure = error
+        self.close('an environment worker cannot be kept alive')
 
   def _replace(self, worker, reason):
-    short_life = time.monotonic() - self._started_at[worker] < SHORT_LIFE_SECONDS
-    self._short_lives[worker] = self._short_lives[worker] + 1 if short_life else 1
+    """Starts other workers in its place until one comes up."""
+    life_seconds = time.monotonic() - self._started_at[worker]
     reason += '\n' + self._workers.error(worker)
-    if self._short_lives[worker] >= MAXIMUM_SHORT_LIVES:
-      raise environment_workers.WorkerError(
-          f'environment worker {worker} failed {MAXIMUM_SHORT_LIVES} times, each within {SHORT_LIFE_SECONDS:g} s of '
-          f'its start: {reason.strip()}')
-    self._restarts += 1
-    self._report(f'environment worker {worker} is replaced: {reason.strip()}')
-    self._workers.replace(worker)
-    self._attach(worker)
+    while True:
+      self._short_lives[worker] = self._short_lives[worker] + 1 if life_seconds < SHORT_LIFE_SECONDS else 1
+      if self._short_lives[worker] >= MAXIMUM_SHORT_LIVES:
+        raise environment_workers.WorkerError(
+            f'environment worker {worker} failed {MAXIMUM_SHORT_LIVES} times, each within {SHORT_LIFE_SECONDS:g} s of '
+            f'its start: {reason.strip()}')
+      self._restarts += 1
+      self._report(f'environment worker {worker} is replaced: {reason.strip()}')
+      try:
+        self._workers.replace(worker)
+        self._attach(worker)
+        return
+      except environment_workers.WorkerError as error:
+        if self._closed:
+          raise
+        reason, life_seconds = str(error), 0.
 
 
 def _field_spec(field):

@@ -1,9 +1,10 @@
 """A worker process: steps its environments on request. Started by actor/environment_workers.py, imports no TensorFlow.
 
-The first packet on its socket is JSON: which function makes an environment, with which arguments. The worker answers
-with the environments' specification, also JSON. From then on packets are uint32 slot numbers, as described in
-cc/environment_channel.h: an environment that has not begun is reset, the others are stepped with the action in their
-slot, and the packet goes back once all have their result in their slots.
+At first the shared memory holds, behind its header, a request in JSON: which function makes an environment, with which
+arguments. The first packet on the socket is the request's length; the worker answers with the environments'
+specification, JSON too. From then on packets are uint32 slot numbers, as described in cc/environment_channel.h: an
+environment that has not begun is reset, the others are stepped with the action in their slot, and the packet goes back
+once all have their result in their slots.
 """
 
 import ctypes
@@ -26,6 +27,7 @@ import numpy as np
 from scalable_agents.actor import shared_memory
 
 MAXIMUM_PACKET_BYTES = 1 << 17
+REQUEST_LENGTH = struct.Struct('<q')
 _PR_SET_PDEATHSIG = 1
 
 
@@ -64,21 +66,25 @@ class _Slot:
       self._write(reward, 0. if timestep.discount == 0. else 1., False, self._episode_return, self._episode_length)
 
   def _reset(self):
-    observation = self._environment.reset().observation
-    for name, view in self._observation:
-      if np.shape(observation[name]) != view.shape:
-        raise ValueError(f'observation {name!r}: want shape {view.shape}, got {np.shape(observation[name])}')
-    self._copy_observation(observation)
+    self._copy_observation(self._environment.reset().observation)
     self._episode_return = 0.
     self._episode_length = 0
 
   def _copy_observation(self, observation):
     for name, view in self._observation:
+      if np.shape(observation[name]) != view.shape:  # Would be broadcast, if it can be.
+        raise ValueError(f'observation {name!r}: want shape {view.shape}, got {np.shape(observation[name])}')
       np.copyto(view, observation[name])
 
   def _write(self, reward, discount, done, episode_return=0., episode_length=0):
     shared_memory.RESULT.pack_into(self._memory, self._start + shared_memory.RESULT_OFFSET, reward, discount,
                                    episode_return, episode_length, done)
+
+
+def _receive_request(connection, memory_descriptor):
+  """The request, which may be too long for a packet."""
+  length, = REQUEST_LENGTH.unpack(connection.recv(REQUEST_LENGTH.size))
+  return json.loads(os.pread(memory_descriptor, length, shared_memory.HEADER_BYTES))
 
 
 def _make_environments(request):
@@ -135,7 +141,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
   threading.Thread(target=_leave_with_parent, args=[connection], daemon=True).start()
   header = mmap.mmap(memory_descriptor, shared_memory.HEADER_BYTES)
   try:
-    environments = _make_environments(json.loads(connection.recv(MAXIMUM_PACKET_BYTES)))
+    environments = _make_environments(_receive_request(connection, memory_descriptor))
     specification = _specification_of_all(environments)
     connection.send(json.dumps(specification).encode())
     _serve(connection, memory_descriptor, environments, specification)

@@ -4,12 +4,14 @@ A worker is a process of its own (actor/environment_worker.py) with a socket to 
 without a name, so that neither outlives the processes that hold them.
 """
 
+import contextlib
 import json
 import mmap
 import os
 import socket
 import subprocess
 import sys
+import time
 from typing import Any, NamedTuple, Optional
 
 from scalable_agents.actor import environment_worker
@@ -53,7 +55,8 @@ class EnvironmentWorkers:
       timeout_seconds: how long a worker may take to make its environments.
 
     Raises:
-      WorkerError: a worker could not make its environments.
+      ValueError: not 1 to len(environments) workers.
+      WorkerError: a worker could not make its environments, or no process can be started.
     """
     if not 1 <= num_workers <= len(environments):
       raise ValueError(f'num_workers: want 1 to {len(environments)}, one environment each at least, got {num_workers}')
@@ -64,6 +67,7 @@ class EnvironmentWorkers:
     self._workers: list[Optional[Worker]] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self.specification: Optional[Specification] = None
+    self._given_up = False
     try:
       for worker in range(num_workers):
         self._spawn(worker)
@@ -88,13 +92,20 @@ class EnvironmentWorkers:
     """Ends a worker that is at fault, or dead already, and starts another with new seeds.
 
     Raises:
-      WorkerError: the new one could not make its environments.
+      WorkerError: the new one could not make its environments, or no process can be started.
     """
     self._end(worker, patience_seconds=0.)
     self._lives[worker] += 1
     self._spawn(worker)
     self._greet(worker)
     return self._workers[worker]
+
+  def give_up(self):
+    """Ends all workers, and with WorkerError a `replace` that waits for one in another thread."""
+    self._given_up = True
+    for worker in self._workers:
+      if worker:
+        _hang_up(worker.connection)
 
   def error(self, worker: int) -> str:
     """The traceback that the worker left, '' if none."""
@@ -105,27 +116,20 @@ class EnvironmentWorkers:
     for worker in self._workers:
       if worker:
         worker.connection.close()  # All leave at once, then are waited for one by one.
+    deadline = time.monotonic() + _LEAVE_SECONDS
     for worker in range(len(self._workers)):
-      self._end(worker, _LEAVE_SECONDS)
+      self._end(worker, max(deadline - time.monotonic(), 0.))
 
   def _spawn(self, worker):
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    memory = os.memfd_create('environments', os.MFD_CLOEXEC)
-    os.ftruncate(memory, shared_memory.HEADER_BYTES)
-    header = mmap.mmap(memory, shared_memory.HEADER_BYTES)
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
-                       OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', MKL_NUM_THREADS='1')
-    command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
-    # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself.
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment, start_new_session=True,
-                               stdin=subprocess.DEVNULL)
-    theirs.close()
-    self._workers[worker] = Worker(process, ours, memory, header)
-    ours.settimeout(self._timeout_seconds)
+    self._workers[worker] = _start_process()
+    connection = self._workers[worker].connection
+    connection.settimeout(self._timeout_seconds)
     request = {'constructor': self._constructor,
                'environments': [self._arguments(actor, self._lives[worker]) for actor in self.actor_ids[worker]]}
+    encoded = json.dumps(request).encode()
+    os.pwrite(self._workers[worker].memory, encoded, shared_memory.HEADER_BYTES)
     try:
-      ours.send(json.dumps(request).encode())
+      connection.send(environment_worker.REQUEST_LENGTH.pack(len(encoded)))
     except BrokenPipeError:
       pass  # _greet tells why.
 
@@ -137,6 +141,8 @@ class EnvironmentWorkers:
   def _greet(self, worker):
     """Waits for the worker's specification and gives its shared memory the size for it."""
     connection = self._workers[worker].connection
+    if self._given_up:  # Perhaps before there was this connection.
+      _hang_up(connection)
     try:
       answer = connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
     except TimeoutError:
@@ -144,6 +150,7 @@ class EnvironmentWorkers:
     except ConnectionResetError:
       answer = b''
     if not answer:
+      self._workers[worker].process.kill()  # If it does not leave by itself: without the connection it is of no use.
       self._workers[worker].process.wait()
       raise WorkerError('an environment could not be made:\n' + (
           self.error(worker) or f'its process ended with code {self._workers[worker].process.returncode}'))
@@ -170,3 +177,34 @@ class EnvironmentWorkers:
     ended.header.close()
     os.close(ended.memory)
     self._workers[worker] = None
+
+
+def _start_process():
+  """Starts a worker process, which waits for a request."""
+  with contextlib.ExitStack() as undo:
+    try:
+      ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+      undo.callback(ours.close)
+      with theirs:
+        memory = os.memfd_create('environments', os.MFD_CLOEXEC)
+        undo.callback(os.close, memory)
+        os.ftruncate(memory, shared_memory.HEADER_BYTES)
+        header = mmap.mmap(memory, shared_memory.HEADER_BYTES)
+        undo.callback(header.close)
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
+                           OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', MKL_NUM_THREADS='1')
+        command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
+        # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself.
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment,
+                                   start_new_session=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+      raise WorkerError(f'cannot start a worker process: {error}') from error
+    undo.pop_all()
+  return Worker(process, ours, memory, header)
+
+
+def _hang_up(connection):
+  try:
+    connection.shutdown(socket.SHUT_RDWR)
+  except OSError:
+    pass  # Another thread has closed it just now.

@@ -1,8 +1,9 @@
 """dm_env environments for tests of the actors: their observations tell what happened, and they fail on demand."""
 
+import ctypes
 import os
 import signal
-import time
+import threading
 
 import dm_env
 from dm_env import specs
@@ -36,3 +37,109 @@ class Constant(dm_env.Environment):
 
   def action_spec(self):
     return specs.DiscreteArray(6)
+
+
+class Lives(Constant):
+  """Episodes of 3 steps; the second step loses a life. Rewards 1, 2, 4; discounts as emulators and others give them."""
+
+  frames_per_step = 4
+
+  def __init__(self, seed):
+    super().__init__(seed, shape=(2,))
+    self._number = 0
+
+  def reset(self):
+    self._number = 0
+    return super().reset()
+
+  def step(self, action):
+    self._number += 1
+    middle = super().step(action)
+    if self._number == 3:
+      return middle._replace(step_type=middle.step_type.LAST, reward=4., discount=0.7)  # A time limit.
+    return middle._replace(reward=float(self._number), discount=0. if self._number == 2 else 0.99)
+
+
+NUM_ACTIONS = 5  # Of Diary.
+
+
+class Story:
+  """What happens in a life of Diary, whatever the actions: lives of different seeds differ."""
+
+  def __init__(self, seed):
+    self._random = np.random.RandomState(seed)
+    self._episodes = []
+
+  def episode(self, number):
+    """The rewards of an episode's steps, in halves, and whether each loses a life; 1 to 9 steps."""
+    while len(self._episodes) <= number:
+      length = self._random.randint(1, 10)
+      rewards = self._random.randint(-6, 7, size=length) / 2
+      lost = self._random.rand(length) < 0.2
+      lost[-1] = False
+      self._episodes.append((rewards, lost))
+    return self._episodes[number]
+
+
+class Diary(dm_env.Environment):
+  """Its observations say where in which life it is, and what it was told to do there.
+
+  A life whose seed is below `faulty_below` has a fault, see `_fail`: in its step number `fault_step`, where 0 is the
+  reset, or in its constructor for None.
+  """
+
+  frames_per_step = 4
+
+  def __init__(self, seed, fault=None, fault_step=0, faulty_below=0):
+    self._fault = fault if seed < faulty_below else None
+    self._fault_step = fault_step
+    if fault_step is None:
+      self._fail()
+    self._seed = seed
+    self._story = Story(seed)
+    self._episode = -1
+    self._step = self._steps_in_life = 0
+    self._last_action = -1
+
+  def reset(self):
+    self._episode += 1
+    self._step = 0
+    return dm_env.restart(self._observation())
+
+  def step(self, action):
+    rewards, lost = self._story.episode(self._episode)
+    reward = rewards[self._step]
+    self._step += 1
+    self._steps_in_life += 1
+    self._last_action = action
+    observation = self._observation()
+    if self._step == len(rewards):
+      return dm_env.termination(reward, observation)
+    return dm_env.transition(reward, observation, discount=0. if lost[self._step - 1] else 0.9)
+
+  def observation_spec(self):
+    return {'record': specs.Array([4], np.int64, 'record'), 'pixels': specs.Array([3, 2], np.uint8, 'pixels')}
+
+  def action_spec(self):
+    return specs.DiscreteArray(NUM_ACTIONS)
+
+  def _observation(self):
+    record = np.array([self._seed, self._episode, self._step, self._last_action], np.int64)
+    pixels = np.full([3, 2], (self._episode + self._step) % 256, np.uint8)
+    if self._steps_in_life == self._fault_step:
+      self._fail()
+      if self._fault == 'wrong shape':
+        record = record[:1]
+    return {'record': record, 'pixels': pixels}
+
+  def _fail(self):
+    if self._fault == 'raise':
+      raise RuntimeError('the emulator has crashed')
+    if self._fault == 'exit':
+      os._exit(3)
+    if self._fault == 'kill':
+      os.kill(os.getpid(), signal.SIGKILL)
+    if self._fault == 'hang':
+      threading.Event().wait()
+    if self._fault == 'hang in C':
+      ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps Python's lock.

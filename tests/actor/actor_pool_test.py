@@ -1,0 +1,307 @@
+"""Tests of the actor pool through real worker processes: what its unrolls hold, and how it bears faults."""
+
+import gc
+import os
+import threading
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import psutil
+import tensorflow as tf
+
+from scalable_agents.actor import actor_pool
+from scalable_agents.actor import environment_workers
+from scalable_agents.tests.actor import pool_testing
+from scalable_agents.tests.actor import waiting
+
+
+class ActorPoolTest(parameterized.TestCase):
+
+  def test_thousands_of_unrolls_of_many_environments(self):
+    with pool_testing.PlayedPool([{}] * 16, num_workers=3, unroll_length=5, completed_capacity=4) as played:
+      played.start()
+      checker = pool_testing.Checker(played)
+      for _ in range(60):
+        checker.check(played.take(50))
+    self.assertCountEqual(checker.unrolls, range(16))
+    self.assertGreater(min(checker.unrolls.values()), 50)
+    self.assertEqual(checker.lives, {actor: [actor] for actor in range(16)})
+    self.assertGreater(checker.episodes, 2000)
+    self.assertGreater(checker.lost_lives, 1000)
+    self.assertEqual(played.pool.restarts, 0)
+    self.assertEmpty(played.reports)
+
+  @parameterized.parameters((1, 1, 1, 1), (5, 2, 1, 3), (3, 3, 2, 1))
+  def test_other_sizes(self, environments, workers, loops, unroll_length):
+    with pool_testing.PlayedPool([{}] * environments, workers, unroll_length) as played:
+      played.start(inference_loops=loops)
+      checker = pool_testing.Checker(played)
+      for _ in range(20):
+        checker.check(played.take(5))
+    self.assertCountEqual(checker.unrolls, range(environments))
+
+  def test_first_unroll(self):
+    with pool_testing.PlayedPool([{}], num_workers=1, unroll_length=2) as played:
+      self.assertEqual(played.pool.unroll_spec.environment_output.observation['pixels'],
+                       tf.TensorSpec([3, 3, 2], tf.uint8))
+      played.start()
+      unrolls = played.take(1)
+      pool_testing.Checker(played).check(unrolls)
+    first = tf.nest.map_structure(lambda x: x[0], unrolls)
+    output = first.environment_output
+    values = [values[0].tolist() for values in (
+        output.reward, output.discount, output.done, output.episode_return, output.episode_length,
+        first.agent_output.action, first.agent_output.given, first.parameter_version)]
+    self.assertEqual(values, [0., 0., True, 0., 0, 0, [0.] * 5, 0])
+    self.assertEqual(first.agent_state.count, 0)
+    types = tf.nest.map_structure(lambda x: x.dtype, unrolls)
+    self.assertEqual(types, tf.nest.map_structure(lambda spec: spec.dtype.as_numpy_dtype, played.pool.unroll_spec))
+
+  def test_synchronous_actors_wait_for_release(self):
+    with pool_testing.PlayedPool([{}] * 4, 2, unroll_length=3, synchronous=True) as played:
+      played.start()
+      checker = pool_testing.Checker(played)
+      for _ in range(20):
+        unrolls = played.take(4)
+        self.assertEqual(unrolls.actor_id.tolist(), [0, 1, 2, 3])
+        checker.check(unrolls)
+        steps = played.pool.statistics().steps
+        next_unrolls = waiting.start(played.take, 4)
+        self.assertFalse(next_unrolls.ended.wait(0.01))
+        self.assertEqual(played.pool.statistics().steps, steps)
+        played.pool.release()
+        checker.check(next_unrolls())
+        played.pool.release()
+
+  def test_environments_stand_still_while_unrolls_are_not_taken(self):
+    with pool_testing.PlayedPool([{}] * 4, 2, unroll_length=2, completed_capacity=2) as played:
+      played.start()
+      # Each worker's two groups of one environment: two unrolls wait, and every actor fills one more.
+      waiting.wait_until(lambda: played.pool.statistics().steps >= 4 * 3 + 2 * 2)
+      waiting.wait_until(lambda: played.pool.statistics().blocked_ns > 5e7)
+      self.assertEqual(played.pool.statistics().steps, 4 * 3 + 2 * 2)
+      checker = pool_testing.Checker(played)
+      checker.check(played.take(50))
+      self.assertGreater(played.pool.statistics().steps, 2 * 50)
+
+  def test_statistics(self):
+    with pool_testing.PlayedPool([{}] * 4, 2, unroll_length=5) as played:
+      self.assertEqual(played.pool.statistics(), actor_pool.Statistics(0, 0, 0, 0, 0, 0))
+      played.start()
+      seen = []
+      for _ in range(10):
+        played.take(5)
+        seen.append(played.pool.statistics())
+    seen.append(played.pool.statistics())
+    for before, after in zip(seen, seen[1:]):
+      for name, was, now in zip(before._fields, before, after):
+        self.assertGreaterEqual(now, was, name)
+    last = seen[-1]
+    self.assertGreater(last.steps, 5 * 5 * 10)
+    self.assertLessEqual(last.rows, last.steps)
+    self.assertLessEqual(last.batches, last.rows)
+    self.assertGreater(last.stepping_ns, 0)
+    self.assertGreater(last.inference_waiting_ns, 0)
+
+  def test_wrong_decisions_are_refused(self):
+    with pool_testing.PlayedPool([{}], 1) as played:
+      played.pool.start()
+      batch = waiting.start(played.pool.next_batch)()
+      output, state = pool_testing.policy(batch, 1)
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'Invalid computation id. Id: 77'):
+        played.pool.complete_batch(77, 1, output, state)
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'agent_output, field 1: want float \[1,5\], got float '
+                                  r'\[1,4\]'):
+        played.pool.complete_batch(batch.id, 1, output._replace(given=output.given[:, 1:]), state)
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'agent_state, field 0: want int64 \[1\], got int32'):
+        played.pool.complete_batch(batch.id, 1, output, state._replace(count=tf.cast(state.count, tf.int32)))
+      with self.assertRaisesRegex((ValueError, TypeError), 'structure'):
+        played.pool.complete_batch(batch.id, 1, output, output)
+      played.pool.complete_batch(batch.id, 1, output, state)
+      self.assertEqual(waiting.start(played.pool.next_batch)().last_action.numpy(), output.action.numpy())
+
+  def test_regression_a_batch_decided_after_the_end_is_cancelled(self):
+    with pool_testing.PlayedPool([{}], 1) as played:
+      played.pool.start()
+      batch = waiting.start(played.pool.next_batch)()
+      played.pool.close('that is all')
+      with self.assertRaisesRegex(tf.errors.CancelledError, 'ActorPool is closed: that is all'):
+        played.pool.complete_batch(batch.id, 1, *pool_testing.policy(batch, 1))
+
+  def test_close_ends_every_wait(self):
+    with pool_testing.PlayedPool([{}], 1, unroll_length=1000) as played:
+      played.pool.start()
+      played.pool.complete_batch
+      waiting.start(played.pool.next_batch)()
+      waits = [waiting.start(wait) for wait in (
+          played.pool.next_batch, played.pool.next_unroll, tf.function(lambda: played.pool.next_batch()),
+          tf.function(lambda: played.pool.next_unroll()))]
+      for wait in waits:
+        self.assertFalse(wait.ended.wait(0.02))
+      played.pool.close('that is all')
+      played.pool.close()
+      for wait in waits:
+        with self.assertRaisesRegex(tf.errors.CancelledError, 'is closed: that is all'):
+          wait()
+      self.assertIsNone(played.pool.failure)
+
+  def test_nothing_is_left_behind(self):
+    def traces():
+      gc.collect()
+      return len(os.listdir('/proc/self/fd')), threading.active_count(), psutil.Process().children(recursive=True)
+
+    def play():
+      with pool_testing.PlayedPool([{}] * 4, 2) as played:
+        played.start()
+        played.take(5)
+        processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        self.assertLen(processes, 3)
+        for process in processes:
+          self.assertEmpty([c for c in process.net_connections('inet') if c.status == psutil.CONN_LISTEN])
+          self.assertEmpty([area.path for area in process.memory_maps() if area.path.startswith('/dev/shm')])
+
+    play()  # TensorFlow opens a few things at first use.
+    before = traces()
+    for _ in range(3):
+      play()
+    waiting.wait_until(lambda: traces() == before)
+
+  @parameterized.parameters({'completed_capacity': 0}, {'unroll_length': 0})
+  def test_bad_sizes(self, **options):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'want >= 1, got 1, '):
+      pool_testing.PlayedPool([{}], 1, **options)
+
+
+def _kill(workers, number, previous=None):
+  """Kills a worker's process as soon as there is another than `previous`, and returns it."""
+  def running():
+    worker = workers[number]
+    return worker.process if worker and worker.process is not previous else None
+  waiting.wait_until(running)
+  process = running()
+  process.kill()
+  return process
+
+
+class FaultTest(parameterized.TestCase):
+  """Actor 1's first life has a fault; it shares a worker with actor 4."""
+
+  def _check_until_it_lives_again(self, played, checker):
+    while played.pool.restarts == 0 or len(checker.lives.get(1, ())) + len(checker.lives.get(4, ())) < 3:
+      checker.check(played.take(10))
+    for _ in range(10):
+      checker.check(played.take(10))
+
+  @parameterized.named_parameters(
+      ('killed', 'kill', 'the worker process ended'),
+      ('exits', 'exit', 'the worker process ended'),
+      ('raises', 'raise', 'RuntimeError: the emulator has crashed'),
+      ('wrong_shape', 'wrong shape', r"observation 'record': want shape \(4,\), got \(1,\)"),
+      ('hangs', 'hang', 'no answer for 2 s'),
+      ('hangs_in_c', 'hang in C', 'no answer for 2 s'))
+  def test_a_fault_ends_one_life(self, fault, reason):
+    environments = [{} for _ in range(6)]
+    environments[1] = {'fault': fault, 'fault_step': 21, 'faulty_below': 6}
+    with pool_testing.PlayedPool(environments, 3, timeout_seconds=2. if 'hang' in fault else 60.) as played:
+      played.start()
+      checker = pool_testing.Checker(played)
+      self._check_until_it_lives_again(played, checker)
+      self.assertEqual(played.pool.restarts, 1)
+      self.assertIsNone(played.pool.failure)
+    self.assertLen(played.reports, 1)
+    self.assertRegex(played.reports[0], f'(?s)^environment worker 1 is replaced: .*{reason}')
+    for actor in (1, 4):
+      self.assertIn(checker.lives[actor], ([actor, actor + 6], [actor + 6]))  # The first may be too short for an unroll.
+    for actor in (0, 2, 3, 5):
+      self.assertEqual(checker.lives[actor], [actor])
+
+  def test_a_traceback_is_reported(self):
+    environments = [{}, {'fault': 'raise', 'fault_step': 0, 'faulty_below': 2}]
+    with pool_testing.PlayedPool(environments, 2) as played:
+      played.start()
+      waiting.wait_until(lambda: played.reports)
+    self.assertRegex(played.reports[0], '(?s)the worker process ended\nTraceback .*in reset.*in _fail\n')
+
+  def test_kill_minus_nine(self):
+    with pool_testing.PlayedPool([{}] * 6, 3) as played:
+      played.start()
+      checker = pool_testing.Checker(played)
+      checker.check(played.take(30))
+      killed = None
+      for restarts in range(1, 4):
+        killed = _kill(played.workers, 1, killed)
+        while played.pool.restarts < restarts:
+          checker.check(played.take(5))
+      while checker.lives[1][-1] != 1 + 3 * 6 or checker.lives[4][-1] != 4 + 3 * 6:
+        checker.check(played.take(5))
+    self.assertEqual(played.pool.restarts, 3)
+    self.assertEqual([checker.lives[actor] for actor in (0, 2, 3, 5)], [[0], [2], [3], [5]])
+
+  def test_too_many_short_lives_end_the_pool(self):
+    environments = [{}, {'fault': 'raise', 'fault_step': 3, 'faulty_below': 1000}]
+    with pool_testing.PlayedPool(environments, 2) as played:
+      played.start()
+      with self.assertRaises(tf.errors.CancelledError):
+        while True:
+          played.take(1)
+      waiting.wait_until(lambda: played.pool.failure)
+      self.assertIsInstance(played.pool.failure, environment_workers.WorkerError)
+      self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times, each within 60 s of its '
+                       'start: .*RuntimeError: the emulator has crashed')
+      self.assertEqual(played.pool.restarts, 4)
+
+  def test_long_lives_do_not_end_the_pool(self):
+    self.enter_context(absltest.mock.patch.object(actor_pool, 'SHORT_LIFE_SECONDS', 0.))
+    environments = [{}, {'fault': 'exit', 'fault_step': 3, 'faulty_below': 1000}]
+    with pool_testing.PlayedPool(environments, 2) as played:
+      played.start()
+      while played.pool.restarts <= actor_pool.MAXIMUM_SHORT_LIVES:
+        played.take(1)
+      self.assertIsNone(played.pool.failure)
+
+  def test_successors_that_cannot_be_made_end_the_pool(self):
+    with pool_testing.PlayedPool([{}, {}], 2) as played:
+      environments_of_next_lives = played.workers._environments  # pylint: disable=protected-access
+      environments_of_next_lives[1] = {'seed': 1, 'fault': 'raise', 'fault_step': None, 'faulty_below': 1000}
+      played.start()
+      played.take(5)
+      _kill(played.workers, 1)
+      waiting.wait_until(lambda: played.pool.failure)
+    self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times.*: an environment could not be '
+                     'made:.*the emulator has crashed')
+
+  def test_regression_a_successor_killed_at_its_start_has_a_successor(self):
+    with pool_testing.PlayedPool([{}, {}], 2) as played:
+      played.start()
+      replace = played.workers.replace
+
+      def replace_and_kill(worker):
+        played.workers.replace = replace
+        spawn = played.workers._spawn  # pylint: disable=protected-access
+        with absltest.mock.patch.object(played.workers, '_spawn', lambda number: (spawn(number), _kill(
+            played.workers, number))):
+          replace(worker)
+
+      played.workers.replace = replace_and_kill
+      _kill(played.workers, 1)
+      checker = pool_testing.Checker(played)
+      while checker.lives.get(1, [0])[-1] != 1 + 2 * 2:
+        checker.check(played.take(1))
+    self.assertEqual(played.pool.restarts, 2)
+    self.assertRegex(played.reports[1], 'its process ended with code -9')
+
+  def test_regression_close_does_not_wait_for_a_successor(self):
+    with pool_testing.PlayedPool([{}, {}], 2) as played:
+      environments_of_next_lives = played.workers._environments  # pylint: disable=protected-access
+      environments_of_next_lives[1] = {'seed': 1, 'fault': 'hang', 'fault_step': None, 'faulty_below': 1000}
+      played.start()
+      played.take(5)
+      _kill(played.workers, 1)
+      waiting.wait_until(lambda: played.pool.restarts == 1)
+      close = waiting.start(played.pool.close)
+      self.assertTrue(close.ended.wait(30))  # Its start may take 60 s.
+      self.assertIsNone(played.pool.failure)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,154 @@
+"""Tests of the worker process from the other end of its socket, where this file plays the pool."""
+
+import mmap
+import select
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.actor import environment_worker
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import shared_memory
+from scalable_agents.tests.actor import test_environments
+from scalable_agents.tests.actor import waiting
+
+_DIARY = 'scalable_agents.tests.actor.test_environments:Diary'
+
+
+class _Worker:
+  """One worker process with environments of these arguments."""
+
+  def __init__(self, *arguments, constructor=_DIARY):
+    self.workers = environment_workers.EnvironmentWorkers(constructor, list(arguments), num_workers=1)
+    worker = self.workers[0]
+    self.process, self.connection = worker.process, worker.connection
+    self.layout = self.workers.layout
+    self._memory = mmap.mmap(worker.memory, shared_memory.block_bytes(self.layout, len(arguments)))
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused_exception):
+    self._memory.close()
+    self.workers.close()
+
+  def ask(self, *slots):
+    self.connection.send(np.array(slots, np.uint32).tobytes())
+
+  def answer(self):
+    """Waits for a packet; None at the end of the connection."""
+    if not select.select([self.connection], [], [], waiting.PATIENCE_SECONDS)[0]:
+      raise TimeoutError('no answer')
+    try:
+      packet = self.connection.recv(1000)
+    except ConnectionResetError:
+      return None
+    return np.frombuffer(packet, np.uint32).tolist() or None
+
+  def act(self, slot, action):
+    shared_memory.ACTION.pack_into(self._memory, self._start(slot), action)
+    self.ask(slot)
+    return self.answer()
+
+  def row(self, slot):
+    """The slot's values by name."""
+    fields = self.layout.scalars + self.layout.observation
+    return {field.name: np.ndarray(field.shape, field.dtype, self._memory, self._start(slot) + field.offset).tolist()
+            for field in fields}
+
+  def stepping_ns(self):
+    return int(np.frombuffer(self._memory[:8], np.int64)[0])
+
+  def _start(self, slot):
+    return shared_memory.HEADER_BYTES + slot * self.layout.slot_bytes
+
+
+class EnvironmentWorkerTest(parameterized.TestCase):
+
+  def test_rows(self):
+    with _Worker({'seed': 0}, constructor='scalable_agents.tests.actor.test_environments:Lives') as worker:
+      rows = []
+      for _ in range(5):
+        self.assertEqual(worker.act(0, 1), [0])
+        rows.append([worker.row(0)[name] for name in (
+            'reward', 'discount', 'done', 'episode_return', 'episode_length')])
+    self.assertEqual(rows, [
+        [0., 0., True, 0., 0],
+        [1., 1., False, 1., 4],
+        [2., 0., False, 3., 8],   # A lost life: the statistics go on.
+        [4., 0., True, 7., 12],   # The end: what was reached, and a new episode's first observation.
+        [1., 1., False, 1., 4]])
+
+  def test_actions_and_observations_pass_through_the_slots(self):
+    with _Worker({'seed': 7}, {'seed': 8}) as worker:
+      worker.ask(1, 0)
+      self.assertEqual(worker.answer(), [1, 0])
+      self.assertEqual(worker.row(0)['record'], [7, 0, 0, -1])
+      self.assertEqual(worker.row(1)['record'], [8, 0, 0, -1])
+      seen = []
+      for i in range(30):
+        self.assertEqual(worker.act(1, i % 5), [1])
+        seen.append(worker.row(1)['record'])
+        self.assertEqual(worker.row(1)['pixels'], [[sum(seen[-1][1:3])] * 2] * 3)
+      self.assertEqual(worker.row(0)['record'], [7, 0, 0, -1])
+    self.assertEqual([record[3] for record in seen], [i % 5 for i in range(30)])
+    lengths = [len(test_environments.Story(8).episode(number)[0]) for number in range(30)]
+    steps = [(number, step) for number in range(30) for step in range(lengths[number])]
+    self.assertEqual([tuple(record[1:3]) for record in seen], steps[1:31])
+
+  def test_time_spent_stepping_grows(self):
+    with _Worker({'seed': 0}) as worker:
+      times = [worker.stepping_ns()]
+      for _ in range(5):
+        worker.act(0, 0)
+        times.append(worker.stepping_ns())
+    self.assertEqual(times[0], 0)
+    self.assertTrue(np.all(np.diff(times) > 0))
+
+  def test_leaves_when_the_other_end_is_closed(self):
+    with _Worker({'seed': 0}) as worker:
+      worker.act(0, 0)
+      worker.connection.close()
+      self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 0)
+
+  def test_leaves_though_a_step_hangs(self):
+    with _Worker({'seed': 0, 'fault': 'hang', 'faulty_below': 1}) as worker:
+      worker.ask(0)
+      worker.connection.close()
+      self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 0)
+
+  def test_an_error_leaves_its_traceback(self):
+    with _Worker({'seed': 0}, {'seed': 1, 'fault': 'raise', 'fault_step': 1, 'faulty_below': 2}) as worker:
+      worker.ask(0, 1)
+      self.assertEqual(worker.answer(), [0, 1])
+      worker.ask(0, 1)
+      self.assertIsNone(worker.answer())
+      self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 1)
+      self.assertRegex(worker.workers.error(0), '(?s)^Traceback .*RuntimeError: the emulator has crashed\n$')
+
+  @parameterized.parameters(0, 2)
+  def test_an_observation_of_another_shape(self, fault_step):
+    with _Worker({'seed': 0, 'fault': 'wrong shape', 'fault_step': fault_step, 'faulty_below': 1}) as worker:
+      for _ in range(fault_step):
+        self.assertEqual(worker.act(0, 0), [0])
+      self.assertIsNone(worker.act(0, 0))
+      self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 1)
+      self.assertIn("observation 'record': want shape (4,), got (1,)", worker.workers.error(0))
+
+  def test_loads_no_tensorflow(self):
+    program = f'''
+import sys
+import {environment_worker.__name__}
+import scalable_agents.environments.registry
+heavy = {{'tensorflow', 'keras', 'sonnet', 'tensorflow_probability', 'ale_py', 'gymnasium', 'cv2'}}
+print(sorted(heavy & set(sys.modules)))'''
+    answer = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, check=True, text=True,
+                            timeout=waiting.PATIENCE_SECONDS)
+    self.assertEqual(answer.stdout, '[]\n')
+
+
+if __name__ == '__main__':
+  absltest.main()
