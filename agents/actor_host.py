@@ -13,7 +13,7 @@ from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.agents import inference
 
-_ENVIRONMENTS_PER_CORE = 16
+_ENVIRONMENTS_PER_CORE = 32
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
@@ -26,7 +26,7 @@ def counts(run):
   """What `auto` stands for: environments, worker processes and inference loops.
 
   Two groups of environments per worker, one worker per core: while inference looks at one group, the worker steps the
-  other. Sixteen environments per core make batches large enough for the network to be fast.
+  other. Groups of sixteen make batches large enough for the network to be fast.
   """
   environments = _ENVIRONMENTS_PER_CORE * num_cores() if run.num_environments == 'auto' else run.num_environments
   workers = num_cores() if run.num_environment_workers == 'auto' else run.num_environment_workers
@@ -121,7 +121,7 @@ class ActorHost:
       raise self._error
 
   def close(self):
-    """Ends loops, pool and worker processes. Idempotent."""
+    """Ends loops, pool and worker processes. Idempotent. Where `put` may be waiting, end that before."""
     if self.pool:
       self.pool.close()
     for thread in self._threads:

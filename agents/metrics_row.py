@@ -34,8 +34,10 @@ class MetricsRow:
   def waiting(self):
     """Inside the block the learner waits for data."""
     began = time.monotonic()
-    yield
-    self._waited_seconds += time.monotonic() - began
+    try:
+      yield
+    finally:
+      self._waited_seconds += time.monotonic() - began
 
   def add(self, update_metrics):
     """Adds an update's figures: name -> number."""

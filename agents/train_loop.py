@@ -7,7 +7,6 @@ and saves; a third collects the next batch and copies it to the learner's device
 
 import collections
 from concurrent import futures
-import ctypes
 import signal
 import threading
 import time
@@ -31,16 +30,13 @@ from scalable_agents.learner import run_directory
 MAXIMUM_SKIPPED_IN_A_ROW = 10
 _CURVE_INTERVAL_SECONDS = 300.
 _SIGNAL_CHECK_SECONDS = 0.2
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # Of malloc.h.
 
 
 def configure_tensorflow():
   """Settings of the process, to be made before TensorFlow computes anything."""
-  # Large tensors come and go with every update. Left to itself, glibc maps and unmaps them each time, and the kernel
-  # zeroes them page by page, which costs more than a fifth of the learner's time on a CPU.
-  libc = ctypes.CDLL(None)
-  libc.mallopt(_M_MMAP_MAX, 0)
-  libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+  # The other half of the cores is for the environments. Threads that find nothing to do look for work for a while
+  # before they sleep, which cost a fifth of the training process's time where there were as many as cores.
+  tf.config.threading.set_intra_op_parallelism_threads(max(1, actor_host.num_cores() // 2))
   for gpu in tf.config.list_physical_devices('GPU'):
     tf.config.experimental.set_memory_growth(gpu, True)
 
@@ -121,6 +117,7 @@ class Trainer:
     self._save()
     learning_curve.draw(self._run.logdir)
     finished = self._frames >= self._config.total_environment_frames
+    self._progress.close()
     self._progress.message(f'{self._frames:,} frames trained, ' + (
         f'see {self._run.logdir}' if finished else 'the same command goes on from there'))
     try:
@@ -165,10 +162,11 @@ class Trainer:
       self._update(unroll, episodes)
       if self._config.synchronous:
         upcoming = collector.submit(self._collect)
+      now = time.monotonic()
       if first:  # It was traced and compiled: its time is no measure of speed.
         first = False
         self._row.begin(self._frames)
-      now = time.monotonic()
+        last_save = now
       if self._config.synchronous or self._row.age() >= self._run.log_interval_seconds:
         self._log()
       if now - last_save >= self._run.checkpoint_interval_seconds:
@@ -185,19 +183,20 @@ class Trainer:
         self._host.pool.release()
         self._unrolls_granted += self._host.num_environments
       self._unrolls_taken += self._config.batch_size
-    return self._take_batch()
+    with tf.device(self._device):  # Where a function's results are copied to, whatever computes them.
+      return self._take_batch()
 
   @tf.function(autograph=False)
   def _take_batch(self):
-    """The next batch on the learner's device, and the episodes that ended in it: level ids, returns and lengths."""
-    unroll = self._queue.take_batch(self._config.batch_size)
-    environment_output = unroll.environment_output
-    done = environment_output.done[1:]  # Row 0 was in the unroll before.
-    levels = tf.broadcast_to(unroll.level_id, tf.shape(done))
-    episodes = [tf.boolean_mask(values, done) for values in (
-        levels, environment_output.episode_return[1:], environment_output.episode_length[1:])]
-    with tf.device(self._device):
-      return tf.nest.map_structure(tf.identity, unroll), episodes
+    """The next batch, and the episodes that ended in it: level ids, returns and lengths."""
+    with tf.device('/CPU:0'):
+      unroll = self._queue.take_batch(self._config.batch_size)
+      environment_output = unroll.environment_output
+      done = environment_output.done[1:]  # Row 0 was in the unroll before.
+      levels = tf.broadcast_to(unroll.level_id, tf.shape(done))
+      episodes = [tf.boolean_mask(values, done) for values in (
+          levels, environment_output.episode_return[1:], environment_output.episode_length[1:])]
+    return unroll, episodes
 
   def _update(self, unroll, episodes):
     metrics = {name: value.numpy() for name, value in self.learner.step(unroll).items()}

@@ -1,12 +1,17 @@
 """Training processes for tests: the binary as a user starts it, watched through its run directory and its screen."""
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
-import signal
+import pty
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 
 import psutil
@@ -15,16 +20,6 @@ from scalable_agents.agents import impala_atari57
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle machine.
-
-
-def command(*flags):
-  """The command line of the binary."""
-  return [sys.executable, '-m', impala_atari57.__name__, *flags]
-
-
-def environment():
-  """The environment variables with which it finds what this process finds."""
-  return dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
 
 
 def rows(logdir):
@@ -46,37 +41,67 @@ def still_alive(processes, seconds=5.):
   return psutil.wait_procs(processes, timeout=seconds)[1]
 
 
+class Terminal:
+  """A terminal of 100 columns, as wide as its text is kept in `text`."""
+
+  def __init__(self):
+    self._master, self.descriptor = pty.openpty()
+    fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack('HHHH', 25, 100, 0, 0))
+    self._read = bytearray()
+    self._reader = threading.Thread(target=self._keep_reading, daemon=True)
+    self._reader.start()
+
+  @property
+  def text(self):
+    """All that was shown on it."""
+    return self._read.decode()
+
+  def press_ctrl_c(self):
+    os.write(self._master, b'\x03')
+
+  def close(self):
+    """To be called when whatever used it has ended."""
+    os.close(self.descriptor)
+    self._reader.join()
+    os.close(self._master)
+
+  def _keep_reading(self):
+    with contextlib.suppress(OSError):  # So ends a terminal that nobody has open any more.
+      while block := os.read(self._master, 1 << 16):
+        self._read += block
+
+
 class Training:
-  """A training process in a session of its own, as a terminal's foreground job is; `with` ends it."""
+  """A training process in a session of its own; `with` ends it where it has not ended by itself."""
 
   def __init__(self, logdir, *flags, terminal=None):
-    """Starts it. `terminal`: a descriptor to show its screen on instead of keeping it for `screen`."""
+    """Starts it, in a Terminal if one is given."""
     self.logdir = logdir
     self._output = tempfile.TemporaryFile()
-    self.process = subprocess.Popen(
-        command(f'--logdir={logdir}', *flags), env=environment(), stdin=subprocess.DEVNULL, stdout=self._output,
-        stderr=self._output if terminal is None else terminal, start_new_session=True)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    screen = {'stdin': subprocess.DEVNULL, 'stdout': self._output, 'stderr': self._output}
+    if terminal:
+      take = lambda: fcntl.ioctl(terminal.descriptor, termios.TIOCSCTTY, 0)
+      screen = dict.fromkeys(screen, terminal.descriptor) | {'preexec_fn': take}
+    self.process = subprocess.Popen([sys.executable, '-m', impala_atari57.__name__, f'--logdir={logdir}', *flags],
+                                    env=environment, start_new_session=True, **screen)
 
   def __enter__(self):
     return self
 
   def __exit__(self, *unused_exception):
-    if self.process.poll() is None:
-      self.process.kill()
-      self.process.wait()
+    self.process.kill()
+    self.process.wait()
     self._output.close()
 
   def screen(self):
-    """What it has printed so far."""
+    """What it has printed so far, unless in a terminal."""
     return os.pread(self._output.fileno(), 1 << 20, 0).decode()
-
-  def children(self):
-    """Its worker processes and whatever else it has started."""
-    return psutil.Process(self.process.pid).children(recursive=True)
 
   def workers(self):
     """Its environment workers."""
-    return [child for child in self.children() if any('environment_worker' in word for word in child.cmdline())]
+    children = psutil.Process(self.process.pid).children(recursive=True)
+    return [child for child in children if 'environment_worker' in ' '.join(child.cmdline())]
 
   def wait_until(self, condition, what):
     """Waits until `condition()` is true.
@@ -88,29 +113,32 @@ class Training:
     while not condition():
       if self.process.poll() is not None or time.monotonic() > deadline:
         raise AssertionError(f'{what}: not seen, exit code {self.process.poll()}, screen:\n{self.screen()}')
-      try:
+      with contextlib.suppress(subprocess.TimeoutExpired):
         self.process.wait(_POLL_SECONDS)
-      except subprocess.TimeoutExpired:
-        pass
 
-  def wait_for_rows(self, count, last=lambda row: True):
-    """Waits until `count` rows more than now are written and the last one satisfies `last`; returns all rows."""
+  def wait_for_rows(self, count):
+    """Waits until there are `count` rows of metrics.jsonl more than now; returns all."""
     wanted = len(rows(self.logdir)) + count
-    self.wait_until(lambda: len(rows(self.logdir)) >= wanted and last(rows(self.logdir)[-1]), f'{wanted} rows')
+    self.wait_until(lambda: len(rows(self.logdir)) >= wanted, f'{wanted} rows')
     return rows(self.logdir)
 
   def wait_for_checkpoint(self):
-    """Waits until there is one more than now. Returns its name."""
+    """Waits until there is one more than now."""
     state = pathlib.Path(self.logdir, 'checkpoints', 'checkpoint')
     read = lambda: state.read_text(encoding='utf-8') if state.exists() else ''
     before = read()
     self.wait_until(lambda: read() != before, 'a checkpoint')
 
-  def interrupt(self):
-    """Ctrl-C in its terminal: SIGINT to the whole foreground process group."""
-    os.killpg(self.process.pid, signal.SIGINT)
+  def kill(self):
+    """kill -9. Returns those of its workers that outlive it."""
+    workers = self.workers()
+    self.process.kill()
+    self.process.wait()
+    return still_alive(workers)
 
-  def end(self):
-    """Waits for its end. Returns exit code and the seconds it took."""
+  def end(self, number=None):
+    """Sends a signal, if any, to the process alone, and waits for its end; returns exit code and seconds it took."""
     began = time.monotonic()
+    if number is not None:
+      self.process.send_signal(number)
     return self.process.wait(_DEADLINE_SECONDS), time.monotonic() - began

@@ -1,0 +1,169 @@
+"""The acting half with real environment workers: what it makes of its settings, and how its loops end."""
+
+import collections
+import dataclasses
+import os
+import threading
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import impala
+from scalable_agents.agents import run_flags
+from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.tests.agents import faulty_environments
+
+_SOUND = faulty_environments.level(faulty_environments.Sound)
+_CONFIG = impala.ImpalaConfig(level_name=_SOUND, torso='shallow', unroll_length=3)
+_PATIENCE_SECONDS = 60.
+
+
+class CountsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (2, {}, (32, 2, 1)), (8, {}, (128, 8, 1)),
+      (8, dict(num_environments=3), (3, 3, 1)),
+      (2, dict(num_environments=10, num_environment_workers=50, num_inference_threads=3), (10, 10, 3)),
+      (2, dict(num_environment_workers=5), (32, 5, 1)))
+  def test_auto_and_explicit(self, cores, settings, want):
+    with mock.patch.object(os, 'sched_getaffinity', return_value=set(range(cores))):
+      self.assertEqual(actor_host.counts(run_flags.RunConfig(**settings)), want)
+
+  def test_only_cores_that_this_process_may_use_count(self):
+    allowed = os.sched_getaffinity(0)
+    self.addCleanup(os.sched_setaffinity, 0, allowed)
+    os.sched_setaffinity(0, {min(allowed)})
+    self.assertEqual(actor_host.num_cores(), 1)
+
+  def test_inference_is_on_the_cpu_where_there_is_no_gpu(self):
+    with mock.patch.object(tf.config, 'list_logical_devices', return_value=[]):
+      self.assertEqual(actor_host.inference_device(), '/CPU:0')
+    with mock.patch.object(tf.config, 'list_logical_devices', return_value=['one', 'another']):
+      self.assertEqual(actor_host.inference_device(), '/GPU:0')
+
+
+class ActorHostTest(parameterized.TestCase):
+
+  def _host(self, levels=(_SOUND,), seed=1, **settings):
+    run = run_flags.RunConfig(**dict(num_environments=4, num_environment_workers=2) | settings)
+    host = actor_host.ActorHost(levels, {}, run, seed)
+    self.addCleanup(host.close)
+    return host
+
+  def _start(self, host, make_agent=impala.Agent, config=_CONFIG, put=None):
+    """Lets the actors play with parameters of version 0. Returns a function that gives the next unroll, and an event
+    that is set when a loop ends.
+    """
+    self.faults = []
+    host.make_pool(make_agent, config, 1, self.faults.append)
+    learned = impala.Agent(host.specification.num_actions, host.observation_spec, config).trainable_variables
+    parameters = parameters_lib.ParameterSnapshot([tf.TensorSpec(v.shape, v.dtype) for v in learned])
+    parameters.publish(0, [variable.read_value() for variable in learned])
+    self.queue = unroll_queue.UnrollQueue(
+        host.pool.unroll_spec, 1, tf.nest.map_structure(lambda spec: False, host.pool.unroll_spec))
+    self.addCleanup(self.queue.close)
+    ended = threading.Event()
+    host.start(parameters, put or self.queue.put, ended.set)
+    return tf.function(lambda: tf.nest.map_structure(lambda x: x[0], self.queue.take_batch(1))), ended
+
+  @parameterized.parameters(1, 2)
+  def test_every_environment_plays(self, loops):
+    host = self._host([_SOUND, _SOUND], num_environments=5, num_inference_threads=loops)
+    self.assertEqual((host.num_environments, host.num_workers, host.num_loops), (5, 2, loops))
+    self.assertEqual(host.specification, (2, {'vector': ['float32', [3]]}, 1))
+    self.assertEqual(host.observation_spec['vector'].shape, [3])
+    next_unroll, ended = self._start(host)
+    steps = collections.defaultdict(list)
+    while len(steps) < 5 or min(map(len, steps.values())) < 12:
+      unroll = next_unroll()
+      actor = int(unroll.actor_id)
+      self.assertEqual(int(unroll.level_id), actor % 2)  # Levels in turn.
+      steps[actor].extend(unroll.environment_output.observation['vector'].numpy()[1:, 0])
+    for played in steps.values():  # Unrolls of an actor are in order, and none is missing.
+      np.testing.assert_allclose(played[:12], np.arange(1, 13) % 10 / 10, rtol=1e-6)
+    self.assertFalse(ended.is_set())
+    host.check()
+    self.queue.close()
+    host.close()
+    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    host.check()
+    host.close()
+    self.assertEmpty(psutil.Process().children())
+    self.assertEmpty(self.faults)
+
+  def test_a_synchronous_run_has_one_inference_loop(self):
+    """Two would race for the batches, and each samples actions from random numbers of its own."""
+    host = self._host(num_inference_threads=2)
+    next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, synchronous=True))
+    self.assertEqual([int(next_unroll().actor_id) for _ in range(4)], [0, 1, 2, 3])
+    self.assertEqual(host.num_loops, 1)
+
+  def test_no_two_actors_and_no_two_seeds_play_alike(self):
+    actions = []
+    for seed in (1, 2):
+      host = self._host(seed=seed, num_inference_threads=1)
+      next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, unroll_length=30, synchronous=True))
+      actions += [tuple(next_unroll().agent_output.action[1:].numpy()) for _ in range(4)]
+    self.assertLen(set(actions), 8)
+
+  def test_environments_have_seeds_of_their_own(self):
+    with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:
+      workers.return_value.specification.observation = {}
+      actor_host.ActorHost(['catch', 'recall'], {'noop_max': 1}, run_flags.RunConfig(num_environments=3), 7)
+    _, environments, *_ = workers.call_args.args
+    self.assertEqual(environments, [{'level_name': level, 'seed': seed, 'atari': {'noop_max': 1}}
+                                    for level, seed in (('catch', 7), ('recall', 8), ('catch', 9))])
+
+  def test_an_environment_that_cannot_be_made(self):
+    with self.assertRaisesRegex(environment_workers.WorkerError, '(?s)could not be made.*unknown level .pnog.'):
+      self._host(['pnog'])
+    self.assertEmpty(psutil.Process().children())
+
+  def test_an_error_in_inference_is_told(self):
+    class Agent(impala.Agent):
+
+      def step(self, *args):
+        seed = args[-1]
+        tf.debugging.Assert(tf.reduce_all(seed == 0), ['no idea'])  # It is 0 while the agent is made.
+        return super().step(*args)
+
+    host = self._host()
+    _, ended = self._start(host, Agent)
+    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'no idea'):
+      host.check()
+
+  def test_an_error_on_the_way_of_unrolls_is_told(self):
+    def put(unroll):
+      tf.debugging.Assert(unroll.level_id < 0, ['the queue is on fire'])
+
+    host = self._host()
+    _, ended = self._start(host, put=put)
+    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'the queue is on fire'):
+      host.check()
+
+  def test_environments_that_cannot_be_kept_alive(self):
+    host = self._host([faulty_environments.level(faulty_environments.Raising)], num_environment_workers=1)
+    _, ended = self._start(host, config=dataclasses.replace(_CONFIG, unroll_length=20))
+    self.assertTrue(ended.wait(_PATIENCE_SECONDS))
+    with self.assertRaisesRegex(environment_workers.WorkerError, '(?s)failed 5 times.*the game has crashed'):
+      host.check()
+    self.assertLen(self.faults, 4)
+
+  def test_closing_before_the_start(self):
+    host = self._host()
+    host.close()
+    host.check()
+    self.assertEmpty(psutil.Process().children())
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,133 @@
+"""Bad input to the training binary: one line on the screen, exit code 1, and nothing in the run directory is changed."""
+
+from concurrent import futures
+import dataclasses
+import os
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.agents import run_flags
+from scalable_agents.environments import registry
+from scalable_agents.learner import checkpoint
+from scalable_agents.learner import episode_statistics
+from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import training
+
+_CONFIG = impala.ImpalaConfig(level_name='catch', torso='shallow')
+_FLAGS = ('--level_name=catch', '--torso=shallow', '--num_environments=2')
+# What a start writes that is none of the run: who holds the directory, and the chatter of libraries.
+_UNIMPORTANT = {run_directory.LIBRARY_LOG, '.lock'}
+
+
+def _make_run(logdir):
+  """A run directory as a trainer leaves it behind that has saved two checkpoints and learned nothing yet."""
+  flags = dataclasses.asdict(_CONFIG) | dataclasses.asdict(run_flags.RunConfig(logdir=str(logdir)))
+  run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
+  environment = registry.make(_CONFIG.level_name, seed=0)
+  spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
+  learner = impala.Learner(impala.Agent(environment.action_spec().num_values, spec, _CONFIG), _CONFIG, 1)
+  statistics = episode_statistics.EpisodeStatistics([_CONFIG.level_name])
+  checkpointer = checkpoint.Checkpointer(str(logdir / 'checkpoints'), learner=learner, statistics=statistics)
+  for _ in range(2):
+    checkpointer.save()
+  (logdir / 'metrics.jsonl').write_bytes(b'')
+  (logdir / 'episodes.csv').write_bytes(run_directory.EPISODES_HEADER)
+
+
+def _in_new_folder(logdir):
+  del logdir
+
+
+def _in_a_run(logdir):
+  _make_run(logdir)
+
+
+def _in_a_foreign_folder(logdir):
+  logdir.mkdir()
+  (logdir / 'thesis.txt').write_text('Chapter 1')
+
+
+def _in_a_file(logdir):
+  logdir.write_text('not a folder')
+
+
+def _with_half_a_config(logdir):
+  _make_run(logdir)
+  config = logdir / 'config.json'
+  os.truncate(config, config.stat().st_size // 2)
+
+
+def _with_half_a_checkpoint(logdir):
+  _make_run(logdir)
+  data, = logdir.glob('checkpoints/ckpt-2.data*')
+  os.truncate(data, data.stat().st_size // 2)
+
+
+def _with_damaged_metrics(logdir):
+  _make_run(logdir)
+  (logdir / 'metrics.jsonl').write_text('{"environment_frames": 0, "wall_sec\n')
+
+
+# Name -> what is there before, flags, and what the line says; {} is the run directory.
+_CASES = {
+    'unknown_game': (_in_new_folder, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
+    'unknown_gymnasium_id': (_in_new_folder, ('--level_name=gymnasium:CartPol-v1',), r'--level_name: .*CartPole-v1.*'),
+    'no_environments': (_in_new_folder, (*_FLAGS, '--num_environments=0'), r'.*--num_environments=0: want auto, or a .*'),
+    'value_out_of_range': (_in_new_folder, (*_FLAGS, '--batch_size=0'), '--batch_size=0: want at least 1'),
+    'text_for_a_number': (_in_new_folder, (*_FLAGS, '--learning_rate=fast'), '.*--learning_rate=fast.*'),
+    'unknown_flag': (_in_new_folder, (*_FLAGS, '--learning_rat=1'), '.*learning_rat.*'),
+    'no_flag': (_in_new_folder, (*_FLAGS, 'pong'), 'pong: no such argument.*'),
+    'other_settings': (
+        _in_a_run, ('--level_name=catch', '--batch_size=3', '--entropy_cost=0.5'),
+        '{} belongs to another configuration: --batch_size .*32.* 3 .*--entropy_cost .*0.01.* 0.5 .*--torso .*'),
+    'foreign_folder': (_in_a_foreign_folder, _FLAGS, '{} holds other files .thesis.txt. .*choose another --logdir'),
+    'no_place_for_a_folder': (_in_new_folder, (*_FLAGS, '--logdir=/proc/run'), '/proc/run: .*choose another --logdir'),
+    'file': (_in_a_file, _FLAGS, '{}: File exists: .*choose another --logdir'),
+    'damaged_config': (_with_half_a_config, _FLAGS, '{}/config.json is damaged .*choose another --logdir'),
+    'damaged_checkpoint': (
+        _with_half_a_checkpoint, _FLAGS, 'checkpoint {}/checkpoints/ckpt-2 is damaged .*to go on from ckpt-1.*'),
+    'damaged_metrics': (_with_damaged_metrics, _FLAGS, '{}/metrics.jsonl, line 1 is damaged .*choose another --logdir'),
+}
+
+
+def _files(logdir):
+  """What is there: path -> content."""
+  files = [logdir, *sorted(logdir.rglob('*'))]
+  return {str(file): file.read_bytes() for file in files if file.is_file() and file.name not in _UNIMPORTANT}
+
+
+def _start(logdir, case):
+  """Returns exit code, screen, and the files before and after."""
+  prepare, flags, _ = case
+  prepare(logdir)
+  before = _files(logdir)
+  with training.Training(logdir, *flags) as run:
+    code, _ = run.end()
+    return code, run.screen(), before, _files(logdir)
+
+
+class BadInputTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+      cls.outcomes = dict(zip(_CASES, pool.map(_start, [cls.folder / name for name in _CASES], _CASES.values())))
+
+  @parameterized.parameters(*_CASES)
+  def test_is_one_line_and_changes_nothing(self, name):
+    code, screen, before, after = self.outcomes[name]
+    said = _CASES[name][-1].replace('{}', str(self.folder / name))
+    self.assertRegex(screen, f'^error: {said}\n$')
+    self.assertEqual(code, 1)
+    self.assertEqual(after, before)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,230 @@
+"""Training with the binary, as its users meet it: kills, signals, faults, what is on the screen and what is left."""
+
+import itertools
+import os
+import signal
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from matplotlib import image
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from scalable_agents.tests.agents import faulty_environments
+from scalable_agents.tests.agents import training
+
+_LEAVING_SECONDS = 5.
+_FRAMES_PER_UPDATE = 80
+_TOTAL_FRAMES = 4_000_000
+_LEARNING_RATE = 0.001
+_CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=8', '--batch_size=8', '--unroll_length=10',
+          f'--learning_rate={_LEARNING_RATE}', f'--total_environment_frames={_TOTAL_FRAMES}',
+          '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.2')
+
+# DESIGN, section 3, run directory.
+_COLUMNS = {
+    'environment_frames', 'learner_steps', 'wall_seconds', 'frames_per_second', 'episode_return', 'episodes',
+    'learning_rate', 'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'policy_lag',
+    'queue_size', 'inference_batch_size', 'environment_restarts', 'skipped_updates', 'bottleneck',
+    'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
+_PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ETA \S+, '
+             r'slowest: (learner|inference|environments)')
+
+
+class LifeOfARunTest(absltest.TestCase):
+  """One run that is killed twice and resumed by the same command, in the end on a terminal and until Ctrl-C."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.logdir = os.path.join(cls.enterClassContext(tempfile.TemporaryDirectory()), 'run')
+    cls.survivors, cls.rows_at_kill = [], []
+    with training.Training(cls.logdir, *_CATCH) as first:
+      first.wait_for_rows(2)
+      tree = [psutil.Process(first.process.pid), *first.workers()]
+      cls.sockets = [process.net_connections('inet') for process in tree]
+      cls.mapped = [mapped.path for process in tree for mapped in process.memory_maps()]
+      first.workers()[0].kill()
+      first.wait_until(lambda: training.rows(cls.logdir)[-1]['environment_restarts'], 'a replaced worker')
+      first.wait_for_checkpoint()
+      first.wait_for_rows(1)
+      cls.survivors += first.kill()
+      cls.first_screen = first.screen()
+    cls.rows_at_kill.append(training.rows(cls.logdir))
+    with training.Training(cls.logdir, *_CATCH) as second:
+      second.wait_for_rows(2)
+      second.wait_for_checkpoint()
+      cls.survivors += second.kill()
+    cls.rows_at_kill.append(training.rows(cls.logdir))
+    terminal = training.Terminal()
+    with training.Training(cls.logdir, *_CATCH, terminal=terminal) as last:
+      last.wait_for_rows(2)
+      with training.Training(cls.logdir, *_CATCH) as intruder:
+        cls.intruder = *intruder.end(), intruder.screen()
+      last.wait_for_rows(1)
+      workers = last.workers()
+      terminal.press_ctrl_c()
+      last.wait_until(lambda: len(terminal.text) > 0, 'any text')
+      terminal.press_ctrl_c()
+      cls.exit_code, cls.leaving_seconds = last.end()
+      cls.survivors += training.still_alive(workers)
+    terminal.close()
+    cls.terminal = terminal.text
+    cls.rows, cls.episodes = training.rows(cls.logdir), training.episodes(cls.logdir)
+
+  def test_ctrl_c_twice_ends_it_soon_and_well(self):
+    self.assertEqual(self.exit_code, 0)
+    self.assertLess(self.leaving_seconds, _LEAVING_SECONDS)
+    self.assertRegex(self.terminal, r'\r\n[\d,]+ frames trained, the same command goes on from there\r\n$')
+
+  def test_ctrl_c_leaves_a_checkpoint_of_the_last_row(self):
+    latest = tf.train.load_checkpoint(os.path.join(self.logdir, 'checkpoints'))
+    name, = (name for name in latest.get_variable_to_shape_map() if 'environment_frames' in name)
+    self.assertEqual(latest.get_tensor(name), self.rows[-1]['environment_frames'])
+
+  def test_no_worker_outlives_its_run(self):
+    self.assertEmpty(self.survivors)
+
+  def test_no_port_is_open(self):
+    self.assertEqual(self.sockets, [[], [], []])  # Of the training process and two workers.
+
+  def test_no_shared_memory_has_a_name(self):
+    self.assertEmpty([path for path in self.mapped if path.startswith('/dev/shm')])
+    self.assertNotEmpty([path for path in self.mapped if path.startswith('/memfd:environments')])
+
+  def test_no_row_is_missing_or_there_twice(self):
+    frames = [row['environment_frames'] for row in self.rows]
+    for before, after in itertools.pairwise(frames):
+      self.assertLess(before, after)
+    for row in self.rows:
+      self.assertEqual(row['environment_frames'], row['learner_steps'] * _FRAMES_PER_UPDATE)
+    for before, after in zip(self.rows_at_kill, [self.rows_at_kill[1], self.rows]):
+      kept = [row for row in before if row in after]
+      self.assertEqual(kept, after[:len(kept)])
+      self.assertNotEmpty(kept)
+      self.assertLess(kept[-1]['environment_frames'], after[-1]['environment_frames'])
+
+  def test_no_episode_is_missing_or_there_twice(self):
+    counted_at = [int(episode[0]) for episode in self.episodes]
+    self.assertEqual(counted_at, sorted(counted_at))
+    for row in self.rows:
+      self.assertEqual(row['episodes'], sum(at <= row['environment_frames'] for at in counted_at))
+    self.assertLen(self.episodes, self.rows[-1]['episodes'])
+    self.assertEqual({(level, length) for _, level, _, length in self.episodes}, {('catch', '4')})
+
+  def test_the_learning_rate_goes_on(self):
+    for before, row in itertools.pairwise(self.rows):
+      # The mean of the updates since the row before; each begins with the frames of those before it.
+      frames = (before['environment_frames'] + row['environment_frames'] - _FRAMES_PER_UPDATE) / 2
+      self.assertAlmostEqual(row['learning_rate'], _LEARNING_RATE * (1 - frames / _TOTAL_FRAMES), delta=1e-9)
+
+  def test_time_goes_on(self):
+    seconds = [row['wall_seconds'] for row in self.rows]
+    self.assertEqual(seconds, sorted(seconds))
+    for rows in self.rows_at_kill:
+      self.assertGreater(self.rows[-1]['wall_seconds'], rows[-1]['wall_seconds'])
+
+  def test_rows_have_all_columns(self):
+    for row in self.rows:
+      self.assertContainsSubset(_COLUMNS, row)
+      self.assertIn(row['bottleneck'], ('learner', 'inference', 'environments'))
+      self.assertBetween(row['queue_size'], 0, 1)
+      self.assertGreater(row['frames_per_second'], 0)
+      for name, share in row.items():
+        if name.startswith('time/'):
+          self.assertBetween(share, 0, 1, name)
+
+  def test_tensorboard_shows_the_rows(self):
+    file, = tf.io.gfile.glob(os.path.join(self.logdir, 'events.out.tfevents.*'))
+    events = [tf.compat.v1.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset(file)]
+    shown = {event.step: {value.tag: value.simple_value for value in event.summary.value} for event in events[1:]}
+    self.assertEqual(list(shown), [row['environment_frames'] for row in self.rows])
+    last = self.rows[-1]
+    for name in ('loss/total', 'episode_return', 'grad_norm'):
+      self.assertAlmostEqual(shown[last['environment_frames']][name], last[name], delta=1e-3 * abs(last[name]))
+
+  def test_a_curve_is_drawn(self):
+    self.assertGreater(np.ptp(image.imread(os.path.join(self.logdir, 'learning_curve.png'))), 0.5)
+
+  def test_a_killed_worker_is_one_line_on_the_screen(self):
+    lines = [line for line in self.first_screen.splitlines() if 'worker' in line]
+    self.assertLen(lines, 1)
+    self.assertRegex(lines[0], '^environment worker 0 is replaced: .*')
+
+  def test_plain_lines_on_a_pipe_and_no_chatter(self):
+    lines = [line for line in self.first_screen.splitlines() if 'worker' not in line]
+    self.assertGreater(len(lines), 2)
+    for line in lines:
+      self.assertRegex(line, f'^{_PROGRESS}$')
+
+  def test_one_moving_line_on_a_terminal_and_no_chatter(self):
+    line, _, empty = self.terminal.replace('^C', '').split('\r\n')
+    self.assertEqual(empty, '')
+    states = [state.strip() for state in line.split('\r') if state.strip()]
+    self.assertGreater(len(states), 2)
+    for state in states:
+      self.assertRegex(state, rf'^({_PROGRESS} +)?\d+%')
+
+  def test_a_second_trainer_is_refused(self):
+    code, _, screen = self.intruder
+    self.assertEqual(code, 1)
+    self.assertRegex(screen, f'^error: {self.logdir} is in use: process [0-9]+ .*\n$')
+
+
+class EndsTest(parameterized.TestCase):
+
+  def _logdir(self):
+    return os.path.join(self.create_tempdir().full_path, 'run')
+
+  @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
+  def test_a_signal_before_the_first_update(self, number):
+    with training.Training(self._logdir(), *_CATCH) as run:
+      run.wait_until(run.workers, 'workers')
+      workers = run.workers()
+      code, seconds = run.end(number)
+      self.assertEmpty(training.still_alive(workers))
+      self.assertIn(code, (0, -number, 128 + number))
+      self.assertLess(seconds, _LEAVING_SECONDS)
+      self.assertNotIn('Traceback', run.screen())
+
+  def test_faults_that_end_a_run(self):
+    """An environment that cannot be made, one that never gets far, and one that no loss survives."""
+    flags = ('--num_environments=2', '--num_environment_workers=1', '--reward_transform=none')
+    start = lambda environment: self.enterContext(
+        training.Training(self._logdir(), f'--level_name={faulty_environments.level(environment)}', *flags))
+    unmade, raising, infinite = (start(environment) for environment in (
+        faulty_environments.NoLicence, faulty_environments.Raising, faulty_environments.InfiniteReward))
+
+    self.assertEqual(unmade.end()[0], 1)
+    self.assertRegex(unmade.screen(), r'^Traceback (.|\n)*\nRuntimeError: this game has no licence\n'
+                                      r'error: an environment could not be made: RuntimeError: this game has no .*\n$')
+    self.assertEqual(raising.end()[0], 1)
+    *replaced, frames, traceback = raising.screen().split('\n', maxsplit=5)
+    fault = r'the worker process ended: RuntimeError: the game has crashed'
+    for line in replaced:
+      self.assertRegex(line, f'^environment worker 0 is replaced: {fault}$')
+    self.assertRegex(frames, '^0 frames trained')
+    self.assertRegex(traceback, '^Traceback (.|\n)*\n'
+                                f'error: environment worker 0 failed 5 times, each within 60 s of its start: {fault}\n$')
+    self.assertEqual(infinite.end()[0], 1)
+    self.assertRegex(infinite.screen(), r'(?m)^error: update 0: loss/policy_gradient was not finite, for the 10th .*\n$')
+    self.assertLen(infinite.screen().split('error'), 2)
+
+  def test_an_atari_game_to_the_end(self):
+    """Frames are agent steps times four; 3 updates of 4 unrolls of 20 steps."""
+    with training.Training(
+        self._logdir(), '--level_name=pong', '--torso=shallow', '--num_environments=4', '--batch_size=4',
+        '--total_environment_frames=960') as run:
+      code, _ = run.end()
+      self.assertEqual(code, 0, run.screen())
+      self.assertRegex(run.screen(), f'^960/960, .*\n960 frames trained, see {run.logdir}\n$')
+    row = training.rows(run.logdir)[-1]
+    self.assertContainsSubset(_COLUMNS, row)
+    self.assertEqual((row['environment_frames'], row['learner_steps'], row['episodes']), (960, 3, 0))
+    self.assertIsNone(row['episode_return'])
+
+
+if __name__ == '__main__':
+  absltest.main()
