@@ -12,6 +12,12 @@ OPS := actor/_ops.so
 LOGDIR ?= runs/pong
 ARGS ?=
 
+# Processors with bfloat16 instructions run the network's convolutions almost twice as fast in it.
+PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
+# Pong on one small machine: small batches and large steps, for the paper's need 200 million frames. README has more.
+PONG := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --batch_size=8 --queue_size=8 \
+  --num_environments=32 --learning_rate=1.2e-3 --rmsprop_epsilon=1e-5 --total_environment_frames=30_000_000
+
 .PHONY: help setup packages train test benchmark doctor clean
 .DEFAULT_GOAL := help
 
@@ -44,7 +50,7 @@ $(OPS): setup.py pyproject.toml $(wildcard actor/cc/*.cc actor/cc/*.h) $(INSTALL
 	@touch $@
 
 train: setup  ## Trains IMPALA on Pong; LOGDIR=runs/pong, more flags in ARGS='--seed=2'.
-	$(PYTHON) -m scalable_agents.agents.impala_atari57 --level_name=pong --torso=shallow --logdir=$(LOGDIR) $(ARGS)
+	$(PYTHON) -m scalable_agents.agents.impala_atari57 $(PONG) --logdir=$(LOGDIR) $(ARGS)
 
 test: setup  ## Runs every test with Bazel, the C++ core under the sanitizers too, and counts the cases.
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }
@@ -53,7 +59,7 @@ test: setup  ## Runs every test with Bazel, the C++ core under the sanitizers to
 	$(PYTHON) tools/test_summary.py "$$events"
 
 benchmark: setup  ## Measures every part and IMPALA end to end, and prints the share of the bound.
-	$(PYTHON) -m scalable_agents.tools.benchmark $(ARGS)
+	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)
 
 doctor:  ## Checks this machine, and prints the line that mends what is wrong.
 	@if test -x $(PYTHON); then python=$(PYTHON); else python=python3; fi; $$python tools/doctor.py

@@ -24,11 +24,14 @@ import tree
 
 _SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six times as long.')
 
+_TORSO_PRECISION = flags.DEFINE_enum('torso_precision', 'float32', ['float32', 'bfloat16'],
+                                     'What the network computes in; see the flag of //agents:impala_atari57.')
+
 _LEVEL = 'pong'
 _UNROLL_LENGTH = 20  # Agent steps.
 _BATCH_SIZE = 32     # Unrolls.
 _ACTION_REPEATS = 4
-_WARM_UP_SECONDS = 2.
+_WARM_UP_SECONDS = 3.
 
 
 def _rate(step, amount, seconds):
@@ -67,25 +70,24 @@ def _environment(seconds):
 
 
 def _one_thread():
-  """TensorFlow on one thread, set up as in training."""
+  """TensorFlow on one thread."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import train_loop  # pylint: disable=g-import-not-at-top
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)
-  train_loop.configure_tensorflow()
   return tf
 
 
-def _shallow_agent(tf):
+def _shallow_agent(tf, precision):
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  config = impala.ImpalaConfig(torso='shallow', unroll_length=_UNROLL_LENGTH, batch_size=_BATCH_SIZE)
+  config = impala.ImpalaConfig(torso='shallow', torso_precision=precision, unroll_length=_UNROLL_LENGTH,
+                               batch_size=_BATCH_SIZE)
   return impala.Agent(6, {'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}, config), config
 
 
-def _inference(seconds, batch_sizes):
+def _inference(seconds, precision, batch_sizes):
   """Rows/s of the shallow network at each batch size, on one thread: batches in a graph, as in training."""
   tf = _one_thread()
-  agent, _ = _shallow_agent(tf)
+  agent, _ = _shallow_agent(tf, precision)
   results = {}
   for size in batch_sizes:
     # Other pixels for each call, lest TensorFlow computes the network once for all.
@@ -93,24 +95,24 @@ def _inference(seconds, batch_sizes):
 
     @tf.function
     def act(pixels, size=size):
-      def body(count):
+      def body(count, actions):
         output, _ = agent.step(tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.bool),
                                {'pixels': pixels[count]}, (), tf.stack([0, count]))
-        with tf.control_dependencies([output.action]):
-          return [count + 1]
-      return tf.while_loop(lambda count: count < 10, body, [tf.constant(0)], parallel_iterations=1)
+        return count + 1, actions + output.action
+      return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],
+                           parallel_iterations=1)
 
     rate, cpu = _rate(lambda: act(pixels), 10 * size, seconds / len(batch_sizes))
     results[size] = {'rows_per_second': rate, 'cpu_seconds': cpu}
   return results
 
 
-def _learner(seconds):
+def _learner(seconds, precision):
   """Transitions/s of the shallow network's learner, on one thread."""
   tf = _one_thread()
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  agent, config = _shallow_agent(tf)
+  agent, config = _shallow_agent(tf, precision)
   learner = impala.Learner(agent, config, _ACTION_REPEATS)
   rows, random = [_UNROLL_LENGTH + 1, _BATCH_SIZE], np.random.RandomState(0)
   batch = unroll.Unroll(
@@ -130,7 +132,10 @@ def _batcher(seconds):
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   from scalable_agents.actor import dynamic_batching  # pylint: disable=g-import-not-at-top
   callers = 64
-  identity = dynamic_batching.batch_fn(lambda x: x)
+
+  @dynamic_batching.batch_fn
+  def identity(x):
+    return tf.identity(x)
 
   @tf.function
   def call_many(x):
@@ -190,41 +195,56 @@ def _pool(seconds):
   return {'steps_per_second': (after.steps - before.steps) / (ended - began)}
 
 
-def _end_to_end(seconds):
-  """Agent steps/s of a training run on Pong, its first third not counted; and its batches of inference."""
-  with tempfile.TemporaryDirectory() as logdir:
+def _end_to_end(seconds, precision):
+  """Agent steps/s of a training run on Pong once it is under way, and its batches of inference."""
+  with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
+    metrics = f'{folder}/run/metrics.jsonl'
     command = [sys.executable, '-m', 'scalable_agents.agents.impala_atari57', f'--level_name={_LEVEL}',
-               '--torso=shallow', f'--unroll_length={_UNROLL_LENGTH}', f'--batch_size={_BATCH_SIZE}',
-               f'--logdir={logdir}/run', '--log_interval_seconds=2']
+               '--torso=shallow', f'--torso_precision={precision}', f'--unroll_length={_UNROLL_LENGTH}',
+               f'--batch_size={_BATCH_SIZE}', f'--logdir={folder}/run', '--log_interval_seconds=1']
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-    training = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    training = subprocess.Popen(command, env=environment, stdout=screen, stderr=screen)
     try:
-      training.wait(seconds * 1.5)
-      raise RuntimeError(f'training ended with exit code {training.returncode}')
-    except subprocess.TimeoutExpired:
+      while not os.path.exists(metrics) or not os.path.getsize(metrics):
+        if training.poll() is not None:
+          screen.seek(0)
+          raise RuntimeError(f'training ended with exit code {training.returncode}: {screen.read()}')
+        time.sleep(0.1)
+      time.sleep(_WARM_UP_SECONDS + seconds)
+    finally:
       training.terminate()
       training.wait()
-    with open(f'{logdir}/run/metrics.jsonl', encoding='utf-8') as file:
+    with open(metrics, encoding='utf-8') as file:
       rows = [json.loads(line) for line in file]
-  steady = [row for row in rows if row['wall_seconds'] >= seconds / 2]
-  first, last = steady[0], steady[-1]
+  steady = [row for row in rows if row['wall_seconds'] >= rows[0]['wall_seconds'] + _WARM_UP_SECONDS]
+  first, last = steady[0], steady[-2]  # The last row is the end's, of a shorter interval.
   frames = last['environment_frames'] - first['environment_frames']
   return {'steps_per_second': frames / _ACTION_REPEATS / (last['wall_seconds'] - first['wall_seconds']),
           'inference_batch_size': float(np.mean([row['inference_batch_size'] for row in steady])),
           **{name: float(np.mean([row[name] for row in steady])) for name in rows[-1] if name.startswith('time/')}}
 
 
+def _mute():
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def _executor(processes):
+  """Fresh processes for a part, without what libraries have to say; an error comes back as the part's exception."""
+  return futures.ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context('spawn'),
+                                     initializer=_mute)
+
+
 def _on_all_cores(part, *arguments):
   """Runs a part in a process per core at once. Returns the results' means."""
   cores = len(os.sched_getaffinity(0))
-  with futures.ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context('spawn')) as executor:
+  with _executor(cores) as executor:
     results = [future.result() for future in [executor.submit(part, *arguments) for _ in range(cores)]]
   return tree.map_structure(lambda *values: float(np.mean(values)), *results)
 
 
 def _alone(part, *arguments):
   """Runs a part in a process of its own."""
-  with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context('spawn')) as executor:
+  with _executor(1) as executor:
     return executor.submit(part, *arguments).result()
 
 
@@ -234,19 +254,19 @@ def _line(name, figure, cpu_seconds=None):
 
 def main(_):
   """Runs all parts, prints the table as it grows, then the JSON line."""
-  cores, seconds = len(os.sched_getaffinity(0)), _SECONDS.value
-  print(f'{"on " + str(cores) + " cores":<44}{"per second":>12}{"CPU us each":>16}')
-  end_to_end = _end_to_end(6 * seconds)
+  cores, seconds, precision = len(os.sched_getaffinity(0)), _SECONDS.value, _TORSO_PRECISION.value
+  print(f'{f"{cores} cores, {precision}":<44}{"per second":>12}{"CPU us each":>16}')
+  end_to_end = _end_to_end(6 * seconds, precision)
   _line('IMPALA on Pong, end to end: agent steps', end_to_end['steps_per_second'])
   environment = _on_all_cores(_environment, seconds)
   _line('environment: agent steps, one core', environment['steps_per_second'], environment['cpu_seconds'])
   _line('  ale-py\'s AtariVectorEnv: the same', environment['vector_env_steps_per_second'],
         environment['vector_env_cpu_seconds'])
   occurring = max(1, round(end_to_end['inference_batch_size']))
-  inference = _on_all_cores(_inference, 2 * seconds, sorted({1, 8, 16, _BATCH_SIZE, occurring}))
+  inference = _on_all_cores(_inference, 2 * seconds, precision, sorted({1, 8, 16, _BATCH_SIZE, occurring}))
   for size, result in inference.items():
     _line(f'inference: rows, batches of {size}, one core', result['rows_per_second'], result['cpu_seconds'])
-  learner = _on_all_cores(_learner, seconds)
+  learner = _on_all_cores(_learner, seconds, precision)
   _line('learner: transitions, one core', learner['transitions_per_second'], learner['cpu_seconds'])
   batcher = _alone(_batcher, seconds)
   _line('dynamic batcher: calls', batcher['calls_per_second'])
@@ -258,7 +278,7 @@ def main(_):
   print(f'end to end is {steps / bound:.1%} of the bound, with inference in batches of {occurring} on average')
   print(json.dumps({
       'end_to_end_steps_per_second': steps, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound,
-      'cores': cores, 'end_to_end': end_to_end, 'environment': environment, 'inference': inference,
+      'cores': cores, 'torso_precision': precision, 'end_to_end': end_to_end, 'environment': environment, 'inference': inference,
       'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool}))
 
 
