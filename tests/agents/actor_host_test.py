@@ -112,6 +112,8 @@ class ActorHostTest(parameterized.TestCase):
       next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, unroll_length=30, synchronous=True))
       actions += [tuple(next_unroll().agent_output.action[1:].numpy()) for _ in range(4)]
     self.assertLen(set(actions), 8)
+    for played in actions:  # Of an agent that knows nothing: each action is about as likely.
+      self.assertBetween(sum(played), 5, 25)
 
   def test_environments_have_seeds_of_their_own(self):
     with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:

@@ -94,11 +94,12 @@ class TrainerTest(parameterized.TestCase):
     return training.rows(trainer.logdir)
 
   @parameterized.parameters(
-      dict(level_name='catch', num_environments=4), dict(level_name='catch', num_environments=48, num_workers=3),
+      dict(level_name='catch', num_environments=4), dict(level_name='catch', num_environments=48),
       dict(level_name='recall', num_environments=4, use_lstm=True))
-  def test_a_synchronous_run_is_determined_by_its_seed(self, num_environments, **settings):
+  def test_a_synchronous_run_is_determined_by_its_seed_and_not_by_its_workers(self, num_environments, **settings):
     settings |= dict(updates=100, batch_size=16, learning_rate_decay=True)
-    first, second = (_plain(self._rows(num_environments=num_environments, **settings)) for _ in range(2))
+    first, second = (_plain(self._rows(num_environments=num_environments, num_workers=workers, **settings))
+                     for workers in (2, 3))
     self.assertLen(first, 100)
     self.assertEqual(first, second)
     self.assertContainsSubset(
@@ -292,6 +293,7 @@ class TrainerTest(parameterized.TestCase):
     trainer = self._trainer(_learner(before), updates=1000, synchronous=False, batch_size=64)
     with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
       trainer.train()
+    self.assertEqual(trainer._host.pool.restarts, 0)  # Nor for the timeout. pylint: disable=protected-access
 
   @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
   def test_a_signal_ends_the_run_with_a_checkpoint(self, number):
