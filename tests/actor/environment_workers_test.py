@@ -16,7 +16,8 @@ _ENVIRONMENTS = 'scalable_agents.tests.actor.test_environments'
 _DIARY = f'{_ENVIRONMENTS}:Diary'
 _FAILING = {'fault_step': None, 'faulty_below': 1000}  # In the constructor.
 
-# A program that starts two workers, one of which hangs in C, then prints their process ids and waits.
+# A program that starts two workers and prints their process ids. The second one hangs in C, and says so; then comes an
+# interrupt from the terminal.
 _PROGRAM = f'''
 import signal, struct, sys
 from scalable_agents.actor import environment_workers
@@ -112,6 +113,14 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     for _ in range(2):
       failing.replace(1)
 
+  def test_replaced_workers_leave_nothing(self):
+    workers = self._start([{}])
+    before = len(os.listdir('/proc/self/fd'))
+    for _ in range(3):
+      workers.replace(0)
+    self.assertLen(os.listdir('/proc/self/fd'), before)
+    self.assertLen(psutil.Process().children(recursive=True), 1)
+
   @parameterized.parameters(0, 3)
   def test_every_worker_has_an_environment(self, num_workers):
     with self.assertRaisesRegex(ValueError, f'num_workers: want 1 to 2, one environment each at least, got {num_workers}'):
@@ -189,7 +198,9 @@ class ParentTest(absltest.TestCase):
     self.addCleanup(self.parent.stdout.close)
     self.addCleanup(self.parent.wait)
     self.addCleanup(self.parent.kill)
-    self.pids = [int(pid) for pid in waiting.start(self.parent.stdout.readline)().split()]
+    lines = [waiting.start(self.parent.stdout.readline)() for _ in range(2)]
+    lines.remove('hangs\n')
+    self.pids = [int(pid) for pid in lines[0].split()]
     self.assertTrue(all(_runs(pid) for pid in self.pids))
 
   def test_workers_do_not_outlive_a_killed_parent(self):

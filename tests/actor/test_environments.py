@@ -142,4 +142,5 @@ class Diary(dm_env.Environment):
     if self._fault == 'hang':
       threading.Event().wait()
     if self._fault == 'hang in C':
+      print('hangs', flush=True)
       ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps Python's lock.
