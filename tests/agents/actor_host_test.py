@@ -27,14 +27,20 @@ _PATIENCE_SECONDS = 60.
 
 class CountsTest(parameterized.TestCase):
 
-  @parameterized.parameters(
-      (2, {}, (32, 2, 1)), (8, {}, (128, 8, 1)),
-      (8, dict(num_environments=3), (3, 3, 1)),
-      (2, dict(num_environments=10, num_environment_workers=50, num_inference_threads=3), (10, 10, 3)),
-      (2, dict(num_environment_workers=5), (32, 5, 1)))
-  def test_auto_and_explicit(self, cores, settings, want):
+  def _counts(self, cores, **settings):
     with mock.patch.object(os, 'sched_getaffinity', return_value=set(range(cores))):
-      self.assertEqual(actor_host.counts(run_flags.RunConfig(**settings)), want)
+      return actor_host.counts(run_flags.RunConfig(**settings))
+
+  def test_auto_grows_with_the_cores(self):
+    environments, *_ = self._counts(cores=1)
+    self.assertEqual(self._counts(cores=2), (2 * environments, 2, 1))
+    self.assertEqual(self._counts(cores=8), (8 * environments, 8, 1))
+    self.assertEqual(self._counts(cores=2, num_environment_workers=5), (2 * environments, 5, 1))
+
+  def test_no_worker_is_without_an_environment(self):
+    self.assertEqual(self._counts(cores=8, num_environments=3), (3, 3, 1))
+    self.assertEqual(self._counts(2, num_environments=10, num_environment_workers=50, num_inference_threads=3),
+                     (10, 10, 3))
 
   def test_only_cores_that_this_process_may_use_count(self):
     allowed = os.sched_getaffinity(0)
