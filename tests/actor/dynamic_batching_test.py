@@ -56,12 +56,12 @@ class DynamicBatchingTest(parameterized.TestCase):
   def test_the_timeout_ends_the_wait_for_the_minimum(self):
     f = self._batch(_sizes, minimum_batch_size=100, timeout_ms=20)
     for _ in range(3):
-      self.assertEqual(f(tf.constant([1])).numpy(), [1])
+      self.assertEqual(waiting.start(f, tf.constant([1]))().numpy(), [1])
 
   def test_a_timeout_of_zero_takes_whoever_is_there(self):
     f = self._batch(_sizes, minimum_batch_size=100, timeout_ms=0)
     for _ in range(3):
-      self.assertEqual(f(tf.constant([1])).numpy(), [1])
+      self.assertEqual(waiting.start(f, tf.constant([1]))().numpy(), [1])
 
   def test_the_maximum_is_never_exceeded(self):
     f = self._batch(_sizes, minimum_batch_size=1, maximum_batch_size=3)
