@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import shared_memory

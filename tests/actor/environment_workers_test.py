@@ -123,7 +123,8 @@ class EnvironmentWorkersTest(parameterized.TestCase):
 
   @parameterized.parameters(0, 3)
   def test_every_worker_has_an_environment(self, num_workers):
-    with self.assertRaisesRegex(ValueError, f'num_workers: want 1 to 2, one environment each at least, got {num_workers}'):
+    with self.assertRaisesRegex(
+        ValueError, f'num_workers: want 1 to 2, one environment each at least, got {num_workers}'):
       _workers([{}] * 2, num_workers)
 
   @parameterized.parameters(
@@ -136,7 +137,8 @@ class EnvironmentWorkersTest(parameterized.TestCase):
 
   @parameterized.parameters('hang', 'hang in C')
   def test_an_environment_that_takes_too_long(self, fault):
-    with self.assertRaisesRegex(environment_workers.WorkerError, '^no environment within 0.5 s of starting its process$'):
+    with self.assertRaisesRegex(
+        environment_workers.WorkerError, '^no environment within 0.5 s of starting its process$'):
       _workers([{'fault': fault, **_FAILING}], timeout_seconds=0.5)
 
   @parameterized.parameters(

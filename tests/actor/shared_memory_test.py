@@ -43,7 +43,8 @@ class LayoutTest(absltest.TestCase):
     shared_memory.ACTION.pack_into(slot, 0, -7)
     shared_memory.RESULT.pack_into(slot, shared_memory.RESULT_OFFSET, 1.5, 0.5, 2.5, 77, True)
     values = {field.name: np.frombuffer(slot, field.dtype, 1, field.offset)[0] for field in layout.scalars}
-    self.assertEqual(values, {'reward': 1.5, 'discount': 0.5, 'episode_return': 2.5, 'episode_length': 77, 'done': True})
+    self.assertEqual(
+        values, {'reward': 1.5, 'discount': 0.5, 'episode_return': 2.5, 'episode_length': 77, 'done': True})
     self.assertEqual(struct.unpack_from('<i', slot)[0], -7)
 
   def test_blocks_have_a_page_and_the_slots(self):
