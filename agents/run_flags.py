@@ -147,6 +147,9 @@ def run_main(main: Callable[[], None]) -> NoReturn:
       _fail(': '.join([first.rstrip(':'), *details[-1:]]))
     except KeyboardInterrupt:
       sys.exit(130)  # As a shell reports it; in training, the loop handles Ctrl-C itself.
+    finally:  # All is done, and Python's way out takes a moment: a second Ctrl-C would only spoil the exit code.
+      for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
   signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   app.run(guarded, flags_parser=_parse)

@@ -14,7 +14,7 @@ from scalable_agents.agents import run_flags
 from scalable_agents.agents.settings import setting
 
 _PROGRAM = '''
-import dataclasses, os, sys
+import atexit, dataclasses, os, signal, sys
 from scalable_agents.agents import run_flags
 from scalable_agents.agents.settings import setting
 from scalable_agents.learner import run_directory
@@ -40,6 +40,9 @@ def main():
     raise run_flags.UserError('a worker died:\\nTraceback\\n  File "game.py"\\nImportError: no game')
   if run.logdir.endswith('interrupted'):
     raise KeyboardInterrupt
+  if run.logdir.endswith('impatient'):
+    for number in (signal.SIGINT, signal.SIGTERM):
+      atexit.register(os.kill, os.getpid(), number)
   if run.logdir.endswith('broken'):
     raise ValueError('a mistake in the program')
   print(config, run.num_environments)
@@ -206,6 +209,10 @@ class RunMainTest(parameterized.TestCase):
   def test_an_interrupt_leaves_quietly(self):
     done = _run('--logdir=interrupted')
     self.assertEqual((done.returncode, done.stderr), (130, ''))
+
+  def test_an_interrupt_on_the_way_out_comes_too_late(self):
+    done = _run('--logdir=impatient')
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
 
   def test_help_shows_the_flags(self):
     done = _run('--help')

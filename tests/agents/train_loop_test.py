@@ -282,6 +282,14 @@ class TrainerTest(parameterized.TestCase):
                                              learner=trainer.learner).restore())
     self.assertEmpty(psutil.Process().children())
 
+  def test_a_checkpoint_that_cannot_be_written(self):
+    trainer = self._trainer()
+    with open(run_directory.path(trainer.logdir, run_directory.CHECKPOINTS), 'w', encoding='utf-8'):
+      pass  # A file is where the folder should be.
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, '^.*/checkpoints.*no checkpoint could be written.*$'):
+      trainer.train()
+    self.assertEmpty(psutil.Process().children())
+
   def test_regression_an_error_ends_a_run_whose_environments_are_stuck(self):
     """No batch will come any more, and the collector must not be waited for."""
     def before(learner, unused_unroll):
