@@ -67,6 +67,7 @@ def test(config: impala.ImpalaConfig, run: run_flags.RunConfig):
 
 
 def main():
+  """Reads the flags, checks what can be checked at once, and trains or evaluates."""
   config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate)
   run = run_flags.run_config_from_flags(default_run=config.level_name)
   if run.mode == 'test':  # With the flags of the run, which the command line cannot change.
