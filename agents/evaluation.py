@@ -16,10 +16,8 @@ import threading
 import time
 from typing import Any, NamedTuple, TextIO
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
-import tqdm
 
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import evaluator as evaluator_lib
@@ -31,6 +29,7 @@ from scalable_agents.environments import atari57
 from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
+from scalable_agents.learner import progress as progress_lib
 from scalable_agents.learner import run_directory
 
 _SEED_OFFSET = 2**30  # Farther than training counts its seeds up.
@@ -242,16 +241,14 @@ def _summary(policy, levels, atari, host, evaluator, seed) -> dict[str, Any]:
   return {'levels': results, 'protocol': protocol}
 
 
-class _Progress:
+class _Progress(progress_lib.Line):
   """Episodes done of all: a line that moves on a terminal, a plain line per interval elsewhere."""
 
   def __init__(self, host, evaluator, interval_seconds, stream):
-    self._host, self._evaluator, self._interval_seconds, self._stream = host, evaluator, interval_seconds, stream
+    # A narrow terminal cuts the bar first.
+    super().__init__(evaluator.num_episodes, 0, '{percentage:3.0f}% {desc} {bar:20}', stream)
+    self._host, self._evaluator, self._interval_seconds = host, evaluator, interval_seconds
     self._began = self._said = time.monotonic()
-    self._bar = None
-    if stream.isatty():
-      self._bar = _Bar(total=evaluator.num_episodes, file=stream, dynamic_ncols=True,
-                       bar_format='{percentage:3.0f}% {desc} {bar:20}')  # A narrow terminal cuts the bar first.
 
   def update(self, last=False):
     """Shows how far it is; on a terminal whenever called, elsewhere once per interval and where it is the last time."""
@@ -265,23 +262,3 @@ class _Progress:
     elif last or now - self._said >= self._interval_seconds:
       self._said = now
       print(text, file=self._stream, flush=True)
-
-  def report_fault(self, text):
-    """Shows a fault as one line, above the moving one where there is one; the log has the worker's traceback."""
-    logging.warning('%s', text)
-    first, *traceback = text.splitlines()
-    text = ': '.join([first, *traceback[-1:]])
-    if self._bar is None:
-      print(text, file=self._stream, flush=True)
-    else:
-      self._bar.write(text, file=self._stream)
-
-  def close(self):
-    """Leaves the last state of the line on the screen."""
-    if self._bar is not None:
-      self._bar.close()
-
-
-class _Bar(tqdm.tqdm):
-  """A bar that is drawn when it is told to, by nobody's thread."""
-  monitor_interval = 0

@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 
-from absl import logging
 import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
@@ -75,7 +74,7 @@ class Trainer:
     self._parameters = parameters_lib.ParameterSnapshot(
         [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables])
     self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
-    host.make_pool(make_agent, config, config.queue_size, self._report_fault)
+    host.make_pool(make_agent, config, config.queue_size, self._progress.report_fault)
     self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec))
     self._row = metrics_row.MetricsRow(host)
     self._skipped_in_a_row = 0
@@ -126,12 +125,6 @@ class Trainer:
       raise run_flags.UserError(str(error)) from error
     if self._error:
       raise self._error
-
-  def _report_fault(self, text: str):
-    """Shows a fault as one line; the log of the libraries has all of it, the worker's traceback above all."""
-    logging.warning('%s', text)
-    first, *traceback = text.splitlines()
-    self._progress.message(': '.join([first, *traceback[-1:]]))
 
   def _interrupt(self, *unused_signal):
     self._interrupted = True

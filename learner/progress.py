@@ -4,21 +4,48 @@ import math
 import os
 from typing import Any, TextIO
 
+from absl import logging
 import tqdm
 
 
-class Progress:
+class Line:
+  """What a process has to say: a line that moves, and messages. On anything but a terminal every line stays."""
+
+  def __init__(self, total: int, initial: int, bar_format: str, stream: TextIO):
+    """Args: what there is to do, what is done already, tqdm's format of the moving line, and where to write."""
+    self._stream = stream
+    self._bar = None
+    if stream.isatty() and os.get_terminal_size(stream.fileno()).columns:  # Some terminals do not know their size.
+      self._bar = _Bar(total=total, initial=initial, file=stream, dynamic_ncols=True, bar_format=bar_format)
+
+  def message(self, text: str):
+    """Prints a line, above the moving one where there is one."""
+    if self._bar is None:
+      print(text, file=self._stream, flush=True)
+    else:
+      self._bar.write(text, file=self._stream)
+
+  def report_fault(self, text: str):
+    """Shows a fault as one line; the log of the libraries has all of it, the worker's traceback above all."""
+    logging.warning('%s', text)
+    first, *traceback = text.splitlines()
+    self.message(': '.join([first, *traceback[-1:]]))
+
+  def close(self):
+    """Leaves the last state of the line on the screen."""
+    if self._bar is not None:
+      self._bar.close()
+
+
+class Progress(Line):
   """Shows frames of total, frames/s, the mean return of the last 100 episodes, the time left, and the bottleneck."""
 
   def __init__(self, total_frames: int, initial_frames: int, stream: TextIO):
     """Args: environment frames to train for, those already trained for (0 unless resumed), and where to write."""
+    # A narrow terminal cuts the bar first.
+    super().__init__(total_frames, initial_frames, '{desc} {percentage:3.0f}% {bar:20}', stream)
     self._total_frames = total_frames
     self._frames_per_second = None
-    self._stream = stream
-    self._bar = None
-    if stream.isatty() and os.get_terminal_size(stream.fileno()).columns:  # Some terminals do not know their size.
-      self._bar = _Bar(total=total_frames, initial=initial_frames, file=stream, dynamic_ncols=True, leave=True,
-                       bar_format='{desc} {percentage:3.0f}% {bar:20}')  # A narrow terminal cuts the bar first.
 
   def update(self, values: dict[str, Any]):
     """Shows a row of metrics.jsonl.
@@ -33,18 +60,6 @@ class Progress:
     else:
       self._bar.n = min(values['environment_frames'], self._total_frames)
       self._bar.set_description_str(text, refresh=True)
-
-  def message(self, text: str):
-    """Prints a line, above the moving one where there is one."""
-    if self._bar is None:
-      print(text, file=self._stream, flush=True)
-    else:
-      self._bar.write(text, file=self._stream)
-
-  def close(self):
-    """Leaves the last state of the line on the screen."""
-    if self._bar is not None:
-      self._bar.close()
 
   def _smooth(self, frames_per_second: float):
     """Follows the speed over some ten intervals, for a steady estimate of the time left."""

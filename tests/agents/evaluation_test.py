@@ -5,9 +5,11 @@ import glob
 import io
 import json
 import os
+import pty
 import re
 import signal
 import statistics
+import termios
 from unittest import mock
 
 from absl.testing import absltest
@@ -31,9 +33,24 @@ _STAY = 1
 
 
 class _Terminal(io.StringIO):
+  """Keeps what is written, and is otherwise a terminal of 24 x 80 characters."""
+
+  def __init__(self):
+    super().__init__()
+    self._ends = pty.openpty()
+    termios.tcsetwinsize(self._ends[1], (24, 80))
 
   def isatty(self):
     return True
+
+  def fileno(self):
+    return self._ends[1]
+
+  def close(self):
+    if not self.closed:
+      for end in self._ends:
+        os.close(end)
+    super().close()
 
 
 class _Reacting(io.StringIO):
