@@ -7,7 +7,7 @@ import setuptools
 from setuptools.command import build_ext
 
 # The repository's root is the package `scalable_agents`; these folders are its subpackages. The tests stay out.
-_FOLDERS = ('actor', 'agents', 'environments', 'learner', 'tables', 'tools')
+_FOLDERS = ('actor', 'agents', 'environments', 'learner', 'tools')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 

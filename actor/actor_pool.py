@@ -14,7 +14,8 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import ops
 from scalable_agents.actor import unroll as unroll_lib
 
-# A worker that dies within SHORT_LIFE_SECONDS of its start, for the MAXIMUM_SHORT_LIVES-th time in a row, ends the run.
+# A worker that fails within SHORT_LIFE_SECONDS of its start, for the MAXIMUM_SHORT_LIVES-th time in a row, ends the
+# run. That a worker hangs is seen only after the time-out, which is added.
 SHORT_LIFE_SECONDS = 60.
 MAXIMUM_SHORT_LIVES = 5
 
@@ -64,8 +65,9 @@ class ActorPool:
     self._restarts = 0
     self._short_lives = [0] * len(workers)
     self._started_at = [time.monotonic()] * len(workers)
+    self._short_life_seconds = SHORT_LIFE_SECONDS + environment_timeout_seconds
     self._watcher = threading.Thread(target=self._watch, name='environment worker watcher', daemon=True)
-    self.failure = None  # The WorkerError that ended the pool.
+    self.failure = None  # The error that ended the pool, a WorkerError if all goes by the rules.
     self._closed = False
     layout = workers.layout
     fields = layout.scalars + layout.observation
@@ -177,7 +179,7 @@ class ActorPool:
         self._replace(int(worker), reason.numpy().decode())
     except tf.errors.CancelledError:
       pass
-    except environment_workers.WorkerError as error:
+    except Exception as error:  # pylint: disable=broad-except; without this thread no worker would be replaced.
       if not self._closed:  # Else it was given up.
         self.failure = error
         self.close('an environment worker cannot be kept alive')
@@ -187,11 +189,11 @@ class ActorPool:
     life_seconds = time.monotonic() - self._started_at[worker]
     reason += '\n' + self._workers.error(worker)
     while True:
-      self._short_lives[worker] = self._short_lives[worker] + 1 if life_seconds < SHORT_LIFE_SECONDS else 1
+      self._short_lives[worker] = self._short_lives[worker] + 1 if life_seconds < self._short_life_seconds else 1
       if self._short_lives[worker] >= MAXIMUM_SHORT_LIVES:
         raise environment_workers.WorkerError(
-            f'environment worker {worker} failed {MAXIMUM_SHORT_LIVES} times, each within {SHORT_LIFE_SECONDS:g} s of '
-            f'its start: {reason.strip()}')
+            f'environment worker {worker} failed {MAXIMUM_SHORT_LIVES} times, each within '
+            f'{self._short_life_seconds:g} s of its start: {reason.strip()}')
       self._restarts += 1
       self._report(f'environment worker {worker} is replaced: {reason.strip()}')
       try:

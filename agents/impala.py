@@ -20,7 +20,6 @@ from scalable_agents.learner import vtrace
 
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
-XLA_MODES = ('auto', 'always', 'never')
 
 _CHECKED_TERMS = ('loss/policy_gradient', 'loss/baseline', 'loss/entropy')
 
@@ -142,7 +141,7 @@ class Agent(snt.Module):
       config: ImpalaConfig; `torso`, `torso_precision`, `use_lstm` and `seed` are read.
       name: of the module.
     Raises:
-      ValueError: neither 'pixels' nor 'vector' is observed.
+      ValueError: neither 'pixels' nor 'vector' is observed, or the pixels are too few for the torso.
     """
     super().__init__(name)
     seeds = networks.Seeds(config.seed)
@@ -174,7 +173,7 @@ class Agent(snt.Module):
       done: [B] bool, the observation starts an episode: the core is reset before it sees it.
       observation: dict of [B, ...].
       agent_state: nest of [B, ...].
-      seed: [2] int32; the sampled actions are a function of it.
+      seed: [2] int32 or int64; the sampled actions are a function of it.
     Returns:
       AgentOutput of action [B] int32, policy_logits [B, A], baseline [B]; and the new agent_state.
     """
@@ -259,12 +258,8 @@ class Learner(tf.Module):
         are three times as fast as XLA's.
       device: where to learn, '/GPU:0' say; None for where the agent's variables are.
       name: of the module.
-    Raises:
-      ValueError: unknown xla.
     """
     super().__init__(name)
-    if xla not in XLA_MODES:
-      raise ValueError(f'--xla={xla}: want one of {", ".join(XLA_MODES)}')
     self.agent = agent
     self.config = config
     self._frames_per_step = frames_per_step
@@ -274,7 +269,7 @@ class Learner(tf.Module):
       self.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name='update_steps')
       self.skipped_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name='skipped_updates')
       self.optimizer = _make_optimizer(agent.trainable_variables, config)
-    compiled = xla == 'always' or (xla == 'auto' and 'CPU' not in self._device.upper())
+    compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
     # AutoGraph would convert all of Sonnet that a step calls, which took four fifths of the time to trace it.
     self._compiled_step = tf.function(self._step, autograph=False, jit_compile=compiled)
 

@@ -21,6 +21,7 @@ from scalable_agents.agents import evaluation
 from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
+from scalable_agents.environments import atari
 from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
 
@@ -80,6 +81,10 @@ def main():
     registry.check(config.level_name)
   except (ValueError, ImportError) as error:
     raise run_flags.UserError(f'--level_name: {error}') from error
+  try:
+    atari.AtariSettings(**atari_settings(config, training=True))
+  except ValueError as error:
+    raise run_flags.UserError(f'--{error}') from error
   {'train': train, 'test': test}[run.mode](config, run)
 
 

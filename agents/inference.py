@@ -31,13 +31,15 @@ def make_loop(pool, agent, parameters, seed: int, device: str):
       tf.cond(version == known_version, lambda: None, update)
       agent_output, agent_state = agent.step(
           batch.last_action, environment_output.reward, environment_output.done, environment_output.observation,
-          batch.agent_state, tf.stack([seed, batch_number]))
+          batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]))
     pool.complete_batch(batch.id, version, agent_output, agent_state)
     return batch_number + 1, version
 
   @tf.function(autograph=False)
   def loop():
-    first = tf.constant(0), tf.constant(-1, tf.int64)
-    tf.while_loop(lambda *unused: True, act, first, parallel_iterations=1)
+    version, _ = parameters.latest()
+    # A resumed run does not draw again what the process before it drew: that began with another version.
+    first_number = tf.bitwise.left_shift(version, tf.constant(32, tf.int64))
+    tf.while_loop(lambda *unused: True, act, (first_number, tf.constant(-1, tf.int64)), parallel_iterations=1)
 
   return loop

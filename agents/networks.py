@@ -108,7 +108,10 @@ class ShallowTorso(snt.Module):
     self._linear = Linear(256, seeds, 'linear')
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
-    """uint8 [N, H, W, C] -> float32 [N, 256]."""
+    """uint8 [N, H, W, C] -> float32 [N, 256]. ValueError: H or W is below 20."""
+    height, width = pixels.shape[1:3]
+    if min(height, width) < 20:
+      raise ValueError(f'--torso=shallow: want images of 20x20 pixels at least, got {height}x{width}; deep takes any')
     features = tf.nn.relu(self._conv1(tf.cast(pixels, self._dtype)))
     features = tf.nn.relu(self._conv2(features))
     return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)

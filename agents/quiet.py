@@ -8,6 +8,7 @@ on the screen where Python was.
 """
 
 import atexit
+import contextlib
 import faulthandler
 import logging
 import os
@@ -111,6 +112,7 @@ def _dismiss_watcher():
     return
   watcher, alive = _release_watcher
   _release_watcher = None
-  os.write(alive, b'.')
+  with contextlib.suppress(BrokenPipeError):  # A signal to the whole group has ended it.
+    os.write(alive, b'.')
   os.close(alive)
   os.waitpid(watcher, 0)

@@ -43,6 +43,7 @@ Count = int | str  # A whole number of at least 1, or 'auto'.
 MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
 _MAX_LOG_INTERVAL_SECONDS = 10  # What readers of metrics.jsonl may rely on.
+_MAX_SECONDS = 86_400
 
 
 class UserError(Exception):
@@ -62,7 +63,8 @@ class RunConfig:
   num_environment_workers: Count = setting('auto', 'Processes that step them.')
   num_inference_threads: Count = setting('auto', 'Inference loops, each with a batch of its own.')
   environment_timeout_seconds: float = setting(
-      60.0, 'A step or reset that takes longer counts as a hang: the worker is started again.')
+      60.0, 'A worker is replaced that does not answer for so long: once all its environments are made, and then each '
+      'time when half of them have been stepped or reset.')
   # The released code has 600. Saving a deep network takes a few hundredths of a second, so a crash need cost
   # no more than a minute of training.
   checkpoint_interval_seconds: float = setting(60.0, 'A checkpoint is saved so often: what a crash may cost.')
@@ -180,7 +182,7 @@ def _validate(run: RunConfig):
   require(run.mode in MODES, 'mode', 'one of ' + ', '.join(MODES))
   require(run.xla in XLA_MODES, 'xla', 'one of ' + ', '.join(XLA_MODES))
   for name in ('environment_timeout_seconds', 'checkpoint_interval_seconds'):
-    require(getattr(run, name) > 0, name, 'more than 0')
+    require(0 < getattr(run, name) <= _MAX_SECONDS, name, f'more than 0 and at most {_MAX_SECONDS}, a day')
   require(0 < run.log_interval_seconds <= _MAX_LOG_INTERVAL_SECONDS, 'log_interval_seconds',
           f'more than 0 and at most {_MAX_LOG_INTERVAL_SECONDS}')
   require(run.test_num_episodes >= 1, 'test_num_episodes', 'at least 1')

@@ -57,17 +57,25 @@ class Trainer:
       stream: where progress is shown.
       learner_device: None for the first GPU, or the CPU without one.
     Raises:
-      run_directory.RunDirectoryError: the checkpoint or the metrics are damaged.
+      run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
+      run_flags.UserError: the agent cannot be made for these environments.
     """
     self._host, self._config, self._levels, self._run = host, config, levels, run
     self._device = learner_device or actor_host.inference_device()
     with tf.device(self._device):
-      agent = make_agent(host.specification.num_actions, host.observation_spec, config)
+      try:
+        agent = make_agent(host.specification.num_actions, host.observation_spec, config)
+      except ValueError as error:
+        raise run_flags.UserError(f'{", ".join(levels)}: {error}') from error
     self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
     self._statistics = episode_statistics.EpisodeStatistics(levels)
     self._checkpointer = checkpoint.Checkpointer(
         run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics)
-    self._checkpointer.restore()
+    if not self._checkpointer.restore():
+      if run_directory.read_metrics(run.logdir):
+        raise run_directory.RunDirectoryError(f'{run.logdir} has metrics of a run and no checkpoint to go on from: put '
+                                              f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
+      self._checkpointer.save()
     self._frames = int(self.learner.environment_frames)
     self._metrics = metrics_lib.MetricsWriter(run.logdir, self._frames)
     self._progress = progress_lib.Progress(config.total_environment_frames, self._frames, stream)

@@ -47,12 +47,10 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     return _mean(self._returns)
 
   def metrics(self) -> dict[str, float | int | None]:
-    """What a row of metrics.jsonl says of episodes; per level only where there are several."""
+    """What a row of metrics.jsonl says of episodes."""
     values = {'episodes': self._episodes, 'episode_return': self.mean_return(), 'episode_length': _mean(self._lengths)}
-    if len(self._level_names) > 1:
-      for name, returns in zip(self._level_names, self._level_returns):
-        values[f'episode_return/{name}'] = _mean(returns)
-    return values
+    return values | {f'episode_return/{name}': _mean(returns)
+                     for name, returns in zip(self._level_names, self._level_returns)}
 
   def serialize(self) -> str:
     """The state as text, for tf.train.Checkpoint."""

@@ -49,8 +49,11 @@ class MetricsWriter:
     """
     self._seconds = seconds
     self._last_frames = {}  # File -> frames of its last row.
-    _cut_back(run_directory.path(logdir, run_directory.METRICS), _row_frames, environment_frames)
-    _cut_back(run_directory.path(logdir, run_directory.EPISODES), _episode_frames, environment_frames)
+    files = {run_directory.path(logdir, name): frames_of for name, frames_of in (
+        (run_directory.METRICS, _row_frames), (run_directory.EPISODES, _episode_frames))}
+    sizes = {file: _size_up_to(file, frames_of, environment_frames) for file, frames_of in files.items()}
+    for file, size in sizes.items():  # Only now that neither has been found damaged.
+      _cut(file, size)
     rows = run_directory.read_metrics(logdir)
     self._seconds_before = rows[-1]['wall_seconds'] if rows else 0.
     with run_directory.one_line_errors(logdir):
@@ -156,16 +159,18 @@ def _one_line_op_errors(where: str):
     raise run_directory.RunDirectoryError(f'{where}: {error.message}') from error
 
 
-def _cut_back(file: str, frames_of: Callable[[str, int, bytes], int], environment_frames: int):
-  """Cuts a file before its first row of later frames, and before a last row that a kill has torn.
-
-  One system call and no copy, so there is nothing in between for a kill to leave behind.
-  """
+def _size_up_to(file: str, frames_of: Callable[[str, int, bytes], int], environment_frames: int) -> int:
+  """The bytes of a file before its first row of later frames, and before a last row that a kill has torn."""
   size = 0
   for number, line in enumerate(run_directory.complete_lines(file), start=1):
     if frames_of(file, number, line) > environment_frames:
       break
     size += len(line)
+  return size
+
+
+def _cut(file: str, size: int):
+  """One system call and no copy, so there is nothing in between for a kill to leave behind."""
   with run_directory.one_line_errors(file):
     if os.path.exists(file) and os.path.getsize(file) > size:
       os.truncate(file, size)

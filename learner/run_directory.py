@@ -39,8 +39,7 @@ _LOCK = '.lock'
 _BEFORE_CONFIG = frozenset({_LOCK, LIBRARY_LOG, CONFIG + '.new'})
 
 # The packages whose versions can change a result.
-_PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-python-headless', 'tensorflow',
-             'tensorflow-probability')
+_PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-python-headless', 'tensorflow')
 
 
 class RunDirectoryError(Exception):
@@ -70,7 +69,9 @@ class Run:
   def __enter__(self) -> 'Run':
     return self
 
-  def __exit__(self, *unused_exception):
+  def __exit__(self, error, *unused):
+    if error and not set(os.listdir(self.logdir)) - _BEFORE_CONFIG - {CONFIG}:
+      os.remove(path(self.logdir, CONFIG))  # It failed before it began: the directory is free for other settings.
     self.close()
 
 

@@ -202,7 +202,7 @@ void ActorPool::Close(const std::string& cause) {
     fault_waiters.swap(fault_waiters_);
     for (Worker& worker : workers_) {
       if (worker.channel) statistics_.stepping_ns += worker.channel->stepping_ns();
-      worker = Worker();  // Closes the sockets, whereupon the workers leave.
+      worker = Worker();  // Closes its copy of the socket. A worker leaves once Python has closed the other one.
     }
     while (!parked_.empty()) Unpark();  // Counts the time they waited.
     completed_.clear();
@@ -221,6 +221,7 @@ void ActorPool::Listen() {
   Clock::time_point next_check = Clock::now();
   while (true) {
     const int count = epoll_wait(epoll_, events.data(), events.size(), kTimeoutCheckMs);
+    if (count < 0) continue;  // Stopped and continued (Ctrl-Z, fg): what came meanwhile is read before time-outs count.
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWake) return;
       ReadMessage(events[i].data.u64);

@@ -131,7 +131,6 @@ class ActorPoolTest(parameterized.TestCase):
   def test_close_ends_every_wait(self):
     with pool_testing.PlayedPool([{}], 1, unroll_length=1000) as played:
       played.pool.start()
-      played.pool.complete_batch
       waiting.start(played.pool.next_batch)()
       waits = [waiting.start(wait) for wait in (
           played.pool.next_batch, played.pool.next_unroll, tf.function(lambda: played.pool.next_batch()),
@@ -247,18 +246,40 @@ class FaultTest(parameterized.TestCase):
           played.take(1)
       waiting.wait_until(lambda: played.pool.failure)
       self.assertIsInstance(played.pool.failure, environment_workers.WorkerError)
-      self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times, each within 60 s of its '
-                       'start: .*RuntimeError: the emulator has crashed')
+      self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times, each within 120 s of '
+                       'its start: .*RuntimeError: the emulator has crashed')
       self.assertEqual(played.pool.restarts, 4)
 
   def test_long_lives_do_not_end_the_pool(self):
-    self.enter_context(absltest.mock.patch.object(actor_pool, 'SHORT_LIFE_SECONDS', 0.))
+    self.enter_context(absltest.mock.patch.object(actor_pool, 'SHORT_LIFE_SECONDS', -60.))  # None is.
     environments = [{}, {'fault': 'exit', 'fault_step': 3, 'faulty_below': 1000}]
     with pool_testing.PlayedPool(environments, 2) as played:
       played.start()
       while played.pool.restarts <= actor_pool.MAXIMUM_SHORT_LIVES:
         played.take(1)
       self.assertIsNone(played.pool.failure)
+
+  def test_too_many_hangs_end_the_pool(self):
+    """However short a life is, its hang is seen only after the time-out."""
+    self.enter_context(absltest.mock.patch.object(actor_pool, 'SHORT_LIFE_SECONDS', 0.9))
+    environments = [{}, {'fault': 'hang', 'fault_step': 3, 'faulty_below': 1000}]
+    with pool_testing.PlayedPool(environments, 2, timeout_seconds=1.) as played:
+      played.start()
+      waiting.wait_until(lambda: played.pool.failure)
+    self.assertRegex(str(played.pool.failure), 'environment worker 1 failed 5 times, .*: no answer for 1 s')
+
+  def test_an_error_of_the_watch_ends_the_pool(self):
+    with pool_testing.PlayedPool([{}, {}], 2) as played:
+      played.start()
+      played.take(5)
+      error = OSError('too many open files')
+      with absltest.mock.patch.object(played.workers, 'replace', side_effect=error):
+        _kill(played.workers, 1)
+        waiting.wait_until(lambda: played.pool.failure)
+      self.assertIs(played.pool.failure, error)
+      with self.assertRaises(tf.errors.CancelledError):
+        while True:
+          played.take(1)
 
   def test_successors_that_cannot_be_made_end_the_pool(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:

@@ -24,9 +24,8 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
-from scalable_agents.learner import checkpoint
-from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import training
 
 _ALWAYS = 50.  # The bias of a policy that never takes any other action.
 _STAY = 1
@@ -84,17 +83,13 @@ class EvaluationTest(parameterized.TestCase):
     config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
                               num_environment_workers=2, test_num_episodes=30)
-    environment = registry.make_from_json(level, 0, impala_atari57.atari_settings(config, training=True))
-    spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
-    agent = impala.Agent(environment.action_spec().num_values, spec, config)
+    learner, checkpointer = training.make_run(run.logdir, config)
     if always is not None:
-      bias, = (variable for variable in agent.trainable_variables if variable.name == 'agent/policy/b:0')
+      bias, = (variable for variable in learner.agent.trainable_variables if variable.name == 'agent/policy/b:0')
       bias.assign(_ALWAYS * tf.one_hot(always, bias.shape[0]))
-    learner = impala.Learner(agent, config, environment.frames_per_step)
     learner.environment_frames.assign(12_800)
     learner.update_steps.assign(20)
-    checkpoint.Checkpointer(run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=learner,
-                            statistics=episode_statistics.EpisodeStatistics([level])).save()
+    checkpointer.save()
     return config, run
 
   def _evaluate(self, config, run, screen=None, **changes):
@@ -193,6 +188,7 @@ class EvaluationTest(parameterized.TestCase):
   @parameterized.parameters('episodes', 'recording')
   def test_ctrl_c_leaves_nothing_behind(self, word):
     config, run = self._make_run()
+    before = os.listdir(run.logdir)
     folder = self.create_tempdir().full_path
     handler = signal.getsignal(signal.SIGINT)
     screen = _Reacting(word, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -201,7 +197,7 @@ class EvaluationTest(parameterized.TestCase):
                      video=os.path.join(folder, 'catch.mp4') if word == 'recording' else '')
     self.assertEmpty(_children())
     self.assertEmpty(os.listdir(folder))
-    self.assertEqual(os.listdir(run.logdir), [run_directory.CHECKPOINTS])
+    self.assertEqual(os.listdir(run.logdir), before)
     self.assertIs(signal.getsignal(signal.SIGINT), handler)
 
   def test_a_damaged_checkpoint_is_one_line_and_the_evaluation_before_stays(self):

@@ -54,6 +54,15 @@ class Raising(Sound):
     return super().step(action)
 
 
+class SmallImages(Sound):
+  """Observes fewer pixels than the shallow torso takes."""
+
+  observation_space = gymnasium.spaces.Box(0, 255, [7, 7, 3], np.uint8)
+
+  def _observation(self):
+    return np.zeros([7, 7, 3], np.uint8)
+
+
 class InfiniteReward(Sound):
   """Rewards that no loss survives."""
 
@@ -62,5 +71,5 @@ class InfiniteReward(Sound):
     return (observation, float('inf'), *rest)
 
 
-for environment in (Sound, NoLicence, Raising, InfiniteReward):
+for environment in (Sound, NoLicence, Raising, SmallImages, InfiniteReward):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)

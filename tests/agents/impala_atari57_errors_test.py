@@ -1,21 +1,17 @@
 """Bad input to the training binary: one line on the screen, exit code 1, and nothing in the run directory is changed."""
 
 from concurrent import futures
-import dataclasses
 import os
 import pathlib
+import shutil
 import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import tensorflow as tf
 
 from scalable_agents.agents import impala
-from scalable_agents.agents import run_flags
-from scalable_agents.environments import registry
-from scalable_agents.learner import checkpoint
-from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
 
 _CONFIG = impala.ImpalaConfig(level_name='catch', torso='shallow')
@@ -26,13 +22,7 @@ _UNIMPORTANT = {run_directory.LIBRARY_LOG, '.lock'}
 
 def _make_run(logdir):
   """A run directory as a trainer leaves it behind that has saved two checkpoints and learned nothing yet."""
-  flags = dataclasses.asdict(_CONFIG) | dataclasses.asdict(run_flags.RunConfig(logdir=str(logdir)))
-  run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
-  environment = registry.make(_CONFIG.level_name, seed=0)
-  spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
-  learner = impala.Learner(impala.Agent(environment.action_spec().num_values, spec, _CONFIG), _CONFIG, 1)
-  statistics = episode_statistics.EpisodeStatistics([_CONFIG.level_name])
-  checkpointer = checkpoint.Checkpointer(str(logdir / 'checkpoints'), learner=learner, statistics=statistics)
+  _, checkpointer = training.make_run(logdir, _CONFIG)
   for _ in range(2):
     checkpointer.save()
   (logdir / 'metrics.jsonl').write_bytes(b'')
@@ -73,6 +63,18 @@ def _with_damaged_metrics(logdir):
   (logdir / 'metrics.jsonl').write_text('{"environment_frames": 0, "wall_sec\n')
 
 
+def _with_damaged_episodes(logdir):
+  _make_run(logdir)
+  (logdir / 'metrics.jsonl').write_text('{"environment_frames": 80, "wall_seconds": 1}\n')  # Later than the checkpoint.
+  (logdir / 'episodes.csv').write_bytes(run_directory.EPISODES_HEADER + b'0,catch\n')
+
+
+def _without_its_checkpoints(logdir):
+  _make_run(logdir)
+  (logdir / 'metrics.jsonl').write_text('{"environment_frames": 80, "wall_seconds": 1}\n')
+  shutil.rmtree(logdir / 'checkpoints')
+
+
 # Name -> what is there before, flags, and what the line says; {} is the run directory.
 _CASES = {
     'unknown_game': (_in_new_folder, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
@@ -92,6 +94,18 @@ _CASES = {
     'damaged_checkpoint': (
         _with_half_a_checkpoint, _FLAGS, 'checkpoint {}/checkpoints/ckpt-2 is damaged .*to go on from ckpt-1.*'),
     'damaged_metrics': (_with_damaged_metrics, _FLAGS, '{}/metrics.jsonl, line 1 is damaged .*choose another --logdir'),
+    'damaged_episodes': (
+        _with_damaged_episodes, _FLAGS, '{}/episodes.csv, line 2 is damaged .*choose another --logdir'),
+    'no_checkpoints': (_without_its_checkpoints, _FLAGS, '{} has metrics of a run and no checkpoint .*put .* back.*'),
+    'atari_protocol': (
+        _in_new_folder, ('--level_name=pong', '--max_episode_frames=20'),
+        r'--noop_max: want an integer in \[0, max_episode_frames = 20\), got 30'),
+    'small_images': (
+        _in_new_folder, (f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}', _FLAGS[1]),
+        'gymnasium:.*: --torso=shallow: want images of 20x20 pixels at least, got 7x7.*'),
+    'endless_timeout': (
+        _in_new_folder, (*_FLAGS, '--environment_timeout_seconds=inf'),
+        '--environment_timeout_seconds=inf: want more than 0 and at most 86400, a day'),
 }
 
 

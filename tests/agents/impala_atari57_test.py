@@ -1,6 +1,5 @@
 """The binary as its users meet it: what it refuses, what it prints, and how it leaves."""
 
-import dataclasses
 import functools
 import json
 import os
@@ -11,14 +10,12 @@ from unittest import mock
 
 from absl import flags
 from absl.testing import absltest
-import tensorflow as tf
 
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
-from scalable_agents.environments import registry
-from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import training
 
 _LEAVING_SECONDS = 20.  # It takes less than 5 s on a machine that is not busy with other tests.
 
@@ -40,15 +37,11 @@ class TestModeTest(absltest.TestCase):
 
   def _make_run(self, **settings):
     """A run directory with a checkpoint of an untrained agent; returns the directory and its flags."""
-    config = impala.ImpalaConfig(**dict(level_name='catch', torso='shallow') | settings)
     logdir = self.create_tempdir().full_path
-    stored = dataclasses.asdict(config) | dataclasses.asdict(run_flags.RunConfig(logdir=logdir))
-    run_directory.open_run(logdir, stored, run_flags.FREE_FLAGS).close()
-    environment = registry.make(config.level_name, seed=0)
-    spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
-    learner = impala.Learner(impala.Agent(environment.action_spec().num_values, spec, config), config, 1)
-    checkpoint.Checkpointer(run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner).save()
-    return logdir, stored
+    _, checkpointer = training.make_run(
+        logdir, impala.ImpalaConfig(**dict(level_name='catch', torso='shallow') | settings))
+    checkpointer.save()
+    return logdir, run_directory.read_config(logdir)['flags']
 
   def _main(self, *arguments):
     """Runs the binary's `main` in this process."""

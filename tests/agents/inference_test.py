@@ -20,7 +20,7 @@ _SHAPES = ([128, 64], [5], [])
 class _Output(NamedTuple):
   action: tf.Tensor    # [n] int32, always 1.
   extremes: tf.Tensor  # [n, 2] float32, the least and the greatest parameter.
-  seed: tf.Tensor      # [n, 2] int32, as it was given.
+  seed: tf.Tensor      # [n, 2] int64, as it was given.
 
 
 class _Agent:
@@ -51,7 +51,7 @@ class _PoolInTurns:
 
   def __init__(self):
     self._asked = tf.queue.FIFOQueue(10, [tf.int64], [[]])
-    self._answers = tf.queue.FIFOQueue(10, [tf.int64, tf.int64, tf.float32, tf.int32, tf.int32],
+    self._answers = tf.queue.FIFOQueue(10, [tf.int64, tf.int64, tf.float32, tf.int64, tf.int32],
                                        [[], [], [1, 2], [1, 2], [1]])
 
   def next_batch(self):
@@ -95,10 +95,10 @@ class InferenceTest(parameterized.TestCase):
   def test_seeds_differ_and_states_go_on(self):
     pool, snapshot = _PoolInTurns(), _snapshot()
     self.addCleanup(pool.close)
-    _publish(snapshot, 1)
+    _publish(snapshot, 60)  # As when a run is resumed: seeds are apart from those since version 0.
     self._start(pool, snapshot, seed=123)
     answers = [pool.ask(number) for number in range(4)]
-    self.assertEqual([seed for *_, seed, _ in answers], [[[123, number]] for number in range(4)])
+    self.assertEqual([seed for *_, seed, _ in answers], [[[123, (60 << 32) + number]] for number in range(4)])
     self.assertEqual([state for *_, state in answers], [[41]] * 4)
 
   def test_nothing_published_yet(self):
@@ -115,7 +115,7 @@ class InferenceTest(parameterized.TestCase):
         'scalable_agents.tests.actor.test_environments:Constant', [{'seed': i, 'shape': [2]} for i in range(6)], 2)
     self.addCleanup(workers.close)
     pool = actor_pool.ActorPool(
-        workers, 10, _Output(tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.float32), tf.TensorSpec([2], tf.int32)),
+        workers, 10, _Output(tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.float32), tf.TensorSpec([2], tf.int64)),
         tf.TensorSpec([], tf.int32), [0] * 6)
     self.addCleanup(pool.close)
     snapshot = _snapshot()

@@ -146,9 +146,9 @@ class RunConfigTest(parameterized.TestCase):
   @parameterized.parameters(
       ('--mode=play', '--mode=play: want one of train, test'),
       ('--xla=yes', '--xla=yes: want one of auto, always, never'),
-      ('--environment_timeout_seconds=0', '--environment_timeout_seconds=0.0: want more than 0'),
-      ('--checkpoint_interval_seconds=-1', '--checkpoint_interval_seconds=-1.0: want more than 0'),
-      ('--checkpoint_interval_seconds=nan', '--checkpoint_interval_seconds=nan: want more than 0'),
+      ('--environment_timeout_seconds=0', '--environment_timeout_seconds=0.0: want more than 0 and at most 86400, a day'),
+      ('--checkpoint_interval_seconds=-1', '--checkpoint_interval_seconds=-1.0: want more than 0 and at most 86400, a day'),
+      ('--checkpoint_interval_seconds=nan', '--checkpoint_interval_seconds=nan: want more than 0 and at most 86400, a day'),
       ('--log_interval_seconds=0', '--log_interval_seconds=0.0: want more than 0 and at most 10'),
       ('--log_interval_seconds=10.1', '--log_interval_seconds=10.1: want more than 0 and at most 10'),
       ('--test_num_episodes=0', '--test_num_episodes=0: want at least 1'),

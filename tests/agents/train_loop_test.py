@@ -278,17 +278,24 @@ class TrainerTest(parameterized.TestCase):
     trainer = self._trainer(_learner(before), updates=5)
     with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
       trainer.train()
-    self.assertFalse(checkpoint.Checkpointer(run_directory.path(trainer.logdir, run_directory.CHECKPOINTS),
-                                             learner=trainer.learner).restore())
+    checkpoint.Checkpointer(run_directory.path(trainer.logdir, run_directory.CHECKPOINTS),
+                            learner=trainer.learner).restore(partial=True)
+    self.assertEqual(int(trainer.learner.update_steps), 0)  # The run's beginning is all there is.
     self.assertEmpty(psutil.Process().children())
 
   def test_a_checkpoint_that_cannot_be_written(self):
     trainer = self._trainer()
-    with open(run_directory.path(trainer.logdir, run_directory.CHECKPOINTS), 'w', encoding='utf-8'):
+    folder = run_directory.path(trainer.logdir, run_directory.CHECKPOINTS)
+    shutil.rmtree(folder)
+    with open(folder, 'w', encoding='utf-8'):
       pass  # A file is where the folder should be.
-    with self.assertRaisesRegex(run_directory.RunDirectoryError, '^.*/checkpoints.*no checkpoint could be written.*$'):
+    said = '^.*/checkpoints.*no checkpoint could be written.*$'
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, said):
       trainer.train()
     self.assertEmpty(psutil.Process().children())
+    os.remove(run_directory.path(trainer.logdir, run_directory.METRICS))
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, said):
+      self._trainer(logdir=trainer.logdir)  # Before anything is trained in vain.
 
   def test_regression_an_error_ends_a_run_whose_environments_are_stuck(self):
     """No batch will come any more, and the collector must not be waited for."""

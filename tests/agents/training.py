@@ -1,6 +1,7 @@
-"""Training processes for tests: the binary as a user starts it, watched through its run directory and its screen."""
+"""Training for tests: run directories, and the binary as a user starts it, watched through its directory and screen."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -15,11 +16,32 @@ import threading
 import time
 
 import psutil
+import tensorflow as tf
 
+from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import run_flags
+from scalable_agents.environments import registry
+from scalable_agents.learner import checkpoint
+from scalable_agents.learner import episode_statistics
+from scalable_agents.learner import run_directory
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle machine.
+
+
+def make_run(logdir, config):
+  """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
+  flags = dataclasses.asdict(config) | dataclasses.asdict(run_flags.RunConfig(logdir=str(logdir)))
+  run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
+  atari = impala_atari57.atari_settings(config, training=True)
+  environment = registry.make_from_json(config.level_name, 0, atari)
+  spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
+  agent = impala.Agent(environment.action_spec().num_values, spec, config)
+  learner = impala.Learner(agent, config, environment.frames_per_step)
+  return learner, checkpoint.Checkpointer(
+      run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
+      statistics=episode_statistics.EpisodeStatistics([config.level_name]))
 
 
 def rows(logdir):
@@ -100,8 +122,12 @@ class Training:
 
   def workers(self):
     """Its environment workers."""
-    children = psutil.Process(self.process.pid).children(recursive=True)
-    return [child for child in children if 'environment_worker' in ' '.join(child.cmdline())]
+    workers = []
+    for child in psutil.Process(self.process.pid).children(recursive=True):
+      with contextlib.suppress(psutil.NoSuchProcess):  # It has ended just now.
+        if 'environment_worker' in ' '.join(child.cmdline()):
+          workers.append(child)
+    return workers
 
   def wait_until(self, condition, what):
     """Waits until `condition()` is true.

@@ -25,14 +25,16 @@ class EpisodeStatisticsTest(parameterized.TestCase):
   def test_before_the_first_episode(self):
     statistics = episode_statistics.EpisodeStatistics(['pong'])
     self.assertIsNone(statistics.mean_return())
-    self.assertEqual(statistics.metrics(), {'episodes': 0, 'episode_return': None, 'episode_length': None})
+    self.assertEqual(statistics.metrics(), {'episodes': 0, 'episode_return': None, 'episode_length': None,
+                                            'episode_return/pong': None})
     statistics.add(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
     self.assertEqual(statistics.episodes, 0)
 
   def test_the_last_hundred_episodes_count(self):
     statistics = episode_statistics.EpisodeStatistics(['pong'])
     _add(statistics, [(0, -1000., 7)] * 30 + [(0, x, 2 * x) for x in range(1, 101)])
-    self.assertEqual(statistics.metrics(), {'episodes': 130, 'episode_return': 50.5, 'episode_length': 101.})
+    self.assertEqual(statistics.metrics(), {'episodes': 130, 'episode_return': 50.5, 'episode_length': 101.,
+                                            'episode_return/pong': 50.5})
 
   @hypothesis.settings(deadline=None, derandomize=True)
   @hypothesis.given(updates=st.lists(st.lists(_EPISODE, min_size=1, max_size=9), max_size=8), window=st.integers(1, 12))
