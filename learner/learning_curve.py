@@ -9,6 +9,7 @@ from scalable_agents.learner import run_directory
 
 _INK = '#3b3b3b'
 _LINE = '#1f5fa8'
+_MAX_EPISODES = 20_000  # Of short episodes there may be millions.
 _MAX_DOTS = 4000
 _MAX_SPANS = 60  # The band has the quantiles of so many spans of episodes,
 _EPISODES_PER_SPAN = 20  # each with at least so many.
@@ -42,7 +43,7 @@ def draw(logdir: str):
 
 def _draw_episodes(axes: Any, logdir: str):
   """Single episodes as dots, and the middle half of them as a band."""
-  episodes = np.array([(row.frames, row.episode_return) for row in run_directory.read_episodes(logdir)])
+  episodes = np.array([(row.frames, row.episode_return) for row in run_directory.read_episodes(logdir, _MAX_EPISODES)])
   if not len(episodes):
     return
   dots = episodes[::math.ceil(len(episodes) / _MAX_DOTS)]

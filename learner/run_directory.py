@@ -19,6 +19,7 @@ import errno
 import fcntl
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import socket
@@ -168,16 +169,20 @@ def metrics_row(file: str, number: int, line: bytes) -> dict[str, Any]:
     raise RunDirectoryError(_damaged(f'{file}, line {number}', error)) from error
 
 
-def read_episodes(logdir: str) -> Iterator[Episode]:
+def read_episodes(logdir: str, at_most: int | None = None) -> Iterator[Episode]:
   """Yields the complete rows of episodes.csv, oldest first; none where there is none yet.
 
+  Args:
+    logdir: the run directory.
+    at_most: where there are more rows, one in so many is read that at most these come; the first is one of them.
   Raises:
     RunDirectoryError: a row cannot be read.
   """
   file = path(logdir, EPISODES)
-  for number, line in enumerate(complete_lines(file), start=1):
-    if line != EPISODES_HEADER:
-      yield episode_row(file, number, line)
+  every = math.ceil(sum(1 for _ in complete_lines(file)) / at_most) if at_most else 1
+  for number, line in enumerate(complete_lines(file)):  # Number 0 is the header.
+    if number and (number - 1) % every == 0:
+      yield episode_row(file, number + 1, line)
 
 
 def episode_row(file: str, number: int, line: bytes) -> Episode:

@@ -210,6 +210,13 @@ class ReadTest(parameterized.TestCase):
     self.assertEqual(run_directory.read_metrics(self._logdir), [{'environment_frames': 1, 'wall_seconds': 2.5}])
     self.assertEqual(list(run_directory.read_episodes(self._logdir)), [(10, 'a,b', -1.5, 4), (20, 'c', 3.0, 400)])
 
+  @parameterized.parameters((1, [0]), (2, [0, 6]), (3, [0, 4, 8]), (5, [0, 3, 6, 9]), (10, [0, 2, 4, 6, 8]),
+                            (11, list(range(10))), (None, list(range(10))))
+  def test_some_of_many_episodes(self, at_most, wanted):
+    rows = [b'%d,catch,1.0,4\n' % frames for frames in range(10)]
+    self._write('episodes.csv', b'frames,level,return,length\n' + b''.join(rows))
+    self.assertEqual([row.frames for row in run_directory.read_episodes(self._logdir, at_most)], wanted)
+
   @parameterized.parameters(b'{"environment_frames": 1}', b'{"environment_fra', b'7', b'\xff',
                             b'{"environment_frames": null, "wall_seconds": 1}')
   def test_a_damaged_row_of_metrics(self, line):
