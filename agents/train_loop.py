@@ -211,8 +211,8 @@ class Trainer:
     if self._skipped_in_a_row == MAXIMUM_SKIPPED_IN_A_ROW:
       raise run_flags.UserError(
           f'update {int(self.learner.update_steps)}: {self.learner.culprit(metrics)} was not finite, for the '
-          f'{MAXIMUM_SKIPPED_IN_A_ROW}th time in a row; the run stops before it does harm. Try a lower --learning_rate, or '
-          'another --reward_transform where rewards are large')
+          f'{MAXIMUM_SKIPPED_IN_A_ROW}th time in a row; the run stops before it does harm. Try a lower '
+          '--learning_rate, or another --reward_transform where rewards are large')
 
   def _publish(self):
     """Gives the actors the parameters of `policy_lag` updates ago."""

@@ -49,16 +49,16 @@ class MetricsWriter:
     """
     self._seconds = seconds
     self._last_frames = {}  # File -> frames of its last row.
-    files = {run_directory.path(logdir, name): frames_of for name, frames_of in (
-        (run_directory.METRICS, _row_frames), (run_directory.EPISODES, _episode_frames))}
-    sizes = {file: _size_up_to(file, frames_of, environment_frames) for file, frames_of in files.items()}
-    for file, size in sizes.items():  # Only now that neither has been found damaged.
-      _cut(file, size)
+    metrics, episodes = (run_directory.path(logdir, name) for name in (run_directory.METRICS, run_directory.EPISODES))
+    metrics_size = _size_up_to(metrics, _row_frames, environment_frames)
+    episodes_size = _size_up_to(episodes, _episode_frames, environment_frames)
+    _cut(metrics, metrics_size)  # Only now that neither has been found damaged.
+    _cut(episodes, episodes_size)
     rows = run_directory.read_metrics(logdir)
     self._seconds_before = rows[-1]['wall_seconds'] if rows else 0.
     with run_directory.one_line_errors(logdir):
-      self._metrics = open(run_directory.path(logdir, run_directory.METRICS), 'ab', buffering=0)
-      self._episodes = open(run_directory.path(logdir, run_directory.EPISODES), 'ab', buffering=0)
+      self._metrics = open(metrics, 'ab', buffering=0)
+      self._episodes = open(episodes, 'ab', buffering=0)
     if not self._episodes.tell():
       self._append(self._episodes, environment_frames, run_directory.EPISODES_HEADER)
     self._events = _Events(logdir, time.time() - seconds() - self._seconds_before)

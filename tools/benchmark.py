@@ -278,8 +278,8 @@ def main(_):
   print(f'end to end is {steps / bound:.1%} of the bound, with inference in batches of {occurring} on average')
   print(json.dumps({
       'end_to_end_steps_per_second': steps, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound,
-      'cores': cores, 'torso_precision': precision, 'end_to_end': end_to_end, 'environment': environment, 'inference': inference,
-      'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool}))
+      'cores': cores, 'torso_precision': precision, 'end_to_end': end_to_end, 'environment': environment,
+      'inference': inference, 'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool}))
 
 
 if __name__ == '__main__':

@@ -1,8 +1,9 @@
 // Dynamic batching: groups items that arrive one by one, or a few at a time, into batches for a consumer.
 //
 // Nothing here blocks. A consumer hands in a callback, which runs once on the thread that made the batch possible: the
-// consumer's own where enough items are there already, the one that submits the last missing item, or the timer. The rules of size and time are those of the
-// released agent's batcher (Espeholt et al. 2018, section 3.1, "dynamic batching").
+// consumer's own where enough items are there already, the one that submits the last missing item, or the timer. The
+// rules of size and time are those of the released agent's batcher (Espeholt et al. 2018, section 3.1, "dynamic
+// batching").
 #ifndef SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_
 #define SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_
 

@@ -182,6 +182,15 @@ def _kill(workers, number, previous=None):
   return process
 
 
+def _kill_with_a_faulty_successor(played, fault):
+  """Kills worker 1 of two while it plays; its successors' environments have a fault in their constructor."""
+  environments_of_next_lives = played.workers._environments  # pylint: disable=protected-access
+  environments_of_next_lives[1] = {'seed': 1, 'fault': fault, 'fault_step': None, 'faulty_below': 1000}
+  played.start()
+  played.take(5)
+  _kill(played.workers, 1)
+
+
 class FaultTest(parameterized.TestCase):
   """Actor 1's first life has a fault; it shares a worker with actor 4."""
 
@@ -283,11 +292,7 @@ class FaultTest(parameterized.TestCase):
 
   def test_successors_that_cannot_be_made_end_the_pool(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:
-      environments_of_next_lives = played.workers._environments  # pylint: disable=protected-access
-      environments_of_next_lives[1] = {'seed': 1, 'fault': 'raise', 'fault_step': None, 'faulty_below': 1000}
-      played.start()
-      played.take(5)
-      _kill(played.workers, 1)
+      _kill_with_a_faulty_successor(played, 'raise')
       waiting.wait_until(lambda: played.pool.failure)
     self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times.*: an environment could not be '
                      'made:.*the emulator has crashed')
@@ -314,11 +319,7 @@ class FaultTest(parameterized.TestCase):
 
   def test_regression_close_does_not_wait_for_a_successor(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:
-      environments_of_next_lives = played.workers._environments  # pylint: disable=protected-access
-      environments_of_next_lives[1] = {'seed': 1, 'fault': 'hang', 'fault_step': None, 'faulty_below': 1000}
-      played.start()
-      played.take(5)
-      _kill(played.workers, 1)
+      _kill_with_a_faulty_successor(played, 'hang')
       waiting.wait_until(lambda: played.pool.restarts == 1)
       close = waiting.start(played.pool.close)
       self.assertTrue(close.ended.wait(30))  # Its start may take 60 s.
