@@ -169,10 +169,6 @@ class LearnerTest(parameterized.TestCase):
     self.assertGreater(float(tf.nn.softmax(output.policy_logits)[0, 0, 3]), 0.9)
     self.assertGreater(float(output.baseline[0, 0]), 0.7)
 
-  def test_unknown_xla_mode(self):
-    with self.assertRaisesRegex(ValueError, '--xla=sometimes: want one of auto, always, never'):
-      _learner(xla='sometimes')
-
 
 if __name__ == '__main__':
   absltest.main()
