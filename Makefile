@@ -17,8 +17,8 @@ PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
 # Pong on one small machine, in half an hour rather than 200 million frames: small batches, and steps as large as the
 # smaller variance of a lambda below 1 allows; larger ones kill the network's units with some seeds. README has more.
 PONG := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --num_environments=32 --batch_size=8 \
-  --learning_rate=1.2e-3 --rmsprop_epsilon=1e-5 --vtrace_lambda=0.9 --entropy_cost=0.003 \
-  --total_environment_frames=25_000_000
+  --learning_rate=2e-3 --rmsprop_epsilon=1e-5 --clip_gradient_norm=10 --vtrace_lambda=0.9 --entropy_cost=0.003 \
+  --total_environment_frames=20_000_000
 
 .PHONY: help setup packages train test benchmark doctor clean
 .DEFAULT_GOAL := help

@@ -18,6 +18,7 @@ from scalable_agents.actor import environment_worker
 from scalable_agents.actor import shared_memory
 
 _LEAVE_SECONDS = 1.
+_STDERR = 2  # This process's file descriptor.
 
 
 class WorkerError(Exception):
@@ -194,9 +195,10 @@ def _start_process():
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
                            OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', MKL_NUM_THREADS='1')
         command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
-        # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself.
+        # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself. What
+        # environments print joins the libraries' messages: the screen is the run's.
         process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment,
-                                   start_new_session=True, stdin=subprocess.DEVNULL)
+                                   start_new_session=True, stdin=subprocess.DEVNULL, stdout=_STDERR)
     except OSError as error:
       raise WorkerError(f'cannot start a worker process: {error}') from error
     undo.pop_all()

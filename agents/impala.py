@@ -71,7 +71,8 @@ class ImpalaConfig:
   vtrace_lambda: float = setting(
       1.0, 'V-trace mixes one-step (0) and full (1) value targets. Section 4.1, remark 2.')
   policy_lag: int = setting(
-      0, 'Actors play with parameters this many updates older than need be, to study staleness. Section E.1.')
+      0, 'Actors play with parameters this many updates older than need be, to study staleness; as many copies of them '
+      'are kept in memory. After a resume the lag grows from 0 again, as at the start. Section E.1.')
 
   # The optimiser.
   optimizer: str = setting('rmsprop', 'rmsprop (table G.1) or adam (ours).')
@@ -255,7 +256,7 @@ class Learner(tf.Module):
       config: ImpalaConfig.
       frames_per_step: environment frames per agent step.
       xla: 'always' compiles the step, 'never' does not, 'auto' does except on a CPU, where oneDNN's convolutions
-        are three times as fast as XLA's.
+        are three times as fast as XLA's, and compiling the rest of the step alone gains nothing.
       device: where to learn, '/GPU:0' say; None for where the agent's variables are.
       name: of the module.
     """

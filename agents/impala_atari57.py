@@ -78,7 +78,8 @@ def main():
   elif run.video:
     raise run_flags.UserError('--video: only with --mode=test')
   try:
-    registry.check(config.level_name)
+    with quiet.aside():
+      registry.check(config.level_name)
   except (ValueError, ImportError) as error:
     raise run_flags.UserError(f'--level_name: {error}') from error
   try:

@@ -5,14 +5,18 @@ import time
 
 import numpy as np
 
+_STANDSTILL = 0.05  # No part of an interval in which all goes well is busy for so small a share of it.
+
 
 class MetricsRow:
   """Gathers the figures of an interval; `finish` gives them and begins the next one."""
 
-  def __init__(self, host):
-    """`host`: the ActorHost whose pool is asked for its statistics."""
+  def __init__(self, host, earlier_restarts: int = 0):
+    """Args: the ActorHost whose pool is asked for its statistics, and environment_restarts of earlier processes."""
     self._host = host
+    self._earlier_restarts = earlier_restarts
     self._updates = []
+    self._names = ()  # Of the figures of updates.
 
   @property
   def updates(self) -> int:
@@ -49,23 +53,26 @@ class MetricsRow:
     Args:
       environment_frames: trained for so far.
     Returns:
-      dict. The figures of updates are means over the interval. `time/…` are shares of it: the learner waited for
-      data; actors were held up because the queue was full; inference had nothing to do; environments were stepping.
-      `bottleneck` is the part that was busy for the largest share: learner, inference or environments.
+      dict. The figures of updates are means over those of the interval, as far as they are finite; None without any.
+      `time/…` are shares of the interval: the learner waited for data; actors were held up because the queue was full;
+      inference had nothing to do; environments were stepping. `bottleneck` is the part that was busy for the largest
+      share: learner, inference or environments.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
     since = type(statistics)(*(now - then for now, then in zip(statistics, self._statistics)))
     row = {'environment_frames': environment_frames,
            'frames_per_second': (environment_frames - self._frames) / seconds}
-    for name in self._updates[0] if self._updates else ():
-      if name not in ('culprit', 'update_skipped'):
-        row[name] = float(np.mean([update[name] for update in self._updates]))
+    if self._updates:
+      self._names = [name for name in self._updates[0] if name not in ('culprit', 'update_skipped')]
+    for name in self._names:
+      finite = [update[name] for update in self._updates if np.isfinite(update[name])]
+      row[name] = float(np.mean(finite)) if finite else None
     # Workers count a message's steps once they are done, and some may have begun in the interval before.
     stepping = min(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 1.)
     row |= {
         'inference_batch_size': since.rows / since.batches if since.batches else None,
-        'environment_restarts': self._host.pool.restarts,
+        'environment_restarts': self._earlier_restarts + self._host.pool.restarts,
         'time/learner_waits': self._waited_seconds / seconds,
         'time/queue_full': since.blocked_ns * 1e-9 / seconds,
         'time/inference_idle': since.inference_waiting_ns * 1e-9 / seconds / self._host.num_loops,
@@ -73,7 +80,8 @@ class MetricsRow:
     }
     busy = {'learner': 1 - row['time/learner_waits'], 'inference': 1 - row['time/inference_idle'],
             'environments': stepping}
-    row['bottleneck'] = max(busy, key=busy.get)
+    # Where nothing moves an environment hangs, which the time of steps done does not show.
+    row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
     self._updates = []
     self.begin(environment_frames)
     return row

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import tempfile
-from typing import Any, TextIO
+from typing import Any, Iterator, TextIO
 
 from scalable_agents.learner import run_directory
 
@@ -53,9 +53,14 @@ def start():
   absl_logging.get_absl_handler().python_handler.stream = library_stream
 
 
-def _leave(number: int, unused_frame: Any):
+def leave(code: int):
+  """Ends the process at once, whatever other threads are at. Python's own way out cannot, and may crash in them."""
   _dismiss_watcher()
-  os._exit(128 + number)
+  os._exit(code)
+
+
+def _leave(number: int, unused_frame: Any):
+  leave(128 + number)
 
 
 def keep_log(path: str):
@@ -73,6 +78,14 @@ def keep_log(path: str):
     _copy(copied, log)  # What another thread has written since.
     os.close(log)
   _dismiss_watcher()
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+  """Inside the block, what Python code prints goes where libraries' messages go: an environment's package, say."""
+  with open(_STDERR, 'w', buffering=1, errors='backslashreplace', closefd=False) as stream:
+    with contextlib.redirect_stdout(stream):
+      yield
 
 
 def screen() -> TextIO:

@@ -57,8 +57,8 @@ class RunConfig:
   logdir: str = setting('', 'The run directory: metrics, checkpoints, curve; the same again resumes. Default: '
                             'runs/LEVEL_NAME in the current folder.')
   mode: str = setting('train', 'train, or test to evaluate the run in --logdir: ' + ' or '.join(MODES) + '.')
-  xla: str = setting('auto', 'What XLA compiles: auto (everything on a GPU, on a CPU only what gains by it), always '
-                             'or never.')
+  xla: str = setting('auto', 'Whether XLA compiles the learner: always, never, or auto, which is on a GPU but not on a '
+                             'CPU, where it gains nothing.')
   num_environments: Count = setting('auto', 'Environments stepped at the same time.')
   num_environment_workers: Count = setting('auto', 'Processes that step them.')
   num_inference_threads: Count = setting('auto', 'Inference loops, each with a batch of its own.')
@@ -109,7 +109,10 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   values = {}
   for field in dataclasses.fields(config_class):
     flag = flag_values[field.name]
-    values[field.name] = stored[field.name] if stored and not flag.present and field.name in stored else flag.value
+    values[field.name] = flag.value
+    if stored and not flag.present and field.name in stored:
+      value = stored[field.name]
+      values[field.name] = float(value) if value in ('inf', '-inf') else value  # JSON has no infinite numbers.
   config = config_class(**values)
   try:
     validate(config)

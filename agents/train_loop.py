@@ -17,6 +17,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import metrics_row
+from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import episode_statistics
@@ -29,6 +30,8 @@ from scalable_agents.learner import run_directory
 MAXIMUM_SKIPPED_IN_A_ROW = 10
 _CURVE_INTERVAL_SECONDS = 300.
 _SIGNAL_CHECK_SECONDS = 0.2
+_LONGEST_SILENCE_SECONDS = 10.  # Where no batch comes, a row says so.
+_UPDATE_PATIENCE_SECONDS = 3.   # How long Ctrl-C waits for the update under way.
 
 
 def configure_tensorflow():
@@ -84,7 +87,7 @@ class Trainer:
     self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
     host.make_pool(make_agent, config, config.queue_size, self._progress.report_fault)
     self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec))
-    self._row = metrics_row.MetricsRow(host)
+    self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
     self._skipped_in_a_row = 0
     self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
     self._interrupted = False
@@ -93,6 +96,9 @@ class Trainer:
 
   def train(self):
     """Trains until the frames are reached, or SIGINT or SIGTERM ends it; leaves a checkpoint either way.
+
+    An update that goes on for long after the signal is not waited for: the process ends then, and the run goes on from
+    the checkpoint before.
 
     Raises:
       run_flags.UserError: ten updates in a row were not finite, or environments cannot be kept alive.
@@ -109,8 +115,12 @@ class Trainer:
     self._stop.set()
     self._host.pool.close()
     self._queue.close()
-    learner.join()
+    learner.join(_UPDATE_PATIENCE_SECONDS if self._interrupted else None)
     self._host.close()
+    if learner.is_alive():  # What a checkpoint would hold is not certain.
+      self._progress.close()
+      self._progress.message('left amid an update, the same command goes on from the last checkpoint')
+      quiet.leave(0)
     try:
       self._leave()
     finally:
@@ -156,8 +166,7 @@ class Trainer:
     last_save = last_curve = time.monotonic()
     upcoming = collector.submit(self._collect)
     while not self._stop.is_set() and self._frames < self._config.total_environment_frames:
-      with self._row.waiting():
-        unroll, episodes = upcoming.result()
+      unroll, episodes = self._await(upcoming)
       if not self._config.synchronous:
         upcoming = collector.submit(self._collect)  # Collected, and copied to the device, while the update runs.
       self._update(unroll, episodes)
@@ -176,6 +185,16 @@ class Trainer:
       if now - last_curve >= _CURVE_INTERVAL_SECONDS:
         last_curve = now
         learning_curve.draw(self._run.logdir)
+
+  def _await(self, upcoming):
+    """The next batch, once it is there; meanwhile rows say that there is none."""
+    while True:
+      silence = None if self._config.synchronous else max(_LONGEST_SILENCE_SECONDS - self._row.age(), 0.)
+      with self._row.waiting():
+        arrived, _ = futures.wait([upcoming], silence)
+      if arrived:
+        return upcoming.result()
+      self._log()
 
   def _collect(self):
     """Waits for a batch; in a synchronous run first lets the actors play for it."""

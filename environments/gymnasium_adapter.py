@@ -13,8 +13,10 @@ from scalable_agents.environments import base
 class Gymnasium(base.Environment):
   """One gymnasium environment.
 
-  Observations: images (Box uint8 [H, W, C] or [H, W]) are {'pixels': uint8 [H, W, C or 1]}; every other Box is
-  {'vector': float32 [N]}, flattened; a Discrete observation is {'vector': float32 [N]}, one-hot. Rewards are raw.
+  Observations: images (Box uint8 [H, W, C] or [H, W]) are {'pixels': uint8 [H, W, C or 1]}, also where the channels
+  come first, as gymnasium stacks frames: the smaller of first and last dimension is the channels. Every other Box of at
+  most two dimensions is {'vector': float32 [N]}, flattened; a Discrete observation is {'vector': float32 [N]}, one-hot.
+  Rewards are raw.
   Truncation, a time limit, ends an episode as termination does: LAST with discount 0, as in the papers.
   """
 
@@ -76,15 +78,22 @@ class Gymnasium(base.Environment):
       return {'vector': specs.BoundedArray((int(space.n),), np.float32, 0.0, 1.0, name='vector')}
     if not isinstance(space, spaces.Box):
       raise ValueError(f'gymnasium:{self._id}: want a Box or Discrete observation space, got {_line(space)}')
+    self._channels_first = len(space.shape) == 3 and space.shape[0] < space.shape[2]
     if space.dtype == np.uint8 and len(space.shape) in (2, 3):
-      self._name, self._dtype, self._shape = 'pixels', np.uint8, (*space.shape, 1)[:3]
+      shape = (*space.shape[1:], space.shape[0]) if self._channels_first else (*space.shape, 1)[:3]
+      self._name, self._dtype, self._shape = 'pixels', np.uint8, shape
       return {'pixels': specs.BoundedArray(self._shape, np.uint8, 0, 255, name='pixels')}
+    if len(space.shape) > 2:
+      raise ValueError(f'gymnasium:{self._id}: want images as uint8 of two or three dimensions, got {space.dtype} '
+                       f'{list(space.shape)}')
     self._name, self._dtype, self._shape = 'vector', np.float32, (int(np.prod(space.shape)),)
     return {'vector': specs.Array(self._shape, np.float32, name='vector')}
 
   def _convert(self, observation):
     if self._one_hot is not None:
       return {'vector': self._one_hot[int(observation) - self._first_observation].copy()}
+    if self._channels_first:
+      observation = np.moveaxis(observation, 0, -1)
     # A copy: environments may write the next observation into the same array.
     return {self._name: np.array(observation, self._dtype).reshape(self._shape)}
 

@@ -55,7 +55,8 @@ class MetricsWriter:
     _cut(metrics, metrics_size)  # Only now that neither has been found damaged.
     _cut(episodes, episodes_size)
     rows = run_directory.read_metrics(logdir)
-    self._seconds_before = rows[-1]['wall_seconds'] if rows else 0.
+    self.last_row = rows[-1] if rows else {}  # Of the processes before this one.
+    self._seconds_before = self.last_row.get('wall_seconds', 0.)
     with run_directory.one_line_errors(logdir):
       self._metrics = open(metrics, 'ab', buffering=0)
       self._episodes = open(episodes, 'ab', buffering=0)

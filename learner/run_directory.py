@@ -85,7 +85,7 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
 
   Args:
     logdir: directory, made where it is missing.
-    config: every setting after overrides, name -> a value that JSON can hold.
+    config: every setting after overrides, name -> a value that JSON can hold, or an infinite number (kept as 'inf').
     free: names of settings which may differ when the run is resumed.
   Returns:
     A Run, which holds the directory until it is closed.
@@ -106,7 +106,7 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
     if os.path.exists(path(logdir, CONFIG)):
       check_same(logdir, config, free)
     else:
-      write_json(path(logdir, CONFIG), {'flags': config, 'versions': _versions(), 'command_line': sys.orig_argv})
+      write_json(path(logdir, CONFIG), {'flags': _strict(config), 'versions': _versions(), 'command_line': sys.orig_argv})
   except BaseException:
     os.close(lock)
     raise
@@ -140,8 +140,8 @@ def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
   Raises:
     RunDirectoryError: naming each setting that differs, with both values; or config.json cannot be read.
   """
-  there = {name: json.dumps(value) for name, value in read_config(logdir)['flags'].items()}
-  here = {name: json.dumps(value) for name, value in config.items()}
+  there = {name: json.dumps(value) for name, value in _strict(read_config(logdir)['flags']).items()}
+  here = {name: json.dumps(value) for name, value in _strict(config).items()}
   differing = [f'--{name} was {there.get(name, "absent")} and is {here.get(name, "absent")} now'
                for name in sorted((there.keys() | here.keys()) - set(free)) if there.get(name) != here.get(name)]
   if differing:
@@ -237,6 +237,11 @@ def replaced(file: str) -> Iterator[str]:
     new = file + '.new'
     yield new
     os.replace(new, file)
+
+
+def _strict(config: dict[str, Any]) -> dict[str, Any]:
+  """Infinite numbers as text: JSON has none, and other programs read config.json too."""
+  return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in config.items()}
 
 
 def _damaged(where: str, why: Any) -> str:

@@ -22,7 +22,8 @@ from absl import flags
 import numpy as np
 import tree
 
-_SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six times as long.')
+_SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six times as long.',
+                              lower_bound=0.1)
 
 _TORSO_PRECISION = flags.DEFINE_enum('torso_precision', 'float32', ['float32', 'bfloat16'],
                                      'What the network computes in; see the flag of //agents:impala_atari57.')
@@ -31,12 +32,17 @@ _LEVEL = 'pong'
 _UNROLL_LENGTH = 20  # Agent steps.
 _BATCH_SIZE = 32     # Unrolls.
 _ACTION_REPEATS = 4
-_WARM_UP_SECONDS = 3.
+_LONGEST_WARM_UP_SECONDS = 3.
+
+
+def _warm_up_seconds(seconds):
+  """How long a part runs before it is measured for `seconds`."""
+  return min(seconds, _LONGEST_WARM_UP_SECONDS)
 
 
 def _rate(step, amount, seconds):
   """Calls `step` for `seconds` after a warm-up. Returns (amount per second, CPU seconds of this process per amount)."""
-  stop = time.monotonic() + _WARM_UP_SECONDS
+  stop = time.monotonic() + _warm_up_seconds(seconds)
   while time.monotonic() < stop:
     step()
   calls, wall, cpu = 0, time.monotonic(), time.process_time()
@@ -184,7 +190,9 @@ def _pool(seconds):
   threads = [threading.Thread(target=until_closed, args=[loop]) for loop in (act, drop_unrolls)]
   for thread in threads:
     thread.start()
-  time.sleep(_WARM_UP_SECONDS)
+  while pool.statistics().steps < 4 * _UNROLL_LENGTH * 32 * cores:  # Until both graphs have been traced.
+    time.sleep(0.01)
+  time.sleep(_warm_up_seconds(seconds))
   before, began = pool.statistics(), time.monotonic()
   time.sleep(seconds)
   after, ended = pool.statistics(), time.monotonic()
@@ -201,7 +209,7 @@ def _end_to_end(seconds, precision):
     metrics = f'{folder}/run/metrics.jsonl'
     command = [sys.executable, '-m', 'scalable_agents.agents.impala_atari57', f'--level_name={_LEVEL}',
                '--torso=shallow', f'--torso_precision={precision}', f'--unroll_length={_UNROLL_LENGTH}',
-               f'--batch_size={_BATCH_SIZE}', f'--logdir={folder}/run', '--log_interval_seconds=1']
+               f'--batch_size={_BATCH_SIZE}', f'--logdir={folder}/run', f'--log_interval_seconds={min(1., seconds / 8)}']
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     training = subprocess.Popen(command, env=environment, stdout=screen, stderr=screen)
     try:
@@ -210,13 +218,15 @@ def _end_to_end(seconds, precision):
           screen.seek(0)
           raise RuntimeError(f'training ended with exit code {training.returncode}: {screen.read()}')
         time.sleep(0.1)
-      time.sleep(_WARM_UP_SECONDS + seconds)
+      time.sleep(_warm_up_seconds(seconds) + seconds)
     finally:
       training.terminate()
       training.wait()
     with open(metrics, encoding='utf-8') as file:
       rows = [json.loads(line) for line in file]
-  steady = [row for row in rows if row['wall_seconds'] >= rows[0]['wall_seconds'] + _WARM_UP_SECONDS]
+  steady = [row for row in rows if row['wall_seconds'] >= rows[0]['wall_seconds'] + _warm_up_seconds(seconds)]
+  if len(steady) < 3:
+    raise RuntimeError(f'only {len(rows)} rows of metrics.jsonl in {seconds:g} s: try a larger --seconds')
   first, last = steady[0], steady[-2]  # The last row is the end's, of a shorter interval.
   frames = last['environment_frames'] - first['environment_frames']
   return {'steps_per_second': frames / _ACTION_REPEATS / (last['wall_seconds'] - first['wall_seconds']),

@@ -1,5 +1,6 @@
 #include "actor/cc/actor_pool.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -47,15 +48,18 @@ ActorPool::ActorPool(const Options& options, Allocate allocate)
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = kWake;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+  if (epoll_ < 0 || wake_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) != 0) {
+    deaf_ = std::string("ActorPool cannot listen to workers: ") + strerror(errno);
+    return;
+  }
   listener_ = std::thread([this] { Listen(); });
 }
 
 ActorPool::~ActorPool() {
   Close("");
-  listener_.join();
-  close(wake_);
-  close(epoll_);
+  if (listener_.joinable()) listener_.join();
+  if (wake_ >= 0) close(wake_);
+  if (epoll_ >= 0) close(epoll_);
 }
 
 Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<Environment>& environments) {
@@ -65,10 +69,17 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   std::shared_ptr<EnvironmentChannel> channel = std::move(opened);
   std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return Closed();
+  if (!deaf_.empty()) return Unavailable(deaf_);
   if (worker < 0) return InvalidArgument("worker: want a number >= 0, got " + std::to_string(worker));
   if (static_cast<size_t>(worker) >= workers_.size()) workers_.resize(worker + 1);
   Worker& entry = workers_[worker];
   if (entry.channel) return InvalidArgument("worker " + std::to_string(worker) + " is attached already");
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = worker;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, channel->socket(), &event) != 0) {
+    return Unavailable("worker " + std::to_string(worker) + " cannot be listened to: " + strerror(errno));
+  }
   entry.channel = channel;
   entry.actors.clear();
   std::map<int, std::vector<uint32_t>> groups;
@@ -88,10 +99,6 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   }
   entry.messages_under_way = groups.size();
   entry.progress = Clock::now();
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.u64 = worker;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, channel->socket(), &event);
   // A worker that is gone already is noticed by the listening thread.
   for (const auto& group : groups) (void)channel->Send(group.second);
   return Status();

@@ -101,6 +101,7 @@ class ActorPool {
 
   // Starts the environments of a worker process: slot i is environments[i]. Its first message asks for each group's
   // first observations. A worker that was at fault is attached again under its old number, with a new process.
+  // kUnavailable: the operating system does not let the pool listen to it.
   Status Attach(int worker, int socket, int memory, const std::vector<Environment>& environments);
 
   // Asks for the next actors to act for; see Batcher::Next. The actors may be read until CompleteBatch().
@@ -175,7 +176,8 @@ class ActorPool {
   const int version_component_;
   Batcher<std::shared_ptr<Actor>> batcher_;
   int epoll_ = -1;
-  int wake_ = -1;  // An eventfd that ends the listening thread.
+  int wake_ = -1;     // An eventfd that ends the listening thread.
+  std::string deaf_;  // Why there is no listening thread, if there is none: too many open files, say.
 
   mutable std::mutex mutex_;
   std::vector<Worker> workers_;      // Guarded by mutex_, as all below.

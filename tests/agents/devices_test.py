@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import io
 import os
+import queue
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from scalable_agents.tests.agents import training
 
 _LEARNING, _ACTING = 'CPU:1', 'CPU:0'
 _TRAIN = 'train'
+_PATIENCE_SECONDS = 60.
 
 
 def _check(what, tensors, device):
@@ -35,7 +37,16 @@ def _check(what, tensors, device):
 class _Learner(impala.Learner):
   """Checks where it is, where its batches come to, and where its results are."""
 
+  def __init__(self, *args):
+    super().__init__(*args)
+    self.collected = queue.SimpleQueue()  # Of the devices of batches.
+    self._steps = self._batches = 0
+
   def step(self, unroll):
+    self._steps += 1
+    while self._batches <= self._steps:  # The next update's batch comes before this update ends.
+      _check('prefetched', tf.nest.flatten(self.collected.get(timeout=_PATIENCE_SECONDS)), _LEARNING)
+      self._batches += 1
     _check('variables', self.variables, _LEARNING)
     _check('batch', tf.nest.flatten(unroll), _LEARNING)
     metrics = super().step(unroll)
@@ -61,6 +72,14 @@ def _train(logdir, updates):
     try:
       trainer = train_loop.Trainer(host, make_agent, _Learner, config, [config.level_name], run, io.StringIO(),
                                    learner_device='/' + _LEARNING)
+      collect = trainer._collect  # pylint: disable=protected-access
+
+      def collect_and_tell():
+        batch = collect()
+        trainer.learner.collected.put(batch[0])
+        return batch
+
+      trainer._collect = collect_and_tell  # pylint: disable=protected-access
       _check('learner', acting[0].variables, _LEARNING)
       _check('actors', acting[1].variables, _ACTING)
       trainer.train()

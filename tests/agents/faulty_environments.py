@@ -1,11 +1,13 @@
 """Environments with a fault each. Importing this module registers them with gymnasium; `level` gives their names."""
 
 import sys
+import time
 
 import gymnasium
 import numpy as np
 
 EPISODE_STEPS = 10
+SOUND_FROM_SEED = 5
 
 
 def level(environment_class):
@@ -54,6 +56,49 @@ class Raising(Sound):
     return super().step(action)
 
 
+class _FaultyAtFirst(Sound):
+  """Fails in its third episode where its seed is below `SOUND_FROM_SEED`."""
+
+  def __init__(self, render_mode=None):
+    super().__init__(render_mode)
+    self._episodes = 0
+
+  def reset(self, *, seed=None, options=None):
+    if seed is not None:
+      self._faulty = seed < SOUND_FROM_SEED
+    self._episodes += 1
+    return super().reset(seed=seed, options=options)
+
+  def step(self, action):
+    if self._faulty and self._episodes == 3:
+      self._fail()
+    return super().step(action)
+
+
+class RaisingAtFirst(_FaultyAtFirst):
+
+  def _fail(self):
+    raise RuntimeError('the game has crashed')
+
+
+class HangingAtFirst(_FaultyAtFirst):
+
+  def _fail(self):
+    time.sleep(1000)
+
+
+class Talkative(Sound):
+  """Prints at every opportunity."""
+
+  def __init__(self, render_mode=None):
+    super().__init__(render_mode)
+    print('hello from the game', flush=True)
+
+  def step(self, action):
+    print('step', flush=True)
+    return super().step(action)
+
+
 class SmallImages(Sound):
   """Observes fewer pixels than the shallow torso takes."""
 
@@ -71,5 +116,6 @@ class InfiniteReward(Sound):
     return (observation, float('inf'), *rest)
 
 
-for environment in (Sound, NoLicence, Raising, SmallImages, InfiniteReward):
+for environment in (
+    Sound, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)

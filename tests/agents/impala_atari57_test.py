@@ -15,6 +15,7 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
 
 _LEAVING_SECONDS = 20.  # It takes less than 5 s on a machine that is not busy with other tests.
@@ -72,6 +73,17 @@ class TestModeTest(absltest.TestCase):
     self.assertLen(evaluation['levels']['catch']['episode_returns'], 3)
     after.pop(run_directory.LIBRARY_LOG)
     self.assertEqual(after, before)
+
+  def test_what_environments_print_stays_off_the_screen(self):
+    logdir, _ = self._make_run(level_name=faulty_environments.level(faulty_environments.Talkative))
+    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3')
+    printed, screen = process.communicate()
+    self.assertEqual(process.returncode, 0, screen)
+    self.assertStartsWith(printed, 'gymnasium:')
+    for text in (printed, screen):
+      self.assertNotRegex(text, 'hello|step')
+    with open(run_directory.path(logdir, run_directory.LIBRARY_LOG), encoding='utf-8') as log:
+      self.assertIn('hello from the game\n', log.read())
 
   def test_ctrl_c_ends_it_at_once_and_writes_nothing(self):
     logdir, _ = self._make_run()

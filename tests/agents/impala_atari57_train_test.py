@@ -33,6 +33,23 @@ _COLUMNS = {
 _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ETA \S+, '
              r'slowest: (learner|inference|environments)')
 
+# The binary, with an update that does not end.
+_ENDLESS_UPDATE = '''
+import time
+from scalable_agents.agents import quiet
+quiet.start()
+from scalable_agents.agents import impala, impala_atari57, run_flags
+
+def step(*unused):
+  print('the update has begun', flush=True)
+  time.sleep(1000)
+
+impala.Learner.step = step
+run_flags.define(impala.ImpalaConfig)
+run_flags.define(run_flags.RunConfig)
+run_flags.run_main(impala_atari57.main)
+'''
+
 
 class LifeOfARunTest(absltest.TestCase):
   """One run that is killed twice and resumed by the same command, in the end on a terminal and until Ctrl-C."""
@@ -121,6 +138,11 @@ class LifeOfARunTest(absltest.TestCase):
       frames = (before['environment_frames'] + row['environment_frames'] - _FRAMES_PER_UPDATE) / 2
       self.assertAlmostEqual(row['learning_rate'], _LEARNING_RATE * (1 - frames / _TOTAL_FRAMES), delta=1e-9)
 
+  def test_replaced_workers_stay_counted(self):
+    restarts = [row['environment_restarts'] for row in self.rows]
+    self.assertEqual(restarts, sorted(restarts))
+    self.assertGreater(restarts[-1], 0)
+
   def test_time_goes_on(self):
     seconds = [row['wall_seconds'] for row in self.rows]
     self.assertEqual(seconds, sorted(seconds))
@@ -189,6 +211,16 @@ class EndsTest(parameterized.TestCase):
       self.assertIn(code, (0, -number, 128 + number))
       self.assertLess(seconds, _LEAVING_SECONDS)
       self.assertNotIn('Traceback', run.screen())
+
+  def test_ctrl_c_does_not_wait_for_an_update_that_takes_long(self):
+    with training.Training(self._logdir(), *_CATCH, program=['-c', _ENDLESS_UPDATE]) as run:
+      run.wait_until(lambda: 'the update has begun' in run.screen(), 'an update')
+      workers = run.workers()
+      code, seconds = run.end(signal.SIGINT)
+      self.assertEqual(code, 0)
+      self.assertLess(seconds, _LEAVING_SECONDS)
+      self.assertEmpty(training.still_alive(workers))
+      self.assertEndsWith(run.screen(), '\nleft amid an update, the same command goes on from the last checkpoint\n')
 
   def test_a_run_that_was_stopped_goes_on_with_its_workers(self):
     """Ctrl-Z for longer than a worker may take to answer, then fg."""

@@ -87,6 +87,31 @@ class MetricsRowTest(parameterized.TestCase):
     self._pass(seconds=1., stepping=9.)  # Four workers report steps of 2.25 s each.
     self.assertEqual(self.row.finish(600)['time/environments_stepping'], 1.)
 
+  def test_updates_that_are_not_finite_do_not_count(self):
+    for loss in (1., np.nan, 3., np.inf):
+      self.row.add({'loss/total': np.float32(loss), 'policy_lag': 2.})
+    row = self.row.finish(600)
+    self.assertEqual((row['loss/total'], row['policy_lag']), (2., 2.))
+    self.row.add({'loss/total': np.float32(np.nan), 'policy_lag': 2.})
+    row = self.row.finish(700)
+    self.assertEqual((row['loss/total'], row['policy_lag']), (None, 2.))
+
+  def test_an_interval_without_updates_has_the_same_columns(self):
+    self.row.add({'loss/total': 1.})
+    before = self.row.finish(600)
+    self._wait(10.)
+    self._pass(inference_waiting=20.)  # Two loops.
+    row = self.row.finish(600)
+    self.assertEqual(list(row), list(before))
+    self.assertIsNone(row['loss/total'])
+    self.assertEqual((row['time/learner_waits'], row['bottleneck']), (1., 'environments'))
+
+  def test_restarts_of_earlier_processes_count(self):
+    row = metrics_row.MetricsRow(types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4), 4)
+    row.begin(500)
+    self.pool.restarts = 3
+    self.assertEqual(row.finish(600)['environment_restarts'], 7)
+
   def test_an_interval_without_time(self):
     self.assertEqual(self.row.finish(500)['frames_per_second'], 0.)
 

@@ -101,6 +101,10 @@ class ConfigFromFlagsTest(parameterized.TestCase):
     config = run_flags.config_from_flags(_Config, _accept, stored, flag_values)
     self.assertEqual(config, _Config(batch_size=8))
 
+  def test_stored_infinity_is_a_number_again(self):
+    config = run_flags.config_from_flags(_Config, _accept, {'threshold': 'inf'}, _parsed(_Config))
+    self.assertEqual(config.threshold, float('inf'))
+
   def test_a_bad_value_is_the_users(self):
     def refuse(config):
       raise ValueError(f'--batch_size={config.batch_size}: want more')

@@ -245,6 +245,42 @@ class TrainerTest(parameterized.TestCase):
     self.assertEqual(rows[-1]['learner_steps'], 40)
     self.assertRegex(self.screen.getvalue(), '(?m)^environment worker [01] is replaced: .*$')
 
+  @parameterized.parameters(
+      (faulty_environments.RaisingAtFirst, 'the worker process ended: RuntimeError: the game has crashed'),
+      (faulty_environments.HangingAtFirst, 'no answer for .*'))
+  def test_training_goes_on_where_environments_raise_or_hang(self, environment, reason):
+    trainer = self._trainer(level_name=faulty_environments.level(environment), updates=60, synchronous=False,
+                            run=run_flags.RunConfig(environment_timeout_seconds=2.))
+    trainer.train()
+    rows, episodes = training.rows(trainer.logdir), training.episodes(trainer.logdir)
+    self.assertEqual(rows[-1]['environment_restarts'], 2)  # Both workers' first lives had such seeds.
+    self.assertEqual(rows[-1]['learner_steps'], 60)
+    self.assertRegex(self.screen.getvalue(), f'(?m)^environment worker [01] is replaced: {reason}$')
+    self.assertEqual({(episode_return, length) for _, _, episode_return, length in episodes}, {('10.0', '10')})
+    self.assertGreater(len(episodes), 4 * 2)  # More than the first lives had.
+
+  def test_rows_come_while_no_batch_does(self):
+    stopped = []
+
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        stopped.extend(psutil.Process().children())
+        for worker in stopped:
+          worker.suspend()
+        go_on.start()
+
+    go_on = threading.Timer(2., lambda: [worker.resume() for worker in stopped])
+    with mock.patch.object(train_loop, '_LONGEST_SILENCE_SECONDS', 0.2):
+      trainer = self._trainer(_learner(before), updates=20, synchronous=False)
+      trainer.train()
+    rows = training.rows(trainer.logdir)
+    silent = [row for row in rows if row['time/learner_waits'] > 0.9 and row['bottleneck'] == 'environments']
+    self.assertGreater(len(silent), 2)
+    for row in silent:
+      self.assertEqual(row['frames_per_second'], 0)
+      self.assertContainsSubset({'loss/total', 'learning_rate', 'episode_return'}, row)
+    self.assertEqual(rows[-1]['learner_steps'], 20)
+
   def test_updates_that_are_not_finite_are_skipped_and_ten_in_a_row_end_the_run(self):
     skipped = [1] * 9 + [0] + [1] * 10 + [0] * 10
     trainer = self._trainer(updates=len(skipped))

@@ -96,8 +96,8 @@ class Terminal:
 class Training:
   """A training process in a session of its own; `with` ends it where it has not ended by itself."""
 
-  def __init__(self, logdir, *flags, terminal=None):
-    """Starts it, in a Terminal if one is given."""
+  def __init__(self, logdir, *flags, terminal=None, program=('-m', impala_atari57.__name__)):
+    """Starts it, in a Terminal if one is given; `program` is what Python runs."""
     self.logdir = logdir
     self._output = tempfile.TemporaryFile()
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
@@ -105,7 +105,7 @@ class Training:
     if terminal:
       take = lambda: fcntl.ioctl(terminal.descriptor, termios.TIOCSCTTY, 0)
       screen = dict.fromkeys(screen, terminal.descriptor) | {'preexec_fn': take}
-    self.process = subprocess.Popen([sys.executable, '-m', impala_atari57.__name__, f'--logdir={logdir}', *flags],
+    self.process = subprocess.Popen([sys.executable, *program, f'--logdir={logdir}', *flags],
                                     env=environment, start_new_session=True, **screen)
 
   def __enter__(self):

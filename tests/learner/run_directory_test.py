@@ -109,6 +109,14 @@ class OpenRunTest(parameterized.TestCase):
       self.assertEqual(run.logdir, self._logdir)
     self.assertEqual(run_directory.read_config(self._logdir), before)
 
+  def test_infinite_settings_are_json_that_every_program_reads(self):
+    config = {'clip': float('inf'), 'floor': float('-inf')}
+    for _ in range(2):  # The second time resumes.
+      run_directory.open_run(self._logdir, config, ()).close()
+    with open(os.path.join(self._logdir, 'config.json'), encoding='utf-8') as stream:
+      flags = json.load(stream, parse_constant=self.fail)['flags']
+    self.assertEqual(flags, {'clip': 'inf', 'floor': '-inf'})
+
   def test_another_configuration_is_refused_and_each_difference_named(self):
     run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
     text = self._assert_refused(

@@ -1,6 +1,7 @@
 #include "actor/cc/actor_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <memory>
@@ -247,6 +248,19 @@ TEST(ActorPoolTest, AttachChecksItsArguments) {
   const Status late = pool.Attach(1, worker, 0);
   EXPECT_EQ(late.code(), StatusCode::kCancelled);
   EXPECT_EQ(late.message(), "ActorPool is closed: the end");
+}
+
+TEST(ActorPoolTest, RegressionTooManyOpenFilesAreAnError) {
+  FakeWorker worker(2, 1);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  TestPool pool(2, 1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Status status = pool.Attach(0, worker, 0);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "ActorPool cannot listen to workers: Too many open files");
 }
 
 TEST(ActorPoolTest, UnknownBatch) {
