@@ -224,19 +224,23 @@ void ActorPool::Close(const std::string& cause) {
 }
 
 void ActorPool::Listen() {
-  std::vector<epoll_event> events(64);
-  Clock::time_point next_check = Clock::now();
-  while (true) {
-    const int count = epoll_wait(epoll_, events.data(), events.size(), kTimeoutCheckMs);
-    if (count < 0) continue;  // Stopped and continued (Ctrl-Z, fg): what came meanwhile is read before time-outs count.
+  std::vector<epoll_event> events(1024);  // More than there are workers.
+  auto read_messages = [&](int wait_ms) {
+    const int count = epoll_wait(epoll_, events.data(), events.size(), wait_ms);
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 == kWake) return;
+      if (events[i].data.u64 == kWake) return false;
       ReadMessage(events[i].data.u64);
     }
-    if (Clock::now() >= next_check) {
-      CheckTimeouts();
-      next_check = Clock::now() + std::chrono::milliseconds(kTimeoutCheckMs);
-    }
+    return true;
+  };
+  Clock::time_point next_check = Clock::now();
+  while (read_messages(kTimeoutCheckMs)) {
+    const Clock::time_point now = Clock::now();
+    if (now < next_check) continue;
+    next_check = now + std::chrono::milliseconds(kTimeoutCheckMs);
+    // This process may have been stopped a moment ago (Ctrl-Z, then fg): what came meanwhile counts before time-outs.
+    if (!read_messages(0)) return;
+    CheckTimeouts(now);
   }
 }
 
@@ -258,14 +262,14 @@ void ActorPool::ReadMessage(int worker) {
   Settle(std::move(outcome));
 }
 
-void ActorPool::CheckTimeouts() {
+void ActorPool::CheckTimeouts(Clock::time_point now) {
   Outcome outcome;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto limit = std::chrono::milliseconds(options_.environment_timeout_ms);
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
       const Worker& entry = workers_[worker];
-      if (entry.channel && entry.messages_under_way > 0 && Clock::now() - entry.progress > limit) {
+      if (entry.channel && entry.messages_under_way > 0 && now - entry.progress > limit) {
         std::ostringstream reason;
         reason << "no answer for " << options_.environment_timeout_ms / 1000.0 << " s";
         Detach(worker, reason.str(), &outcome);

@@ -150,7 +150,7 @@ class ActorPool {
 
   void Listen();
   void ReadMessage(int worker);
-  void CheckTimeouts();
+  void CheckTimeouts(Clock::time_point now);
   void Settle(Outcome outcome);
 
   // With mutex_ held:

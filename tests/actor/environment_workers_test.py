@@ -195,8 +195,9 @@ class ParentTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.parent = subprocess.Popen([sys.executable, '-c', _PROGRAM], stdout=subprocess.PIPE, text=True,
-                                   start_new_session=True)
+    # What workers print comes through the program's stderr.
+    self.parent = subprocess.Popen([sys.executable, '-c', _PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True, start_new_session=True)
     self.addCleanup(self.parent.stdout.close)
     self.addCleanup(self.parent.wait)
     self.addCleanup(self.parent.kill)
