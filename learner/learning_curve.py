@@ -1,5 +1,6 @@
 """learning_curve.png: a run's mean return against the environment frames it took, drawn from its run directory."""
 
+import gc
 import math
 from typing import Any
 
@@ -39,6 +40,8 @@ def draw(logdir: str):
   _add_hours(axes, frames, np.array([row['wall_seconds'] for row in rows]) / 3600)
   with run_directory.replaced(run_directory.path(logdir, run_directory.LEARNING_CURVE)) as new:
     picture.savefig(new, format='png')
+  del picture, axes
+  gc.collect()  # A figure is megabytes in cycles, and a run draws one every few minutes.
 
 
 def _draw_episodes(axes: Any, logdir: str):

@@ -1,7 +1,7 @@
 """Environments with a fault each. Importing this module registers them with gymnasium; `level` gives their names."""
 
 import sys
-import time
+import threading
 
 import gymnasium
 import numpy as np
@@ -84,7 +84,7 @@ class RaisingAtFirst(_FaultyAtFirst):
 class HangingAtFirst(_FaultyAtFirst):
 
   def _fail(self):
-    time.sleep(1000)
+    threading.Event().wait()
 
 
 class Talkative(Sound):

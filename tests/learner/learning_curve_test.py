@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 
 from absl.testing import absltest
 from matplotlib import figure
@@ -51,6 +52,15 @@ class _Run:
 
 
 class LearningCurveTest(absltest.TestCase):
+
+  def test_regression_no_figure_outlives_its_drawing(self):
+    run, drawn = _Run(self, rows=20), weakref.WeakSet()
+    save = figure.Figure.savefig
+    with absltest.mock.patch.object(
+        figure.Figure, 'savefig', lambda picture, *args, **kwargs: [drawn.add(picture), save(picture, *args, **kwargs)]):
+      learning_curve.draw(run.logdir)
+    self.assertTrue(os.path.exists(run.picture))
+    self.assertEmpty(list(drawn))
 
   def test_shows_the_figures_of_the_run(self):
     run = _Run(self, rows=200, first_return=10)
