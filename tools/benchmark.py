@@ -158,10 +158,11 @@ def _pool(seconds):
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   from scalable_agents.actor import actor_pool, environment_workers, unroll  # pylint: disable=g-import-not-at-top
   cores = len(os.sched_getaffinity(0))
+  environments = 32 * cores
   workers = environment_workers.EnvironmentWorkers(
-      'scalable_agents.tools.constant_environment:Constant', [{'seed': i} for i in range(32 * cores)], cores)
+      'scalable_agents.tools.constant_environment:Constant', [{'seed': i} for i in range(environments)], cores)
   output_spec = unroll.AgentOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]), tf.TensorSpec([]))
-  pool = actor_pool.ActorPool(workers, _UNROLL_LENGTH, output_spec, (), [0] * 32 * cores, _BATCH_SIZE)
+  pool = actor_pool.ActorPool(workers, _UNROLL_LENGTH, output_spec, (), [0] * environments, _BATCH_SIZE)
 
   @tf.function
   def act():
@@ -190,7 +191,7 @@ def _pool(seconds):
   threads = [threading.Thread(target=until_closed, args=[loop]) for loop in (act, drop_unrolls)]
   for thread in threads:
     thread.start()
-  while pool.statistics().steps < 4 * _UNROLL_LENGTH * 32 * cores:  # Until both graphs have been traced.
+  while pool.statistics().steps < 4 * _UNROLL_LENGTH * environments:  # Until both graphs have been traced.
     time.sleep(0.01)
   time.sleep(_warm_up_seconds(seconds))
   before, began = pool.statistics(), time.monotonic()

@@ -39,7 +39,7 @@ class _Learner(impala.Learner):
 
   def __init__(self, *args):
     super().__init__(*args)
-    self.collected = queue.SimpleQueue()  # Of the devices of batches.
+    self.collected = queue.SimpleQueue()  # Batches, each as soon as it is there.
     self._steps = self._batches = 0
 
   def step(self, unroll):
