@@ -23,6 +23,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import evaluator as evaluator_lib
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import video
 from scalable_agents.environments import atari57
@@ -136,18 +137,19 @@ def _record(policy, level, atari, seed, path, screen):
   Raises:
     run_flags.UserError: the environment draws no pictures, or the encoder fails.
   """
-  environment = registry.make_from_json(level, seed, atari)
-  try:
-    environment.reset()
-    environment.render()
-  except (ImportError, ValueError) as error:
-    raise run_flags.UserError(f'--video: {error}') from error
-  is_atari = level in atari57.LEVELS
-  speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, environment.frames_per_step) if is_atari else _PICTURES_PER_SECOND
-  print(f'recording an episode to {path}', file=screen, flush=True)
-  with video.Writer(path, Fraction(speed)) as writer:
-    episode = _play_episode(policy.agent, environment, seed, writer.add)
-  environment.close()
+  with quiet.aside():
+    environment = registry.make_from_json(level, seed, atari)
+    try:
+      environment.reset()
+      environment.render()
+    except (ImportError, ValueError) as error:
+      raise run_flags.UserError(f'--video: {error}') from error
+    is_atari = level in atari57.LEVELS
+    speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, environment.frames_per_step) if is_atari else _PICTURES_PER_SECOND
+    print(f'recording an episode to {path}', file=screen, flush=True)
+    with video.Writer(path, Fraction(speed)) as writer:
+      episode = _play_episode(policy.agent, environment, seed, writer.add)
+    environment.close()
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
 
 

@@ -109,10 +109,8 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   values = {}
   for field in dataclasses.fields(config_class):
     flag = flag_values[field.name]
-    values[field.name] = flag.value
-    if stored and not flag.present and field.name in stored:
-      value = stored[field.name]
-      values[field.name] = float(value) if value in ('inf', '-inf') else value  # JSON has no infinite numbers.
+    is_stored = stored and not flag.present and field.name in stored
+    values[field.name] = stored[field.name] if is_stored else flag.value
   config = config_class(**values)
   try:
     validate(config)

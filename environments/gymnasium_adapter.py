@@ -16,8 +16,9 @@ class Gymnasium(base.Environment):
   Observations: images (Box uint8 [H, W, C] or [H, W]) are {'pixels': uint8 [H, W, C or 1]}, also where the channels
   come first, as gymnasium stacks frames: the smaller of first and last dimension is the channels. Every other Box of at
   most two dimensions is {'vector': float32 [N]}, flattened; a Discrete observation is {'vector': float32 [N]}, one-hot.
-  Rewards are raw.
-  Truncation, a time limit, ends an episode as termination does: LAST with discount 0, as in the papers.
+
+  Rewards are raw. Truncation, a time limit, ends an episode as termination does: LAST with discount 0, as in the
+  papers.
   """
 
   def __init__(self, environment_id: str, *, seed: int):

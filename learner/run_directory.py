@@ -35,6 +35,7 @@ LEARNING_CURVE = 'learning_curve.png'
 LIBRARY_LOG = 'tensorflow.log'
 EPISODES_HEADER = b'frames,level,return,length\n'
 _LOCK = '.lock'
+_INFINITE = ('inf', '-inf')  # As config.json has them.
 
 # What may lie in a directory in which no run has been started: left by a run that was killed before its config.
 _BEFORE_CONFIG = frozenset({_LOCK, LIBRARY_LOG, CONFIG + '.new'})
@@ -106,7 +107,8 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
     if os.path.exists(path(logdir, CONFIG)):
       check_same(logdir, config, free)
     else:
-      write_json(path(logdir, CONFIG), {'flags': _strict(config), 'versions': _versions(), 'command_line': sys.orig_argv})
+      write_json(path(logdir, CONFIG),
+                 {'flags': _strict(config), 'versions': _versions(), 'command_line': sys.orig_argv})
   except BaseException:
     os.close(lock)
     raise
@@ -114,7 +116,7 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
 
 
 def read_config(logdir: str) -> dict[str, Any]:
-  """Returns what config.json holds: a dict with `flags`, `versions` and `command_line`.
+  """Returns what config.json holds: a dict with `flags` as open_run was given them, `versions` and `command_line`.
 
   Raises:
     RunDirectoryError: there is no such file, or it cannot be read.
@@ -131,7 +133,8 @@ def read_config(logdir: str) -> dict[str, Any]:
       raise RunDirectoryError(_damaged(file, error)) from error
   if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
     raise RunDirectoryError(_damaged(file, 'no "flags" in it'))
-  return config
+  flags = {name: float(value) if value in _INFINITE else value for name, value in config['flags'].items()}
+  return config | {'flags': flags}
 
 
 def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
@@ -140,8 +143,8 @@ def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
   Raises:
     RunDirectoryError: naming each setting that differs, with both values; or config.json cannot be read.
   """
-  there = {name: json.dumps(value) for name, value in _strict(read_config(logdir)['flags']).items()}
-  here = {name: json.dumps(value) for name, value in _strict(config).items()}
+  there = {name: json.dumps(value) for name, value in read_config(logdir)['flags'].items()}
+  here = {name: json.dumps(value) for name, value in config.items()}
   differing = [f'--{name} was {there.get(name, "absent")} and is {here.get(name, "absent")} now'
                for name in sorted((there.keys() | here.keys()) - set(free)) if there.get(name) != here.get(name)]
   if differing:

@@ -6,7 +6,6 @@ Devices must be made before TensorFlow computes anything, hence in a process of 
 import collections
 import dataclasses
 import io
-import os
 import queue
 import re
 import subprocess
@@ -21,6 +20,7 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
 from scalable_agents.learner import run_directory
+from scalable_agents.tests import python_path
 from scalable_agents.tests.agents import training
 
 _LEARNING, _ACTING = 'CPU:1', 'CPU:0'
@@ -98,9 +98,8 @@ def _main(logdir):
 class DevicesTest(absltest.TestCase):
 
   def test_the_learner_has_a_device_of_its_own(self):
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     with tempfile.TemporaryDirectory() as logdir:
-      done = subprocess.run([sys.executable, __file__, _TRAIN, logdir], env=environment, text=True,
+      done = subprocess.run([sys.executable, __file__, _TRAIN, logdir], env=python_path.environment(), text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
       self.assertEqual(done.returncode, 0, done.stderr[-5000:])
       self.assertEqual(training.rows(logdir)[-1]['learner_steps'], 6)

@@ -15,6 +15,7 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import run_directory
+from scalable_agents.tests import python_path
 from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
 
@@ -23,9 +24,8 @@ _LEAVING_SECONDS = 20.  # It takes less than 5 s on a machine that is not busy w
 
 def _start(*arguments):
   """Starts the binary in a process group of its own."""
-  environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-  return subprocess.Popen([sys.executable, '-m', impala_atari57.__name__, *arguments], env=environment, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+  return subprocess.Popen([sys.executable, '-m', impala_atari57.__name__, *arguments], env=python_path.environment(),
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def _files(folder):
@@ -76,12 +76,14 @@ class TestModeTest(absltest.TestCase):
 
   def test_what_environments_print_stays_off_the_screen(self):
     logdir, _ = self._make_run(level_name=faulty_environments.level(faulty_environments.Talkative))
-    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3')
+    video = os.path.join(self.create_tempdir().full_path, 'episode.gif')
+    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3', f'--video={video}')
     printed, screen = process.communicate()
     self.assertEqual(process.returncode, 0, screen)
     self.assertStartsWith(printed, 'gymnasium:')
     for text in (printed, screen):
-      self.assertNotRegex(text, 'hello|step')
+      self.assertNotRegex(text, 'hello|step|picture')
+    self.assertTrue(os.path.exists(video))
     with open(run_directory.path(logdir, run_directory.LIBRARY_LOG), encoding='utf-8') as log:
       self.assertIn('hello from the game\n', log.read())
 

@@ -1,6 +1,5 @@
 """Library chatter stays off the screen and is not lost. Each test is a program of its own."""
 
-import os
 import pathlib
 import signal
 import subprocess
@@ -9,6 +8,8 @@ import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
+
+from scalable_agents.tests import python_path
 
 _START = '''
 import ctypes, logging, os, subprocess, sys, warnings
@@ -26,9 +27,8 @@ class QuietTest(parameterized.TestCase):
 
   def _run(self, program, start=_START, returncode=0):
     """Runs a program after `quiet.start()`; returns what is on its screen."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    done = subprocess.run([sys.executable, '-c', start + program, str(self._log)], env=environment, text=True,
-                          stderr=subprocess.PIPE, check=False)
+    done = subprocess.run([sys.executable, '-c', start + program, str(self._log)], env=python_path.environment(),
+                          text=True, stderr=subprocess.PIPE, check=False)
     self.assertEqual(done.returncode, returncode, done.stderr)
     return done.stderr
 

@@ -25,6 +25,7 @@ from scalable_agents.environments import registry
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import run_directory
+from scalable_agents.tests import python_path
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle machine.
@@ -100,13 +101,12 @@ class Training:
     """Starts it, in a Terminal if one is given; `program` is what Python runs."""
     self.logdir = logdir
     self._output = tempfile.TemporaryFile()
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     screen = {'stdin': subprocess.DEVNULL, 'stdout': self._output, 'stderr': self._output}
     if terminal:
       take = lambda: fcntl.ioctl(terminal.descriptor, termios.TIOCSCTTY, 0)
       screen = dict.fromkeys(screen, terminal.descriptor) | {'preexec_fn': take}
     self.process = subprocess.Popen([sys.executable, *program, f'--logdir={logdir}', *flags],
-                                    env=environment, start_new_session=True, **screen)
+                                    env=python_path.environment(), start_new_session=True, **screen)
 
   def __enter__(self):
     return self

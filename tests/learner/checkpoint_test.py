@@ -20,6 +20,7 @@ from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import metrics
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import run_directory
+from scalable_agents.tests import python_path
 
 # Trains by counting: 100 frames per update, all variables equal to the count, a row per update, a checkpoint every
 # other update. Says so after every update, and goes on until it is killed.
@@ -239,8 +240,7 @@ class CheckpointTest(parameterized.TestCase):
 class KillTest(absltest.TestCase):
 
   def _start(self):
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    trainer = subprocess.Popen([sys.executable, '-c', _TRAINER, self._logdir], env=environment, text=True,
+    trainer = subprocess.Popen([sys.executable, '-c', _TRAINER, self._logdir], env=python_path.environment(), text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     self.addCleanup(trainer.stdout.close)
     self.addCleanup(trainer.wait)

@@ -16,6 +16,7 @@ import numpy as np
 from scalable_agents.learner import learning_curve
 from scalable_agents.learner import metrics
 from scalable_agents.learner import run_directory
+from scalable_agents.tests import python_path
 
 
 class _Run:
@@ -158,8 +159,7 @@ class LearningCurveTest(absltest.TestCase):
     run = _Run(self, rows=3)
     program = ('import sys; from scalable_agents.learner import learning_curve; learning_curve.draw(sys.argv[1]); '
                'print(sorted({"tensorflow", "matplotlib.pyplot", "tkinter"} & set(sys.modules)))')
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    shown = subprocess.run([sys.executable, '-c', program, run.logdir], env=environment, check=True,
+    shown = subprocess.run([sys.executable, '-c', program, run.logdir], env=python_path.environment(), check=True,
                            capture_output=True, text=True)
     self.assertEqual(shown.stdout, '[]\n')
     self.assertTrue(os.path.exists(run.picture))

@@ -13,6 +13,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.learner import run_directory
+from scalable_agents.tests import python_path
 
 _CONFIG = {'learning_rate': 6e-4, 'level_name': 'pong', 'use_lstm': False, 'mode': 'train'}
 _FREE = ('mode', 'logdir')
@@ -54,9 +55,8 @@ def _ordinary_user():
 
 
 def _start_holder(logdir):
-  environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
   process = subprocess.Popen([sys.executable, '-c', _HOLDER, logdir], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             env=environment, text=True)
+                             env=python_path.environment(), text=True)
   assert process.stdout.readline() == 'held\n'
   return process
 
@@ -116,6 +116,7 @@ class OpenRunTest(parameterized.TestCase):
     with open(os.path.join(self._logdir, 'config.json'), encoding='utf-8') as stream:
       flags = json.load(stream, parse_constant=self.fail)['flags']
     self.assertEqual(flags, {'clip': 'inf', 'floor': '-inf'})
+    self.assertEqual(run_directory.read_config(self._logdir)['flags'], config)
 
   def test_another_configuration_is_refused_and_each_difference_named(self):
     run_directory.open_run(self._logdir, _CONFIG, _FREE).close()

@@ -1,21 +1,20 @@
 """The benchmark in little: what its last line holds, not how fast anything is."""
 
 import json
-import os
 import subprocess
 import sys
 
 from absl.testing import absltest
 
+from scalable_agents.tests import python_path
 from scalable_agents.tools import benchmark
 
 
 class BenchmarkTest(absltest.TestCase):
 
   def test_the_last_line_has_all_figures(self):
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-    done = subprocess.run([sys.executable, '-m', benchmark.__name__, '--seconds=0.2'], env=environment, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run([sys.executable, '-m', benchmark.__name__, '--seconds=0.2'], env=python_path.environment(),
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     self.assertEqual(done.returncode, 0, done.stderr[-3000:])
     figures = json.loads(done.stdout.splitlines()[-1])
     steps, bound = figures['end_to_end_steps_per_second'], figures['bound_steps_per_second']
