@@ -15,9 +15,11 @@ import time
 from typing import NamedTuple, Optional
 
 from scalable_agents.actor import environment_worker
+from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
 
 _LEAVE_SECONDS = 1.
+_THREAD_COUNTS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
 _STDERR = 2  # This process's file descriptor.
 
 
@@ -192,8 +194,7 @@ def _start_process():
         os.ftruncate(memory, shared_memory.HEADER_BYTES)
         header = mmap.mmap(memory, shared_memory.HEADER_BYTES)
         undo.callback(header.close)
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
-                           OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', MKL_NUM_THREADS='1')
+        environment = python_path.environment() | dict.fromkeys(_THREAD_COUNTS, '1')
         command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
         # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself. What
         # environments print joins the libraries' messages: the screen is the run's.

@@ -109,8 +109,7 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   values = {}
   for field in dataclasses.fields(config_class):
     flag = flag_values[field.name]
-    is_stored = stored and not flag.present and field.name in stored
-    values[field.name] = stored[field.name] if is_stored else flag.value
+    values[field.name] = stored[field.name] if stored and not flag.present and field.name in stored else flag.value
   config = config_class(**values)
   try:
     validate(config)

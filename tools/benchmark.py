@@ -22,6 +22,8 @@ from absl import flags
 import numpy as np
 import tree
 
+from scalable_agents.actor import python_path
+
 _SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six times as long.',
                               lower_bound=0.1)
 
@@ -211,8 +213,7 @@ def _end_to_end(seconds, precision):
     command = [sys.executable, '-m', 'scalable_agents.agents.impala_atari57', f'--level_name={_LEVEL}',
                '--torso=shallow', f'--torso_precision={precision}', f'--unroll_length={_UNROLL_LENGTH}',
                f'--batch_size={_BATCH_SIZE}', f'--logdir={folder}/run', f'--log_interval_seconds={min(1., seconds / 8)}']
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-    training = subprocess.Popen(command, env=environment, stdout=screen, stderr=screen)
+    training = subprocess.Popen(command, env=python_path.environment(), stdout=screen, stderr=screen)
     try:
       while not os.path.exists(metrics) or not os.path.getsize(metrics):
         if training.poll() is not None:

@@ -15,12 +15,12 @@ import tempfile
 from absl.testing import absltest
 import tensorflow as tf
 
+from scalable_agents.actor import python_path
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
 from scalable_agents.learner import run_directory
-from scalable_agents.tests import python_path
 from scalable_agents.tests.agents import training
 
 _LEARNING, _ACTING = 'CPU:1', 'CPU:0'

@@ -79,13 +79,15 @@ def _children() -> set[int]:
 class EvaluationTest(parameterized.TestCase):
 
   def _make_run(self, level='catch', always=None, **settings):
-    """A run directory with a checkpoint; `always` is an action that the policy never departs from."""
+    """A run directory with a checkpoint of a uniform policy, or one that never departs from action `always`."""
     config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
                               num_environment_workers=2, test_num_episodes=30)
     learner, checkpointer = training.make_run(run.logdir, config)
+    weights, bias = (variable for name in ('w', 'b') for variable in learner.agent.trainable_variables
+                     if variable.name == f'agent/policy/{name}:0')
+    weights.assign(tf.zeros_like(weights))
     if always is not None:
-      bias, = (variable for variable in learner.agent.trainable_variables if variable.name == 'agent/policy/b:0')
       bias.assign(_ALWAYS * tf.one_hot(always, bias.shape[0]))
     learner.environment_frames.assign(12_800)
     learner.update_steps.assign(20)
@@ -126,14 +128,14 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEmpty(_children())
 
   def test_actions_are_sampled(self):
-    # Greedy actions would catch all balls of a column or none.
+    # The policy is uniform; a greedy one would treat all balls of a column alike.
     config, run = self._make_run()
-    summary = self._evaluate(config, run, test_num_episodes=200, num_environments=8)
+    summary = self._evaluate(config, run, test_num_episodes=800, num_environments=8)
     returns = summary['levels']['catch']['episode_returns']
-    columns = [np.random.RandomState(2**30 + 1 + environment).randint(5, size=25) for environment in range(8)]
-    outcomes = [{value for value, ball in zip(returns, np.concatenate(columns)) if ball == column}
-                for column in range(5)]
-    self.assertIn({-1., 1.}, outcomes)
+    columns = [np.random.RandomState(2**30 + 1 + environment).randint(5, size=100) for environment in range(8)]
+    for column in range(5):
+      of_column = {value for value, ball in zip(returns, np.concatenate(columns)) if ball == column}
+      self.assertEqual(of_column, {-1., 1.})
 
   def test_atari_protocol_score_and_video(self):
     config, run = self._make_run('pong', max_episode_frames=200, noop_max=4)

@@ -11,11 +11,11 @@ from unittest import mock
 from absl import flags
 from absl.testing import absltest
 
+from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import run_directory
-from scalable_agents.tests import python_path
 from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
 

@@ -9,7 +9,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.tests import python_path
+from scalable_agents.actor import python_path
 
 _START = '''
 import ctypes, logging, os, subprocess, sys, warnings

@@ -10,9 +10,9 @@ from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.actor import python_path
 from scalable_agents.agents import run_flags
 from scalable_agents.agents.settings import setting
-from scalable_agents.tests import python_path
 
 _PROGRAM = '''
 import atexit, dataclasses, os, signal, sys

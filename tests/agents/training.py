@@ -18,6 +18,7 @@ import time
 import psutil
 import tensorflow as tf
 
+from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
@@ -25,7 +26,6 @@ from scalable_agents.environments import registry
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import run_directory
-from scalable_agents.tests import python_path
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle machine.

@@ -15,12 +15,12 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
+from scalable_agents.actor import python_path
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import metrics
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import run_directory
-from scalable_agents.tests import python_path
 
 # Trains by counting: 100 frames per update, all variables equal to the count, a row per update, a checkpoint every
 # other update. Says so after every update, and goes on until it is killed.

@@ -13,10 +13,10 @@ from matplotlib import figure
 from matplotlib import image
 import numpy as np
 
+from scalable_agents.actor import python_path
 from scalable_agents.learner import learning_curve
 from scalable_agents.learner import metrics
 from scalable_agents.learner import run_directory
-from scalable_agents.tests import python_path
 
 
 class _Run:

@@ -12,8 +12,8 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.actor import python_path
 from scalable_agents.learner import run_directory
-from scalable_agents.tests import python_path
 
 _CONFIG = {'learning_rate': 6e-4, 'level_name': 'pong', 'use_lstm': False, 'mode': 'train'}
 _FREE = ('mode', 'logdir')

@@ -6,7 +6,7 @@ import sys
 
 from absl.testing import absltest
 
-from scalable_agents.tests import python_path
+from scalable_agents.actor import python_path
 from scalable_agents.tools import benchmark
 
 

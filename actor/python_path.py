@@ -1,4 +1,4 @@
-"""What tests need to start Python programs."""
+"""What Python programs started from here need to find the same modules."""
 
 import os
 import sys
