@@ -3,7 +3,8 @@
 Environments that play side by side until a number of episodes is reached favour short episodes: the long ones are
 those still under way at the end. Here the number is divided among the environments beforehand. Each has a quota, its
 first episodes count whatever their length, and evaluation ends when the last environment has filled its quota. An
-environment whose worker was replaced goes on with its quota; the episode that the fault cut off is played anew.
+environment whose worker was replaced goes on with its quota; the episodes of the unroll that the fault cut off are
+played anew.
 """
 
 from typing import Callable, NamedTuple, Sequence

@@ -4,9 +4,11 @@ Two functions connect it to a learner, wherever that is: `parameters.latest()`, 
 where unrolls go.
 """
 
+import contextlib
 import os
 import threading
 
+import psutil
 import tensorflow as tf
 
 from scalable_agents.actor import actor_pool
@@ -112,6 +114,14 @@ class ActorHost:
       thread = threading.Thread(target=self._guard, args=[loop, on_end], name='actor loop', daemon=True)
       thread.start()
       self._threads.append(thread)
+
+  def memory_megabytes(self) -> float:
+    """What this process and its workers take of the machine's memory: the sum of their proportional set sizes."""
+    total = 0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+      with contextlib.suppress(psutil.NoSuchProcess):  # A worker may end just now.
+        total += process.memory_full_info().pss
+    return total * 1e-6
 
   def check(self):
     """Raises what ended a loop before its time, if anything did."""

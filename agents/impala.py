@@ -49,6 +49,10 @@ class ImpalaConfig:
   torso_precision: str = setting(
       'float32', 'What the torso for pixels computes in: float32, or bfloat16, which is up to 1.8 times as fast on '
       'processors that have it. Parameters, LSTM, heads and losses are float32 in either case. Ours.')
+  centre_pixels: bool = setting(
+      False, 'Subtract from each observation the mean of its pixels before the torso. Pixels that are all positive move '
+      "all weights of a filter alike, and noise that does so switches whole filters off for ever; LeCun et al. 1998, "
+      '"Efficient BackProp", section 4.3. Ours.')
   use_lstm: bool = setting(
       False, 'An LSTM of 256 after the torso, fed with the last reward and action too. The paper: not on Atari.')
 
@@ -89,7 +93,8 @@ class ImpalaConfig:
 
   # The run.
   queue_size: int = setting(
-      1, 'Unrolls that wait for the learner at most, beside the batch it collects; then actors wait. Released code.')
+      1, 'Unrolls in the queue to the learner at most. Beside them wait the batch that it collects and what the actors '
+      'have finished; then they wait too. Released code.')
   synchronous: bool = setting(
       False, 'Environments, inference and learning take turns, so that a seed determines the run. Ours; slower.')
   seed: int = setting(1, 'Seed of initial weights, sampled actions and environments.')
@@ -139,7 +144,7 @@ class Agent(snt.Module):
     Args:
       num_actions: A.
       observation_spec: dict with 'pixels' (uint8 [H, W, C]) or 'vector' (float32 [N]) to specs with `shape`, `dtype`.
-      config: ImpalaConfig; `torso`, `torso_precision`, `use_lstm` and `seed` are read.
+      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm` and `seed` are read.
       name: of the module.
     Raises:
       ValueError: neither 'pixels' nor 'vector' is observed, or the pixels are too few for the torso.
@@ -149,7 +154,8 @@ class Agent(snt.Module):
     self._num_actions = num_actions
     if 'pixels' in observation_spec:
       self._observed = 'pixels'
-      self._torso = networks.TORSOS[config.torso](seeds, tf.as_dtype(config.torso_precision))
+      self._torso = networks.TORSOS[config.torso](
+          seeds, tf.as_dtype(config.torso_precision), config.centre_pixels)
     elif 'vector' in observation_spec:
       self._observed, self._torso = 'vector', networks.VectorTorso(seeds)
     else:

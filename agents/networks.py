@@ -97,12 +97,20 @@ class Linear(snt.Module):
     return tf.linalg.matmul(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
 
 
+def _numbers(pixels, dtype, centred):
+  """uint8 [N, H, W, C] in the type to compute in; if `centred`, less the mean of each observation's pixels."""
+  pixels = tf.cast(pixels, dtype)
+  # Differs from the paper where it is asked for: see ImpalaConfig.centre_pixels.
+  return pixels - tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True) if centred else pixels
+
+
 class ShallowTorso(snt.Module):
   """Figure 3 left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, a ReLU after each."""
 
-  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, name: str = 'shallow_torso'):
+  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+               name: str = 'shallow_torso'):
     super().__init__(name)
-    self._dtype = dtype
+    self._dtype, self._centre_pixels = dtype, centre_pixels
     self._conv1 = Convolution(16, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0)
     self._conv2 = Convolution(32, 4, 2, 'VALID', seeds, 'conv2')
     self._linear = Linear(256, seeds, 'linear')
@@ -112,7 +120,7 @@ class ShallowTorso(snt.Module):
     height, width = pixels.shape[1:3]
     if min(height, width) < 20:
       raise ValueError(f'--torso=shallow: want images of 20x20 pixels at least, got {height}x{width}; deep takes any')
-    features = tf.nn.relu(self._conv1(tf.cast(pixels, self._dtype)))
+    features = tf.nn.relu(self._conv1(_numbers(pixels, self._dtype, self._centre_pixels)))
     features = tf.nn.relu(self._conv2(features))
     return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
 
@@ -147,9 +155,10 @@ class _ResidualSection(snt.Module):
 class DeepTorso(snt.Module):
   """Figure 3 right: residual sections of 16, 32 and 32 channels, ReLU, fully connected 256, ReLU."""
 
-  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, name: str = 'deep_torso'):
+  def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+               name: str = 'deep_torso'):
     super().__init__(name)
-    self._dtype = dtype
+    self._dtype, self._centre_pixels = dtype, centre_pixels
     self._sections = [
         _ResidualSection(16, seeds, 'section0', input_scale=1.0 / 255.0),
         _ResidualSection(32, seeds, 'section1'),
@@ -159,7 +168,7 @@ class DeepTorso(snt.Module):
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
     """uint8 [N, H, W, C] -> float32 [N, 256]."""
-    features = tf.cast(pixels, self._dtype)
+    features = _numbers(pixels, self._dtype, self._centre_pixels)
     for section in self._sections:
       features = section(features)
     return tf.cast(tf.nn.relu(self._linear(tf.nn.relu(snt.flatten(features)))), tf.float32)

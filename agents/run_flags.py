@@ -23,7 +23,6 @@ import os
 import re
 import signal
 import sys
-import types
 import typing
 from typing import Any, Callable, NoReturn, TypeVar
 
@@ -86,8 +85,6 @@ def define(config_class: type, flag_values: flags.FlagValues = flags.FLAGS):
   field_types = typing.get_type_hints(config_class)
   for field in dataclasses.fields(config_class):
     kind, name = field_types[field.name], field.name
-    if types.NoneType in typing.get_args(kind):
-      kind, = set(typing.get_args(kind)) - {types.NoneType}  # `int | None` is a flag of int that may be unset.
     if kind not in _DEFINERS:
       raise TypeError(f'{config_class.__name__}.{name}: no flag can hold a {kind}')
     _DEFINERS[kind](name, field.default, field.metadata['help'], flag_values=flag_values)

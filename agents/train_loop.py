@@ -247,7 +247,7 @@ class Trainer:
     row = self._row.finish(self._frames)
     row |= self._statistics.metrics()
     row |= {'learner_steps': int(self.learner.update_steps), 'queue_size': self._queue.size(),
-            'skipped_updates': int(self.learner.skipped_updates)}
+            'skipped_updates': int(self.learner.skipped_updates), 'memory_megabytes': self._host.memory_megabytes()}
     self._metrics.write(row)
     self._progress.update(row)
 

@@ -90,9 +90,9 @@ class Writer:
 
 
 def _unfinished(path: str) -> str:
-  """Where the video is written to; the encoder goes by the ending."""
+  """Where the video is written to, no file of the user's; the encoder goes by the ending."""
   root, ending = os.path.splitext(path)
-  return f'{root}.new{ending}'
+  return f'{root}.unfinished-{os.getpid()}{ending}'
 
 
 def _fit(picture: np.ndarray) -> np.ndarray:

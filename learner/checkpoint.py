@@ -4,7 +4,6 @@ TensorFlow writes a checkpoint's data first, its index last, each under another 
 replaces the file `checkpoint` that names the latest one.
 """
 
-import glob
 import os
 import re
 from typing import Any

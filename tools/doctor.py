@@ -9,6 +9,7 @@ import importlib.metadata
 import mmap
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -184,7 +185,7 @@ def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminf
 
 
 def check_open_files(workers=64):
-  """Each environment worker takes four descriptors of the training process: memory, socket, pipe, process."""
+  """Each environment worker takes four descriptors of the training process: its memory and its socket, each with a duplicate."""
   needed = 256 + 4 * workers
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -200,7 +201,13 @@ def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):
   """Bazel and googletest, for `make test` and `bazel run`; training works without."""
   lacking = [name for name, there in (('Bazel', which('bazel')), ('googletest', os.path.exists(gtest))) if not there]
   if not lacking:
-    return Result('ok', 'Bazel', which('bazel'))
+    answer = subprocess.run([which('bazel'), '--version'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                            timeout=_SECONDS, check=False).stdout
+    major = re.match(r'bazel (\d+)\.', answer)
+    if major and int(major[1]) < 8:
+      return Result('ok', 'Bazel', answer.strip())
+    return Result('warn', 'Bazel', f'{which("bazel")} --version: {answer.strip()!r}; from 8 on it ignores WORKSPACE',
+                  'export USE_BAZEL_VERSION=4.2.3, if this is Bazelisk; else: apt-get install bazel-bootstrap')
   return Result('warn', 'Bazel', f'{" and ".join(lacking)} not found (for make test)',
                 'apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto libgtest-dev')
 

@@ -166,6 +166,14 @@ class ActorHostTest(parameterized.TestCase):
       host.check()
     self.assertLen(self.faults, 4)
 
+  def test_memory_counts_the_workers_but_shared_pages_once(self):
+    host = self._host(num_environment_workers=2)
+    own = psutil.Process()
+    workers = own.children(recursive=True)
+    self.assertLen(workers, 2)
+    of_each = [process.memory_info().rss * 1e-6 for process in (own, *workers)]
+    self.assertBetween(host.memory_megabytes(), own.memory_full_info().uss * 1e-6 + 10, sum(of_each))
+
   def test_closing_before_the_start(self):
     host = self._host()
     host.close()

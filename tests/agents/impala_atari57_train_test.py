@@ -20,16 +20,16 @@ _LEAVING_SECONDS = 5.
 _FRAMES_PER_UPDATE = 80
 _TOTAL_FRAMES = 4_000_000
 _LEARNING_RATE = 0.001
-_CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=8', '--batch_size=8', '--unroll_length=10',
-          f'--learning_rate={_LEARNING_RATE}', f'--total_environment_frames={_TOTAL_FRAMES}',
-          '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.2')
+_CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=8', '--num_environment_workers=2',
+          '--batch_size=8', '--unroll_length=10', f'--learning_rate={_LEARNING_RATE}',
+          f'--total_environment_frames={_TOTAL_FRAMES}', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.2')
 
 # DESIGN, section 3, run directory.
 _COLUMNS = {
     'environment_frames', 'learner_steps', 'wall_seconds', 'frames_per_second', 'episode_return', 'episodes',
     'learning_rate', 'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'policy_lag',
     'episode_return/catch', 'queue_size', 'inference_batch_size', 'environment_restarts', 'skipped_updates', 'bottleneck',
-    'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
+    'memory_megabytes', 'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
 _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ETA \S+, '
              r'slowest: (learner|inference|environments)')
 
@@ -155,6 +155,7 @@ class LifeOfARunTest(absltest.TestCase):
       self.assertIn(row['bottleneck'], ('learner', 'inference', 'environments'))
       self.assertBetween(row['queue_size'], 0, 1)
       self.assertGreater(row['frames_per_second'], 0)
+      self.assertBetween(row['memory_megabytes'], 100, 3000)
       for name, share in row.items():
         if name.startswith('time/'):
           self.assertBetween(share, 0, 1, name)

@@ -16,6 +16,11 @@ def _pixels(*shape, seed=0):
   return np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
 
 
+def _scaled(pixels, centred):
+  """What the networks see: pixels in [0, 1], or around the mean of their image."""
+  return np.stack([image - image.mean() if centred else image for image in pixels / 255.0])
+
+
 def _convolve(images, kernel, bias, stride, same):
   """A convolution of [N, H, W, C] by its definition, in float64."""
   size = kernel.shape[0]
@@ -74,24 +79,27 @@ class TorsoTest(parameterized.TestCase):
     self.assertEqual(torso(_pixels(2, *shape)).shape, (2, 256))
     self.assertEqual(_count(torso), want)
 
-  def test_shallow_matches_its_definition(self):
-    torso = networks.ShallowTorso(networks.Seeds(1))
+  @parameterized.parameters(False, True)
+  def test_shallow_matches_its_definition(self, centre_pixels):
+    torso = networks.ShallowTorso(networks.Seeds(1), centre_pixels=centre_pixels)
     pixels = _pixels(2, 30, 36, 2)
     torso(pixels)
     _randomise_biases(torso)
     v = {variable.name.removeprefix('shallow_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
-    x = _relu(_convolve(pixels / 255.0, v['conv1/w'], v['conv1/b'], 4, same=False))
+    x = _scaled(pixels, centre_pixels)
+    x = _relu(_convolve(x, v['conv1/w'], v['conv1/b'], 4, same=False))
     x = _relu(_convolve(x, v['conv2/w'], v['conv2/b'], 2, same=False))
     want = _relu(x.reshape(2, -1) @ v['linear/w'] + v['linear/b'])
     np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
 
-  def test_deep_matches_its_definition(self):
-    torso = networks.DeepTorso(networks.Seeds(1))
+  @parameterized.parameters(False, True)
+  def test_deep_matches_its_definition(self, centre_pixels):
+    torso = networks.DeepTorso(networks.Seeds(1), centre_pixels=centre_pixels)
     pixels = _pixels(2, 11, 16, 2)
     torso(pixels)
     _randomise_biases(torso)
     v = {variable.name.removeprefix('deep_torso/')[:-2]: variable.numpy() for variable in torso.trainable_variables}
-    x = pixels / 255.0
+    x = _scaled(pixels, centre_pixels)
     for section in ('section0', 'section1', 'section2'):
       x = _max_pool(_convolve(x, v[f'{section}/conv/w'], v[f'{section}/conv/b'], 1, same=True))
       for block in (f'{section}/block0', f'{section}/block1'):
@@ -111,12 +119,12 @@ class TorsoTest(parameterized.TestCase):
     want = _relu(_relu(x @ v['linear1/w'] + v['linear1/b']) @ v['linear2/w'] + v['linear2/b'])
     np.testing.assert_allclose(torso(x), want, rtol=1e-4, atol=1e-5)
 
-  @parameterized.parameters('shallow', 'deep')
-  def test_bfloat16_is_close_and_its_parameters_are_float32(self, name):
+  @parameterized.product(name=('shallow', 'deep'), centre_pixels=(False, True))
+  def test_bfloat16_is_close_and_its_parameters_are_float32(self, name, centre_pixels):
     pixels = _pixels(64, 36, 36, 4)
     results = []
     for dtype in (tf.float32, tf.bfloat16):
-      torso = networks.TORSOS[name](networks.Seeds(1), dtype)
+      torso = networks.TORSOS[name](networks.Seeds(1), dtype, centre_pixels)
       with tf.GradientTape() as tape:
         features = torso(pixels)
         total = tf.reduce_sum(features)

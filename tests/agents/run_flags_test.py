@@ -59,7 +59,6 @@ class _Config:
   learning_rate: float = setting(6e-4, 'How fast it learns.')
   batch_size: int = setting(32, 'Unrolls per update.')
   use_lstm: bool = setting(False, 'Whether it remembers.')
-  threshold: float | None = setting(None, 'None for no limit.')
 
 
 def _accept(unused_config):
@@ -88,16 +87,15 @@ class ConfigFromFlagsTest(parameterized.TestCase):
 
   def test_overrides(self):
     flag_values = _parsed(_Config, '--level_name=gymnasium:CartPole-v1', '--learning_rate=1e-3', '--batch_size', '4',
-                          '--use_lstm', '--threshold=2')
+                          '--use_lstm')
     config = run_flags.config_from_flags(_Config, _accept, flag_values=flag_values)
-    self.assertEqual(config, _Config('gymnasium:CartPole-v1', 1e-3, 4, True, 2.0))
-    self.assertIsInstance(config.threshold, float)
+    self.assertEqual(config, _Config('gymnasium:CartPole-v1', 1e-3, 4, True))
     flag_values = _parsed(_Config, '--nouse_lstm')
     self.assertFalse(run_flags.config_from_flags(_Config, _accept, flag_values=flag_values).use_lstm)
 
   def test_stored_values_stand_for_flags_that_are_not_given(self):
     flag_values = _parsed(_Config, '--learning_rate=6e-4', '--nouse_lstm')
-    stored = {'learning_rate': 1.0, 'use_lstm': True, 'batch_size': 8, 'threshold': None, 'of_another_time': 3}
+    stored = {'learning_rate': 1.0, 'use_lstm': True, 'batch_size': 8, 'of_another_time': 3}
     config = run_flags.config_from_flags(_Config, _accept, stored, flag_values)
     self.assertEqual(config, _Config(batch_size=8))
 

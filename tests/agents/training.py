@@ -65,7 +65,7 @@ def still_alive(processes, seconds=5.):
 
 
 class Terminal:
-  """A terminal of 100 columns, as wide as its text is kept in `text`."""
+  """A terminal of 100 columns; `text` is what was printed on it."""
 
   def __init__(self):
     self._master, self.descriptor = pty.openpty()
