@@ -4,6 +4,10 @@ import statistics
 from typing import Mapping, NamedTuple
 
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab30
+
+SUITES = {suite.name: suite for suite in (atari57.SUITE, dmlab30.SUITE)}
+_REFERENCES = {level: scores for suite in SUITES.values() for level, scores in suite.scores.items()}
 
 
 class SuiteScore(NamedTuple):
@@ -15,7 +19,7 @@ class SuiteScore(NamedTuple):
 
 def has_reference(level: str) -> bool:
   """Whether a random and a human score of the level are known."""
-  return level in atari57.SCORES
+  return level in _REFERENCES
 
 
 def human_normalised(level: str, score: float) -> float:
@@ -30,7 +34,7 @@ def human_normalised(level: str, score: float) -> float:
   """
   if not has_reference(level):
     raise ValueError(f'{level}: no human and random scores are known for this level')
-  reference = atari57.SCORES[level]
+  reference = _REFERENCES[level]
   return 100 * (score - reference.random) / (reference.human - reference.random)
 
 

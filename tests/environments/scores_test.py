@@ -4,6 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab30
 from scalable_agents.environments import scores
 
 # Espeholt et al. 2018, table C.1, column of the deep experts.
@@ -20,6 +21,21 @@ _IMPALA_DEEP = dict(
     video_pinball=572898.27, wizard_of_wor=9157.5, yars_revenge=84231.14, zaxxon=32935.5)
 
 
+# Table B.1, column of IMPALA (deep, population-based training), in the order of dmlab30.TEST_LEVELS.
+_IMPALA_DMLAB30 = dict(
+    rooms_collect_good_objects_test=5.8, rooms_exploit_deferred_effects_test=11,
+    rooms_select_nonmatching_object=26.1, rooms_watermaze=31.1, rooms_keys_doors_puzzle=24.3,
+    language_select_described_object=593.1, language_select_located_object=301.7, language_execute_random_task=66.8,
+    language_answer_quantitative_question=264, lasertag_one_opponent_large=0.3, lasertag_three_opponents_large=4.1,
+    lasertag_one_opponent_small=2.5, lasertag_three_opponents_small=11.3, natlab_fixed_large_map=12.2,
+    natlab_varying_map_regrowth=15.9, natlab_varying_map_randomized=29, skymaze_irreversible_path_hard=30,
+    skymaze_irreversible_path_varied=53.6, psychlab_arbitrary_visuomotor_mapping=14.3,
+    psychlab_continuous_recognition=29.9, psychlab_sequential_comparison=0, psychlab_visual_search=0,
+    explore_object_locations_small=62.6, explore_object_locations_large=51.1, explore_obstructed_goals_small=188.8,
+    explore_obstructed_goals_large=71, explore_goal_locations_small=252.5, explore_goal_locations_large=125.3,
+    explore_object_rewards_few=43.2, explore_object_rewards_many=62.6)
+
+
 class ScoresTest(parameterized.TestCase):
 
   def test_the_papers_median_and_mean_come_out(self):
@@ -30,6 +46,12 @@ class ScoresTest(parameterized.TestCase):
     self.assertAlmostEqual(summary.mean, 957.28, delta=0.01)
     above_human = [level for level, score in _IMPALA_DEEP.items() if scores.human_normalised(level, score) > 100]
     self.assertLen(above_human, 40)
+
+  def test_the_papers_capped_mean_of_dmlab30_comes_out(self):
+    self.assertCountEqual(_IMPALA_DMLAB30, dmlab30.TEST_LEVELS)
+    self.assertAlmostEqual(scores.summarise(_IMPALA_DMLAB30).mean_capped, 49.36, delta=0.005)  # Printed: 49.4.
+    trained = dict(zip(dmlab30.LEVELS, (_IMPALA_DMLAB30[level] for level in dmlab30.TEST_LEVELS)))
+    self.assertEqual(scores.summarise(trained), scores.summarise(_IMPALA_DMLAB30))
 
   @parameterized.parameters(('pong', -20.7, 0.0), ('pong', 14.6, 100.0), ('pong', 21.0, 100 * 41.7 / 35.3),
                             ('breakout', 30.5, 100.0), ('skiing', -17098.1, 0.0), ('pong', -21.0, -100 * 0.3 / 35.3))
