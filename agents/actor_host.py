@@ -24,13 +24,15 @@ def num_cores() -> int:
   return len(os.sched_getaffinity(0))
 
 
-def counts(run):
-  """What `auto` stands for: environments, worker processes and inference loops.
+def counts(run, num_levels: int = 1):
+  """What `auto` stands for: environments, at least one per level, worker processes and inference loops.
 
   Two groups of environments per worker, one worker per core: while inference looks at one group, the worker steps the
   other. Groups of sixteen make batches large enough for the network to be fast.
   """
-  environments = _ENVIRONMENTS_PER_CORE * num_cores() if run.num_environments == 'auto' else run.num_environments
+  environments = run.num_environments
+  if environments == 'auto':
+    environments = max(_ENVIRONMENTS_PER_CORE * num_cores(), num_levels)
   workers = num_cores() if run.num_environment_workers == 'auto' else run.num_environment_workers
   loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads
   return environments, min(workers, environments), loops
@@ -55,7 +57,7 @@ class ActorHost:
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
-    self.num_environments, self.num_workers, self.num_loops = counts(run)
+    self.num_environments, self.num_workers, self.num_loops = counts(run, len(levels))
     self._run = run
     self._seed = seed
     self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]

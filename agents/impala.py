@@ -29,7 +29,8 @@ class ImpalaConfig:
   """Every hyper-parameter; defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
 
   # The task.
-  level_name: str = setting('pong', 'What to play: an Atari game, a built-in task, or gymnasium:ID.')
+  level_name: str = setting('pong', 'What to play: an Atari game, a built-in task, gymnasium:ID; or several at once: a suite, atari57, or '
+      'names with commas between them. Environments are spread over them in turn.')
   total_environment_frames: int = setting(
       200_000_000, 'Environment frames (agent steps x action_repeats) to train for. Section 5.3.2.')
   action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Table G.1.')

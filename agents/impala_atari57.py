@@ -1,7 +1,8 @@
-"""IMPALA on an Atari game, or on a built-in or gymnasium task.
+"""IMPALA on an Atari game, on several or all 57 at once, or on a built-in or gymnasium task.
 
   bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong
   bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong --mode=test
+  bazel run //agents:impala_atari57 -- --level_name=atari57 --logdir=runs/atari57
 
 The same --logdir again resumes. Every hyper-parameter is a flag; their defaults are those of Espeholt et al. 2018
 (table G.1: the deep feed-forward network).
@@ -29,13 +30,16 @@ _STICKY_PROBABILITY = 0.25  # Machado et al. 2018.
 
 
 def atari_settings(config: impala.ImpalaConfig, training: bool) -> dict:
-  """The protocol of Atari games (environments/atari.py) as environment workers take it."""
+  """The protocol of Atari games (environments/atari.py) as environment workers take it.
+
+  An agent of several games has all 18 actions in each (section 5.3.2).
+  """
   return {
       'action_repeats': config.action_repeats,
       'max_pooled_frames': min(2, config.action_repeats),
       'noop_max': config.noop_max,
       'episode_end_on_life_loss': config.episode_end_on_life_loss and training,
-      'full_action_set': config.full_action_set,
+      'full_action_set': config.full_action_set or len(registry.expand(config.level_name)) > 1,
       'sticky_actions': _STICKY_PROBABILITY if config.sticky_actions else 0.,
       'max_episode_frames': config.max_episode_frames,
   }
@@ -47,7 +51,7 @@ def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
   with run_directory.open_run(run.logdir, flags, run_flags.FREE_FLAGS):
     quiet.keep_log(run_directory.path(run.logdir, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
-    levels = [config.level_name]
+    levels = registry.expand(config.level_name)
     try:
       host = actor_host.ActorHost(levels, atari_settings(config, training=True), run, config.seed)
     except environment_workers.WorkerError as error:
@@ -62,8 +66,8 @@ def test(config: impala.ImpalaConfig, run: run_flags.RunConfig):
   """Evaluates the run in run.logdir."""
   quiet.keep_log(run_directory.path(run.logdir, run_directory.LIBRARY_LOG))
   train_loop.configure_tensorflow()
-  summary = evaluation.evaluate(impala.Agent, config, [config.level_name], atari_settings(config, training=False), run,
-                                quiet.screen())
+  summary = evaluation.evaluate(impala.Agent, config, registry.expand(config.level_name),
+                                atari_settings(config, training=False), run, quiet.screen())
   print(evaluation.report(summary), flush=True)
 
 
@@ -79,9 +83,13 @@ def main():
     raise run_flags.UserError('--video: only with --mode=test')
   try:
     with quiet.aside():
-      registry.check(config.level_name)
+      levels = registry.expand(config.level_name)
+      for level in levels:
+        registry.check(level)
   except (ValueError, ImportError) as error:
     raise run_flags.UserError(f'--level_name: {error}') from error
+  if run.num_environments != 'auto' and run.num_environments < len(levels):
+    raise run_flags.UserError(f'--num_environments={run.num_environments}: want at least {len(levels)}, one per level')
   try:
     atari.AtariSettings(**atari_settings(config, training=True))
   except ValueError as error:

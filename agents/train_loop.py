@@ -19,6 +19,7 @@ from scalable_agents.agents import actor_host
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
+from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import learning_curve
@@ -71,7 +72,9 @@ class Trainer:
       except ValueError as error:
         raise run_flags.UserError(f'{", ".join(levels)}: {error}') from error
     self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
-    self._statistics = episode_statistics.EpisodeStatistics(levels)
+    is_suite = len(levels) > 1 and all(map(scores.has_reference, levels))
+    self._statistics = episode_statistics.EpisodeStatistics(
+        levels, suite_score=scores.suite_figures if is_suite else None)
     self._checkpointer = checkpoint.Checkpointer(
         run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics)
     if not self._checkpointer.restore():

@@ -14,6 +14,7 @@ from scalable_agents.environments import catch
 from scalable_agents.environments import chain
 from scalable_agents.environments import gymnasium_adapter
 from scalable_agents.environments import recall
+from scalable_agents.environments import scores
 from scalable_agents.environments.atari import Atari, AtariSettings
 
 _TASKS = {'catch': catch.Catch, 'recall': recall.Recall, 'chain': chain.Chain}
@@ -23,6 +24,20 @@ _GYMNASIUM = 'gymnasium:'
 def levels() -> tuple[str, ...]:
   """All level names but the ids of gymnasium: the 57 Atari games, then the built-in tasks."""
   return atari57.LEVELS + tuple(_TASKS)
+
+
+def expand(level_names: str) -> tuple[str, ...]:
+  """The levels that one name stands for: those of a suite (`atari57`), of a list with commas, or a level itself.
+
+  Raises:
+    ValueError: the list names a level twice, or none at one of its places.
+  """
+  if level_names in scores.SUITES:
+    return scores.SUITES[level_names].levels
+  names = tuple(name.strip() for name in level_names.split(','))
+  if len(set(names)) < len(names) or '' in names:
+    raise ValueError(f'{level_names!r}: want every level of a list named, and once')
+  return names
 
 
 def check(level_name: str) -> None:
@@ -65,7 +80,8 @@ def make_from_json(level_name: str, seed: int, atari: dict) -> base.Environment:
 
 
 def _unknown(level_name):
-  closest = difflib.get_close_matches(level_name.lower(), levels(), n=3, cutoff=0.5)
+  closest = difflib.get_close_matches(level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
   hint = f'did you mean {" or ".join(closest)}?' if closest else (
-      f'want an Atari game in snake_case, one of {", ".join(_TASKS)}, or {_GYMNASIUM}ID')
+      f'want an Atari game in snake_case, one of {", ".join(_TASKS)}, {_GYMNASIUM}ID, a suite ({", ".join(scores.SUITES)}) '
+      'or several levels with commas between them')
   return ValueError(f'unknown level {level_name!r}: {hint}')

@@ -49,3 +49,17 @@ def summarise(scores: Mapping[str, float]) -> SuiteScore:
   normalised = [human_normalised(level, score) for level, score in scores.items()]
   return SuiteScore(statistics.median(normalised), statistics.fmean(normalised),
                     statistics.fmean(min(100.0, score) for score in normalised))
+
+
+def suite_figures(scores: Mapping[str, float]) -> dict[str, float]:
+  """What metrics say of a suite, in per cent of a human: every way to sum it up, and `suite_score`, what papers quote.
+
+  Args:
+    scores: mean raw return by level. All levels are of one suite, and need not be all of it.
+  Raises:
+    ValueError: as `summarise`.
+  """
+  summary = summarise(scores)
+  quoted, = {suite.summary for suite in SUITES.values() if scores.keys() <= suite.scores.keys()}
+  return {'suite_score': getattr(summary, quoted)} | {
+      f'suite_score/{name}': value for name, value in summary._asdict().items()}

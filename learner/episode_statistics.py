@@ -2,18 +2,31 @@
 
 import collections
 import json
-from typing import Sequence
+from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 
 class EpisodeStatistics(tf.train.experimental.PythonState):
-  """Returns and lengths of the last `window` episodes, of all levels together and of each; part of a checkpoint."""
+  """Returns and lengths of the last `window` episodes, of all levels together and of each; part of a checkpoint.
 
-  def __init__(self, level_names: Sequence[str], window: int = 100):
+  And the score of a suite of levels, as the released IMPALA code has it: computed as soon as every level has finished
+  an episode since the last time, from the mean of all that it has finished since.
+  """
+
+  def __init__(self, level_names: Sequence[str], window: int = 100,
+               suite_score: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None):
+    """Creates statistics without episodes.
+
+    Args:
+      level_names: what level ids stand for.
+      window: episodes that means are over.
+      suite_score: gives the figures of a suite, by name, from each level's mean return; None without a suite.
+    """
     self._level_names = tuple(level_names)
     self._window = window
+    self._suite_score = suite_score
     self._clear()
 
   @property
@@ -40,7 +53,13 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
       self._returns.append(float(episode_return))
       self._lengths.append(int(length))
       self._level_returns[level_id].append(float(episode_return))
+      if self._suite_score:
+        self._unscored[level_id].append(float(episode_return))
     self._episodes += len(level_ids)
+    if all(self._unscored):
+      self._scores = dict(self._suite_score({
+          name: float(np.mean(returns)) for name, returns in zip(self._level_names, self._unscored)}))
+      self._unscored = [[] for _ in self._level_names]
 
   def mean_return(self) -> float | None:
     """Mean return of the last `window` episodes of all levels; None before the first one has ended."""
@@ -50,12 +69,13 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     """What a row of metrics.jsonl says of episodes."""
     values = {'episodes': self._episodes, 'episode_return': self.mean_return(), 'episode_length': _mean(self._lengths)}
     return values | {f'episode_return/{name}': _mean(returns)
-                     for name, returns in zip(self._level_names, self._level_returns)}
+                     for name, returns in zip(self._level_names, self._level_returns)} | self._scores
 
   def serialize(self) -> str:
     """The state as text, for tf.train.Checkpoint."""
     return json.dumps({'levels': self._level_names, 'episodes': self._episodes, 'returns': list(self._returns),
-                       'lengths': list(self._lengths), 'level_returns': [list(x) for x in self._level_returns]})
+                       'lengths': list(self._lengths), 'level_returns': [list(x) for x in self._level_returns],
+                       'unscored': self._unscored, 'scores': self._scores})
 
   def deserialize(self, string_value: str | bytes):
     """Takes over the state that `serialize` gave.
@@ -72,12 +92,15 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     self._lengths.extend(state['lengths'])
     for returns, restored in zip(self._level_returns, state['level_returns']):
       returns.extend(restored)
+    self._unscored, self._scores = state['unscored'], state['scores']
 
   def _clear(self):
     self._episodes = 0
     self._returns = collections.deque(maxlen=self._window)
     self._lengths = collections.deque(maxlen=self._window)
     self._level_returns = [collections.deque(maxlen=self._window) for _ in self._level_names]
+    self._unscored = [[] for _ in self._level_names]  # Returns since the suite was scored.
+    self._scores = {}
 
 
 def _mean(values: collections.deque) -> float | None:

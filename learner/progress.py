@@ -38,7 +38,9 @@ class Line:
 
 
 class Progress(Line):
-  """Shows frames of total, frames/s, the mean return of the last 100 episodes, the time left, and the bottleneck."""
+  """Shows frames of total, frames/s, the mean return of the last 100 episodes or a suite's score, the time left, and
+  the bottleneck.
+  """
 
   def __init__(self, total_frames: int, initial_frames: int, stream: TextIO):
     """Args: environment frames to train for, those already trained for (0 unless resumed), and where to write."""
@@ -51,7 +53,8 @@ class Progress(Line):
     """Shows a row of metrics.jsonl.
 
     Args:
-      values: `environment_frames`, `frames_per_second`; where known `episode_return` and `bottleneck`, a word.
+      values: `environment_frames`, `frames_per_second`; where known `episode_return`, `suite_score` (in per cent, which
+        is there for suites only, and shown in place of the return) and `bottleneck`, a word.
     """
     self._smooth(values['frames_per_second'])
     text = self._text(values)
@@ -71,8 +74,12 @@ class Progress(Line):
     frames, mean_return, bottleneck = (values.get(x) for x in ('environment_frames', 'episode_return', 'bottleneck'))
     left = max(self._total_frames - frames, 0)
     seconds = left / self._frames_per_second if self._frames_per_second > 0 else math.inf
-    parts = [f'{_count(frames)}/{_count(self._total_frames)}', f'{values["frames_per_second"]:,.0f} frames/s',
-             'return ' + ('none yet' if mean_return is None else f'{mean_return:.4g}'), f'ETA {_duration(seconds)}']
+    if 'suite_score' in values:
+      score = f'score {values["suite_score"]:.1f} %'
+    else:
+      score = 'return ' + ('none yet' if mean_return is None else f'{mean_return:.4g}')
+    parts = [f'{_count(frames)}/{_count(self._total_frames)}', f'{values["frames_per_second"]:,.0f} frames/s', score,
+             f'ETA {_duration(seconds)}']
     return ', '.join(parts + ([f'slowest: {bottleneck}'] if bottleneck else []))  # Fits in 80 columns.
 
 

@@ -25,6 +25,8 @@ from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
+from scalable_agents.environments import registry
+from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import faulty_environments
@@ -80,10 +82,10 @@ class TrainerTest(parameterized.TestCase):
     flags = dataclasses.asdict(config) | dataclasses.asdict(run)
     free = run_flags.FREE_FLAGS | {'total_environment_frames'}
     self.enterContext(run_directory.open_run(run.logdir, flags, free)).close()
-    host = actor_host.ActorHost([config.level_name], impala_atari57.atari_settings(config, training=True), run,
-                                config.seed)
+    levels = registry.expand(config.level_name)
+    host = actor_host.ActorHost(levels, impala_atari57.atari_settings(config, training=True), run, config.seed)
     self.addCleanup(host.close)
-    trainer = train_loop.Trainer(host, make_agent, make_learner, config, [config.level_name], run, self.screen)
+    trainer = train_loop.Trainer(host, make_agent, make_learner, config, levels, run, self.screen)
     trainer.logdir = run.logdir
     return trainer
 
@@ -132,6 +134,20 @@ class TrainerTest(parameterized.TestCase):
       np.testing.assert_array_equal(value, other_value)
     moved = [not np.array_equal(*pair) for pair in zip(_values(one.learner), _values(first.learner))]
     self.assertTrue(any(moved))
+
+  def test_several_levels_share_an_agent_and_each_has_its_statistics(self):
+    # Frames are counted, and an agent step has four here.
+    games = ('breakout', 'space_invaders')
+    trainer = self._trainer(level_name=','.join(games), updates=4 * 30, unroll_length=20, num_environments=4)
+    self.assertIn((256, 18), [variable.shape for variable in trainer.learner.agent.trainable_variables])
+    trainer.train()
+    *_, row = run_directory.read_metrics(trainer.logdir)
+    played = {game: row[f'episode_return/{game}'] for game in games}
+    self.assertBetween(played['breakout'], 0, 10)
+    self.assertBetween(played['space_invaders'], 15, 600)
+    self.assertLess(abs(row['suite_score/mean'] - scores.summarise(played).mean), 30)
+    self.assertRegex(self.screen.getvalue(), r'score -?[\d.]+ %')
+    self.assertEqual({episode.level for episode in run_directory.read_episodes(trainer.logdir)}, set(games))
 
   def test_a_run_that_has_all_its_frames_ends_at_once(self):
     trainer = self._trainer()

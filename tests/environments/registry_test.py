@@ -11,6 +11,7 @@ import numpy as np
 
 from scalable_agents.environments import atari
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab30
 from scalable_agents.environments import registry
 
 
@@ -58,8 +59,18 @@ class RegistryTest(parameterized.TestCase):
     self.assertEqual(environment.frames_per_step, 2)
     self.assertEqual(environment.action_spec().num_values, 18)
 
+  def test_names_of_several_levels(self):
+    self.assertEqual(registry.expand('atari57'), atari57.LEVELS)
+    self.assertEqual(registry.expand('dmlab30'), dmlab30.LEVELS)
+    self.assertEqual(registry.expand('pong, breakout'), ('pong', 'breakout'))
+    for level in (*registry.levels(), 'gymnasium:CartPole-v1', 'of nobody'):
+      self.assertEqual(registry.expand(level), (level,))
+    for names in ('pong,pong', 'pong,', ''):
+      with self.assertRaisesRegex(ValueError, 'want every level of a list named, and once'):
+        registry.expand(names)
+
   @parameterized.parameters(
-      ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'), ('Breakout-v5', 'did you mean breakout'),
+      ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'), ('Breakout-v5', 'did you mean breakout'),
       ('catsh', 'did you mean catch?'), ('zzz', 'want an Atari game in snake_case'), ('', 'want an Atari game'),
       ('CartPole-v1', 'gymnasium:ID'))
   def test_an_unknown_level_is_one_line_with_the_closest_names(self, level, hint):

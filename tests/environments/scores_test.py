@@ -64,6 +64,16 @@ class ScoresTest(parameterized.TestCase):
     self.assertAlmostEqual(summary.mean, (1100 + 0 + 50) / 3)
     self.assertAlmostEqual(summary.mean_capped, (100 + 0 + 50) / 3)
 
+  def test_a_suite_quotes_what_its_paper_quotes(self):
+    """Atari-57 its median, DMLab-30 its capped mean; also over a part of the suite."""
+    games = {'pong': 14.6 + 35.3, 'breakout': 1.7, 'boxing': 0.1 + 0.25 * 12}  # 200 %, 0 % and 25 %.
+    self.assertEqual({name: round(value, 6) for name, value in scores.suite_figures(games).items()}, {
+        'suite_score': 25., 'suite_score/median': 25., 'suite_score/mean': 75.,
+        'suite_score/mean_capped': round(125 / 3, 6)})
+    figures = scores.suite_figures(_IMPALA_DMLAB30)
+    self.assertEqual(figures['suite_score'], figures['suite_score/mean_capped'])
+    self.assertAlmostEqual(figures['suite_score'], 49.36, delta=0.005)
+
   def test_levels_without_reference_scores_are_named(self):
     self.assertTrue(scores.has_reference('pong'))
     self.assertFalse(scores.has_reference('catch'))

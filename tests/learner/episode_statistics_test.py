@@ -36,6 +36,29 @@ class EpisodeStatisticsTest(parameterized.TestCase):
     self.assertEqual(statistics.metrics(), {'episodes': 130, 'episode_return': 50.5, 'episode_length': 101.,
                                             'episode_return/pong': 50.5})
 
+  def test_a_suite_is_scored_once_every_level_has_finished_an_episode_since(self):
+    scored = []
+
+    def score(returns):
+      scored.append(returns)
+      return {'suite_score': sum(returns.values())}
+
+    statistics = episode_statistics.EpisodeStatistics(['a', 'b'], suite_score=score)
+    _add(statistics, [(0, 1., 5), (0, 3., 5)])
+    self.assertEqual(scored, [])
+    self.assertNotIn('suite_score', statistics.metrics())
+    _add(statistics, [(1, 10., 5)])
+    self.assertEqual(scored, [{'a': 2., 'b': 10.}])
+    _add(statistics, [(1, 30., 5)])
+    self.assertEqual(statistics.metrics()['suite_score'], 12.)
+
+    restarted = episode_statistics.EpisodeStatistics(['a', 'b'], suite_score=score)
+    restarted.deserialize(statistics.serialize())
+    self.assertEqual(restarted.metrics()['suite_score'], 12.)
+    _add(restarted, [(1, 50., 5), (0, 5., 5)])
+    self.assertEqual(scored[1:], [{'a': 5., 'b': 40.}])
+    self.assertEqual(restarted.metrics()['suite_score'], 45.)
+
   @hypothesis.settings(deadline=None, derandomize=True)
   @hypothesis.given(updates=st.lists(st.lists(_EPISODE, min_size=1, max_size=9), max_size=8), window=st.integers(1, 12))
   def test_matches_plain_lists_before_and_after_a_restart(self, updates, window):

@@ -49,6 +49,11 @@ class PlainLinesTest(parameterized.TestCase):
         'resumed from 7 frames',
         '100M/200M, 17,012 frames/s, return -20.26, ETA 1:37:59, slowest: environments'])
 
+  def test_a_suite_shows_its_score(self):
+    stream = io.StringIO()
+    progress.Progress(200_000_000, 0, stream).update(_row(0, 17_012.3, episode_return=512., suite_score=23.456))
+    self.assertEqual(stream.getvalue(), '0.00/200M, 17,012 frames/s, score 23.5 %, ETA 3:15:57\n')
+
   @parameterized.parameters((0, 1_000_000, '0:16:40'), (990_000, 1_000_000, '0:00:10'), (0, 10**9, '11d 13:46:40'),
                             (1_000_100, 1_000_000, '0:00:00'))
   def test_time_left_also_after_a_resume(self, frames, total, wanted):
