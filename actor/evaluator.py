@@ -60,6 +60,11 @@ class Evaluator:
     """Episodes counted so far, of `num_episodes`, over all levels."""
     return self.num_episodes - self._missing
 
+  def is_finished(self, level_id: int) -> bool:
+    """Whether all of a level's episodes have been played."""
+    return all(len(episodes) == quota for level, quota, episodes in zip(self._level_ids, self._quotas, self._episodes)
+               if level == level_id)
+
   def episodes(self, level_id: int) -> list[Episode]:
     """The episodes of a level: one environment's after the other's, each in the order of play."""
     return [episode for level, episodes in zip(self._level_ids, self._episodes) if level == level_id

@@ -4,11 +4,15 @@ The protocol is that of Espeholt et al. 2018, section 5.3.2: 200 episodes per ga
 episodes that end with the game and not with a life. Actions are sampled from the policy; the paper does not say, and
 the released agent samples. Environments play side by side, each a fixed number of episodes (actor/evaluator.py).
 
-The run directory is only read until the file is written, so a trainer may be at work there meanwhile.
+Where several levels are played, each is kept in a file of its own when it is done, evaluation.unfinished.json: an
+evaluation that was cut short goes on with the others, if the checkpoint is still the latest one. Nothing else is written
+to the run directory before the end, so a trainer may be at work there meanwhile.
 """
 
+import contextlib
 import dataclasses
 from fractions import Fraction
+import json
 import os
 import signal
 import statistics
@@ -38,7 +42,8 @@ _UNROLL_LENGTH = 20   # Agent steps between two looks at an environment's episod
 _LOOK_SECONDS = 0.2   # Between two looks of the main thread at signals and progress.
 _CONSOLE_FRAMES_PER_SECOND = 60
 _PICTURES_PER_SECOND = 15  # In videos of levels without a console's clock.
-_REFERENCE_SCORES = 'environments/data/atari57_scores.csv: random_paper, human'
+_REFERENCE_SCORES = {'atari57': 'environments/data/atari57_scores.csv: random_paper, human',
+                     'dmlab30': 'environments/data/dmlab30_scores.csv: random, human'}
 
 
 class Policy(NamedTuple):
@@ -56,6 +61,8 @@ def seed_of(training_seed: int) -> int:
 def evaluate(make_agent, config, levels: list[str], atari: dict[str, Any], run: run_flags.RunConfig, screen: TextIO):
   """Plays run.test_num_episodes episodes of each level, writes evaluation.json, and a video where run.video asks.
 
+  Levels that an evaluation cut short has finished, of the same checkpoint and under the same protocol, count.
+
   Args:
     make_agent: called with number of actions, observation spec and config.
     config: the agent's hyper-parameters.
@@ -72,21 +79,28 @@ def evaluate(make_agent, config, levels: list[str], atari: dict[str, Any], run: 
   """
   _check_writable(run)
   seed = seed_of(config.seed)
-  wanted = run.test_num_episodes * len(levels)
-  run = dataclasses.replace(run, num_environments=min(max(actor_host.counts(run)[0], len(levels)), wanted))
+  finished = _FinishedLevels(run, atari, seed)
+  missing = [level for level in levels if level not in finished.results]
+  if finished.results:
+    print(f'{len(finished.results)} of {len(levels)} levels were finished before', file=screen, flush=True)
+  wanted = run.test_num_episodes * len(missing)
+  run = dataclasses.replace(run, num_environments=min(max(actor_host.counts(run)[0], len(missing)), wanted))
   try:
-    host = actor_host.ActorHost(levels, atari, run, seed)
+    host = actor_host.ActorHost(missing, atari, run, seed)
     try:
       policy = restore(make_agent, config, host, run.logdir)
       if run.video:
         _record(policy, levels[0], atari, seed, run.video, screen)
-      evaluator = _play(policy, make_agent, config, host, run, screen)
+      evaluator = _play(policy, make_agent, config, host, run, screen,
+                        lambda evaluator: finished.keep(_results(evaluator, missing)))
     finally:
       host.close()
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(str(error)) from error
-  summary = _summary(policy, levels, atari, host, evaluator, seed)
+  results = finished.results | _results(evaluator, missing)
+  summary = _summary(policy, {level: results[level] for level in levels}, atari, host, run, seed)
   run_directory.write_json(run_directory.path(run.logdir, run_directory.EVALUATION), summary)
+  finished.forget()
   return summary
 
 
@@ -111,6 +125,8 @@ def restore(make_agent, config, host: actor_host.ActorHost, logdir: str) -> Poli
 def report(summary: dict[str, Any]) -> str:
   """What evaluation.json holds as a few lines for the screen."""
   protocol = summary['protocol']
+  if len(summary['levels']) > 1:
+    return _report_of_several(summary)
   lines = []
   for level, result in summary['levels'].items():
     lines += [f'{level}: {protocol["num_episodes"]:,} episodes after {protocol["environment_frames"]:,} frames of '
@@ -121,6 +137,50 @@ def report(summary: dict[str, Any]) -> str:
       lines.append(f'  human-normalised  {result["human_normalised"]:12,.2f} %  (of the mean; random 0 %, human 100 %)')
     lines.append(f'  mean length       {statistics.fmean(result["episode_lengths"]):12,.2f} frames')
   return '\n'.join(lines)
+
+
+def _report_of_several(summary):
+  """A line per level, and what the papers quote of the suite."""
+  protocol = summary['protocol']
+  lines = [f'{protocol["num_episodes"]:,} episodes of each of {len(summary["levels"])} levels after '
+           f'{protocol["environment_frames"]:,} frames of training ({protocol["learner_steps"]:,} updates)',
+           f'{"level":42}{"mean":>12}{"median":>12}{"normalised":>12}']
+  for level, result in summary['levels'].items():
+    normalised = '' if result['human_normalised'] is None else f'{result["human_normalised"]:10,.2f} %'
+    lines.append(f'{level:42}{result["mean"]:12,.2f}{result["median"]:12,.2f}{normalised:>12}'.rstrip())
+  if summary['suite']:
+    lines.append('human-normalised over the levels: ' + ', '.join(
+        f'{name.removeprefix("suite_score/").replace("_", " ")} {value:,.2f} %'
+        for name, value in summary['suite'].items() if name != 'suite_score'))
+  return '\n'.join(lines)
+
+
+class _FinishedLevels:
+  """The results of levels that are done while others are not, in a file that outlives this process."""
+
+  def __init__(self, run, atari, seed):
+    """Reads what an earlier evaluation has left, if it was of this checkpoint and went by this protocol."""
+    self._file = run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED)
+    latest = tf.train.latest_checkpoint(run_directory.path(run.logdir, run_directory.CHECKPOINTS)) or ''
+    self._of = {'checkpoint': os.path.basename(latest), 'num_episodes': run.test_num_episodes, 'seed': seed,
+                'atari': atari}
+    self.results = {}
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
+      left = json.load(stream)
+      if left['of'] == self._of:
+        self.results = left['levels']
+    self._kept = 0
+
+  def keep(self, results):
+    """Writes the file anew where more levels are done than at the last call."""
+    if len(results) > self._kept:
+      self._kept = len(results)
+      run_directory.write_json(self._file, {'of': self._of, 'levels': self.results | results})
+
+  def forget(self):
+    """Removes the file."""
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(self._file)
 
 
 def _check_writable(run):
@@ -173,8 +233,10 @@ def _play_episode(agent, environment, seed, show) -> evaluator_lib.Episode:
   return evaluator_lib.Episode(episode_return, steps * environment.frames_per_step)
 
 
-def _play(policy, make_agent, config, host, run, screen) -> evaluator_lib.Evaluator:
+def _play(policy, make_agent, config, host, run, screen, look) -> evaluator_lib.Evaluator:
   """Plays until the evaluator, which is returned, has all its episodes; closes the host in any case.
+
+  Meanwhile `look` is called with it every now and then.
 
   Raises:
     environment_workers.WorkerError: environments cannot be kept alive.
@@ -195,6 +257,7 @@ def _play(policy, make_agent, config, host, run, screen) -> evaluator_lib.Evalua
     host.start(parameters, evaluator.put, ended.set)
     while not ended.wait(_LOOK_SECONDS) and not interrupted:
       progress.update()
+      look(evaluator)
     progress.update(last=True)
     host.close()
     if interrupted:
@@ -207,13 +270,15 @@ def _play(policy, make_agent, config, host, run, screen) -> evaluator_lib.Evalua
   return evaluator
 
 
-def _summary(policy, levels, atari, host, evaluator, seed) -> dict[str, Any]:
-  """What evaluation.json holds.
+def _results(evaluator, levels) -> dict[str, dict[str, Any]]:
+  """What evaluation.json holds of each level that is finished.
 
   Human-normalised scores are those of the mean return, in per cent; None where no human's score is known.
   """
   results = {}
   for level_id, level in enumerate(levels):
+    if not evaluator.is_finished(level_id):
+      continue
     episodes = evaluator.episodes(level_id)
     returns = [episode.episode_return for episode in episodes]
     mean = statistics.fmean(returns)
@@ -226,8 +291,15 @@ def _summary(policy, levels, atari, host, evaluator, seed) -> dict[str, Any]:
         'episode_returns': returns,
         'episode_lengths': [episode.length for episode in episodes],
     }
+  return results
+
+
+def _summary(policy, results, atari, host, run, seed) -> dict[str, Any]:
+  """What evaluation.json holds; `suite` is what scores.suite_figures says, None for a single level."""
+  means = {level: result['mean'] for level, result in results.items()}
+  is_suite = len(results) > 1 and all(map(scores.has_reference, results))
   protocol = {
-      'num_episodes': len(returns),
+      'num_episodes': run.test_num_episodes,
       'actions': 'sampled',
       'rewards': 'raw',
       'frames_per_step': host.specification.frames_per_step,
@@ -237,10 +309,11 @@ def _summary(policy, levels, atari, host, evaluator, seed) -> dict[str, Any]:
       'seed': seed,
       'environment_frames': policy.environment_frames,
       'learner_steps': policy.learner_steps,
-      'atari': atari if any(level in atari57.LEVELS for level in levels) else None,
-      'reference_scores': _REFERENCE_SCORES if any(map(scores.has_reference, levels)) else None,
+      'atari': atari if any(level in atari57.LEVELS for level in results) else None,
+      'reference_scores': next((_REFERENCE_SCORES[name] for name, suite in scores.SUITES.items()
+                                if any(level in suite.scores for level in results)), None),
   }
-  return {'levels': results, 'protocol': protocol}
+  return {'levels': results, 'suite': scores.suite_figures(means) if is_suite else None, 'protocol': protocol}
 
 
 class _Progress(progress_lib.Line):

@@ -5,11 +5,14 @@ import glob
 import io
 import json
 import os
+import pathlib
 import pty
 import re
 import signal
 import statistics
 import termios
+import threading
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -25,6 +28,7 @@ from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
 
 _ALWAYS = 50.  # The bias of a policy that never takes any other action.
@@ -96,8 +100,8 @@ class EvaluationTest(parameterized.TestCase):
 
   def _evaluate(self, config, run, screen=None, **changes):
     atari = impala_atari57.atari_settings(config, training=False)
-    return evaluation.evaluate(impala.Agent, config, [config.level_name], atari, dataclasses.replace(run, **changes),
-                               screen or io.StringIO())
+    return evaluation.evaluate(impala.Agent, config, registry.expand(config.level_name), atari,
+                               dataclasses.replace(run, **changes), screen or io.StringIO())
 
   def _stored(self, run):
     with open(run_directory.path(run.logdir, run_directory.EVALUATION), encoding='utf-8') as file:
@@ -111,6 +115,7 @@ class EvaluationTest(parameterized.TestCase):
     for environment, quota in enumerate([8, 8, 7, 7]):
       balls = np.random.RandomState(2**30 + 7 + environment)  # No seed of training's.
       want += [_catch_return(balls.randint(5)) for _ in range(quota)]
+    self.assertIsNone(summary['suite'])
     result = summary['levels']['catch']
     self.assertEqual(result['episode_returns'], want)
     self.assertEqual(result['episode_lengths'], [4] * 30)
@@ -163,6 +168,42 @@ class EvaluationTest(parameterized.TestCase):
     metadata = next(frames)
     self.assertEqual((metadata['fps'], metadata['size']), (15., (320, 420)))  # 60 frames/s / 4; twice as large.
     self.assertLen(list(frames), 1 + int(recorded[1]) // 4)  # The first picture and one per step.
+
+  def test_levels_that_an_evaluation_cut_short_has_finished_are_kept(self):
+    sound, slow = (faulty_environments.level(kind) for kind in (faulty_environments.Sound, faulty_environments.Slow))
+    config, run = self._make_run(f'{sound},{slow}')
+    run = dataclasses.replace(run, num_environment_workers=4)
+    file = pathlib.Path(run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED))
+
+    def interrupt():
+      while not file.exists():
+        time.sleep(0.01)
+      os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with self.assertRaises(KeyboardInterrupt):
+      self._evaluate(config, run)
+    thread.join()
+    self.assertNotIn(run_directory.EVALUATION, os.listdir(run.logdir))
+    left = json.loads(file.read_text(encoding='utf-8'))
+    self.assertEqual(list(left['levels']), [sound])
+    left['levels'][sound]['mean'] = 12.5  # So that it can be told from one played anew.
+    file.write_text(json.dumps(left), encoding='utf-8')
+
+    screen = io.StringIO()
+    summary = self._evaluate(config, run, screen)
+    self.assertStartsWith(screen.getvalue(), '1 of 2 levels were finished before\n')
+    self.assertEqual({level: result['mean'] for level, result in summary['levels'].items()}, {sound: 12.5, slow: 10.})
+    self.assertLen(summary['levels'][slow]['episode_returns'], 30)
+    self.assertEqual(self._stored(run), summary)
+    self.assertFalse(file.exists())
+
+    # Neither what is of another protocol nor what cannot be read counts.
+    for text in (json.dumps(left | {'of': left['of'] | {'num_episodes': 29}}), json.dumps(left)[:200], '[]'):
+      file.write_text(text, encoding='utf-8')
+      summary = self._evaluate(config, run, test_num_episodes=2)
+      self.assertEqual([result['mean'] for result in summary['levels'].values()], [10., 10.])
 
   def test_a_recurrent_policy_is_evaluated_and_recorded(self):
     config, run = self._make_run('recall', always=_STAY, use_lstm=True)
@@ -278,17 +319,30 @@ class ReportTest(absltest.TestCase):
               'episode_returns': [-20., -20.5], 'episode_lengths': [3812, 3100]}
     protocol = {'num_episodes': 2, 'environment_frames': 40_960, 'learner_steps': 16}
     without = dict(result, human_normalised=None, human_normalised_capped=None)
-    report = evaluation.report({'levels': {'pong': result, 'catch': without}, 'protocol': protocol})
-    self.assertEqual(report, '''\
+    report = lambda **levels: evaluation.report({'levels': levels, 'suite': None, 'protocol': protocol})
+    self.assertEqual(report(pong=result), '''\
 pong: 2 episodes after 40,960 frames of training (16 updates)
   mean return             -20.25
   median return           -20.00
   human-normalised          1.27 %  (of the mean; random 0 %, human 100 %)
-  mean length           3,456.00 frames
+  mean length           3,456.00 frames''')
+    self.assertEqual(report(catch=without), '''\
 catch: 2 episodes after 40,960 frames of training (16 updates)
   mean return             -20.25
   median return           -20.00
   mean length           3,456.00 frames''')
+
+  def test_report_of_several_levels(self):
+    result = {'mean': -20.25, 'median': -20., 'human_normalised': 1.2747}
+    without = dict(result, human_normalised=None)
+    self.assertEqual(evaluation.report({
+        'levels': {'pong': result, 'catch': without}, 'suite': {'suite_score': 1.3, 'suite_score/mean_capped': 1.2747},
+        'protocol': {'num_episodes': 2, 'environment_frames': 40_960, 'learner_steps': 16}}), '''\
+2 episodes of each of 2 levels after 40,960 frames of training (16 updates)
+level                                             mean      median  normalised
+pong                                            -20.25      -20.00      1.27 %
+catch                                           -20.25      -20.00
+human-normalised over the levels: mean capped 1.27 %''')
 
 
 if __name__ == '__main__':

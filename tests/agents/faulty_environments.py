@@ -38,6 +38,14 @@ class Sound(gymnasium.Env):
     return np.full([3], self._step / EPISODE_STEPS, np.float32)
 
 
+class Slow(Sound):
+  """Takes its time."""
+
+  def step(self, action):
+    threading.Event().wait(0.02)
+    return super().step(action)
+
+
 class NoLicence(Sound):
   """Cannot be made in an environment worker, which is the process without TensorFlow."""
 
@@ -123,5 +131,5 @@ class InfiniteReward(Sound):
 
 
 for environment in (
-    Sound, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward):
+    Sound, Slow, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)

@@ -36,13 +36,14 @@ def make_run(logdir, config):
   flags = dataclasses.asdict(config) | dataclasses.asdict(run_flags.RunConfig(logdir=str(logdir)))
   run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
   atari = impala_atari57.atari_settings(config, training=True)
-  environment = registry.make_from_json(config.level_name, 0, atari)
+  levels = registry.expand(config.level_name)
+  environment = registry.make_from_json(levels[0], 0, atari)
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
   agent = impala.Agent(environment.action_spec().num_values, spec, config)
   learner = impala.Learner(agent, config, environment.frames_per_step)
   return learner, checkpoint.Checkpointer(
       run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
-      statistics=episode_statistics.EpisodeStatistics([config.level_name]))
+      statistics=episode_statistics.EpisodeStatistics(levels))
 
 
 def rows(logdir):
