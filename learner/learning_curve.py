@@ -20,8 +20,8 @@ _LABEL_WIDTH = 0.06  # Of the picture.
 def draw(logdir: str):
   """Draws the run's learning curve into its directory; nothing before the first row with a finished episode.
 
-  Line: mean return of the last 100 episodes. Dots: episodes. Band: the middle half of the episodes around there. Top
-  axis: hours of training. Safe in a thread: it shares no state with other figures.
+  Line: mean return of the last 100 episodes. Dots: episodes. Band: the middle half of the episodes around there. Of a
+  suite instead, whose levels have returns of all sizes: its score. Top axis: hours of training. Safe in a thread: it shares no state with other figures.
 
   Raises:
     run_directory.RunDirectoryError: a file of the run is damaged, or the picture cannot be written.
@@ -29,14 +29,20 @@ def draw(logdir: str):
   rows = [row for row in run_directory.read_metrics(logdir) if row.get('episode_return') is not None]
   if not rows:
     return
+  scored = [row for row in rows if 'suite_score' in row]
+  name, label, quantity = 'episode_return', 'mean of the last 100 episodes', 'episode return'
+  if scored:
+    rows, name, label, quantity = scored, 'suite_score', 'all levels', 'human-normalised score, %'
   from matplotlib import figure  # Late: it takes a second to import.  pylint: disable=g-import-not-at-top
   picture = figure.Figure(figsize=(8, 5), dpi=120, layout='constrained')
   axes = picture.add_subplot()
-  _draw_episodes(axes, logdir)
+  if not scored:
+    _draw_episodes(axes, logdir)
   frames = np.array([row['environment_frames'] for row in rows])
-  axes.plot(frames, [row['episode_return'] for row in rows], color=_LINE, linewidth=2,
-            label='mean of the last 100 episodes')
-  _label(axes, run_directory.read_config(logdir)['flags'], rows[-1])
+  values = [row[name] for row in rows]
+  axes.plot(frames, values, color=_LINE, linewidth=2, label=label)
+  level_name = run_directory.read_config(logdir)['flags'].get('level_name', 'training')
+  _label(axes, quantity, f'{level_name}: {values[-1]:.4g} after {frames[-1]:,} frames')
   _add_hours(axes, frames, np.array([row['wall_seconds'] for row in rows]) / 3600)
   with run_directory.replaced(run_directory.path(logdir, run_directory.LEARNING_CURVE)) as new:
     picture.savefig(new, format='png')
@@ -58,12 +64,11 @@ def _draw_episodes(axes: Any, logdir: str):
                       label='middle half of episodes')
 
 
-def _label(axes: Any, flags: dict[str, Any], last_row: dict[str, Any]):
+def _label(axes: Any, quantity: str, title: str):
   from matplotlib import ticker  # pylint: disable=g-import-not-at-top
   axes.set_xlabel('environment frames', color=_INK)
-  axes.set_ylabel('episode return', color=_INK)
-  axes.set_title(f'{flags.get("level_name", "training")}: {last_row["episode_return"]:.4g} after '
-                 f'{last_row["environment_frames"]:,} frames', color=_INK, loc='left', fontweight='bold')
+  axes.set_ylabel(quantity, color=_INK)
+  axes.set_title(title, color=_INK, loc='left', fontweight='bold')
   axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=''))
   axes.set_xlim(left=0)
   axes.grid(color='#dddddd', linewidth=0.6)

@@ -22,7 +22,7 @@ from scalable_agents.learner import run_directory
 class _Run:
   """A run directory with so many rows, 100 frames and 36 s apart, and three episodes in each."""
 
-  def __init__(self, test, rows, first_return=0):
+  def __init__(self, test, rows, first_return=0, first_score=None):
     self.logdir = test.enterContext(tempfile.TemporaryDirectory())
     self.seconds = 0.
     run_directory.open_run(self.logdir, {'level_name': 'breakout'}, ()).close()
@@ -32,7 +32,8 @@ class _Run:
       mean = row if row >= first_return else None
       if mean is not None:
         writer.add_episodes(100 * (row + 1), ['breakout'] * 3, [row - 1., row, row + 1.], [7] * 3)
-      writer.write({'environment_frames': 100 * (row + 1), 'episode_return': mean})
+      score = {} if first_score is None or row < first_score else {'suite_score': row / 10}
+      writer.write({'environment_frames': 100 * (row + 1), 'episode_return': mean} | score)
     writer.close()
 
   @property
@@ -62,6 +63,13 @@ class LearningCurveTest(absltest.TestCase):
       learning_curve.draw(run.logdir)
     self.assertTrue(os.path.exists(run.picture))
     self.assertEmpty(list(drawn))
+
+  def test_shows_a_suites_score(self):
+    axes, _ = _Run(self, rows=50, first_score=20).draw()
+    line, = axes.lines  # No episodes: 1,000 points in one game are not what they are in another.
+    self.assertEqual(line.get_xydata().tolist(), [[100 * (row + 1), row / 10] for row in range(20, 50)])
+    self.assertEqual(axes.get_ylabel(), 'human-normalised score, %')
+    self.assertEqual(axes.get_title(loc='left'), 'breakout: 4.9 after 5,000 frames')
 
   def test_shows_the_figures_of_the_run(self):
     run = _Run(self, rows=200, first_return=10)
