@@ -67,9 +67,9 @@ class DmlabSettings:
 class Dmlab(base.Environment):
   """One level. Reward: raw sum over the frames of a step.
 
-  Observation: 'pixels', uint8 [height, width, 3], and 'instruction', uint8 [INSTRUCTION_BYTES]: the level's words to the
-  agent in UTF-8, filled up with zeros; all zeros where it says nothing. What is longer is cut, between characters. The
-  instruction may change within an episode.
+  Observation: 'pixels', uint8 [height, width, 3], and 'instruction', uint8 [INSTRUCTION_BYTES]: the level's words to
+  the agent in UTF-8, filled up with zeros; all zeros where it says nothing. What is longer is cut, between characters.
+  The instruction may change within an episode.
 
   Lab has no observation once an episode has ended: LAST repeats the one before. The first episode of a Lab differs
   from a later one of the same seed, and levels with several opponents never repeat exactly.

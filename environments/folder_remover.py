@@ -1,4 +1,4 @@
-"""Removes a folder when the process that uses it has ended, however it ended. Started by environments/scratch_folder.py.
+"""Removes a folder when the process that uses it has ended, however it ended. See environments/scratch_folder.py.
 
 Waits for the end of its standard input, a pipe from that process which nothing but the kernel has to close. Programs
 that still work in the folder, such as map compilers, are ended first, else they would fill it again.

@@ -18,7 +18,6 @@ from scalable_agents.environments import dmlab as dmlab_lib
 from scalable_agents.environments import gymnasium_adapter
 from scalable_agents.environments import recall
 from scalable_agents.environments.atari import Atari, AtariSettings
-from scalable_agents.environments.dmlab import Dmlab, DmlabSettings
 
 _TASKS = {'catch': catch.Catch, 'recall': recall.Recall, 'chain': chain.Chain}
 _GYMNASIUM = 'gymnasium:'
@@ -45,7 +44,7 @@ def check(level_name: str) -> None:
 
 
 def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
-         dmlab: DmlabSettings = DmlabSettings()) -> base.Environment:
+         dmlab: dmlab_lib.DmlabSettings = dmlab_lib.DmlabSettings()) -> base.Environment:
   """Makes an environment.
 
   Args:
@@ -61,7 +60,7 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
   if level_name in atari57.LEVELS:
     return Atari(level_name, seed=seed, settings=atari)
   if level_name in dmlab_lib.LEVELS:
-    return Dmlab(level_name, seed=seed, settings=dmlab)
+    return dmlab_lib.Dmlab(level_name, seed=seed, settings=dmlab)
   if level_name in _TASKS:
     return _TASKS[level_name](seed=seed)
   if level_name.startswith(_GYMNASIUM):
@@ -71,7 +70,7 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
 
 def make_from_json(level_name: str, seed: int, atari: dict, dmlab: Optional[dict] = None) -> base.Environment:
   """`make` with the settings as dicts, which is how a worker process is asked."""
-  return make(level_name, seed=seed, atari=AtariSettings(**atari), dmlab=DmlabSettings(**(dmlab or {})))
+  return make(level_name, seed=seed, atari=AtariSettings(**atari), dmlab=dmlab_lib.DmlabSettings(**(dmlab or {})))
 
 
 def _unknown(level_name):

@@ -26,10 +26,13 @@ class ScratchFolder:
       OSError: it cannot be made, or no process can be started.
     """
     self.path = os.path.join(tempfile.gettempdir(), prefix + secrets.token_hex(8))
-    # Before there is a folder. In a session of its own, so that the signals of a terminal pass it by.
-    self._remover = subprocess.Popen(
-        [sys.executable, '-I', '-S', folder_remover.__file__, self.path], stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd='/')
+    reading, writing = os.pipe()
+    self._lifeline = open(writing, 'wb')
+    with open(reading, 'rb') as stdin:
+      # Before there is a folder. In a session of its own, so that the signals of a terminal pass it by.
+      self._remover = subprocess.Popen(
+          [sys.executable, '-I', '-S', folder_remover.__file__, self.path], stdin=stdin,
+          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd='/')
     try:
       os.mkdir(self.path, mode=0o700)
     except OSError:
@@ -38,5 +41,5 @@ class ScratchFolder:
 
   def remove(self):
     """Removes it now, with all that is in it. Idempotent."""
-    self._remover.stdin.close()
+    self._lifeline.close()
     self._remover.wait()
