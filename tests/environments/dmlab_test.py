@@ -96,7 +96,10 @@ class _TestCase(parameterized.TestCase):
 class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
 
   def make_object_under_test(self):
-    return dmlab.Dmlab(_LEVEL, seed=0)
+    return dmlab.Dmlab('rooms_select_nonmatching_object', seed=0)
+
+  def make_action_sequence(self):
+    return [8] * 200  # More than one episode.
 
 
 class SettingsTest(parameterized.TestCase):

@@ -7,7 +7,9 @@ earns 0 on average. An episode has 120 frames.
 
 Where the environment variable FAKE_DEEPMIND_LAB names a folder, each Lab leaves there what it was given
 (`<pid>_<number>.json`), and a file there named after a fault brings that fault about, once: the Lab that finds it
-removes it. Faults: FAULTS below.
+removes it. Faults: `raise`, `exit`, `abort` and `hang`, each `_in_init`, `_in_reset` and `_in_step`;
+`compile_in_reset`, a map compiler that works for an hour; `bad_map_in_reset`, a map that was cut on its way from the
+cache. The last two only where maps are compiled.
 """
 
 import ctypes
@@ -25,9 +27,6 @@ import numpy as np
 
 from scalable_agents.environments import dmlab30
 
-# '<what>_in_<where>', where: init, reset, step. 'compile_in_reset' has a map compiler work for an hour.
-FAULTS = tuple(f'{what}_in_{where}' for what in ('raise', 'exit', 'abort', 'hang') for where in (
-    'init', 'reset', 'step')) + ('compile_in_reset',)
 EPISODE_FRAMES = 120
 COLOURS = {'red': (255, 0, 0), 'green': (0, 255, 0), 'blue': (0, 0, 255), 'yellow': (255, 255, 0)}
 
@@ -306,6 +305,8 @@ class Lab:
       self._compile(path, map_name, text)
       if self._cache is not None:
         self._cache.write(key, path)
+    if _take('bad_map_in_reset'):
+      os.truncate(path, 100)
     try:
       with zipfile.ZipFile(path) as archive:
         found = archive.read(f'maps/{map_name}.bsp')
