@@ -75,6 +75,14 @@ class _Calls:
     return getattr(self.lab, name)
 
 
+def _runs(process):
+  """Whether a process has not ended; one that nobody has waited for has."""
+  try:
+    return process.status() != psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return False
+
+
 class _TestCase(parameterized.TestCase):
 
   def setUp(self):
@@ -491,11 +499,14 @@ class EndTest(_TestCase):
     note = os.path.join(self.watch.folder, 'compiler')
     waiting.wait_until(lambda: os.path.exists(note) and os.path.getsize(note))
     with open(note, encoding='ascii') as file:
-      compiler = psutil.Process(int(file.read()))
-    self.assertTrue(compiler.is_running())
+      shell = psutil.Process(int(file.read()))
+    waiting.wait_until(shell.children)
+    compiler, = shell.children()
+    self.assertTrue(shell.is_running() and compiler.is_running())
     process.kill()
     process.wait()
-    waiting.wait_until(lambda: not compiler.is_running() or compiler.status() == psutil.STATUS_ZOMBIE)
+    for ended in (shell, compiler):
+      waiting.wait_until(lambda: not _runs(ended))  # pylint: disable=cell-var-from-loop
     waiting.wait_until(lambda: not os.path.exists(folder))
 
 

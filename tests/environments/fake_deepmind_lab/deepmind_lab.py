@@ -317,9 +317,10 @@ class Lab:
 
   def _compile(self, path, map_name, text):
     if _take('compile_in_reset'):  # As by system(): in C, with the lock held, in a process that inherits what it can.
-      compiler = subprocess.Popen(['sh', '-c', 'sleep 3600; :', path.removesuffix('.pk3')], close_fds=False)
+      script = '"$0" -c "import time; time.sleep(3600)" "$1"; exit'  # The shell waits for the compiler.
+      shell = subprocess.Popen(['sh', '-c', script, sys.executable, path.removesuffix('.pk3')], close_fds=False)
       with open(os.path.join(_folder(), 'compiler'), 'w', encoding='ascii') as file:
-        file.write(str(compiler.pid))
+        file.write(str(shell.pid))
       ctypes.PyDLL(None).sleep(3600)
     with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
       archive.writestr(f'maps/{map_name}.bsp', b'IBSP' + text * 1000)
