@@ -170,6 +170,21 @@ class FaultTest(parameterized.TestCase):
     for record in self.watch.records():
       self.assertEqual(record['config']['appendCommand'], '+set net_enabled 0')
 
+  def test_regression_a_map_compiler_holds_nothing_of_its_worker(self):
+    """Else the death of a worker would be seen only when its compiler ends."""
+    with _Pool() as pool:
+      self._play_past(pool, 0)
+      self.watch.plant('compile_in_reset')
+      note = os.path.join(self.watch.folder, 'compiler')
+      taking = waiting.start(lambda: self._play_past(pool, 1))
+      waiting.wait_until(lambda: os.path.exists(note) and os.path.getsize(note))
+      with open(note, encoding='ascii') as file:
+        shell = psutil.Process(int(file.read()))
+      files = [os.readlink(f'/proc/{shell.pid}/fd/{number}') for number in os.listdir(f'/proc/{shell.pid}/fd')]
+      self.assertEmpty([name for name in files if name.startswith(('socket', '/memfd'))])
+      shell.parent().kill()
+      taking()
+
   def test_a_killed_workers_folder_goes(self):
     with _Pool() as pool:
       self._play_past(pool, 0)
