@@ -1,17 +1,20 @@
 """Levels by name. Names are parsed here and nowhere else.
 
-A name is a game of Atari-57 in snake_case (`space_invaders`), a built-in task (`catch`, `recall`, `chain`) or
-`gymnasium:` with any id that gymnasium knows (`gymnasium:CartPole-v1`; `gymnasium:my_package:MyTask-v0` imports
-`my_package` first, which registers the id). Importing this module loads no emulator and no gymnasium: environment
-workers start fast, and load only what their level needs.
+A name is a game of Atari-57 in snake_case (`space_invaders`), a level of DMLab-30 (`rooms_watermaze`) or DeepMind Lab's
+`seekavoid_arena_01`, a built-in task (`catch`, `recall`, `chain`) or `gymnasium:` with any id that gymnasium knows
+(`gymnasium:CartPole-v1`; `gymnasium:my_package:MyTask-v0` imports `my_package` first, which registers the id).
+Importing this module loads no emulator, no gymnasium and no DeepMind Lab: environment workers start fast, and load only
+what their level needs.
 """
 
 import difflib
+from typing import Optional
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 from scalable_agents.environments import catch
 from scalable_agents.environments import chain
+from scalable_agents.environments import dmlab as dmlab_lib
 from scalable_agents.environments import gymnasium_adapter
 from scalable_agents.environments import recall
 from scalable_agents.environments import scores
@@ -22,8 +25,8 @@ _GYMNASIUM = 'gymnasium:'
 
 
 def levels() -> tuple[str, ...]:
-  """All level names but the ids of gymnasium: the 57 Atari games, then the built-in tasks."""
-  return atari57.LEVELS + tuple(_TASKS)
+  """All level names but the ids of gymnasium: 57 Atari games, DeepMind Lab's for training and tests, built-in tasks."""
+  return atari57.LEVELS + dmlab_lib.LEVELS + tuple(_TASKS)
 
 
 def expand(level_names: str) -> tuple[str, ...]:
@@ -44,29 +47,35 @@ def check(level_name: str) -> None:
   """Checks, without starting an emulator, that `make` would know the level.
 
   Raises:
-    ImportError: a gymnasium id needs a package that is not installed.
+    ImportError: a gymnasium id needs a package that is not installed, or DeepMind Lab is not.
     ValueError: unknown level, with the closest names; or a gymnasium environment whose spaces are not supported.
   """
   if level_name.startswith(_GYMNASIUM):
     gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=0).close()
+  elif level_name in dmlab_lib.LEVELS:
+    dmlab_lib.check_installed(level_name)
   elif level_name not in levels():
     raise _unknown(level_name)
 
 
-def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings()) -> base.Environment:
+def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
+         dmlab: dmlab_lib.DmlabSettings = dmlab_lib.DmlabSettings()) -> base.Environment:
   """Makes an environment.
 
   Args:
     level_name: see above.
     seed: of everything random in the environment, >= 0.
     atari: the protocol of Atari games; other levels ignore it.
+    dmlab: the protocol of DeepMind Lab; other levels ignore it.
 
   Raises:
     ImportError: a package that the level needs is not installed.
-    ValueError: as `check`.
+    ValueError: as `check`; or the settings do not fit the level.
   """
   if level_name in atari57.LEVELS:
     return Atari(level_name, seed=seed, settings=atari)
+  if level_name in dmlab_lib.LEVELS:
+    return dmlab_lib.Dmlab(level_name, seed=seed, settings=dmlab)
   if level_name in _TASKS:
     return _TASKS[level_name](seed=seed)
   if level_name.startswith(_GYMNASIUM):
@@ -74,14 +83,14 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings()) 
   raise _unknown(level_name)
 
 
-def make_from_json(level_name: str, seed: int, atari: dict) -> base.Environment:
-  """`make` with AtariSettings as a dict, which is how a worker process is asked."""
-  return make(level_name, seed=seed, atari=AtariSettings(**atari))
+def make_from_json(level_name: str, seed: int, atari: dict, dmlab: Optional[dict] = None) -> base.Environment:
+  """`make` with the settings as dicts, which is how a worker process is asked."""
+  return make(level_name, seed=seed, atari=AtariSettings(**atari), dmlab=dmlab_lib.DmlabSettings(**(dmlab or {})))
 
 
 def _unknown(level_name):
   closest = difflib.get_close_matches(level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
   hint = f'did you mean {" or ".join(closest)}?' if closest else (
-      f'want an Atari game in snake_case, one of {", ".join(_TASKS)}, {_GYMNASIUM}ID, a suite ({", ".join(scores.SUITES)}) '
-      'or several levels with commas between them')
+      f'want an Atari game in snake_case, a level of DMLab-30, one of {", ".join(_TASKS)}, {_GYMNASIUM}ID, a suite '
+      f'({", ".join(scores.SUITES)}) or several levels with commas between them')
   return ValueError(f'unknown level {level_name!r}: {hint}')

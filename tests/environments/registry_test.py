@@ -4,32 +4,42 @@ import dataclasses
 import json
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from scalable_agents.actor import python_path
 from scalable_agents.environments import atari
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import dmlab30
 from scalable_agents.environments import registry
+from scalable_agents.tests.environments import lab_module  # pylint: disable=unused-import  (Finds deepmind_lab.)
 
 
 def _run(script):
-  return subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, check=True).stdout.split()
+  return subprocess.run([sys.executable, '-c', script], env=python_path.environment(), capture_output=True, text=True,
+                        check=True).stdout.split()
 
 
 class RegistryTest(parameterized.TestCase):
 
-  def test_levels_are_the_atari_suite_and_the_built_in_tasks(self):
-    self.assertEqual(registry.levels(), (*atari57.LEVELS, 'catch', 'recall', 'chain'))
+  def test_levels_are_the_suites_and_the_built_in_tasks(self):
+    self.assertEqual(registry.levels(), (*atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'chain'))
+    self.assertContainsSubset({*dmlab30.LEVELS, *dmlab30.TEST_LEVELS, 'seekavoid_arena_01'}, set(registry.levels()))
+    self.assertLen(set(registry.levels()), len(registry.levels()))
 
   @parameterized.parameters(
-      ('pong', 4, 6, 'pixels', (84, 84, 4)), ('catch', 1, 3, 'pixels', (20, 20, 1)), ('recall', 1, 2, 'vector', (3,)),
-      ('chain', 1, 2, 'vector', (9,)), ('gymnasium:CartPole-v1', 1, 2, 'vector', (4,)))
+      ('pong', 4, 6, 'pixels', (84, 84, 4)), ('catch', 1, 3, 'pixels', (20, 20, 1)),
+      ('rooms_watermaze', 4, 9, 'pixels', (72, 96, 3)), ('seekavoid_arena_01', 4, 9, 'instruction', (128,)),
+      ('recall', 1, 2, 'vector', (3,)), ('chain', 1, 2, 'vector', (9,)),
+      ('gymnasium:CartPole-v1', 1, 2, 'vector', (4,)))
   def test_makes_every_kind_of_level(self, level, frames_per_step, num_actions, name, shape):
     registry.check(level)
     environment = registry.make(level, seed=0)
+    self.addCleanup(environment.close)
     self.assertEqual(environment.frames_per_step, frames_per_step)
     self.assertEqual(environment.action_spec().num_values, num_actions)
     self.assertEqual(environment.reset().observation[name].shape, shape)
@@ -38,10 +48,11 @@ class RegistryTest(parameterized.TestCase):
     for level in registry.levels():
       registry.check(level)
 
-  @parameterized.parameters('pong', 'catch', 'recall', 'chain', 'gymnasium:CartPole-v1')
+  @parameterized.parameters('pong', 'rooms_watermaze', 'catch', 'recall', 'chain', 'gymnasium:CartPole-v1')
   def test_the_seed_reaches_the_environment(self, level):
     def play(seed):
       environment = registry.make(level, seed=seed)
+      self.addCleanup(environment.close)
       return np.stack([next(iter(environment.step(1).observation.values())) for _ in range(60)])
     np.testing.assert_array_equal(play(1), play(1))
     self.assertTrue((play(1) != play(2)).any())
@@ -69,8 +80,30 @@ class RegistryTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'want every level of a list named, and once'):
         registry.expand(names)
 
+  def test_dmlab_settings_reach_lab(self):
+    settings = dmlab.DmlabSettings(action_repeats=2, action_set='popart', height=36, width=48)
+    as_json = json.loads(json.dumps(dataclasses.asdict(settings)))
+    for environment in (registry.make('rooms_watermaze', seed=0, dmlab=settings),
+                        registry.make_from_json('rooms_watermaze', 0, {}, as_json)):
+      self.assertEqual(environment.frames_per_step, 2)
+      self.assertEqual(environment.action_spec().num_values, 15)
+      self.assertEqual(environment.observation_spec()['pixels'].shape, (36, 48, 3))
+      environment.close()
+
+  def test_a_level_of_dmlab_without_dmlab_fails_the_check_as_it_fails_the_making(self):
+    with mock.patch.object(dmlab.importlib.util, 'find_spec', return_value=None), mock.patch.dict(sys.modules):
+      sys.modules.pop('deepmind_lab', None)
+      with self.assertRaisesRegex(ImportError, '^rooms_watermaze: DeepMind Lab, .* is missing'):
+        registry.check('rooms_watermaze')
+    with mock.patch.dict(sys.modules, {'deepmind_lab': None}):
+      with self.assertRaisesRegex(ImportError, '^rooms_watermaze: DeepMind Lab, .* is missing'):
+        registry.make('rooms_watermaze', seed=0)
+
   @parameterized.parameters(
-      ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'), ('Breakout-v5', 'did you mean breakout'),
+      ('rooms_watermase', 'did you mean rooms_watermaze'), ('lasertag_one_opponent', 'lasertag_one_opponent_small or'),
+      ('contributed/dmlab30/skymaze_irreversible_path_hard', 'skymaze_irreversible_path_hard'),
+      ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
+      ('Breakout-v5', 'did you mean breakout'),
       ('catsh', 'did you mean catch?'), ('zzz', 'want an Atari game in snake_case'), ('', 'want an Atari game'),
       ('CartPole-v1', 'gymnasium:ID'))
   def test_an_unknown_level_is_one_line_with_the_closest_names(self, level, hint):
@@ -94,14 +127,15 @@ class LightnessTest(absltest.TestCase):
     heavy = _run('import sys\n'
                  'from scalable_agents.environments import registry\n'
                  'registry.check("pong")\n'
+                 'registry.check("rooms_watermaze")\n'
                  'registry.make("catch", seed=0).reset()\n'
-                 'print(*({"tensorflow", "ale_py", "cv2", "gymnasium"} & set(sys.modules)))')
+                 'print(*({"tensorflow", "ale_py", "cv2", "gymnasium", "deepmind_lab"} & set(sys.modules)))')
     self.assertEmpty(heavy)
 
   def test_no_environment_loads_tensorflow(self):
     heavy = _run('import sys\n'
                  'from scalable_agents.environments import registry\n'
-                 'for level in ("pong", "catch", "recall", "chain", "gymnasium:CartPole-v1"):\n'
+                 'for level in ("pong", "rooms_watermaze", "catch", "recall", "chain", "gymnasium:CartPole-v1"):\n'
                  '  registry.make(level, seed=0).reset()\n'
                  'print(*({"tensorflow", "ale_py"} & set(sys.modules)))')
     self.assertEqual(heavy, ['ale_py'])

@@ -1,0 +1,221 @@
+"""DeepMind Lab behind dm_env, as the papers use it.
+
+Espeholt et al. 2018 (IMPALA), section 5.3.1 and appendix D: images of 96x72, four frames per agent step, no stack of
+images, nine actions. Hessel et al. 2019 (PopArt): fifteen actions.
+
+`deepmind_lab` is C code that holds a game engine. It ends its process where others raise: on a map that it cannot read,
+on an error in a level's script, on a call after `close`. Here it gets no occasion for what can be avoided; for the rest
+each Lab belongs in a process that may die (actor/environment_worker.py).
+"""
+
+import dataclasses
+import importlib.util
+import os
+import sys
+
+import dm_env
+from dm_env import specs
+import numpy as np
+
+from scalable_agents.environments import base
+from scalable_agents.environments import dmlab30
+from scalable_agents.environments import level_cache
+from scalable_agents.environments import scratch_folder
+from scalable_agents.environments import suite
+
+# Everyone's first level, not in the suite, is the only one that does not lie in the suite's folder.
+_FIRST_LEVEL = 'seekavoid_arena_01'
+LEVELS: tuple[str, ...] = tuple(dict.fromkeys(dmlab30.LEVELS + dmlab30.TEST_LEVELS)) + (_FIRST_LEVEL,)
+INSTRUCTION_BYTES = 128  # The longest instruction seen has 62.
+DUMMY_DATASET = 'dummy'  # Lab's own name for plain colours in place of a data set.
+
+_TEST_ONLY = frozenset(dmlab30.TEST_LEVELS) - frozenset(dmlab30.LEVELS)
+_NEED_DATASET = frozenset({'psychlab_arbitrary_visuomotor_mapping', 'psychlab_continuous_recognition'})
+_ACTION_SETS = {'impala': 'impala_9', 'popart': 'popart_15'}  # Their names in data/dmlab_action_sets.csv.
+_ACTION_FIELDS = ('look_left_right', 'look_down_up', 'strafe_left_right', 'move_back_forward', 'fire', 'jump', 'crouch')
+_RENDERERS = ('software', 'hardware')
+_HOLD_OUT_SEED = 0x600D5EED  # The upper half of the engine's seeds: no episode of a test is one of training.
+
+
+@dataclasses.dataclass(frozen=True)
+class DmlabSettings:
+  """The protocol. Plain values only, so that settings travel to worker processes as JSON.
+
+  Raises:
+    ValueError: a value out of its range.
+  """
+  width: int = 96             # pixels, a multiple of 4.
+  height: int = 72            # pixels, a multiple of 4.
+  action_repeats: int = 4     # environment frames per agent step.
+  action_set: str = 'impala'  # 'impala': 9 actions (table D.2); 'popart': the 15 of the PopArt paper.
+  renderer: str = 'software'  # or 'hardware', which needs EGL.
+  level_cache: str = ''       # folder for compiled maps, which processes may share; '': none.
+  dataset_path: str = ''      # folder with the images of Brady, Konkle et al. 2008, or DUMMY_DATASET; '': none.
+  hold_out: bool = False      # for tests: allows levels that are held out, and plays episodes that training does not.
+
+  def __post_init__(self):
+    for name in ('width', 'height'):
+      if getattr(self, name) < 4 or getattr(self, name) % 4:
+        raise ValueError(f'{name}: want a positive multiple of 4, got {getattr(self, name)}')
+    if self.action_repeats < 1:
+      raise ValueError(f'action_repeats: want at least 1, got {self.action_repeats}')
+    for name, choices in (('action_set', tuple(_ACTION_SETS)), ('renderer', _RENDERERS)):
+      if getattr(self, name) not in choices:
+        raise ValueError(f'{name}: want one of {", ".join(choices)}, got {getattr(self, name)!r}')
+
+
+class Dmlab(base.Environment):
+  """One level. Reward: raw sum over the frames of a step.
+
+  Observation: 'pixels', uint8 [height, width, 3], and 'instruction', uint8 [INSTRUCTION_BYTES]: the level's words to
+  the agent in UTF-8, filled up with zeros; all zeros where it says nothing. What is longer is cut, between characters.
+  The instruction may change within an episode.
+
+  Lab has no observation once an episode has ended: LAST repeats the one before. The first episode of a Lab differs
+  from a later one of the same seed, and levels with several opponents never repeat exactly.
+  """
+
+  def __init__(self, level: str, *, seed: int, settings: DmlabSettings = DmlabSettings()):
+    """Loads the level's script; the engine itself starts with the first episode, which takes seconds.
+
+    Args:
+      level: one of LEVELS.
+      seed: of the episodes' seeds, >= 0.
+      settings: the protocol.
+
+    Raises:
+      ImportError: `deepmind_lab` is missing, or cannot run in this process because TensorFlow is in it.
+      ValueError: no such level; a test level without `hold_out`; a data set that is needed but missing.
+      OSError: no temporary folder or level cache can be made.
+      RuntimeError: Lab itself finds a fault.
+    """
+    _check_level(level, settings)
+    lab = _load_lab(level)
+    self._settings = settings
+    self.frames_per_step = settings.action_repeats
+    self._random = np.random.RandomState(seed % 2**32)
+    self._actions = _actions(settings.action_set)
+    super().__init__(len(self._actions), {
+        'pixels': specs.BoundedArray((settings.height, settings.width, 3), np.uint8, 0, 255, name='pixels'),
+        'instruction': specs.Array((INSTRUCTION_BYTES,), np.uint8, name='instruction')})
+    self._observation = None
+    cache = level_cache.LevelCache(os.path.abspath(settings.level_cache)) if settings.level_cache else None
+    self._folder = scratch_folder.ScratchFolder('dmlab_')
+    try:
+      self._lab = lab.Lab(
+          level if level == _FIRST_LEVEL else f'contributed/dmlab30/{level}', ['RGB_INTERLEAVED', 'INSTR'],
+          config=_config(settings), renderer=settings.renderer, level_cache=cache, temp_folder=self._folder.path)
+    except BaseException:
+      self._folder.remove()
+      raise
+
+  def render(self) -> np.ndarray:
+    """What the agent sees: uint8 [height, width, 3]."""
+    return self._observation['pixels'].copy()
+
+  def close(self):
+    """Ends Lab and removes its files. Idempotent; episodes are over for good."""
+    lab, self._lab = self._lab, None
+    if lab:
+      lab.close()
+      self._folder.remove()
+
+  def _start_episode(self):
+    # A plain int: Lab refuses NumPy's. Without one it would take the time of its import, the same in many workers.
+    self._open_lab().reset(seed=int(self._random.randint(2**31)))
+    return self._observe()
+
+  def _advance(self, action):
+    lab = self._open_lab()
+    reward = lab.step(self._actions[action], num_steps=self._settings.action_repeats)
+    if lab.is_running():
+      return dm_env.transition(reward, self._observe())
+    return dm_env.termination(reward, self._observation)
+
+  def _open_lab(self):
+    """Lab, whose process ends if it is called after its end."""
+    if not self._lab:
+      raise RuntimeError('this DeepMind Lab is closed')
+    return self._lab
+
+  def _observe(self):
+    seen = self._lab.observations()  # Arrays that Lab does not touch again.
+    self._observation = {'pixels': seen['RGB_INTERLEAVED'], 'instruction': encode_instruction(seen['INSTR'])}
+    return self._observation
+
+
+def encode_instruction(text: str) -> np.ndarray:
+  """Text as uint8 [INSTRUCTION_BYTES]: UTF-8, cut between characters where it is too long, filled up with zeros."""
+  encoded = text.encode()
+  if len(encoded) > INSTRUCTION_BYTES:
+    encoded = encoded[:INSTRUCTION_BYTES].decode(errors='ignore').encode()
+  return np.frombuffer(encoded.ljust(INSTRUCTION_BYTES, b'\0'), np.uint8)
+
+
+def check_installed(level: str) -> None:
+  """Checks that `deepmind_lab` can be found, without loading it into this process.
+
+  Raises:
+    ImportError: it cannot.
+  """
+  if 'deepmind_lab' not in sys.modules and importlib.util.find_spec('deepmind_lab') is None:
+    raise _missing(level, "No module named 'deepmind_lab'")
+
+
+def _check_level(level, settings):
+  """Finds out beforehand what Lab would tell late, at length, or with the end of the process."""
+  if level not in LEVELS:
+    raise ValueError(f'{level}: DMLab-30 has no such level')
+  if level in _TEST_ONLY and not settings.hold_out:
+    raise ValueError(f'{level}: this level is for testing only (hold_out); train on '
+                     f'{level.removesuffix("_test")}_train')
+  path = settings.dataset_path
+  if path not in ('', DUMMY_DATASET) and not os.path.isdir(path):
+    raise ValueError(f'dataset_path: {path} is not a folder')
+  if level in _NEED_DATASET and not path:
+    raise ValueError(f'{level}: dataset_path: this level needs the images of Brady, Konkle et al. 2008, which '
+                     "DeepMind Lab's documentation tells how to get (data/brady_konkle_oliva2008); "
+                     f'{DUMMY_DATASET!r} stands for plain colours')
+
+
+def _load_lab(level):
+  """The module, imported only now: a worker for other levels starts faster."""
+  if 'tensorflow' in sys.modules:
+    raise ImportError(f'{level}: DeepMind Lab crashes in a process with TensorFlow in it; it runs in environment '
+                      'workers only')
+  os.environ['LP_NUM_THREADS'] = '0'  # The software renderer's: workers fill the cores already.
+  try:
+    import deepmind_lab
+  except ImportError as error:
+    raise _missing(level, error) from error
+  return deepmind_lab
+
+
+def _missing(level, reason):
+  return ImportError(
+      f'{level}: DeepMind Lab, the 3D game of DMLab-30, is missing ({reason}). It is on no package index: build its '
+      'wheel from source as its own documentation says (https://github.com/google-deepmind/lab, target '
+      '//python/pip_package:build_pip_package) and install that with pip. To try the agent without it: '
+      '--level_name=catch, or an Atari game such as --level_name=pong')
+
+
+def _config(settings):
+  """Lab's configuration: strings to strings."""
+  config = {
+      'width': str(settings.width),
+      'height': str(settings.height),
+      'logLevel': 'WARN',
+      'appendCommand': '+set net_enabled 0',  # The engine is a game server too and would listen on all interfaces.
+  }
+  if settings.dataset_path:
+    config['datasetPath'] = (DUMMY_DATASET if settings.dataset_path == DUMMY_DATASET
+                             else os.path.abspath(settings.dataset_path))
+  if settings.hold_out:
+    config.update(allowHoldOutLevels='true', mixerSeed=str(_HOLD_OUT_SEED))
+  return config
+
+
+def _actions(action_set):
+  """[A, 7] of C's int, in one piece: Lab reads the bytes of a row as they lie in memory."""
+  return np.array([[int(row[field]) for field in _ACTION_FIELDS] for row in suite.rows('dmlab_action_sets.csv')
+                   if row['set'] == _ACTION_SETS[action_set]], np.intc)

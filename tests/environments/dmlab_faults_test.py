@@ -1,0 +1,199 @@
+"""Lab's faults, through real worker processes: each is counted, its worker replaced, and nothing is mixed or left.
+
+The faults are those of the fake module (tests/environments/fake_deepmind_lab), which knows how to fail on demand.
+"""
+
+import dataclasses
+import glob
+import os
+import tempfile
+from typing import NamedTuple
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from scalable_agents.actor import actor_pool
+from scalable_agents.actor import environment_workers
+from scalable_agents.environments import dmlab
+from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.environments import lab_module
+
+_ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
+_LEVELS = ('explore_goal_locations_small', 'language_select_located_object')
+_EPISODE_STEPS = 30
+_UNROLL_LENGTH = 5
+
+
+class _Output(NamedTuple):
+  action: tf.Tensor  # [n] int32.
+
+
+class _Pool:
+  """Two levels of Lab in two workers, and a random policy that plays them. A context manager."""
+
+  def __init__(self, timeout_seconds=60., **settings):
+    settings = dataclasses.asdict(dmlab.DmlabSettings(**settings))
+    arguments = [{'level_name': level, 'seed': seed, 'atari': {}, 'dmlab': settings}
+                 for seed, level in enumerate(_LEVELS)]
+    self.workers = environment_workers.EnvironmentWorkers(_ENVIRONMENT, arguments, 2)
+    self.reports = []
+    self.pool = actor_pool.ActorPool(
+        self.workers, _UNROLL_LENGTH, _Output(tf.TensorSpec([], tf.int32)), (), [0, 1], completed_capacity=4,
+        environment_timeout_seconds=timeout_seconds, synchronous=False, report=self.reports.append)
+    self._take = tf.function(self.pool.next_unroll)
+
+  def __enter__(self):
+    self.pool.start()
+
+    def act(number):
+      batch = self.pool.next_batch()
+      action = tf.random.uniform(tf.shape(batch.last_action), 0, 9, tf.int32)
+      self.pool.complete_batch(batch.id, tf.constant(0, tf.int64), _Output(action), ())
+      return [number + 1]
+
+    self._acting = waiting.start(tf.function(lambda: tf.while_loop(
+        lambda number: True, act, [tf.constant(0)], parallel_iterations=1)))
+    return self
+
+  def __exit__(self, *unused_exception):
+    self.pool.close()
+    try:
+      self._acting()
+    except tf.errors.CancelledError:
+      pass
+    self.workers.close()
+
+  def take(self):
+    """Waits for an unroll."""
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), waiting.start(self._take)())
+
+
+def _folders():
+  return set(glob.glob(os.path.join(tempfile.gettempdir(), 'dmlab_*')))
+
+
+@absltest.skipIf(lab_module.IS_REAL, 'only the fake module fails on demand')
+class FaultTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.watch = lab_module.Watch(self)
+    before = _folders()
+    self.addCleanup(lambda: waiting.wait_until(lambda: _folders() <= before))
+
+  def _check(self, unroll):
+    """What must hold for every unroll, whatever happened to its worker before."""
+    output = unroll.environment_output
+    self.assertEqual(unroll.level_id, unroll.actor_id)
+    speaks = output.observation['instruction'].any(axis=1)
+    np.testing.assert_array_equal(speaks, [unroll.level_id == 1] * (_UNROLL_LENGTH + 1))
+    lengths = output.episode_length[output.done]
+    self.assertContainsSubset(set(lengths.tolist()), {0, 4 * _EPISODE_STEPS})  # No episode lost its end.
+    for before, after, done in zip(output.episode_length, output.episode_length[1:], output.done[1:]):
+      if not done:
+        self.assertEqual(after, (0 if before == 4 * _EPISODE_STEPS else before) + 4)
+
+  def _play_past(self, pool, restarts, actor_ids=(0, 1)):
+    """Takes unrolls until there were so many restarts and, after them, each actor has finished an episode."""
+    left = set(actor_ids)
+    while pool.pool.restarts < restarts or left:
+      unroll = pool.take()
+      self._check(unroll)
+      if pool.pool.restarts >= restarts and unroll.environment_output.episode_length[1:].max() == 4 * _EPISODE_STEPS:
+        left.discard(int(unroll.actor_id))
+
+  @parameterized.parameters(
+      ('raise_in_step', 'RuntimeError: the engine has crashed'),
+      ('raise_in_reset', 'RuntimeError: Failed to start environment'),
+      ('exit_in_step', 'the worker process ended'), ('exit_in_reset', 'the worker process ended'),
+      ('abort_in_step', 'the worker process ended'), ('hang_in_step', 'no answer for 2 s'),
+      ('hang_in_reset', 'no answer for 2 s'), ('compile_in_reset', 'no answer for 2 s'))
+  def test_a_fault_is_counted_and_its_worker_replaced(self, fault, reason):
+    with _Pool(timeout_seconds=2. if 'no answer' in reason else 60.) as pool:
+      self._play_past(pool, 0)
+      self.watch.plant(fault)
+      self._play_past(pool, 1)
+      self.assertEqual(pool.pool.restarts, 1)
+      self.assertIsNone(pool.pool.failure)
+    self.assertLen(pool.reports, 1)
+    self.assertRegex(pool.reports[0], f'(?s)^environment worker [01] is replaced: .*{reason}')
+    self.assertLen(self.watch.records(), 3)
+
+  def test_a_fault_at_the_start_of_a_replacement_is_another_restart(self):
+    with _Pool() as pool:
+      self._play_past(pool, 0)
+      self.watch.plant('exit_in_init')
+      self.watch.plant('raise_in_step')
+      self._play_past(pool, 2)
+      self.assertEqual(pool.pool.restarts, 2)
+    self.assertRegex(pool.reports[1], 'its process ended with code 1')
+
+  @parameterized.parameters(
+      ('exit_in_init', 'its process ended with code 1'), ('abort_in_init', 'its process ended with code -6'),
+      ('raise_in_init', 'RuntimeError: Failed to init environment - "the engine has crashed"'))
+  def test_a_fault_at_the_very_start_is_told(self, fault, reason):
+    self.watch.plant(fault)
+    with self.assertRaisesRegex(environment_workers.WorkerError, f'(?s)an environment could not be made:\n.*{reason}'):
+      _Pool()
+
+  def test_a_bad_cached_map_ends_nothing(self):
+    """Lab's own end on such a map, exit code 1, is what the cache keeps from happening."""
+    folder = self.create_tempdir().full_path
+    with _Pool(level_cache=folder) as pool:
+      self._play_past(pool, 0)
+      for path in glob.glob(os.path.join(folder, '*.map')):
+        with open(path, 'r+b') as file:
+          file.truncate(100)
+      for _ in range(3):
+        self._play_past(pool, 0)
+      self.assertEqual(pool.pool.restarts, 0)
+
+  def test_a_cache_that_lies_is_a_fault_like_any_other(self):
+    with _Pool() as pool:
+      self._play_past(pool, 0)
+      self.watch.plant('bad_map_in_reset')
+      self._play_past(pool, 1)
+      self.assertEqual(pool.pool.restarts, 1)
+    self.assertRegex(pool.reports[0], 'the worker process ended')
+
+  def test_a_worker_has_no_socket_but_ours_and_no_tensorflow(self):
+    with _Pool() as pool:
+      self._play_past(pool, 0)
+      for worker in (0, 1):
+        process = psutil.Process(pool.workers[worker].process.pid)
+        self.assertEmpty(process.net_connections('inet'))
+        self.assertEqual([c.laddr for c in process.net_connections('unix')], [''])
+        self.assertEmpty([area.path for area in process.memory_maps() if 'tensorflow' in area.path])
+    for record in self.watch.records():
+      self.assertEqual(record['config']['appendCommand'], '+set net_enabled 0')
+
+  def test_regression_a_map_compiler_holds_nothing_of_its_worker(self):
+    """Else the death of a worker would be seen only when its compiler ends."""
+    with _Pool() as pool:
+      self._play_past(pool, 0)
+      self.watch.plant('compile_in_reset')
+      note = os.path.join(self.watch.folder, 'compiler')
+      taking = waiting.start(lambda: self._play_past(pool, 1))
+      waiting.wait_until(lambda: os.path.exists(note) and os.path.getsize(note))
+      with open(note, encoding='ascii') as file:
+        shell = psutil.Process(int(file.read()))
+      files = [os.readlink(f'/proc/{shell.pid}/fd/{number}') for number in os.listdir(f'/proc/{shell.pid}/fd')]
+      self.assertEmpty([name for name in files if name.startswith(('socket', '/memfd'))])
+      shell.parent().kill()
+      taking()
+
+  def test_a_killed_workers_folder_goes(self):
+    with _Pool() as pool:
+      self._play_past(pool, 0)
+      mine, = [record['temp_folder'] for record in self.watch.records() if _LEVELS[0] in record['level']]
+      self.assertTrue(os.path.isdir(mine))
+      pool.workers[0].process.kill()
+      self._play_past(pool, 1)
+      waiting.wait_until(lambda: not os.path.exists(mine))
+
+
+if __name__ == '__main__':
+  absltest.main()
