@@ -30,9 +30,9 @@ def compared(paper: float | None, cell: results.Cell, decimals: int) -> list[str
   return [Number(paper, decimals), Number(score, decimals), Number(difference, decimals), cell.extent]
 
 
-def comparison_columns(name: str = '') -> list[str]:
+def comparison_columns(name: str) -> list[str]:
   """The heads of paper, this run, their difference, and how far it was run."""
-  return [f'{name}: {head}' if name else head for head in ('paper', 'this run', 'difference', 'run')]
+  return [f'{name}: {head}' for head in ('paper', 'this run', 'difference', 'run')]
 
 
 def markdown(table: Table) -> str:

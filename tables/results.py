@@ -46,17 +46,12 @@ class Result:
     self.num_settings = len(groups)
     self.runs = max(groups, key=self._rank, default=[])  # Those that are shown.
 
-  @property
-  def levels(self) -> set[str]:
-    """The levels that have been evaluated, by their names for testing."""
-    return {level for run in self.runs for level in run.evaluation.means}
-
   def level(self, level: str) -> Cell:
     """The mean return on a level."""
     played = [run for run in self.runs if level in run.evaluation.means]
     if not played:
       return Cell(None, NOT_RUN)
-    return Cell(_score([run.evaluation.means[level] for run in played]), self._extent(played))
+    return Cell(mean_over_seeds([run.evaluation.means[level] for run in played]), self._extent(played))
 
   def summary(self, measure: str) -> Cell:
     """A field of scores.SuiteScore; no score before every level has one."""
@@ -64,16 +59,18 @@ class Result:
       return Cell(None, NOT_RUN)
     complete = _complete(self.runs, len(self._suite.test_levels))
     if not complete:
-      return Cell(None, f'{len(self.levels)} of {len(self._suite.test_levels)} levels; {self._extent(self.runs)}')
-    return Cell(_score([getattr(scores.summarise(sample), measure) for sample in complete]), self._extent(self.runs))
+      return Cell(None, self._extent(self.runs, len(self._suite.test_levels)))
+    return Cell(mean_over_seeds([getattr(scores.summarise(sample), measure) for sample in complete]),
+                self._extent(self.runs))
 
   def _rank(self, group: Sequence[runs_lib.Run]):
     means = {level: mean for run in group for level, mean in run.evaluation.means.items()}
     return (len(means), self._extent(group) == IN_FULL, getattr(scores.summarise(means), self._suite.summary))
 
-  def _extent(self, runs: Sequence[runs_lib.Run]) -> str:
-    """In full, or all that is less than in the paper."""
-    less = []
+  def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
+    """In full, or all that is less than in the paper. `num_levels`: that there should be, where they count."""
+    evaluated = len({level for run in runs for level in run.evaluation.means})
+    less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
     for name, wanted, get, write in (
         ('frames', self._agent.frames, lambda run: run.evaluation.frames, short),
         ('episodes', published.EPISODES[self._agent.suite], lambda run: run.evaluation.episodes, str),
@@ -103,7 +100,8 @@ def _range(least: int, most: int, write: Callable[[float], str]) -> str:
   return write(least) if write(least) == write(most) else f'{write(least)} to {write(most)}'
 
 
-def _score(values: Sequence[float]) -> Score:
+def mean_over_seeds(values: Sequence[float]) -> Score:
+  """The score that runs with these values, of different seeds, have together."""
   return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 

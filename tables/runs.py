@@ -26,7 +26,7 @@ class Evaluation(NamedTuple):
 
 class Run(NamedTuple):
   """A run directory of IMPALA."""
-  logdir: str  # As the user wrote it.
+  logdir: str
   flags: dict[str, Any]
   evaluation: Evaluation | None  # None where only the training is of interest.
 
