@@ -28,6 +28,10 @@ _POINTS = 500  # Of a curve.
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
   """Human-normalised scores of all levels: a panel per agent whose levels the paper prints, its bars beside the runs'.
 
+  Args:
+    suite_name: of the suite.
+    gathered: agent -> result, for all the agents in the suite's table of levels.
+    file: to write.
   Raises:
     run_directory.RunDirectoryError: the picture cannot be written.
   """
@@ -41,7 +45,7 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
     axes.barh(positions + 0.2, [_normalised_paper(suite_name, name, level) for level in order], 0.4, color=_PAPER,
               label='paper')
     reached = [(position, scores.human_normalised(level, cell.score.mean), _spread(level, cell.score))
-               for position, level in zip(positions, order) for cell in [_cell(gathered, name, level)] if cell.score]
+               for position, level in zip(positions, order) for cell in [gathered[name].level(level)] if cell.score]
     if reached:
       at, values, spreads = np.transpose(reached)
       axes.barh(at - 0.2, values, 0.4, color=_LINES[0], label='this run', xerr=spreads if spreads.any() else None,
@@ -50,9 +54,11 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
     axes.axvline(0, color=_INK, linewidth=0.9)
     if suite.summary == 'median':  # Not capped, so that single levels may be far out.
       axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
-      axes.set_xticks([0, 50, 100, 1000, 10_000], ['0', '50', '100', '1,000', '10,000'])
+      axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
+      axes.xaxis.set_minor_locator(ticker.NullLocator())
     _plain(axes, 'x')
-    axes.set_title(name + ('' if reached else ' (not run)'), color=_INK, loc='left', fontweight='bold', fontsize=10)
+    axes.set_title(name, color=_INK, loc='left', fontweight='bold', fontsize=10, pad=20)
+    axes.text(0, 1.005, gathered[name].summary(suite.summary).extent, color=_INK, fontsize=8, transform=axes.transAxes)
     axes.set_xlabel('human-normalised score (%)', color=_INK)
     axes.set_ylim(-0.7, len(order) - 0.3)
   panels[0].set_yticks(positions, order, fontsize=8)
@@ -158,10 +164,6 @@ def _with_levels(suite_name: str, agent: str) -> str:
   if agent in printed:
     return agent
   return next(name for name in printed if name in published.AGENTS and not published.AGENTS[name].experts)
-
-
-def _cell(gathered: Mapping[str, results.Result], name: str, level: str) -> results.Cell:
-  return gathered[name].level(level) if name in gathered else results.Cell(None, results.NOT_RUN)
 
 
 def _normalised_paper(suite_name: str, agent: str, level: str) -> float:

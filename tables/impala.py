@@ -62,6 +62,22 @@ def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
   return runs
 
 
+def make_folder(config: TablesConfig) -> str:
+  """The path of --output, which is made where it is missing.
+
+  Raises:
+    run_flags.UserError: that cannot be, or nothing can be written there.
+  """
+  folder = run_flags.user_path(config.output)
+  try:
+    os.makedirs(folder, exist_ok=True)
+  except OSError as error:
+    raise run_flags.UserError(f'--output: {folder}: {error.strerror}: choose another folder') from error
+  if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+    raise run_flags.UserError(f'--output: {folder}: no permission to write there: choose another folder')
+  return folder
+
+
 def write(table: layout.Table, folder: str, name: str):
   """Prints a table and writes it as NAME.md and NAME.csv."""
   text = layout.markdown(table)
@@ -87,9 +103,7 @@ def main():
   """Reads the flags and the runs, and writes what is asked for."""
   config = run_flags.config_from_flags(TablesConfig, validate)
   runs = read_runs(config)
-  folder = run_flags.user_path(config.output)
-  with run_directory.one_line_errors(folder):
-    os.makedirs(folder, exist_ok=True)
+  folder = make_folder(config)
   if config.table == _SWEEP:
     found = sweep.samples(runs)
     write(sweep.table(found), folder, _SWEEP)

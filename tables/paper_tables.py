@@ -113,7 +113,7 @@ def _levels_table(table, gathered, notes) -> layout.Table:
     columns += layout.comparison_columns(agent)[:None if agent in gathered else 1]  # Other people's: the paper only.
   suite = scores.SUITES[table.suite]
   rows = []
-  for level in suite.test_levels:
+  for level in by_agent[agents(table)[0].name]:  # In the paper's order.
     reference = suite.scores[level]
     row = [level, layout.Number(reference.human, 1), layout.Number(reference.random, 1)]
     for agent, means in by_agent.items():

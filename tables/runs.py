@@ -50,7 +50,7 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
   """
   runs, faults, seen = [], [], set()
   for pattern in patterns:
-    found = sorted(glob.glob(pattern))
+    found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
     if not found:
       faults.append(f'{pattern}: no such run directory')
     for logdir in found:
@@ -92,9 +92,10 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
 
 def describe(run: Run) -> str:
   """The settings that decide which agent of the paper a run is."""
-  flags = run.flags
+  flags, suite = run.flags, suite_of(run)
+  task = f'a single level of {suite.name}' if suite and is_expert(run) else flags['level_name']
   lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
-  return (f'{flags["level_name"]}, {flags["torso"]}, {lstm}, {flags["off_policy_correction"]}, '
+  return (f'{task}, {flags["torso"]}, {lstm}, {flags["off_policy_correction"]}, '
           f'population of {run.population}, {run.learners} learner{"s" * (run.learners > 1)}')
 
 

@@ -1,4 +1,4 @@
-"""The samples of a sweep, sorted by what each has reached. Espeholt et al. 2018, figure 4 (bottom row) and table D.1."""
+"""The samples of a sweep, sorted by what each has reached. Espeholt et al. 2018, figure 4 (bottom), table D.1."""
 
 import statistics
 from typing import Any, NamedTuple, Sequence
@@ -59,9 +59,10 @@ def table(found: Sequence[Sample]) -> layout.Table:
     extent = results.short(sample.frames) + (f' of {results.short(wanted)}' if sample.frames < wanted else '')
     rows.append([*line, str(ranks[line]), str(sample.flags.get('sweep_index', '–')),
                  *(f'{sample.flags[name]:.3g}' for name in _SAMPLED), layout.Number(sample.score, 2), f'{extent} frames'])
-  notes = [f'{level}: the final score is the {unit(level)} of the last 100 training episodes{" of each level" * suite}.'
-           for level in dict.fromkeys(sample.level for sample in found) for suite in [level in scores.SUITES]]
-  notes += [f'{level}, {method}: the best 3 samples have {statistics.fmean(best):.2f} on average.'
+  notes = [f'{level}: the final score is the {unit(level)} of the last 100 training episodes'
+           f'{" of each level" if level in scores.SUITES else ""}.'
+           for level in dict.fromkeys(sample.level for sample in found)]
+  notes += [f'{level}, {method}: on average the best 3 samples have {statistics.fmean(best):.2f}.'
             for (level, method), best in _best_three(found).items()]
   notes.append('The paper has figures 4 and E.2 for this and prints no numbers of single samples.')
   return layout.Table('Sweep: samples of hyper-parameters, best first', columns, rows, notes)
