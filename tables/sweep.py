@@ -56,9 +56,10 @@ def table(found: Sequence[Sample]) -> layout.Table:
     line = sample.level, sample.method
     ranks[line] = ranks.get(line, 0) + 1
     wanted = sample.flags['total_environment_frames']
-    extent = results.short(sample.frames) + (f' of {results.short(wanted)}' if sample.frames < wanted else '')
+    extent = results.short(sample.frames) + f' of {results.short(wanted)}' * (sample.frames < wanted)
     rows.append([*line, str(ranks[line]), str(sample.flags.get('sweep_index', '–')),
-                 *(f'{sample.flags[name]:.3g}' for name in _SAMPLED), layout.Number(sample.score, 2), f'{extent} frames'])
+                 *(f'{sample.flags[name]:.3g}' for name in _SAMPLED), layout.Number(sample.score, 2),
+                 f'{extent} frames'])
   notes = [f'{level}: the final score is the {unit(level)} of the last 100 training episodes'
            f'{" of each level" if level in scores.SUITES else ""}.'
            for level in dict.fromkeys(sample.level for sample in found)]
