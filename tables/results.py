@@ -88,11 +88,12 @@ def setting(run: runs_lib.Run, expert: bool) -> str:
   return json.dumps({name: value for name, value in run.flags.items() if name not in apart}, sort_keys=True)
 
 
-def short(frames: float) -> str:
-  """A number of frames as it is spoken: 200M, 11.4B."""
+def short(frames: int) -> str:
+  """A number of frames as it is spoken: 200M, 11.4B. Rounded down, so that nothing seems more than it is."""
   for unit, letter in _UNITS:
     if frames >= unit:
-      return f'{frames / unit:.3g}{letter}'
+      step = unit if frames >= 100 * unit else unit // 10 if frames >= 10 * unit else unit // 100
+      return f'{frames // step * step / unit:g}{letter}'
   return str(frames)
 
 

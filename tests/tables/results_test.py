@@ -57,7 +57,7 @@ class ResultsTest(parameterized.TestCase):
   @parameterized.parameters(
       ({}, 'in full'),
       ({'frames': 8_000_000}, 'scaled down: 8M of 200M frames'),
-      ({'frames': 199_999_999}, 'scaled down: 200M of 200M frames'),
+      ({'frames': 199_999_999}, 'scaled down: 199M of 200M frames'),
       ({'frames': 300_000_000}, 'in full'),
       ({'episodes': 10}, 'scaled down: 10 of 200 episodes'),
       ({'episodes': 10, 'frames': 123_456}, 'scaled down: 123K of 200M frames, 10 of 200 episodes'))
@@ -136,8 +136,8 @@ class ResultsTest(parameterized.TestCase):
     self._expert(20.0, seed=2, num_environments=32, xla='never')
     self.assertEqual(self._result(_EXPERTS).num_settings, 1)
 
-  @parameterized.parameters((0, '0'), (999, '999'), (1000, '1K'), (8_000_000, '8M'), (333_333_333, '333M'),
-                            (11_400_000_000, '11.4B'))
+  @parameterized.parameters((0, '0'), (999, '999'), (1000, '1K'), (1999, '1.99K'), (12_567_000, '12.5M'),
+                            (8_000_000, '8M'), (333_333_333, '333M'), (11_400_000_000, '11.4B'))
   def test_frames_are_short(self, frames, text):
     self.assertEqual(results.short(frames), text)
 

@@ -19,7 +19,7 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
     means: level -> mean return, for evaluation.json; None for none.
     episodes: per level.
     frames: trained for; default: all.
-    curves: level -> returns at 1/N, 2/N, ... of the frames, for metrics.jsonl.
+    curves: level -> returns, or None, at 1/N, 2/N, ... of the frames, for metrics.jsonl; None for none.
     binary: that config.json says was started.
     **flags: settings that differ from those of IMPALA, deep, on DMLab-30; None for none of that name.
   Returns:
@@ -42,7 +42,7 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
       for point in range(points):
         returns = {f'episode_return/{level}': curve[point] for level, curve in curves.items()}
         row = {'environment_frames': frames * (point + 1) // points, 'wall_seconds': 60. * point,
-               'episode_return': sum(returns.values()) / len(returns), **returns}
+               'episode_return': None if None in returns.values() else sum(returns.values()) / len(returns), **returns}
         stream.write(json.dumps(row) + '\n')
   return logdir
 
