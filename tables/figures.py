@@ -4,6 +4,7 @@ Espeholt et al. 2018, figures B.1 (bars), 4 (curves, stability) and E.2 (stabili
 """
 
 import math
+import textwrap
 from typing import Any, Mapping, Sequence
 
 from matplotlib import figure
@@ -23,6 +24,7 @@ _LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = 100.0  # Per cent.
 _LINEAR_UP_TO = 100.0  # Per cent; beyond that Atari's scores go up to tens of thousands.
 _POINTS = 500  # Of a curve.
+_EXTENT_WIDTH = 52  # Letters.
 
 
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
@@ -57,8 +59,9 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
       axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
       axes.xaxis.set_minor_locator(ticker.NullLocator())
     _plain(axes, 'x')
-    axes.set_title(name, color=_INK, loc='left', fontweight='bold', fontsize=10, pad=20)
-    axes.text(0, 1.005, gathered[name].summary(suite.summary).extent, color=_INK, fontsize=8, transform=axes.transAxes)
+    axes.set_title(name, color=_INK, loc='left', fontweight='bold', fontsize=10, pad=28)
+    axes.text(0, 1.005, textwrap.fill(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH), color=_INK,
+              fontsize=8, transform=axes.transAxes)
     axes.set_xlabel('human-normalised score (%)', color=_INK)
     axes.set_ylim(-0.7, len(order) - 0.3)
   panels[0].set_yticks(positions, order, fontsize=8)

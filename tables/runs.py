@@ -32,11 +32,11 @@ class Run(NamedTuple):
 
   @property
   def population(self) -> int:
-    return self.flags.get('population_size', 1)
+    return self.flags.get('population_size') or 1  # 0 or null, too, is none.
 
   @property
   def learners(self) -> int:
-    return self.flags.get('num_learners', 1)
+    return self.flags.get('num_learners') or 1
 
 
 def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]]:

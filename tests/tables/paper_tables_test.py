@@ -97,7 +97,14 @@ class PaperTablesTest(parameterized.TestCase):
         f'None of these agents (a single level of atari57, deep, LSTM, vtrace, population of 1, 1 learner): '
         f'{self.folder}/c',
         f'None of these agents (catch, deep, LSTM, vtrace, population of 1, 1 learner): {self.folder}/d',
-        f'IMPALA, deep, experts: of 2 runs with 2 settings these are shown: {self.folder}/b'])
+        f'IMPALA, deep, experts: of 2 runs these are shown, the best of 2 settings: {self.folder}/b'])
+
+  def test_shorter_runs_of_a_level_are_named(self):
+    run_directories.single_game(self.folder, 'a', 18.0)
+    run_directories.single_game(self.folder, 'b', 19.0, total_environment_frames=10)
+    _, notes = self._make('4')
+    self.assertEqual(notes[-1], 'IMPALA, deep, experts: of 2 runs these are shown, the longest of each level: '
+                                f'{self.folder}/a')
 
 
 if __name__ == '__main__':

@@ -70,6 +70,11 @@ class ResultsTest(parameterized.TestCase):
     self._expert(19.0, frames=12_500_000, seed=2)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 8M to 12.5M of 200M frames')
 
+  def test_one_seed_that_is_scaled_down_is_enough(self):
+    self._expert(18.0, frames=8_000_000, seed=1)
+    self._expert(19.0, seed=2)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 8M to 200M of 200M frames')
+
   def test_experts_sum_up_only_once_every_level_is_there(self):
     for level in atari57.LEVELS[:-1]:
       self._expert(_PAPER[level], level_name=level)

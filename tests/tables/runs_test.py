@@ -39,6 +39,7 @@ class RunsTest(parameterized.TestCase):
       (_DMLAB | {'torso': 'shallow'}, 'IMPALA, shallow'),
       (_DMLAB, 'IMPALA, deep'),
       (_DMLAB | {'population_size': 1, 'num_learners': 1}, 'IMPALA, deep'),
+      (_DMLAB | {'population_size': 0, 'num_learners': 0}, 'IMPALA, deep'),
       (_DMLAB | {'population_size': 4}, 'IMPALA, deep, PBT'),
       (_DMLAB | {'population_size': 24}, 'IMPALA, deep, PBT'),
       (_DMLAB | {'population_size': 24, 'num_learners': 8}, 'IMPALA, deep, PBT, 8 learners'),
