@@ -7,7 +7,7 @@ import setuptools
 from setuptools.command import build_ext
 
 # The repository's root is the package `scalable_agents`; these folders are its subpackages. The tests stay out.
-_FOLDERS = ('actor', 'agents', 'environments', 'learner', 'tools')
+_FOLDERS = ('actor', 'agents', 'environments', 'learner', 'tables', 'tools')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 
@@ -32,7 +32,7 @@ setuptools.setup(
     script_name='setup.py',  # Else this file would be taken for a module of the root package.
     packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
     package_dir={'scalable_agents': '.'},
-    package_data={'scalable_agents.environments': ['data/*.csv']},
+    package_data={'scalable_agents.environments': ['data/*.csv'], 'scalable_agents.tables': ['data/*.csv']},
     ext_modules=[
         setuptools.Extension(
             'scalable_agents.actor._ops',

@@ -126,7 +126,7 @@ def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flag
   """
   run = config_from_flags(RunConfig, _validate, flag_values=flag_values)
   logdir = run.logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run))
-  return dataclasses.replace(run, logdir=_user_path(logdir), video=run.video and _user_path(run.video))
+  return dataclasses.replace(run, logdir=user_path(logdir), video=run.video and user_path(run.video))
 
 
 def run_main(main: Callable[[], None]) -> NoReturn:
@@ -166,7 +166,7 @@ def _fail(text: str) -> NoReturn:
   sys.exit(1)
 
 
-def _user_path(path: str) -> str:
+def user_path(path: str) -> str:
   """An absolute path. `bazel run` changes the folder, and says where the user was."""
   return os.path.abspath(os.path.join(os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)))
 

@@ -1,0 +1,194 @@
+"""Pictures of runs beside the paper's numbers: scores of levels as bars, learning curves, and a sweep's stability.
+
+Espeholt et al. 2018, figures B.1 (bars), 4 (curves, stability) and E.2 (stability).
+"""
+
+import math
+import textwrap
+from typing import Any, Mapping, Sequence
+
+from matplotlib import figure
+from matplotlib import ticker
+import numpy as np
+
+from scalable_agents.environments import scores
+from scalable_agents.learner import run_directory
+from scalable_agents.tables import published
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables import sweep
+
+_INK = '#3b3b3b'
+_PAPER = '#b8c4d0'
+_LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
+_HUMAN = 100.0  # Per cent.
+_LINEAR_UP_TO = 100.0  # Per cent; beyond that Atari's scores go up to tens of thousands.
+_POINTS = 500  # Of a curve.
+_EXTENT_WIDTH = 52  # Letters.
+
+
+def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
+  """Human-normalised scores of all levels: a panel per agent whose levels the paper prints, its bars beside the runs'.
+
+  Args:
+    suite_name: of the suite.
+    gathered: agent -> result, for all the agents in the suite's table of levels.
+    file: to write.
+  Raises:
+    run_directory.RunDirectoryError: the picture cannot be written.
+  """
+  suite = scores.SUITES[suite_name]
+  names = [name for name in published.LEVEL_SCORES[suite_name] if name in published.AGENTS]
+  order = sorted(suite.test_levels, key=lambda level: _normalised_paper(suite_name, names[-1], level))
+  positions = np.arange(len(order))
+  picture = figure.Figure(figsize=(3 + 3.6 * len(names), 1.4 + 0.22 * len(order)), dpi=110, layout='constrained')
+  panels = picture.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+  for name, axes in zip(names, panels):
+    axes.barh(positions + 0.2, [_normalised_paper(suite_name, name, level) for level in order], 0.4, color=_PAPER,
+              label='paper')
+    reached = [(position, scores.human_normalised(level, cell.score.mean), _spread(level, cell.score))
+               for position, level in zip(positions, order) for cell in [gathered[name].level(level)] if cell.score]
+    if reached:
+      at, values, spreads = np.transpose(reached)
+      axes.barh(at - 0.2, values, 0.4, color=_LINES[0], label='this run', xerr=spreads if spreads.any() else None,
+                error_kw={'ecolor': _INK, 'elinewidth': 0.8})
+    axes.axvline(_HUMAN, color=_INK, linewidth=0.9, linestyle=':', label='human')
+    axes.axvline(0, color=_INK, linewidth=0.9)
+    if suite.summary == 'median':  # Not capped, so that single levels may be far out.
+      axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
+      axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
+      axes.xaxis.set_minor_locator(ticker.NullLocator())
+    _plain(axes, 'x')
+    axes.set_title(name, color=_INK, loc='left', fontweight='bold', fontsize=10, pad=28)
+    axes.text(0, 1.005, textwrap.fill(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH), color=_INK,
+              fontsize=8, transform=axes.transAxes)
+    axes.set_xlabel('human-normalised score (%)', color=_INK)
+    axes.set_ylim(-0.7, len(order) - 0.3)
+  panels[0].set_yticks(positions, order, fontsize=8)
+  handles = {handle.get_label(): handle for axes in panels for handle in _labelled(axes)}
+  picture.legend(handles.values(), handles.keys(), loc='outside upper right', ncols=3, frameon=False)
+  _save(picture, file)
+
+
+def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result], file: str) -> bool:
+  """A panel per level with training returns against frames, and the final score that the paper prints as a line.
+
+  Levels with a version for testing have been trained on the other one; the line is of the version for testing. Where
+  the paper prints no levels of an agent, the line is of the one whose levels it prints.
+
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+  """
+  suite = scores.SUITES[suite_name]
+  curves = {}  # Level -> [(agent, frames, returns)].
+  for name, result in gathered.items():
+    for run in result.runs:
+      for level, curve in _curves(run, suite.levels).items():
+        curves.setdefault(level, []).append((name, *curve))
+  if not curves:
+    return False
+  levels = [level for level in suite.levels if level in curves]
+  columns = min(6, math.ceil(math.sqrt(len(levels))))
+  lines = math.ceil(len(levels) / columns)
+  picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
+  panels = picture.subplots(lines, columns, squeeze=False).flat
+  colours = dict(zip((name for name, agent in published.AGENTS.items() if agent.suite == suite_name), _LINES))
+  tested = dict(zip(suite.levels, suite.test_levels))
+  for level, axes in zip(levels, panels):
+    for name, frames, returns in curves[level]:
+      axes.plot(frames, returns, color=colours[name], linewidth=1.2, label=name)
+    for name in dict.fromkeys(_with_levels(suite_name, name) for name, _, _ in curves[level]):
+      axes.axhline(published.LEVEL_SCORES[suite_name][name][tested[level]], color=colours[name], linewidth=1.2,
+                   linestyle='--', label=f"{name}: the paper's final score")
+    axes.set_title(level, color=_INK, loc='left', fontsize=9)
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.set_xlim(left=0)
+    _plain(axes, 'both')
+  for axes in panels[len(levels):]:
+    axes.set_visible(False)
+  handles = {handle.get_label(): handle for axes in panels[:len(levels)] for handle in _labelled(axes)}
+  picture.legend(handles.values(), handles.keys(), loc='outside upper left', ncols=2, frameon=False, fontsize=9)
+  picture.supxlabel('environment frames', color=_INK, fontsize=10)
+  picture.supylabel('return of the last 100 training episodes', color=_INK, fontsize=10)
+  _save(picture, file)
+  return True
+
+
+def draw_stability(found: Sequence[sweep.Sample], file: str):
+  """Final scores of a sweep's samples, best first: a panel per level, a line per network and correction.
+
+  Raises:
+    run_directory.RunDirectoryError: the picture cannot be written.
+  """
+  levels = list(dict.fromkeys(sample.level for sample in found))
+  methods = list(dict.fromkeys(sample.method for sample in found))
+  picture = figure.Figure(figsize=(1.5 + 4 * len(levels), 4), dpi=110, layout='constrained')
+  panels = picture.subplots(1, len(levels), squeeze=False)[0]
+  for level, axes in zip(levels, panels):
+    most = 1
+    for number, method in enumerate(methods):
+      reached = [sample.score for sample in found if (sample.level, sample.method) == (level, method) and sample.score]
+      if reached:
+        ranks = np.arange(1, len(reached) + 1)
+        axes.errorbar(ranks, [score.mean for score in reached], [score.spread or 0 for score in reached],
+                      color=_LINES[number % len(_LINES)], marker='o', markersize=3.5, linewidth=1.6, elinewidth=0.8,
+                      label=method)
+        most = max(most, len(reached))
+    axes.set_title(level, color=_INK, loc='left', fontweight='bold', fontsize=10)
+    axes.set_xlabel('hyper-parameter combination, best first', color=_INK)
+    axes.set_ylabel(f'final {sweep.unit(level)}', color=_INK)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes.set_xlim(0.5, most + 0.5)
+    _plain(axes, 'both')
+    if axes.get_legend_handles_labels()[0]:
+      axes.legend(loc='best', frameon=False)
+  _save(picture, file)
+
+
+def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Level -> frames [N] and returns [N] of the training, for the levels that have any; thinned out."""
+  rows = run_directory.read_metrics(run.logdir)
+  curves = {}
+  for level in levels:
+    points = [(row['environment_frames'], row[f'episode_return/{level}']) for row in rows
+              if row.get(f'episode_return/{level}') is not None]
+    if points:
+      last = points[-1:]
+      curves[level] = tuple(np.transpose(points[:-1:math.ceil(len(points) / _POINTS)] + last))
+  return curves
+
+
+def _with_levels(suite_name: str, agent: str) -> str:
+  """The agent, or the multi-task agent whose levels the paper prints."""
+  printed = published.LEVEL_SCORES[suite_name]
+  if agent in printed:
+    return agent
+  return next(name for name in printed if name in published.AGENTS and not published.AGENTS[name].experts)
+
+
+def _normalised_paper(suite_name: str, agent: str, level: str) -> float:
+  return scores.human_normalised(level, published.LEVEL_SCORES[suite_name][agent][level])
+
+
+def _spread(level: str, score: results.Score) -> float:
+  """The standard deviation over seeds, in per cent of a human."""
+  return scores.human_normalised(level, score.mean + (score.spread or 0)) - scores.human_normalised(level, score.mean)
+
+
+def _labelled(axes: Any) -> list[Any]:
+  return axes.get_legend_handles_labels()[0]
+
+
+def _plain(axes: Any, grid: str):
+  axes.grid(axis=grid, color='#dddddd', linewidth=0.6)
+  axes.set_axisbelow(True)
+  axes.tick_params(labelsize=8)
+  axes.spines[['top', 'right']].set_visible(False)
+
+
+def _save(picture: figure.Figure, file: str):
+  with run_directory.replaced(file) as new:
+    picture.savefig(new, format='png')

@@ -1,0 +1,80 @@
+"""A table as Markdown, for screen and file, and as CSV."""
+
+import csv
+import io
+from typing import Any, NamedTuple, Sequence
+
+from scalable_agents.tables import results
+
+_MISSING = '–'
+
+
+class Number(NamedTuple):
+  """A number, or None where there is none, with the digits that Markdown shows; CSV has them all."""
+  value: results.Score | float | None
+  decimals: int
+
+
+class Table(NamedTuple):
+  """Rows of text and Numbers."""
+  title: str
+  columns: Sequence[str]
+  rows: Sequence[Sequence[str | Number]]
+  notes: Sequence[str]
+
+
+def compared(paper: float | None, cell: results.Cell, decimals: int) -> list[str | Number]:
+  """The cells under `comparison_columns`."""
+  score = cell.score
+  difference = score.mean - paper if score is not None and paper is not None else None
+  return [Number(paper, decimals), Number(score, decimals), Number(difference, decimals), cell.extent]
+
+
+def comparison_columns(name: str) -> list[str]:
+  """The heads of paper, this run, their difference, and how far it was run."""
+  return [f'{name}: {head}' for head in ('paper', 'this run', 'difference', 'run')]
+
+
+def markdown(table: Table) -> str:
+  """Columns are padded, so that it can be read as it is."""
+  differences = [column.endswith('difference') for column in table.columns]
+  rows = [[_text(value, signed) for value, signed in zip(row, differences)] for row in table.rows]
+  widths = [max(map(len, column)) for column in zip(table.columns, *rows)]
+  right = [any(isinstance(row[i], Number) for row in table.rows) for i in range(len(widths))]
+  lines = ['| ' + ' | '.join(text.rjust(width) if end else text.ljust(width)
+                             for text, width, end in zip(row, widths, right)) + ' |'
+           for row in (table.columns, *rows)]
+  lines.insert(1, '|' + '|'.join('-' * (width + 1) + (':' if end else '-') for width, end in zip(widths, right)) + '|')
+  notes = [f'- {note}' for note in table.notes]
+  return '\n'.join([f'**{table.title}**', '', *lines, *([''] if notes else []), *notes]) + '\n'
+
+
+def comma_separated(table: Table) -> str:
+  """The same numbers with all their digits; spread and seeds in columns of their own, empty where there is none."""
+  scored = [column.endswith('this run') for column in table.columns]
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow([name for column, score in zip(table.columns, scored)
+                   for name in ((column, f'{column} ±', f'{column} seeds') if score else (column,))])
+  for row in table.rows:
+    writer.writerow([value for cell, score in zip(row, scored) for value in _values(cell, score)])
+  return text.getvalue()
+
+
+def _text(cell: str | Number, signed: bool) -> str:
+  if isinstance(cell, str):
+    return cell
+  value, decimals = cell
+  if value is None:
+    return _MISSING
+  if isinstance(value, results.Score):
+    spread = f' ± {value.spread:.{decimals}f} ({value.seeds} seeds)' if value.spread is not None else ''
+    return f'{value.mean:.{decimals}f}{spread}'
+  return f'{value:{"+" if signed else ""}.{decimals}f}'
+
+
+def _values(cell: str | Number, scored: bool) -> Sequence[Any]:
+  value = cell.value if isinstance(cell, Number) else cell
+  if scored:
+    return tuple(value) if value is not None else (None,) * len(results.Score._fields)
+  return (value,)

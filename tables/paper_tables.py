@@ -1,0 +1,147 @@
+"""Tables 3, 4, B.1 and C.1 of Espeholt et al. 2018 (IMPALA): the paper's numbers beside those of runs."""
+
+from typing import Mapping, NamedTuple, Sequence
+
+from scalable_agents.environments import scores
+from scalable_agents.tables import layout
+from scalable_agents.tables import published
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+
+_MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean'}  # Fields of scores.SuiteScore.
+
+
+class PaperTable(NamedTuple):
+  """Which of the paper's tables it is."""
+  number: str
+  title: str
+  suite: str
+  of_levels: bool  # A row per level, rather than per agent.
+  decimals: int    # As many as the paper prints.
+
+
+TABLES = {table.number: table for table in (
+    PaperTable('3', 'Mean capped human-normalised score on DMLab-30 (%)', 'dmlab30', False, 1),
+    PaperTable('4', 'Human-normalised scores on Atari-57 (%)', 'atari57', False, 1),
+    PaperTable('B.1', 'DMLab-30 test scores', 'dmlab30', True, 1),
+    PaperTable('C.1', 'Atari scores', 'atari57', True, 2),
+)}
+
+
+def levels_table(suite: str) -> PaperTable:
+  """The table with the levels of a suite."""
+  return next(table for table in TABLES.values() if table.suite == suite and table.of_levels)
+
+
+def agents(table: PaperTable) -> list[published.Agent]:
+  """The agents in a table that this project can train."""
+  names = published.LEVEL_SCORES[table.suite] if table.of_levels else published.SUMMARIES[table.suite]
+  return [published.AGENTS[name] for name in names if name in published.AGENTS]
+
+
+def gather(table: PaperTable, runs: Sequence[runs_lib.Run]) -> tuple[dict[str, results.Result], list[str]]:
+  """Gives each run to the agent in the table that it is.
+
+  Args:
+    table: one of TABLES.
+    runs: evaluated runs.
+  Returns:
+    A result for every agent of `agents`, by its name, and notes on runs that the table does not show.
+  """
+  of_agent = {agent: [] for agent in agents(table)}
+  others = {}  # Description -> directories.
+  for run in runs:
+    agent = runs_lib.agent_of(run, of_agent)
+    if agent is None:
+      others.setdefault(runs_lib.describe(run), []).append(run.logdir)
+    else:
+      of_agent[agent].append(run)
+  notes = [f'None of these agents ({description}): {", ".join(logdirs)}' for description, logdirs in others.items()]
+  gathered = {agent.name: results.Result(agent, found) for agent, found in of_agent.items()}
+  for agent, found in of_agent.items():
+    shown = gathered[agent.name]
+    if len(shown.runs) < len(found):
+      why = f'the best of {shown.num_settings} settings' if shown.num_settings > 1 else 'the longest of each level'
+      notes.append(f'{agent.name}: of {len(found)} runs these are shown, {why}: '
+                   + ', '.join(run.logdir for run in shown.runs))
+  return gathered, notes
+
+
+def make(table: PaperTable, gathered: Mapping[str, results.Result], notes: Sequence[str]) -> layout.Table:
+  """The table, as it is printed. `gathered` and `notes`: from `gather`."""
+  return (_levels_table if table.of_levels else _agents_table)(table, gathered, notes)
+
+
+def recomputed(suite: str, agent: str) -> scores.SuiteScore | None:
+  """What the function that scores runs makes of the paper's own rows; None where they are not all there."""
+  means = published.LEVEL_SCORES[suite].get(agent, {})
+  return scores.summarise(means) if len(means) == len(scores.SUITES[suite].test_levels) else None
+
+
+def _measures(suite: str) -> list[str]:
+  """The fields of scores.SuiteScore that the paper prints for a suite."""
+  printed = {name for summary in published.SUMMARIES[suite].values() for name in summary}
+  return [name for name in _MEASURES if name in printed]
+
+
+def _agents_table(table, gathered, notes) -> layout.Table:
+  measures = _measures(table.suite)
+  columns = ['agent']
+  for measure in measures:
+    name = _MEASURES[measure]
+    paper, run, difference, extent = layout.comparison_columns(name)
+    columns += [paper, f'{name}: from its levels', run, difference]
+  columns.append('run')
+  rows = []
+  for agent, printed in published.SUMMARIES[table.suite].items():
+    row = [agent]
+    again = recomputed(table.suite, agent)
+    for measure in measures:
+      cell = gathered[agent].summary(measure) if agent in gathered else results.Cell(None, results.NOT_RUN)
+      paper, run, difference, extent = layout.compared(printed.get(measure), cell, table.decimals)
+      row += [paper, layout.Number(getattr(again, measure) if again else None, 2), run, difference]
+    rows.append([*row, extent])  # The same for every measure.
+  explained = (f"From its levels: from the paper's rows in table {levels_table(table.suite).number}, "
+               'by the function that scores runs; the paper rounds those rows.')
+  return layout.Table(f'Table {table.number}: {table.title}', columns, rows, [explained, _explanation(table), *notes])
+
+
+def _levels_table(table, gathered, notes) -> layout.Table:
+  """A row per level; below them the suite's scores, as they are printed and as they come out of these rows."""
+  columns = ['level', 'human', 'random']
+  by_agent = published.LEVEL_SCORES[table.suite]
+  for agent in by_agent:
+    columns += layout.comparison_columns(agent)[:None if agent in gathered else 1]  # Other people's: the paper only.
+  suite = scores.SUITES[table.suite]
+  rows = []
+  for level in by_agent[agents(table)[0].name]:  # In the paper's order.
+    reference = suite.scores[level]
+    row = [level, layout.Number(reference.human, 1), layout.Number(reference.random, 1)]
+    for agent, means in by_agent.items():
+      if agent in gathered:
+        row += layout.compared(means.get(level), gathered[agent].level(level), table.decimals)
+      else:
+        row.append(layout.Number(means.get(level), table.decimals))
+    rows.append(row)
+  none = [layout.Number(None, 0)] * 2
+  for measure in _measures(table.suite):
+    printed, again = [f'{_MEASURES[measure]} (%)', *none], [f'{_MEASURES[measure]} (%), from these rows', *none]
+    for agent in by_agent:
+      paper = published.SUMMARIES[table.suite].get(agent, {}).get(measure)
+      summary = recomputed(table.suite, agent)
+      from_rows = getattr(summary, measure) if summary else None
+      if agent in gathered:
+        cell = gathered[agent].summary(measure)
+        printed += layout.compared(paper, cell, 1)
+        again += layout.compared(from_rows, cell, 2)
+      else:
+        printed.append(layout.Number(paper, 1))
+        again.append(layout.Number(from_rows, 2))
+    rows += [printed, again]
+  return layout.Table(f'Table {table.number}: {table.title}', columns, rows, [_explanation(table), *notes])
+
+
+def _explanation(table: PaperTable) -> str:
+  return ('This run: from the mean return of evaluation episodes, ± the standard deviation over seeds. '
+          f'"{results.IN_FULL.capitalize()}" is {published.EPISODES[table.suite]} episodes per level, and as many '
+          'frames of training, members of a population and learners as in the paper.')

@@ -1,0 +1,69 @@
+"""The numbers that the IMPALA paper prints, and the agents they are of. Espeholt et al. 2018, tables 3, 4, B.1, C.1."""
+
+import csv
+import os
+from typing import Iterator, NamedTuple
+
+
+class Agent(NamedTuple):
+  """An agent of the paper that this project can train."""
+  name: str        # In table 3 or 4.
+  suite: str
+  experts: bool    # An agent per level, rather than one for all levels.
+  torso: str
+  use_lstm: bool   # Figure 3; section 5.3.2: not on Atari.
+  frames: int      # Environment frames it is trained for; an expert: on its level.
+  population: int  # Members that population-based training has; 1 without it.
+  learners: int
+
+
+# For DMLab-30 the paper's text names no number; the released recipe trains for 10 billion frames, and figure 5 counts
+# the frames of all 30 experts together.
+_DMLAB_FRAMES = 10_000_000_000
+_ATARI_FRAMES = 200_000_000  # Per game. Section 5.3.2.
+
+AGENTS = {agent.name: agent for agent in (
+    Agent('IMPALA, shallow', 'dmlab30', False, 'shallow', True, _DMLAB_FRAMES, 1, 1),
+    Agent('IMPALA-Experts, deep', 'dmlab30', True, 'deep', True, _DMLAB_FRAMES // 30, 1, 1),
+    Agent('IMPALA, deep', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 1, 1),
+    Agent('IMPALA, deep, PBT', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 24, 1),
+    Agent('IMPALA, deep, PBT, 8 learners', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 24, 8),
+    Agent('IMPALA, shallow, experts', 'atari57', True, 'shallow', False, _ATARI_FRAMES, 1, 1),
+    Agent('IMPALA, deep, experts', 'atari57', True, 'deep', False, _ATARI_FRAMES, 1, 1),
+    Agent('IMPALA, deep, multi-task', 'atari57', False, 'deep', False, 57 * _ATARI_FRAMES, 24, 1),
+)}
+EPISODES = {'dmlab30': 500, 'atari57': 200}  # Per level, in evaluation. Sections 5.3.1 and 5.3.2.
+
+# The columns of the tables of levels, by the agents' names in tables 3 and 4.
+LEVEL_COLUMNS = {
+    'dmlab30': {'IMPALA-Experts, deep': 'experts', 'IMPALA, deep, PBT': 'impala'},
+    'atari57': {'ACKTR': 'acktr', 'Reactor, experts': 'reactor', 'IMPALA, deep, multi-task': 'impala_deep_multitask',
+                'IMPALA, shallow, experts': 'impala_shallow', 'IMPALA, deep, experts': 'impala_deep'},
+}
+
+
+def _rows(file: str) -> Iterator[dict[str, str]]:
+  path = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data', file)
+  with open(path, newline='', encoding='utf-8') as lines:
+    yield from csv.DictReader(lines)
+
+
+def _level_scores(file: str, level: str, columns: dict[str, str]) -> dict[str, dict[str, float]]:
+  rows = tuple(_rows(file))
+  return {name: {row[level]: float(row[column]) for row in rows if row[column]} for name, column in columns.items()}
+
+
+# Suite -> agent -> the field of scores.SuiteScore that is printed -> per cent. In the order of table 3 or 4.
+SUMMARIES: dict[str, dict[str, dict[str, float]]] = {
+    'dmlab30': {row['model']: {'mean_capped': float(row['test_mean_capped_hns_pct'])}
+                for row in _rows('impala_table_3.csv')},
+    'atari57': {row['agent']: {name: float(row[f'{name}_hns_pct']) for name in ('median', 'mean')
+                               if row[f'{name}_hns_pct']}
+                for row in _rows('impala_table_4.csv')},
+}
+
+# Suite -> agent -> level -> raw score; levels that the paper leaves out are missing. In the order of table B.1 or C.1.
+LEVEL_SCORES: dict[str, dict[str, dict[str, float]]] = {
+    'dmlab30': _level_scores('impala_table_B1.csv', 'level', LEVEL_COLUMNS['dmlab30']),
+    'atari57': _level_scores('impala_table_C1.csv', 'game', LEVEL_COLUMNS['atari57']),
+}

@@ -1,0 +1,130 @@
+"""What runs have reached as the agents of the paper: per level and over a suite, with the spread over seeds."""
+
+import json
+import statistics
+from typing import Callable, Iterable, NamedTuple, Sequence
+
+from scalable_agents.agents import run_flags
+from scalable_agents.environments import scores
+from scalable_agents.tables import published
+from scalable_agents.tables import runs as runs_lib
+
+NOT_RUN = 'not run'
+IN_FULL = 'in full'
+_UNITS = ((1_000_000_000, 'B'), (1_000_000, 'M'), (1_000, 'K'))
+
+
+class Score(NamedTuple):
+  """The mean over seeds."""
+  mean: float
+  spread: float | None = None  # Sample standard deviation; None of a single seed.
+  seeds: int = 1
+
+
+class Cell(NamedTuple):
+  """A cell of a table."""
+  score: Score | None
+  extent: str  # In full, scaled down to what, or not run.
+
+
+class Result:
+  """What the runs of one agent have reached.
+
+  Runs that differ in no setting but the seed (experts: and the level) are repetitions. Where runs have other settings
+  too, as in a sweep or a population, those of one setting are shown, as in the paper ("the best score for each
+  architecture"): most levels first, then in full rather than scaled down, then the best score.
+  """
+
+  def __init__(self, agent: published.Agent, runs: Sequence[runs_lib.Run]):
+    """Args: the agent, and runs that are all of it (runs.agent_of); there may be none."""
+    self._agent = agent
+    self._suite = scores.SUITES[agent.suite]
+    by_setting = {}
+    for run in runs:
+      by_setting.setdefault(setting(run, agent.experts), []).append(run)
+    groups = [_longest(group) if agent.experts else group for group in by_setting.values()]
+    self.num_settings = len(groups)
+    self.runs = max(groups, key=self._rank, default=[])  # Those that are shown.
+
+  def level(self, level: str) -> Cell:
+    """The mean return on a level."""
+    played = [run for run in self.runs if level in run.evaluation.means]
+    if not played:
+      return Cell(None, NOT_RUN)
+    return Cell(mean_over_seeds([run.evaluation.means[level] for run in played]), self._extent(played))
+
+  def summary(self, measure: str) -> Cell:
+    """A field of scores.SuiteScore; no score before every level has one."""
+    if not self.runs:
+      return Cell(None, NOT_RUN)
+    complete = _complete(self.runs, len(self._suite.test_levels))
+    if not complete:
+      return Cell(None, self._extent(self.runs, len(self._suite.test_levels)))
+    return Cell(mean_over_seeds([getattr(scores.summarise(sample), measure) for sample in complete]),
+                self._extent(self.runs))
+
+  def _rank(self, group: Sequence[runs_lib.Run]):
+    means = {level: mean for run in group for level, mean in run.evaluation.means.items()}
+    return (len(means), self._extent(group) == IN_FULL, getattr(scores.summarise(means), self._suite.summary))
+
+  def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
+    """In full, or all that is less than in the paper. `num_levels`: that there should be, where they count."""
+    evaluated = len({level for run in runs for level in run.evaluation.means})
+    less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
+    for name, wanted, get, write in (
+        ('frames', self._agent.frames, lambda run: run.evaluation.frames, short),
+        ('episodes', published.EPISODES[self._agent.suite], lambda run: run.evaluation.episodes, str),
+        ('members', self._agent.population, lambda run: run.population, str),
+        ('learners', self._agent.learners, lambda run: run.learners, str)):
+      least, most = min(map(get, runs)), max(map(get, runs))
+      if least < wanted:
+        less.append(f'{_range(least, most, write)} of {write(wanted)} {name}')
+    return 'scaled down: ' + ', '.join(less) if less else IN_FULL
+
+
+def setting(run: runs_lib.Run, expert: bool) -> str:
+  """A key that is the same for runs that differ only in their seed; experts: or in level and length."""
+  apart = {'seed', *run_flags.FREE_FLAGS} | ({'level_name', 'total_environment_frames'} if expert else set())
+  return json.dumps({name: value for name, value in run.flags.items() if name not in apart}, sort_keys=True)
+
+
+def short(frames: int) -> str:
+  """A number of frames as it is spoken: 200M, 11.4B. Rounded down, so that nothing seems more than it is."""
+  for unit, letter in _UNITS:
+    if frames >= unit:
+      step = unit if frames >= 100 * unit else unit // 10 if frames >= 10 * unit else unit // 100
+      return f'{frames // step * step / unit:g}{letter}'
+  return str(frames)
+
+
+def _range(least: int, most: int, write: Callable[[float], str]) -> str:
+  return write(least) if write(least) == write(most) else f'{write(least)} to {write(most)}'
+
+
+def mean_over_seeds(values: Sequence[float]) -> Score:
+  """The score that runs with these values, of different seeds, have together."""
+  return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+
+def _longest(runs: Iterable[runs_lib.Run]) -> list[runs_lib.Run]:
+  """Of the runs of each level those with the most frames to train for."""
+  by_level = {}
+  for run in runs:
+    by_level.setdefault(run.flags['level_name'], []).append(run)
+  longest = {level: max(run.flags['total_environment_frames'] for run in group) for level, group in by_level.items()}
+  return [run for level, group in by_level.items() for run in group
+          if run.flags['total_environment_frames'] == longest[level]]
+
+
+def _complete(runs: Iterable[runs_lib.Run], num_levels: int) -> list[dict[str, float]]:
+  """Level -> score, once for each seed that has them all. Runs of one seed on other levels are experts of one suite."""
+  samples = []  # (seed, {level: score})
+  for run in runs:
+    means = run.evaluation.means
+    for seed, sample in samples:
+      if seed == run.flags['seed'] and not sample.keys() & means.keys():
+        sample.update(means)
+        break
+    else:
+      samples.append((run.flags['seed'], dict(means)))
+  return [sample for _, sample in samples if len(sample) == num_levels]

@@ -1,0 +1,162 @@
+"""Reads run directories, and tells from a run's settings which agent of the paper it is."""
+
+import glob
+import json
+import math
+import os
+import re
+from typing import Any, Iterable, NamedTuple
+
+from scalable_agents.environments import scores
+from scalable_agents.environments import suite as suite_lib
+from scalable_agents.learner import run_directory
+from scalable_agents.tables import published
+
+# What IMPALA's runs have among their settings; those of an agent without V-trace lack the last one.
+_FLAGS = ('level_name', 'torso', 'use_lstm', 'seed', 'total_environment_frames', 'off_policy_correction')
+_BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
+
+
+class Evaluation(NamedTuple):
+  """What of evaluation.json is in the tables."""
+  means: dict[str, float]  # Level, as it is called for testing -> mean return.
+  episodes: int            # Per level.
+  frames: int              # Environment frames trained for.
+
+
+class Run(NamedTuple):
+  """A run directory of IMPALA."""
+  logdir: str
+  flags: dict[str, Any]
+  evaluation: Evaluation | None  # None where only the training is of interest.
+
+  @property
+  def population(self) -> int:
+    return self.flags.get('population_size') or 1  # 0 or null, too, is none.
+
+  @property
+  def learners(self) -> int:
+    return self.flags.get('num_learners') or 1
+
+
+def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]]:
+  """Reads the run directories that match.
+
+  Args:
+    patterns: paths, which may have *, ? and [] as in a shell.
+    evaluated: whether evaluation.json is read, and must be there.
+  Returns:
+    The runs, each directory once, and a line for each input that is none.
+  """
+  runs, faults, seen = [], [], set()
+  for pattern in patterns:
+    found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+    if not found:
+      faults.append(f'{pattern}: no such run directory')
+    for logdir in found:
+      if os.path.realpath(logdir) not in seen:
+        seen.add(os.path.realpath(logdir))
+        try:
+          runs.append(_read(logdir, evaluated))
+        except run_directory.RunDirectoryError as error:
+          faults.append(str(error))
+  return runs, faults
+
+
+def suite_of(run: Run) -> suite_lib.Suite | None:
+  """The suite that the run's level is, or is in."""
+  name = run.flags['level_name']
+  for suite in scores.SUITES.values():
+    if name == suite.name or name in suite.scores:
+      return suite
+  return None
+
+
+def is_expert(run: Run) -> bool:
+  """Whether the run has learned a single level."""
+  return run.flags['level_name'] not in scores.SUITES
+
+
+def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | None:
+  """The agent that the run is, in full or scaled down: of those with no smaller population and no fewer learners the
+  nearest. None where it is none of them.
+  """
+  suite = suite_of(run)
+  if suite is None or run.flags['off_policy_correction'] != 'vtrace':
+    return None
+  kind = (suite.name, is_expert(run), run.flags['torso'], run.flags['use_lstm'])
+  candidates = [agent for agent in agents if kind == (agent.suite, agent.experts, agent.torso, agent.use_lstm)
+                and run.population <= agent.population and run.learners <= agent.learners]
+  return min(candidates, key=lambda agent: (agent.population, agent.learners), default=None)
+
+
+def describe(run: Run) -> str:
+  """The settings that decide which agent of the paper a run is."""
+  flags, suite = run.flags, suite_of(run)
+  task = f'a single level of {suite.name}' if suite and is_expert(run) else flags['level_name']
+  lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
+  return (f'{task}, {flags["torso"]}, {lstm}, {flags["off_policy_correction"]}, '
+          f'population of {run.population}, {run.learners} learner{"s" * (run.learners > 1)}')
+
+
+def _read(logdir: str, evaluated: bool) -> Run:
+  config = run_directory.read_config(logdir)
+  flags = config['flags']
+  missing = [name for name in _FLAGS if name not in flags]
+  if missing:
+    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
+                                          f'{missing[0]}: want runs of IMPALA')
+  agent = _agent_in(config.get('command_line', ()))
+  if agent not in (None, 'impala'):
+    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: want runs of IMPALA')
+  run = Run(logdir, flags, None)
+  return run._replace(evaluation=_read_evaluation(run)) if evaluated else run
+
+
+def _agent_in(command_line: Iterable[str]) -> str | None:
+  """The agent whose binary a command line starts; None where it starts none of them, but a test, say."""
+  for word in command_line:
+    if word.startswith('--'):
+      return None
+    if match := _BINARY.fullmatch(word):
+      return match[1]
+  return None
+
+
+def _read_evaluation(run: Run) -> Evaluation:
+  file = run_directory.path(run.logdir, run_directory.EVALUATION)
+  with run_directory.one_line_errors(file):
+    try:
+      with open(file, encoding='utf-8') as stream:
+        content = json.load(stream)
+      means = {level: float(result['mean']) for level, result in content['levels'].items()}
+      protocol = content['protocol']
+      evaluation = Evaluation(means, int(protocol['num_episodes']), int(protocol['environment_frames']))
+      if not means or not all(map(math.isfinite, means.values())):
+        raise ValueError('want a finite mean of at least one level')
+    except FileNotFoundError as error:
+      raise run_directory.RunDirectoryError(f'{run.logdir}: not evaluated (it has no {run_directory.EVALUATION}): run '
+                                            'the agent with --mode=test on it') from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+      reason = ' '.join(f'{type(error).__name__}: {error}'.split())
+      raise run_directory.RunDirectoryError(f'{file} is damaged ({reason}): run the agent with --mode=test '
+                                            'again') from error
+  return evaluation._replace(means=_as_tested(run, means, file))
+
+
+def _as_tested(run: Run, means: dict[str, float], file: str) -> dict[str, float]:
+  """Levels by their names for testing.
+
+  Raises:
+    run_directory.RunDirectoryError: a level is none that the run has learned.
+  """
+  suite = suite_of(run)
+  if suite is None:
+    return means
+  tested = dict(zip(suite.levels, suite.test_levels)) | {level: level for level in suite.test_levels}
+  learned = set(suite.test_levels) if not is_expert(run) else {tested[run.flags['level_name']]}
+  for level in means:
+    if tested.get(level) not in learned:
+      raise run_directory.RunDirectoryError(f'{file} has the level {level}, but the run has learned '
+                                            f'{run.flags["level_name"]}: run the agent with --mode=test again')
+  return {tested[level]: mean for level, mean in means.items()}

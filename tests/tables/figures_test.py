@@ -1,0 +1,120 @@
+"""What the pictures show: every bar, line and point is the number it should be."""
+
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from matplotlib import figure
+from matplotlib import image
+import numpy as np
+
+from scalable_agents.environments import dmlab30
+from scalable_agents.learner import run_directory
+from scalable_agents.tables import figures
+from scalable_agents.tables import paper_tables
+from scalable_agents.tables import published
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables import sweep
+from scalable_agents.tests.tables import run_directories
+
+_PBT = published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT']
+
+
+class FiguresTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+    self.file = os.path.join(self.create_tempdir().full_path, 'picture.png')
+
+  def _runs(self, evaluated=True):
+    runs, _ = runs_lib.read([f'{self.folder}/*'], evaluated)
+    return runs
+
+  def _gathered(self, number):
+    return paper_tables.gather(paper_tables.TABLES[number], self._runs())[0]
+
+  def _drawn(self, draw, *arguments):
+    """Calls one of the functions, which writes self.file, and returns the visible panels."""
+    figures_drawn = []
+    save = figure.Figure.savefig
+
+    def keep(drawn, *args, **kwargs):
+      figures_drawn.append(drawn)
+      return save(drawn, *args, **kwargs)
+    with absltest.mock.patch.object(figure.Figure, 'savefig', keep):
+      draw(*arguments, self.file)
+    self.assertGreater(image.imread(self.file).shape[0], 300)
+    return [axes for axes in figures_drawn[0].axes if axes.get_visible()]
+
+  def test_bars_without_runs_are_the_papers(self):
+    for suite, number, panels, levels in (('dmlab30', 'B.1', 2, 30), ('atari57', 'C.1', 3, 57)):
+      drawn = self._drawn(figures.draw_bars, suite, self._gathered(number))
+      self.assertLen(drawn, panels)
+      for axes in drawn:
+        self.assertLen(axes.patches, levels)
+        self.assertEqual([text.get_text() for text in axes.texts], ['not run'])
+
+  def test_bars_are_human_normalised_and_at_their_level(self):
+    for seed in (1, 2):
+      run_directories.make(self.folder, str(seed), {level: mean * seed for level, mean in _PBT.items()}, seed=seed)
+    first, axes = self._drawn(figures.draw_bars, 'dmlab30', self._gathered('B.1'))
+    labels = {label.get_text(): position for position, label in zip(first.get_yticks(), first.get_yticklabels())}
+    bars = {round(bar.get_y() + bar.get_height() / 2, 3): bar.get_width() for bar in axes.patches}
+    self.assertLen(bars, 60)
+    random, human = dmlab30.SCORES['rooms_watermaze']
+    position = labels['rooms_watermaze']
+    self.assertAlmostEqual(bars[round(position + 0.2, 3)], 100 * (31.1 - random) / (human - random))
+    self.assertAlmostEqual(bars[round(position - 0.2, 3)], 100 * (1.5 * 31.1 - random) / (human - random))
+    self.assertEqual([text.get_text() for text in axes.texts], ['scaled down: 1 of 24 members'])
+
+  def test_learning_curves_have_the_papers_score_of_the_level_for_testing(self):
+    for seed in (1, 2):
+      run_directories.make(self.folder, str(seed), _PBT, population_size=24, seed=seed,
+                           curves={level: [None, 1.0, 2.0, 4.0] for level in dmlab30.LEVELS[:3]})
+    panels = self._drawn(figures.draw_learning_curves, 'dmlab30', self._gathered('3'))
+    self.assertEqual([axes.get_title(loc='left') for axes in panels], list(dmlab30.LEVELS[:3]))
+    for axes, level in zip(panels, dmlab30.TEST_LEVELS):
+      first, second, paper = axes.lines
+      np.testing.assert_array_equal(first.get_xydata(), [[5e9, 1], [7.5e9, 2], [1e10, 4]])
+      np.testing.assert_array_equal(second.get_ydata(), first.get_ydata())
+      self.assertEqual(set(paper.get_ydata()), {_PBT[level]})
+
+  def test_an_agent_whose_levels_are_not_printed_has_the_line_of_the_one_whose_are(self):
+    run_directories.make(self.folder, 'run', _PBT, torso='shallow', curves={'rooms_watermaze': [1.0, 2.0]})
+    axes, = self._drawn(figures.draw_learning_curves, 'dmlab30', self._gathered('3'))
+    self.assertEqual([line.get_label() for line in axes.lines],
+                     ['IMPALA, shallow', "IMPALA, deep, PBT: the paper's final score"])
+    self.assertEqual(set(axes.lines[1].get_ydata()), {31.1})
+
+  def test_long_curves_are_thinned_out_and_keep_their_end(self):
+    run_directories.single_game(self.folder, 'run', 20.0, curves={'pong': list(range(5001))})
+    axes, = self._drawn(figures.draw_learning_curves, 'atari57', self._gathered('C.1'))
+    curve = axes.lines[0].get_ydata()
+    self.assertBetween(len(curve), 400, 502)
+    self.assertEqual(curve[-1], 5000)
+
+  def test_without_curves_nothing_is_drawn(self):
+    run_directories.single_game(self.folder, 'run', 20.0)
+    self.assertFalse(figures.draw_learning_curves('atari57', self._gathered('C.1'), self.file))
+    self.assertFalse(os.path.exists(self.file))
+
+  def test_stability_is_falling_and_leaves_out_what_has_no_score(self):
+    for index, (correction, final) in enumerate((('vtrace', 3.0), ('vtrace', 9.0), ('none', 1.0), ('vtrace', None))):
+      run_directories.single_game(self.folder, str(index), curves={'pong': [final]} if final else None,
+                                  off_policy_correction=correction, sweep_index=index)
+    run_directories.single_game(self.folder, 'other', curves={'breakout': [100.0]}, level_name='breakout')
+    panels = self._drawn(figures.draw_stability, sweep.samples(self._runs(evaluated=False)))
+    self.assertEqual([axes.get_title(loc='left') for axes in panels], ['breakout', 'pong'])
+    lines = {container.get_label(): container[0].get_xydata() for container in panels[1].containers}
+    np.testing.assert_array_equal(lines['deep, vtrace'], [[1, 9], [2, 3]])
+    np.testing.assert_array_equal(lines['deep, none'], [[1, 1]])
+
+  def test_a_folder_that_is_gone_is_named(self):
+    self.file = os.path.join(self.folder, 'gone', 'picture.png')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'gone'):
+      figures.draw_bars('dmlab30', self._gathered('B.1'), self.file)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,117 @@
+"""The binary: golden files, what it writes, and one line for bad input.
+
+The golden files have the paper's numbers and no runs, and were made with
+  python -m scalable_agents.tables.impala --table=TABLE --output=tests/tables/golden
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.actor import python_path
+from scalable_agents.tables import impala
+from scalable_agents.tables import published
+from scalable_agents.tests.tables import run_directories
+
+_GOLDEN = pathlib.Path(__file__).parent / 'golden'
+
+
+def _start(*flags, folder=None, **environment):
+  return subprocess.run([sys.executable, '-m', 'scalable_agents.tables.impala', *flags], capture_output=True, text=True,
+                        env=python_path.environment() | environment, cwd=folder)
+
+
+class ImpalaTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.runs = self.create_tempdir().full_path
+    self.output = os.path.join(self.create_tempdir().full_path, 'new', 'results')
+
+  @parameterized.parameters('3', '4', 'B.1', 'C.1')
+  def test_golden(self, table):
+    done = _start(f'--table={table}', f'--output={self.output}')
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
+    for ending in ('md', 'csv'):
+      name = f'table_{table}.{ending}'
+      self.assertMultiLineEqual(pathlib.Path(self.output, name).read_text(encoding='utf-8'),
+                                (_GOLDEN / name).read_text(encoding='utf-8'))
+    self.assertStartsWith(done.stdout, (_GOLDEN / f'table_{table}.md').read_text(encoding='utf-8'))
+    self.assertCountEqual(os.listdir(self.output), [f'table_{table}.md', f'table_{table}.csv'])
+
+  def test_the_golden_files_hold_the_papers_aggregates_twice(self):
+    text = ''.join(file.read_text(encoding='utf-8') for file in _GOLDEN.glob('table_[34].md'))
+    for printed, again in (('44.5', '44.45'), ('49.4', '49.36'), ('957.6', '957.28'), ('466.4', '466.06'),
+                           ('176.9', '176.61'), ('191.8', '191.82'), ('93.2', '93.23'), ('59.7', '59.71')):
+      self.assertRegex(text, rf'\| +{printed} \| +{again} \|')
+
+  def test_runs_and_pictures(self):
+    means = published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT']
+    for seed in (1, 2):
+      run_directories.make(self.runs, f'dmlab_{seed}', means, seed=seed, frames=2_000_000,
+                           curves={'rooms_watermaze': [1.0, 2.0]})
+    # Paths as a user of `bazel run` writes them: in relation to where the command was given.
+    done = _start('--table=3', '--runs=dmlab_1, dmlab_[23]', '--output=out/new', '--figures', folder='/',
+                  BUILD_WORKING_DIRECTORY=self.runs)
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
+    self.assertRegex(done.stdout, r'IMPALA, deep +\| +46.5 \| +– \| +49.4 ± 0.0 \(2 seeds\) \| +\+2.9 \| '
+                                  'scaled down: 2M of 10B frames')
+    self.assertCountEqual(os.listdir(os.path.join(self.runs, 'out/new')), [
+        'table_3.md', 'table_3.csv', 'dmlab30_scores.png', 'dmlab30_learning_curves.png'])
+
+  def test_a_sweep(self):
+    for index in range(3):
+      run_directories.single_game(self.runs, str(index), curves={'pong': [index]}, sweep_index=index)
+    done = _start('--table=sweep', f'--runs={self.runs}/*', f'--output={self.output}', '--figures')
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
+    self.assertCountEqual(os.listdir(self.output), ['sweep.md', 'sweep.csv', 'stability.png'])
+
+  @parameterized.parameters(
+      ((), '--table=: want one of 3, 4, B.1, C.1, sweep'),
+      (('--table=5',), '--table=5: want one of 3, 4, B.1, C.1, sweep'),
+      (('--table=sweep',), '--runs: want the runs of a sweep'),
+      (('--table=3', '--output='), '--output: want a folder'),
+      (('--table=3', '--output=/proc/here'), '--output: /proc/here: No such file or directory: choose another folder'),
+      (('--table=3', '3'), '3: no such argument'),
+      (('--tabel=3',), "Unknown command line flag 'tabel'"))
+  def test_bad_flags_are_one_line(self, flags, message):
+    done = _start(*flags, folder=self.runs)
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertStartsWith(done.stderr, f'error: {message}')
+    self.assertEqual(done.stderr.count('\n'), 1)
+    self.assertEmpty(os.listdir(self.runs))
+
+  def test_every_bad_run_is_one_line_and_nothing_is_written(self):
+    run_directories.single_game(self.runs, 'a_good', 20.0)
+    run_directories.single_game(self.runs, 'b_not_evaluated')
+    torn = run_directories.single_game(self.runs, 'c_torn', 20.0)
+    os.truncate(os.path.join(torn, 'evaluation.json'), 20)
+    os.mkdir(os.path.join(self.runs, 'd_empty'))
+    run_directories.single_game(self.runs, 'e_other', 20.0, binary='r2d2_atari57')
+    done = _start('--table=4', f'--runs={self.runs}/*,{self.runs}/f_missing', f'--output={self.output}')
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    lines = done.stderr.splitlines()
+    self.assertLen(lines, 5)
+    for line, name in zip(lines, ('b_not_evaluated: not evaluated', 'c_torn/evaluation.json is damaged',
+                                  'd_empty: no run has been started there', 'e_other: a run of another agent, r2d2',
+                                  'f_missing: no such run directory')):
+      self.assertStartsWith(line, f'error: {self.runs}/{name}')
+    self.assertFalse(os.path.exists(self.output))
+
+  def test_it_starts_without_tensorflow(self):
+    program = 'import sys; from scalable_agents.tables import impala; print("tensorflow" in sys.modules)'
+    done = subprocess.run([sys.executable, '-c', program], env=python_path.environment(), check=True,
+                          capture_output=True, text=True)
+    self.assertEqual(done.stdout, 'False\n')
+
+  def test_the_defaults_need_no_runs(self):
+    impala.validate(impala.TablesConfig(table='3'))
+    self.assertEqual(impala.read_runs(impala.TablesConfig(table='3')), [])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,111 @@
+"""The paper's aggregates come out of its own rows, and runs stand where they belong."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.tables import layout
+from scalable_agents.tables import paper_tables
+from scalable_agents.tables import published
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import run_directories
+
+
+class PaperTablesTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def _make(self, number):
+    """The table with the runs in the folder: its rows as dicts of column -> value, by the first column; and notes."""
+    runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=True)
+    self.assertEmpty(faults)
+    table = paper_tables.TABLES[number]
+    made = paper_tables.make(table, *paper_tables.gather(table, runs))
+    for row in made.rows:
+      self.assertLen(row, len(made.columns))
+    return {row[0]: dict(zip(made.columns, row)) for row in made.rows}, made.notes
+
+  # What data/README.md of the project's sources found from these rows, beside what is printed.
+  @parameterized.parameters(
+      ('dmlab30', 'IMPALA, deep, PBT', 'mean_capped', 49.36, 49.4),
+      ('dmlab30', 'IMPALA-Experts, deep', 'mean_capped', 44.45, 44.5),
+      ('atari57', 'IMPALA, deep, experts', 'mean', 957.28, 957.6),
+      ('atari57', 'IMPALA, deep, experts', 'median', 191.82, 191.8),
+      ('atari57', 'IMPALA, shallow, experts', 'mean', 466.06, 466.4),
+      ('atari57', 'IMPALA, shallow, experts', 'median', 93.23, 93.2),
+      ('atari57', 'IMPALA, deep, multi-task', 'mean', 176.61, 176.9),
+      ('atari57', 'IMPALA, deep, multi-task', 'median', 59.71, 59.7),
+      ('atari57', 'Reactor, experts', 'median', 186.83, 187.0))
+  def test_aggregates(self, suite, agent, measure, again, printed):
+    self.assertAlmostEqual(getattr(paper_tables.recomputed(suite, agent), measure), again, delta=0.005)
+    self.assertEqual(published.SUMMARIES[suite][agent][measure], printed)
+    self.assertAlmostEqual(again, printed, delta=0.36)  # The paper's means of Atari are 0.3 above its rows.
+
+  def test_levels_that_are_not_all_there_make_no_aggregate(self):
+    self.assertIsNone(paper_tables.recomputed('atari57', 'ACKTR'))
+    self.assertIsNone(paper_tables.recomputed('dmlab30', 'A3C, deep'))
+
+  def test_the_papers_own_scores_as_runs_give_its_aggregates(self):
+    published_means = published.LEVEL_SCORES['dmlab30']
+    run_directories.make(self.folder, 'pbt', published_means['IMPALA, deep, PBT'], population_size=24)
+    for level, mean in published_means['IMPALA-Experts, deep'].items():
+      run_directories.make(self.folder, level, {level: mean}, level_name=level)
+    rows, notes = self._make('3')
+    for name in ('IMPALA, deep, PBT', 'IMPALA-Experts, deep'):
+      row = rows[name]
+      self.assertEqual(row['run'], 'in full')
+      self.assertEqual(row['mean capped: this run'].value.mean, row['mean capped: from its levels'].value)
+      self.assertLess(abs(row['mean capped: difference'].value), 0.06)
+    self.assertLen(notes, 2)
+    rows, _ = self._make('B.1')
+    for row in rows.values():
+      for name in ('IMPALA, deep, PBT', 'IMPALA-Experts, deep'):
+        self.assertLess(abs(row[f'{name}: difference'].value), 0.06)
+        self.assertEqual(row[f'{name}: run'], 'in full')
+    self.assertEqual(rows['mean capped (%), from these rows']['IMPALA, deep, PBT: difference'], layout.Number(0.0, 2))
+
+  def test_a_run_is_in_its_row_only(self):
+    run_directories.make(self.folder, 'run', published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT'], episodes=10,
+                         frames=2_000_000)
+    rows, _ = self._make('3')
+    self.assertEqual({name: row['run'] for name, row in rows.items() if row['run'] != 'not run'},
+                     {'IMPALA, deep': 'scaled down: 2M of 10B frames, 10 of 500 episodes'})
+    self.assertAlmostEqual(rows['IMPALA, deep']['mean capped: difference'].value, 49.36 - 46.5, delta=0.01)
+
+  def test_a_games_mean_is_beside_the_papers(self):
+    for seed, mean in ((1, 18.0), (2, 20.0)):
+      run_directories.single_game(self.folder, f'run{seed}', mean, seed=seed, frames=8_000_000)
+    rows, _ = self._make('C.1')
+    pong = rows['pong']
+    self.assertEqual(pong['IMPALA, deep, experts: paper'].value, 20.98)
+    self.assertEqual(pong['IMPALA, deep, experts: this run'].value, (19.0, 2**0.5, 2))
+    self.assertAlmostEqual(pong['IMPALA, deep, experts: difference'].value, -1.98)
+    self.assertEqual(pong['IMPALA, deep, experts: run'], 'scaled down: 8M of 200M frames')
+    self.assertEqual(pong['IMPALA, shallow, experts: run'], 'not run')
+    self.assertEqual(rows['qbert']['IMPALA, deep, experts: run'], 'not run')
+    self.assertEqual(rows['median (%)']['IMPALA, deep, experts: run'], 'scaled down: 1 of 57 levels, 8M of 200M frames')
+    self.assertNotIn('ACKTR: this run', pong)
+
+  def test_runs_that_are_not_shown_are_named(self):
+    run_directories.single_game(self.folder, 'a', 18.0)
+    run_directories.single_game(self.folder, 'b', 19.0, learning_rate=1e-5)
+    run_directories.single_game(self.folder, 'c', 19.0, use_lstm=True)
+    run_directories.make(self.folder, 'd', {'catch': 1.0}, level_name='catch')
+    _, notes = self._make('4')
+    self.assertEqual(notes[-3:], [
+        f'None of these agents (a single level of atari57, deep, LSTM, vtrace, population of 1, 1 learner): '
+        f'{self.folder}/c',
+        f'None of these agents (catch, deep, LSTM, vtrace, population of 1, 1 learner): {self.folder}/d',
+        f'IMPALA, deep, experts: of 2 runs these are shown, the best of 2 settings: {self.folder}/b'])
+
+  def test_shorter_runs_of_a_level_are_named(self):
+    run_directories.single_game(self.folder, 'a', 18.0)
+    run_directories.single_game(self.folder, 'b', 19.0, total_environment_frames=10)
+    _, notes = self._make('4')
+    self.assertEqual(notes[-1], 'IMPALA, deep, experts: of 2 runs these are shown, the longest of each level: '
+                                f'{self.folder}/a')
+
+
+if __name__ == '__main__':
+  absltest.main()

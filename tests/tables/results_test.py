@@ -1,0 +1,151 @@
+"""Repetitions, settings and lengths of runs: what is averaged, what is chosen, and what is said of it."""
+
+import statistics
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.environments import atari57
+from scalable_agents.environments import scores
+from scalable_agents.tables import published
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import run_directories
+
+_EXPERTS = published.AGENTS['IMPALA, deep, experts']
+_MULTI_TASK = published.AGENTS['IMPALA, deep, multi-task']
+_PAPER = published.LEVEL_SCORES['atari57']['IMPALA, deep, experts']
+
+
+class ResultsTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+    self.names = iter(range(1000))
+
+  def _expert(self, mean, **settings):
+    return run_directories.single_game(self.folder, f'{next(self.names):03d}', mean, **settings)
+
+  def _multi_task(self, factor=1., levels=atari57.LEVELS, **settings):
+    settings = {'total_environment_frames': 11_400_000_000, 'population_size': 24, 'episodes': 200} | settings
+    means = {level: factor * _PAPER[level] for level in levels}
+    return run_directories.make(self.folder, f'{next(self.names):03d}', means, level_name='atari57', use_lstm=False,
+                                **settings)
+
+  def _result(self, agent):
+    runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=True)
+    self.assertEmpty(faults)
+    for run in runs:
+      self.assertEqual(runs_lib.agent_of(run, [agent]), agent)
+    return results.Result(agent, runs)
+
+  def test_without_runs(self):
+    result = results.Result(_EXPERTS, [])
+    self.assertEqual(result.level('pong'), results.Cell(None, 'not run'))
+    self.assertEqual(result.summary('median'), results.Cell(None, 'not run'))
+
+  def test_seeds_are_averaged(self):
+    for seed, mean in ((1, 18.0), (2, 20.0), (3, 19.0)):
+      self._expert(mean, seed=seed)
+    self.assertEqual(self._result(_EXPERTS).level('pong'), results.Cell(results.Score(19.0, 1.0, 3), 'in full'))
+
+  def test_a_single_seed_has_no_spread(self):
+    self._expert(18.0)
+    self.assertEqual(self._result(_EXPERTS).level('pong').score, results.Score(18.0, None, 1))
+
+  @parameterized.parameters(
+      ({}, 'in full'),
+      ({'frames': 8_000_000}, 'scaled down: 8M of 200M frames'),
+      ({'frames': 199_999_999}, 'scaled down: 199M of 200M frames'),
+      ({'frames': 300_000_000}, 'in full'),
+      ({'episodes': 10}, 'scaled down: 10 of 200 episodes'),
+      ({'episodes': 10, 'frames': 123_456}, 'scaled down: 123K of 200M frames, 10 of 200 episodes'))
+  def test_what_is_less_than_in_the_paper_is_said(self, settings, extent):
+    self._expert(18.0, **settings)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
+
+  def test_seeds_that_got_differently_far_are_given_as_a_range(self):
+    self._expert(18.0, frames=8_000_000, seed=1)
+    self._expert(19.0, frames=12_500_000, seed=2)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 8M to 12.5M of 200M frames')
+
+  def test_one_seed_that_is_scaled_down_is_enough(self):
+    self._expert(18.0, frames=8_000_000, seed=1)
+    self._expert(19.0, seed=2)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 8M to 200M of 200M frames')
+
+  def test_experts_sum_up_only_once_every_level_is_there(self):
+    for level in atari57.LEVELS[:-1]:
+      self._expert(_PAPER[level], level_name=level)
+    self.assertEqual(self._result(_EXPERTS).summary('median'), results.Cell(None, 'scaled down: 56 of 57 levels'))
+    self._expert(_PAPER[atari57.LEVELS[-1]], level_name=atari57.LEVELS[-1])
+    cell = self._result(_EXPERTS).summary('median')
+    self.assertEqual(cell, results.Cell(results.Score(scores.summarise(_PAPER).median), 'in full'))
+
+  def test_experts_of_each_seed_are_summed_up_for_themselves(self):
+    for seed, factor in ((1, 1.0), (2, 0.5)):
+      for level in atari57.LEVELS:
+        self._expert(factor * _PAPER[level], level_name=level, seed=seed)
+    self._expert(0.0, level_name='pong', seed=3)  # Counts on its level, but is no suite.
+    result = self._result(_EXPERTS)
+    half = {level: 0.5 * mean for level, mean in _PAPER.items()}
+    medians = [scores.summarise(_PAPER).median, scores.summarise(half).median]
+    score = result.summary('median').score
+    self.assertEqual(score.seeds, 2)
+    self.assertAlmostEqual(score.mean, statistics.fmean(medians))
+    self.assertAlmostEqual(score.spread, statistics.stdev(medians))
+    self.assertAlmostEqual(result.level('pong').score.mean, _PAPER['pong'] / 2)
+    self.assertEqual(result.level('pong').score.seeds, 3)
+
+  def test_an_evaluation_that_is_not_finished_does_not_sum_up(self):
+    self._multi_task(levels=atari57.LEVELS[:10])
+    self.assertEqual(self._result(_MULTI_TASK).summary('median'), results.Cell(None, 'scaled down: 10 of 57 levels'))
+
+  def test_runs_of_one_seed_are_repetitions_too(self):
+    self._multi_task(1.0)
+    self._multi_task(0.9)
+    self.assertEqual(self._result(_MULTI_TASK).summary('median').score.seeds, 2)
+
+  def test_of_several_settings_the_best_is_shown(self):
+    self._multi_task(0.8, learning_rate=1e-4)
+    for seed in (1, 2):
+      self._multi_task(0.9, learning_rate=2e-4, seed=seed)
+    result = self._result(_MULTI_TASK)
+    self.assertEqual(result.num_settings, 2)
+    self.assertLen(result.runs, 2)
+    self.assertAlmostEqual(result.level('breakout').score.mean, 0.9 * _PAPER['breakout'])
+
+  def test_a_run_in_full_goes_before_a_better_one_that_is_scaled_down(self):
+    self._multi_task(0.8)
+    self._multi_task(0.9, total_environment_frames=10_000_000)
+    self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.8 * _PAPER['breakout'])
+
+  def test_more_levels_go_before_a_better_score(self):
+    self._multi_task(0.5)
+    self._multi_task(0.9, levels=atari57.LEVELS[:56], learning_rate=1e-4)
+    self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.5 * _PAPER['breakout'])
+
+  def test_of_an_experts_level_the_longest_runs_are_shown(self):
+    self._expert(20.0, total_environment_frames=8_000_000)
+    self._expert(15.0, total_environment_frames=50_000_000)
+    self._expert(300.0, level_name='breakout', total_environment_frames=8_000_000)
+    result = self._result(_EXPERTS)
+    self.assertEqual(result.num_settings, 1)
+    self.assertEqual(result.level('pong'), results.Cell(results.Score(15.0), 'scaled down: 50M of 200M frames'))
+    self.assertEqual(result.level('breakout').extent, 'scaled down: 8M of 200M frames')
+    self.assertEqual(result.summary('mean').extent, 'scaled down: 2 of 57 levels, 8M to 50M of 200M frames')
+
+  def test_where_and_how_fast_a_run_was_does_not_make_a_setting(self):
+    self._expert(18.0, seed=1, num_environments=4, xla='auto')
+    self._expert(20.0, seed=2, num_environments=32, xla='never')
+    self.assertEqual(self._result(_EXPERTS).num_settings, 1)
+
+  @parameterized.parameters((0, '0'), (999, '999'), (1000, '1K'), (1999, '1.99K'), (12_567_000, '12.5M'),
+                            (8_000_000, '8M'), (333_333_333, '333M'), (11_400_000_000, '11.4B'))
+  def test_frames_are_short(self, frames, text):
+    self.assertEqual(results.short(frames), text)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,54 @@
+"""Run directories as IMPALA's binaries leave them behind, for the tests of tables."""
+
+import json
+import os
+
+from scalable_agents.learner import run_directory
+
+_FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
+          'off_policy_correction': 'vtrace', 'learning_rate': 6e-4, 'entropy_cost': 0.01, 'rmsprop_epsilon': 0.01,
+          'seed': 1}
+
+
+def make(folder, name, means=None, episodes=500, frames=None, curves=None, binary='impala_dmlab30', **flags):
+  """Makes a run directory.
+
+  Args:
+    folder: where.
+    name: the directory's.
+    means: level -> mean return, for evaluation.json; None for none.
+    episodes: per level.
+    frames: trained for; default: all.
+    curves: level -> returns, or None, at 1/N, 2/N, ... of the frames, for metrics.jsonl; None for none.
+    binary: that config.json says was started.
+    **flags: settings that differ from those of IMPALA, deep, on DMLab-30; None for none of that name.
+  Returns:
+    The path.
+  """
+  logdir = os.path.join(folder, name)
+  os.makedirs(logdir)
+  flags = {name: value for name, value in (_FLAGS | flags).items() if value is not None}
+  frames = frames or flags.get('total_environment_frames')
+  run_directory.write_json(os.path.join(logdir, 'config.json'), {
+      'flags': flags, 'versions': {},
+      'command_line': ['python', '-m', f'scalable_agents.agents.{binary}', '--logdir=runs/r2d2_atari57']})
+  if means is not None:
+    run_directory.write_json(os.path.join(logdir, 'evaluation.json'), {
+        'levels': {level: {'mean': mean} for level, mean in means.items()},
+        'protocol': {'num_episodes': episodes, 'environment_frames': frames}})
+  if curves is not None:
+    points = max(map(len, curves.values()))
+    with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
+      for point in range(points):
+        returns = {f'episode_return/{level}': curve[point] for level, curve in curves.items()}
+        row = {'environment_frames': frames * (point + 1) // points, 'wall_seconds': 60. * point,
+               'episode_return': None if None in returns.values() else sum(returns.values()) / len(returns), **returns}
+        stream.write(json.dumps(row) + '\n')
+  return logdir
+
+
+def single_game(folder, name, mean=None, **settings):
+  """A run of one Atari game, as `make` makes it. `mean`: of the evaluation."""
+  settings = {'level_name': 'pong', 'use_lstm': False, 'total_environment_frames': 200_000_000, 'episodes': 200,
+              'binary': 'impala_atari57'} | settings
+  return make(folder, name, None if mean is None else {settings['level_name']: mean}, **settings)

@@ -1,0 +1,158 @@
+"""Which run is which agent, and what is said of directories that cannot be read."""
+
+import json
+import os
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.tables import published
+from scalable_agents.tables import runs
+from scalable_agents.tests.tables import run_directories
+
+_DMLAB = {'level_name': 'dmlab30', 'use_lstm': True}
+_DMLAB_LEVEL = {'level_name': 'rooms_collect_good_objects_train', 'use_lstm': True}
+_ATARI = {'level_name': 'atari57', 'use_lstm': False}
+_GAME = {'level_name': 'pong', 'use_lstm': False}
+
+
+class RunsTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def _read_one(self, logdir, evaluated=True):
+    (run,), faults = runs.read([logdir], evaluated)
+    self.assertEmpty(faults)
+    return run
+
+  def _fault(self, logdir):
+    found, faults = runs.read([logdir], evaluated=True)
+    self.assertEmpty(found)
+    self.assertLen(faults, 1)
+    self.assertNotIn('\n', faults[0])
+    return faults[0]
+
+  @parameterized.parameters(
+      (_DMLAB | {'torso': 'shallow'}, 'IMPALA, shallow'),
+      (_DMLAB, 'IMPALA, deep'),
+      (_DMLAB | {'population_size': 1, 'num_learners': 1}, 'IMPALA, deep'),
+      (_DMLAB | {'population_size': 0, 'num_learners': 0}, 'IMPALA, deep'),
+      (_DMLAB | {'population_size': 4}, 'IMPALA, deep, PBT'),
+      (_DMLAB | {'population_size': 24}, 'IMPALA, deep, PBT'),
+      (_DMLAB | {'population_size': 24, 'num_learners': 8}, 'IMPALA, deep, PBT, 8 learners'),
+      (_DMLAB | {'num_learners': 2}, 'IMPALA, deep, PBT, 8 learners'),
+      (_DMLAB_LEVEL, 'IMPALA-Experts, deep'),
+      (_DMLAB_LEVEL | {'level_name': 'rooms_collect_good_objects_test'}, 'IMPALA-Experts, deep'),
+      (_GAME, 'IMPALA, deep, experts'),
+      (_GAME | {'torso': 'shallow'}, 'IMPALA, shallow, experts'),
+      (_ATARI, 'IMPALA, deep, multi-task'),
+      (_ATARI | {'population_size': 24}, 'IMPALA, deep, multi-task'),
+      (_DMLAB | {'use_lstm': False}, None),
+      (_DMLAB | {'torso': 'shallow', 'population_size': 2}, None),
+      (_DMLAB | {'population_size': 25}, None),
+      (_DMLAB | {'off_policy_correction': 'none'}, None),
+      (_DMLAB_LEVEL | {'torso': 'shallow'}, None),
+      (_DMLAB_LEVEL | {'population_size': 24}, None),
+      (_GAME | {'use_lstm': True}, None),
+      (_ATARI | {'torso': 'shallow'}, None),
+      (_ATARI | {'num_learners': 8}, None),
+      ({'level_name': 'catch'}, None),
+  )
+  def test_the_settings_decide_which_agent_a_run_is(self, flags, expected):
+    run = self._read_one(run_directories.make(self.folder, 'run', **flags), evaluated=False)
+    agent = runs.agent_of(run, published.AGENTS.values())
+    self.assertEqual(agent and agent.name, expected)
+
+  def test_a_table_without_the_agent_itself_has_it_scaled_down(self):
+    run = self._read_one(run_directories.make(self.folder, 'run'), evaluated=False)
+    agents = [published.AGENTS[name] for name in ('IMPALA-Experts, deep', 'IMPALA, deep, PBT')]
+    self.assertEqual(runs.agent_of(run, agents).name, 'IMPALA, deep, PBT')
+
+  def test_an_evaluation_is_read_under_the_names_for_testing(self):
+    for name in ('train', 'test'):
+      logdir = run_directories.make(self.folder, name, {f'rooms_collect_good_objects_{name}': 5.5}, episodes=10,
+                                    frames=700, level_name='rooms_collect_good_objects_train')
+      self.assertEqual(self._read_one(logdir).evaluation,
+                       runs.Evaluation({'rooms_collect_good_objects_test': 5.5}, 10, 700))
+
+  def test_patterns_find_each_directory_once(self):
+    for name in ('b', 'a', 'c[1]'):
+      run_directories.single_game(self.folder, name, 1.0)
+    os.symlink(os.path.join(self.folder, 'a'), os.path.join(self.folder, 'link'))
+    patterns = [os.path.join(self.folder, pattern) for pattern in ('c[1]', '[ab]', 'a', 'link')]
+    found, faults = runs.read(patterns, evaluated=True)
+    self.assertEmpty(faults)
+    self.assertEqual([os.path.basename(run.logdir) for run in found], ['c[1]', 'a', 'b'])
+
+  def test_every_bad_directory_has_a_line_and_the_good_ones_are_read(self):
+    run_directories.single_game(self.folder, 'a', 1.0)
+    run_directories.single_game(self.folder, 'b')
+    os.mkdir(os.path.join(self.folder, 'c'))
+    found, faults = runs.read([os.path.join(self.folder, '*'), os.path.join(self.folder, 'x*')], evaluated=True)
+    self.assertLen(found, 1)
+    self.assertLen(faults, 3)
+    for fault, name in zip(faults, ('b: not evaluated', 'c: no run has been started there', r'x*: no such run')):
+      self.assertStartsWith(fault, os.path.join(self.folder, name))
+
+  def test_a_file_is_no_run_directory(self):
+    file = os.path.join(self.folder, 'file')
+    pathlib.Path(file).write_bytes(b'')
+    self.assertStartsWith(self._fault(file), os.path.join(file, 'config.json: Not a directory'))
+
+  def test_an_evaluation_is_only_missed_where_it_is_needed(self):
+    logdir = run_directories.single_game(self.folder, 'run')
+    self.assertIsNone(self._read_one(logdir, evaluated=False).evaluation)
+    self.assertEqual(self._fault(logdir), f'{logdir}: not evaluated (it has no evaluation.json): run the agent with '
+                                          '--mode=test on it')
+
+  @parameterized.parameters('config.json', 'evaluation.json')
+  def test_a_file_cut_in_half_is_named(self, name):
+    logdir = run_directories.single_game(self.folder, 'run', 1.0)
+    file = pathlib.Path(logdir, name)
+    os.truncate(file, file.stat().st_size // 2)
+    self.assertStartsWith(self._fault(logdir), f'{file} is damaged (')
+
+  @parameterized.parameters(
+      ([],), ({},), ({'levels': {}, 'protocol': {'num_episodes': 1, 'environment_frames': 1}},),
+      ({'levels': {'pong': {'mean': None}}, 'protocol': {'num_episodes': 1, 'environment_frames': 1}},),
+      ({'levels': {'pong': {'mean': float('nan')}}, 'protocol': {'num_episodes': 1, 'environment_frames': 1}},),
+      ({'levels': {'pong': 3}, 'protocol': {'num_episodes': 1, 'environment_frames': 1}},),
+      ({'levels': {'pong': {'mean': 1.0}}, 'protocol': {'num_episodes': 1}},))
+  def test_an_evaluation_with_anything_else_in_it_is_damaged(self, content):
+    logdir = run_directories.single_game(self.folder, 'run', 1.0)
+    file = pathlib.Path(logdir, 'evaluation.json')
+    file.write_text(json.dumps(content), encoding='utf-8')
+    self.assertRegex(self._fault(logdir), r'evaluation.json is damaged \(\w+: .+\): run the agent with --mode=test')
+
+  @parameterized.parameters(('pong', 'breakout'), ('pong', 'hello'), ('atari57', 'rooms_watermaze'))
+  def test_an_evaluation_of_levels_that_were_not_learned_is_refused(self, learned, evaluated):
+    logdir = run_directories.make(self.folder, 'run', {evaluated: 1.0}, level_name=learned)
+    self.assertIn(f'evaluation.json has the level {evaluated}, but the run has learned {learned}',
+                  self._fault(logdir))
+
+  @parameterized.parameters('r2d2_atari57', 'popart_impala_dmlab30')
+  def test_a_run_of_another_agents_binary_is_refused(self, binary):
+    logdir = run_directories.make(self.folder, 'run', {'pong': 1.0}, level_name='pong', binary=binary)
+    self.assertEqual(self._fault(logdir), f'{logdir}: a run of another agent, {binary.rpartition("_")[0]}: want runs '
+                                          'of IMPALA')
+
+  def test_a_run_without_impalas_settings_is_refused(self):
+    logdir = run_directories.make(self.folder, 'run', {'pong': 1.0}, level_name='pong', off_policy_correction=None)
+    self.assertEqual(self._fault(logdir), f'{logdir}: a run of another agent, its config.json has no '
+                                          'off_policy_correction: want runs of IMPALA')
+
+  @parameterized.parameters((['/usr/bin/python3', '/home/me/agents/impala_atari57.py', '--seed=2'],),
+                            (['python3', '-m', 'pytest', 'tests'],), ([],))
+  def test_a_run_of_impala_may_have_been_started_in_any_way(self, command_line):
+    logdir = run_directories.single_game(self.folder, 'run', 1.0)
+    config = pathlib.Path(logdir, 'config.json')
+    content = json.loads(config.read_text(encoding='utf-8')) | {'command_line': command_line}
+    config.write_text(json.dumps(content), encoding='utf-8')
+    self.assertEqual(self._read_one(logdir).evaluation.means, {'pong': 1.0})
+
+
+if __name__ == '__main__':
+  absltest.main()
