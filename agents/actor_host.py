@@ -46,12 +46,12 @@ def inference_device() -> str:
 class ActorHost:
   """Environments in worker processes, an actor for each, and inference for all."""
 
-  def __init__(self, levels, atari, run, seed: int):
+  def __init__(self, levels, protocol, run, seed: int):
     """Starts the worker processes.
 
     Args:
       levels: level names; environments are spread over them in turn.
-      atari: dict, the protocol of Atari games (environments/atari.py).
+      protocol: of the environments, see registry.make_from_json.
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
     Raises:
@@ -61,7 +61,7 @@ class ActorHost:
     self._run = run
     self._seed = seed
     self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
-    arguments = [{'level_name': levels[level], 'seed': seed + actor, 'atari': atari}
+    arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
         _ENVIRONMENT, arguments, self.num_workers, run.environment_timeout_seconds)

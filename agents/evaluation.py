@@ -31,6 +31,7 @@ from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import video
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
@@ -58,7 +59,7 @@ def seed_of(training_seed: int) -> int:
   return (training_seed + _SEED_OFFSET) % 2**31
 
 
-def evaluate(make_agent, config, levels: list[str], atari: dict[str, Any], run: run_flags.RunConfig, screen: TextIO):
+def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], run: run_flags.RunConfig, screen: TextIO):
   """Plays run.test_num_episodes episodes of each level, writes evaluation.json, and a video where run.video asks.
 
   Levels that an evaluation cut short has finished, of the same checkpoint and under the same protocol, count.
@@ -67,7 +68,7 @@ def evaluate(make_agent, config, levels: list[str], atari: dict[str, Any], run: 
     make_agent: called with number of actions, observation spec and config.
     config: the agent's hyper-parameters.
     levels: names of the levels.
-    atari: the protocol of Atari games (environments/atari.py).
+    protocol: of the environments, see registry.make_from_json.
     run: `logdir` is where the checkpoint is.
     screen: where progress is shown.
   Returns:
@@ -79,18 +80,18 @@ def evaluate(make_agent, config, levels: list[str], atari: dict[str, Any], run: 
   """
   _check_writable(run)
   seed = seed_of(config.seed)
-  finished = _FinishedLevels(run, atari, seed)
+  finished = _FinishedLevels(run, protocol, seed)
   missing = [level for level in levels if level not in finished.results]
   if finished.results:
     print(f'{len(finished.results)} of {len(levels)} levels were finished before', file=screen, flush=True)
   wanted = run.test_num_episodes * len(missing)
   run = dataclasses.replace(run, num_environments=min(max(actor_host.counts(run)[0], len(missing)), wanted))
   try:
-    host = actor_host.ActorHost(missing, atari, run, seed)
+    host = actor_host.ActorHost(missing, protocol, run, seed)
     try:
       policy = restore(make_agent, config, host, run.logdir)
       if run.video:
-        _record(policy, levels[0], atari, seed, run.video, screen)
+        _record(policy, levels[0], protocol, seed, run.video, screen)
       evaluator = _play(policy, make_agent, config, host, run, screen,
                         lambda evaluator: finished.keep(_results(evaluator, missing)))
     finally:
@@ -98,7 +99,7 @@ def evaluate(make_agent, config, levels: list[str], atari: dict[str, Any], run: 
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(str(error)) from error
   results = finished.results | _results(evaluator, missing)
-  summary = _summary(policy, {level: results[level] for level in levels}, atari, host, run, seed)
+  summary = _summary(policy, {level: results[level] for level in levels}, protocol, host, run, seed)
   run_directory.write_json(run_directory.path(run.logdir, run_directory.EVALUATION), summary)
   finished.forget()
   return summary
@@ -158,12 +159,12 @@ def _report_of_several(summary):
 class _FinishedLevels:
   """The results of levels that are done while others are not, in a file that outlives this process."""
 
-  def __init__(self, run, atari, seed):
+  def __init__(self, run, protocol, seed):
     """Reads what an earlier evaluation has left, if it was of this checkpoint and went by this protocol."""
     self._file = run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED)
     latest = tf.train.latest_checkpoint(run_directory.path(run.logdir, run_directory.CHECKPOINTS)) or ''
     self._of = {'checkpoint': os.path.basename(latest), 'num_episodes': run.test_num_episodes, 'seed': seed,
-                'atari': atari}
+                'protocol': protocol}
     self.results = {}
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
       left = json.load(stream)
@@ -191,14 +192,14 @@ def _check_writable(run):
     video.check(run.video)
 
 
-def _record(policy, level, atari, seed, path, screen):
+def _record(policy, level, protocol, seed, path, screen):
   """Records an episode at the speed of the console, if there is one.
 
   Raises:
     run_flags.UserError: the environment draws no pictures, or the encoder fails.
   """
   with quiet.aside():
-    environment = registry.make_from_json(level, seed, atari)
+    environment = registry.make_from_json(level, seed, protocol)
     try:
       environment.reset()
       environment.render()
@@ -294,7 +295,7 @@ def _results(evaluator, levels) -> dict[str, dict[str, Any]]:
   return results
 
 
-def _summary(policy, results, atari, host, run, seed) -> dict[str, Any]:
+def _summary(policy, results, environments, host, run, seed) -> dict[str, Any]:
   """What evaluation.json holds; `suite` is what scores.suite_figures says, None for a single level."""
   means = {level: result['mean'] for level, result in results.items()}
   is_suite = len(results) > 1 and all(map(scores.has_reference, results))
@@ -309,7 +310,8 @@ def _summary(policy, results, atari, host, run, seed) -> dict[str, Any]:
       'seed': seed,
       'environment_frames': policy.environment_frames,
       'learner_steps': policy.learner_steps,
-      'atari': atari if any(level in atari57.LEVELS for level in results) else None,
+      'atari': environments.get('atari') if any(level in atari57.LEVELS for level in results) else None,
+      'dmlab': environments.get('dmlab') if any(level in dmlab.LEVELS for level in results) else None,
       'reference_scores': next((_REFERENCE_SCORES[name] for name, suite in scores.SUITES.items()
                                 if any(level in suite.scores for level in results)), None),
   }

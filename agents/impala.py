@@ -144,7 +144,8 @@ class Agent(snt.Module):
 
     Args:
       num_actions: A.
-      observation_spec: dict with 'pixels' (uint8 [H, W, C]) or 'vector' (float32 [N]) to specs with `shape`, `dtype`.
+      observation_spec: dict with 'pixels' (uint8 [H, W, C]) or 'vector' (float32 [N]), and perhaps 'instruction' (uint8
+        [L], text filled up with zeros), to specs with `shape`, `dtype`.
       config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm` and `seed` are read.
       name: of the module.
     Raises:
@@ -161,16 +162,26 @@ class Agent(snt.Module):
       self._observed, self._torso = 'vector', networks.VectorTorso(seeds)
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(observation_spec)}")
-    self._core = networks.LSTMCore(256 + 1 + num_actions, 256, seeds) if config.use_lstm else None
+    self._language = networks.LanguageEncoder(seeds) if 'instruction' in observation_spec else None
+    num_features = 256 + (networks.LANGUAGE_SIZE if self._language else 0)
+    self._core = networks.LSTMCore(num_features + 1 + num_actions, 256, seeds) if config.use_lstm else None
     self._policy = networks.Linear(num_actions, seeds, 'policy')
     self._baseline = networks.Linear(1, seeds, 'baseline')
-    spec = observation_spec[self._observed]
-    self.step(tf.zeros([1], tf.int32), tf.zeros([1]), tf.ones([1], tf.bool),
-              {self._observed: tf.zeros([1, *spec.shape], spec.dtype)}, self.initial_state(1), tf.zeros([2], tf.int32))
+    zeros = {name: tf.zeros([1, *spec.shape], spec.dtype) for name, spec in observation_spec.items()}
+    self.step(tf.zeros([1], tf.int32), tf.zeros([1]), tf.ones([1], tf.bool), zeros, self.initial_state(1),
+              tf.zeros([2], tf.int32))
 
   def initial_state(self, batch_size):
     """The core's state at an episode's start: () without an LSTM, else an LSTMState of [batch_size, 256]."""
     return self._core.initial_state(batch_size) if self._core else ()
+
+  def prepare(self, observation):
+    """Observations of any shape as `unroll` takes them: 'words' for 'instruction'. Not for XLA, which has no strings."""
+    if not self._language:
+      return observation
+    with tf.device('/CPU:0'):
+      words = networks.instruction_words(observation['instruction'])
+    return {self._observed: observation[self._observed], 'words': words}
 
   def step(self, last_action, reward, done, observation, agent_state, seed):
     """Acts.
@@ -185,7 +196,7 @@ class Agent(snt.Module):
     Returns:
       AgentOutput of action [B] int32, policy_logits [B, A], baseline [B]; and the new agent_state.
     """
-    features = self._torso(observation[self._observed])
+    features = self._features(self.prepare(observation))
     if self._core:
       features, agent_state = self._core.step(self._core_input(features, last_action, reward), done, agent_state)
     output = self._heads(features)
@@ -197,16 +208,20 @@ class Agent(snt.Module):
 
     Args:
       last_action, reward, done: [T+1, B].
-      observation: dict of [T+1, B, ...].
+      observation: dict of [T+1, B, ...], prepared.
       agent_state: nest of [B, ...], before row 0.
     Returns:
       NetworkOutput of [T+1, B, ...], and the agent_state after the last row.
     """
     # Time is folded into the batch for all that has no memory (section 3.1).
-    features = snt.BatchApply(self._torso)(observation[self._observed])
+    features = snt.BatchApply(self._features)(observation)
     if self._core:
       features, agent_state = self._core.unroll(self._core_input(features, last_action, reward), done, agent_state)
     return self._heads(features), agent_state
+
+  def _features(self, observation):
+    features = self._torso(observation[self._observed])
+    return tf.concat([features, self._language(observation['words'])], axis=-1) if self._language else features
 
   def _core_input(self, features, last_action, reward):
     clipped_reward = tf.clip_by_value(reward, -1.0, 1.0)[..., tf.newaxis]
@@ -221,7 +236,7 @@ def loss(agent: Agent, unroll: unroll_lib.Unroll, config: ImpalaConfig):
 
   Args:
     agent: the network that learns.
-    unroll: Unroll of [T+1, B, ...] tensors (agent_state [B, ...], level_id and actor_id [B]).
+    unroll: Unroll of [T+1, B, ...] tensors (agent_state [B, ...], level_id and actor_id [B]), observations prepared.
     config: ImpalaConfig.
   Returns:
     [] float32, and a dict of its terms, unweighted: 'loss/...' -> [] float32.
@@ -292,13 +307,19 @@ class Learner(tf.Module):
       how many updates the parameters that acted were behind, on average.
     """
     with tf.device(self._device):
-      return self._compiled_step(unroll)
+      return self._compiled_step(self._prepare(unroll))
 
   def culprit(self, metrics) -> str | None:
     """The name of the first term of the loss or variable's gradient that was not finite; None if all were."""
     index = int(metrics['culprit'])
     names = [*_CHECKED_TERMS, *(f'gradient of {v.name}' for v in self.agent.trainable_variables)]
     return None if index < 0 else names[index]
+
+  @tf.function(autograph=False)
+  def _prepare(self, unroll):
+    environment_output = unroll.environment_output
+    return unroll._replace(environment_output=environment_output._replace(
+        observation=self.agent.prepare(environment_output.observation)))
 
   def _step(self, unroll):
     variables = self.agent.trainable_variables

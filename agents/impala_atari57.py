@@ -29,12 +29,12 @@ from scalable_agents.learner import run_directory
 _STICKY_PROBABILITY = 0.25  # Machado et al. 2018.
 
 
-def atari_settings(config: impala.ImpalaConfig, training: bool) -> dict:
+def environment_protocol(config: impala.ImpalaConfig, training: bool) -> dict:
   """The protocol of Atari games (environments/atari.py) as environment workers take it.
 
   An agent of several games has all 18 actions in each (section 5.3.2).
   """
-  return {
+  return {'atari': {
       'action_repeats': config.action_repeats,
       'max_pooled_frames': min(2, config.action_repeats),
       'noop_max': config.noop_max,
@@ -42,7 +42,7 @@ def atari_settings(config: impala.ImpalaConfig, training: bool) -> dict:
       'full_action_set': config.full_action_set or len(registry.expand(config.level_name)) > 1,
       'sticky_actions': _STICKY_PROBABILITY if config.sticky_actions else 0.,
       'max_episode_frames': config.max_episode_frames,
-  }
+  }}
 
 
 def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
@@ -53,7 +53,7 @@ def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
     train_loop.configure_tensorflow()
     levels = registry.expand(config.level_name)
     try:
-      host = actor_host.ActorHost(levels, atari_settings(config, training=True), run, config.seed)
+      host = actor_host.ActorHost(levels, environment_protocol(config, training=True), run, config.seed)
     except environment_workers.WorkerError as error:
       raise run_flags.UserError(str(error)) from error
     try:
@@ -67,7 +67,7 @@ def test(config: impala.ImpalaConfig, run: run_flags.RunConfig):
   quiet.keep_log(run_directory.path(run.logdir, run_directory.LIBRARY_LOG))
   train_loop.configure_tensorflow()
   summary = evaluation.evaluate(impala.Agent, config, registry.expand(config.level_name),
-                                atari_settings(config, training=False), run, quiet.screen())
+                                environment_protocol(config, training=False), run, quiet.screen())
   print(evaluation.report(summary), flush=True)
 
 
@@ -91,7 +91,7 @@ def main():
   if run.num_environments != 'auto' and run.num_environments < len(levels):
     raise run_flags.UserError(f'--num_environments={run.num_environments}: want at least {len(levels)}, one per level')
   try:
-    atari.AtariSettings(**atari_settings(config, training=True))
+    atari.AtariSettings(**environment_protocol(config, training=True)['atari'])
   except ValueError as error:
     raise run_flags.UserError(f'--{error}') from error
   {'train': train, 'test': test}[run.mode](config, run)

@@ -12,6 +12,13 @@ import sonnet as snt
 import tensorflow as tf
 
 
+INSTRUCTION_WORDS = 16  # The longest of DMLab-30 has 8.
+LANGUAGE_SIZE = 64
+_BUCKETS = 1000
+_EMBEDDING = 20
+_NO_WORD = -1
+
+
 class LSTMState(NamedTuple):
   """The recurrent state of LSTMCore."""
   hidden: tf.Tensor  # [B, H] float32.
@@ -251,3 +258,44 @@ class LSTMCore(snt.Module):
     _, state, outputs = tf.while_loop(
         lambda t, *_: t < rows, body, (0, LSTMState(*state), outputs), maximum_iterations=rows)
     return outputs.stack(), state
+
+
+def instruction_words(instruction: tf.Tensor) -> tf.Tensor:
+  """The words of texts as numbers. Strings are involved: for the CPU, and not for XLA.
+
+  Figure 3: text is split at white space, and every word hashed by TensorFlow's fast hash, which needs no vocabulary.
+
+  Args:
+    instruction: uint8 [..., L], filled up with zeros.
+  Returns:
+    int32 [..., INSTRUCTION_WORDS], each word's bucket; -1 after the last. Words beyond the last place are dropped.
+  """
+  texts = tf.reshape(instruction, [-1, instruction.shape[-1]])
+  rows = tf.where(texts[:, 0] > 0)  # On most levels there is none.
+  characters = tf.constant([b''] + [bytes([code]) for code in range(1, 256)])
+  strings = tf.strings.reduce_join(tf.gather(characters, tf.cast(tf.gather(texts, rows[:, 0]), tf.int32)), axis=-1)
+  words = tf.ragged.map_flat_values(tf.strings.to_hash_bucket_fast, tf.strings.split(strings), _BUCKETS)
+  words = tf.cast(words.to_tensor(_NO_WORD, shape=[None, INSTRUCTION_WORDS]), tf.int32)
+  none = tf.fill([tf.shape(texts)[0], INSTRUCTION_WORDS], _NO_WORD)
+  shape = tf.concat([tf.shape(instruction)[:-1], [INSTRUCTION_WORDS]], axis=0)
+  static_shape = instruction.shape[:-1].concatenate(INSTRUCTION_WORDS)
+  return tf.ensure_shape(tf.reshape(tf.tensor_scatter_nd_update(none, rows, words), shape), static_shape)
+
+
+class LanguageEncoder(snt.Module):
+  """Figure 3: words embedded in 20 numbers each, an LSTM of 64, its output at the last word."""
+
+  def __init__(self, seeds: Seeds, name: str = 'language'):
+    super().__init__(name)
+    self.embedding = tf.Variable(TruncatedNormal(seeds.next())((_BUCKETS, _EMBEDDING), tf.float32), name='embedding')
+    self._lstm = LSTMCore(_EMBEDDING, LANGUAGE_SIZE, seeds)
+
+  def __call__(self, words: tf.Tensor) -> tf.Tensor:
+    """int32 [N, INSTRUCTION_WORDS], as `instruction_words` gives them -> float32 [N, LANGUAGE_SIZE]; zeros without."""
+    embedded = tf.transpose(tf.gather(self.embedding, tf.maximum(words, 0)), [1, 0, 2])
+    never = tf.zeros(tf.shape(embedded)[:2], tf.bool)
+    never = tf.ensure_shape(never, embedded.shape[:2])
+    outputs, _ = self._lstm.unroll(embedded, never, self._lstm.initial_state(tf.shape(words)[0]))
+    # What the LSTM made of the places behind the last word does not count.
+    is_last = (words >= 0) & (tf.pad(words[:, 1:], [[0, 0], [0, 1]], constant_values=_NO_WORD) < 0)
+    return tf.einsum('wnd,nw->nd', outputs, tf.cast(is_last, tf.float32))

@@ -8,7 +8,6 @@ what their level needs.
 """
 
 import difflib
-from typing import Optional
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import base
@@ -83,9 +82,15 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
   raise _unknown(level_name)
 
 
-def make_from_json(level_name: str, seed: int, atari: dict, dmlab: Optional[dict] = None) -> base.Environment:
-  """`make` with the settings as dicts, which is how a worker process is asked."""
-  return make(level_name, seed=seed, atari=AtariSettings(**atari), dmlab=dmlab_lib.DmlabSettings(**(dmlab or {})))
+def make_from_json(level_name: str, seed: int, protocol: dict[str, dict]) -> base.Environment:
+  """`make` with the settings as plain values, which is how a worker process is asked.
+
+  Args:
+    level_name, seed: as for `make`.
+    protocol: what differs from the defaults: 'atari' and 'dmlab' to fields of AtariSettings and DmlabSettings.
+  """
+  return make(level_name, seed=seed, atari=AtariSettings(**protocol.get('atari', {})),
+              dmlab=dmlab_lib.DmlabSettings(**protocol.get('dmlab', {})))
 
 
 def _unknown(level_name):

@@ -124,9 +124,9 @@ class ActorHostTest(parameterized.TestCase):
   def test_environments_have_seeds_of_their_own(self):
     with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:
       workers.return_value.specification.observation = {}
-      actor_host.ActorHost(['catch', 'recall'], {'noop_max': 1}, run_flags.RunConfig(num_environments=3), 7)
+      actor_host.ActorHost(['catch', 'recall'], {'atari': {'noop_max': 1}}, run_flags.RunConfig(num_environments=3), 7)
     _, environments, *_ = workers.call_args.args
-    self.assertEqual(environments, [{'level_name': level, 'seed': seed, 'atari': {'noop_max': 1}}
+    self.assertEqual(environments, [{'level_name': level, 'seed': seed, 'protocol': {'atari': {'noop_max': 1}}}
                                     for level, seed in (('catch', 7), ('recall', 8), ('catch', 9))])
 
   def test_an_environment_that_cannot_be_made(self):

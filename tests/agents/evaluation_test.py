@@ -99,8 +99,8 @@ class EvaluationTest(parameterized.TestCase):
     return config, run
 
   def _evaluate(self, config, run, screen=None, **changes):
-    atari = impala_atari57.atari_settings(config, training=False)
-    return evaluation.evaluate(impala.Agent, config, registry.expand(config.level_name), atari,
+    protocol = impala_atari57.environment_protocol(config, training=False)
+    return evaluation.evaluate(impala.Agent, config, registry.expand(config.level_name), protocol,
                                dataclasses.replace(run, **changes), screen or io.StringIO())
 
   def _stored(self, run):
@@ -126,7 +126,7 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEqual(summary['protocol'], {
         'num_episodes': 30, 'actions': 'sampled', 'rewards': 'raw', 'frames_per_step': 1, 'num_actions': 3,
         'num_environments': 4, 'environment_restarts': 0, 'seed': 2**30 + 7, 'environment_frames': 12_800,
-        'learner_steps': 20, 'atari': None, 'reference_scores': None})
+        'learner_steps': 20, 'atari': None, 'dmlab': None, 'reference_scores': None})
     self.assertEqual(self._stored(run), summary)
     speed = r' of 30 episodes, [\d,]+ frames/s\n'
     self.assertRegex(screen.getvalue(), rf'^(\d+{speed})*30{speed}$')

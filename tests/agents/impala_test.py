@@ -10,7 +10,7 @@ import tensorflow as tf
 from scalable_agents.agents import impala
 from scalable_agents.tests.agents import unrolls
 
-NUM_ACTIONS, PIXELS, VECTOR = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR
+NUM_ACTIONS, PIXELS, VECTOR, INSTRUCTED = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR, unrolls.INSTRUCTED
 _unroll = unrolls.random_unroll
 
 
@@ -20,8 +20,8 @@ def _agent(spec=None, **settings):
 
 def _forward(agent, unroll):
   environment = unroll.environment_output
-  return agent.unroll(unroll.agent_output.action, environment.reward, environment.done, environment.observation,
-                      unroll.agent_state)
+  return agent.unroll(unroll.agent_output.action, environment.reward, environment.done,
+                      agent.prepare(environment.observation), unroll.agent_state)
 
 
 class ImpalaConfigTest(parameterized.TestCase):
@@ -92,15 +92,18 @@ class AgentTest(parameterized.TestCase):
   @parameterized.parameters(
       ('shallow', False, (84, 84, 4), 18, 681_027),
       ('deep', False, (84, 84, 4), 18, 1_094_115),
-      # The paper's figures, less the language network (20,000 + 21,760) and its 64 inputs to the LSTM.
-      ('shallow', True, (72, 96, 3), 9, 1_230_426 - 41_760 - 64 * 1024),
-      ('deep', True, (72, 96, 3), 9, 1_628_010 - 41_760 - 64 * 1024))
+      # With an instruction as on DMLab; the paper's figure 3 has 1.2 and 1.6 million.
+      ('shallow', True, (72, 96, 3), 9, 1_230_426),
+      ('deep', True, (72, 96, 3), 9, 1_628_010),
+      ('shallow', True, (72, 96, 3), 15, 1_238_112),
+      ('deep', True, (72, 96, 3), 15, 1_635_696))
   def test_number_of_parameters(self, torso, use_lstm, shape, num_actions, want):
     config = impala.ImpalaConfig(torso=torso, use_lstm=use_lstm)
-    agent = impala.Agent(num_actions, {'pixels': tf.TensorSpec(shape, tf.uint8)}, config)
+    instruction = {'instruction': tf.TensorSpec([128], tf.uint8)} if use_lstm else {}
+    agent = impala.Agent(num_actions, {'pixels': tf.TensorSpec(shape, tf.uint8)} | instruction, config)
     self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables), want)
 
-  @parameterized.product(spec=(VECTOR, PIXELS), use_lstm=(False, True))
+  @parameterized.product(spec=(VECTOR, PIXELS, INSTRUCTED), use_lstm=(False, True))
   def test_unroll_is_what_step_computed(self, spec, use_lstm):
     agent = _agent(spec, use_lstm=use_lstm)
     unroll = _unroll(agent, spec)
@@ -139,6 +142,22 @@ class AgentTest(parameterized.TestCase):
     # The reward is clipped to [-1, 1] before the core sees it.
     np.testing.assert_array_equal(baseline(reward=((3, 1.0),)), baseline(reward=((3, 50.0),)))
     np.testing.assert_array_equal(baseline(reward=((3, -1.0),)), baseline(reward=((3, -50.0),)))
+
+  @parameterized.parameters(False, True)
+  def test_the_instruction_is_read(self, use_lstm):
+    agent = _agent(INSTRUCTED, use_lstm=use_lstm)
+    unroll = _unroll(agent, INSTRUCTED)
+    environment = unroll.environment_output
+
+    def baseline(text):
+      texts = np.tile(np.frombuffer(text.ljust(24, b'\0'), np.uint8), (*environment.done.shape, 1))
+      observation = environment.observation | {'instruction': tf.constant(texts)}
+      changed = unroll._replace(environment_output=environment._replace(observation=observation))
+      return _forward(agent, changed)[0].baseline.numpy()
+
+    np.testing.assert_array_equal(baseline(b'red cake'), baseline(b' red  cake '))
+    self.assertGreater(np.abs(baseline(b'red cake') - baseline(b'cake red')).max(), 1e-6)
+    self.assertGreater(np.abs(baseline(b'') - baseline(b'cake')).max(), 1e-6)
 
   def test_the_feed_forward_agent_sees_the_observation_only(self):
     agent = _agent()

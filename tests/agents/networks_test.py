@@ -2,6 +2,8 @@
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import tensorflow as tf
 
@@ -133,8 +135,9 @@ class TorsoTest(parameterized.TestCase):
         self.assertEqual(variable.dtype, tf.float32)
       results.append([features, *tape.gradient(total, torso.trainable_variables)])
     for exact, rounded in zip(*results):
-      # bfloat16 resolves 1/256; its bias gradients once came out at half of their value.
-      np.testing.assert_array_less(np.linalg.norm(exact - rounded), 0.05 * np.linalg.norm(exact))
+      # bfloat16 resolves 1/256, and the gradient of noise around zero is a small sum of large numbers. Its bias gradients
+      # once came out at half of their value.
+      np.testing.assert_array_less(np.linalg.norm(exact - rounded), 0.1 * np.linalg.norm(exact))
 
 
 class InitialValuesTest(parameterized.TestCase):
@@ -256,6 +259,55 @@ class LSTMCoreTest(parameterized.TestCase):
         self.core.kernel.assign(moved)
         losses.append(np.sum(self._reference(self.inputs, self.done, self.state)**2))
       self.assertAlmostEqual(float(plain[0][index]), (losses[0] - losses[1]) / 2e-3, places=2)
+
+
+def _as_bytes(texts, length=64):
+  """Texts as instructions: uint8 [N, length], filled up with zeros."""
+  return np.array([text.encode() for text in texts], f'S{length}').reshape(-1, 1).view(np.uint8)
+
+
+class LanguageTest(parameterized.TestCase):
+
+  def test_words_are_hashed_as_in_the_release(self):
+    words = networks.instruction_words(tf.constant(_as_bytes(['pick the red balloon', '', 'balloon']))).numpy()
+    self.assertEqual(words[:, :5].tolist(), [[763, 354, 910, 352, -1], [-1] * 5, [352, -1, -1, -1, -1]])
+    self.assertEqual(words.shape, (3, networks.INSTRUCTION_WORDS))
+    self.assertTrue((words[:, 5:] == -1).all())
+
+  @hypothesis.settings(deadline=None, derandomize=True, max_examples=50)
+  @hypothesis.given(texts=st.lists(st.text('aB_?7\u00e9 \t', max_size=40), min_size=1, max_size=6))
+  def test_words_are_tensorflows(self, texts):
+    got = networks.instruction_words(tf.constant(_as_bytes(texts, length=100)))
+    for row, text in zip(got.numpy(), texts):
+      words = text.split()[:networks.INSTRUCTION_WORDS]
+      if text[:1].strip():  # An instruction begins with a word.
+        want = [int(tf.strings.to_hash_bucket_fast(word, 1000)) for word in words]
+        self.assertEqual(row.tolist(), want + [-1] * (networks.INSTRUCTION_WORDS - len(want)))
+
+  def test_leading_dimensions_are_kept(self):
+    texts = tf.constant(_as_bytes(['a b', '', 'c', 'd e f', '', 'g']).reshape(2, 3, 64))
+    flat = networks.instruction_words(tf.reshape(texts, [6, 64]))
+    words = networks.instruction_words(texts)
+    self.assertEqual(words.shape, (2, 3, networks.INSTRUCTION_WORDS))
+    np.testing.assert_array_equal(tf.reshape(words, flat.shape), flat)
+
+  def test_encoder_matches_its_definition(self):
+    encoder = networks.LanguageEncoder(networks.Seeds(1))
+    self.assertEqual(_count(encoder), 20_000 + 21_760)
+    embedding, kernel = encoder.embedding.numpy(), next(
+        v.numpy() for v in encoder.trainable_variables if v.name.endswith('kernel:0'))
+    self.assertBetween(embedding.std(), 0.8 / np.sqrt(1000), 1 / np.sqrt(1000))
+    texts = ['pick the red balloon', '', 'cake', 'a ' * 30]
+    words = networks.instruction_words(tf.constant(_as_bytes(texts))).numpy()
+    got = encoder(tf.constant(words)).numpy()
+    for row, output in zip(words, got):
+      hidden, cell = np.zeros(64), np.zeros(64)
+      for word in row[row >= 0]:
+        i, g, f, o = np.split(np.concatenate([embedding[word], hidden]) @ kernel, 4)
+        cell = _sigmoid(f + 1) * cell + _sigmoid(i) * np.tanh(g)
+        hidden = _sigmoid(o) * np.tanh(cell)
+      np.testing.assert_allclose(output, hidden, rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(got[1], np.zeros(64))
 
 
 if __name__ == '__main__':

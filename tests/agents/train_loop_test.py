@@ -83,7 +83,7 @@ class TrainerTest(parameterized.TestCase):
     free = run_flags.FREE_FLAGS | {'total_environment_frames'}
     self.enterContext(run_directory.open_run(run.logdir, flags, free)).close()
     levels = registry.expand(config.level_name)
-    host = actor_host.ActorHost(levels, impala_atari57.atari_settings(config, training=True), run, config.seed)
+    host = actor_host.ActorHost(levels, impala_atari57.environment_protocol(config, training=True), run, config.seed)
     self.addCleanup(host.close)
     trainer = train_loop.Trainer(host, make_agent, make_learner, config, levels, run, self.screen)
     trainer.logdir = run.logdir

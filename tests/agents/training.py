@@ -35,9 +35,9 @@ def make_run(logdir, config):
   """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
   flags = dataclasses.asdict(config) | dataclasses.asdict(run_flags.RunConfig(logdir=str(logdir)))
   run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
-  atari = impala_atari57.atari_settings(config, training=True)
+  protocol = impala_atari57.environment_protocol(config, training=True)
   levels = registry.expand(config.level_name)
-  environment = registry.make_from_json(levels[0], 0, atari)
+  environment = registry.make_from_json(levels[0], 0, protocol)
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
   agent = impala.Agent(environment.action_spec().num_values, spec, config)
   learner = impala.Learner(agent, config, environment.frames_per_step)

@@ -7,6 +7,7 @@ from scalable_agents.actor import unroll as unroll_lib
 
 NUM_ACTIONS = 5
 VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
+INSTRUCTED = VECTOR | {'instruction': tf.TensorSpec([24], tf.uint8)}
 PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
 
 
@@ -17,7 +18,13 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
   done = random.rand(*shape) < 0.2
   observation = {}
   for name, one in (spec or VECTOR).items():
-    drawn = random.randint(256, size=(*shape, *one.shape)) if name == 'pixels' else random.randn(*shape, *one.shape)
+    if name == 'pixels':
+      drawn = random.randint(256, size=(*shape, *one.shape))
+    elif name == 'instruction':
+      texts = np.array([b'', b'cake', b'pick the red balloon'], f'S{one.shape[0]}')
+      drawn = random.choice(texts, size=(*shape, 1)).view(np.uint8)
+    else:
+      drawn = random.randn(*shape, *one.shape)
     observation[name] = drawn.astype(one.dtype.as_numpy_dtype)
   unroll = unroll_lib.Unroll(
       level_id=np.zeros(batch, np.int32),

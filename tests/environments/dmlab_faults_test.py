@@ -36,7 +36,7 @@ class _Pool:
 
   def __init__(self, timeout_seconds=60., **settings):
     settings = dataclasses.asdict(dmlab.DmlabSettings(**settings))
-    arguments = [{'level_name': level, 'seed': seed, 'atari': {}, 'dmlab': settings}
+    arguments = [{'level_name': level, 'seed': seed, 'protocol': {'dmlab': settings}}
                  for seed, level in enumerate(_LEVELS)]
     self.workers = environment_workers.EnvironmentWorkers(_ENVIRONMENT, arguments, 2)
     self.reports = []

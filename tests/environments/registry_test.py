@@ -66,7 +66,7 @@ class RegistryTest(parameterized.TestCase):
 
   def test_settings_that_came_as_json_reach_the_emulator(self):
     settings = json.loads(json.dumps(dataclasses.asdict(atari.AtariSettings(action_repeats=2, full_action_set=True))))
-    environment = registry.make_from_json('pong', 0, settings)
+    environment = registry.make_from_json('pong', 0, {'atari': settings})
     self.assertEqual(environment.frames_per_step, 2)
     self.assertEqual(environment.action_spec().num_values, 18)
 
@@ -84,7 +84,7 @@ class RegistryTest(parameterized.TestCase):
     settings = dmlab.DmlabSettings(action_repeats=2, action_set='popart', height=36, width=48)
     as_json = json.loads(json.dumps(dataclasses.asdict(settings)))
     for environment in (registry.make('rooms_watermaze', seed=0, dmlab=settings),
-                        registry.make_from_json('rooms_watermaze', 0, {}, as_json)):
+                        registry.make_from_json('rooms_watermaze', 0, {'dmlab': as_json})):
       self.assertEqual(environment.frames_per_step, 2)
       self.assertEqual(environment.action_spec().num_values, 15)
       self.assertEqual(environment.observation_spec()['pixels'].shape, (36, 48, 3))
