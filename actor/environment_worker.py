@@ -137,7 +137,8 @@ def main(socket_descriptor: int, memory_descriptor: int):
   """Serves until the other end of the socket closes; exit code 1 and a reason in shared memory after an error."""
   # A step that hangs without giving Python's lock back stops the thread below, but not this signal.
   ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-  for descriptor in (socket_descriptor, memory_descriptor):  # A program that an environment starts may outlive this one.
+  # A program that an environment starts may outlive this one.
+  for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)
   connection = socket.socket(fileno=socket_descriptor)
   threading.Thread(target=_leave_with_parent, args=[connection], daemon=True).start()

@@ -5,8 +5,8 @@ episodes that end with the game and not with a life. Actions are sampled from th
 the released agent samples. Environments play side by side, each a fixed number of episodes (actor/evaluator.py).
 
 Where several levels are played, each is kept in a file of its own when it is done, evaluation.unfinished.json: an
-evaluation that was cut short goes on with the others, if the checkpoint is still the latest one. Nothing else is written
-to the run directory before the end, so a trainer may be at work there meanwhile.
+evaluation that was cut short goes on with the others, if the checkpoint is still the latest one. Nothing else is
+written to the run directory before the end, so a trainer may be at work there meanwhile.
 """
 
 import contextlib

@@ -51,7 +51,7 @@ class ImpalaConfig:
       'float32', 'What the torso for pixels computes in: float32, or bfloat16, which is up to 1.8 times as fast on '
       'processors that have it. Parameters, LSTM, heads and losses are float32 in either case. Ours.')
   centre_pixels: bool = setting(
-      False, 'Subtract from each observation the mean of its pixels before the torso. Pixels that are all positive move '
+      False, 'Subtract from each observation the mean of its pixels before the torso. All positive, pixels move '
       "all weights of a filter alike, and noise that does so switches whole filters off for ever; LeCun et al. 1998, "
       '"Efficient BackProp", section 4.3. Ours.')
   use_lstm: bool = setting(

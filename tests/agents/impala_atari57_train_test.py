@@ -22,7 +22,8 @@ _TOTAL_FRAMES = 4_000_000
 _LEARNING_RATE = 0.001
 _CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=8', '--num_environment_workers=2',
           '--batch_size=8', '--unroll_length=10', f'--learning_rate={_LEARNING_RATE}',
-          f'--total_environment_frames={_TOTAL_FRAMES}', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.2')
+          f'--total_environment_frames={_TOTAL_FRAMES}', '--checkpoint_interval_seconds=0.5',
+          '--log_interval_seconds=0.2')
 
 # DESIGN, section 3, run directory.
 _COLUMNS = {

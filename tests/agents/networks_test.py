@@ -135,8 +135,8 @@ class TorsoTest(parameterized.TestCase):
         self.assertEqual(variable.dtype, tf.float32)
       results.append([features, *tape.gradient(total, torso.trainable_variables)])
     for exact, rounded in zip(*results):
-      # bfloat16 resolves 1/256, and the gradient of noise around zero is a small sum of large numbers. Its bias gradients
-      # once came out at half of their value.
+      # bfloat16 resolves 1/256, and the gradient of noise around zero is a small sum of large numbers. Its bias
+      # gradients once came out at half of their value.
       np.testing.assert_array_less(np.linalg.norm(exact - rounded), 0.1 * np.linalg.norm(exact))
 
 
