@@ -185,7 +185,7 @@ def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminf
 
 
 def check_open_files(workers=64):
-  """Each environment worker takes four descriptors of the training process: its memory and its socket, each with a duplicate."""
+  """Each environment worker takes four descriptors of the training process: memory and socket, and their duplicates."""
   needed = 256 + 4 * workers
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if soft == resource.RLIM_INFINITY or soft >= needed:
