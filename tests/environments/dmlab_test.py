@@ -42,6 +42,7 @@ _PROCESS = '''
 import os, signal, sys
 from scalable_agents.environments import dmlab
 environment = dmlab.Dmlab(sys.argv[1], seed=0)
+assert os.path.isdir(environment._folder.path)
 print(environment._folder.path, flush=True)
 environment.reset()
 print('plays', flush=True)
@@ -465,7 +466,7 @@ class EndTest(_TestCase):
     self.addCleanup(process.wait)
     self.addCleanup(process.kill)
     folder = waiting.start(process.stdout.readline)().strip()
-    self.assertTrue(os.path.isdir(folder), folder)
+    self.assertIn('dmlab_', folder)
     return process, folder
 
   @parameterized.parameters('end', 'raise', 'os._exit')
