@@ -30,6 +30,7 @@ from scalable_agents.learner import run_directory
 
 MAXIMUM_SKIPPED_IN_A_ROW = 10
 _CURVE_INTERVAL_SECONDS = 300.
+_MEMORY_INTERVAL_SECONDS = 10.  # To ask for it takes tens of milliseconds.
 _SIGNAL_CHECK_SECONDS = 0.2
 _LONGEST_SILENCE_SECONDS = 10.  # Where no batch comes, a row says so.
 _UPDATE_PATIENCE_SECONDS = 3.   # How long Ctrl-C waits for the update under way.
@@ -92,6 +93,7 @@ class Trainer:
     self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec))
     self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
     self._skipped_in_a_row = 0
+    self._memory_megabytes = host.memory_megabytes()
     self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
     self._interrupted = False
     self._stop = threading.Event()
@@ -166,7 +168,7 @@ class Trainer:
   def _learn(self, collector):
     self._row.begin(self._frames)
     first = True
-    last_save = last_curve = time.monotonic()
+    last_save = last_curve = last_memory = time.monotonic()
     upcoming = collector.submit(self._collect)
     while not self._stop.is_set() and self._frames < self._config.total_environment_frames:
       unroll, episodes = self._await(upcoming)
@@ -180,6 +182,9 @@ class Trainer:
         first = False
         self._row.begin(self._frames)
         last_save = now
+      if now - last_memory >= _MEMORY_INTERVAL_SECONDS:
+        last_memory = now
+        self._memory_megabytes = self._host.memory_megabytes()
       if self._config.synchronous or self._row.age() >= self._run.log_interval_seconds:
         self._log()
       if now - last_save >= self._run.checkpoint_interval_seconds:
@@ -250,7 +255,7 @@ class Trainer:
     row = self._row.finish(self._frames)
     row |= self._statistics.metrics()
     row |= {'learner_steps': int(self.learner.update_steps), 'queue_size': self._queue.size(),
-            'skipped_updates': int(self.learner.skipped_updates), 'memory_megabytes': self._host.memory_megabytes()}
+            'skipped_updates': int(self.learner.skipped_updates), 'memory_megabytes': self._memory_megabytes}
     self._metrics.write(row)
     self._progress.update(row)
 

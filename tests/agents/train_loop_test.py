@@ -33,7 +33,8 @@ from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
 
 _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inference_batch_size',
-           'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
+           'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping',
+           'memory_megabytes'}
 _PATIENCE_SECONDS = 60.  # For what takes no time worth mentioning.
 
 
