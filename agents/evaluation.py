@@ -298,7 +298,6 @@ def _results(evaluator, levels) -> dict[str, dict[str, Any]]:
 def _summary(policy, results, environments, host, run, seed) -> dict[str, Any]:
   """What evaluation.json holds; `suite` is what scores.suite_figures says, None for a single level."""
   means = {level: result['mean'] for level, result in results.items()}
-  is_suite = len(results) > 1 and all(map(scores.has_reference, results))
   protocol = {
       'num_episodes': run.test_num_episodes,
       'actions': 'sampled',
@@ -315,7 +314,7 @@ def _summary(policy, results, environments, host, run, seed) -> dict[str, Any]:
       'reference_scores': next((_REFERENCE_SCORES[name] for name, suite in scores.SUITES.items()
                                 if any(level in suite.scores for level in results)), None),
   }
-  return {'levels': results, 'suite': scores.suite_figures(means) if is_suite else None, 'protocol': protocol}
+  return {'levels': results, 'suite': scores.suite_figures(means) if scores.is_suite(means) else None, 'protocol': protocol}
 
 
 class _Progress(progress_lib.Line):

@@ -29,7 +29,8 @@ class ImpalaConfig:
   """Every hyper-parameter; defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
 
   # The task.
-  level_name: str = setting('pong', 'What to play: an Atari game, a built-in task, gymnasium:ID; or several at once: a suite, atari57, or '
+  level_name: str = setting(
+      'pong', 'What to play: an Atari game, a built-in task, gymnasium:ID; or several at once: a suite, atari57, or '
       'names with commas between them. Environments are spread over them in turn.')
   total_environment_frames: int = setting(
       200_000_000, 'Environment frames (agent steps x action_repeats) to train for. Section 5.3.2.')
@@ -315,7 +316,6 @@ class Learner(tf.Module):
     names = [*_CHECKED_TERMS, *(f'gradient of {v.name}' for v in self.agent.trainable_variables)]
     return None if index < 0 else names[index]
 
-  @tf.function(autograph=False)
   def _prepare(self, unroll):
     environment_output = unroll.environment_output
     return unroll._replace(environment_output=environment_output._replace(

@@ -260,6 +260,7 @@ class LSTMCore(snt.Module):
     return outputs.stack(), state
 
 
+@tf.function(autograph=False)
 def instruction_words(instruction: tf.Tensor) -> tf.Tensor:
   """The words of texts as numbers. Strings are involved: for the CPU, and not for XLA.
 

@@ -73,9 +73,8 @@ class Trainer:
       except ValueError as error:
         raise run_flags.UserError(f'{", ".join(levels)}: {error}') from error
     self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
-    is_suite = len(levels) > 1 and all(map(scores.has_reference, levels))
     self._statistics = episode_statistics.EpisodeStatistics(
-        levels, suite_score=scores.suite_figures if is_suite else None)
+        levels, suite_score=scores.suite_figures if scores.is_suite(levels) else None)
     self._checkpointer = checkpoint.Checkpointer(
         run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics)
     if not self._checkpointer.restore():

@@ -1,7 +1,7 @@
 """Human-normalised scores: 0 is a random policy, 100 a human. Espeholt et al. 2018 (IMPALA), section 5.3."""
 
 import statistics
-from typing import Mapping, NamedTuple
+from typing import Collection, Mapping, NamedTuple
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
@@ -20,6 +20,11 @@ class SuiteScore(NamedTuple):
 def has_reference(level: str) -> bool:
   """Whether a random and a human score of the level are known."""
   return level in _REFERENCES
+
+
+def is_suite(levels: Collection[str]) -> bool:
+  """Whether these are several levels of one suite, all of it or a part, so that they have a score together."""
+  return len(levels) > 1 and any(suite.scores.keys() >= set(levels) for suite in SUITES.values())
 
 
 def human_normalised(level: str, score: float) -> float:

@@ -4,6 +4,8 @@ import csv
 import os
 from typing import Iterator, NamedTuple
 
+_DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
+
 
 class ReferenceScores(NamedTuple):
   """Raw episode returns of one level."""
@@ -20,8 +22,7 @@ class Suite(NamedTuple):
   summary: str  # The field of scores.SuiteScore that the papers quote.
 
 
-def rows(file: str) -> Iterator[dict[str, str]]:
-  """The rows of a file in environments/data, by the names in its first line."""
-  path = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data', file)
-  with open(path, newline='', encoding='utf-8') as lines:
+def rows(file: str, folder: str = _DATA) -> Iterator[dict[str, str]]:
+  """The rows of a CSV file, one of environments/data if not of another folder, by the names in its first line."""
+  with open(os.path.join(folder, file), newline='', encoding='utf-8') as lines:
     yield from csv.DictReader(lines)

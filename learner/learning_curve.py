@@ -21,7 +21,8 @@ def draw(logdir: str):
   """Draws the run's learning curve into its directory; nothing before the first row with a finished episode.
 
   Line: mean return of the last 100 episodes. Dots: episodes. Band: the middle half of the episodes around there. Of a
-  suite instead, whose levels have returns of all sizes: its score. Top axis: hours of training. Safe in a thread: it shares no state with other figures.
+  suite instead, whose levels have returns of all sizes: its score. Top axis: hours of training. Safe in a thread: it
+  shares no state with other figures.
 
   Raises:
     run_directory.RunDirectoryError: a file of the run is damaged, or the picture cannot be written.

@@ -1,8 +1,12 @@
 """The numbers that the IMPALA paper prints, and the agents they are of. Espeholt et al. 2018, tables 3, 4, B.1, C.1."""
 
-import csv
+import functools
 import os
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
+
+from scalable_agents.environments import suite
+
+_rows = functools.partial(suite.rows, folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))
 
 
 class Agent(NamedTuple):
@@ -40,12 +44,6 @@ LEVEL_COLUMNS = {
     'atari57': {'ACKTR': 'acktr', 'Reactor, experts': 'reactor', 'IMPALA, deep, multi-task': 'impala_deep_multitask',
                 'IMPALA, shallow, experts': 'impala_shallow', 'IMPALA, deep, experts': 'impala_deep'},
 }
-
-
-def _rows(file: str) -> Iterator[dict[str, str]]:
-  path = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data', file)
-  with open(path, newline='', encoding='utf-8') as lines:
-    yield from csv.DictReader(lines)
 
 
 def _level_scores(file: str, level: str, columns: dict[str, str]) -> dict[str, dict[str, float]]:

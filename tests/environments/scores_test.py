@@ -64,6 +64,12 @@ class ScoresTest(parameterized.TestCase):
     self.assertAlmostEqual(summary.mean, (1100 + 0 + 50) / 3)
     self.assertAlmostEqual(summary.mean_capped, (100 + 0 + 50) / 3)
 
+  def test_a_suite_is_several_levels_of_one_suite(self):
+    for levels in (['pong', 'breakout'], dmlab30.LEVELS, dmlab30.TEST_LEVELS):
+      self.assertTrue(scores.is_suite(levels))
+    for levels in (['pong'], ['pong', 'catch'], ['pong', 'rooms_watermaze']):
+      self.assertFalse(scores.is_suite(levels))
+
   def test_a_suite_quotes_what_its_paper_quotes(self):
     """Atari-57 its median, DMLab-30 its capped mean; also over a part of the suite."""
     games = {'pong': 14.6 + 35.3, 'breakout': 1.7, 'boxing': 0.1 + 0.25 * 12}  # 200 %, 0 % and 25 %.
