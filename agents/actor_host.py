@@ -46,7 +46,7 @@ def inference_device() -> str:
 class ActorHost:
   """Environments in worker processes, an actor for each, and inference for all."""
 
-  def __init__(self, levels, protocol, run, seed: int):
+  def __init__(self, levels, protocol, run, seed: int, environment: str = _ENVIRONMENT):
     """Starts the worker processes.
 
     Args:
@@ -54,6 +54,7 @@ class ActorHost:
       protocol: of the environments, see registry.make_from_json.
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
+      environment: 'module:function' that makes one, called as registry.make_from_json.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
@@ -64,7 +65,7 @@ class ActorHost:
     arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
-        _ENVIRONMENT, arguments, self.num_workers, run.environment_timeout_seconds)
+        environment, arguments, self.num_workers, run.environment_timeout_seconds)
     self.specification = self._workers.specification
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}
