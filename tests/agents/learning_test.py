@@ -62,7 +62,6 @@ class LearningTest(parameterized.TestCase):
     _, rows = self._train(**_OBEY)
     for level in ('obey_ball', 'obey_side', 'obey_nothing'):
       self.assertGreater(rows[-1][f'episode_return/{level}'], 0.8)
-    self.assertLess(rows[-1]['wall_seconds'] - rows[0]['wall_seconds'], 60)
 
   def test_an_agent_that_does_not_listen_learns_what_it_can(self):
     """Which is to catch the ball: whatever it does, the two tasks whose words decide return 0 at best."""
