@@ -33,18 +33,7 @@ class ImpalaConfig:
       'pong', 'What to play: an Atari game, a built-in task, gymnasium:ID; or several at once: a suite, atari57, or '
       'names with commas between them. Environments are spread over them in turn.')
   total_environment_frames: int = setting(
-      200_000_000, 'Environment frames (agent steps x action_repeats) to train for. Section 5.3.2.')
-  action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Table G.1.')
-  noop_max: int = setting(
-      30, 'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
-  episode_end_on_life_loss: bool = setting(
-      True, 'In training, learn as if the episode ended where a life is lost. Table G.1.')
-  full_action_set: bool = setting(
-      False, 'Offer all 18 actions of the Atari 2600 rather than those the game uses. Section 5.3.2.')
-  sticky_actions: bool = setting(
-      False, 'The emulator repeats the previous action with probability 0.25. The paper does not.')
-  max_episode_frames: int = setting(
-      108_000, 'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.')
+      200_000_000, 'Environment frames (agent steps times action repeats) to train for. Section 5.3.2.')
 
   # The network.
   torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.')
@@ -109,10 +98,9 @@ def validate(config: ImpalaConfig) -> None:
     if not allowed:
       raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
 
-  for name in ('total_environment_frames', 'action_repeats', 'max_episode_frames', 'unroll_length', 'batch_size',
-               'queue_size'):
+  for name in ('total_environment_frames', 'unroll_length', 'batch_size', 'queue_size'):
     require(getattr(config, name) >= 1, name, 'at least 1')
-  for name in ('noop_max', 'policy_lag', 'seed'):
+  for name in ('policy_lag', 'seed'):
     require(getattr(config, name) >= 0, name, 'at least 0')
   for name in ('clip_rho_threshold', 'clip_pg_rho_threshold'):
     require(getattr(config, name) >= 0.0, name, 'a number of at least 0, or inf')

@@ -1,21 +1,16 @@
 """Command-line flags: every field of an agent's config and of RunConfig is a flag of the same name.
 
-Only binaries use this module. One reads like this:
+Only binaries and what they share (agents/program.py) use this module:
 
-  from scalable_agents.agents import quiet
-  if __name__ == '__main__':
-    quiet.start()  # Before TensorFlow is imported.
-  ...
-  run_flags.define(impala.ImpalaConfig)
-  run_flags.define(run_flags.RunConfig)
+  run_flags.define(impala.ImpalaConfig())
+  run_flags.define(run_flags.RunConfig())
 
   def main():
     config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate)
     run = run_flags.run_config_from_flags(default_run=config.level_name)
     ...
 
-  if __name__ == '__main__':
-    run_flags.run_main(main)
+  run_flags.run_main(main)
 """
 
 import dataclasses
@@ -76,21 +71,21 @@ class RunConfig:
 FREE_FLAGS = frozenset(field.name for field in dataclasses.fields(RunConfig))
 
 
-def define(config_class: type, flag_values: flags.FlagValues = flags.FLAGS):
-  """Makes a flag of every field: its name, type and default, its metadata's `help`.
+def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
+  """Makes a flag of every field of a config: its name, type, value, which is the flag's default, and metadata's `help`.
 
   Raises:
     TypeError: there is no kind of flag for the type of a field.
   """
-  field_types = typing.get_type_hints(config_class)
-  for field in dataclasses.fields(config_class):
+  field_types = typing.get_type_hints(type(defaults))
+  for field in dataclasses.fields(defaults):
     kind, name = field_types[field.name], field.name
     if kind not in _DEFINERS:
-      raise TypeError(f'{config_class.__name__}.{name}: no flag can hold a {kind}')
-    _DEFINERS[kind](name, field.default, field.metadata['help'], flag_values=flag_values)
+      raise TypeError(f'{type(defaults).__name__}.{name}: no flag can hold a {kind}')
+    _DEFINERS[kind](name, getattr(defaults, name), field.metadata['help'], flag_values=flag_values)
 
 
-def config_from_flags(config_class: type[Config], validate: Callable[[Config], None],
+def config_from_flags(config_class: type[Config], validate: Callable[[Config], None] = lambda config: None,
                       stored: dict[str, Any] | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> Config:
   """Returns the config that the command line asks for.
 

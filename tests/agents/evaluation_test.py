@@ -22,9 +22,9 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import actor_pool
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import evaluation
 from scalable_agents.agents import impala
-from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
@@ -98,9 +98,9 @@ class EvaluationTest(parameterized.TestCase):
     checkpointer.save()
     return config, run
 
-  def _evaluate(self, config, run, screen=None, **changes):
-    protocol = impala_atari57.environment_protocol(config, training=False)
-    return evaluation.evaluate(impala.Agent, config, registry.expand(config.level_name), protocol,
+  def _evaluate(self, config, run, screen=None, protocol=atari57_protocol.Protocol(), **changes):
+    levels = registry.expand(config.level_name)
+    return evaluation.evaluate(impala.Agent, config, levels, protocol.environments(levels, training=False),
                                dataclasses.replace(run, **changes), screen or io.StringIO())
 
   def _stored(self, run):
@@ -143,10 +143,11 @@ class EvaluationTest(parameterized.TestCase):
       self.assertEqual(of_column, {-1., 1.})
 
   def test_atari_protocol_score_and_video(self):
-    config, run = self._make_run('pong', max_episode_frames=200, noop_max=4)
+    config, run = self._make_run('pong')
     path = os.path.join(self.create_tempdir().full_path, 'pong.mp4')
     screen = io.StringIO()
-    summary = self._evaluate(config, run, screen, test_num_episodes=2, num_environments='auto', video=path)
+    summary = self._evaluate(config, run, screen, atari57_protocol.Protocol(max_episode_frames=200, noop_max=4),
+                             test_num_episodes=2, num_environments='auto', video=path)
     result = summary['levels']['pong']
     self.assertLen(result['episode_returns'], 2)
     for length in result['episode_lengths']:

@@ -9,8 +9,8 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
-from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
 from scalable_agents.learner import run_directory
@@ -26,7 +26,7 @@ class LearningTest(parameterized.TestCase):
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
     levels = [config.level_name]
     with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()):
-      host = actor_host.ActorHost(levels, impala_atari57.environment_protocol(config, training=True), run, config.seed)
+      host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, training=True), run, config.seed)
       trainer = train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, io.StringIO())
       trainer.train()
     with open(run_directory.path(run.logdir, run_directory.METRICS), encoding='utf-8') as file:

@@ -29,8 +29,8 @@ def validate(config):
   if config.batch_size < 1:
     raise ValueError('--batch_size=%d: want at least 1' % config.batch_size)
 
-run_flags.define(Config)
-run_flags.define(run_flags.RunConfig)
+run_flags.define(Config())
+run_flags.define(run_flags.RunConfig())
 
 def main():
   config = run_flags.config_from_flags(Config, validate)
@@ -67,7 +67,7 @@ def _accept(unused_config):
 
 def _parsed(config_class, *arguments):
   flag_values = flags.FlagValues()
-  run_flags.define(config_class, flag_values)
+  run_flags.define(config_class(), flag_values)
   flag_values(['program', *arguments])
   return flag_values
 
@@ -110,7 +110,7 @@ class ConfigFromFlagsTest(parameterized.TestCase):
     class Odd:
       sizes: tuple = setting((1, 2), 'Sizes.')
     with self.assertRaisesRegex(TypeError, 'Odd.sizes: no flag can hold'):
-      run_flags.define(Odd, flags.FlagValues())
+      run_flags.define(Odd(), flags.FlagValues())
 
 
 class RunConfigTest(parameterized.TestCase):

@@ -19,6 +19,7 @@ import psutil
 import tensorflow as tf
 
 from scalable_agents.actor import python_path
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
@@ -31,13 +32,14 @@ _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle machine.
 
 
-def make_run(logdir, config):
+def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
-  flags = dataclasses.asdict(config) | dataclasses.asdict(run_flags.RunConfig(logdir=str(logdir)))
+  flags = {}
+  for settings in (config, protocol, run_flags.RunConfig(logdir=str(logdir))):
+    flags |= dataclasses.asdict(settings)
   run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
-  protocol = impala_atari57.environment_protocol(config, training=True)
   levels = registry.expand(config.level_name)
-  environment = registry.make_from_json(levels[0], 0, protocol)
+  environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
   agent = impala.Agent(environment.action_spec().num_values, spec, config)
   learner = impala.Learner(agent, config, environment.frames_per_step)

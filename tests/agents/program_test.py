@@ -12,8 +12,10 @@ from absl import flags
 from absl.testing import absltest
 
 from scalable_agents.actor import python_path
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import faulty_environments
@@ -47,13 +49,13 @@ class TestModeTest(absltest.TestCase):
   def _main(self, *arguments):
     """Runs the binary's `main` in this process."""
     flag_values = flags.FlagValues()
-    for config_class in (impala.ImpalaConfig, run_flags.RunConfig):
-      run_flags.define(config_class, flag_values)
+    for defaults in (impala.ImpalaConfig(), atari57_protocol.Protocol(), run_flags.RunConfig()):
+      run_flags.define(defaults, flag_values)
     flag_values(['impala_atari57', *arguments])
     names = ('config_from_flags', 'run_config_from_flags')
     replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values) for name in names}
     with mock.patch.multiple(run_flags, **replaced):
-      impala_atari57.main()
+      program.main(impala, impala.ImpalaConfig, atari57_protocol.Protocol)
 
   def test_evaluates_with_the_runs_flags_beside_its_trainer(self):
     logdir, stored = self._make_run(unroll_length=7, use_lstm=True)
