@@ -8,6 +8,7 @@ from typing import Any
 
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import atari
+from scalable_agents.environments import atari57
 
 _STICKY_PROBABILITY = 0.25  # Machado et al. 2018.
 
@@ -18,7 +19,7 @@ class Protocol:
 
   action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Table G.1.')
   noop_max: int = setting(
-      30, 'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
+      atari57.SUITE.noop_max, 'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
   episode_end_on_life_loss: bool = setting(
       True, 'In training, learn as if the episode ended where a life is lost. Table G.1.')
   full_action_set: bool = setting(
@@ -26,7 +27,8 @@ class Protocol:
   sticky_actions: bool = setting(
       False, 'The emulator repeats the previous action with probability 0.25. The paper does not.')
   max_episode_frames: int = setting(
-      108_000, 'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.')
+      atari57.SUITE.max_episode_frames,
+      'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.')
 
   def validate(self, levels: tuple[str, ...]):
     """Raises ValueError, one line with flag, value and what is allowed, for a setting out of its range."""

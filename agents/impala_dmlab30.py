@@ -21,6 +21,7 @@ from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
+from scalable_agents.environments import dmlab30
 
 CONFIG = impala.ImpalaConfig(
     level_name='dmlab30',
@@ -34,8 +35,8 @@ CONFIG = impala.ImpalaConfig(
     rmsprop_epsilon=0.1,                      # Released code: one of table D.1's four.
     clip_gradient_norm=0.,                    # Neither table D.3 nor the released code clips.
 )
-# A reset may take half a minute where a map is compiled, more where many are at once. 500 episodes: section 5.3.1.
-RUN_CONFIG = run_flags.RunConfig(environment_timeout_seconds=300., test_num_episodes=500)
+# A reset may take half a minute where a map is compiled, more where many are at once.
+RUN_CONFIG = run_flags.RunConfig(environment_timeout_seconds=300., test_num_episodes=dmlab30.SUITE.test_episodes)
 
 if __name__ == '__main__':
   program.run(impala, CONFIG, dmlab30_protocol.Protocol(), RUN_CONFIG)

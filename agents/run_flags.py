@@ -26,6 +26,7 @@ from absl import flags
 
 from scalable_agents.agents import quiet
 from scalable_agents.agents.settings import setting
+from scalable_agents.environments import atari57
 from scalable_agents.learner import run_directory
 
 # All that is defined here belongs to the binary: its --help shows it.
@@ -64,7 +65,8 @@ class RunConfig:
   checkpoint_interval_seconds: float = setting(60.0, 'A checkpoint is saved so often: what a crash may cost.')
   log_interval_seconds: float = setting(
       5.0, f'A row of metrics.jsonl is written so often; at most {_MAX_LOG_INTERVAL_SECONDS}.')
-  test_num_episodes: int = setting(200, '--mode=test: episodes per level. Espeholt et al. 2018, section 5.3.2.')
+  test_num_episodes: int = setting(
+      atari57.SUITE.test_episodes, '--mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and 5.3.2.')
   video: str = setting('', '--mode=test: record an episode to this file, .mp4 or .gif.')
 
 

@@ -14,6 +14,7 @@ import dm_env
 from dm_env import specs
 import numpy as np
 
+from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 
 
@@ -29,11 +30,11 @@ class AtariSettings:
   height: int = 84                    # pixels.
   width: int = 84                     # pixels.
   frame_stack: int = 4                # observed frames per observation.
-  noop_max: int = 30                  # no-op frames at a start: uniform integer in [1, noop_max]; 0: none.
+  noop_max: int = atari57.SUITE.noop_max  # no-op frames at a start: uniform integer in [1, noop_max]; 0: none.
   episode_end_on_life_loss: bool = False  # for learning only (discount 0, no reset); training only.
   full_action_set: bool = False       # all 18 actions; else the game's minimal set.
   sticky_actions: float = 0.0         # probability that a frame repeats the last action; newer convention: 0.25.
-  max_episode_frames: int = 108_000   # environment frames, no-ops included: 30 minutes.
+  max_episode_frames: int = atari57.SUITE.max_episode_frames  # environment frames, no-ops included: 30 minutes.
 
   def __post_init__(self):
     for name in ('action_repeats', 'max_pooled_frames', 'height', 'width', 'frame_stack', 'max_episode_frames'):

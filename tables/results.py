@@ -75,7 +75,7 @@ class Result:
     less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
     for name, wanted, get, write in (
         ('frames', self._agent.frames, lambda run: run.evaluation.frames, short),
-        ('episodes', published.EPISODES[self._agent.suite], lambda run: run.evaluation.episodes, str),
+        ('episodes', scores.SUITES[self._agent.suite].test_episodes, lambda run: run.evaluation.episodes, str),
         ('members', self._agent.population, lambda run: run.population, str),
         ('learners', self._agent.learners, lambda run: run.learners, str)):
       least, most = min(map(get, runs)), max(map(get, runs))
