@@ -82,7 +82,8 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   _check_writable(run)
   seed = seed_of(config.seed)
   finished = _FinishedLevels(run, protocol, seed)
-  missing = [level for level in levels if level not in finished.results]
+  # Where none is missing, somebody was cut short at the very end: one level is played again.
+  missing = [level for level in levels if level not in finished.results] or levels[-1:]
   if finished.results:
     print(f'{len(finished.results)} of {len(levels)} levels were finished before', file=screen, flush=True)
   wanted = run.test_num_episodes * len(missing)

@@ -200,6 +200,13 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEqual(self._stored(run), summary)
     self.assertFalse(file.exists())
 
+    # Cut short after the last level and before its end.
+    everything = left | {'levels': left['levels'] | {slow: left['levels'][sound]}}
+    file.write_text(json.dumps(everything), encoding='utf-8')
+    summary = self._evaluate(config, run)
+    self.assertEqual({level: result['mean'] for level, result in summary['levels'].items()}, {sound: 12.5, slow: 10.})
+    self.assertFalse(file.exists())
+
     # Neither what is of another protocol nor what cannot be read counts.
     for text in (json.dumps(left | {'of': left['of'] | {'num_episodes': 29}}), json.dumps(left)[:200], '[]'):
       file.write_text(text, encoding='utf-8')
@@ -218,9 +225,8 @@ class EvaluationTest(parameterized.TestCase):
     steps = summary['levels']['recall']['episode_lengths'][0]
     _, seconds = imageio_ffmpeg.count_frames_and_secs(path)
     self.assertAlmostEqual(seconds, (steps + 1) / 15, delta=0.05)
-    # The second episode of this seed: the first one was only to see whether there are pictures.
-    want = 1 if np.random.RandomState(2**30 + 1).randint(2, size=2)[1] == 1 else -1
-    self.assertIn(f'recorded: return {want}, {steps} frames\n', screen.getvalue())
+    want = summary['levels']['recall']['episode_returns'][0]  # The same episode.
+    self.assertIn(f'recorded: return {want:g}, {steps} frames\n', screen.getvalue())
 
   @parameterized.parameters(('on a terminal', _Terminal), ('elsewhere', io.StringIO))
   def test_progress(self, unused_where, screen_class):
@@ -275,12 +281,10 @@ class EvaluationTest(parameterized.TestCase):
         self._evaluate(config, run)
 
   def test_an_environment_without_pictures_is_one_line(self):
-    config, run = self._make_run()
-    path = os.path.join(self.create_tempdir().full_path, 'catch.mp4')
-    with mock.patch.object(registry, 'make_from_json') as make:
-      make.return_value.render.side_effect = ValueError('draws no pictures')
-      with self.assertRaisesRegex(run_flags.UserError, '^--video: draws no pictures$'):
-        self._evaluate(config, run, video=path)
+    config, run = self._make_run(faulty_environments.level(faulty_environments.Sound))
+    path = os.path.join(self.create_tempdir().full_path, 'sound.mp4')
+    with self.assertRaisesRegex(run_flags.UserError, '(?s)^--video: an environment could not be made:.*pictures'):
+      self._evaluate(config, run, video=path)
     self.assertFalse(os.path.exists(path))
 
   def test_an_environment_that_cannot_be_made_is_a_users_error(self):

@@ -6,11 +6,13 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from scalable_agents.actor import python_path
+from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
-from scalable_agents.environments import dmlab
+from scalable_agents.agents import run_flags
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import training
 from scalable_agents.tests.environments import lab_module
@@ -88,8 +90,13 @@ class LifeOfARunTest(absltest.TestCase):
         self.assertEqual(record['config']['appendCommand'], '+set net_enabled 0')
     self.assertNotEmpty(os.listdir(cache))
 
+    done = _run(*_SMALL, f'--logdir={logdir}', '--renderer=hardware', '--action_set=popart')
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(done.stderr, r'belongs to another configuration: --action_set was "impala" and is "popart" now\. ')
+
     watch = lab_module.Watch(self)
-    done = _run(f'--logdir={logdir}', '--mode=test', '--test_num_episodes=2', f'--video={film}')
+    done = _run(f'--logdir={logdir}', '--mode=test', '--num_environments=2', '--test_num_episodes=2',
+                f'--video={film}')
     self.assertEqual(done.returncode, 0, done.stderr)
     with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
       evaluation = json.load(file)
@@ -107,15 +114,6 @@ class LifeOfARunTest(absltest.TestCase):
       for record in records:
         self.assertEqual((record['config']['mixerSeed'], record['config']['allowHoldOutLevels']), ('1611489005', 'true'))
 
-  def test_another_action_set_is_another_run(self):
-    logdir = self.create_tempdir().full_path
-    self.assertEqual(_run(*_SMALL, f'--logdir={logdir}').returncode, 0)
-    done = _run(*_SMALL, f'--logdir={logdir}', '--action_set=popart')
-    self.assertEqual(done.returncode, 1)
-    self.assertRegex(done.stderr, r'^error: .* belongs to another configuration: --action_set was "impala" and is "popart"')
-    done = _run(*_SMALL, f'--logdir={logdir}', '--renderer=hardware', f'--dataset_path={dmlab.DUMMY_DATASET}')
-    self.assertEqual(done.returncode, 0, done.stderr)
-
   def test_built_in_tasks_can_be_tried_without_lab(self):
     logdir = self.create_tempdir().full_path
     done = _run('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=2', '--num_environments=2',
@@ -123,20 +121,21 @@ class LifeOfARunTest(absltest.TestCase):
     self.assertEqual(done.returncode, 0, done.stderr)
 
 
-class BadInputTest(absltest.TestCase):
+class BadInputTest(parameterized.TestCase):
 
-  def test_is_one_line(self):
+  @parameterized.parameters(
+      (('--level_name=rooms_watermase',), "--level_name: unknown level 'rooms_watermase': did you mean rooms_watermaze"),
+      ((), '--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: this level needs the images'),
+      (('--level_name=rooms_watermaze', '--action_set=r2d2'), "--action_set: want one of impala, popart, got 'r2d2'"),
+      (('--dataset_path=dummy', '--num_environments=29'), '--num_environments=29: want at least 30, one per level'))
+  def test_is_one_line(self, arguments, message):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    for flags, message in (
-        (('--level_name=rooms_watermase',), "--level_name: unknown level 'rooms_watermase': did you mean rooms_watermaze"),
-        ((), '--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: this level needs the images'),
-        (('--level_name=rooms_watermaze', '--action_set=r2d2'), "--action_set: want one of impala, popart, got 'r2d2'"),
-        (('--dataset_path=dummy', '--num_environments=29'), '--num_environments=29: want at least 30, one per level')):
-      done = _run(f'--logdir={logdir}', *flags)
-      self.assertEqual(done.returncode, 1, flags)
-      self.assertStartsWith(done.stderr, f'error: {message}')
-      self.assertEqual(done.stderr.count('\n'), 1, done.stderr)
-      self.assertFalse(os.path.exists(logdir))
+    with self.assertRaises(run_flags.UserError) as caught:
+      training.run_in_this_process(impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(),
+                                   f'--logdir={logdir}', *arguments)
+    self.assertStartsWith(str(caught.exception), message)
+    self.assertNotIn('\n', str(caught.exception))
+    self.assertFalse(os.path.exists(logdir))
 
 
 if __name__ == '__main__':

@@ -1,21 +1,17 @@
 """The binary as its users meet it: what it refuses, what it prints, and how it leaves."""
 
-import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-from unittest import mock
 
-from absl import flags
 from absl.testing import absltest
 
 from scalable_agents.actor import python_path
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
-from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import faulty_environments
@@ -47,15 +43,7 @@ class TestModeTest(absltest.TestCase):
     return logdir, run_directory.read_config(logdir)['flags']
 
   def _main(self, *arguments):
-    """Runs the binary's `main` in this process."""
-    flag_values = flags.FlagValues()
-    for defaults in (impala.ImpalaConfig(), atari57_protocol.Protocol(), run_flags.RunConfig()):
-      run_flags.define(defaults, flag_values)
-    flag_values(['impala_atari57', *arguments])
-    names = ('config_from_flags', 'run_config_from_flags')
-    replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values) for name in names}
-    with mock.patch.multiple(run_flags, **replaced):
-      program.main(impala, impala.ImpalaConfig, atari57_protocol.Protocol)
+    training.run_in_this_process(impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
 
   def test_evaluates_with_the_runs_flags_beside_its_trainer(self):
     logdir, stored = self._make_run(unroll_length=7, use_lstm=True)
@@ -92,7 +80,8 @@ class TestModeTest(absltest.TestCase):
   def test_ctrl_c_ends_it_at_once_and_writes_nothing(self):
     logdir, _ = self._make_run()
     process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=1000000', '--log_interval_seconds=0.1')
-    self.assertIn('of 1,000,000 episodes', process.stderr.readline())
+    while 'of 1,000,000 episodes' not in (line := process.stderr.readline()):
+      self.assertIn('environments made', line)
     with open(f'/proc/{process.pid}/task/{process.pid}/children', encoding='utf-8') as file:
       workers = file.read().split()
     self.assertNotEmpty(workers)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -14,7 +15,9 @@ import tempfile
 import termios
 import threading
 import time
+from unittest import mock
 
+from absl import flags
 import psutil
 import tensorflow as tf
 
@@ -22,6 +25,7 @@ from scalable_agents.actor import python_path
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
 from scalable_agents.learner import checkpoint
@@ -46,6 +50,18 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   return learner, checkpoint.Checkpointer(
       run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
       statistics=episode_statistics.EpisodeStatistics(levels))
+
+
+def run_in_this_process(agent, config, protocol, *arguments):
+  """Does what program.run does, with flags of its own, and raises what goes wrong."""
+  flag_values = flags.FlagValues()
+  for defaults in (config, protocol, run_flags.RunConfig()):
+    run_flags.define(defaults, flag_values)
+  flag_values(['program', *arguments])
+  replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
+              for name in ('config_from_flags', 'run_config_from_flags')}
+  with mock.patch.multiple(run_flags, **replaced):
+    program.main(agent, type(config), type(protocol))
 
 
 def rows(logdir):
