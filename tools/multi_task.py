@@ -1,0 +1,44 @@
+"""Measures what playing several games at once costs: one agent on eight games against eight agents, one after another.
+
+  bazel run //tools:multi_task
+
+A game that is emulated fast and one that is emulated slowly take turns where they are learned together, so that the
+harmonic mean of their speeds alone is what can be expected of the speed together. All have 18 actions. The last line
+is a JSON object with all figures.
+"""
+
+import json
+import statistics
+
+from absl import app
+from absl import flags
+
+from scalable_agents.tools import training_rate
+
+_SECONDS = flags.DEFINE_float('seconds', 30., 'How long each of the nine runs is measured.', lower_bound=1.)
+_GAMES = flags.DEFINE_list('games', ['pong', 'breakout', 'qbert', 'seaquest', 'enduro', 'space_invaders', 'beam_rider',
+                                     'ms_pacman'], 'The games.')
+_FLAGS = flags.DEFINE_list('flags', ['--torso=shallow'], 'Flags of //agents:impala_atari57 for all of the runs.')
+
+
+def main(_):
+  """Measures each game, then all at once, and prints the ratio."""
+  def rate(level_name):
+    rows = training_rate.measure(
+        ['agents.impala_atari57', f'--level_name={level_name}', '--full_action_set', *_FLAGS.value], _SECONDS.value)
+    frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
+    return frames / seconds
+  alone = {}
+  for game in _GAMES.value:
+    alone[game] = rate(game)
+    print(f'{game:<44}{alone[game]:>12,.0f} frames/s', flush=True)
+  expected = statistics.harmonic_mean(alone.values())
+  print(f'{"harmonic mean":<44}{expected:>12,.0f}', flush=True)
+  together = rate(','.join(_GAMES.value))
+  print(f'{"all at once":<44}{together:>12,.0f}', flush=True)
+  print(f'all at once is {together / expected:.1%} of the harmonic mean')
+  print(json.dumps({'alone': alone, 'together': together, 'share': together / expected}))
+
+
+if __name__ == '__main__':
+  app.run(main)
