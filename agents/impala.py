@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import networks
+from scalable_agents.agents import sweep
 from scalable_agents.agents.settings import setting
 from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
@@ -81,6 +82,9 @@ class ImpalaConfig:
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.')
   adam_epsilon: float = setting(1e-8, 'Adam: added to the root of the second moment. Ours.')
   clip_gradient_norm: float = setting(40.0, 'Largest global norm of the gradient; 0 for no clipping. Table G.1.')
+  sweep_index: int = setting(
+      sweep.NO_SAMPLE, 'Which sample of learning_rate, entropy_cost and rmsprop_epsilon to take in place of their own '
+      f'flags: 0 to {sweep.NUM_SAMPLES - 1}, more in a population; -1 for none. Table D.1.')
 
   # The run.
   queue_size: int = setting(

@@ -24,6 +24,7 @@ from scalable_agents.agents import evaluation
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import settings
+from scalable_agents.agents import sweep
 from scalable_agents.agents import train_loop
 from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
@@ -73,10 +74,24 @@ def _read_flags(agent, config_class, protocol_class):
     config = run_flags.config_from_flags(config_class, agent.validate, stored)
   elif run_config.video:
     raise run_flags.UserError('--video: only with --mode=test')
+  config = _with_sample(config)
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
   if stored:
     run_directory.check_same(run_config.logdir, *_settings(config, protocol, run_config))
   return config, protocol, run_config
+
+
+def _with_sample(config):
+  """The config with what --sweep_index draws."""
+  if config.sweep_index == sweep.NO_SAMPLE:
+    return config
+  if not 0 <= config.sweep_index < sweep.NUM_SAMPLES:
+    raise run_flags.UserError(f'--sweep_index={config.sweep_index}: want 0 to {sweep.NUM_SAMPLES - 1}, or '
+                              f'{sweep.NO_SAMPLE} for no sample')
+  sample = sweep.draw(config.sweep_index)
+  for name in run_flags.present(sample):
+    raise run_flags.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
+  return dataclasses.replace(config, **sample)
 
 
 def _settings(config, protocol, run_config):

@@ -19,7 +19,7 @@ import re
 import signal
 import sys
 import typing
-from typing import Any, Callable, NoReturn, TypeVar
+from typing import Any, Callable, Iterable, NoReturn, TypeVar
 
 from absl import app
 from absl import flags
@@ -110,6 +110,11 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   except ValueError as error:
     raise UserError(str(error)) from error
   return config
+
+
+def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
+  """Those of the flags that are on the command line."""
+  return [name for name in names if flag_values[name].present]
 
 
 def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) -> RunConfig:
