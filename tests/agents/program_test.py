@@ -138,17 +138,30 @@ class TestModeTest(absltest.TestCase):
     self.assertFalse(os.path.exists(logdir))
 
 
-class SampleTest(parameterized.TestCase):
+class SweepAndPopulationTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (['--sweep_index=24'], '--sweep_index=24: want 0 to 23, or -1 for no sample'),
       (['--sweep_index=-2'], '--sweep_index=-2: want 0 to 23, or -1 for no sample'),
       (['--sweep_index=3', '--entropy_cost=0.01'],
-       '--entropy_cost: --sweep_index=3 draws it; leave one of the two out'))
+       '--entropy_cost: --sweep_index=3 draws it; leave one of the two out'),
+      (['--population_size=0'], '--population_size=0: want at least 1'),
+      (['--population_size=30', '--sweep_index=30'], '--sweep_index=30: want 0 to 29, or -1 for no sample'),
+      (['--population_size=30', '--sweep_index=29'],
+       '--learning_rate_decay: a population tunes the learning rate and nothing else changes it; add '
+       '--nolearning_rate_decay'))
   def test_what_is_refused(self, arguments, wanted):
     logdir = os.path.join(self.create_tempdir().full_path, 'new')
     with self.assertRaisesRegex(run_flags.UserError, f'^{re.escape(wanted)}$'):
       _main(f'--logdir={logdir}', '--level_name=catch', *arguments)
+    self.assertFalse(os.path.exists(logdir))
+
+  @parameterized.parameters('catch', 'member_3', 'member_04')
+  def test_a_member_has_a_place_in_its_population(self, name):
+    logdir = os.path.join(self.create_tempdir().full_path, name)
+    wanted = f'--logdir={logdir}: want member_00 to member_03 in a folder that the 4 members share'
+    with self.assertRaisesRegex(run_flags.UserError, f'^{re.escape(wanted)}$'):
+      _main(f'--logdir={logdir}', '--level_name=catch', '--population_size=4', '--nolearning_rate_decay')
     self.assertFalse(os.path.exists(logdir))
 
 
