@@ -170,6 +170,7 @@ def draw_schedules(members: Mapping[str, Sequence[Points]], fittest: Mapping[str
       axes.step(*np.transpose(points), where='post', color=_LINES[0], linewidth=2.4,
                 label=f'{name}, the fittest, and its ancestors')
     axes.set_yscale('log')
+    axes.tick_params(which='minor', labelsize=8)
     axes.set_title(hyper_parameter, color=_INK, loc='left', fontweight='bold', fontsize=10)
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
     axes.xaxis.set_major_locator(ticker.MaxNLocator(4))

@@ -62,17 +62,18 @@ def fittest(members: Mapping[int, Member]) -> int:
 
 def ancestry(members: Mapping[int, Member], index: int) -> list[Segment]:
   """The segments that led to the agent of which the member's fitness is, latest first."""
-  segments, seen = [], set()
+  segments = []
   end = members[index].fitness.environment_frames
   while index in members:
     # A snapshot is older than the evolution at its frames.
     copies = [evolution for evolution in members[index].evolutions
               if evolution.parent is not None and evolution.environment_frames < end]
-    begin = copies[-1].environment_frames if copies else 0
-    segments.append(Segment(index, begin, end))
-    if not copies or (index, begin) in seen:  # Members that lost evolutions in a crash may be each other's ancestors.
+    segment = Segment(index, copies[-1].environment_frames if copies else 0, end)
+    if segment in segments:  # Members that lost evolutions in a crash may be each other's ancestors.
       break
-    seen.add((index, begin))
+    segments.append(segment)
+    if not copies:
+      break
     index, end = copies[-1].parent, copies[-1].parent_environment_frames
   return segments
 
