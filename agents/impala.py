@@ -309,7 +309,8 @@ class Learner(tf.Module):
   @property
   def hyper_parameters(self) -> dict[str, tf.Variable]:
     """What may be changed between two steps, of what is in use. Appendix F tunes just these."""
-    in_use = {'rmsprop_epsilon': self.config.optimizer == 'rmsprop', 'clip_gradient_norm': self.config.clip_gradient_norm}
+    in_use = {'rmsprop_epsilon': self.config.optimizer == 'rmsprop',
+              'clip_gradient_norm': self.config.clip_gradient_norm > 0}
     return {name: getattr(self, name) for name in _TUNED if in_use.get(name, True)}
 
   def culprit(self, metrics) -> str | None:

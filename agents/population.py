@@ -58,7 +58,7 @@ def main(others: Sequence[str]):
   given_up = population_launcher.Launcher(program, folder, config.population_size, flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:
-    raise run_flags.UserError(f'{folder}: not finished, as given up: {", ".join(given_up)}; the same command tries again')
+    raise run_flags.UserError(f'{folder}: {", ".join(given_up)} given up; the same command tries again')
 
 
 if __name__ == '__main__':

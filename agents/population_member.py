@@ -11,6 +11,7 @@ import json
 import os
 from typing import Callable, Mapping, Sequence
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
@@ -43,7 +44,7 @@ def validate(config: PopulationConfig):
 
 
 def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir: str):
-  """Raises ValueError, one line, where a run with these settings can be no member of the population that it should be."""
+  """Raises ValueError, one line, where a run with these settings cannot be a member of its population."""
   if config.population_size == 1:
     return
   if learning_rate_decay:
@@ -163,7 +164,8 @@ class Member(tf.train.experimental.PythonState):
       try:
         fitness = population_directory.read_fitness(self._sibling(index))
       except run_directory.RunDirectoryError as error:
-        self._report(f'{population_directory.member_name(index)} is left aside: {error}')
+        logging.warning('%s', error)
+        self._report(f'{population_directory.member_name(index)} is left aside, its fitness cannot be read')
         continue
       if fitness:
         others[index] = fitness
@@ -177,12 +179,11 @@ class Member(tf.train.experimental.PythonState):
     try:
       if self._checkpointer(self._sibling(index)).restore():
         return True
-      fault = 'it has vanished'
     except run_directory.RunDirectoryError as error:
-      fault = error
+      logging.warning('%s', error)
       for variable, value in zip(variables, before):  # Some may have been read.
         variable.assign(value)
-    self._report(f'no copy of {population_directory.member_name(index)}, training goes on without: {fault}')
+    self._report(f'{population_directory.member_name(index)} is not copied, its snapshot is gone or cannot be read')
     return False
 
   def _sibling(self, index) -> str:

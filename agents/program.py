@@ -35,9 +35,9 @@ flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
 
 
 def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
-  """Makes flags of the fields of the three configs, whose values are the defaults, and does what the flags say.
+  """Makes flags of all fields of the configs, whose values are the defaults, and does what the flags say.
 
-  A population's settings are flags too.
+  The settings of a population are flags too, the same for all binaries.
   """
   for defaults in (config, protocol, population_member.PopulationConfig(), run_config):
     run_flags.define(defaults)

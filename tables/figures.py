@@ -150,7 +150,8 @@ def draw_stability(found: Sequence[sweep.Sample], file: str):
   _save(picture, file)
 
 
-def draw_schedules(members: Mapping[str, Sequence[Points]], fittest: Mapping[str, Sequence[Points]], name: str, file: str):
+def draw_schedules(members: Mapping[str, Sequence[Points]], fittest: Mapping[str, Sequence[Points]], name: str,
+                   file: str):
   """A panel per hyper-parameter with the values that a population has had, against environment frames.
 
   Args:

@@ -2,8 +2,9 @@
 
   bazel run //tables:population -- --population=runs/population
 
-Writes POPULATION/schedules.png: a panel per hyper-parameter, a thin line per member; and bold, back-tracked from copy to
-copy, how those came about that the fittest member was trained with.
+Writes POPULATION/schedules.png: a panel per hyper-parameter, a thin line per member; and bold, back-tracked from copy
+to copy, how those came about that the fittest member was trained with. Each member is drawn over its own frames, so
+where one was ahead of the other that copied it, the bold lines overlap.
 """
 
 import dataclasses

@@ -64,13 +64,14 @@ class LearnerTest(parameterized.TestCase):
     unroll = _unroll(learner.agent)
     state = [v.numpy() for v in learner.variables]
     learner.step(unroll)
-    traces = learner._compiled_step.experimental_get_tracing_count()  # pylint: disable=protected-access
+    count_traces = learner._compiled_step.experimental_get_tracing_count  # pylint: disable=protected-access
+    traces = count_traces()
     for variable, value in zip(learner.variables, state, strict=True):
       variable.assign(value)
     for name, variable in learner.hyper_parameters.items():
       variable.assign(changed[name])
     metrics = learner.step(unroll)
-    self.assertEqual(learner._compiled_step.experimental_get_tracing_count(), traces)  # pylint: disable=protected-access
+    self.assertEqual(count_traces(), traces)
     wanted = _learner(xla=xla, learning_rate_decay=False, **changed)
     for name, value in wanted.step(unroll).items():
       np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)

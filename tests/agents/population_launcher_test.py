@@ -1,4 +1,4 @@
-"""Who is started again and who is not, and that nobody is left running. Members are small programs without TensorFlow."""
+"""Who is started again and who is not, and that nobody is left running. Members are small programs here."""
 
 import io
 import os
@@ -119,8 +119,8 @@ class LauncherTest(parameterized.TestCase):
 
   def _launch(self):
     """Starts a launcher, whose members wait, in a process of its own. Returns it and them."""
-    launcher = subprocess.Popen([sys.executable, '-c', _LAUNCHER, self.folder], env=python_path.environment(), text=True,
-                                stdout=subprocess.PIPE, start_new_session=True)
+    launcher = subprocess.Popen([sys.executable, '-c', _LAUNCHER, self.folder], env=python_path.environment(),
+                                text=True, stdout=subprocess.PIPE, start_new_session=True)
     self.addCleanup(launcher.stdout.close)
     self.addCleanup(launcher.wait)
     self.addCleanup(launcher.kill)

@@ -25,7 +25,8 @@ def _hyper_parameters(learner):
 
 def _values(learner):
   """All of a learner that others may copy."""
-  return [v.numpy() for v in (*learner.agent.variables, *learner.optimizer.variables, *learner.hyper_parameters.values())]
+  variables = *learner.agent.variables, *learner.optimizer.variables, *learner.hyper_parameters.values()
+  return [v.numpy() for v in variables]
 
 
 class MemberTest(parameterized.TestCase):
@@ -141,7 +142,8 @@ class MemberTest(parameterized.TestCase):
   def test_without_a_threshold_none_is_tuned(self):
     member, _ = self._member(0, clip_gradient_norm=0.)
     self._play(member, 100, 0.0)
-    self.assertEqual(list(self._evolutions(0)[0].hyper_parameters), ['learning_rate', 'entropy_cost', 'rmsprop_epsilon'])
+    self.assertEqual(list(self._evolutions(0)[0].hyper_parameters),
+                     ['learning_rate', 'entropy_cost', 'rmsprop_epsilon'])
 
   def _damage(self, what):
     folder = os.path.join(self._logdir(1), population_directory.SNAPSHOTS)
@@ -174,8 +176,7 @@ class MemberTest(parameterized.TestCase):
     for old, new in zip(before, _values(learner), strict=True):
       np.testing.assert_array_equal(old, new)
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [None])
-    self.assertLen(self.reports, 1)
-    self.assertRegex(self.reports[0], '^no copy of member_01, training goes on without: .+$')
+    self.assertEqual(self.reports, ['member_01 is not copied, its snapshot is gone or cannot be read'])
 
   def test_a_damaged_fitness_is_left_aside(self):
     for index, points in ((1, 0.9), (2, 1.0)):
@@ -186,7 +187,7 @@ class MemberTest(parameterized.TestCase):
     member, _ = self._member(0)
     self._play(member, 500, 0.0)
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [1])
-    self.assertRegex(self.reports[0], '^member_02 is left aside: .*fitness.json is damaged')
+    self.assertEqual(self.reports, ['member_02 is left aside, its fitness cannot be read'])
 
   def test_two_snapshots_are_kept(self):
     member, _ = self._member(0)
@@ -247,7 +248,8 @@ class ConfigTest(parameterized.TestCase):
     population_member.validate(config)
     self.assertEqual(config, population_member.PopulationConfig(1, 5000, 20_000_000))
 
-  @parameterized.parameters(('population_size', 0, 1), ('population_episodes', 0, 1), ('population_initial_frames', -1, 0))
+  @parameterized.parameters(
+      ('population_size', 0, 1), ('population_episodes', 0, 1), ('population_initial_frames', -1, 0))
   def test_bad_values_are_named(self, name, value, least):
     with self.assertRaisesRegex(ValueError, f'^--{name}={value}: want at least {least}$'):
       population_member.validate(population_member.PopulationConfig(**{name: value}))

@@ -114,7 +114,8 @@ class LearningTest(absltest.TestCase):
         '--population_episodes=200', f'--learning_rate={rates[index]}', f'--seed={index}', *flags]
     program = [sys.executable, '-m', impala_atari57.__name__]
     stream = io.StringIO()
-    self.assertEmpty(population_launcher.Launcher(program, folder, len(rates), flags_of, stream).run(), stream.getvalue())
+    launcher = population_launcher.Launcher(program, folder, len(rates), flags_of, stream)
+    self.assertEmpty(launcher.run(), stream.getvalue())
     return [training.rows(logdir)[-1]['episode_return'] for logdir in population_directory.members(folder).values()]
 
   def test_a_population_beats_its_own_median_without_exploitation(self):
