@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import networks
+from scalable_agents.agents import sweep
 from scalable_agents.agents.settings import setting
 from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
@@ -21,6 +22,7 @@ from scalable_agents.learner import vtrace
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
 
+_TUNED = ('learning_rate', 'entropy_cost', 'rmsprop_epsilon', 'clip_gradient_norm')
 _CHECKED_TERMS = ('loss/policy_gradient', 'loss/baseline', 'loss/entropy')
 
 
@@ -81,6 +83,9 @@ class ImpalaConfig:
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.')
   adam_epsilon: float = setting(1e-8, 'Adam: added to the root of the second moment. Ours.')
   clip_gradient_norm: float = setting(40.0, 'Largest global norm of the gradient; 0 for no clipping. Table G.1.')
+  sweep_index: int = setting(
+      sweep.NO_SAMPLE, 'Which sample of learning_rate, entropy_cost and rmsprop_epsilon to take in place of their own '
+      f'flags: 0 to {sweep.NUM_SAMPLES - 1}, more in a population; -1 for none. Table D.1.')
 
   # The run.
   queue_size: int = setting(
@@ -226,7 +231,7 @@ def loss(agent: Agent, unroll: unroll_lib.Unroll, config: ImpalaConfig):
   Args:
     agent: the network that learns.
     unroll: Unroll of [T+1, B, ...] tensors (agent_state [B, ...], level_id and actor_id [B]), observations prepared.
-    config: ImpalaConfig.
+    config: ImpalaConfig; its `entropy_cost` may be a variable.
   Returns:
     [] float32, and a dict of its terms, unweighted: 'loss/...' -> [] float32.
   """
@@ -280,7 +285,10 @@ class Learner(tf.Module):
       self.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False, name='environment_frames')
       self.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name='update_steps')
       self.skipped_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name='skipped_updates')
-      self.optimizer = _make_optimizer(agent.trainable_variables, config)
+      # Variables, as they change while a population trains.
+      self.learning_rate, self.entropy_cost, self.rmsprop_epsilon, self.clip_gradient_norm = (
+          tf.Variable(getattr(config, name), dtype=tf.float32, trainable=False, name=name) for name in _TUNED)
+      self.optimizer = _make_optimizer(agent.trainable_variables, config, self.rmsprop_epsilon)
     compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
     # AutoGraph would convert all of Sonnet that a step calls, which took four fifths of the time to trace it.
     self._compiled_step = tf.function(self._step, autograph=False, jit_compile=compiled)
@@ -298,6 +306,13 @@ class Learner(tf.Module):
     with tf.device(self._device):
       return self._compiled_step(self._prepare(unroll))
 
+  @property
+  def hyper_parameters(self) -> dict[str, tf.Variable]:
+    """What may be changed between two steps, of what is in use. Appendix F tunes just these."""
+    in_use = {'rmsprop_epsilon': self.config.optimizer == 'rmsprop',
+              'clip_gradient_norm': self.config.clip_gradient_norm > 0}
+    return {name: getattr(self, name) for name in _TUNED if in_use.get(name, True)}
+
   def culprit(self, metrics) -> str | None:
     """The name of the first term of the loss or variable's gradient that was not finite; None if all were."""
     index = int(metrics['culprit'])
@@ -312,7 +327,7 @@ class Learner(tf.Module):
   def _step(self, unroll):
     variables = self.agent.trainable_variables
     with tf.GradientTape() as tape:
-      total, metrics = loss(self.agent, unroll, self.config)
+      total, metrics = loss(self.agent, unroll, dataclasses.replace(self.config, entropy_cost=self.entropy_cost))
     gradients = tape.gradient(total, variables)
 
     half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
@@ -320,10 +335,10 @@ class Learner(tf.Module):
     finite = tf.math.is_finite(tf.concat([[metrics[name] for name in _CHECKED_TERMS], half_squares], 0))
     all_finite = tf.reduce_all(finite)
 
-    learning_rate = tf.constant(self.config.learning_rate)
+    learning_rate = self.learning_rate.read_value()
     if self.config.learning_rate_decay:
       learning_rate = optimizers.linear_decay(
-          self.config.learning_rate, self.environment_frames, self.config.total_environment_frames)
+          learning_rate, self.environment_frames, self.config.total_environment_frames)
     metrics |= {
         'grad_norm': grad_norm,
         'learning_rate': learning_rate,
@@ -337,7 +352,8 @@ class Learner(tf.Module):
     return metrics
 
   def _apply(self, gradients, grad_norm, learning_rate):
-    gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self.config.clip_gradient_norm)
+    if self.config.clip_gradient_norm:  # Else it is off for good, and not tuned.
+      gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self.clip_gradient_norm)
     self.optimizer.apply(gradients, learning_rate)
     self.update_steps.assign_add(1)
 
@@ -345,7 +361,7 @@ class Learner(tf.Module):
     self.skipped_updates.assign_add(1)
 
 
-def _make_optimizer(variables, config):
+def _make_optimizer(variables, config, rmsprop_epsilon):
   if config.optimizer == 'adam':
     return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-  return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
+  return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, rmsprop_epsilon)

@@ -14,6 +14,7 @@ agents/atari57_protocol.py.
 """
 
 import dataclasses
+import functools
 from typing import NoReturn
 
 from absl import flags
@@ -21,9 +22,11 @@ from absl import flags
 from scalable_agents.actor import environment_workers
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import evaluation
+from scalable_agents.agents import population_member
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import settings
+from scalable_agents.agents import sweep
 from scalable_agents.agents import train_loop
 from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
@@ -32,8 +35,11 @@ flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
 
 
 def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
-  """Makes flags of the fields of the three configs, whose values are the defaults, and does what the flags say."""
-  for defaults in (config, protocol, run_config):
+  """Makes flags of all fields of the configs, whose values are the defaults, and does what the flags say.
+
+  The settings of a population are flags too, the same for all binaries.
+  """
+  for defaults in (config, protocol, population_member.PopulationConfig(), run_config):
     run_flags.define(defaults)
   run_flags.run_main(lambda: main(agent, type(config), type(protocol)))
 
@@ -45,7 +51,7 @@ def main(agent, config_class: type, protocol_class: type):
     run_flags.UserError, run_directory.RunDirectoryError: something that the user can mend.
     KeyboardInterrupt: Ctrl-C, but in training, which ends well then.
   """
-  config, protocol, run_config = _read_flags(agent, config_class, protocol_class)
+  config, protocol, population, run_config = _read_flags(agent, config_class, protocol_class)
   try:
     with quiet.aside():
       levels = registry.expand(config.level_name)
@@ -60,11 +66,14 @@ def main(agent, config_class: type, protocol_class: type):
   if run_config.num_environments != 'auto' and run_config.num_environments < len(levels):
     raise run_flags.UserError(
         f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
-  {'train': _train, 'test': _test}[run_config.mode](agent, config, protocol, levels, run_config)
+  if run_config.mode == 'test':
+    _test(agent, config, protocol, levels, run_config)
+  else:
+    _train(agent, config, protocol, population, levels, run_config)
 
 
 def _read_flags(agent, config_class, protocol_class):
-  """The three configs; to evaluate a run, with its own settings, which the command line cannot change."""
+  """The four configs; to evaluate a run, with its own settings, which the command line cannot change."""
   stored = None
   config = run_flags.config_from_flags(config_class, agent.validate)
   run_config = run_flags.run_config_from_flags(default_run=config.level_name)
@@ -73,21 +82,43 @@ def _read_flags(agent, config_class, protocol_class):
     config = run_flags.config_from_flags(config_class, agent.validate, stored)
   elif run_config.video:
     raise run_flags.UserError('--video: only with --mode=test')
+  population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
+  config = _with_sample(config, max(sweep.NUM_SAMPLES, population.population_size))
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
   if stored:
-    run_directory.check_same(run_config.logdir, *_settings(config, protocol, run_config))
-  return config, protocol, run_config
+    run_directory.check_same(run_config.logdir, *_settings(config, protocol, population, run_config))
+  else:
+    try:
+      population_member.validate_member(population, config.learning_rate_decay, run_config.logdir)
+    except ValueError as error:
+      raise run_flags.UserError(str(error)) from error
+  return config, protocol, population, run_config
 
 
-def _settings(config, protocol, run_config):
+def _with_sample(config, num_samples):
+  """The config with what --sweep_index draws."""
+  if config.sweep_index == sweep.NO_SAMPLE:
+    return config
+  if not 0 <= config.sweep_index < num_samples:
+    raise run_flags.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {sweep.NO_SAMPLE} '
+                              'for no sample')
+  sample = sweep.draw(config.sweep_index)
+  for name in run_flags.present(sample):
+    raise run_flags.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
+  return dataclasses.replace(config, **sample)
+
+
+def _settings(config, protocol, population, run_config):
   """All settings, and the names of those that may change when a run is resumed."""
-  return (dataclasses.asdict(config) | dataclasses.asdict(protocol) | dataclasses.asdict(run_config),
-          run_flags.FREE_FLAGS | settings.free_settings(protocol))
+  values = {}
+  for part in (config, protocol, population, run_config):
+    values |= dataclasses.asdict(part)
+  return values, run_flags.FREE_FLAGS | settings.free_settings(protocol)
 
 
-def _train(agent, config, protocol, levels, run_config):
+def _train(agent, config, protocol, population, levels, run_config):
   """Trains, or goes on training, in run_config.logdir."""
-  with run_directory.open_run(run_config.logdir, *_settings(config, protocol, run_config)):
+  with run_directory.open_run(run_config.logdir, *_settings(config, protocol, population, run_config)):
     quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
@@ -97,7 +128,12 @@ def _train(agent, config, protocol, levels, run_config):
     except environment_workers.WorkerError as error:
       raise run_flags.UserError(str(error)) from error
     try:
-      train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, screen).train()
+      make_member = None
+      if population.population_size > 1:
+        make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
+                                        logdir=run_config.logdir)
+      train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, screen,
+                         make_member=make_member).train()
     finally:
       host.close()
 

@@ -19,7 +19,7 @@ import re
 import signal
 import sys
 import typing
-from typing import Any, Callable, NoReturn, TypeVar
+from typing import Any, Callable, Iterable, NoReturn, TypeVar
 
 from absl import app
 from absl import flags
@@ -112,6 +112,11 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   return config
 
 
+def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
+  """Those of the flags that are on the command line."""
+  return [name for name in names if flag_values[name].present]
+
+
 def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) -> RunConfig:
   """Returns the RunConfig that the command line asks for, with absolute paths.
 
@@ -126,17 +131,23 @@ def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flag
   return dataclasses.replace(run, logdir=user_path(logdir), video=run.video and user_path(run.video))
 
 
-def run_main(main: Callable[[], None]) -> NoReturn:
+def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
   """Parses the flags, runs `main` and ends the process.
 
   What the user can mend ends it with one line on the screen, above it a worker's traceback if that is the cause, and
   exit code 1; a mistake in the program shows its own traceback.
+
+  Args:
+    main: what to run.
+    takes_others: whether `main` is called with the flags that are of another program, as they were written.
   """
   def guarded(arguments):
-    if len(arguments) > 1:
-      _fail(f'{arguments[1]}: no such argument, flags begin with -- (--help shows them)')
+    others = [argument for argument in arguments[1:] if takes_others and argument.startswith('--')]
+    for argument in arguments[1:]:
+      if argument not in others:
+        _fail(f'{argument}: no such argument, flags begin with -- (--help shows them)')
     try:
-      main()
+      main(*[others] * takes_others)
     except (UserError, run_directory.RunDirectoryError) as error:
       first, *details = str(error).splitlines()  # Of an environment worker: its traceback.
       print(*details, sep='\n', end='\n' * bool(details), file=quiet.screen())
@@ -148,12 +159,12 @@ def run_main(main: Callable[[], None]) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
   signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  app.run(guarded, flags_parser=_parse)
+  app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
 
 
-def _parse(arguments: list[str]) -> list[str]:
+def _parse(arguments: list[str], known_only: bool) -> list[str]:
   try:
-    return flags.FLAGS(arguments)
+    return flags.FLAGS(arguments, known_only)
   except flags.Error as error:
     _fail(f'{error} (--help shows the flags)')
 

@@ -99,6 +99,11 @@ class ConfigFromFlagsTest(parameterized.TestCase):
     config = run_flags.config_from_flags(_Config, _accept, stored, flag_values)
     self.assertEqual(config, _Config(batch_size=8))
 
+  def test_which_flags_are_on_the_command_line(self):
+    flag_values = _parsed(_Config, '--learning_rate=6e-4', '--nouse_lstm')  # Both are the defaults.
+    self.assertEqual(run_flags.present(['use_lstm', 'batch_size', 'learning_rate'], flag_values),
+                     ['use_lstm', 'learning_rate'])
+
   def test_a_bad_value_is_the_users(self):
     def refuse(config):
       raise ValueError(f'--batch_size={config.batch_size}: want more')

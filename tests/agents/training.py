@@ -25,6 +25,7 @@ from scalable_agents.actor import python_path
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import population_member
 from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
@@ -39,7 +40,7 @@ _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle ma
 def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
   flags = {}
-  for settings in (config, protocol, run_flags.RunConfig(logdir=str(logdir))):
+  for settings in (config, protocol, population_member.PopulationConfig(), run_flags.RunConfig(logdir=str(logdir))):
     flags |= dataclasses.asdict(settings)
   run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
   levels = registry.expand(config.level_name)
@@ -55,11 +56,11 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
 def run_in_this_process(agent, config, protocol, *arguments):
   """Does what program.run does, with flags of its own, and raises what goes wrong."""
   flag_values = flags.FlagValues()
-  for defaults in (config, protocol, run_flags.RunConfig()):
+  for defaults in (config, protocol, population_member.PopulationConfig(), run_flags.RunConfig()):
     run_flags.define(defaults, flag_values)
   flag_values(['program', *arguments])
   replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
-              for name in ('config_from_flags', 'run_config_from_flags')}
+              for name in ('config_from_flags', 'run_config_from_flags', 'present')}
   with mock.patch.multiple(run_flags, **replaced):
     program.main(agent, type(config), type(protocol))
 
