@@ -152,7 +152,8 @@ class EnvironmentWorkers:
     try:
       answer = connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
     except TimeoutError:
-      raise WorkerError(f'no environment within {self._timeout_seconds:g} s of starting its process') from None
+      raise WorkerError(f'no environment within {self._timeout_seconds:g} s of starting its process; where all goes '
+                        'slowly, try a larger --environment_timeout_seconds') from None
     except ConnectionResetError:
       answer = b''
     if not answer:

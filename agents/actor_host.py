@@ -20,6 +20,7 @@ from scalable_agents.environments import dmlab
 
 _ENVIRONMENTS_PER_CORE = 32
 _LABS_PER_CORE = 4
+_START_REPORT_SECONDS = 10.
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
@@ -63,7 +64,7 @@ class ActorHost:
       protocol: of the environments, see registry.make_from_json.
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
-      screen: where it is shown, every run.log_interval_seconds, how many environments are made; None for nowhere.
+      screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
@@ -88,7 +89,7 @@ class ActorHost:
 
     def report(made):
       nonlocal said
-      if screen and time.monotonic() - said >= self._run.log_interval_seconds:
+      if screen and time.monotonic() - said >= _START_REPORT_SECONDS:
         said = time.monotonic()
         print(f'{made:,} of {self.num_environments:,} environments made', file=screen, flush=True)
     return report

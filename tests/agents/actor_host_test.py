@@ -179,11 +179,13 @@ class ActorHostTest(parameterized.TestCase):
 
   def test_how_many_environments_are_made_is_shown_where_it_takes_long(self):
     screen = io.StringIO()
-    run = run_flags.RunConfig(num_environments=5, num_environment_workers=2, log_interval_seconds=1e-9)
-    actor_host.ActorHost([_SOUND], {}, run, 1, screen).close()
+    run = run_flags.RunConfig(num_environments=5, num_environment_workers=2)
+    with mock.patch.object(actor_host, '_START_REPORT_SECONDS', 0.):
+      actor_host.ActorHost([_SOUND], {}, run, 1, screen).close()
     self.assertEqual(screen.getvalue(), '3 of 5 environments made\n5 of 5 environments made\n')
     screen = io.StringIO()
-    actor_host.ActorHost([_SOUND], {}, dataclasses.replace(run, log_interval_seconds=10.), 1, screen).close()
+    with mock.patch.object(actor_host, '_START_REPORT_SECONDS', 1000.):
+      actor_host.ActorHost([_SOUND], {}, run, 1, screen).close()
     self.assertEqual(screen.getvalue(), '')
 
   def test_memory_counts_the_workers_but_shared_pages_once(self):

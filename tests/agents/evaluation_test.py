@@ -82,6 +82,11 @@ def _children() -> set[int]:
 
 class EvaluationTest(parameterized.TestCase):
 
+  def setUp(self):
+    super().setUp()
+    # Python's own: a shell that runs the tests in the background has it ignored.
+    self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+
   def _make_run(self, level='catch', always=None, **settings):
     """A run directory with a checkpoint of a uniform policy, or one that never departs from action `always`."""
     config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
