@@ -56,7 +56,8 @@ def inference_device() -> str:
 class ActorHost:
   """Environments in worker processes, an actor for each, and inference for all."""
 
-  def __init__(self, levels, protocol, run, seed: int, screen: TextIO | None = None):
+  def __init__(self, levels, protocol, run, seed: int, screen: TextIO | None = None,
+               environment: str = _ENVIRONMENT):
     """Starts the worker processes.
 
     Args:
@@ -65,6 +66,7 @@ class ActorHost:
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
       screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
+      environment: 'module:function' that makes one, called as registry.make_from_json.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
@@ -75,7 +77,7 @@ class ActorHost:
     arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
-        _ENVIRONMENT, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen))
+        environment, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen))
     self.specification = self._workers.specification
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}

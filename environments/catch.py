@@ -6,7 +6,7 @@ import numpy as np
 
 from scalable_agents.environments import base
 
-_CELLS = 5       # the board is _CELLS x _CELLS.
+CELLS = 5        # the board is CELLS x CELLS.
 _CELL_SIZE = 4   # pixels: 20x20, which two VALID convolutions (8x8/4, 4x4/2) cover to the last row and column.
 
 
@@ -20,14 +20,14 @@ class Catch(base.Environment):
   """
 
   optimal_return = 1.0
-  random_return = 2 / _CELLS - 1
+  random_return = 2 / CELLS - 1
 
   def __init__(self, *, seed: int):
-    shape = (_CELLS * _CELL_SIZE, _CELLS * _CELL_SIZE, 1)
+    shape = (CELLS * _CELL_SIZE, CELLS * _CELL_SIZE, 1)
     super().__init__(3, {'pixels': specs.BoundedArray(shape, np.uint8, 0, 255, name='pixels')})
     self._random = np.random.RandomState(seed % 2**32)
     self._ball_row = self._ball_column = 0
-    self._paddle_column = _CELLS // 2
+    self._paddle_column = CELLS // 2
 
   def render(self) -> np.ndarray:
     """uint8 [240, 240, 3]."""
@@ -35,20 +35,25 @@ class Catch(base.Environment):
 
   def _start_episode(self):
     self._ball_row = 0
-    self._ball_column = self._random.randint(_CELLS)
-    self._paddle_column = _CELLS // 2
-    return {'pixels': self._pixels()}
+    self._ball_column = self._random.randint(CELLS)
+    self._paddle_column = CELLS // 2
+    return self._observe()
 
   def _advance(self, action):
-    self._paddle_column = min(max(self._paddle_column + action - 1, 0), _CELLS - 1)
+    self._paddle_column = min(max(self._paddle_column + action - 1, 0), CELLS - 1)
     self._ball_row += 1
-    observation = {'pixels': self._pixels()}
-    if self._ball_row < _CELLS - 1:
-      return dm_env.transition(0.0, observation)
-    return dm_env.termination(1.0 if self._ball_column == self._paddle_column else -1.0, observation)
+    if self._ball_row < CELLS - 1:
+      return dm_env.transition(0.0, self._observe())
+    return dm_env.termination(1.0 if self._succeeds() else -1.0, self._observe())
+
+  def _observe(self):
+    return {'pixels': self._pixels()}
+
+  def _succeeds(self):
+    return self._ball_column == self._paddle_column
 
   def _pixels(self):
-    board = np.zeros((_CELLS, _CELLS), np.uint8)
+    board = np.zeros((CELLS, CELLS), np.uint8)
     board[self._ball_row, self._ball_column] = 255
     board[-1, self._paddle_column] = 255
     return board.repeat(_CELL_SIZE, axis=0).repeat(_CELL_SIZE, axis=1)[..., np.newaxis]

@@ -19,6 +19,7 @@ import numpy as np
 
 from scalable_agents.environments import base
 from scalable_agents.environments import dmlab30
+from scalable_agents.environments import instruction
 from scalable_agents.environments import level_cache
 from scalable_agents.environments import scratch_folder
 from scalable_agents.environments import suite
@@ -26,7 +27,6 @@ from scalable_agents.environments import suite
 # Everyone's first level, not in the suite, is the only one that does not lie in the suite's folder.
 _FIRST_LEVEL = 'seekavoid_arena_01'
 LEVELS: tuple[str, ...] = tuple(dict.fromkeys(dmlab30.LEVELS + dmlab30.TEST_LEVELS)) + (_FIRST_LEVEL,)
-INSTRUCTION_BYTES = 128  # The longest instruction seen has 62.
 DUMMY_DATASET = 'dummy'  # Lab's own name for plain colours in place of a data set.
 
 _TEST_ONLY = frozenset(dmlab30.TEST_LEVELS) - frozenset(dmlab30.LEVELS)
@@ -70,7 +70,7 @@ class DmlabSettings:
 class Dmlab(base.Environment):
   """One level. Reward: raw sum over the frames of a step.
 
-  Observation: 'pixels', uint8 [height, width, 3], and 'instruction', uint8 [INSTRUCTION_BYTES]: the level's words to
+  Observation: 'pixels', uint8 [height, width, 3], and 'instruction', uint8 [instruction.BYTES]: the level's words to
   the agent in UTF-8, filled up with zeros; all zeros where it says nothing. What is longer is cut, between characters.
   The instruction may change within an episode.
 
@@ -100,7 +100,7 @@ class Dmlab(base.Environment):
     self._actions = _actions(settings.action_set)
     super().__init__(len(self._actions), {
         'pixels': specs.BoundedArray((settings.height, settings.width, 3), np.uint8, 0, 255, name='pixels'),
-        'instruction': specs.Array((INSTRUCTION_BYTES,), np.uint8, name='instruction')})
+        'instruction': instruction.spec()})
     self._observation = None
     cache = level_cache.LevelCache(os.path.abspath(settings.level_cache)) if settings.level_cache else None
     self._folder = scratch_folder.ScratchFolder('dmlab_')
@@ -143,16 +143,8 @@ class Dmlab(base.Environment):
 
   def _observe(self):
     seen = self._lab.observations()  # Arrays that Lab does not touch again.
-    self._observation = {'pixels': seen['RGB_INTERLEAVED'], 'instruction': encode_instruction(seen['INSTR'])}
+    self._observation = {'pixels': seen['RGB_INTERLEAVED'], 'instruction': instruction.encode(seen['INSTR'])}
     return self._observation
-
-
-def encode_instruction(text: str) -> np.ndarray:
-  """Text as uint8 [INSTRUCTION_BYTES]: UTF-8, cut between characters where it is too long, filled up with zeros."""
-  encoded = text.encode()
-  if len(encoded) > INSTRUCTION_BYTES:
-    encoded = encoded[:INSTRUCTION_BYTES].decode(errors='ignore').encode()
-  return np.frombuffer(encoded.ljust(INSTRUCTION_BYTES, b'\0'), np.uint8)
 
 
 def check_installed(level: str) -> None:

@@ -1,7 +1,7 @@
 """Levels by name. Names are parsed here and nowhere else.
 
 A name is a game of Atari-57 in snake_case (`space_invaders`), a level of DMLab-30 (`rooms_watermaze`) or DeepMind Lab's
-`seekavoid_arena_01`, a built-in task (`catch`, `recall`, `chain`) or `gymnasium:` with any id that gymnasium knows
+`seekavoid_arena_01`, a built-in task (`_TASKS`: `catch` and others) or `gymnasium:` with any id that gymnasium knows
 (`gymnasium:CartPole-v1`; `gymnasium:my_package:MyTask-v0` imports `my_package` first, which registers the id).
 Importing this module loads no emulator, no gymnasium and no DeepMind Lab: environment workers start fast, and load only
 what their level needs.
@@ -16,11 +16,19 @@ from scalable_agents.environments import chain
 from scalable_agents.environments import dmlab as dmlab_lib
 from scalable_agents.environments import filmed
 from scalable_agents.environments import gymnasium_adapter
+from scalable_agents.environments import obey
 from scalable_agents.environments import recall
 from scalable_agents.environments import scores
 from scalable_agents.environments.atari import Atari, AtariSettings
 
-_TASKS = {'catch': catch.Catch, 'recall': recall.Recall, 'chain': chain.Chain}
+_TASKS = {
+    'catch': catch.Catch,
+    'recall': recall.Recall,
+    'chain': chain.Chain,
+    'obey_ball': obey.ObeyBall,
+    'obey_side': obey.ObeySide,
+    'obey_nothing': obey.ObeyNothing,
+}
 _GYMNASIUM = 'gymnasium:'
 
 

@@ -1,6 +1,9 @@
-"""Measures this machine: the parts of IMPALA one by one, and the whole on Pong against what its parts allow.
+"""Measures this machine: the parts of IMPALA one by one, and the whole against what its parts allow, in two sections.
 
   make benchmark        or        bazel run //tools:benchmark
+
+The first is Pong with the shallow network. The second is what DeepMind Lab's levels are learned with, the deep network
+with LSTM and language on images of 72x96, with environments that cost nothing.
 
 Every part is measured with all cores busy on it, in a process per core, and costs so much CPU time per agent step.
 If nothing else cost anything, the cores would do `cores / sum of the costs` steps per second: the additive bound.
@@ -8,6 +11,7 @@ The last line is a JSON object with all figures. Compare figures of one run only
 """
 
 from concurrent import futures
+import itertools
 import json
 import multiprocessing
 import os
@@ -16,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from typing import Any, NamedTuple
 
 from absl import app
 from absl import flags
@@ -23,18 +28,49 @@ import numpy as np
 import tree
 
 from scalable_agents.actor import python_path
+from scalable_agents.tools import constant_environment
 
-_SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six times as long.',
+_SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six to nine times as long.',
                               lower_bound=0.1)
 
 _TORSO_PRECISION = flags.DEFINE_enum('torso_precision', 'float32', ['float32', 'bfloat16'],
                                      'What the network computes in; see the flag of //agents:impala_atari57.')
 
-_LEVEL = 'pong'
-_UNROLL_LENGTH = 20  # Agent steps.
-_BATCH_SIZE = 32     # Unrolls.
-_ACTION_REPEATS = 4
+_DMLAB_UNROLL_LENGTH = flags.DEFINE_integer(
+    'dmlab_unroll_length', 100, 'Second section: agent steps per unroll. Table D.3 of the paper.', lower_bound=1)
+
+_DMLAB_BATCH_SIZE = flags.DEFINE_integer(
+    'dmlab_batch_size', 32, 'Second section: unrolls per update, which takes about 2 MB of memory for each agent step.',
+    lower_bound=1)
+
+_GAME = 'pong'
 _LONGEST_WARM_UP_SECONDS = 3.
+_LEAST_ROWS = 3  # Of metrics.jsonl, to tell a speed from.
+
+
+class _Workload(NamedTuple):
+  """A network and what it learns from."""
+  config: dict[str, Any]  # Settings of ImpalaConfig.
+  level: str              # What it observes: one of constant_environment.LEVELS.
+  learner_rows: int       # Rows of an unroll that the learner's part is measured on, to save memory.
+  wanted_share: float     # Of the additive bound, end to end.
+
+  @property
+  def transitions(self) -> int:
+    """Per update."""
+    return self.config['unroll_length'] * self.config['batch_size']
+
+
+def _pong(precision):
+  return _Workload(dict(level_name=_GAME, torso='shallow', torso_precision=precision, unroll_length=20, batch_size=32),
+                   level='atari', learner_rows=21, wanted_share=0.85)
+
+
+def _dmlab(precision):
+  """As table D.3 of the IMPALA paper."""
+  return _Workload(dict(level_name='dmlab', torso='deep', torso_precision=precision, use_lstm=True,
+                        unroll_length=_DMLAB_UNROLL_LENGTH.value, batch_size=_DMLAB_BATCH_SIZE.value),
+                   level='dmlab', learner_rows=min(26, _DMLAB_UNROLL_LENGTH.value + 1), wanted_share=0.9)
 
 
 def _warm_up_seconds(seconds):
@@ -59,9 +95,9 @@ def _environment(seconds):
   from ale_py import vector_env  # pylint: disable=g-import-not-at-top
   from scalable_agents.environments import registry  # pylint: disable=g-import-not-at-top
   random = np.random.RandomState(os.getpid())
-  ours = registry.make(_LEVEL, seed=os.getpid())
+  ours = registry.make(_GAME, seed=os.getpid())
   actions = random.randint(ours.action_spec().num_values, size=10_000)
-  theirs = vector_env.AtariVectorEnv(_LEVEL, num_envs=1, num_threads=1, batch_size=1)
+  theirs = vector_env.AtariVectorEnv(_GAME, num_envs=1, num_threads=1, batch_size=1)
   theirs.reset()
   ours.reset()
   numbers = iter(range(1 << 60))
@@ -85,53 +121,67 @@ def _one_thread():
   return tf
 
 
-def _shallow_agent(tf, precision):
+def _agent(tf, workload):
+  """The workload's agent and its ImpalaConfig."""
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  config = impala.ImpalaConfig(torso='shallow', torso_precision=precision, unroll_length=_UNROLL_LENGTH,
-                               batch_size=_BATCH_SIZE)
-  return impala.Agent(6, {'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}, config), config
+  config, level = impala.ImpalaConfig(**workload.config), constant_environment.LEVELS[workload.level]
+  spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
+  return impala.Agent(level.num_actions, spec, config), config
 
 
-def _inference(seconds, precision, batch_sizes):
-  """Rows/s of the shallow network at each batch size, on one thread: batches in a graph, as in training."""
+def _observations(tf, workload, *leading):
+  """Observations [*leading, ...] whose pixels all differ, lest TensorFlow computes the network once for all."""
+  random = np.random.RandomState(0)
+  observations = {name: np.broadcast_to(value, leading + value.shape)
+                  for name, value in constant_environment.LEVELS[workload.level].observation.items()}
+  observations['pixels'] = random.randint(256, size=observations['pixels'].shape, dtype=np.uint8)
+  return {name: tf.constant(values) for name, values in observations.items()}
+
+
+def _inference(seconds, workload, batch_sizes):
+  """Rows/s of the network at each batch size, on one thread: batches in a graph, as in training."""
   tf = _one_thread()
-  agent, _ = _shallow_agent(tf, precision)
+  agent, _ = _agent(tf, workload)
   results = {}
   for size in batch_sizes:
-    # Other pixels for each call, lest TensorFlow computes the network once for all.
-    pixels = tf.constant(np.random.RandomState(0).randint(256, size=[10, size, 84, 84, 4]), tf.uint8)
+    observations = _observations(tf, workload, 10, size)
 
     @tf.function
-    def act(pixels, size=size):
+    def act(observations, size=size):
       def body(count, actions):
         output, _ = agent.step(tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.bool),
-                               {'pixels': pixels[count]}, (), tf.stack([0, count]))
+                               {name: batches[count] for name, batches in observations.items()},
+                               agent.initial_state(size), tf.stack([0, count]))
         return count + 1, actions + output.action
       return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],
                            parallel_iterations=1)
 
-    rate, cpu = _rate(lambda: act(pixels), 10 * size, seconds / len(batch_sizes))
+    rate, cpu = _rate(lambda: act(observations), 10 * size, seconds / len(batch_sizes))
     results[size] = {'rows_per_second': rate, 'cpu_seconds': cpu}
   return results
 
 
-def _learner(seconds, precision):
-  """Transitions/s of the shallow network's learner, on one thread."""
+def _learner(seconds, workload):
+  """Transitions/s of the network's learner, on one thread."""
   tf = _one_thread()
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  agent, config = _shallow_agent(tf, precision)
-  learner = impala.Learner(agent, config, _ACTION_REPEATS)
-  rows, random = [_UNROLL_LENGTH + 1, _BATCH_SIZE], np.random.RandomState(0)
+  agent, config = _agent(tf, workload)
+  learner = impala.Learner(agent, config, frames_per_step=1)
+  rows = [workload.learner_rows, config.batch_size]
+  num_actions = constant_environment.LEVELS[workload.level].num_actions
   batch = unroll.Unroll(
-      level_id=tf.zeros([_BATCH_SIZE], tf.int32), actor_id=tf.zeros([_BATCH_SIZE], tf.int32), agent_state=(),
+      level_id=tf.zeros(rows[1:], tf.int32), actor_id=tf.zeros(rows[1:], tf.int32),
+      agent_state=agent.initial_state(config.batch_size),
       environment_output=unroll.EnvironmentOutput(
           reward=tf.random.normal(rows), discount=tf.ones(rows), done=tf.zeros(rows, tf.bool),
           episode_return=tf.zeros(rows), episode_length=tf.zeros(rows, tf.int32),
-          observation={'pixels': tf.constant(random.randint(256, size=rows + [84, 84, 4]), tf.uint8)}),
-      agent_output=unroll.AgentOutput(tf.zeros(rows, tf.int32), tf.zeros(rows + [6]), tf.zeros(rows)),
+          observation=_observations(tf, workload, *rows)),
+      agent_output=unroll.AgentOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions]), tf.zeros(rows)),
       parameter_version=tf.zeros(rows, tf.int64))
-  rate, cpu = _rate(lambda: learner.step(batch), _UNROLL_LENGTH * _BATCH_SIZE, seconds)
+  # Cost goes with rows, of which a whole unroll has one more than transitions.
+  whole_unrolls = workload.learner_rows / (config.unroll_length + 1)
+  rate, cpu = _rate(lambda: learner.step(batch), whole_unrolls * workload.transitions, seconds)
   return {'transitions_per_second': rate, 'cpu_seconds': cpu}
 
 
@@ -155,16 +205,18 @@ def _batcher(seconds):
   return {'calls_per_second': rate}
 
 
-def _pool(seconds):
+def _pool(seconds, workload):
   """Agent steps/s of the actor pool with environments and a policy that cost nothing, in real worker processes."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   from scalable_agents.actor import actor_pool, environment_workers, unroll  # pylint: disable=g-import-not-at-top
   cores = len(os.sched_getaffinity(0))
   environments = 32 * cores
+  unroll_length, batch_size = workload.config['unroll_length'], workload.config['batch_size']
   workers = environment_workers.EnvironmentWorkers(
-      'scalable_agents.tools.constant_environment:Constant', [{'seed': i} for i in range(environments)], cores)
+      'scalable_agents.tools.constant_environment:Constant',
+      [{'level_name': workload.level, 'seed': i} for i in range(environments)], cores)
   output_spec = unroll.AgentOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]), tf.TensorSpec([]))
-  pool = actor_pool.ActorPool(workers, _UNROLL_LENGTH, output_spec, (), [0] * environments, _BATCH_SIZE)
+  pool = actor_pool.ActorPool(workers, unroll_length, output_spec, (), [0] * environments, batch_size)
 
   @tf.function
   def act():
@@ -193,7 +245,7 @@ def _pool(seconds):
   threads = [threading.Thread(target=until_closed, args=[loop]) for loop in (act, drop_unrolls)]
   for thread in threads:
     thread.start()
-  while pool.statistics().steps < 4 * _UNROLL_LENGTH * environments:  # Until both graphs have been traced.
+  while pool.statistics().steps < 4 * unroll_length * environments:  # Until both graphs have been traced.
     time.sleep(0.01)
   time.sleep(_warm_up_seconds(seconds))
   before, began = pool.statistics(), time.monotonic()
@@ -206,34 +258,46 @@ def _pool(seconds):
   return {'steps_per_second': (after.steps - before.steps) / (ended - began)}
 
 
-def _end_to_end(seconds, precision):
-  """Agent steps/s of a training run on Pong once it is under way, and its batches of inference."""
+def _end_to_end(seconds, workload):
+  """Agent steps/s of a training run once it is under way, and its batches of inference."""
   with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
-    metrics = f'{folder}/run/metrics.jsonl'
-    command = [sys.executable, '-m', 'scalable_agents.agents.impala_atari57', f'--level_name={_LEVEL}',
-               '--torso=shallow', f'--torso_precision={precision}', f'--unroll_length={_UNROLL_LENGTH}',
-               f'--batch_size={_BATCH_SIZE}', f'--logdir={folder}/run', f'--log_interval_seconds={min(1., seconds / 8)}']
-    training = subprocess.Popen(command, env=python_path.environment(), stdout=screen, stderr=screen)
+    interval = min(1., seconds / 8)
+    run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
+    if workload.config['level_name'] == _GAME:
+      arguments = ['agents.impala_atari57', *(f'--{name}={value}' for name, value in (workload.config | run).items())]
+    else:
+      arguments = ['tools.constant_training', json.dumps(workload.config), json.dumps(run)]
+    arguments[0] = f'scalable_agents.{arguments[0]}'
+    training = subprocess.Popen([sys.executable, '-m', *arguments], env=python_path.environment(), stdout=screen,
+                                stderr=screen)
     try:
-      while not os.path.exists(metrics) or not os.path.getsize(metrics):
+      began, steady = None, []
+      while not began or time.monotonic() < began + seconds or len(steady) < _LEAST_ROWS:
+        time.sleep(interval)
         if training.poll() is not None:
           screen.seek(0)
           raise RuntimeError(f'training ended with exit code {training.returncode}: {screen.read()}')
-        time.sleep(0.1)
-      time.sleep(_warm_up_seconds(seconds) + seconds)
+        steady = _steady_rows(f'{folder}/run/metrics.jsonl', _warm_up_seconds(seconds))
+        if steady and not began:
+          began = time.monotonic()
     finally:
       training.terminate()
       training.wait()
-    with open(metrics, encoding='utf-8') as file:
-      rows = [json.loads(line) for line in file]
-  steady = [row for row in rows if row['wall_seconds'] >= rows[0]['wall_seconds'] + _warm_up_seconds(seconds)]
-  if len(steady) < 3:
-    raise RuntimeError(f'only {len(rows)} rows of metrics.jsonl in {seconds:g} s: try a larger --seconds')
-  first, last = steady[0], steady[-2]  # The last row is the end's, of a shorter interval.
-  frames = last['environment_frames'] - first['environment_frames']
-  return {'steps_per_second': frames / _ACTION_REPEATS / (last['wall_seconds'] - first['wall_seconds']),
-          'inference_batch_size': float(np.mean([row['inference_batch_size'] for row in steady])),
-          **{name: float(np.mean([row[name] for row in steady])) for name in rows[-1] if name.startswith('time/')}}
+  mean = lambda name: float(np.mean([row[name] for row in steady if row[name] is not None]))
+  updates, wall_seconds = (steady[-1][name] - steady[0][name] for name in ('learner_steps', 'wall_seconds'))
+  return {'steps_per_second': updates * workload.transitions / wall_seconds,
+          **{name: mean(name) for name in steady[-1] if name == 'inference_batch_size' or name.startswith('time/')}}
+
+
+def _steady_rows(metrics, warm_up_seconds):
+  """The rows of metrics.jsonl so far, as dicts, that were written after an update and not before the warm-up's end."""
+  if not os.path.exists(metrics):
+    return []
+  with open(metrics, encoding='utf-8') as file:
+    rows = [json.loads(line) for line in file if line.endswith('\n')]
+  rows = [row for row in rows if row['learner_steps']]
+  return [row for before, row in itertools.pairwise(rows) if row['learner_steps'] > before['learner_steps']
+          and row['wall_seconds'] >= rows[0]['wall_seconds'] + warm_up_seconds]
 
 
 def _mute():
@@ -264,34 +328,70 @@ def _line(name, figure, cpu_seconds=None):
   print(f'{name:<44}{figure:>12,.0f}' + (f'{cpu_seconds * 1e6:>16,.1f}' if cpu_seconds else ''), flush=True)
 
 
-def main(_):
-  """Runs all parts, prints the table as it grows, then the JSON line."""
-  cores, seconds, precision = len(os.sched_getaffinity(0)), _SECONDS.value, _TORSO_PRECISION.value
-  print(f'{f"{cores} cores, {precision}":<44}{"per second":>12}{"CPU us each":>16}')
-  end_to_end = _end_to_end(6 * seconds, precision)
+def _against_bound(end_to_end, workload, inference, *others):
+  """Prints the additive bound of the parts' costs, and the share of it that is reached end to end. Returns figures."""
+  occurring = _occurring(end_to_end)
+  cost = sum(part['cpu_seconds'] for part in (inference[occurring], *others))
+  bound, steps = len(os.sched_getaffinity(0)) / cost, end_to_end['steps_per_second']
+  _line('additive bound: agent steps', bound, cost)
+  print(f'end to end is {steps / bound:.1%} of the bound (wanted: {workload.wanted_share:.0%}), with inference in '
+        f'batches of {occurring} on average', flush=True)
+  return {'end_to_end_steps_per_second': steps, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound,
+          'end_to_end': end_to_end, 'inference': inference}
+
+
+def _occurring(end_to_end):
+  """The mean size of inference's batches, in whole rows."""
+  return max(1, round(end_to_end['inference_batch_size']))
+
+
+def _network_parts(seconds, workload, batch_sizes):
+  """Measures and prints inference, at these batch sizes too, and the learner. Returns the figures of both."""
+  inference = _on_all_cores(_inference, 2 * seconds, workload, sorted(batch_sizes))
+  for size, result in inference.items():
+    _line(f'inference: rows, batches of {size}, one core', result['rows_per_second'], result['cpu_seconds'])
+  learner = _on_all_cores(_learner, seconds, workload)
+  _line('learner: transitions, one core', learner['transitions_per_second'], learner['cpu_seconds'])
+  return inference, learner
+
+
+def _measure_pong(seconds, workload):
+  """The first section. Returns its figures."""
+  end_to_end = _end_to_end(6 * seconds, workload)
   _line('IMPALA on Pong, end to end: agent steps', end_to_end['steps_per_second'])
   environment = _on_all_cores(_environment, seconds)
   _line('environment: agent steps, one core', environment['steps_per_second'], environment['cpu_seconds'])
   _line('  ale-py\'s AtariVectorEnv: the same', environment['vector_env_steps_per_second'],
         environment['vector_env_cpu_seconds'])
-  occurring = max(1, round(end_to_end['inference_batch_size']))
-  inference = _on_all_cores(_inference, 2 * seconds, precision, sorted({1, 8, 16, _BATCH_SIZE, occurring}))
-  for size, result in inference.items():
-    _line(f'inference: rows, batches of {size}, one core', result['rows_per_second'], result['cpu_seconds'])
-  learner = _on_all_cores(_learner, seconds, precision)
-  _line('learner: transitions, one core', learner['transitions_per_second'], learner['cpu_seconds'])
+  batch_size = workload.config['batch_size']
+  inference, learner = _network_parts(seconds, workload, {1, 8, 16, batch_size, _occurring(end_to_end)})
   batcher = _alone(_batcher, seconds)
   _line('dynamic batcher: calls', batcher['calls_per_second'])
-  pool = _alone(_pool, seconds)
+  pool = _alone(_pool, seconds, workload)
   _line('actor pool, free environments and policy: steps', pool['steps_per_second'])
-  cost = environment['cpu_seconds'] + inference[occurring]['cpu_seconds'] + learner['cpu_seconds']
-  bound, steps = cores / cost, end_to_end['steps_per_second']
-  _line('additive bound: agent steps', bound, cost)
-  print(f'end to end is {steps / bound:.1%} of the bound, with inference in batches of {occurring} on average')
-  print(json.dumps({
-      'end_to_end_steps_per_second': steps, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound,
-      'cores': cores, 'torso_precision': precision, 'end_to_end': end_to_end, 'environment': environment,
-      'inference': inference, 'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool}))
+  return {**_against_bound(end_to_end, workload, inference, environment, learner), 'environment': environment,
+          'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool}
+
+
+def _measure_dmlab(seconds, workload):
+  """The second section. Returns its figures."""
+  end_to_end = _end_to_end(9 * seconds, workload)  # An update takes seconds.
+  _line('IMPALA, end to end: agent steps', end_to_end['steps_per_second'])
+  inference, learner = _network_parts(seconds, workload, {workload.config['batch_size'], _occurring(end_to_end)})
+  return {**_against_bound(end_to_end, workload, inference, learner), 'learner': learner}
+
+
+def main(_):
+  """Measures both sections, prints the tables as they grow, then the JSON line."""
+  cores, seconds, precision = len(os.sched_getaffinity(0)), _SECONDS.value, _TORSO_PRECISION.value
+  columns = f'{"per second":>12}{"CPU us each":>16}'
+  print(f'{f"{cores} cores, {precision}, shallow network":<44}{columns}', flush=True)
+  figures = _measure_pong(seconds, _pong(precision))
+  dmlab = _dmlab(precision)
+  print('\nDeep network, LSTM and language on 72x96 pixels; environments that cost nothing; '
+        f'{dmlab.config["batch_size"]} unrolls of {dmlab.config["unroll_length"]}\n{"":<44}{columns}', flush=True)
+  figures |= {'cores': cores, 'torso_precision': precision, 'dmlab': _measure_dmlab(seconds, dmlab)}
+  print(json.dumps(figures))
 
 
 if __name__ == '__main__':

@@ -1,25 +1,46 @@
 """An environment that costs nothing, to measure what everything around it costs."""
 
+from typing import NamedTuple
+
 import dm_env
 from dm_env import specs
 import numpy as np
 
+from scalable_agents.environments import instruction
+
+
+class Level(NamedTuple):
+  """What is like some real environment."""
+  num_actions: int
+  observation: dict[str, np.ndarray]  # uint8, the only one.
+
+
+def _noise(*shape):
+  return np.random.RandomState(0).randint(256, size=shape, dtype=np.uint8)
+
+
+LEVELS = {
+    'atari': Level(6, {'pixels': _noise(84, 84, 4)}),
+    'dmlab': Level(9, {'pixels': _noise(72, 96, 3), 'instruction': instruction.encode('pick up the red balloon')}),
+}
+
 
 class Constant(dm_env.Environment):
-  """One 84x84x4 observation, shared by all steps, in episodes of 1,000 agent steps."""
+  """The same observation in all steps, in episodes of 1,000 agent steps."""
 
   frames_per_step = 1
 
-  def __init__(self, seed: int):
-    del seed
-    self._observation = {'pixels': np.zeros([84, 84, 4], np.uint8)}
-    self._middle = dm_env.transition(0., self._observation)
-    self._last = dm_env.termination(1., self._observation)
+  def __init__(self, level_name: str, seed: int, protocol: dict | None = None):
+    """Takes what registry.make_from_json takes, with the name of one of LEVELS."""
+    del seed, protocol
+    self._level = LEVELS[level_name]
+    self._middle = dm_env.transition(0., self._level.observation)
+    self._last = dm_env.termination(1., self._level.observation)
     self._steps = 0
 
   def reset(self) -> dm_env.TimeStep:
     self._steps = 0
-    return dm_env.restart(self._observation)
+    return dm_env.restart(self._level.observation)
 
   def step(self, action) -> dm_env.TimeStep:
     del action
@@ -27,7 +48,7 @@ class Constant(dm_env.Environment):
     return self._last if self._steps == 1000 else self._middle
 
   def observation_spec(self):
-    return {'pixels': specs.BoundedArray([84, 84, 4], np.uint8, 0, 255, 'pixels')}
+    return {name: specs.Array(value.shape, value.dtype, name) for name, value in self._level.observation.items()}
 
   def action_spec(self):
-    return specs.DiscreteArray(6)
+    return specs.DiscreteArray(self._level.num_actions)

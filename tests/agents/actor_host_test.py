@@ -140,6 +140,14 @@ class ActorHostTest(parameterized.TestCase):
     self.assertEqual(environments, [{'level_name': level, 'seed': seed, 'protocol': {'atari': {'noop_max': 1}}}
                                     for level, seed in (('catch', 7), ('recall', 8), ('catch', 9))])
 
+  def test_environments_of_another_making(self):
+    with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:
+      workers.return_value.specification.observation = {}
+      for options in ({}, {'environment': 'package.module:make'}):
+        actor_host.ActorHost(['catch'], {}, run_flags.RunConfig(), 1, **options)
+    constructors = [call.args[0] for call in workers.call_args_list]
+    self.assertEqual(constructors, ['scalable_agents.environments.registry:make_from_json', 'package.module:make'])
+
   def test_an_environment_that_cannot_be_made(self):
     with self.assertRaisesRegex(environment_workers.WorkerError, '(?s)could not be made.*unknown level .pnog.'):
       self._host(['pnog'])

@@ -13,21 +13,33 @@ from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
+from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import ladder
+
+_OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=60_000, use_lstm=True,
+             batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)
+
+
+class _Deaf(impala.Agent):
+  """The agent without what reads instructions."""
+
+  def __init__(self, num_actions, observation_spec, config):
+    super().__init__(num_actions, {'pixels': observation_spec['pixels']}, config)
 
 
 class LearningTest(parameterized.TestCase):
 
-  def _train(self, **settings):
+  def _train(self, make_agent=impala.Agent, **settings):
     """Trains in this process. Returns the agent and the rows of metrics.jsonl."""
     config = impala.ImpalaConfig(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
     impala.validate(config)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
-    levels = [config.level_name]
+    levels = registry.expand(config.level_name)
     with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()):
-      host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, training=True), run, config.seed)
-      trainer = train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, io.StringIO())
+      protocol = atari57_protocol.Protocol().environments(levels, training=True)
+      host = actor_host.ActorHost(levels, protocol, run, config.seed)
+      trainer = train_loop.Trainer(host, make_agent, impala.Learner, config, levels, run, io.StringIO())
       trainer.train()
     with open(run_directory.path(run.logdir, run_directory.METRICS), encoding='utf-8') as file:
       return trainer.learner.agent, [json.loads(line) for line in file]
@@ -45,6 +57,18 @@ class LearningTest(parameterized.TestCase):
     _, without = self._train(use_lstm=False, **settings)
     self.assertGreater(with_memory[-1]['episode_return'], 0.9)
     self.assertLess(without[-1]['episode_return'], 0.5)
+
+  def test_one_agent_learns_several_tasks_told_apart_by_what_is_said(self):
+    _, rows = self._train(**_OBEY)
+    for level in ('obey_ball', 'obey_side', 'obey_nothing'):
+      self.assertGreater(rows[-1][f'episode_return/{level}'], 0.8)
+
+  def test_an_agent_that_does_not_listen_learns_what_it_can(self):
+    """Which is to catch the ball: whatever it does, the two tasks whose words decide return 0 at best."""
+    _, rows = self._train(make_agent=_Deaf, **_OBEY)
+    self.assertLess(rows[-1]['episode_return/obey_ball'], 0.4)
+    self.assertLess(rows[-1]['episode_return/obey_side'], 0.4)
+    self.assertGreater(rows[-1]['episode_return/obey_nothing'], 0.4)
 
   @parameterized.parameters(1, 2, 3)
   def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self, seed):

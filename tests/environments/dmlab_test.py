@@ -274,16 +274,6 @@ class EpisodeTest(_TestCase):
       self.assertNotEmpty(text.rstrip(b'\0'))
       self.assertEqual(text.rstrip(b'\0').decode(), calls.observations()['INSTR'])
 
-  def test_instructions_are_cut_between_characters(self):
-    encode = lambda text: bytes(dmlab.encode_instruction(text))
-    self.assertEqual(encode(''), bytes(128))
-    self.assertEqual(encode('Pick é'), b'Pick \xc3\xa9' + bytes(121))
-    self.assertEqual(encode('x' * 128), b'x' * 128)
-    self.assertEqual(encode('x' * 500), b'x' * 128)
-    self.assertEqual(encode('x' * 127 + 'é'), b'x' * 127 + b'\0')
-    self.assertEqual(encode('x' * 126 + 'éy'), b'x' * 126 + b'\xc3\xa9')
-    self.assertEqual(encode('x' * 126 + '\U0001f600'), b'x' * 126 + b'\0\0')
-
   def test_an_episode_ends_and_another_begins(self):
     environment, calls = self.spied(level='rooms_select_nonmatching_object')
     for _ in range(2):

@@ -27,14 +27,16 @@ def _run(script):
 class RegistryTest(parameterized.TestCase):
 
   def test_levels_are_the_suites_and_the_built_in_tasks(self):
-    self.assertEqual(registry.levels(), (*atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'chain'))
+    self.assertEqual(registry.levels(), (
+        *atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'chain', 'obey_ball', 'obey_side', 'obey_nothing'))
     self.assertContainsSubset({*dmlab30.LEVELS, *dmlab30.TEST_LEVELS, 'seekavoid_arena_01'}, set(registry.levels()))
     self.assertLen(set(registry.levels()), len(registry.levels()))
 
   @parameterized.parameters(
       ('pong', 4, 6, 'pixels', (84, 84, 4)), ('catch', 1, 3, 'pixels', (20, 20, 1)),
       ('rooms_watermaze', 4, 9, 'pixels', (72, 96, 3)), ('seekavoid_arena_01', 4, 9, 'instruction', (128,)),
-      ('recall', 1, 2, 'vector', (3,)), ('chain', 1, 2, 'vector', (9,)),
+      ('recall', 1, 2, 'vector', (3,)), ('chain', 1, 2, 'vector', (9,)), ('obey_ball', 1, 3, 'instruction', (128,)),
+      ('obey_side', 1, 3, 'instruction', (128,)), ('obey_nothing', 1, 3, 'pixels', (20, 20, 1)),
       ('gymnasium:CartPole-v1', 1, 2, 'vector', (4,)))
   def test_makes_every_kind_of_level(self, level, frames_per_step, num_actions, name, shape):
     registry.check(level)
@@ -48,7 +50,7 @@ class RegistryTest(parameterized.TestCase):
     for level in registry.levels():
       registry.check(level)
 
-  @parameterized.parameters('pong', 'rooms_watermaze', 'catch', 'recall', 'chain', 'gymnasium:CartPole-v1')
+  @parameterized.parameters('pong', 'rooms_watermaze', 'catch', 'recall', 'chain', 'obey_ball', 'gymnasium:CartPole-v1')
   def test_the_seed_reaches_the_environment(self, level):
     def play(seed):
       environment = registry.make(level, seed=seed)
@@ -135,7 +137,8 @@ class LightnessTest(absltest.TestCase):
   def test_no_environment_loads_tensorflow(self):
     heavy = _run('import sys\n'
                  'from scalable_agents.environments import registry\n'
-                 'for level in ("pong", "rooms_watermaze", "catch", "recall", "chain", "gymnasium:CartPole-v1"):\n'
+                 'for level in ("pong", "rooms_watermaze", "catch", "recall", "chain", "obey_ball",\n'
+                 '              "gymnasium:CartPole-v1"):\n'
                  '  registry.make(level, seed=0).reset()\n'
                  'print(*({"tensorflow", "ale_py"} & set(sys.modules)))')
     self.assertEqual(heavy, ['ale_py'])

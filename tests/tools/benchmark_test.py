@@ -13,18 +13,28 @@ from scalable_agents.tools import benchmark
 class BenchmarkTest(absltest.TestCase):
 
   def test_the_last_line_has_all_figures(self):
-    done = subprocess.run([sys.executable, '-m', benchmark.__name__, '--seconds=0.2'], env=python_path.environment(),
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, '-m', benchmark.__name__, '--seconds=0.2', '--dmlab_unroll_length=5', '--dmlab_batch_size=2'],
+        env=python_path.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-    figures = json.loads(done.stdout.splitlines()[-1])
-    steps, bound = figures['end_to_end_steps_per_second'], figures['bound_steps_per_second']
-    self.assertAlmostEqual(figures['share_of_bound'], steps / bound)
-    occurring = str(max(1, round(figures['end_to_end']['inference_batch_size'])))
-    costs = (figures['environment'], figures['inference'][occurring], figures['learner'])
-    self.assertAlmostEqual(bound * sum(cost['cpu_seconds'] for cost in costs), figures['cores'])
+    *table, last = done.stdout.splitlines()
+    self.assertLen([line for line in table if ' of the bound (wanted: ' in line], 2)
+    figures = json.loads(last)
+    dmlab = figures['dmlab']
+    for section, environments in ((figures, [figures['environment']]), (dmlab, [])):
+      steps, bound = section['end_to_end_steps_per_second'], section['bound_steps_per_second']
+      self.assertAlmostEqual(section['share_of_bound'], steps / bound)
+      occurring = str(max(1, round(section['end_to_end']['inference_batch_size'])))
+      costs = (*environments, section['inference'][occurring], section['learner'])
+      self.assertAlmostEqual(bound * sum(cost['cpu_seconds'] for cost in costs), figures['cores'])
+      self.assertGreater(steps, 0)
+      self.assertGreater(section['learner']['transitions_per_second'], 0)
+      for part in section['inference'].values():
+        self.assertGreater(part['rows_per_second'], 0)
+      self.assertIn('time/learner_waits', section['end_to_end'])
     self.assertContainsSubset({'1', '8', '16', '32'}, figures['inference'])
-    for rate in (steps, figures['environment']['vector_env_steps_per_second'],
-                 figures['learner']['transitions_per_second'], figures['dynamic_batcher']['calls_per_second'],
+    self.assertContainsSubset({'2'}, dmlab['inference'])
+    for rate in (figures['environment']['vector_env_steps_per_second'], figures['dynamic_batcher']['calls_per_second'],
                  figures['actor_pool']['steps_per_second']):
       self.assertGreater(rate, 0)
 

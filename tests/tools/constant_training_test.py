@@ -1,0 +1,23 @@
+"""Tests of tools/constant_training.py."""
+
+from absl.testing import absltest
+
+from scalable_agents.agents import impala
+from scalable_agents.agents import run_flags
+from scalable_agents.learner import run_directory
+from scalable_agents.tools import constant_training
+
+
+class ConstantTrainingTest(absltest.TestCase):
+
+  def test_trains_with_instructions_and_memory_but_without_a_game(self):
+    logdir = self.create_tempdir().full_path
+    config = impala.ImpalaConfig(level_name='dmlab', use_lstm=True, total_environment_frames=12, unroll_length=3,
+                                 batch_size=2)
+    constant_training.train(config, run_flags.RunConfig(logdir, num_environments=4, num_environment_workers=2))
+    *_, row = run_directory.read_metrics(logdir)
+    self.assertEqual((row['environment_frames'], row['learner_steps'], row['skipped_updates']), (12, 2, 0))
+
+
+if __name__ == '__main__':
+  absltest.main()

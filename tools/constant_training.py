@@ -1,0 +1,33 @@
+"""Trains IMPALA on environments that cost nothing. Started by benchmark.py, and ended by a signal.
+
+  python -m scalable_agents.tools.constant_training '{"level_name": "dmlab"}' '{"logdir": "/tmp/run"}'
+"""
+
+import dataclasses
+import json
+import sys
+
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import impala
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import train_loop
+from scalable_agents.learner import run_directory
+from scalable_agents.tools import constant_environment
+
+_ENVIRONMENT = f'{constant_environment.__name__}:{constant_environment.Constant.__name__}'
+
+
+def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
+  """Trains in run.logdir; config.level_name is one of constant_environment.LEVELS."""
+  with run_directory.open_run(run.logdir, dataclasses.asdict(config) | dataclasses.asdict(run), ()):
+    train_loop.configure_tensorflow()
+    levels = [config.level_name]
+    host = actor_host.ActorHost(levels, {}, run, config.seed, environment=_ENVIRONMENT)
+    try:
+      train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, sys.stderr).train()
+    finally:
+      host.close()
+
+
+if __name__ == '__main__':
+  train(impala.ImpalaConfig(**json.loads(sys.argv[1])), run_flags.RunConfig(**json.loads(sys.argv[2])))
