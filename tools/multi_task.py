@@ -21,23 +21,31 @@ _GAMES = flags.DEFINE_list('games', ['pong', 'breakout', 'qbert', 'seaquest', 'e
 _FLAGS = flags.DEFINE_list('flags', ['--torso=shallow'], 'Flags of //agents:impala_atari57 for all of the runs.')
 
 
+def _rate(level_name):
+  """Environment frames per second of a training run on these games."""
+  rows = training_rate.steady_rows(
+      lambda run: ['scalable_agents.agents.impala_atari57', f'--level_name={level_name}', '--full_action_set',
+                   *_FLAGS.value, *(f'--{name}={value}' for name, value in run.items())], _SECONDS.value)
+  frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
+  return frames / seconds
+
+
+def _line(name, rate):
+  print(f'{name:<32}{rate:>10,.0f} frames/s', flush=True)
+
+
 def main(_):
   """Measures each game, then all at once, and prints the ratio."""
-  def rate(level_name):
-    rows = training_rate.measure(
-        ['agents.impala_atari57', f'--level_name={level_name}', '--full_action_set', *_FLAGS.value], _SECONDS.value)
-    frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
-    return frames / seconds
   alone = {}
   for game in _GAMES.value:
-    alone[game] = rate(game)
-    print(f'{game:<44}{alone[game]:>12,.0f} frames/s', flush=True)
+    alone[game] = _rate(game)
+    _line(game, alone[game])
   expected = statistics.harmonic_mean(alone.values())
-  print(f'{"harmonic mean":<44}{expected:>12,.0f}', flush=True)
-  together = rate(','.join(_GAMES.value))
-  print(f'{"all at once":<44}{together:>12,.0f}', flush=True)
+  _line('harmonic mean', expected)
+  together = _rate(','.join(_GAMES.value))
+  _line('all at once', together)
   print(f'all at once is {together / expected:.1%} of the harmonic mean')
-  print(json.dumps({'alone': alone, 'together': together, 'share': together / expected}))
+  print(json.dumps({'alone': alone, 'harmonic_mean': expected, 'together': together, 'share': together / expected}))
 
 
 if __name__ == '__main__':
