@@ -19,7 +19,8 @@ class Protocol:
 
   action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Table G.1.')
   noop_max: int = setting(
-      atari57.SUITE.noop_max, 'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
+      atari57.SUITE.noop_max,
+      'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
   episode_end_on_life_loss: bool = setting(
       True, 'In training, learn as if the episode ended where a life is lost. Table G.1.')
   full_action_set: bool = setting(

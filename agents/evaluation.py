@@ -312,7 +312,8 @@ def _summary(policy, results, environments, host, run, seed) -> dict[str, Any]:
       'reference_scores': next((_REFERENCE_SCORES[name] for name, suite in scores.SUITES.items()
                                 if any(level in suite.scores for level in results)), None),
   }
-  return {'levels': results, 'suite': scores.suite_figures(means) if scores.is_suite(means) else None, 'protocol': protocol}
+  suite = scores.suite_figures(means) if scores.is_suite(means) else None
+  return {'levels': results, 'suite': suite, 'protocol': protocol}
 
 
 class _Progress(progress_lib.Line):

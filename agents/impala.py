@@ -170,7 +170,7 @@ class Agent(snt.Module):
     return self._core.initial_state(batch_size) if self._core else ()
 
   def prepare(self, observation):
-    """Observations of any shape as `unroll` takes them: 'words' for 'instruction'. Not for XLA, which has no strings."""
+    """Observations of any shape as `unroll` takes them: 'words' for 'instruction'. XLA has no strings."""
     if not self._language:
       return observation
     with tf.device('/CPU:0'):

