@@ -9,6 +9,7 @@ from typing import Any
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import atari
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab
 
 _STICKY_PROBABILITY = 0.25  # Machado et al. 2018.
 
@@ -32,7 +33,10 @@ class Protocol:
       'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.')
 
   def validate(self, levels: tuple[str, ...]):
-    """Raises ValueError, one line with flag, value and what is allowed, for a setting out of its range."""
+    """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""
+    for level in levels:
+      if level in dmlab.LEVELS:
+        raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose binaries end in _dmlab30')
     for name, least in (('action_repeats', 1), ('max_episode_frames', 1), ('noop_max', 0)):
       if getattr(self, name) < least:
         raise ValueError(f'--{name}={getattr(self, name)}: want at least {least}')

@@ -1,6 +1,6 @@
 """How DeepMind Lab is played: each setting of the protocol is a flag, and environments are told what follows from them.
 
-Espeholt et al. 2018 (IMPALA), sections 5.3.1 and D. Atari, built-in and gymnasium tasks take no notice of it.
+Espeholt et al. 2018 (IMPALA), sections 5.3.1 and D. Built-in and gymnasium tasks take no notice of it.
 """
 
 import dataclasses
@@ -8,6 +8,7 @@ from typing import Any
 
 from scalable_agents.agents import run_flags
 from scalable_agents.agents.settings import setting
+from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 
 
@@ -27,7 +28,10 @@ class Protocol:
       'colours instead.', free=True)
 
   def validate(self, levels: tuple[str, ...]):
-    """Raises ValueError, one line with flag, value and what is allowed, for a setting out of its range."""
+    """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""
+    for level in levels:
+      if level in atari57.LEVELS:
+        raise ValueError(f'--level_name: {level} is an Atari game, whose binaries end in _atari57')
     try:
       settings = dmlab.DmlabSettings(**self.environments(levels, training=True)['dmlab'])
     except ValueError as error:

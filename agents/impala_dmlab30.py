@@ -6,7 +6,7 @@
 
 The same --logdir again resumes. Every hyper-parameter is a flag; their defaults are those of Espeholt et al. 2018: the
 deep network with LSTM and language (figure 3), tables D.1 to D.3, and where the paper swept a value, the one that the
-released code names for DMLab-30. Atari, built-in and gymnasium tasks can be played too.
+released code names for DMLab-30. Built-in and gymnasium tasks can be played too.
 
 DeepMind Lab is built from source, as the message says that comes where it is missing.
 """

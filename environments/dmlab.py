@@ -192,7 +192,7 @@ def _missing(level, reason):
       f'{level}: DeepMind Lab, the 3D game of DMLab-30, is missing ({reason}). It is on no package index: build its '
       'wheel from source as its own documentation says (https://github.com/google-deepmind/lab, target '
       '//python/pip_package:build_pip_package) and install that with pip. To try the agent without it: '
-      '--level_name=catch, or an Atari game such as --level_name=pong')
+      '--level_name=catch')
 
 
 def _config(settings):

@@ -44,6 +44,11 @@ class ProtocolTest(parameterized.TestCase):
       dataclasses.replace(atari57_protocol.Protocol(), **{name: value}).validate(('pong',))
     self.assertEqual(str(caught.exception), message)
 
+  def test_levels_of_lab_are_not_played(self):
+    with self.assertRaisesRegex(ValueError, '^--level_name: rooms_watermaze is a level of DeepMind Lab, .*_dmlab30$'):
+      atari57_protocol.Protocol().validate(('pong', 'rooms_watermaze'))
+    atari57_protocol.Protocol().validate(('catch', 'gymnasium:CartPole-v1'))
+
   def test_every_setting_is_explained(self):
     atari57_protocol.Protocol(noop_max=0).validate(('pong',))
     for field in dataclasses.fields(atari57_protocol.Protocol):

@@ -51,6 +51,10 @@ class ProtocolTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, '^--level_name: rooms_collect_good_objects_test: this level is for'):
       dmlab30_protocol.Protocol().validate(('rooms_collect_good_objects_test',))
 
+  def test_atari_is_not_played(self):
+    with self.assertRaisesRegex(ValueError, '^--level_name: pong is an Atari game, whose binaries end in _atari57$'):
+      dmlab30_protocol.Protocol().validate(('pong',))
+
   def test_where_maps_and_images_lie_may_change(self):
     self.assertEqual(settings.free_settings(dmlab30_protocol.Protocol), {'renderer', 'level_cache', 'dataset_path'})
 
