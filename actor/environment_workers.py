@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import python_path
@@ -48,7 +48,8 @@ class EnvironmentWorkers:
   Their parent is the thread that starts them: a worker dies when that thread ends.
   """
 
-  def __init__(self, constructor: str, environments: list, num_workers: int, timeout_seconds: float = 60.):
+  def __init__(self, constructor: str, environments: list, num_workers: int, timeout_seconds: float = 60.,
+               report: Callable[[int], None] = lambda made: None):
     """Starts all workers at once and waits until every environment is made.
 
     Args:
@@ -56,6 +57,7 @@ class EnvironmentWorkers:
       environments: a dict of arguments for each environment, fit for JSON, with a 'seed'. Environment i is actor i.
       num_workers: processes to spread them over, >= 1.
       timeout_seconds: how long a worker may take to make its environments.
+      report: called with the number of environments that are made, whenever a worker has made its own.
 
     Raises:
       ValueError: not 1 to len(environments) workers.
@@ -76,6 +78,7 @@ class EnvironmentWorkers:
         self._spawn(worker)
       for worker in range(num_workers):
         self._greet(worker)
+        report(sum(map(len, self.actor_ids[:worker + 1])))
     except BaseException:
       self.close()
       raise
@@ -149,7 +152,8 @@ class EnvironmentWorkers:
     try:
       answer = connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
     except TimeoutError:
-      raise WorkerError(f'no environment within {self._timeout_seconds:g} s of starting its process') from None
+      raise WorkerError(f'no environment within {self._timeout_seconds:g} s of starting its process; where all goes '
+                        'slowly, try a larger --environment_timeout_seconds') from None
     except ConnectionResetError:
       answer = b''
     if not answer:

@@ -7,6 +7,8 @@ where unrolls go.
 import contextlib
 import os
 import threading
+import time
+from typing import TextIO
 
 import psutil
 import tensorflow as tf
@@ -14,8 +16,11 @@ import tensorflow as tf
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.agents import inference
+from scalable_agents.environments import dmlab
 
 _ENVIRONMENTS_PER_CORE = 32
+_LABS_PER_CORE = 4
+_START_REPORT_SECONDS = 10.
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
@@ -24,16 +29,21 @@ def num_cores() -> int:
   return len(os.sched_getaffinity(0))
 
 
-def counts(run, num_levels: int = 1):
+def counts(run, levels):
   """What `auto` stands for: environments, at least one per level, worker processes and inference loops.
 
   Two groups of environments per worker, one worker per core: while inference looks at one group, the worker steps the
   other. Groups of sixteen make batches large enough for the network to be fast.
+
+  A DeepMind Lab takes 230 to 450 MB, compiles maps for seconds and ends with its process where it fails: there are
+  fewer of them, and each has a worker of its own.
   """
-  environments = run.num_environments
+  labs = any(level in dmlab.LEVELS for level in levels)
+  environments, workers = run.num_environments, run.num_environment_workers
   if environments == 'auto':
-    environments = max(_ENVIRONMENTS_PER_CORE * num_cores(), num_levels)
-  workers = num_cores() if run.num_environment_workers == 'auto' else run.num_environment_workers
+    environments = max((_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * num_cores(), len(levels))
+  if workers == 'auto':
+    workers = environments if labs else num_cores()
   loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads
   return environments, min(workers, environments), loops
 
@@ -46,7 +56,8 @@ def inference_device() -> str:
 class ActorHost:
   """Environments in worker processes, an actor for each, and inference for all."""
 
-  def __init__(self, levels, protocol, run, seed: int, environment: str = _ENVIRONMENT):
+  def __init__(self, levels, protocol, run, seed: int, screen: TextIO | None = None,
+               environment: str = _ENVIRONMENT):
     """Starts the worker processes.
 
     Args:
@@ -54,24 +65,36 @@ class ActorHost:
       protocol: of the environments, see registry.make_from_json.
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
+      screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
       environment: 'module:function' that makes one, called as registry.make_from_json.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
-    self.num_environments, self.num_workers, self.num_loops = counts(run, len(levels))
+    self.num_environments, self.num_workers, self.num_loops = counts(run, levels)
     self._run = run
     self._seed = seed
     self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
-        environment, arguments, self.num_workers, run.environment_timeout_seconds)
+        environment, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen))
     self.specification = self._workers.specification
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}
     self.pool = None
     self._threads = []
     self._error = None
+
+  def _reporter(self, screen):
+    """A function to be called with the number of environments that are made."""
+    said = time.monotonic()
+
+    def report(made):
+      nonlocal said
+      if screen and time.monotonic() - said >= _START_REPORT_SECONDS:
+        said = time.monotonic()
+        print(f'{made:,} of {self.num_environments:,} environments made', file=screen, flush=True)
+    return report
 
   def make_pool(self, make_agent, config, completed_capacity: int, report):
     """Makes the pool and the agents that act.

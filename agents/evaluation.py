@@ -25,14 +25,14 @@ import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import evaluator as evaluator_lib
+from scalable_agents.actor import lone_environment
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
-from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import video
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
-from scalable_agents.environments import registry
+from scalable_agents.environments import filmed
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import progress as progress_lib
@@ -43,6 +43,7 @@ _UNROLL_LENGTH = 20   # Agent steps between two looks at an environment's episod
 _LOOK_SECONDS = 0.2   # Between two looks of the main thread at signals and progress.
 _CONSOLE_FRAMES_PER_SECOND = 60
 _PICTURES_PER_SECOND = 15  # In videos of levels without a console's clock.
+_FILMED = 'scalable_agents.environments.registry:make_filmed'
 _REFERENCE_SCORES = {'atari57': 'environments/data/atari57_scores.csv: random_paper, human',
                      'dmlab30': 'environments/data/dmlab30_scores.csv: random, human'}
 
@@ -81,17 +82,18 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   _check_writable(run)
   seed = seed_of(config.seed)
   finished = _FinishedLevels(run, protocol, seed)
-  missing = [level for level in levels if level not in finished.results]
+  # Where none is missing, somebody was cut short at the very end: one level is played again.
+  missing = [level for level in levels if level not in finished.results] or levels[-1:]
   if finished.results:
     print(f'{len(finished.results)} of {len(levels)} levels were finished before', file=screen, flush=True)
   wanted = run.test_num_episodes * len(missing)
-  run = dataclasses.replace(run, num_environments=min(max(actor_host.counts(run)[0], len(missing)), wanted))
+  run = dataclasses.replace(run, num_environments=min(max(actor_host.counts(run, missing)[0], len(missing)), wanted))
   try:
-    host = actor_host.ActorHost(missing, protocol, run, seed)
+    host = actor_host.ActorHost(missing, protocol, run, seed, screen)
     try:
       policy = restore(make_agent, config, host, run.logdir)
       if run.video:
-        _record(policy, levels[0], protocol, seed, run.video, screen)
+        _record(policy, levels[0], protocol, seed, run, screen)
       evaluator = _play(policy, make_agent, config, host, run, screen,
                         lambda evaluator: finished.keep(_results(evaluator, missing)))
     finally:
@@ -192,46 +194,42 @@ def _check_writable(run):
     video.check(run.video)
 
 
-def _record(policy, level, protocol, seed, path, screen):
+def _record(policy, level, protocol, seed, run, screen):
   """Records an episode at the speed of the console, if there is one.
 
   Raises:
-    run_flags.UserError: the environment draws no pictures, or the encoder fails.
+    run_flags.UserError: the environment draws no pictures or fails, or the encoder fails.
   """
-  with quiet.aside():
-    environment = registry.make_from_json(level, seed, protocol)
-    try:
-      environment.reset()
-      environment.render()
-    except (ImportError, ValueError) as error:
-      raise run_flags.UserError(f'--video: {error}') from error
-    is_atari = level in atari57.LEVELS
-    speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, environment.frames_per_step) if is_atari else _PICTURES_PER_SECOND
-    print(f'recording an episode to {path}', file=screen, flush=True)
-    with video.Writer(path, Fraction(speed)) as writer:
-      episode = _play_episode(policy.agent, environment, seed, writer.add)
-    environment.close()
+  is_atari = level in atari57.LEVELS
+  arguments = {'level_name': level, 'seed': seed, 'protocol': protocol}
+  try:
+    with lone_environment.LoneEnvironment(_FILMED, arguments, run.environment_timeout_seconds) as environment:
+      frames_per_step = environment.specification.frames_per_step
+      speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, frames_per_step) if is_atari else Fraction(_PICTURES_PER_SECOND)
+      print(f'recording an episode to {run.video}', file=screen, flush=True)
+      with video.Writer(run.video, speed) as writer:
+        episode = _play_episode(policy.agent, environment, seed, writer.add)
+  except environment_workers.WorkerError as error:
+    raise run_flags.UserError(f'--video: {error}') from error
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
 
 
 def _play_episode(agent, environment, seed, show) -> evaluator_lib.Episode:
-  """Plays an episode in this process; `show` is called with the picture before the first and after every step."""
+  """Plays an episode; `show` is called with the picture before the first and after every step."""
   step = tf.function(agent.step, autograph=False)
   agent_state = agent.initial_state(1)
-  timestep = environment.reset()
-  show(environment.render())
-  action, reward, episode_return, steps = 0, 0., 0., 0
-  while not timestep.last():
-    observation = {name: tf.constant(value[np.newaxis]) for name, value in timestep.observation.items()}
-    output, agent_state = step(tf.constant([action]), tf.constant([reward]), tf.constant([timestep.first()]),
+  row = environment.advance()
+  action, steps = 0, 0
+  while True:
+    show(row.observation.pop(filmed.PICTURE))
+    if row.observation.pop(filmed.ENDED):
+      return evaluator_lib.Episode(row.episode_return, row.episode_length)
+    observation = {name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()}
+    output, agent_state = step(tf.constant([action]), tf.constant([row.reward]), tf.constant([row.done]),
                                observation, agent_state, tf.constant([seed, steps]))
     action = int(output.action[0])
-    timestep = environment.step(action)
-    show(environment.render())
-    reward = timestep.reward
-    episode_return += reward
+    row = environment.advance(action)
     steps += 1
-  return evaluator_lib.Episode(episode_return, steps * environment.frames_per_step)
 
 
 def _play(policy, make_agent, config, host, run, screen, look) -> evaluator_lib.Evaluator:
@@ -314,7 +312,8 @@ def _summary(policy, results, environments, host, run, seed) -> dict[str, Any]:
       'reference_scores': next((_REFERENCE_SCORES[name] for name, suite in scores.SUITES.items()
                                 if any(level in suite.scores for level in results)), None),
   }
-  return {'levels': results, 'suite': scores.suite_figures(means) if scores.is_suite(means) else None, 'protocol': protocol}
+  suite = scores.suite_figures(means) if scores.is_suite(means) else None
+  return {'levels': results, 'suite': suite, 'protocol': protocol}
 
 
 class _Progress(progress_lib.Line):

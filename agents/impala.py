@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import networks
+from scalable_agents.agents import sweep
 from scalable_agents.agents.settings import setting
 from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
@@ -21,6 +22,7 @@ from scalable_agents.learner import vtrace
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
 
+_TUNED = ('learning_rate', 'entropy_cost', 'rmsprop_epsilon', 'clip_gradient_norm')
 _CHECKED_TERMS = ('loss/policy_gradient', 'loss/baseline', 'loss/entropy')
 
 
@@ -33,18 +35,7 @@ class ImpalaConfig:
       'pong', 'What to play: an Atari game, a built-in task, gymnasium:ID; or several at once: a suite, atari57, or '
       'names with commas between them. Environments are spread over them in turn.')
   total_environment_frames: int = setting(
-      200_000_000, 'Environment frames (agent steps x action_repeats) to train for. Section 5.3.2.')
-  action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Table G.1.')
-  noop_max: int = setting(
-      30, 'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
-  episode_end_on_life_loss: bool = setting(
-      True, 'In training, learn as if the episode ended where a life is lost. Table G.1.')
-  full_action_set: bool = setting(
-      False, 'Offer all 18 actions of the Atari 2600 rather than those the game uses. Section 5.3.2.')
-  sticky_actions: bool = setting(
-      False, 'The emulator repeats the previous action with probability 0.25. The paper does not.')
-  max_episode_frames: int = setting(
-      108_000, 'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.')
+      200_000_000, 'Environment frames (agent steps times action repeats) to train for. Section 5.3.2.')
 
   # The network.
   torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.')
@@ -92,6 +83,9 @@ class ImpalaConfig:
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.')
   adam_epsilon: float = setting(1e-8, 'Adam: added to the root of the second moment. Ours.')
   clip_gradient_norm: float = setting(40.0, 'Largest global norm of the gradient; 0 for no clipping. Table G.1.')
+  sweep_index: int = setting(
+      sweep.NO_SAMPLE, 'Which sample of learning_rate, entropy_cost and rmsprop_epsilon to take in place of their own '
+      f'flags: 0 to {sweep.NUM_SAMPLES - 1}, more in a population; -1 for none. Table D.1.')
 
   # The run.
   queue_size: int = setting(
@@ -109,10 +103,9 @@ def validate(config: ImpalaConfig) -> None:
     if not allowed:
       raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
 
-  for name in ('total_environment_frames', 'action_repeats', 'max_episode_frames', 'unroll_length', 'batch_size',
-               'queue_size'):
+  for name in ('total_environment_frames', 'unroll_length', 'batch_size', 'queue_size'):
     require(getattr(config, name) >= 1, name, 'at least 1')
-  for name in ('noop_max', 'policy_lag', 'seed'):
+  for name in ('policy_lag', 'seed'):
     require(getattr(config, name) >= 0, name, 'at least 0')
   for name in ('clip_rho_threshold', 'clip_pg_rho_threshold'):
     require(getattr(config, name) >= 0.0, name, 'a number of at least 0, or inf')
@@ -177,7 +170,7 @@ class Agent(snt.Module):
     return self._core.initial_state(batch_size) if self._core else ()
 
   def prepare(self, observation):
-    """Observations of any shape as `unroll` takes them: 'words' for 'instruction'. Not for XLA, which has no strings."""
+    """Observations of any shape as `unroll` takes them: 'words' for 'instruction'. XLA has no strings."""
     if not self._language:
       return observation
     with tf.device('/CPU:0'):
@@ -238,7 +231,7 @@ def loss(agent: Agent, unroll: unroll_lib.Unroll, config: ImpalaConfig):
   Args:
     agent: the network that learns.
     unroll: Unroll of [T+1, B, ...] tensors (agent_state [B, ...], level_id and actor_id [B]), observations prepared.
-    config: ImpalaConfig.
+    config: ImpalaConfig; its `entropy_cost` may be a variable.
   Returns:
     [] float32, and a dict of its terms, unweighted: 'loss/...' -> [] float32.
   """
@@ -292,7 +285,10 @@ class Learner(tf.Module):
       self.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False, name='environment_frames')
       self.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name='update_steps')
       self.skipped_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name='skipped_updates')
-      self.optimizer = _make_optimizer(agent.trainable_variables, config)
+      # Variables, as they change while a population trains.
+      self.learning_rate, self.entropy_cost, self.rmsprop_epsilon, self.clip_gradient_norm = (
+          tf.Variable(getattr(config, name), dtype=tf.float32, trainable=False, name=name) for name in _TUNED)
+      self.optimizer = _make_optimizer(agent.trainable_variables, config, self.rmsprop_epsilon)
     compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
     # AutoGraph would convert all of Sonnet that a step calls, which took four fifths of the time to trace it.
     self._compiled_step = tf.function(self._step, autograph=False, jit_compile=compiled)
@@ -310,6 +306,13 @@ class Learner(tf.Module):
     with tf.device(self._device):
       return self._compiled_step(self._prepare(unroll))
 
+  @property
+  def hyper_parameters(self) -> dict[str, tf.Variable]:
+    """What may be changed between two steps, of what is in use. Appendix F tunes just these."""
+    in_use = {'rmsprop_epsilon': self.config.optimizer == 'rmsprop',
+              'clip_gradient_norm': self.config.clip_gradient_norm > 0}
+    return {name: getattr(self, name) for name in _TUNED if in_use.get(name, True)}
+
   def culprit(self, metrics) -> str | None:
     """The name of the first term of the loss or variable's gradient that was not finite; None if all were."""
     index = int(metrics['culprit'])
@@ -324,7 +327,7 @@ class Learner(tf.Module):
   def _step(self, unroll):
     variables = self.agent.trainable_variables
     with tf.GradientTape() as tape:
-      total, metrics = loss(self.agent, unroll, self.config)
+      total, metrics = loss(self.agent, unroll, dataclasses.replace(self.config, entropy_cost=self.entropy_cost))
     gradients = tape.gradient(total, variables)
 
     half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
@@ -332,10 +335,10 @@ class Learner(tf.Module):
     finite = tf.math.is_finite(tf.concat([[metrics[name] for name in _CHECKED_TERMS], half_squares], 0))
     all_finite = tf.reduce_all(finite)
 
-    learning_rate = tf.constant(self.config.learning_rate)
+    learning_rate = self.learning_rate.read_value()
     if self.config.learning_rate_decay:
       learning_rate = optimizers.linear_decay(
-          self.config.learning_rate, self.environment_frames, self.config.total_environment_frames)
+          learning_rate, self.environment_frames, self.config.total_environment_frames)
     metrics |= {
         'grad_norm': grad_norm,
         'learning_rate': learning_rate,
@@ -349,7 +352,8 @@ class Learner(tf.Module):
     return metrics
 
   def _apply(self, gradients, grad_norm, learning_rate):
-    gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self.config.clip_gradient_norm)
+    if self.config.clip_gradient_norm:  # Else it is off for good, and not tuned.
+      gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self.clip_gradient_norm)
     self.optimizer.apply(gradients, learning_rate)
     self.update_steps.assign_add(1)
 
@@ -357,7 +361,7 @@ class Learner(tf.Module):
     self.skipped_updates.assign_add(1)
 
 
-def _make_optimizer(variables, config):
+def _make_optimizer(variables, config, rmsprop_epsilon):
   if config.optimizer == 'adam':
     return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-  return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
+  return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, rmsprop_epsilon)

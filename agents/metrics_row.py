@@ -54,7 +54,7 @@ class MetricsRow:
       environment_frames: trained for so far.
     Returns:
       dict. The figures of updates are means over those of the interval, as far as they are finite; None without any.
-      `time/…` are shares of the interval: the learner waited for data; actors were held up because the queue was full;
+      `time/…` are shares of the interval: the learner waited for data; actors were held up as the queue was full;
       inference had nothing to do; environments were stepping. `bottleneck` is the part that was busy for the largest
       share: learner, inference or environments.
     """

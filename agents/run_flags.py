@@ -1,21 +1,16 @@
 """Command-line flags: every field of an agent's config and of RunConfig is a flag of the same name.
 
-Only binaries use this module. One reads like this:
+Only binaries and what they share (agents/program.py) use this module:
 
-  from scalable_agents.agents import quiet
-  if __name__ == '__main__':
-    quiet.start()  # Before TensorFlow is imported.
-  ...
-  run_flags.define(impala.ImpalaConfig)
-  run_flags.define(run_flags.RunConfig)
+  run_flags.define(impala.ImpalaConfig())
+  run_flags.define(run_flags.RunConfig())
 
   def main():
     config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate)
     run = run_flags.run_config_from_flags(default_run=config.level_name)
     ...
 
-  if __name__ == '__main__':
-    run_flags.run_main(main)
+  run_flags.run_main(main)
 """
 
 import dataclasses
@@ -24,13 +19,14 @@ import re
 import signal
 import sys
 import typing
-from typing import Any, Callable, NoReturn, TypeVar
+from typing import Any, Callable, Iterable, NoReturn, TypeVar
 
 from absl import app
 from absl import flags
 
 from scalable_agents.agents import quiet
 from scalable_agents.agents.settings import setting
+from scalable_agents.environments import atari57
 from scalable_agents.learner import run_directory
 
 # All that is defined here belongs to the binary: its --help shows it.
@@ -69,28 +65,29 @@ class RunConfig:
   checkpoint_interval_seconds: float = setting(60.0, 'A checkpoint is saved so often: what a crash may cost.')
   log_interval_seconds: float = setting(
       5.0, f'A row of metrics.jsonl is written so often; at most {_MAX_LOG_INTERVAL_SECONDS}.')
-  test_num_episodes: int = setting(200, '--mode=test: episodes per level. Espeholt et al. 2018, section 5.3.2.')
+  test_num_episodes: int = setting(
+      atari57.SUITE.test_episodes, '--mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and 5.3.2.')
   video: str = setting('', '--mode=test: record an episode to this file, .mp4 or .gif.')
 
 
 FREE_FLAGS = frozenset(field.name for field in dataclasses.fields(RunConfig))
 
 
-def define(config_class: type, flag_values: flags.FlagValues = flags.FLAGS):
-  """Makes a flag of every field: its name, type and default, its metadata's `help`.
+def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
+  """Makes a flag of every field of a config: its name, type, value, which is the flag's default, and metadata's `help`.
 
   Raises:
     TypeError: there is no kind of flag for the type of a field.
   """
-  field_types = typing.get_type_hints(config_class)
-  for field in dataclasses.fields(config_class):
+  field_types = typing.get_type_hints(type(defaults))
+  for field in dataclasses.fields(defaults):
     kind, name = field_types[field.name], field.name
     if kind not in _DEFINERS:
-      raise TypeError(f'{config_class.__name__}.{name}: no flag can hold a {kind}')
-    _DEFINERS[kind](name, field.default, field.metadata['help'], flag_values=flag_values)
+      raise TypeError(f'{type(defaults).__name__}.{name}: no flag can hold a {kind}')
+    _DEFINERS[kind](name, getattr(defaults, name), field.metadata['help'], flag_values=flag_values)
 
 
-def config_from_flags(config_class: type[Config], validate: Callable[[Config], None],
+def config_from_flags(config_class: type[Config], validate: Callable[[Config], None] = lambda config: None,
                       stored: dict[str, Any] | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> Config:
   """Returns the config that the command line asks for.
 
@@ -115,6 +112,11 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   return config
 
 
+def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
+  """Those of the flags that are on the command line."""
+  return [name for name in names if flag_values[name].present]
+
+
 def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) -> RunConfig:
   """Returns the RunConfig that the command line asks for, with absolute paths.
 
@@ -129,17 +131,23 @@ def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flag
   return dataclasses.replace(run, logdir=user_path(logdir), video=run.video and user_path(run.video))
 
 
-def run_main(main: Callable[[], None]) -> NoReturn:
+def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
   """Parses the flags, runs `main` and ends the process.
 
   What the user can mend ends it with one line on the screen, above it a worker's traceback if that is the cause, and
   exit code 1; a mistake in the program shows its own traceback.
+
+  Args:
+    main: what to run.
+    takes_others: whether `main` is called with the flags that are of another program, as they were written.
   """
   def guarded(arguments):
-    if len(arguments) > 1:
-      _fail(f'{arguments[1]}: no such argument, flags begin with -- (--help shows them)')
+    others = [argument for argument in arguments[1:] if takes_others and argument.startswith('--')]
+    for argument in arguments[1:]:
+      if argument not in others:
+        _fail(f'{argument}: no such argument, flags begin with -- (--help shows them)')
     try:
-      main()
+      main(*[others] * takes_others)
     except (UserError, run_directory.RunDirectoryError) as error:
       first, *details = str(error).splitlines()  # Of an environment worker: its traceback.
       print(*details, sep='\n', end='\n' * bool(details), file=quiet.screen())
@@ -151,12 +159,12 @@ def run_main(main: Callable[[], None]) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
   signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  app.run(guarded, flags_parser=_parse)
+  app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
 
 
-def _parse(arguments: list[str]) -> list[str]:
+def _parse(arguments: list[str], known_only: bool) -> list[str]:
   try:
-    return flags.FLAGS(arguments)
+    return flags.FLAGS(arguments, known_only)
   except flags.Error as error:
     _fail(f'{error} (--help shows the flags)')
 

@@ -49,7 +49,7 @@ class Trainer:
   """One training process."""
 
   def __init__(self, host: actor_host.ActorHost, make_agent, make_learner, config, levels, run,
-               stream, learner_device=None):
+               stream, learner_device=None, make_member=None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -61,6 +61,8 @@ class Trainer:
       run: run_flags.RunConfig.
       stream: where progress is shown.
       learner_device: None for the first GPU, or the CPU without one.
+      make_member: called with the learner and a function that shows the user a line; returns a
+        population_member.Member. None where the run is no member of a population.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       run_flags.UserError: the agent cannot be made for these environments.
@@ -75,8 +77,10 @@ class Trainer:
     self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
     self._statistics = episode_statistics.EpisodeStatistics(
         levels, suite_score=scores.suite_figures if scores.is_suite(levels) else None)
+    self._member = make_member and make_member(self.learner, lambda text: self._progress.message(text))
     self._checkpointer = checkpoint.Checkpointer(
-        run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics)
+        run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics,
+        **({'member': self._member} if self._member else {}))
     if not self._checkpointer.restore():
       if run_directory.read_metrics(run.logdir):
         raise run_directory.RunDirectoryError(f'{run.logdir} has metrics of a run and no checkpoint to go on from: put '
@@ -84,6 +88,8 @@ class Trainer:
       self._checkpointer.save()
     self._frames = int(self.learner.environment_frames)
     self._metrics = metrics_lib.MetricsWriter(run.logdir, self._frames)
+    if self._member:
+      self._member.resume(self._frames)
     self._progress = progress_lib.Progress(config.total_environment_frames, self._frames, stream)
     self._parameters = parameters_lib.ParameterSnapshot(
         [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables])
@@ -227,9 +233,11 @@ class Trainer:
 
   def _update(self, unroll, episodes):
     metrics = {name: value.numpy() for name, value in self.learner.step(unroll).items()}
-    self._publish()
     self._frames = int(self.learner.environment_frames)
     level_ids, returns, lengths = (values.numpy() for values in episodes)
+    if self._member:
+      self._member.learned(self._frames, level_ids, returns)  # Perhaps it has other parameters now.
+    self._publish()
     self._statistics.add(level_ids, returns, lengths)
     self._metrics.add_episodes(self._frames, [self._levels[i] for i in level_ids], returns, lengths)
     self._row.add(metrics)
@@ -253,6 +261,8 @@ class Trainer:
   def _log(self):
     row = self._row.finish(self._frames)
     row |= self._statistics.metrics()
+    if self._member:
+      row |= self._member.metrics()
     row |= {'learner_steps': int(self.learner.update_steps), 'queue_size': self._queue.size(),
             'skipped_updates': int(self.learner.skipped_updates), 'memory_megabytes': self._memory_megabytes}
     self._metrics.write(row)

@@ -14,6 +14,7 @@ import dm_env
 from dm_env import specs
 import numpy as np
 
+from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 
 
@@ -29,11 +30,11 @@ class AtariSettings:
   height: int = 84                    # pixels.
   width: int = 84                     # pixels.
   frame_stack: int = 4                # observed frames per observation.
-  noop_max: int = 30                  # no-op frames at a start: uniform integer in [1, noop_max]; 0: none.
+  noop_max: int = atari57.SUITE.noop_max  # no-op frames at a start: uniform integer in [1, noop_max]; 0: none.
   episode_end_on_life_loss: bool = False  # for learning only (discount 0, no reset); training only.
   full_action_set: bool = False       # all 18 actions; else the game's minimal set.
   sticky_actions: float = 0.0         # probability that a frame repeats the last action; newer convention: 0.25.
-  max_episode_frames: int = 108_000   # environment frames, no-ops included: 30 minutes.
+  max_episode_frames: int = atari57.SUITE.max_episode_frames  # environment frames, no-ops included: 30 minutes.
 
   def __post_init__(self):
     for name in ('action_repeats', 'max_pooled_frames', 'height', 'width', 'frame_stack', 'max_episode_frames'):
@@ -72,13 +73,13 @@ class Atari(base.Environment):
       ImportError: ale-py or OpenCV is missing.
       ValueError: ale-py has no such game.
     """
-    self._cv2, self._emulator = _load_emulator(game, seed, settings.sticky_actions)
+    self._cv2, self._emulator, all_actions = _load_emulator(game, seed, settings.sticky_actions)
     self._settings = settings
     self.frames_per_step = settings.action_repeats
     self._random = np.random.RandomState(seed % 2**32)
-    self._actions = (self._emulator.getLegalActionSet() if settings.full_action_set
-                     else self._emulator.getMinimalActionSet())
-    self._noop = self._emulator.getLegalActionSet()[0]
+    # Not the emulator's legal actions: of skiing it calls 9 legal, and takes the others for no-ops.
+    self._actions = all_actions if settings.full_action_set else self._emulator.getMinimalActionSet()
+    self._noop = all_actions[0]
     self._size = (settings.width, settings.height)  # In OpenCV's order.
     self._shape = (settings.height, settings.width, settings.frame_stack)
     super().__init__(len(self._actions), {'pixels': specs.BoundedArray(self._shape, np.uint8, 0, 255, name='pixels')})
@@ -143,7 +144,10 @@ class Atari(base.Environment):
 
 
 def _load_emulator(game, seed, sticky_actions):
-  """OpenCV and an emulator with the game's ROM, imported only now: a worker for other levels starts faster."""
+  """OpenCV, an emulator with the game's ROM, and the console's 18 actions.
+
+  Imported only now: a worker for other levels starts faster.
+  """
   try:
     import ale_py
     import ale_py.roms
@@ -161,4 +165,4 @@ def _load_emulator(game, seed, sticky_actions):
   emulator.setInt('random_seed', seed % 2**31)
   emulator.setFloat('repeat_action_probability', sticky_actions)
   emulator.loadROM(ale_py.roms.get_rom_path(game))
-  return cv2, emulator
+  return cv2, emulator, list(ale_py.Action)

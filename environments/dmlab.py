@@ -62,6 +62,9 @@ class DmlabSettings:
     for name, choices in (('action_set', tuple(_ACTION_SETS)), ('renderer', _RENDERERS)):
       if getattr(self, name) not in choices:
         raise ValueError(f'{name}: want one of {", ".join(choices)}, got {getattr(self, name)!r}')
+    # Found out by Lab only minutes later, with the end of its process.
+    if self.dataset_path not in ('', DUMMY_DATASET) and not os.path.isdir(self.dataset_path):
+      raise ValueError(f'dataset_path: {self.dataset_path} is not a folder')
 
 
 class Dmlab(base.Environment):
@@ -89,7 +92,7 @@ class Dmlab(base.Environment):
       OSError: no temporary folder or level cache can be made.
       RuntimeError: Lab itself finds a fault.
     """
-    _check_level(level, settings)
+    check_level(level, settings)
     lab = _load_lab(level)
     self._settings = settings
     self.frames_per_step = settings.action_repeats
@@ -154,17 +157,18 @@ def check_installed(level: str) -> None:
     raise _missing(level, "No module named 'deepmind_lab'")
 
 
-def _check_level(level, settings):
-  """Finds out beforehand what Lab would tell late, at length, or with the end of the process."""
+def check_level(level: str, settings: DmlabSettings) -> None:
+  """Finds out beforehand what Lab would tell late or at length.
+
+  Raises:
+    ValueError: no such level; a test level without `hold_out`; a data set that is needed but missing.
+  """
   if level not in LEVELS:
     raise ValueError(f'{level}: DMLab-30 has no such level')
   if level in _TEST_ONLY and not settings.hold_out:
     raise ValueError(f'{level}: this level is for testing only (hold_out); train on '
                      f'{level.removesuffix("_test")}_train')
-  path = settings.dataset_path
-  if path not in ('', DUMMY_DATASET) and not os.path.isdir(path):
-    raise ValueError(f'dataset_path: {path} is not a folder')
-  if level in _NEED_DATASET and not path:
+  if level in _NEED_DATASET and not settings.dataset_path:
     raise ValueError(f'{level}: dataset_path: this level needs the images of Brady, Konkle et al. 2008, which '
                      "DeepMind Lab's documentation tells how to get (data/brady_konkle_oliva2008); "
                      f'{DUMMY_DATASET!r} stands for plain colours')
@@ -188,7 +192,7 @@ def _missing(level, reason):
       f'{level}: DeepMind Lab, the 3D game of DMLab-30, is missing ({reason}). It is on no package index: build its '
       'wheel from source as its own documentation says (https://github.com/google-deepmind/lab, target '
       '//python/pip_package:build_pip_package) and install that with pip. To try the agent without it: '
-      '--level_name=catch, or an Atari game such as --level_name=pong')
+      '--level_name=catch')
 
 
 def _config(settings):

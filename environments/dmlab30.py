@@ -14,4 +14,4 @@ TEST_LEVELS: tuple[str, ...] = tuple(row['test_level'] for row in _ROWS)
 SCORES: dict[str, suite.ReferenceScores] = {
     name: suite.ReferenceScores(float(row['random']), float(row['human']))
     for row in _ROWS for name in (row['level'], row['test_level'])}
-SUITE = suite.Suite('dmlab30', LEVELS, TEST_LEVELS, SCORES, 'mean_capped')
+SUITE = suite.Suite('dmlab30', LEVELS, TEST_LEVELS, SCORES, 'mean_capped', test_episodes=500)  # Section 5.3.1.

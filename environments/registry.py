@@ -14,6 +14,7 @@ from scalable_agents.environments import base
 from scalable_agents.environments import catch
 from scalable_agents.environments import chain
 from scalable_agents.environments import dmlab as dmlab_lib
+from scalable_agents.environments import filmed
 from scalable_agents.environments import gymnasium_adapter
 from scalable_agents.environments import obey
 from scalable_agents.environments import recall
@@ -48,6 +49,14 @@ def expand(level_names: str) -> tuple[str, ...]:
   if len(set(names)) < len(names) or '' in names:
     raise ValueError(f'{level_names!r}: want every level of a list named, and once')
   return names
+
+
+def test_level(level_name: str) -> str:
+  """What is played to test an agent that was trained on a level: two of DMLab-30 have a version of their own."""
+  for suite in scores.SUITES.values():
+    if level_name in suite.levels:
+      return suite.test_levels[suite.levels.index(level_name)]
+  return level_name
 
 
 def check(level_name: str) -> None:
@@ -99,6 +108,11 @@ def make_from_json(level_name: str, seed: int, protocol: dict[str, dict]) -> bas
   """
   return make(level_name, seed=seed, atari=AtariSettings(**protocol.get('atari', {})),
               dmlab=dmlab_lib.DmlabSettings(**protocol.get('dmlab', {})))
+
+
+def make_filmed(level_name: str, seed: int, protocol: dict[str, dict]) -> filmed.Filmed:
+  """As `make_from_json`, with pictures in the observations."""
+  return filmed.Filmed(make_from_json(level_name, seed, protocol))
 
 
 def _unknown(level_name):

@@ -19,7 +19,10 @@ class Suite(NamedTuple):
   levels: tuple[str, ...]       # Trained on.
   test_levels: tuple[str, ...]  # Tested on, in the same order.
   scores: dict[str, ReferenceScores]  # By either name.
-  summary: str  # The field of scores.SuiteScore that the papers quote.
+  summary: str        # The field of scores.SuiteScore that the papers quote.
+  test_episodes: int  # Per level.
+  noop_max: int = 0   # No-ops at the start of an episode: 1 to so many, drawn uniformly; 0 for none.
+  max_episode_frames: int | None = None  # Environment frames; None where levels end by themselves.
 
 
 def rows(file: str, folder: str = _DATA) -> Iterator[dict[str, str]]:

@@ -68,18 +68,20 @@ class Checkpointer:
                             'use the flags and the version it was made with, or choose another --logdir') from error
     return True
 
-  def save(self) -> str:
+  def save(self, number: int | None = None) -> str:
     """Writes a checkpoint and then deletes those beyond the `keep` latest. Returns its path without suffix.
 
     The objects must not change meanwhile.
 
+    Args:
+      number: in its name; default: one more than that of the one before, which must have been saved or restored here.
     Raises:
       CheckpointError: it cannot be written; the one before stays in force.
     """
     if self._manager is None:  # Made late, as it looks into the directory for earlier checkpoints.
       self._manager = tf.train.CheckpointManager(self._checkpoint, self._directory, max_to_keep=self._keep)
     try:
-      return self._manager.save()
+      return self._manager.save(checkpoint_number=number)
     except tf.errors.OpError as error:
       raise CheckpointError(f'{self._directory}: no checkpoint could be written ({error.message}): make room or mend '
                             'its permissions, and start again to go on from the checkpoint before') from error

@@ -50,10 +50,10 @@ class MetricsWriter:
     self._seconds = seconds
     self._last_frames = {}  # File -> frames of its last row.
     metrics, episodes = (run_directory.path(logdir, name) for name in (run_directory.METRICS, run_directory.EPISODES))
-    metrics_size = _size_up_to(metrics, _row_frames, environment_frames)
-    episodes_size = _size_up_to(episodes, _episode_frames, environment_frames)
-    _cut(metrics, metrics_size)  # Only now that neither has been found damaged.
-    _cut(episodes, episodes_size)
+    metrics_size = run_directory.size_up_to(metrics, _row_frames, environment_frames)
+    episodes_size = run_directory.size_up_to(episodes, _episode_frames, environment_frames)
+    run_directory.cut(metrics, metrics_size)  # Only now that neither has been found damaged.
+    run_directory.cut(episodes, episodes_size)
     rows = run_directory.read_metrics(logdir)
     self.last_row = rows[-1] if rows else {}  # Of the processes before this one.
     self._seconds_before = self.last_row.get('wall_seconds', 0.)
@@ -158,23 +158,6 @@ def _one_line_op_errors(where: str):
     yield
   except tf.errors.OpError as error:
     raise run_directory.RunDirectoryError(f'{where}: {error.message}') from error
-
-
-def _size_up_to(file: str, frames_of: Callable[[str, int, bytes], int], environment_frames: int) -> int:
-  """The bytes of a file before its first row of later frames, and before a last row that a kill has torn."""
-  size = 0
-  for number, line in enumerate(run_directory.complete_lines(file), start=1):
-    if frames_of(file, number, line) > environment_frames:
-      break
-    size += len(line)
-  return size
-
-
-def _cut(file: str, size: int):
-  """One system call and no copy, so there is nothing in between for a kill to leave behind."""
-  with run_directory.one_line_errors(file):
-    if os.path.exists(file) and os.path.getsize(file) > size:
-      os.truncate(file, size)
 
 
 def _row_frames(file: str, number: int, line: bytes) -> int:

@@ -1,7 +1,7 @@
 """The papers' optimisers, their learning-rate schedule and gradient clipping.
 
 Espeholt et al. 2018 (IMPALA), appendices D and G. The learning rate is an argument of each `apply`, so that
-schedules and population-based training need no state here; the slots are `tf.Variable`s that a `tf.train.Checkpoint`
+schedules need no state here; the slots are `tf.Variable`s that a `tf.train.Checkpoint`
 of the optimiser saves.
 """
 
@@ -16,7 +16,8 @@ class RMSProp(tf.Module):
   Sonnet's forms take quite different steps.
   """
 
-  def __init__(self, variables, decay: float, momentum: float, epsilon: float, name: str = 'rmsprop'):
+  def __init__(self, variables, decay: float, momentum: float, epsilon: float | tf.Variable, name: str = 'rmsprop'):
+    """Creates the slots. An `epsilon` that is a variable is read at each step."""
     super().__init__(name)
     self._variables = list(variables)
     self._decay, self._momentum, self._epsilon = decay, momentum, epsilon
@@ -80,7 +81,7 @@ def linear_decay(initial, environment_frames, total_environment_frames):
   """
   # In float64: float32 cannot tell the frames of one update apart once there are more than 16 million.
   share = tf.cast(environment_frames, tf.float64) / tf.cast(total_environment_frames, tf.float64)
-  return tf.cast(initial * tf.maximum(1.0 - share, 0.0), tf.float32)
+  return tf.cast(tf.cast(initial, tf.float64) * tf.maximum(1.0 - share, 0.0), tf.float32)
 
 
 def clip_by_global_norm(gradients, norm, clip_norm):
@@ -89,11 +90,9 @@ def clip_by_global_norm(gradients, norm, clip_norm):
   Args:
     gradients: list of float32 tensors.
     norm: [] float32, their global norm.
-    clip_norm: scalar; 0 or None leaves them as they are.
+    clip_norm: scalar, more than 0.
   Returns:
     list of float32 tensors.
   """
-  if not clip_norm:
-    return list(gradients)
   scale = clip_norm / tf.maximum(norm, clip_norm)
   return [scale * gradient for gradient in gradients]

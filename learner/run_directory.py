@@ -24,7 +24,7 @@ import os
 import platform
 import socket
 import sys
-from typing import Any, Collection, Iterator, NamedTuple
+from typing import Any, Callable, Collection, Iterator, NamedTuple
 
 CONFIG = 'config.json'
 METRICS = 'metrics.jsonl'
@@ -131,9 +131,9 @@ def read_config(logdir: str) -> dict[str, Any]:
       raise RunDirectoryError(f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a '
                               'run') from error
     except ValueError as error:
-      raise RunDirectoryError(_damaged(file, error)) from error
+      raise RunDirectoryError(damaged(file, error)) from error
   if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
-    raise RunDirectoryError(_damaged(file, 'no "flags" in it'))
+    raise RunDirectoryError(damaged(file, 'no "flags" in it'))
   flags = {name: float(value) if value in _INFINITE else value for name, value in config['flags'].items()}
   return config | {'flags': flags}
 
@@ -170,7 +170,7 @@ def metrics_row(file: str, number: int, line: bytes) -> dict[str, Any]:
     int(row['environment_frames']), float(row['wall_seconds'])
     return row
   except (ValueError, KeyError, TypeError) as error:
-    raise RunDirectoryError(_damaged(f'{file}, line {number}', error)) from error
+    raise RunDirectoryError(damaged(f'{file}, line {number}', error)) from error
 
 
 def read_episodes(logdir: str, at_most: int | None = None) -> Iterator[Episode]:
@@ -195,7 +195,7 @@ def episode_row(file: str, number: int, line: bytes) -> Episode:
     (frames, level, episode_return, length), = csv.reader([line.decode()])
     return Episode(int(frames), level, float(episode_return), int(length))
   except ValueError as error:
-    raise RunDirectoryError(_damaged(f'{file}, line {number}', error)) from error
+    raise RunDirectoryError(damaged(f'{file}, line {number}', error)) from error
 
 
 def complete_lines(file: str) -> Iterator[bytes]:
@@ -207,6 +207,29 @@ def complete_lines(file: str) -> Iterator[bytes]:
       for line in stream:
         if line.endswith(b'\n'):
           yield line
+
+
+def size_up_to(file: str, frames_of: Callable[[str, int, bytes], int], environment_frames: int) -> int:
+  """The bytes of a file before its first row of later frames, and before a last row that a kill has torn.
+
+  Args:
+    file: with a row per line; it may be missing.
+    frames_of: gives a row's frames from the file's name, the line's number and the line.
+    environment_frames: of the last row that counts.
+  """
+  size = 0
+  for number, line in enumerate(complete_lines(file), start=1):
+    if frames_of(file, number, line) > environment_frames:
+      break
+    size += len(line)
+  return size
+
+
+def cut(file: str, size: int):
+  """One system call and no copy, so there is nothing in between for a kill to leave behind."""
+  with one_line_errors(file):
+    if os.path.exists(file) and os.path.getsize(file) > size:
+      os.truncate(file, size)
 
 
 def write_json(file: str, value: Any):
@@ -248,7 +271,8 @@ def _strict(config: dict[str, Any]) -> dict[str, Any]:
   return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in config.items()}
 
 
-def _damaged(where: str, why: Any) -> str:
+def damaged(where: str, why: Any) -> str:
+  """What to say of a file that cannot be read."""
   reason = ' '.join(str(why).split())
   return f'{where} is damaged ({reason}): put the file back, or choose another --logdir'
 

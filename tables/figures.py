@@ -1,6 +1,6 @@
-"""Pictures of runs beside the paper's numbers: scores of levels as bars, learning curves, and a sweep's stability.
+"""Pictures of runs: bars and curves beside the paper's numbers, a sweep's stability, a population's schedules.
 
-Espeholt et al. 2018, figures B.1 (bars), 4 (curves, stability) and E.2 (stability).
+Espeholt et al. 2018, figures B.1 (bars), 4 (curves, stability) and E.2 (stability), appendix F (schedules).
 """
 
 import math
@@ -25,6 +25,8 @@ _HUMAN = 100.0  # Per cent.
 _LINEAR_UP_TO = 100.0  # Per cent; beyond that Atari's scores go up to tens of thousands.
 _POINTS = 500  # Of a curve.
 _EXTENT_WIDTH = 52  # Letters.
+
+Points = Sequence[tuple[int, float]]  # Of a line.
 
 
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
@@ -145,6 +147,39 @@ def draw_stability(found: Sequence[sweep.Sample], file: str):
     _plain(axes, 'both')
     if axes.get_legend_handles_labels()[0]:
       axes.legend(loc='best', frameon=False)
+  _save(picture, file)
+
+
+def draw_schedules(members: Mapping[str, Sequence[Points]], fittest: Mapping[str, Sequence[Points]], name: str,
+                   file: str):
+  """A panel per hyper-parameter with the values that a population has had, against environment frames.
+
+  Args:
+    members: hyper-parameter -> a line per member: (frames, value from there on).
+    fittest: hyper-parameter -> the parts of the fittest member's ancestry, which are drawn bold.
+    name: the fittest member's.
+    file: to write.
+  Raises:
+    run_directory.RunDirectoryError: the picture cannot be written.
+  """
+  picture = figure.Figure(figsize=(1 + 3.6 * len(members), 3.6), dpi=110, layout='constrained')
+  panels = picture.subplots(1, len(members), squeeze=False)[0]
+  for hyper_parameter, axes in zip(members, panels):
+    for points in members[hyper_parameter]:
+      axes.step(*np.transpose(points), where='post', color=_PAPER, linewidth=0.9, label='members')
+    for points in fittest[hyper_parameter]:
+      axes.step(*np.transpose(points), where='post', color=_LINES[0], linewidth=2.4,
+                label=f'{name}, the fittest, and its ancestors')
+    axes.set_yscale('log')
+    axes.tick_params(which='minor', labelsize=8)
+    axes.set_title(hyper_parameter, color=_INK, loc='left', fontweight='bold', fontsize=10)
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.set_xlim(left=0)
+    _plain(axes, 'both')
+  handles = {handle.get_label(): handle for axes in panels for handle in _labelled(axes)}
+  picture.legend(handles.values(), handles.keys(), loc='outside upper left', ncols=2, frameon=False, fontsize=9)
+  picture.supxlabel('environment frames', color=_INK, fontsize=10)
   _save(picture, file)
 
 

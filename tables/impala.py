@@ -120,5 +120,5 @@ def main():
 
 
 if __name__ == '__main__':
-  run_flags.define(TablesConfig)
+  run_flags.define(TablesConfig())
   run_flags.run_main(main)

@@ -36,7 +36,6 @@ AGENTS = {agent.name: agent for agent in (
     Agent('IMPALA, deep, experts', 'atari57', True, 'deep', False, _ATARI_FRAMES, 1, 1),
     Agent('IMPALA, deep, multi-task', 'atari57', False, 'deep', False, 57 * _ATARI_FRAMES, 24, 1),
 )}
-EPISODES = {'dmlab30': 500, 'atari57': 200}  # Per level, in evaluation. Sections 5.3.1 and 5.3.2.
 
 # The columns of the tables of levels, by the agents' names in tables 3 and 4.
 LEVEL_COLUMNS = {

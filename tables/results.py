@@ -4,7 +4,9 @@ import json
 import statistics
 from typing import Callable, Iterable, NamedTuple, Sequence
 
+from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
 from scalable_agents.environments import scores
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
@@ -73,7 +75,7 @@ class Result:
     less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
     for name, wanted, get, write in (
         ('frames', self._agent.frames, lambda run: run.evaluation.frames, short),
-        ('episodes', published.EPISODES[self._agent.suite], lambda run: run.evaluation.episodes, str),
+        ('episodes', scores.SUITES[self._agent.suite].test_episodes, lambda run: run.evaluation.episodes, str),
         ('members', self._agent.population, lambda run: run.population, str),
         ('learners', self._agent.learners, lambda run: run.learners, str)):
       least, most = min(map(get, runs)), max(map(get, runs))
@@ -84,7 +86,8 @@ class Result:
 
 def setting(run: runs_lib.Run, expert: bool) -> str:
   """A key that is the same for runs that differ only in their seed; experts: or in level and length."""
-  apart = {'seed', *run_flags.FREE_FLAGS} | ({'level_name', 'total_environment_frames'} if expert else set())
+  apart = {'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol)} | (
+      {'level_name', 'total_environment_frames'} if expert else set())
   return json.dumps({name: value for name, value in run.flags.items() if name not in apart}, sort_keys=True)
 
 

@@ -3,6 +3,7 @@
 import statistics
 from typing import Any, NamedTuple, Sequence
 
+from scalable_agents.agents import sweep as agents_sweep
 from scalable_agents.environments import scores
 from scalable_agents.learner import run_directory
 from scalable_agents.tables import layout
@@ -57,7 +58,7 @@ def table(found: Sequence[Sample]) -> layout.Table:
     ranks[line] = ranks.get(line, 0) + 1
     wanted = sample.flags['total_environment_frames']
     extent = results.short(sample.frames) + f' of {results.short(wanted)}' * (sample.frames < wanted)
-    rows.append([*line, str(ranks[line]), str(sample.flags.get('sweep_index', '–')),
+    rows.append([*line, str(ranks[line]), _index(sample),
                  *(f'{sample.flags[name]:.3g}' for name in _SAMPLED), layout.Number(sample.score, 2),
                  f'{extent} frames'])
   notes = [f'{level}: the final score is the {unit(level)} of the last 100 training episodes'
@@ -67,6 +68,11 @@ def table(found: Sequence[Sample]) -> layout.Table:
             for (level, method), best in _best_three(found).items()]
   notes.append('The paper has figures 4 and E.2 for this and prints no numbers of single samples.')
   return layout.Table('Sweep: samples of hyper-parameters, best first', columns, rows, notes)
+
+
+def _index(sample: Sample) -> str:
+  index = sample.flags.get('sweep_index', agents_sweep.NO_SAMPLE)
+  return '–' if index == agents_sweep.NO_SAMPLE else str(index)
 
 
 def _best_three(found: Sequence[Sample]) -> dict[tuple[str, str], list[float]]:

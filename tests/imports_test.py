@@ -20,7 +20,7 @@ _ARROWS = {  # The packages that each package may import.
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
 # Beside the binaries these may know flags: they make them, once for all binaries.
-_FLAG_MAKERS = {'agents/run_flags.py'}
+_FLAG_MAKERS = {'agents/program.py', 'agents/run_flags.py'}
 
 
 def _reach(path, imports):

@@ -11,13 +11,10 @@ The last line is a JSON object with all figures. Compare figures of one run only
 """
 
 from concurrent import futures
-import itertools
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from typing import Any, NamedTuple
@@ -27,8 +24,8 @@ from absl import flags
 import numpy as np
 import tree
 
-from scalable_agents.actor import python_path
 from scalable_agents.tools import constant_environment
+from scalable_agents.tools import training_rate
 
 _SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six or eight times as long.',
                               lower_bound=0.1)
@@ -44,8 +41,6 @@ _DMLAB_BATCH_SIZE = flags.DEFINE_integer(
     '11 GB if nothing else is asked for.', lower_bound=1)
 
 _GAME = 'pong'
-_LONGEST_WARM_UP_SECONDS = 3.
-_LEAST_ROWS = 3  # Of metrics.jsonl, to tell a speed from.
 
 
 class _Workload(NamedTuple):
@@ -73,14 +68,9 @@ def _dmlab(precision):
                    level='dmlab', learner_rows=min(26, _DMLAB_UNROLL_LENGTH.value + 1), wanted_share=0.9)
 
 
-def _warm_up_seconds(seconds):
-  """How long a part runs before it is measured for `seconds`."""
-  return min(seconds, _LONGEST_WARM_UP_SECONDS)
-
-
 def _rate(step, amount, seconds):
   """Calls `step` for `seconds` after a warm-up. Returns (amount per second, CPU seconds of this process per amount)."""
-  stop = time.monotonic() + _warm_up_seconds(seconds)
+  stop = time.monotonic() + training_rate.warm_up_seconds(seconds)
   while time.monotonic() < stop:
     step()
   calls, wall, cpu = 0, time.monotonic(), time.process_time()
@@ -247,7 +237,7 @@ def _pool(seconds, workload):
     thread.start()
   while pool.statistics().steps < 4 * unroll_length * environments:  # Until both graphs have been traced.
     time.sleep(0.01)
-  time.sleep(_warm_up_seconds(seconds))
+  time.sleep(training_rate.warm_up_seconds(seconds))
   before, began = pool.statistics(), time.monotonic()
   time.sleep(seconds)
   after, ended = pool.statistics(), time.monotonic()
@@ -260,44 +250,17 @@ def _pool(seconds, workload):
 
 def _end_to_end(seconds, workload):
   """Agent steps/s of a training run once it is under way, and its batches of inference."""
-  with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
-    interval = min(1., seconds / 8)
-    run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
+  def arguments(run):
     if workload.config['level_name'] == _GAME:
-      arguments = ['agents.impala_atari57', *(f'--{name}={value}' for name, value in (workload.config | run).items())]
-    else:
-      arguments = ['tools.constant_training', json.dumps(workload.config), json.dumps(run)]
-    arguments[0] = f'scalable_agents.{arguments[0]}'
-    training = subprocess.Popen([sys.executable, '-m', *arguments], env=python_path.environment(), stdout=screen,
-                                stderr=screen)
-    try:
-      began, steady = None, []
-      while not began or time.monotonic() < began + seconds or len(steady) < _LEAST_ROWS:
-        time.sleep(interval)
-        if training.poll() is not None:
-          screen.seek(0)
-          raise RuntimeError(f'training ended with exit code {training.returncode}: {screen.read()}')
-        steady = _steady_rows(f'{folder}/run/metrics.jsonl', _warm_up_seconds(seconds))
-        if steady and not began:
-          began = time.monotonic()
-    finally:
-      training.terminate()
-      training.wait()
+      return ['scalable_agents.agents.impala_atari57', *(
+          f'--{name}={value}' for name, value in (workload.config | run).items())]
+    return ['scalable_agents.tools.constant_training', json.dumps(workload.config), json.dumps(run)]
+
+  steady = training_rate.steady_rows(arguments, seconds)
   mean = lambda name: float(np.mean([row[name] for row in steady if row[name] is not None]))
   updates, wall_seconds = (steady[-1][name] - steady[0][name] for name in ('learner_steps', 'wall_seconds'))
   return {'steps_per_second': updates * workload.transitions / wall_seconds,
           **{name: mean(name) for name in steady[-1] if name == 'inference_batch_size' or name.startswith('time/')}}
-
-
-def _steady_rows(metrics, warm_up_seconds):
-  """The rows of metrics.jsonl so far, as dicts, that were written after an update and not before the warm-up's end."""
-  if not os.path.exists(metrics):
-    return []
-  with open(metrics, encoding='utf-8') as file:
-    rows = [json.loads(line) for line in file if line.endswith('\n')]
-  rows = [row for row in rows if row['learner_steps']]
-  return [row for before, row in itertools.pairwise(rows) if row['learner_steps'] > before['learner_steps']
-          and row['wall_seconds'] >= rows[0]['wall_seconds'] + warm_up_seconds]
 
 
 def _mute():

@@ -138,7 +138,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
   @parameterized.parameters('hang', 'hang in C')
   def test_an_environment_that_takes_too_long(self, fault):
     with self.assertRaisesRegex(
-        environment_workers.WorkerError, '^no environment within 0.5 s of starting its process$'):
+        environment_workers.WorkerError, '^no environment within 0.5 s of starting its process; '):
       _workers([{'fault': fault, **_FAILING}], timeout_seconds=0.5)
 
   @parameterized.parameters(

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import io
 import os
 import threading
 from unittest import mock
@@ -17,6 +18,8 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags
+from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab30
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.tests.agents import faulty_environments
 
@@ -27,9 +30,9 @@ _PATIENCE_SECONDS = 60.
 
 class CountsTest(parameterized.TestCase):
 
-  def _counts(self, cores, **settings):
+  def _counts(self, cores, levels=('pong',), **settings):
     with mock.patch.object(os, 'sched_getaffinity', return_value=set(range(cores))):
-      return actor_host.counts(run_flags.RunConfig(**settings))
+      return actor_host.counts(run_flags.RunConfig(**settings), levels)
 
   def test_auto_grows_with_the_cores(self):
     environments, *_ = self._counts(cores=1)
@@ -41,6 +44,14 @@ class CountsTest(parameterized.TestCase):
     self.assertEqual(self._counts(cores=8, num_environments=3), (3, 3, 1))
     self.assertEqual(self._counts(2, num_environments=10, num_environment_workers=50, num_inference_threads=3),
                      (10, 10, 3))
+
+  def test_every_lab_has_a_worker_of_its_own_and_every_level_an_environment(self):
+    labs = dmlab30.LEVELS
+    self.assertEqual(self._counts(2, labs[:1]), (8, 8, 1))
+    self.assertEqual(self._counts(2, labs), (30, 30, 1))
+    self.assertEqual(self._counts(64, labs), (256, 256, 1))
+    self.assertEqual(self._counts(2, labs, num_environments=60, num_environment_workers=3), (60, 3, 1))
+    self.assertEqual(self._counts(1, atari57.LEVELS), (57, 1, 1))
 
   def test_only_cores_that_this_process_may_use_count(self):
     allowed = os.sched_getaffinity(0)
@@ -173,6 +184,17 @@ class ActorHostTest(parameterized.TestCase):
     with self.assertRaisesRegex(environment_workers.WorkerError, '(?s)failed 5 times.*the game has crashed'):
       host.check()
     self.assertLen(self.faults, 4)
+
+  def test_how_many_environments_are_made_is_shown_where_it_takes_long(self):
+    screen = io.StringIO()
+    run = run_flags.RunConfig(num_environments=5, num_environment_workers=2)
+    with mock.patch.object(actor_host, '_START_REPORT_SECONDS', 0.):
+      actor_host.ActorHost([_SOUND], {}, run, 1, screen).close()
+    self.assertEqual(screen.getvalue(), '3 of 5 environments made\n5 of 5 environments made\n')
+    screen = io.StringIO()
+    with mock.patch.object(actor_host, '_START_REPORT_SECONDS', 1000.):
+      actor_host.ActorHost([_SOUND], {}, run, 1, screen).close()
+    self.assertEqual(screen.getvalue(), '')
 
   def test_memory_counts_the_workers_but_shared_pages_once(self):
     host = self._host(num_environment_workers=2)

@@ -22,9 +22,9 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import actor_pool
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import evaluation
 from scalable_agents.agents import impala
-from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
@@ -82,6 +82,11 @@ def _children() -> set[int]:
 
 class EvaluationTest(parameterized.TestCase):
 
+  def setUp(self):
+    super().setUp()
+    # Python's own: a shell that runs the tests in the background has it ignored.
+    self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+
   def _make_run(self, level='catch', always=None, **settings):
     """A run directory with a checkpoint of a uniform policy, or one that never departs from action `always`."""
     config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
@@ -98,9 +103,9 @@ class EvaluationTest(parameterized.TestCase):
     checkpointer.save()
     return config, run
 
-  def _evaluate(self, config, run, screen=None, **changes):
-    protocol = impala_atari57.environment_protocol(config, training=False)
-    return evaluation.evaluate(impala.Agent, config, registry.expand(config.level_name), protocol,
+  def _evaluate(self, config, run, screen=None, protocol=atari57_protocol.Protocol(), **changes):
+    levels = registry.expand(config.level_name)
+    return evaluation.evaluate(impala.Agent, config, levels, protocol.environments(levels, training=False),
                                dataclasses.replace(run, **changes), screen or io.StringIO())
 
   def _stored(self, run):
@@ -143,10 +148,11 @@ class EvaluationTest(parameterized.TestCase):
       self.assertEqual(of_column, {-1., 1.})
 
   def test_atari_protocol_score_and_video(self):
-    config, run = self._make_run('pong', max_episode_frames=200, noop_max=4)
+    config, run = self._make_run('pong')
     path = os.path.join(self.create_tempdir().full_path, 'pong.mp4')
     screen = io.StringIO()
-    summary = self._evaluate(config, run, screen, test_num_episodes=2, num_environments='auto', video=path)
+    summary = self._evaluate(config, run, screen, atari57_protocol.Protocol(max_episode_frames=200, noop_max=4),
+                             test_num_episodes=2, num_environments='auto', video=path)
     result = summary['levels']['pong']
     self.assertLen(result['episode_returns'], 2)
     for length in result['episode_lengths']:
@@ -199,6 +205,13 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEqual(self._stored(run), summary)
     self.assertFalse(file.exists())
 
+    # Cut short after the last level and before its end.
+    everything = left | {'levels': left['levels'] | {slow: left['levels'][sound]}}
+    file.write_text(json.dumps(everything), encoding='utf-8')
+    summary = self._evaluate(config, run)
+    self.assertEqual({level: result['mean'] for level, result in summary['levels'].items()}, {sound: 12.5, slow: 10.})
+    self.assertFalse(file.exists())
+
     # Neither what is of another protocol nor what cannot be read counts.
     for text in (json.dumps(left | {'of': left['of'] | {'num_episodes': 29}}), json.dumps(left)[:200], '[]'):
       file.write_text(text, encoding='utf-8')
@@ -217,9 +230,8 @@ class EvaluationTest(parameterized.TestCase):
     steps = summary['levels']['recall']['episode_lengths'][0]
     _, seconds = imageio_ffmpeg.count_frames_and_secs(path)
     self.assertAlmostEqual(seconds, (steps + 1) / 15, delta=0.05)
-    # The second episode of this seed: the first one was only to see whether there are pictures.
-    want = 1 if np.random.RandomState(2**30 + 1).randint(2, size=2)[1] == 1 else -1
-    self.assertIn(f'recorded: return {want}, {steps} frames\n', screen.getvalue())
+    want = summary['levels']['recall']['episode_returns'][0]  # The same episode.
+    self.assertIn(f'recorded: return {want:g}, {steps} frames\n', screen.getvalue())
 
   @parameterized.parameters(('on a terminal', _Terminal), ('elsewhere', io.StringIO))
   def test_progress(self, unused_where, screen_class):
@@ -274,12 +286,10 @@ class EvaluationTest(parameterized.TestCase):
         self._evaluate(config, run)
 
   def test_an_environment_without_pictures_is_one_line(self):
-    config, run = self._make_run()
-    path = os.path.join(self.create_tempdir().full_path, 'catch.mp4')
-    with mock.patch.object(registry, 'make_from_json') as make:
-      make.return_value.render.side_effect = ValueError('draws no pictures')
-      with self.assertRaisesRegex(run_flags.UserError, '^--video: draws no pictures$'):
-        self._evaluate(config, run, video=path)
+    config, run = self._make_run(faulty_environments.level(faulty_environments.Sound))
+    path = os.path.join(self.create_tempdir().full_path, 'sound.mp4')
+    with self.assertRaisesRegex(run_flags.UserError, '(?s)^--video: an environment could not be made:.*pictures'):
+      self._evaluate(config, run, video=path)
     self.assertFalse(os.path.exists(path))
 
   def test_an_environment_that_cannot_be_made_is_a_users_error(self):

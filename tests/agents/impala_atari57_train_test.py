@@ -39,16 +39,14 @@ _ENDLESS_UPDATE = '''
 import time
 from scalable_agents.agents import quiet
 quiet.start()
-from scalable_agents.agents import impala, impala_atari57, run_flags
+from scalable_agents.agents import atari57_protocol, impala, program
 
 def step(*unused):
   print('the update has begun', flush=True)
   time.sleep(1000)
 
 impala.Learner.step = step
-run_flags.define(impala.ImpalaConfig)
-run_flags.define(run_flags.RunConfig)
-run_flags.run_main(impala_atari57.main)
+program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
 '''
 
 

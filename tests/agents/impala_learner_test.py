@@ -56,6 +56,43 @@ class LearnerTest(parameterized.TestCase):
       want = old - 0.01 * gradient / np.sqrt(0.9 + 0.1 * gradient**2 + 0.1)
       np.testing.assert_allclose(new, want, rtol=1e-4, atol=1e-6)
 
+  @parameterized.parameters('never', 'always')
+  def test_hyper_parameters_may_change_between_steps(self, xla):
+    """What is set is learned with, as if the config had said so from the start, and nothing is compiled anew."""
+    changed = dict(learning_rate=0.03, entropy_cost=0.5, rmsprop_epsilon=1e-3, clip_gradient_norm=0.5)
+    learner = _learner(xla=xla, learning_rate_decay=False)
+    unroll = _unroll(learner.agent)
+    state = [v.numpy() for v in learner.variables]
+    learner.step(unroll)
+    count_traces = learner._compiled_step.experimental_get_tracing_count  # pylint: disable=protected-access
+    traces = count_traces()
+    for variable, value in zip(learner.variables, state, strict=True):
+      variable.assign(value)
+    for name, variable in learner.hyper_parameters.items():
+      variable.assign(changed[name])
+    metrics = learner.step(unroll)
+    self.assertEqual(count_traces(), traces)
+    wanted = _learner(xla=xla, learning_rate_decay=False, **changed)
+    for name, value in wanted.step(unroll).items():
+      np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
+    for variable, value in zip(learner.variables, wanted.variables, strict=True):
+      np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-7)
+    self.assertGreater(float(metrics['grad_norm']), 0.5)  # It was clipped.
+
+  def test_hyper_parameters_are_those_in_use(self):
+    self.assertEqual({name: float(value) for name, value in _learner(learning_rate=0.5).hyper_parameters.items()}, {
+        'learning_rate': 0.5, 'entropy_cost': np.float32(0.01), 'rmsprop_epsilon': np.float32(0.01),
+        'clip_gradient_norm': 40.0})
+    self.assertEqual(set(_learner(clip_gradient_norm=0., optimizer='adam').hyper_parameters),
+                     {'learning_rate', 'entropy_cost'})
+
+  def test_a_changed_learning_rate_decays_too(self):
+    learner = _learner(frames_per_step=4, learning_rate=1.0, total_environment_frames=144)
+    unroll = _unroll(learner.agent, steps=6, batch=3)  # 72 environment frames.
+    learner.step(unroll)
+    learner.learning_rate.assign(0.25)
+    self.assertEqual(float(learner.step(unroll)['learning_rate']), 0.125)
+
   def test_adam(self):
     learner = _learner(optimizer='adam', learning_rate=0.01, adam_epsilon=1e-12)
     before = [v.numpy() for v in learner.agent.trainable_variables]

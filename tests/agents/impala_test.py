@@ -32,11 +32,10 @@ class ImpalaConfigTest(parameterized.TestCase):
   def test_defaults_are_those_of_table_g1(self):
     config = impala.ImpalaConfig()
     self.assertEqual(
-        (config.action_repeats, config.unroll_length, config.batch_size, config.discount, config.baseline_cost,
+        (config.unroll_length, config.batch_size, config.discount, config.baseline_cost,
          config.entropy_cost, config.rmsprop_momentum, config.rmsprop_epsilon, config.learning_rate,
-         config.clip_gradient_norm, config.learning_rate_decay, config.reward_transform,
-         config.episode_end_on_life_loss),
-        (4, 20, 32, 0.99, 0.5, 0.01, 0.0, 0.01, 0.0006, 40.0, True, 'abs_one', True))
+         config.clip_gradient_norm, config.learning_rate_decay, config.reward_transform),
+        (20, 32, 0.99, 0.5, 0.01, 0.0, 0.01, 0.0006, 40.0, True, 'abs_one'))
     self.assertEqual((config.torso, config.use_lstm, config.total_environment_frames), ('deep', False, 200_000_000))
 
   def test_every_setting_is_explained(self):
@@ -46,12 +45,9 @@ class ImpalaConfigTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('total_environment_frames', 0, 'at least 1'),
-      ('action_repeats', 0, 'at least 1'),
-      ('max_episode_frames', -1, 'at least 1'),
       ('unroll_length', 0, 'at least 1'),
       ('batch_size', 0, 'at least 1'),
       ('queue_size', 0, 'at least 1'),
-      ('noop_max', -1, 'at least 0'),
       ('policy_lag', -1, 'at least 0'),
       ('seed', -1, 'at least 0'),
       ('seed', 2**31, 'less than 2147483648'),
@@ -82,7 +78,7 @@ class ImpalaConfigTest(parameterized.TestCase):
     self.assertEqual(str(caught.exception), f'--{name}={value}: want {wanted}')
 
   @parameterized.parameters(
-      ('clip_rho_threshold', float('inf')), ('clip_gradient_norm', 0.0), ('discount', 1.0), ('noop_max', 0))
+      ('clip_rho_threshold', float('inf')), ('clip_gradient_norm', 0.0), ('discount', 1.0), ('policy_lag', 0))
   def test_values_at_the_edge_are_allowed(self, name, value):
     impala.validate(dataclasses.replace(impala.ImpalaConfig(), **{name: value}))
 

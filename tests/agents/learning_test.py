@@ -9,14 +9,13 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
-from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
 from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import ladder
-
 
 _OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=60_000, use_lstm=True,
              batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)
@@ -38,7 +37,8 @@ class LearningTest(parameterized.TestCase):
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
     levels = registry.expand(config.level_name)
     with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()):
-      host = actor_host.ActorHost(levels, impala_atari57.environment_protocol(config, training=True), run, config.seed)
+      protocol = atari57_protocol.Protocol().environments(levels, training=True)
+      host = actor_host.ActorHost(levels, protocol, run, config.seed)
       trainer = train_loop.Trainer(host, make_agent, impala.Learner, config, levels, run, io.StringIO())
       trainer.train()
     with open(run_directory.path(run.logdir, run_directory.METRICS), encoding='utf-8') as file:

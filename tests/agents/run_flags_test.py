@@ -29,8 +29,8 @@ def validate(config):
   if config.batch_size < 1:
     raise ValueError('--batch_size=%d: want at least 1' % config.batch_size)
 
-run_flags.define(Config)
-run_flags.define(run_flags.RunConfig)
+run_flags.define(Config())
+run_flags.define(run_flags.RunConfig())
 
 def main():
   config = run_flags.config_from_flags(Config, validate)
@@ -67,7 +67,7 @@ def _accept(unused_config):
 
 def _parsed(config_class, *arguments):
   flag_values = flags.FlagValues()
-  run_flags.define(config_class, flag_values)
+  run_flags.define(config_class(), flag_values)
   flag_values(['program', *arguments])
   return flag_values
 
@@ -99,6 +99,11 @@ class ConfigFromFlagsTest(parameterized.TestCase):
     config = run_flags.config_from_flags(_Config, _accept, stored, flag_values)
     self.assertEqual(config, _Config(batch_size=8))
 
+  def test_which_flags_are_on_the_command_line(self):
+    flag_values = _parsed(_Config, '--learning_rate=6e-4', '--nouse_lstm')  # Both are the defaults.
+    self.assertEqual(run_flags.present(['use_lstm', 'batch_size', 'learning_rate'], flag_values),
+                     ['use_lstm', 'learning_rate'])
+
   def test_a_bad_value_is_the_users(self):
     def refuse(config):
       raise ValueError(f'--batch_size={config.batch_size}: want more')
@@ -110,7 +115,7 @@ class ConfigFromFlagsTest(parameterized.TestCase):
     class Odd:
       sizes: tuple = setting((1, 2), 'Sizes.')
     with self.assertRaisesRegex(TypeError, 'Odd.sizes: no flag can hold'):
-      run_flags.define(Odd, flags.FlagValues())
+      run_flags.define(Odd(), flags.FlagValues())
 
 
 class RunConfigTest(parameterized.TestCase):

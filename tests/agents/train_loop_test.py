@@ -20,8 +20,8 @@ import psutil
 import tensorflow as tf
 
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
-from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import train_loop
@@ -84,7 +84,7 @@ class TrainerTest(parameterized.TestCase):
     free = run_flags.FREE_FLAGS | {'total_environment_frames'}
     self.enterContext(run_directory.open_run(run.logdir, flags, free)).close()
     levels = registry.expand(config.level_name)
-    host = actor_host.ActorHost(levels, impala_atari57.environment_protocol(config, training=True), run, config.seed)
+    host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, training=True), run, config.seed)
     self.addCleanup(host.close)
     trainer = train_loop.Trainer(host, make_agent, make_learner, config, levels, run, self.screen)
     trainer.logdir = run.logdir

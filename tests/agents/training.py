@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -14,13 +15,18 @@ import tempfile
 import termios
 import threading
 import time
+from unittest import mock
 
+from absl import flags
 import psutil
 import tensorflow as tf
 
 from scalable_agents.actor import python_path
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import population_member
+from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
 from scalable_agents.learner import checkpoint
@@ -31,19 +37,32 @@ _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle machine.
 
 
-def make_run(logdir, config):
+def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
-  flags = dataclasses.asdict(config) | dataclasses.asdict(run_flags.RunConfig(logdir=str(logdir)))
+  flags = {}
+  for settings in (config, protocol, population_member.PopulationConfig(), run_flags.RunConfig(logdir=str(logdir))):
+    flags |= dataclasses.asdict(settings)
   run_directory.open_run(str(logdir), flags, run_flags.FREE_FLAGS).close()
-  protocol = impala_atari57.environment_protocol(config, training=True)
   levels = registry.expand(config.level_name)
-  environment = registry.make_from_json(levels[0], 0, protocol)
+  environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
   agent = impala.Agent(environment.action_spec().num_values, spec, config)
   learner = impala.Learner(agent, config, environment.frames_per_step)
   return learner, checkpoint.Checkpointer(
       run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
       statistics=episode_statistics.EpisodeStatistics(levels))
+
+
+def run_in_this_process(agent, config, protocol, *arguments):
+  """Does what program.run does, with flags of its own, and raises what goes wrong."""
+  flag_values = flags.FlagValues()
+  for defaults in (config, protocol, population_member.PopulationConfig(), run_flags.RunConfig()):
+    run_flags.define(defaults, flag_values)
+  flag_values(['program', *arguments])
+  replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
+              for name in ('config_from_flags', 'run_config_from_flags', 'present')}
+  with mock.patch.multiple(run_flags, **replaced):
+    program.main(agent, type(config), type(protocol))
 
 
 def rows(logdir):

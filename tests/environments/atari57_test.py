@@ -31,6 +31,16 @@ class Atari57Test(absltest.TestCase):
       self.assertBetween(environment.action_spec().num_values, 3, 18, level)
       self.assertEqual(environment.render().shape, (210, 160, 3), level)
 
+  def test_regression_every_game_has_all_18_actions_if_asked(self):
+    """Skiing had 9."""
+    settings = atari.AtariSettings(full_action_set=True, noop_max=0)
+    for level in atari57.LEVELS:
+      environment = atari.Atari(level, seed=0, settings=settings)
+      self.assertEqual(environment.action_spec().num_values, 18, level)
+      environment.reset()
+      for action in range(18):
+        environment.step(action)
+
 
 if __name__ == '__main__':
   absltest.main()

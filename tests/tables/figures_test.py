@@ -110,6 +110,19 @@ class FiguresTest(parameterized.TestCase):
     np.testing.assert_array_equal(lines['deep, vtrace'], [[1, 9], [2, 3]])
     np.testing.assert_array_equal(lines['deep, none'], [[1, 1]])
 
+  def test_schedules_have_a_line_per_member_and_the_fittest_bold(self):
+    members = {'learning_rate': [[(0, 1.0), (500, 1.0)], [(0, 2.0), (100, 3.0), (400, 3.0)]],
+               'entropy_cost': [[(0, 0.1), (500, 0.1)], [(0, 0.2), (400, 0.2)]]}
+    fittest = {'learning_rate': [[(100, 3.0), (400, 3.0)]], 'entropy_cost': [[(100, 0.2), (400, 0.2)]]}
+    panels = self._drawn(figures.draw_schedules, members, fittest, 'member_01')
+    self.assertEqual([axes.get_title(loc='left') for axes in panels], ['learning_rate', 'entropy_cost'])
+    for axes in panels:
+      self.assertEqual(axes.get_yscale(), 'log')
+      self.assertEqual([line.get_linewidth() for line in axes.lines], [0.9, 0.9, 2.4])
+      self.assertEqual({line.get_drawstyle() for line in axes.lines}, {'steps-post'})
+    np.testing.assert_array_equal(panels[0].lines[1].get_xydata(), [[0, 2], [100, 3], [400, 3]])
+    np.testing.assert_array_equal(panels[0].lines[2].get_xydata(), [[100, 3], [400, 3]])
+
   def test_a_folder_that_is_gone_is_named(self):
     self.file = os.path.join(self.folder, 'gone', 'picture.png')
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'gone'):

@@ -65,6 +65,15 @@ class ResultsTest(parameterized.TestCase):
     self._expert(18.0, **settings)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
 
+  def test_of_a_population_the_best_member_is_shown(self):
+    for index, factor in enumerate((0.5, 1.0, 0.8)):
+      self._multi_task(factor, seed=index + 1, sweep_index=index, learning_rate=1e-3 * (index + 1))
+    result = self._result(_MULTI_TASK)
+    self.assertEqual(result.num_settings, 3)
+    self.assertEqual([run.flags['sweep_index'] for run in result.runs], [1])
+    cell = result.level('pong')
+    self.assertEqual((cell.score.mean, cell.extent), (_PAPER['pong'], 'in full'))
+
   def test_seeds_that_got_differently_far_are_given_as_a_range(self):
     self._expert(18.0, frames=8_000_000, seed=1)
     self._expert(19.0, frames=12_500_000, seed=2)

@@ -76,7 +76,13 @@ class SweepTest(parameterized.TestCase):
     self.assertEqual(table.rows[0], ['pong', 'deep, vtrace', '1', '2', '0.0037', '0.01', '0.01',
                                      layout.Number((6.0, None, 1), 2), '5M of 200M frames'])
     self.assertEqual([row[2] for row in table.rows], ['1', '2', '3', '4'])
+    self.assertEqual([row[3] for row in table.rows], ['2', '3', '1', '0'])
     self.assertIn('pong, deep, vtrace: on average the best 3 samples have 3.67.', table.notes)
+
+  def test_what_was_not_drawn_has_no_number(self):
+    self._pong(-1, 1.0)
+    run_directories.single_game(self.folder, 'before_sweeps', curves={'pong': [2.0]})
+    self.assertEqual([row[3] for row in sweep.table(self._samples()).rows], ['–', '–'])
 
   def test_a_damaged_file_is_named(self):
     logdir = self._pong(0, 1.0)

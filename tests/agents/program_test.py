@@ -1,20 +1,23 @@
 """The binary as its users meet it: what it refuses, what it prints, and how it leaves."""
 
-import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from unittest import mock
 
-from absl import flags
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from scalable_agents.actor import python_path
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import sweep
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
@@ -34,6 +37,10 @@ def _files(folder):
   return {os.path.relpath(path, folder): open(path, 'rb').read() for path in paths}
 
 
+def _main(*arguments):
+  training.run_in_this_process(impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
+
+
 class TestModeTest(absltest.TestCase):
 
   def _make_run(self, **settings):
@@ -43,17 +50,6 @@ class TestModeTest(absltest.TestCase):
         logdir, impala.ImpalaConfig(**dict(level_name='catch', torso='shallow') | settings))
     checkpointer.save()
     return logdir, run_directory.read_config(logdir)['flags']
-
-  def _main(self, *arguments):
-    """Runs the binary's `main` in this process."""
-    flag_values = flags.FlagValues()
-    for config_class in (impala.ImpalaConfig, run_flags.RunConfig):
-      run_flags.define(config_class, flag_values)
-    flag_values(['impala_atari57', *arguments])
-    names = ('config_from_flags', 'run_config_from_flags')
-    replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values) for name in names}
-    with mock.patch.multiple(run_flags, **replaced):
-      impala_atari57.main()
 
   def test_evaluates_with_the_runs_flags_beside_its_trainer(self):
     logdir, stored = self._make_run(unroll_length=7, use_lstm=True)
@@ -107,8 +103,17 @@ class TestModeTest(absltest.TestCase):
     before = _files(logdir)
     with self.assertRaisesRegex(run_directory.RunDirectoryError,
                                 '--learning_rate [^;]*0.0006[^;]*0.1[^;]*; --torso [^;]*"shallow"[^;]*"deep"'):
-      self._main('--mode=test', f'--logdir={logdir}', '--torso=deep', '--learning_rate=0.1')
+      _main('--mode=test', f'--logdir={logdir}', '--torso=deep', '--learning_rate=0.1')
     self.assertEqual(_files(logdir), before)
+
+  def test_a_sample_of_a_sweep_is_evaluated_as_it_was_trained(self):
+    logdir, stored = self._make_run(sweep_index=7, **sweep.draw(7))
+    with mock.patch.object(program, '_test') as test:
+      _main('--mode=test', f'--logdir={logdir}')
+    config = test.call_args.args[1]
+    self.assertEqual((config.sweep_index, config.learning_rate), (7, stored['learning_rate']))
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, '--sweep_index was 7 and is 8 now'):
+      _main('--mode=test', f'--logdir={logdir}', '--sweep_index=8')
 
   def test_another_agents_directory_is_refused(self):
     logdir = self.create_tempdir().full_path
@@ -116,19 +121,46 @@ class TestModeTest(absltest.TestCase):
     run_directory.open_run(logdir, stored, run_flags.FREE_FLAGS).close()
     before = _files(logdir)
     with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} belongs to another .*--replay_ratio'):
-      self._main('--mode=test', f'--logdir={logdir}')
+      _main('--mode=test', f'--logdir={logdir}')
     self.assertEqual(_files(logdir), before)
 
   def test_a_directory_without_a_run_is_refused(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'missing')
     with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir}.*config.json'):
-      self._main('--mode=test', f'--logdir={logdir}')
+      _main('--mode=test', f'--logdir={logdir}')
     self.assertFalse(os.path.exists(logdir))
 
   def test_training_records_no_video(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'new')
     with self.assertRaisesRegex(run_flags.UserError, '^--video: only with --mode=test$'):
-      self._main(f'--logdir={logdir}', '--level_name=catch', '--video=/tmp/catch.mp4')
+      _main(f'--logdir={logdir}', '--level_name=catch', '--video=/tmp/catch.mp4')
+    self.assertFalse(os.path.exists(logdir))
+
+
+class SweepAndPopulationTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (['--sweep_index=24'], '--sweep_index=24: want 0 to 23, or -1 for no sample'),
+      (['--sweep_index=-2'], '--sweep_index=-2: want 0 to 23, or -1 for no sample'),
+      (['--sweep_index=3', '--entropy_cost=0.01'],
+       '--entropy_cost: --sweep_index=3 draws it; leave one of the two out'),
+      (['--population_size=0'], '--population_size=0: want at least 1'),
+      (['--population_size=30', '--sweep_index=30'], '--sweep_index=30: want 0 to 29, or -1 for no sample'),
+      (['--population_size=30', '--sweep_index=29'],
+       '--learning_rate_decay: a population tunes the learning rate and nothing else changes it; add '
+       '--nolearning_rate_decay'))
+  def test_what_is_refused(self, arguments, wanted):
+    logdir = os.path.join(self.create_tempdir().full_path, 'new')
+    with self.assertRaisesRegex(run_flags.UserError, f'^{re.escape(wanted)}$'):
+      _main(f'--logdir={logdir}', '--level_name=catch', *arguments)
+    self.assertFalse(os.path.exists(logdir))
+
+  @parameterized.parameters('catch', 'member_3', 'member_04')
+  def test_a_member_has_a_place_in_its_population(self, name):
+    logdir = os.path.join(self.create_tempdir().full_path, name)
+    wanted = f'--logdir={logdir}: want member_00 to member_03 in a folder that the 4 members share'
+    with self.assertRaisesRegex(run_flags.UserError, f'^{re.escape(wanted)}$'):
+      _main(f'--logdir={logdir}', '--level_name=catch', '--population_size=4', '--nolearning_rate_decay')
     self.assertFalse(os.path.exists(logdir))
 
 

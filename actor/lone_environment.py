@@ -1,0 +1,72 @@
+"""One environment in a worker process, stepped from here: for what is done once and need not be fast."""
+
+import mmap
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import shared_memory
+
+_SLOT = np.zeros([1], np.uint32).tobytes()  # The only environment's number.
+
+
+class Row(NamedTuple):
+  """What an action has led to, as actor/unroll.py describes rows. A first row has no reward."""
+  reward: float
+  done: bool             # The observation is the first of an episode.
+  episode_return: float  # Of the episode that `reward` belongs to.
+  episode_length: int    # Environment frames.
+  observation: dict[str, np.ndarray]
+
+
+class LoneEnvironment:
+  """The environment and its worker. A context manager, which ends the worker."""
+
+  def __init__(self, constructor: str, arguments: dict[str, Any], timeout_seconds: float):
+    """Starts the worker.
+
+    Args:
+      constructor, arguments: as for environment_workers.EnvironmentWorkers, of the one environment.
+      timeout_seconds: how long the worker may take to make its environment, and for each step.
+    Raises:
+      environment_workers.WorkerError: the environment cannot be made.
+    """
+    self._timeout_seconds = timeout_seconds
+    self._workers = environment_workers.EnvironmentWorkers(constructor, [arguments], 1, timeout_seconds)
+    self.specification = self._workers.specification
+    self._layout = self._workers.layout
+    worker = self._workers[0]
+    self._connection = worker.connection
+    self._memory = mmap.mmap(worker.memory, shared_memory.block_bytes(self._layout, 1))
+
+  def __enter__(self) -> 'LoneEnvironment':
+    return self
+
+  def __exit__(self, *unused_exception):
+    self._workers.close()
+
+  def advance(self, action: int = 0) -> Row:
+    """Begins the first episode, whatever the action, and then steps.
+
+    Raises:
+      environment_workers.WorkerError: the worker fails, ends or is silent for too long.
+    """
+    start = shared_memory.HEADER_BYTES
+    shared_memory.ACTION.pack_into(self._memory, start, action)
+    self._connection.settimeout(self._timeout_seconds)
+    try:
+      self._connection.send(_SLOT)
+      answer = self._connection.recv(len(_SLOT))
+    except TimeoutError:
+      raise environment_workers.WorkerError(f'no step within {self._timeout_seconds:g} s') from None
+    except OSError:
+      answer = b''
+    if not answer:
+      raise environment_workers.WorkerError(
+          'an environment failed:\n' + (self._workers.error(0) or 'its process has ended'))
+    reward, _, episode_return, episode_length, done = shared_memory.RESULT.unpack_from(
+        self._memory, start + shared_memory.RESULT_OFFSET)
+    observation = {field.name: np.ndarray(field.shape, field.dtype, self._memory, start + field.offset).copy()
+                   for field in self._layout.observation}
+    return Row(reward, done, episode_return, episode_length, observation)

@@ -1,0 +1,66 @@
+"""A population of agents on this machine: population-based training. Espeholt et al. 2018 (IMPALA), appendix F.
+
+  bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --logdir=runs/population
+  bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --num_environments=57
+
+Starts the members, POPULATION/member_00, member_01, ..., with table D.1's samples as hyper-parameters, and starts those
+again that die; the same command resumes. All flags that are none of this program's go to every member. Each member is a
+training process with environments of its own: 24 of them are for a large machine, and --num_environments, by default
+as many as fit the machine, should be told. On several machines that share a file system members are started one by
+one, and this program is not needed:
+
+  bazel run //agents:impala_dmlab30 -- --population_size=8 --logdir=shared/population/member_03 --sweep_index=3 \\
+    --seed=4 --nolearning_rate_decay
+"""
+
+import dataclasses
+import sys
+from typing import Sequence
+
+from scalable_agents.agents import population_launcher
+from scalable_agents.agents import run_flags
+from scalable_agents.agents.settings import setting
+
+_AGENTS = ('impala_atari57', 'impala_dmlab30')
+_OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')  # Beside those of the same name here.
+
+
+@dataclasses.dataclass(frozen=True)
+class LauncherConfig:
+  """The flags."""
+
+  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(_AGENTS) + '.')
+  population_size: int = setting(24, 'Members. Appendix F.')
+  logdir: str = setting('runs/population', "The folder of the members' run directories; the same again resumes.")
+  seed: int = setting(1, "Member 0's seed; the others count up from it.")
+
+
+def validate(config: LauncherConfig):
+  """Raises ValueError, one line with flag, value and what is allowed."""
+  for allowed, name, wanted in ((config.agent in _AGENTS, 'agent', 'one of ' + ', '.join(_AGENTS)),
+                                (config.population_size >= 2, 'population_size', 'at least 2'),
+                                (config.logdir, 'logdir', 'a folder'),
+                                (config.seed >= 0, 'seed', 'at least 0')):
+    if not allowed:
+      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
+
+
+def main(others: Sequence[str]):
+  """Runs the population. `others`: the flags for members."""
+  config = run_flags.config_from_flags(LauncherConfig, validate)
+  for flag in others:
+    if flag.lstrip('-').partition('=')[0] in _OURS:
+      raise run_flags.UserError(f'{flag}: a population says this to its members by itself')
+  folder = run_flags.user_path(config.logdir)
+  flags_of = lambda index: [*others, f'--sweep_index={index}', f'--seed={config.seed + index}',
+                            '--nolearning_rate_decay']
+  program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
+  given_up = population_launcher.Launcher(program, folder, config.population_size, flags_of, sys.stdout).run()
+  print(population_launcher.summary(folder), flush=True)
+  if given_up:
+    raise run_flags.UserError(f'{folder}: {", ".join(given_up)} given up; the same command tries again')
+
+
+if __name__ == '__main__':
+  run_flags.define(LauncherConfig())
+  run_flags.run_main(main, takes_others=True)

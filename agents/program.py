@@ -1,0 +1,147 @@
+"""What every agent's binary does: reads flags, checks what can be checked at once, and trains or evaluates.
+
+A binary names an agent's module and a protocol, with its own defaults:
+
+  from scalable_agents.agents import quiet
+  if __name__ == '__main__':
+    quiet.start()  # Before TensorFlow is imported.
+  ...
+  if __name__ == '__main__':
+    program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+
+The module has `Agent`, `Learner` and `validate`, as agents/impala.py; a protocol `validate` and `environments`, as
+agents/atari57_protocol.py.
+"""
+
+import dataclasses
+import functools
+from typing import NoReturn
+
+from absl import flags
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.agents import actor_host
+from scalable_agents.agents import evaluation
+from scalable_agents.agents import population_member
+from scalable_agents.agents import quiet
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
+from scalable_agents.agents import sweep
+from scalable_agents.agents import train_loop
+from scalable_agents.environments import registry
+from scalable_agents.learner import run_directory
+
+flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
+
+
+def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
+  """Makes flags of all fields of the configs, whose values are the defaults, and does what the flags say.
+
+  The settings of a population are flags too, the same for all binaries.
+  """
+  for defaults in (config, protocol, population_member.PopulationConfig(), run_config):
+    run_flags.define(defaults)
+  run_flags.run_main(lambda: main(agent, type(config), type(protocol)))
+
+
+def main(agent, config_class: type, protocol_class: type):
+  """Does what the flags say, which are defined already.
+
+  Raises:
+    run_flags.UserError, run_directory.RunDirectoryError: something that the user can mend.
+    KeyboardInterrupt: Ctrl-C, but in training, which ends well then.
+  """
+  config, protocol, population, run_config = _read_flags(agent, config_class, protocol_class)
+  try:
+    with quiet.aside():
+      levels = registry.expand(config.level_name)
+      for level in levels:
+        registry.check(level)
+  except (ValueError, ImportError) as error:
+    raise run_flags.UserError(f'--level_name: {error}') from error
+  try:
+    protocol.validate(levels)
+  except ValueError as error:
+    raise run_flags.UserError(str(error)) from error
+  if run_config.num_environments != 'auto' and run_config.num_environments < len(levels):
+    raise run_flags.UserError(
+        f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
+  if run_config.mode == 'test':
+    _test(agent, config, protocol, levels, run_config)
+  else:
+    _train(agent, config, protocol, population, levels, run_config)
+
+
+def _read_flags(agent, config_class, protocol_class):
+  """The four configs; to evaluate a run, with its own settings, which the command line cannot change."""
+  stored = None
+  config = run_flags.config_from_flags(config_class, agent.validate)
+  run_config = run_flags.run_config_from_flags(default_run=config.level_name)
+  if run_config.mode == 'test':
+    stored = run_directory.read_config(run_config.logdir)['flags']
+    config = run_flags.config_from_flags(config_class, agent.validate, stored)
+  elif run_config.video:
+    raise run_flags.UserError('--video: only with --mode=test')
+  population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
+  config = _with_sample(config, max(sweep.NUM_SAMPLES, population.population_size))
+  protocol = run_flags.config_from_flags(protocol_class, stored=stored)
+  if stored:
+    run_directory.check_same(run_config.logdir, *_settings(config, protocol, population, run_config))
+  else:
+    try:
+      population_member.validate_member(population, config.learning_rate_decay, run_config.logdir)
+    except ValueError as error:
+      raise run_flags.UserError(str(error)) from error
+  return config, protocol, population, run_config
+
+
+def _with_sample(config, num_samples):
+  """The config with what --sweep_index draws."""
+  if config.sweep_index == sweep.NO_SAMPLE:
+    return config
+  if not 0 <= config.sweep_index < num_samples:
+    raise run_flags.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {sweep.NO_SAMPLE} '
+                              'for no sample')
+  sample = sweep.draw(config.sweep_index)
+  for name in run_flags.present(sample):
+    raise run_flags.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
+  return dataclasses.replace(config, **sample)
+
+
+def _settings(config, protocol, population, run_config):
+  """All settings, and the names of those that may change when a run is resumed."""
+  values = {}
+  for part in (config, protocol, population, run_config):
+    values |= dataclasses.asdict(part)
+  return values, run_flags.FREE_FLAGS | settings.free_settings(protocol)
+
+
+def _train(agent, config, protocol, population, levels, run_config):
+  """Trains, or goes on training, in run_config.logdir."""
+  with run_directory.open_run(run_config.logdir, *_settings(config, protocol, population, run_config)):
+    quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
+    train_loop.configure_tensorflow()
+    screen = quiet.screen()
+    try:
+      host = actor_host.ActorHost(
+          levels, protocol.environments(levels, training=True), run_config, config.seed, screen)
+    except environment_workers.WorkerError as error:
+      raise run_flags.UserError(str(error)) from error
+    try:
+      make_member = None
+      if population.population_size > 1:
+        make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
+                                        logdir=run_config.logdir)
+      train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, screen,
+                         make_member=make_member).train()
+    finally:
+      host.close()
+
+
+def _test(agent, config, protocol, levels, run_config):
+  """Evaluates the run in run_config.logdir."""
+  quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
+  train_loop.configure_tensorflow()
+  summary = evaluation.evaluate(agent.Agent, config, [registry.test_level(level) for level in levels],
+                                protocol.environments(levels, training=False), run_config, quiet.screen())
+  print(evaluation.report(summary), flush=True)

@@ -1,0 +1,46 @@
+"""An environment whose pictures are for somebody who is not in its process: they come with the observation."""
+
+import dm_env
+from dm_env import specs
+import numpy as np
+
+from scalable_agents.environments import base
+
+PICTURE = 'picture'  # uint8 [H, W, 3].
+ENDED = 'ended'      # bool [], whether the episode has ended.
+
+
+class Filmed(base.Environment):
+  """Plays one episode and adds PICTURE and ENDED to its observations.
+
+  The end of the episode is a step as any other, so that its picture is seen; nothing is to be asked after it.
+  """
+
+  def __init__(self, environment: base.Environment):
+    """Resets the environment, which shows how large its pictures are.
+
+    Raises:
+      ValueError, ImportError: it draws none.
+    """
+    self._environment = environment
+    self.frames_per_step = environment.frames_per_step
+    self._first = environment.reset()
+    super().__init__(environment.action_spec().num_values, environment.observation_spec() | {
+        PICTURE: specs.Array(environment.render().shape, np.uint8, name=PICTURE),
+        ENDED: specs.Array((), bool, name=ENDED)})
+
+  def render(self) -> np.ndarray:
+    return self._environment.render()
+
+  def close(self):
+    self._environment.close()
+
+  def _start_episode(self):
+    return self._with_picture(self._first)
+
+  def _advance(self, action):
+    timestep = self._environment.step(action)
+    return dm_env.transition(timestep.reward, self._with_picture(timestep))
+
+  def _with_picture(self, timestep):
+    return timestep.observation | {PICTURE: self._environment.render(), ENDED: np.bool_(timestep.last())}

@@ -1,0 +1,145 @@
+"""The binary for DMLab-30, through the fake module of tests/environments, or the real one where it is installed."""
+
+import json
+import os
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.actor import python_path
+from scalable_agents.agents import dmlab30_protocol
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import run_flags
+from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import training
+from scalable_agents.tests.environments import lab_module
+
+_TRAINED = ('rooms_collect_good_objects_train', 'language_select_described_object')
+_TESTED = ('rooms_collect_good_objects_test', 'language_select_described_object')
+_BINARY = impala_dmlab30.__name__
+_SMALL = (f'--level_name={",".join(_TRAINED)}', '--torso=shallow', '--unroll_length=10', '--batch_size=2',
+          '--num_environments=2', '--total_environment_frames=800')
+
+
+def _run(*arguments, path=None):
+  """Runs the binary to its end; `path` for another search path for modules."""
+  environment = python_path.environment() if path is None else dict(os.environ, PYTHONPATH=path)
+  return subprocess.run([sys.executable, '-m', _BINARY, *arguments], env=environment, text=True, capture_output=True,
+                        check=False)
+
+
+class DefaultsTest(absltest.TestCase):
+
+  def test_defaults_are_the_papers_and_where_it_swept_the_releases(self):
+    config = impala_dmlab30.CONFIG
+    impala.validate(config)
+    self.assertEqual(
+        (config.level_name, config.torso, config.use_lstm, config.unroll_length, config.batch_size, config.discount,
+         config.baseline_cost, config.rmsprop_decay, config.rmsprop_momentum, config.learning_rate_decay),
+        ('dmlab30', 'deep', True, 100, 32, 0.99, 0.5, 0.99, 0.0, True))
+    self.assertEqual(
+        (config.entropy_cost, config.learning_rate, config.rmsprop_epsilon, config.clip_gradient_norm,
+         config.reward_transform, config.total_environment_frames),
+        (0.0033391318945337044, 0.00031866995608948655, 0.1, 0.0, 'soft_asymmetric', 10**10))
+    self.assertEqual(impala_dmlab30.RUN_CONFIG.test_num_episodes, 500)
+    self.assertBetween(config.entropy_cost, 5e-5, 1e-2)    # Table D.1's ranges.
+    self.assertBetween(config.learning_rate, 5e-6, 5e-3)
+
+  def test_help_shows_its_flags(self):
+    done = _run('--help')
+    for flag in ('action_set', 'level_cache', 'dataset_path', 'renderer', 'unroll_length', 'test_num_episodes'):
+      self.assertIn(f'--{flag}:', done.stdout.replace('[no]', ''))
+    self.assertNotIn('noop_max', done.stdout)
+
+
+class MissingLabTest(absltest.TestCase):
+
+  def test_the_message_says_what_to_install_and_what_to_try(self):
+    if lab_module.IS_REAL:
+      self.skipTest('DeepMind Lab is installed')
+    path = os.pathsep.join(path for path in sys.path if path and 'fake_deepmind_lab' not in path)
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    done = _run(f'--logdir={logdir}', path=path)
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertRegex(
+        done.stderr, r'^error: --level_name: \w+: DeepMind Lab, .*build_pip_package.*--level_name=catch.*\n$')
+    self.assertFalse(os.path.exists(logdir))
+
+
+class LifeOfARunTest(absltest.TestCase):
+
+  def test_trains_on_its_levels_and_is_tested_on_those_held_out(self):
+    watch = lab_module.Watch(self)
+    folder = self.create_tempdir().full_path
+    logdir, cache, film = (os.path.join(folder, name) for name in ('run', 'maps', 'film.mp4'))
+    done = _run(*_SMALL, f'--logdir={logdir}', f'--level_cache={cache}')
+    self.assertEqual(done.returncode, 0, done.stderr)
+    row = training.rows(logdir)[-1]
+    self.assertEqual((row['environment_frames'], row['environment_restarts']), (800, 0))
+    flags = run_directory.read_config(logdir)['flags']
+    self.assertEqual((flags['action_set'], flags['unroll_length'], flags['rmsprop_epsilon']), ('impala', 10, 0.1))
+    self.assertNotIn('noop_max', flags)
+    if not lab_module.IS_REAL:
+      records = watch.records()
+      self.assertLen(records, 2)
+      self.assertCountEqual(
+          [record['level'] for record in records], [f'contributed/dmlab30/{name}' for name in _TRAINED])
+      for record in records:
+        self.assertNotIn('mixerSeed', record['config'])
+        self.assertEqual(record['config']['appendCommand'], '+set net_enabled 0')
+    self.assertNotEmpty(os.listdir(cache))
+
+    done = _run(*_SMALL, f'--logdir={logdir}', '--renderer=hardware', '--action_set=popart')
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(done.stderr, r'belongs to another configuration: --action_set was "impala" and is "popart" now\. ')
+
+    watch = lab_module.Watch(self)
+    done = _run(f'--logdir={logdir}', '--mode=test', '--num_environments=2', '--test_num_episodes=2',
+                f'--video={film}')
+    self.assertEqual(done.returncode, 0, done.stderr)
+    with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
+      evaluation = json.load(file)
+    self.assertCountEqual(evaluation['levels'], _TESTED)
+    for result in evaluation['levels'].values():
+      self.assertLen(result['episode_returns'], 2)
+      self.assertIsNotNone(result['human_normalised'])
+    self.assertIsNotNone(evaluation['suite'])
+    self.assertTrue(evaluation['protocol']['dmlab']['hold_out'])
+    self.assertIsNone(evaluation['protocol']['atari'])
+    self.assertGreater(os.path.getsize(film), 0)
+    if not lab_module.IS_REAL:
+      records = watch.records()
+      self.assertLen(records, 3)  # The film has a Lab of its own.
+      for record in records:
+        config = record['config']
+        self.assertEqual((config['mixerSeed'], config['allowHoldOutLevels']), ('1611489005', 'true'))
+
+  def test_built_in_tasks_can_be_tried_without_lab(self):
+    logdir = self.create_tempdir().full_path
+    done = _run('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=2', '--num_environments=2',
+                '--total_environment_frames=100', f'--logdir={logdir}')
+    self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class BadInputTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (('--level_name=rooms_watermase',), "--level_name: unknown level 'rooms_watermase': did you mean rooms_watermaz"),
+      ((), '--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: this level needs the images'),
+      (('--level_name=rooms_watermaze', '--action_set=r2d2'), "--action_set: want one of impala, popart, got 'r2d2'"),
+      (('--dataset_path=dummy', '--num_environments=29'), '--num_environments=29: want at least 30, one per level'))
+  def test_is_one_line(self, arguments, message):
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    with self.assertRaises(run_flags.UserError) as caught:
+      training.run_in_this_process(impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(),
+                                   f'--logdir={logdir}', *arguments)
+    self.assertStartsWith(str(caught.exception), message)
+    self.assertNotIn('\n', str(caught.exception))
+    self.assertFalse(os.path.exists(logdir))
+
+
+if __name__ == '__main__':
+  absltest.main()

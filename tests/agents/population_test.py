@@ -1,0 +1,132 @@
+"""Populations of real training processes: the binary as its users meet it, and that exploitation pays."""
+
+import io
+import os
+import signal
+import statistics
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import psutil
+
+from scalable_agents.actor import python_path
+from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import population
+from scalable_agents.agents import population_launcher
+from scalable_agents.agents import sweep
+from scalable_agents.learner import population_directory
+from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import training
+
+_CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=16', '--num_environment_workers=1',
+          '--batch_size=8', '--unroll_length=10', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.5')
+
+
+def _binary(logdir, *flags):
+  """Starts a population."""
+  return training.Training(logdir, *flags, program=('-m', population.__name__))
+
+
+def _members(process):
+  """The training processes of a population by member."""
+  found = {}
+  for child in psutil.Process(process.pid).children():
+    logdir, = (word.removeprefix('--logdir=') for word in child.cmdline() if word.startswith('--logdir='))
+    found[population_directory.member_index(logdir)] = child
+  return found
+
+
+class BinaryTest(parameterized.TestCase):
+
+  def test_a_killed_member_is_replaced_and_the_other_one_goes_on(self):
+    folder = os.path.join(self.create_tempdir().full_path, 'population')
+    logdirs = [os.path.join(folder, population_directory.member_name(index)) for index in range(2)]
+    initial_frames, frames = 8000, 24_000
+    with _binary(folder, '--agent=impala_atari57', '--population_size=2', '--seed=5', *_CATCH,
+                 '--population_episodes=100', f'--population_initial_frames={initial_frames}',
+                 f'--total_environment_frames={frames}') as run:
+      run.wait_until(lambda: population_directory.read_fitness(logdirs[1]), 'a fitness')
+      members = _members(run.process)
+      self.assertEqual(set(members), {0, 1})
+      members[1].kill()
+      run.wait_until(lambda: 'it is started again' in run.screen(), 'a replacement')
+      self.assertEqual(_members(run.process)[0], members[0])
+      code, _ = run.end()
+      screen = run.screen()
+    self.assertEqual(code, 0, screen)
+    self.assertRegex(screen, '(?m)^member_01 ended by SIGKILL: it is started again$')
+    for index, logdir in enumerate(logdirs):
+      self.assertRegex(screen, f'(?m)^member_0{index}: .* frames/s, return ')
+      self.assertRegex(screen, f'(?m)^member_0{index}: fitness -?[0-9.]+ at [0-9,]+ frames with learning_rate ')
+      rows = training.rows(logdir)
+      self.assertEqual(rows[-1]['environment_frames'], frames)
+      evolutions = population_directory.read_evolutions(logdir)
+      evolved_at = [evolution.environment_frames for evolution in evolutions]
+      self.assertEqual(evolved_at, sorted(set(evolved_at)))  # No gap and nothing twice.
+      self.assertGreaterEqual(evolved_at[0], initial_frames)
+      start = sweep.draw(index)
+      self.assertContainsSubset({'seed': 5 + index, 'sweep_index': index, 'population_size': 2, **start},
+                                run_directory.read_config(logdir)['flags'])
+      for name in start:
+        self.assertAlmostEqual(rows[0][name] / start[name], 1, places=5)
+        self.assertEqual(rows[-1][name], evolutions[-1].hyper_parameters[name])
+    self.assertRegex(screen, f'(?m)^fittest: {folder}/member_0[01]$')
+
+  @parameterized.parameters(
+      (['--agent=r2d2_atari57'], '--agent=r2d2_atari57: want one of impala_atari57, impala_dmlab30'),
+      (['--population_size=1'], '--population_size=1: want at least 2'),
+      (['--seed=-1'], '--seed=-1: want at least 0'),
+      (['--logdir='], '--logdir=: want a folder'),
+      (['--torso', 'deep', '--population_size=2'],
+       'deep: no such argument, flags begin with -- (--help shows them)'),
+      (['--mode=test'], '--mode=test: a population says this to its members by itself'),
+      (['--nolearning_rate_decay'], '--nolearning_rate_decay: a population says this to its members by itself'),
+      # Members find these.
+      (['--agent=impala_atari57', '--population_size=2', '--torso=tall'],
+       'member_0[01]: --torso=tall: want one of shallow, deep'),
+      (['--agent=impala_atari57', '--population_size=2', '--learning_rate=1'],
+       'member_0[01]: --learning_rate: --sweep_index=[01] draws it; leave one of the two out'))
+  def test_bad_input_is_one_line(self, flags, wanted):
+    folder = os.path.join(self.create_tempdir().full_path, 'population')
+    done = subprocess.run([sys.executable, '-m', population.__name__, f'--logdir={folder}', *flags],
+                          env=python_path.environment(), text=True, capture_output=True, check=False)
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    pattern = wanted if 'member' in wanted else wanted.replace('(', r'\(').replace(')', r'\)')
+    self.assertRegex(done.stderr, f'^error: {pattern}\n$')
+    self.assertFalse(os.path.exists(folder))
+
+
+class LearningTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    for number in (signal.SIGINT, signal.SIGTERM):
+      self.addCleanup(signal.signal, number, signal.getsignal(number))
+
+  def _returns(self, *flags):
+    """The last mean returns of four members, of which one has a learning rate to learn anything with."""
+    folder = self.create_tempdir().full_path
+    rates = (1e-9, 2e-3, 1e-8, 1e-7)
+    flags_of = lambda index: [
+        *_CATCH, '--synchronous', '--nolearning_rate_decay', '--total_environment_frames=30_000',
+        '--rmsprop_epsilon=1e-3', '--entropy_cost=0.005', '--population_episodes=100',
+        f'--learning_rate={rates[index]}', f'--seed={index}', *flags]
+    program = [sys.executable, '-m', impala_atari57.__name__]
+    stream = io.StringIO()
+    launcher = population_launcher.Launcher(program, folder, len(rates), flags_of, stream)
+    self.assertEmpty(launcher.run(), stream.getvalue())
+    return [training.rows(logdir)[-1]['episode_return'] for logdir in population_directory.members(folder).values()]
+
+  def test_a_population_beats_its_own_median_without_exploitation(self):
+    # So late that the member that can learn has: the fitness of all others is noise, by which it might copy one of them.
+    with_evolution = self._returns('--population_initial_frames=12_000')
+    without = self._returns('--population_initial_frames=1_000_000')
+    # A random policy returns -0.6, the best one 1; so wide a margin leaves room for members that run at unequal speeds.
+    self.assertLess(statistics.median(without), -0.3)
+    self.assertGreater(statistics.median(with_evolution), statistics.median(without) + 0.8)
+
+
+if __name__ == '__main__':
+  absltest.main()

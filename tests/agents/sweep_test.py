@@ -1,0 +1,54 @@
+"""The samples of a sweep are in table D.1's ranges, spread over them as they should be, and always the same."""
+
+import collections
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.agents import impala
+from scalable_agents.agents import sweep
+
+
+class SweepTest(parameterized.TestCase):
+
+  def test_a_sample_is_always_the_same(self):
+    # Golden: sweep.draw(0) and sweep.draw(23). A change would make other sweeps of old commands.
+    for index, want in ((0, (2.3335869216585813e-05, 0.0013620839244519434, 0.1)),
+                        (23, (1.421303295482556e-05, 0.00045505642549765026, 0.1))):
+      self.assertEqual(list(sweep.draw(index)), ['learning_rate', 'entropy_cost', 'rmsprop_epsilon'])
+      np.testing.assert_allclose(list(sweep.draw(index).values()), want, rtol=1e-12)
+
+  def test_samples_differ(self):
+    self.assertLen({tuple(sweep.draw(index).values()) for index in range(100)}, 100)
+
+  @parameterized.parameters(('learning_rate', 5e-6, 5e-3), ('entropy_cost', 5e-5, 1e-2))
+  def test_log_uniform(self, name, least, most):
+    shares = np.sort([np.log(sweep.draw(index)[name] / least) / np.log(most / least) for index in range(4000)])
+    self.assertBetween(shares[0], 0, 0.01)
+    self.assertBetween(shares[-1], 0.99, 1)
+    # The largest distance of two distribution functions: one draw in a thousand has more than 1.95 / sqrt(4000).
+    self.assertLess(np.abs(shares - np.linspace(0, 1, 4000)).max(), 0.031)
+
+  def test_epsilon_is_one_of_four_equally_likely(self):
+    counts = collections.Counter(sweep.draw(index)['rmsprop_epsilon'] for index in range(4000))
+    self.assertEqual(set(counts), {1e-1, 1e-3, 1e-5, 1e-7})
+    for count in counts.values():
+      self.assertBetween(count, 890, 1110)  # Four standard deviations are 110.
+
+  def test_values_are_drawn_independently(self):
+    drawn = np.log([list(sweep.draw(index).values()) for index in range(4000)])
+    # Four standard deviations of a correlation are 4 / sqrt(4000).
+    self.assertLess(np.abs(np.corrcoef(drawn.T) - np.eye(3)).max(), 0.064)
+
+  def test_agents_can_take_every_sample(self):
+    for index in range(sweep.NUM_SAMPLES):
+      impala.validate(impala.ImpalaConfig(sweep_index=index, **sweep.draw(index)))
+
+  def test_there_is_no_sample_before_the_first(self):
+    with self.assertRaises(ValueError):
+      sweep.draw(sweep.NO_SAMPLE)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,36 @@
+"""Tests of an episode with pictures."""
+
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.environments import catch
+from scalable_agents.environments import filmed
+from scalable_agents.environments import gymnasium_adapter
+
+
+class FilmedTest(absltest.TestCase):
+
+  def test_it_is_the_environments_first_episode_with_a_picture_of_every_step(self):
+    plain, environment = catch.Catch(seed=3), filmed.Filmed(catch.Catch(seed=3))
+    self.assertEqual(environment.frames_per_step, plain.frames_per_step)
+    self.assertEqual(environment.action_spec(), plain.action_spec())
+    want, got = plain.reset(), environment.reset()
+    for _ in range(100):
+      for name, spec in environment.observation_spec().items():
+        spec.validate(got.observation[name])
+      np.testing.assert_array_equal(got.observation[filmed.PICTURE], plain.render())
+      np.testing.assert_array_equal(got.observation['pixels'], want.observation['pixels'])
+      self.assertEqual((got.reward, bool(got.observation[filmed.ENDED])), (want.reward, want.last()))
+      self.assertFalse(got.last())  # A worker would begin the next episode, and the last picture be lost.
+      if want.last():
+        return
+      want, got = plain.step(1), environment.step(1)
+    self.fail('the episode has no end')
+
+  def test_an_environment_without_pictures_is_refused(self):
+    with self.assertRaisesRegex(ValueError, 'pictures'):
+      filmed.Filmed(gymnasium_adapter.Gymnasium('scalable_agents.tests.agents.faulty_environments:Sound-v0', seed=0))
+
+
+if __name__ == '__main__':
+  absltest.main()

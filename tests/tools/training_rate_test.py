@@ -1,0 +1,50 @@
+"""Tests of running a training for its speed."""
+
+import os
+
+from absl.testing import absltest
+import psutil
+
+from scalable_agents.tools import training_rate
+
+_WRITER = '''
+import json, os, sys, time
+os.makedirs(sys.argv[1])
+for number in range(10**6):
+  with open(sys.argv[1] + "/metrics.jsonl", "a") as file:
+    file.write(json.dumps({"learner_steps": number // 2, "wall_seconds": number * 0.05}) + chr(10))
+  time.sleep(0.05)
+'''
+
+
+class SteadyRowsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    folder = self.create_tempdir()
+    folder.create_file('writer_of_rows.py', _WRITER)
+    folder.create_file('failing.py', 'raise SystemExit("no game")')
+    self.enter_context(absltest.mock.patch.object(training_rate.sys, 'path', [folder.full_path, *training_rate.sys.path]))
+
+  def test_rows_after_the_warm_up_and_after_updates(self):
+    logdirs = []
+
+    def arguments(run):
+      logdirs.append(run['logdir'])
+      return ['writer_of_rows', run['logdir']]
+
+    rows = training_rate.steady_rows(arguments, 0.8)
+    self.assertGreaterEqual(len(rows), 3)
+    first_update = 2 * 0.05
+    self.assertGreaterEqual(rows[0]['wall_seconds'], first_update + 0.8)
+    self.assertEqual([row['learner_steps'] for row in rows], list(range(rows[0]['learner_steps'], rows[-1]['learner_steps'] + 1)))
+    self.assertFalse(os.path.exists(logdirs[0]))
+    self.assertEmpty(psutil.Process().children())
+
+  def test_a_training_that_ends_says_why(self):
+    with self.assertRaisesRegex(RuntimeError, 'exit code 1: no game'):
+      training_rate.steady_rows(lambda run: ['failing'], 1.)
+
+
+if __name__ == '__main__':
+  absltest.main()

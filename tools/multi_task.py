@@ -1,0 +1,52 @@
+"""Measures what playing several games at once costs: one agent on eight games against eight agents, one after another.
+
+  bazel run //tools:multi_task
+
+A game that is emulated fast and one that is emulated slowly take turns where they are learned together, so that the
+harmonic mean of their speeds alone is what can be expected of the speed together. All have 18 actions. The last line
+is a JSON object with all figures.
+"""
+
+import json
+import statistics
+
+from absl import app
+from absl import flags
+
+from scalable_agents.tools import training_rate
+
+_SECONDS = flags.DEFINE_float('seconds', 30., 'How long each of the nine runs is measured.', lower_bound=1.)
+_GAMES = flags.DEFINE_list('games', ['pong', 'breakout', 'qbert', 'seaquest', 'enduro', 'space_invaders', 'beam_rider',
+                                     'ms_pacman'], 'The games.')
+_FLAGS = flags.DEFINE_list('flags', ['--torso=shallow'], 'Flags of //agents:impala_atari57 for all of the runs.')
+
+
+def _rate(level_name):
+  """Environment frames per second of a training run on these games."""
+  rows = training_rate.steady_rows(
+      lambda run: ['scalable_agents.agents.impala_atari57', f'--level_name={level_name}', '--full_action_set',
+                   *_FLAGS.value, *(f'--{name}={value}' for name, value in run.items())], _SECONDS.value)
+  frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
+  return frames / seconds
+
+
+def _line(name, rate):
+  print(f'{name:<32}{rate:>10,.0f} frames/s', flush=True)
+
+
+def main(_):
+  """Measures each game, then all at once, and prints the ratio."""
+  alone = {}
+  for game in _GAMES.value:
+    alone[game] = _rate(game)
+    _line(game, alone[game])
+  expected = statistics.harmonic_mean(alone.values())
+  _line('harmonic mean', expected)
+  together = _rate(','.join(_GAMES.value))
+  _line('all at once', together)
+  print(f'all at once is {together / expected:.1%} of the harmonic mean')
+  print(json.dumps({'alone': alone, 'harmonic_mean': expected, 'together': together, 'share': together / expected}))
+
+
+if __name__ == '__main__':
+  app.run(main)
