@@ -1,10 +1,13 @@
 """Tests of running a training for its speed."""
 
 import os
+import subprocess
+import sys
 
 from absl.testing import absltest
 import psutil
 
+from scalable_agents.actor import python_path
 from scalable_agents.tools import training_rate
 
 _WRITER = '''
@@ -40,6 +43,16 @@ class SteadyRowsTest(absltest.TestCase):
     self.assertEqual([row['learner_steps'] for row in rows], list(range(rows[0]['learner_steps'], rows[-1]['learner_steps'] + 1)))
     self.assertFalse(os.path.exists(logdirs[0]))
     self.assertEmpty(psutil.Process().children())
+
+  def test_regression_a_training_ends_with_who_measures_it(self):
+    program = ('from scalable_agents.tools import training_rate\n'
+               'training_rate.steady_rows(lambda run: ["writer_of_rows", run["logdir"]], 1000.)')
+    measuring = subprocess.Popen([sys.executable, '-c', program], env=python_path.environment())
+    while not (children := psutil.Process(measuring.pid).children()):
+      self.assertIsNone(measuring.poll())
+    measuring.kill()
+    measuring.wait()
+    self.assertEmpty(psutil.wait_procs(children, timeout=20)[1])
 
   def test_a_training_that_ends_says_why(self):
     with self.assertRaisesRegex(RuntimeError, 'exit code 1: no game'):
