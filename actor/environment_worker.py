@@ -7,7 +7,6 @@ environment that has not begun is reset, the others are stepped with the action 
 once all have their result in their slots.
 """
 
-import ctypes
 import importlib
 import json
 import mmap
@@ -24,11 +23,11 @@ import traceback
 import dm_env
 import numpy as np
 
+from scalable_agents.actor import parent_death
 from scalable_agents.actor import shared_memory
 
 MAXIMUM_PACKET_BYTES = 1 << 17
 REQUEST_LENGTH = struct.Struct('<q')
-_PR_SET_PDEATHSIG = 1
 
 
 class _Slot:
@@ -136,7 +135,7 @@ def _leave_with_parent(connection):
 def main(socket_descriptor: int, memory_descriptor: int):
   """Serves until the other end of the socket closes; exit code 1 and a reason in shared memory after an error."""
   # A step that hangs without giving Python's lock back stops the thread below, but not this signal.
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+  parent_death.signal_at_parents_end(signal.SIGKILL)
   # A program that an environment starts may outlive this one.
   for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)

@@ -4,7 +4,6 @@ All of it is for convenience on one machine: members need each other's files (le
 nothing from here. One thread, so that a member may be told to leave with its parent: that is the thread that forked it.
 """
 
-import ctypes
 import os
 import selectors
 import signal
@@ -12,6 +11,7 @@ import subprocess
 import time
 from typing import Callable, Sequence, TextIO
 
+from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import population_directory
@@ -21,7 +21,6 @@ SHORT_LIVES = 3  # So many in a row, and a member is given up.
 _SHORT_LIFE_SECONDS = 60.
 _TICK_SECONDS = 0.2
 _LEAVING_SECONDS = 60.  # Saving takes a moment; Ctrl-C waits a few seconds for an update under way.
-_PR_SET_PDEATHSIG = 1
 _ERROR = 'error: '  # So begins the line with which a program refuses what its user has said; see run_flags.run_main.
 
 
@@ -127,16 +126,9 @@ class _Member:
   def start(self):
     """Starts the process, in a session of its own: Ctrl-C is for the launcher alone."""
     self._began, self._unfinished_line, self._last_error, self._has_spoken = time.monotonic(), b'', '', False
-    parent = os.getpid()
-
-    def leave_with_parent():
-      ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-      if os.getppid() != parent:  # It has died before.
-        os._exit(1)
-
     self.process = subprocess.Popen(
         self._command, bufsize=0, env=python_path.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=leave_with_parent)
+        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
     os.set_blocking(self.process.stdout.fileno(), False)
     self._selector.register(self.process.stdout, selectors.EVENT_READ, self)
 

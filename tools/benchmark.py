@@ -14,6 +14,7 @@ from concurrent import futures
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from absl import flags
 import numpy as np
 import tree
 
+from scalable_agents.actor import parent_death
 from scalable_agents.tools import constant_environment
 from scalable_agents.tools import training_rate
 
@@ -263,14 +265,15 @@ def _end_to_end(seconds, workload):
           **{name: mean(name) for name in steady[-1] if name == 'inference_batch_size' or name.startswith('time/')}}
 
 
-def _mute():
+def _begin_part():
+  parent_death.signal_at_parents_end(signal.SIGTERM)
   os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _executor(processes):
-  """Fresh processes for a part, without what libraries have to say; an error comes back as the part's exception."""
+  """Fresh processes for a part; an error comes back as its exception. Libraries are mute, and all end with this one."""
   return futures.ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context('spawn'),
-                                     initializer=_mute)
+                                     initializer=_begin_part)
 
 
 def _on_all_cores(part, *arguments):

@@ -1,6 +1,5 @@
 """Runs a training in a process of its own for a while, to see how fast it is once it is under way."""
 
-import ctypes
 import itertools
 import json
 import os
@@ -11,10 +10,10 @@ import tempfile
 import time
 from typing import Any, Callable, Sequence
 
+from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
 
 LOG_INTERVAL_SECONDS = 1.
-_PR_SET_PDEATHSIG = 1
 _LEAST_ROWS = 3  # To tell a speed from.
 
 
@@ -34,13 +33,12 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   Raises:
     RuntimeError: the training has ended, with what it had to say.
   """
-  prctl = ctypes.CDLL(None).prctl
   with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)
     run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
     # Whoever kills this process does not want a training to go on.
     training = subprocess.Popen([sys.executable, '-m', *arguments(run)], env=python_path.environment(), stdout=screen,
-                                stderr=screen, preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
+                                stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
     try:
       began, steady = None, []
       while not began or time.monotonic() < began + seconds or len(steady) < _LEAST_ROWS:

@@ -1,10 +1,12 @@
 """The benchmark in little: what its last line holds, not how fast anything is."""
 
 import json
+import os
 import subprocess
 import sys
 
 from absl.testing import absltest
+import psutil
 
 from scalable_agents.actor import python_path
 from scalable_agents.tools import benchmark
@@ -37,6 +39,20 @@ class BenchmarkTest(absltest.TestCase):
     for rate in (figures['environment']['vector_env_steps_per_second'], figures['dynamic_batcher']['calls_per_second'],
                  figures['actor_pool']['steps_per_second']):
       self.assertGreater(rate, 0)
+
+  def test_regression_a_part_ends_with_the_benchmark(self):
+    pipe = os.path.join(self.create_tempdir().full_path, 'pipe')
+    os.mkfifo(pipe)
+    program = ('import pathlib, sys\n'
+               'from scalable_agents.tools import benchmark\n'
+               'benchmark._alone(pathlib.Path(sys.argv[1]).read_bytes)')
+    measuring = subprocess.Popen([sys.executable, '-c', program, pipe], env=python_path.environment())
+    with open(pipe, 'wb'):  # Waits for the part to read.
+      children = psutil.Process(measuring.pid).children()
+      measuring.kill()
+      measuring.wait()
+      self.assertNotEmpty(children)
+      self.assertEmpty(psutil.wait_procs(children, timeout=20)[1])
 
 
 if __name__ == '__main__':
