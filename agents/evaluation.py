@@ -81,7 +81,11 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   """
   _check_writable(run)
   seed = seed_of(config.seed)
-  finished = _FinishedLevels(run, protocol, seed)
+  latest = checkpoint.latest(run_directory.path(run.logdir, run_directory.CHECKPOINTS))  # A trainer may add others.
+  if not latest:
+    raise run_flags.UserError(
+        f'{run.logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
+  finished = _FinishedLevels(run, protocol, seed, latest)
   # Where none is missing, somebody was cut short at the very end: one level is played again.
   missing = [level for level in levels if level not in finished.results] or levels[-1:]
   if finished.results:
@@ -91,7 +95,7 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   try:
     host = actor_host.ActorHost(missing, protocol, run, seed, screen)
     try:
-      policy = restore(make_agent, config, host, run.logdir)
+      policy = restore(make_agent, config, host, latest)
       if run.video:
         _record(policy, levels[0], protocol, seed, run, screen)
       evaluator = _play(policy, make_agent, config, host, run, screen,
@@ -107,21 +111,18 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   return summary
 
 
-def restore(make_agent, config, host: actor_host.ActorHost, logdir: str) -> Policy:
-  """The agent of the latest checkpoint.
+def restore(make_agent, config, host: actor_host.ActorHost, path: str) -> Policy:
+  """The agent of a checkpoint.
 
   Raises:
     checkpoint.CheckpointError: it is damaged or does not fit.
-    run_flags.UserError: there is none.
   """
   learner = tf.Module()  # The part of a learner (agents/impala.py) that is of interest here.
   with tf.device(actor_host.inference_device()):
     learner.agent = make_agent(host.specification.num_actions, host.observation_spec, config)
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
   learner.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-  directory = run_directory.path(logdir, run_directory.CHECKPOINTS)
-  if not checkpoint.Checkpointer(directory, learner=learner).restore(partial=True):
-    raise run_flags.UserError(f'{logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
+  checkpoint.Checkpointer(os.path.dirname(path), learner=learner).restore(path, partial=True)
   return Policy(learner.agent, int(learner.environment_frames), int(learner.update_steps))
 
 
@@ -161,11 +162,10 @@ def _report_of_several(summary):
 class _FinishedLevels:
   """The results of levels that are done while others are not, in a file that outlives this process."""
 
-  def __init__(self, run, protocol, seed):
-    """Reads what an earlier evaluation has left, if it was of this checkpoint and went by this protocol."""
+  def __init__(self, run, protocol, seed, path):
+    """Reads what an earlier evaluation has left, if it was of the checkpoint there and went by this protocol."""
     self._file = run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED)
-    latest = tf.train.latest_checkpoint(run_directory.path(run.logdir, run_directory.CHECKPOINTS)) or ''
-    self._of = {'checkpoint': os.path.basename(latest), 'num_episodes': run.test_num_episodes, 'seed': seed,
+    self._of = {'checkpoint': os.path.basename(path), 'num_episodes': run.test_num_episodes, 'seed': seed,
                 'protocol': protocol}
     self.results = {}
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
@@ -336,4 +336,4 @@ class _Progress(progress_lib.Line):
       self._bar.set_description_str(text, refresh=True)
     elif last or now - self._said >= self._interval_seconds:
       self._said = now
-      print(text, file=self._stream, flush=True)
+      self.message(text)

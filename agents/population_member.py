@@ -149,13 +149,14 @@ class Member(tf.train.experimental.PythonState):
     random = np.random.RandomState([self._seed, self._measurements])
     others = self._others()
     partner = pbt.partner(sorted(others), random)
-    copied = (partner is not None and pbt.is_exploited(self._fitness, others[partner].fitness)
-              and self._copy(partner))
+    copied_frames = None
+    if partner is not None and pbt.is_exploited(self._fitness, others[partner].fitness):
+      copied_frames = self._copy(partner)
     for name, value in pbt.explore(self._hyper_parameters(), random).items():
       self._learner.hyper_parameters[name].assign(value)
     population_directory.append_evolution(self._logdir, population_directory.Evolution(
-        environment_frames, self._fitness, partner if copied else None,
-        others[partner].environment_frames if copied else None, self._hyper_parameters()))
+        environment_frames, self._fitness, None if copied_frames is None else partner, copied_frames,
+        self._hyper_parameters()))
 
   def _others(self) -> dict[int, population_directory.Fitness]:
     """The other members of which a fitness is known."""
@@ -171,20 +172,20 @@ class Member(tf.train.experimental.PythonState):
         others[index] = fitness
     return others
 
-  def _copy(self, index) -> bool:
-    """Takes over a member's snapshot; all as it was if that cannot be read. Whether it could."""
+  def _copy(self, index) -> int | None:
+    """Takes over a member's snapshot, and returns its frames; None, and all is as it was, if it cannot be read."""
     variables = [*self._learner.agent.variables, *self._learner.optimizer.variables,
                  *self._learner.hyper_parameters.values()]
     before = [variable.read_value() for variable in variables]
     try:
-      if self._checkpointer(self._sibling(index)).restore():
-        return True
+      if path := self._checkpointer(self._sibling(index)).restore():
+        return checkpoint.number_of(path)
     except run_directory.RunDirectoryError as error:
       logging.warning('%s', error)
       for variable, value in zip(variables, before):  # Some may have been read.
         variable.assign(value)
     self._report(f'{population_directory.member_name(index)} is not copied, its snapshot is gone or cannot be read')
-    return False
+    return None
 
   def _sibling(self, index) -> str:
     return os.path.join(os.path.dirname(self._logdir), population_directory.member_name(index))

@@ -41,13 +41,16 @@ def expand(level_names: str) -> tuple[str, ...]:
   """The levels that one name stands for: those of a suite (`atari57`), of a list with commas, or a level itself.
 
   Raises:
-    ValueError: the list names a level twice, or none at one of its places.
+    ValueError: the list names a level twice, a suite, or none at one of its places.
   """
   if level_names in scores.SUITES:
     return scores.SUITES[level_names].levels
   names = tuple(name.strip() for name in level_names.split(','))
   if len(set(names)) < len(names) or '' in names:
     raise ValueError(f'{level_names!r}: want every level of a list named, and once')
+  for name in names:
+    if name in scores.SUITES:
+      raise ValueError(f'{level_names!r}: {name} is a suite, which stands alone; a list has levels')
   return names
 
 

@@ -40,33 +40,34 @@ class Checkpointer:
     self._checkpoint = tf.train.Checkpoint(**trackables)
     self._manager = None
 
-  def restore(self, partial: bool = False) -> bool:
-    """Gives all objects the values of the latest checkpoint, bit for bit and at once.
+  def restore(self, path: str | None = None, partial: bool = False) -> str | None:
+    """Gives all objects the values of a checkpoint, bit for bit and at once.
 
     Every variable, optimiser slots included, must have been created before.
 
     Args:
+      path: of the checkpoint, without suffix; default: of the latest one.
       partial: the checkpoint may hold more than the objects here, as when only the network is wanted.
     Returns:
-      Whether there was a checkpoint.
+      The checkpoint's path; None where there is none.
     Raises:
       CheckpointError: it is damaged or does not fit. No file was changed; some variables may have been.
     """
-    latest = self._latest()
-    if latest is None:
-      return False
+    path = path or latest(self._directory)
+    if path is None:
+      return None
     try:
-      status = self._checkpoint.restore(latest)
+      status = self._checkpoint.restore(path)
       if partial:
         status.assert_existing_objects_matched().expect_partial()
       else:
         status.assert_consumed()
     except _DAMAGED as error:
-      raise CheckpointError(f'checkpoint {latest} is damaged ({_one_line(error)}): {self._advice(latest)}') from error
+      raise CheckpointError(f'checkpoint {path} is damaged ({_one_line(error)}): {self._advice(path)}') from error
     except _OTHER_OBJECTS as error:
-      raise CheckpointError(f'checkpoint {latest} does not fit this network, optimiser or levels ({_one_line(error)}): '
+      raise CheckpointError(f'checkpoint {path} does not fit this network, optimiser or levels ({_one_line(error)}): '
                             'use the flags and the version it was made with, or choose another --logdir') from error
-    return True
+    return path
 
   def save(self, number: int | None = None) -> str:
     """Writes a checkpoint and then deletes those beyond the `keep` latest. Returns its path without suffix.
@@ -86,38 +87,49 @@ class Checkpointer:
       raise CheckpointError(f'{self._directory}: no checkpoint could be written ({error.message}): make room or mend '
                             'its permissions, and start again to go on from the checkpoint before') from error
 
-  def _latest(self) -> str | None:
-    """Path without suffix of the checkpoint to restore; None where no save has ever been completed."""
-    state_file = os.path.join(self._directory, _STATE)
-    with run_directory.one_line_errors(self._directory):
-      if not os.path.isdir(self._directory):
-        return None
-      names = os.listdir(self._directory)
-    if _STATE not in names:
-      # The first save was killed before its last step, or a user has removed a damaged checkpoint and this file.
-      numbers = self._numbers(names)
-      return os.path.join(self._directory, f'ckpt-{numbers[-1]}') if numbers else None
-    try:
-      state = tf.train.get_checkpoint_state(self._directory)
-    except ValueError:
-      state = None
-    if state is None:
-      raise CheckpointError(f'{state_file} is damaged: delete this file to go on from the latest checkpoint beside it')
-    return state.model_checkpoint_path
-
   def _advice(self, damaged: str) -> str:
     """What to do about a checkpoint that cannot be restored."""
-    others = [number for number in self._numbers(os.listdir(self._directory))
+    others = [number for number in _numbers(os.listdir(self._directory))
               if os.path.basename(damaged) != f'ckpt-{number}']
     if others:
       return (f'delete {damaged}.* and {os.path.join(self._directory, _STATE)} to go on from ckpt-{others[-1]}, or '
               'choose another --logdir')
     return 'choose another --logdir'
 
-  def _numbers(self, names: list[str]) -> list[int]:
-    """The numbers of complete checkpoints, in order: TensorFlow writes the index last."""
-    matches = (re.fullmatch(r'ckpt-(\d+)\.index', name) for name in names)
-    return sorted(int(match[1]) for match in matches if match)
+
+def latest(directory: str) -> str | None:
+  """The path without suffix of the checkpoint to restore; None where no save has ever been completed.
+
+  Raises:
+    CheckpointError: what tells which one it is is damaged.
+  """
+  state_file = os.path.join(directory, _STATE)
+  with run_directory.one_line_errors(directory):
+    if not os.path.isdir(directory):
+      return None
+    names = os.listdir(directory)
+  if _STATE not in names:
+    # The first save was killed before its last step, or a user has removed a damaged checkpoint and this file.
+    numbers = _numbers(names)
+    return os.path.join(directory, f'ckpt-{numbers[-1]}') if numbers else None
+  try:
+    state = tf.train.get_checkpoint_state(directory)
+  except ValueError:
+    state = None
+  if state is None:
+    raise CheckpointError(f'{state_file} is damaged: delete this file to go on from the latest checkpoint beside it')
+  return state.model_checkpoint_path
+
+
+def number_of(path: str) -> int:
+  """The number in the name of a checkpoint."""
+  return int(path.rpartition('-')[2])
+
+
+def _numbers(names: list[str]) -> list[int]:
+  """The numbers of complete checkpoints, in order: TensorFlow writes the index last."""
+  matches = (re.fullmatch(r'ckpt-(\d+)\.index', name) for name in names)
+  return sorted(int(match[1]) for match in matches if match)
 
 
 def _one_line(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """What a run says on the screen: one line that moves on a terminal, a plain line per log interval elsewhere."""
 
+import contextlib
 import math
 import os
 from typing import Any, TextIO
@@ -20,10 +21,11 @@ class Line:
 
   def message(self, text: str):
     """Prints a line, above the moving one where there is one."""
-    if self._bar is None:
-      print(text, file=self._stream, flush=True)
-    else:
-      self._bar.write(text, file=self._stream)
+    with contextlib.suppress(BrokenPipeError):  # Nobody reads it any more, which is no reason to end without a save.
+      if self._bar is None:
+        print(text, file=self._stream, flush=True)
+      else:
+        self._bar.write(text, file=self._stream)
 
   def report_fault(self, text: str):
     """Shows a fault as one line; the log of the libraries has all of it, the worker's traceback above all."""
@@ -59,7 +61,7 @@ class Progress(Line):
     self._smooth(values['frames_per_second'])
     text = self._text(values)
     if self._bar is None:
-      print(text, file=self._stream, flush=True)
+      self.message(text)
     else:
       self._bar.n = min(values['environment_frames'], self._total_frames)
       self._bar.set_description_str(text, refresh=True)

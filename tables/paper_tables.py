@@ -61,7 +61,8 @@ def gather(table: PaperTable, runs: Sequence[runs_lib.Run]) -> tuple[dict[str, r
   for agent, found in of_agent.items():
     shown = gathered[agent.name]
     if len(shown.runs) < len(found):
-      why = f'the best of {shown.num_settings} settings' if shown.num_settings > 1 else 'the longest of each level'
+      why = (f'the best of {shown.num_settings} settings' if shown.num_settings > 1 else
+             'the best of each population' if agent.population > 1 else 'the longest of each level')
       notes.append(f'{agent.name}: of {len(found)} runs these are shown, {why}: '
                    + ', '.join(run.logdir for run in shown.runs))
   return gathered, notes

@@ -1,12 +1,14 @@
 """What runs have reached as the agents of the paper: per level and over a suite, with the spread over seeds."""
 
 import json
+import os
 import statistics
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import settings
+from scalable_agents.agents import sweep
 from scalable_agents.environments import scores
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
@@ -32,9 +34,10 @@ class Cell(NamedTuple):
 class Result:
   """What the runs of one agent have reached.
 
-  Runs that differ in no setting but the seed (experts: and the level) are repetitions. Where runs have other settings
-  too, as in a sweep or a population, those of one setting are shown, as in the paper ("the best score for each
-  architecture"): most levels first, then in full rather than scaled down, then the best score.
+  Of a population the best member counts, as in the paper. Runs that differ in no setting but the seed (experts: and the
+  level) are repetitions, and so are populations. Where runs have other settings too, as in a sweep, those of one setting
+  are shown, as in the paper ("the best score for each architecture"). The best: most levels first, then in full rather
+  than scaled down, then the best score.
   """
 
   def __init__(self, agent: published.Agent, runs: Sequence[runs_lib.Run]):
@@ -42,7 +45,7 @@ class Result:
     self._agent = agent
     self._suite = scores.SUITES[agent.suite]
     by_setting = {}
-    for run in runs:
+    for run in self._fittest(runs):
       by_setting.setdefault(setting(run, agent.experts), []).append(run)
     groups = [_longest(group) if agent.experts else group for group in by_setting.values()]
     self.num_settings = len(groups)
@@ -61,12 +64,24 @@ class Result:
       return Cell(None, NOT_RUN)
     complete = _complete(self.runs, len(self._suite.test_levels))
     if not complete:
-      return Cell(None, self._extent(self.runs, len(self._suite.test_levels)))
+      extent = self._extent(self.runs, len(self._suite.test_levels))
+      return Cell(None, 'no seed has all levels' if extent == IN_FULL else extent)
     return Cell(mean_over_seeds([getattr(scores.summarise(sample), measure) for sample in complete]),
                 self._extent(self.runs))
 
+  def _fittest(self, runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
+    """The best member of each population, and the runs that are of none."""
+    populations = {}  # Members lie side by side.
+    for run in runs:
+      populations.setdefault(os.path.dirname(run.logdir) if run.population > 1 else run.logdir, []).append([run])
+    return [max(members, key=self._rank)[0] for members in populations.values()]
+
   def _rank(self, group: Sequence[runs_lib.Run]):
-    means = {level: mean for run in group for level, mean in run.evaluation.means.items()}
+    seeds = {}
+    for run in group:
+      for level, mean in run.evaluation.means.items():
+        seeds.setdefault(level, []).append(mean)
+    means = {level: statistics.fmean(values) for level, values in seeds.items()}
     return (len(means), self._extent(group) == IN_FULL, getattr(scores.summarise(means), self._suite.summary))
 
   def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
@@ -81,13 +96,20 @@ class Result:
       least, most = min(map(get, runs)), max(map(get, runs))
       if least < wanted:
         less.append(f'{_range(least, most, write)} of {write(wanted)} {name}')
+    if departures := sorted({name for run in runs for name in run.evaluation.departures}):
+      less.append('another ' + ', '.join(departures))
     return 'scaled down: ' + ', '.join(less) if less else IN_FULL
 
 
 def setting(run: runs_lib.Run, expert: bool) -> str:
-  """A key that is the same for runs that differ only in their seed; experts: or in level and length."""
-  apart = {'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol)} | (
-      {'level_name', 'total_environment_frames'} if expert else set())
+  """A key that is the same for runs that differ only in their seed; experts: or in level and length; members of
+  populations: or in what they have started with.
+  """
+  apart = {'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol)}
+  if expert:
+    apart |= {'level_name', 'total_environment_frames'}
+  if run.population > 1:
+    apart |= {'sweep_index', *sweep.draw(0)}
   return json.dumps({name: value for name, value in run.flags.items() if name not in apart}, sort_keys=True)
 
 

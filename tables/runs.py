@@ -7,6 +7,10 @@ import os
 import re
 from typing import Any, Iterable, NamedTuple
 
+from scalable_agents.agents import atari57_protocol
+from scalable_agents.agents import dmlab30_protocol
+from scalable_agents.agents import settings
+from scalable_agents.environments import dmlab
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
 from scalable_agents.learner import run_directory
@@ -22,6 +26,7 @@ class Evaluation(NamedTuple):
   means: dict[str, float]  # Level, as it is called for testing -> mean return.
   episodes: int            # Per level.
   frames: int              # Environment frames trained for.
+  departures: tuple[str, ...] = ()  # Settings of the protocol that are not the paper's.
 
 
 class Run(NamedTuple):
@@ -131,7 +136,8 @@ def _read_evaluation(run: Run) -> Evaluation:
         content = json.load(stream)
       means = {level: float(result['mean']) for level, result in content['levels'].items()}
       protocol = content['protocol']
-      evaluation = Evaluation(means, int(protocol['num_episodes']), int(protocol['environment_frames']))
+      evaluation = Evaluation(means, int(protocol['num_episodes']), int(protocol['environment_frames']),
+                              _departures(run, protocol))
       if not means or not all(map(math.isfinite, means.values())):
         raise ValueError('want a finite mean of at least one level')
     except FileNotFoundError as error:
@@ -142,6 +148,20 @@ def _read_evaluation(run: Run) -> Evaluation:
       raise run_directory.RunDirectoryError(f'{file} is damaged ({reason}): run the agent with --mode=test '
                                             'again') from error
   return evaluation._replace(means=_as_tested(run, means, file))
+
+
+def _departures(run: Run, protocol: dict[str, Any]) -> tuple[str, ...]:
+  """The settings in which levels were played otherwise than in the paper, from what evaluation.json says of them."""
+  found = []
+  levels = () if is_expert(run) else (suite_of(run) or scores.SUITES['atari57']).levels
+  for name, papers in (('atari', atari57_protocol.Protocol()), ('dmlab', dmlab30_protocol.Protocol())):
+    played = protocol.get(name) or {}
+    wanted = papers.environments(levels, training=False)[name]
+    free = settings.free_settings(papers)
+    found += [key for key in wanted if key not in free and played.get(key, wanted[key]) != wanted[key]]
+    if played.get('dataset_path') == dmlab.DUMMY_DATASET:
+      found.append('dataset_path')
+  return tuple(found)
 
 
 def _as_tested(run: Run, means: dict[str, float], file: str) -> dict[str, float]:

@@ -212,11 +212,14 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEqual({level: result['mean'] for level, result in summary['levels'].items()}, {sound: 12.5, slow: 10.})
     self.assertFalse(file.exists())
 
-    # Neither what is of another protocol nor what cannot be read counts.
-    for text in (json.dumps(left | {'of': left['of'] | {'num_episodes': 29}}), json.dumps(left)[:200], '[]'):
+    # Neither what is of another checkpoint or protocol nor what cannot be read counts.
+    left['of']['num_episodes'] = 2
+    for text, mean in [(json.dumps(left), 12.5), (json.dumps(left)[:200], 10.), ('[]', 10.), *(
+        (json.dumps(left | {'of': left['of'] | {name: value}}), 10.)
+        for name, value in (('checkpoint', 'ckpt-7'), ('num_episodes', 30), ('seed', 0), ('protocol', {})))]:
       file.write_text(text, encoding='utf-8')
       summary = self._evaluate(config, run, test_num_episodes=2)
-      self.assertEqual([result['mean'] for result in summary['levels'].values()], [10., 10.])
+      self.assertEqual([result['mean'] for result in summary['levels'].values()], [mean, 10.], text)
 
   def test_a_recurrent_policy_is_evaluated_and_recorded(self):
     config, run = self._make_run('recall', always=_STAY, use_lstm=True)

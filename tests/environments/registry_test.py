@@ -81,6 +81,8 @@ class RegistryTest(parameterized.TestCase):
     for names in ('pong,pong', 'pong,', ''):
       with self.assertRaisesRegex(ValueError, 'want every level of a list named, and once'):
         registry.expand(names)
+    with self.assertRaisesRegex(ValueError, '^.dmlab30,pong.: dmlab30 is a suite, which stands alone'):
+      registry.expand('dmlab30,pong')
 
   def test_dmlab_settings_reach_lab(self):
     settings = dmlab.DmlabSettings(action_repeats=2, action_set='popart', height=36, width=48)

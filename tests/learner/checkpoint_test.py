@@ -113,7 +113,7 @@ class CheckpointTest(parameterized.TestCase):
   def test_nothing_to_restore(self):
     objects = _Objects()
     before = objects.values()
-    self.assertFalse(objects.checkpointer(self._directory).restore())
+    self.assertIsNone(objects.checkpointer(self._directory).restore())
     self.assertEqual(objects.values(), before)
     self.assertFalse(os.path.exists(self._directory))
 
@@ -142,7 +142,8 @@ class CheckpointTest(parameterized.TestCase):
     for start in range(3):
       objects = _Objects(seed=start)
       checkpointer = objects.checkpointer(self._directory)
-      self.assertEqual(checkpointer.restore(), start > 0)
+      restored_from = checkpointer.restore()
+      self.assertEqual(restored_from and checkpoint.number_of(restored_from), 2 * start or None)
       objects.frames.assign(start)
       for _ in range(2):
         objects.frames.assign_add(10)
@@ -153,6 +154,14 @@ class CheckpointTest(parameterized.TestCase):
     restored = _Objects()
     restored.checkpointer(self._directory).restore()
     self.assertEqual(restored.frames.numpy(), 22)
+
+  def test_one_that_is_not_the_latest(self):
+    self._saved(times=2)
+    latest = checkpoint.latest(self._directory)
+    self.assertEqual(latest, self._path('ckpt-2'))
+    restored = _Objects(seed=9)
+    restored.checkpointer(self._directory).restore(self._path('ckpt-1'))
+    np.testing.assert_array_equal(restored.network.variables[0], _Objects(seed=0).network.variables[0])
 
   def test_a_directory_can_be_moved(self):
     saved = self._saved()

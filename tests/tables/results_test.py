@@ -1,11 +1,14 @@
 """Repetitions, settings and lengths of runs: what is averaged, what is chosen, and what is said of it."""
 
+import glob
+import os
 import statistics
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab30
 from scalable_agents.environments import scores
 from scalable_agents.tables import published
 from scalable_agents.tables import results
@@ -25,16 +28,19 @@ class ResultsTest(parameterized.TestCase):
     self.names = iter(range(1000))
 
   def _expert(self, mean, **settings):
-    return run_directories.single_game(self.folder, f'{next(self.names):03d}', mean, **settings)
+    return run_directories.single_game(self.folder, f'run_{next(self.names):03d}', mean, **settings)
 
-  def _multi_task(self, factor=1., levels=atari57.LEVELS, **settings):
+  def _multi_task(self, factor=1., levels=atari57.LEVELS, population=None, **settings):
+    """A member of a population, of one of its own if none is given."""
     settings = {'total_environment_frames': 11_400_000_000, 'population_size': 24, 'episodes': 200} | settings
     means = {level: factor * _PAPER[level] for level in levels}
-    return run_directories.make(self.folder, f'{next(self.names):03d}', means, level_name='atari57', use_lstm=False,
-                                **settings)
+    number = next(self.names)
+    folder = os.path.join(self.folder, population or f'population_{number:03d}')
+    return run_directories.make(folder, f'member_{number:02d}', means, level_name='atari57', use_lstm=False, **settings)
 
   def _result(self, agent):
-    runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=True)
+    logdirs = glob.glob(f'{self.folder}/run_*') + glob.glob(f'{self.folder}/population*/member_*')
+    runs, faults = runs_lib.read(sorted(logdirs), evaluated=True)
     self.assertEmpty(faults)
     for run in runs:
       self.assertEqual(runs_lib.agent_of(run, [agent]), agent)
@@ -67,12 +73,37 @@ class ResultsTest(parameterized.TestCase):
 
   def test_of_a_population_the_best_member_is_shown(self):
     for index, factor in enumerate((0.5, 1.0, 0.8)):
-      self._multi_task(factor, seed=index + 1, sweep_index=index, learning_rate=1e-3 * (index + 1))
+      self._multi_task(factor, population='population', seed=index + 1, sweep_index=index,
+                       learning_rate=1e-3 * (index + 1))
     result = self._result(_MULTI_TASK)
-    self.assertEqual(result.num_settings, 3)
+    self.assertEqual(result.num_settings, 1)
     self.assertEqual([run.flags['sweep_index'] for run in result.runs], [1])
     cell = result.level('pong')
-    self.assertEqual((cell.score.mean, cell.extent), (_PAPER['pong'], 'in full'))
+    self.assertEqual((cell.score, cell.extent), (results.Score(_PAPER['pong']), 'in full'))
+
+  def test_populations_are_repetitions_whichever_their_best_members_are(self):
+    for population, factors in (('population_a', (0.5, 1.0)), ('population_b', (0.6, 0.1))):
+      for index, factor in enumerate(factors):
+        self._multi_task(factor, population=population, seed=index + 1, sweep_index=index, learning_rate=1e-3 / (index + 1))
+    score = self._result(_MULTI_TASK).level('breakout').score
+    self.assertEqual(score.seeds, 2)
+    self.assertAlmostEqual(score.mean, 0.8 * _PAPER['breakout'])
+
+  @parameterized.parameters(
+      ({'atari': {'sticky_actions': 0.25, 'noop_max': 0}}, 'scaled down: another noop_max, sticky_actions'),
+      ({'atari': {'full_action_set': False, 'sticky_actions': 0.0}}, 'in full'), ({'atari': None, 'dmlab': None}, 'in full'))
+  def test_another_protocol_is_said(self, protocol, extent):
+    self._expert(18.0, protocol=protocol)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
+
+  @parameterized.parameters(
+      ({'action_set': 'popart', 'renderer': 'hardware', 'level_cache': '/maps'}, 'scaled down: another action_set'),
+      ({'dataset_path': 'dummy'}, 'scaled down: another dataset_path'), ({'dataset_path': '/images'}, 'in full'))
+  def test_another_protocol_of_lab_is_said(self, protocol, extent):
+    agent = published.AGENTS['IMPALA, deep']
+    run_directories.make(self.folder, f'run_{next(self.names)}', dict.fromkeys(dmlab30.TEST_LEVELS, 1.),
+                         protocol={'dmlab': protocol})
+    self.assertEqual(self._result(agent).level('rooms_watermaze').extent, extent)
 
   def test_seeds_that_got_differently_far_are_given_as_a_range(self):
     self._expert(18.0, frames=8_000_000, seed=1)
@@ -111,19 +142,25 @@ class ResultsTest(parameterized.TestCase):
     self._multi_task(levels=atari57.LEVELS[:10])
     self.assertEqual(self._result(_MULTI_TASK).summary('median'), results.Cell(None, 'scaled down: 10 of 57 levels'))
 
+  def test_levels_of_different_seeds_do_not_sum_up(self):
+    for seed, level in enumerate(atari57.LEVELS, start=1):
+      self._expert(_PAPER[level], level_name=level, seed=seed)
+    self.assertEqual(self._result(_EXPERTS).summary('median'), results.Cell(None, 'no seed has all levels'))
+
   def test_runs_of_one_seed_are_repetitions_too(self):
     self._multi_task(1.0)
     self._multi_task(0.9)
     self.assertEqual(self._result(_MULTI_TASK).summary('median').score.seeds, 2)
 
   def test_of_several_settings_the_best_is_shown(self):
-    self._multi_task(0.8, learning_rate=1e-4)
-    for seed in (1, 2):
-      self._multi_task(0.9, learning_rate=2e-4, seed=seed)
+    for seed, factor in ((1, 0.9), (2, 0.8)):
+      self._multi_task(factor, discount=0.9, seed=seed)
+    for seed, factor in ((1, 0.1), (2, 1.0)):
+      self._multi_task(factor, discount=0.99, seed=seed)
     result = self._result(_MULTI_TASK)
     self.assertEqual(result.num_settings, 2)
     self.assertLen(result.runs, 2)
-    self.assertAlmostEqual(result.level('breakout').score.mean, 0.9 * _PAPER['breakout'])
+    self.assertAlmostEqual(result.level('breakout').score.mean, 0.85 * _PAPER['breakout'])
 
   def test_a_run_in_full_goes_before_a_better_one_that_is_scaled_down(self):
     self._multi_task(0.8)
@@ -132,7 +169,7 @@ class ResultsTest(parameterized.TestCase):
 
   def test_more_levels_go_before_a_better_score(self):
     self._multi_task(0.5)
-    self._multi_task(0.9, levels=atari57.LEVELS[:56], learning_rate=1e-4)
+    self._multi_task(0.9, levels=atari57.LEVELS[:56], discount=0.9)
     self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.5 * _PAPER['breakout'])
 
   def test_of_an_experts_level_the_longest_runs_are_shown(self):

@@ -10,7 +10,8 @@ _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, '
           'seed': 1}
 
 
-def make(folder, name, means=None, episodes=500, frames=None, curves=None, binary='impala_dmlab30', **flags):
+def make(folder, name, means=None, episodes=500, frames=None, curves=None, binary='impala_dmlab30', protocol=None,
+         **flags):
   """Makes a run directory.
 
   Args:
@@ -21,6 +22,7 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
     frames: trained for; default: all.
     curves: level -> returns, or None, at 1/N, 2/N, ... of the frames, for metrics.jsonl; None for none.
     binary: that config.json says was started.
+    protocol: how levels were played, for evaluation.json.
     **flags: settings that differ from those of IMPALA, deep, on DMLab-30; None for none of that name.
   Returns:
     The path.
@@ -35,7 +37,7 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
   if means is not None:
     run_directory.write_json(os.path.join(logdir, 'evaluation.json'), {
         'levels': {level: {'mean': mean} for level, mean in means.items()},
-        'protocol': {'num_episodes': episodes, 'environment_frames': frames}})
+        'protocol': {'num_episodes': episodes, 'environment_frames': frames} | (protocol or {})})
   if curves is not None:
     points = max(map(len, curves.values()))
     with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
