@@ -30,7 +30,7 @@ def num_cores() -> int:
 
 
 def counts(run, levels):
-  """What `auto` stands for: environments, at least one per level, worker processes and inference loops.
+  """What `auto` stands for: environments, as many of each level as of the others, worker processes, inference loops.
 
   Two groups of environments per worker, one worker per core: while inference looks at one group, the worker steps the
   other. Groups of sixteen make batches large enough for the network to be fast.
@@ -41,7 +41,8 @@ def counts(run, levels):
   labs = any(level in dmlab.LEVELS for level in levels)
   environments, workers = run.num_environments, run.num_environment_workers
   if environments == 'auto':
-    environments = max((_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * num_cores(), len(levels))
+    per_level = (_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * num_cores() // len(levels)
+    environments = max(1, per_level) * len(levels)
   if workers == 'auto':
     workers = environments if labs else num_cores()
   loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads

@@ -2,7 +2,7 @@
 
   bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong
   bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong --mode=test
-  bazel run //agents:impala_atari57 -- --level_name=atari57 --logdir=runs/atari57
+  bazel run //agents:impala_atari57 -- --level_name=atari57 --total_environment_frames=11_400_000_000
 
 The same --logdir again resumes. Every hyper-parameter is a flag; their defaults are those of Espeholt et al. 2018
 (table G.1: the deep feed-forward network).

@@ -1,6 +1,6 @@
 """IMPALA on DMLab-30, all its levels at once or one of them.
 
-  bazel run //agents:impala_dmlab30 -- --logdir=runs/dmlab30
+  bazel run //agents:impala_dmlab30 -- --dataset_path=IMAGES --logdir=runs/dmlab30
   bazel run //agents:impala_dmlab30 -- --logdir=runs/dmlab30 --mode=test
   bazel run //agents:impala_dmlab30 -- --level_name=rooms_watermaze --reward_transform=abs_one
 
@@ -8,7 +8,8 @@ The same --logdir again resumes. Every hyper-parameter is a flag; their defaults
 deep network with LSTM and language (figure 3), tables D.1 to D.3, and where the paper swept a value, the one that the
 released code names for DMLab-30. Built-in and gymnasium tasks can be played too.
 
-DeepMind Lab is built from source, as the message says that comes where it is missing.
+DeepMind Lab is built from source, as the message says that comes where it is missing; docs/suites.md says where the
+images come from that two levels show.
 """
 
 from scalable_agents.agents import quiet

@@ -1,7 +1,7 @@
 """A population of agents on this machine: population-based training. Espeholt et al. 2018 (IMPALA), appendix F.
 
-  bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --logdir=runs/population
-  bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --num_environments=57
+  bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES --logdir=runs/dmlab30
+  bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
 
 Starts the members, POPULATION/member_00, member_01, ..., with table D.1's samples as hyper-parameters, and starts those
 again that die; the same command resumes. All flags that are none of this program's go to every member. Each member is a
@@ -10,7 +10,7 @@ as many as fit the machine, should be told. On several machines that share a fil
 one, and this program is not needed:
 
   bazel run //agents:impala_dmlab30 -- --population_size=8 --logdir=shared/population/member_03 --sweep_index=3 \\
-    --seed=4 --nolearning_rate_decay
+    --seed=4 --nolearning_rate_decay --dataset_path=IMAGES
 """
 
 import dataclasses

@@ -183,7 +183,11 @@ def _load_lab(level):
   try:
     import deepmind_lab
   except ImportError as error:
-    raise _missing(level, error) from error
+    if importlib.util.find_spec('deepmind_lab') is None:
+      raise _missing(level, error) from error
+    raise ImportError(f'{level}: DeepMind Lab is installed and cannot be imported ({error}). Its wheel wants Python 3.11 '
+                      'at most, and of packages numpy, six, dm_env and a setuptools that still has '
+                      'pkg_resources') from error
   return deepmind_lab
 
 
@@ -191,7 +195,8 @@ def _missing(level, reason):
   return ImportError(
       f'{level}: DeepMind Lab, the 3D game of DMLab-30, is missing ({reason}). It is on no package index: build its '
       'wheel from source as its own documentation says (https://github.com/google-deepmind/lab, target '
-      '//python/pip_package:build_pip_package) and install that with pip. To try the agent without it: '
+      '//python/pip_package:build_pip_package) and install that with pip, for Python 3.11 at most. To try the agent '
+      'without it: '
       '--level_name=catch')
 
 

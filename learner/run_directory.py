@@ -3,11 +3,12 @@
   config.json          every setting after overrides, package versions, command line
   metrics.jsonl        one JSON object per log interval
   episodes.csv         one row per finished training episode
-  evaluation.json      what --mode=test measured
+  evaluation.json      what --mode=test measured; evaluation.unfinished.json while levels are missing
   checkpoints/         see checkpoint.py
   learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same figures as metrics.jsonl
   tensorflow.log       what TensorFlow and other libraries had to say
   .lock                held by the process that trains here
+  fitness.json, evolution.jsonl, population/   of a member of a population, see population_directory.py
 
 A directory is bound to the settings it was started with. One process at a time trains in it; any number may read.
 This module imports no TensorFlow, so that tools start quickly.

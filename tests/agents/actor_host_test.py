@@ -49,9 +49,10 @@ class CountsTest(parameterized.TestCase):
     labs = dmlab30.LEVELS
     self.assertEqual(self._counts(2, labs[:1]), (8, 8, 1))
     self.assertEqual(self._counts(2, labs), (30, 30, 1))
-    self.assertEqual(self._counts(64, labs), (256, 256, 1))
+    self.assertEqual(self._counts(64, labs), (240, 240, 1))
     self.assertEqual(self._counts(2, labs, num_environments=60, num_environment_workers=3), (60, 3, 1))
     self.assertEqual(self._counts(1, atari57.LEVELS), (57, 1, 1))
+    self.assertEqual(self._counts(2, atari57.LEVELS), (57, 2, 1))
 
   def test_only_cores_that_this_process_may_use_count(self):
     allowed = os.sched_getaffinity(0)

@@ -393,6 +393,15 @@ class MissingModuleTest(parameterized.TestCase):
       self.assertIn(part, message)
     self.assertNotIn('\n', message)
 
+  def test_a_lab_that_cannot_be_imported_is_told_from_one_that_is_missing(self):
+    folder = self.create_tempdir()
+    folder.create_file('deepmind_lab/__init__.py', 'import imp_that_python_no_longer_has')
+    with mock.patch.dict(sys.modules), mock.patch.object(sys, 'path', [folder.full_path, *sys.path]):
+      sys.modules.pop('deepmind_lab', None)
+      with self.assertRaisesRegex(ImportError, f"^{_LEVEL}: DeepMind Lab is installed and cannot be imported .No module "
+                                  "named 'imp_that_.*Python 3.11 at most"):
+        dmlab.Dmlab(_LEVEL, seed=0)
+
   def test_a_check_loads_nothing(self):
     program = ('import sys\nfrom scalable_agents.environments import dmlab\n'
                'dmlab.check_installed("rooms_watermaze")\nprint("deepmind_lab" in sys.modules)')
