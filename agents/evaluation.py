@@ -1,8 +1,9 @@
 """Evaluation on one machine: the latest checkpoint of a run plays whole episodes, and evaluation.json tells how well.
 
-The protocol is that of Espeholt et al. 2018. Atari, section 5.3.2: 200 episodes per game from no-op starts, raw rewards,
-episodes that end with the game and not with a life. DMLab-30, section 5.3.1: 500 episodes per level, held out from
-training. Actions are sampled from the policy; the paper does not say, and the released agent samples. Environments play side by side, each a fixed number of episodes (actor/evaluator.py).
+The protocol is that of Espeholt et al. 2018. Atari, section 5.3.2: 200 episodes per game from no-op starts, raw
+rewards, episodes that end with the game and not with a life. DMLab-30, section 5.3.1: 500 episodes per level, held out
+from training. Actions are sampled from the policy; the paper does not say, and the released agent samples. Environments
+play side by side, each a fixed number of episodes (actor/evaluator.py).
 
 Where several levels are played, each is kept in a file of its own when it is done, evaluation.unfinished.json: an
 evaluation that was cut short goes on with the others, if the checkpoint is still the latest one. Nothing else is

@@ -35,8 +35,8 @@ class ImpalaConfig:
       'pong', 'What to play: an Atari game, a built-in task, gymnasium:ID; or several at once: a suite, atari57, or '
       'names with commas between them. Environments are spread over them in turn.')
   total_environment_frames: int = setting(
-      200_000_000, 'Environment frames (agent steps times action repeats) to train for, of all levels together. Section '
-      '5.3.2 has 200 million per Atari game: 11_400_000_000 for atari57.')
+      200_000_000, 'Environment frames (agent steps times action repeats) to train for, of all levels together. '
+      'Section 5.3.2 has 200 million per Atari game: 11_400_000_000 for atari57.')
 
   # The network.
   torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.')

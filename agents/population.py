@@ -1,6 +1,6 @@
 """A population of agents on this machine: population-based training. Espeholt et al. 2018 (IMPALA), appendix F.
 
-  bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES --logdir=runs/dmlab30
+  bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
   bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
 
 Starts the members, POPULATION/member_00, member_01, ..., with table D.1's samples as hyper-parameters, and starts those

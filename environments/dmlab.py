@@ -185,8 +185,8 @@ def _load_lab(level):
   except ImportError as error:
     if importlib.util.find_spec('deepmind_lab') is None:
       raise _missing(level, error) from error
-    raise ImportError(f'{level}: DeepMind Lab is installed and cannot be imported ({error}). Its wheel wants Python 3.11 '
-                      'at most, and of packages numpy, six, dm_env and a setuptools that still has '
+    raise ImportError(f'{level}: DeepMind Lab is installed and cannot be imported ({error}). Its wheel wants Python '
+                      '3.11 at most, and of packages numpy, six, dm_env and a setuptools that still has '
                       'pkg_resources') from error
   return deepmind_lab
 
