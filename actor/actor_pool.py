@@ -97,8 +97,8 @@ class ActorPool:
 
   @property
   def restarts(self) -> int:
-    """Workers replaced so far."""
-    return self._restarts
+    """Workers replaced so far, those included that ended before all were there."""
+    return self._workers.early_deaths + self._restarts
 
   def start(self):
     """Sets the environments in motion and watches over them."""
@@ -146,6 +146,15 @@ class ActorPool:
     """Synchronous pools: once all actors wait with a full unroll, now or later, lets them go on for another one."""
     with tf.device('/CPU:0'):
       ops.actor_pool_release(self._handle)
+
+  def retire(self, actor_id: int):
+    """Lets an actor's environment rest: no more steps are asked of it.
+
+    Raises:
+      tf.errors.InvalidArgumentError: the pool is synchronous.
+    """
+    with tf.device('/CPU:0'):
+      ops.actor_pool_retire(self._handle, actor_id)
 
   def statistics(self) -> Statistics:
     """What the pool has done so far, and where its time went."""

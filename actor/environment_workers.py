@@ -19,6 +19,7 @@ from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
 
 _LEAVE_SECONDS = 1.
+_EARLY_DEATHS = 3  # Of a worker, before it has made its environments.
 _THREAD_COUNTS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
 _STDERR = 2  # This process's file descriptor.
 
@@ -52,6 +53,8 @@ class EnvironmentWorkers:
                report: Callable[[int], None] = lambda made: None):
     """Starts all workers at once and waits until every environment is made.
 
+    A worker that ends meanwhile without a word, as crashes inside an emulator do, is replaced a few times.
+
     Args:
       constructor: 'module:function', called once per environment in a worker with the keyword arguments below.
       environments: a dict of arguments for each environment, fit for JSON, with a 'seed'. Environment i is actor i.
@@ -72,12 +75,13 @@ class EnvironmentWorkers:
     self._workers: list[Optional[Worker]] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self.specification: Optional[Specification] = None
+    self.early_deaths = 0  # Workers replaced before all were there.
     self._given_up = False
     try:
       for worker in range(num_workers):
         self._spawn(worker)
       for worker in range(num_workers):
-        self._greet(worker)
+        self._greet_or_replace(worker)
         report(sum(map(len, self.actor_ids[:worker + 1])))
     except BaseException:
       self.close()
@@ -143,6 +147,20 @@ class EnvironmentWorkers:
     """An environment's arguments; a life after a fault has another seed, lest it repeats what led there."""
     arguments = self._environments[actor_id]
     return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
+
+  def _greet_or_replace(self, worker):
+    """As `_greet`, but for a few ends that no traceback explains."""
+    while True:
+      try:
+        return self._greet(worker)
+      except WorkerError:
+        ended = self._workers[worker].process.poll() is not None
+        if self.error(worker) or not ended or self._lives[worker] == _EARLY_DEATHS:
+          raise
+      self.early_deaths += 1
+      self._end(worker, patience_seconds=0.)
+      self._lives[worker] += 1
+      self._spawn(worker)
 
   def _greet(self, worker):
     """Waits for the worker's specification and gives its shared memory the size for it."""

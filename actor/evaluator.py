@@ -41,19 +41,22 @@ def quotas(num_episodes: int, level_ids: Sequence[int]) -> list[int]:
 class Evaluator:
   """Takes unrolls, in whatever order the environments deliver theirs, until every environment has its episodes."""
 
-  def __init__(self, num_episodes: int, level_ids: Sequence[int], on_finished: Callable[[], None]):
+  def __init__(self, num_episodes: int, level_ids: Sequence[int], on_finished: Callable[[], None],
+               on_filled: Callable[[int], None] = lambda environment: None):
     """Prepares to count.
 
     Args:
       num_episodes: per level, >= 1.
       level_ids: for each environment the index of its level.
       on_finished: called once, from the thread that brings the last episode.
+      on_filled: called with the index of each environment that has filled its quota, from the thread that brings its
+        last episode: it need not play on.
     """
     self._level_ids = list(level_ids)
     self._quotas = quotas(num_episodes, level_ids)
     self._episodes: list[list[Episode]] = [[] for _ in level_ids]
     self._missing = self.num_episodes = sum(self._quotas)
-    self._on_finished = on_finished
+    self._on_finished, self._on_filled = on_finished, on_filled
 
   @property
   def num_played(self) -> int:
@@ -93,5 +96,7 @@ class Evaluator:
     for row in np.flatnonzero(done)[:self._quotas[actor_id] - len(episodes)]:
       episodes.append(Episode(float(episode_return[row]), int(episode_length[row])))
       self._missing -= 1
+      if len(episodes) == self._quotas[actor_id]:
+        self._on_filled(int(actor_id))
       if not self._missing:
         self._on_finished()

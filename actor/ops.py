@@ -33,6 +33,7 @@ actor_pool_complete_batch = _ops.actor_pool_complete_batch
 actor_pool_next_unroll = _ops.actor_pool_next_unroll
 actor_pool_next_fault = _ops.actor_pool_next_fault
 actor_pool_release = _ops.actor_pool_release
+actor_pool_retire = _ops.actor_pool_retire
 actor_pool_statistics = _ops.actor_pool_statistics
 actor_pool_close = _ops.actor_pool_close
 

@@ -246,7 +246,9 @@ def _play(policy, make_agent, config, host, run, screen, look) -> evaluator_lib.
   interrupted = []
   # Noted rather than raised: a KeyboardInterrupt could cut the clean-up short, or hit this thread holding a lock.
   handler = signal.signal(signal.SIGINT, lambda *unused_signal: interrupted.append(True))
-  evaluator = evaluator_lib.Evaluator(run.test_num_episodes, host.level_ids, ended.set)
+  # Levels take unequally long: who is done leaves the cores to the others.
+  evaluator = evaluator_lib.Evaluator(run.test_num_episodes, host.level_ids, ended.set,
+                                      lambda environment: host.pool.retire(environment))
   progress = _Progress(host, evaluator, run.log_interval_seconds, screen)
   try:
     variables = policy.agent.trainable_variables

@@ -186,6 +186,13 @@ void ActorPool::Release() {
   Settle(std::move(outcome));
 }
 
+Status ActorPool::Retire(int32_t actor_id) {
+  if (options_.synchronous) return InvalidArgument("an environment of a synchronous pool cannot rest");
+  std::lock_guard<std::mutex> lock(mutex_);
+  retired_.insert(actor_id);
+  return Status();
+}
+
 ActorPool::Statistics ActorPool::GetStatistics() const {
   std::lock_guard<std::mutex> lock(mutex_);
   Statistics statistics = statistics_;
@@ -316,7 +323,13 @@ bool ActorPool::EveryoneStepped(Actors* stepped) {
 void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
   statistics_.steps += stepped.size();
   Actors full;
-  for (const auto& actor : stepped) (AppendRow(actor.get()) ? full : outcome->ready).push_back(actor);
+  for (const auto& actor : stepped) {
+    if (retired_.count(actor->actor_id)) {
+      actor->unroll.clear();
+    } else {
+      (AppendRow(actor.get()) ? full : outcome->ready).push_back(actor);
+    }
+  }
   if (full.empty()) return;
   // A group is accepted or parked whole: one that comes apart would make small batches ever after.
   if (options_.synchronous) {

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -123,6 +124,10 @@ class ActorPool {
   // Synchronous pools only: once all actors wait with a full unroll, now or later, lets them go on for another one.
   void Release();
 
+  // An environment rests: after the step that it may be taking, no more is asked of it, whatever becomes of its worker.
+  // kInvalidArgument: in a synchronous pool, whose environments step together or not at all.
+  Status Retire(int32_t actor_id);
+
   Statistics GetStatistics() const;
 
   // Ends every wait with kCancelled and the listening thread. Idempotent.
@@ -185,6 +190,7 @@ class ActorPool {
   std::deque<Actors> parked_;        // Groups that wait: for room in completed_, or (synchronous) for Release().
   Actors received_;                  // Synchronous: stepped and waiting for the others.
   int releases_ = 0;                 // Synchronous: calls of Release() not yet acted on.
+  std::set<int32_t> retired_;        // Actor ids.
   std::deque<OnUnroll> unroll_waiters_;
   std::deque<OnFault> fault_waiters_;
   std::deque<Fault> faults_;

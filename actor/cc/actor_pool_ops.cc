@@ -102,6 +102,13 @@ REGISTER_OP("ActorPoolRelease")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Synchronous pools: once all actors wait with a full unroll, lets them go on for another one.");
 
+REGISTER_OP("ActorPoolRetire")
+    .Input("handle: resource")
+    .Input("actor_id: int32")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("An environment rests: no more steps are asked of it.");
+
 REGISTER_OP("ActorPoolStatistics")
     .Input("handle: resource")
     .Output("statistics: int64")
@@ -393,6 +400,19 @@ class ReleaseOp : public tensorflow::OpKernel {
   }
 };
 
+class RetireOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<PoolResource>(context);
+    if (!resource) return;
+    const Tensor& actor_id = context->input(1);
+    OP_REQUIRES(context, actor_id.NumElements() == 1,
+                InvalidArgument("actor_id: want a scalar, got ", actor_id.shape().DebugString()));
+    OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.Retire(actor_id.flat<int32_t>()(0))));
+  }
+};
+
 class StatisticsOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -425,6 +445,7 @@ REGISTER_KERNEL_BUILDER(Name("ActorPoolCompleteBatch").Device(tensorflow::DEVICE
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextUnroll").Device(tensorflow::DEVICE_CPU), NextUnrollOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextFault").Device(tensorflow::DEVICE_CPU), NextFaultOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolRelease").Device(tensorflow::DEVICE_CPU), ReleaseOp);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolRetire").Device(tensorflow::DEVICE_CPU), RetireOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolStatistics").Device(tensorflow::DEVICE_CPU), StatisticsOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolClose").Device(tensorflow::DEVICE_CPU), CloseOp);
 

@@ -72,6 +72,8 @@ class ActorPoolTest(parameterized.TestCase):
         played.pool.release()
         checker.check(next_unrolls())
         played.pool.release()
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'cannot rest'):
+        played.pool.retire(0)
 
   def test_environments_stand_still_while_unrolls_are_not_taken(self):
     with pool_testing.PlayedPool([{}] * 4, 2, unroll_length=2, completed_capacity=2) as played:

@@ -47,10 +47,10 @@ class EvaluatorTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self._finished = []
+    self._finished, self._filled = [], []
 
   def _evaluator(self, num_episodes, level_ids):
-    return evaluator_lib.Evaluator(num_episodes, level_ids, lambda: self._finished.append(True))
+    return evaluator_lib.Evaluator(num_episodes, level_ids, lambda: self._finished.append(True), self._filled.append)
 
   def test_the_first_episodes_of_each_environment_count(self):
     evaluator = self._evaluator(3, [0, 0])  # Quotas 2 and 1.
@@ -59,9 +59,11 @@ class EvaluatorTest(absltest.TestCase):
     evaluator.add(0, *_rows([False, True, False], [1, 2, 3], [4, 8, 4]))
     evaluator.add(1, *_rows([True, True, True], [8, 8, 8], [4, 4, 4]))
     self.assertEmpty(self._finished)
+    self.assertEqual(self._filled, [1])
     evaluator.add(0, *_rows([False, False, True], [0, 0, -4], [4, 8, 12]))
     evaluator.add(0, *_rows([True, True, True], [9, 9, 9], [4, 4, 4]))
     self.assertEqual(self._finished, [True])
+    self.assertEqual(self._filled, [1, 0])
     self.assertEqual(evaluator.num_played, 3)
     self.assertEqual(evaluator.episodes(0), [(2., 8), (-4., 12), (5., 4)])
 
@@ -88,7 +90,7 @@ class EvaluatorTest(absltest.TestCase):
 class ProcessesTest(absltest.TestCase):
 
   def _play(self, environments, num_episodes, unroll_length):
-    """Plays with one worker process per environment; returns the evaluator and the pool's restarts."""
+    """Plays with one worker process per environment; returns the evaluator and the pool."""
     workers = environment_workers.EnvironmentWorkers(
         _EPISODES, [dict(arguments, seed=seed) for seed, arguments in enumerate(environments)], len(environments))
     self.addCleanup(workers.close)
@@ -97,7 +99,7 @@ class ProcessesTest(absltest.TestCase):
     pool = actor_pool.ActorPool(workers, unroll_length, spec, (), level_ids, report=lambda line: None)
     self.addCleanup(pool.close)
     finished = threading.Event()
-    evaluator = evaluator_lib.Evaluator(num_episodes, level_ids, finished.set)
+    evaluator = evaluator_lib.Evaluator(num_episodes, level_ids, finished.set, pool.retire)
 
     @tf.function
     def act():
@@ -128,20 +130,21 @@ class ProcessesTest(absltest.TestCase):
     pool.close()
     for thread in threads:
       thread.join()
-    return evaluator, pool.restarts
+    return evaluator, pool
 
   def test_short_episodes_are_not_favoured(self):
-    # While the second environment plays its three episodes, the first ones play hundreds.
-    evaluator, _ = self._play([{'length': 1}, {'length': 2}, {'length': 300}], num_episodes=9, unroll_length=5)
+    evaluator, pool = self._play([{'length': 1}, {'length': 2}, {'length': 300}], num_episodes=9, unroll_length=5)
     self.assertEqual(
         evaluator.episodes(0),
         [(1., 4), (2., 4), (3., 4), (1., 8), (2., 8), (3., 8), (1., 1200), (2., 1200), (3., 1200)])
+    # While the last environment plays its three episodes, the others rest, rather than playing hundreds.
+    self.assertBetween(pool.statistics().steps, 900, 900 + 200)
 
   def test_a_restarted_environment_goes_on_with_its_quota(self):
     # Unrolls of one step: no finished episode lies in the unroll that the fault cuts off.
-    evaluator, restarts = self._play(
+    evaluator, pool = self._play(
         [{'length': 2, 'first_lives': 2, 'faulty_episode': 3}, {'length': 3}], num_episodes=10, unroll_length=1)
-    self.assertEqual(restarts, 1)
+    self.assertEqual(pool.restarts, 1)
     self.assertEqual([episode.episode_return for episode in evaluator.episodes(0)], [1, 2, 1, 2, 3, 1, 2, 3, 4, 5])
     self.assertEqual([episode.length for episode in evaluator.episodes(0)], [8] * 5 + [12] * 5)
 

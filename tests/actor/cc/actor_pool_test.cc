@@ -387,6 +387,42 @@ TEST(ActorPoolTest, SynchronousActorsMoveInStepAndWaitForRelease) {
   }
 }
 
+TEST(ActorPoolTest, RetiredActorsRestAndTheOthersGoOn) {
+  FakeWorker first_life(2, 1), second_life(2, 2), other(1, 3);
+  TestPool pool(3, 2);
+  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(1, other, 2).ok());
+  first_life.Answer(first_life.Await());
+  EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
+  EXPECT_TRUE(pool->Retire(1).ok());
+  first_life.Answer(first_life.Await());  // The step that it was taking.
+  EXPECT_EQ(pool.Act(), std::vector<int>({0}));
+  EXPECT_EQ(first_life.Await(), Slots({0}));
+  EXPECT_TRUE(pool->Retire(0).ok());
+  first_life.Answer({0});
+  other.Serve();
+  pool.ActAllTheTime();
+  Checker checker(2);
+  for (int i = 0; i < 20; ++i) {
+    const DeliveredUnroll unroll = pool.AwaitUnroll();
+    checker.Check(unroll);
+    EXPECT_EQ(unroll.Get<int32_t>(kActor), 2);
+  }
+  EXPECT_FALSE(first_life.IsAsked());
+  first_life.ClosePoolsSocket();
+  first_life.Die();
+  EXPECT_EQ(pool.AwaitFault().worker, 0);
+  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
+  second_life.Answer(second_life.Await());  // First observations, which nobody wants.
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(pool.AwaitUnroll().Get<int32_t>(kActor), 2);
+  EXPECT_FALSE(second_life.IsAsked());
+}
+
+TEST(ActorPoolTest, SynchronousActorsDoNotRest) {
+  TestPool pool(1, 1, 1, true);
+  EXPECT_EQ(pool->Retire(0).code(), StatusCode::kInvalidArgument);
+}
+
 TEST(ActorPoolTest, SynchronousReleasesAreCounted) {
   FakeWorker worker(2, 1);
   TestPool pool(2, 1, 1, true);
