@@ -27,12 +27,12 @@ class FiguresTest(parameterized.TestCase):
     self.folder = self.create_tempdir().full_path
     self.file = os.path.join(self.create_tempdir().full_path, 'picture.png')
 
-  def _runs(self, evaluated=True):
-    runs, _ = runs_lib.read([f'{self.folder}/*'], evaluated)
+  def _runs(self, evaluated=True, pattern='*'):
+    runs, _ = runs_lib.read([f'{self.folder}/{pattern}'], evaluated)
     return runs
 
-  def _gathered(self, number):
-    return paper_tables.gather(paper_tables.TABLES[number], self._runs())[0]
+  def _gathered(self, number, pattern='*'):
+    return paper_tables.gather(paper_tables.TABLES[number], self._runs(pattern=pattern))[0]
 
   def _drawn(self, draw, *arguments):
     """Calls one of the functions, which writes self.file, and returns the visible panels."""
@@ -70,9 +70,9 @@ class FiguresTest(parameterized.TestCase):
 
   def test_learning_curves_have_the_papers_score_of_the_level_for_testing(self):
     for seed in (1, 2):
-      run_directories.make(self.folder, str(seed), _PBT, population_size=24, seed=seed,
+      run_directories.make(self.folder, f'population_{seed}/member_00', _PBT, population_size=24, seed=seed,
                            curves={level: [None, 1.0, 2.0, 4.0] for level in dmlab30.LEVELS[:3]})
-    panels = self._drawn(figures.draw_learning_curves, 'dmlab30', self._gathered('3'))
+    panels = self._drawn(figures.draw_learning_curves, 'dmlab30', self._gathered('3', 'population_*/member_*'))
     self.assertEqual([axes.get_title(loc='left') for axes in panels], list(dmlab30.LEVELS[:3]))
     for axes, level in zip(panels, dmlab30.TEST_LEVELS):
       first, second, paper = axes.lines
