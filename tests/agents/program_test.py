@@ -51,6 +51,21 @@ class TestModeTest(absltest.TestCase):
     checkpointer.save()
     return logdir, run_directory.read_config(logdir)['flags']
 
+  def test_games_played_at_random_score_as_the_paper_says(self):
+    games = ('breakout', 'pong', 'qbert', 'seaquest', 'space_invaders')
+    logdir, _ = self._make_run(level_name=','.join(games))
+    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=2')
+    printed, screen = process.communicate()
+    self.assertEqual(process.returncode, 0, screen)
+    self.assertRegex(printed, r'^2 episodes of each of 5 levels after 0 frames of training')
+    evaluation = json.loads(_files(logdir)[run_directory.EVALUATION])
+    self.assertEqual(tuple(evaluation['levels']), games)
+    for game, result in evaluation['levels'].items():
+      self.assertLen(result['episode_returns'], 2)
+      self.assertBetween(result['human_normalised'], -8, 25, game)  # A random policy's 0, over two episodes.
+    protocol = evaluation['protocol']
+    self.assertEqual((protocol['num_actions'], protocol['atari']['noop_max']), (18, 30))
+
   def test_evaluates_with_the_runs_flags_beside_its_trainer(self):
     logdir, stored = self._make_run(unroll_length=7, use_lstm=True)
     before = _files(logdir)
