@@ -29,7 +29,10 @@ from scalable_agents.agents import settings
 from scalable_agents.agents import sweep
 from scalable_agents.agents import train_loop
 from scalable_agents.environments import registry
+from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
+
+_SEEDS_BETWEEN_CHECKPOINTS = 1 << 12  # More than there are environments on one machine.
 
 flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
 
@@ -122,9 +125,11 @@ def _train(agent, config, protocol, population, levels, run_config):
     quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
+    resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
+    # Else a resumed run would begin with the episodes that it began with.
+    seed = config.seed + (_SEEDS_BETWEEN_CHECKPOINTS * checkpoint.number_of(resumed) if resumed else 0)
     try:
-      host = actor_host.ActorHost(
-          levels, protocol.environments(levels, training=True), run_config, config.seed, screen)
+      host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen)
     except environment_workers.WorkerError as error:
       raise run_flags.UserError(str(error)) from error
     try:

@@ -11,6 +11,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.actor import environment_workers
 from scalable_agents.actor import python_path
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
@@ -39,6 +40,25 @@ def _files(folder):
 
 def _main(*arguments):
   training.run_in_this_process(impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
+
+
+class TrainModeTest(absltest.TestCase):
+
+  def test_a_resumed_run_begins_with_other_episodes(self):
+    seeds = []
+    for checkpoints in range(2):
+      logdir = self.create_tempdir().full_path
+      _, checkpointer = training.make_run(logdir, impala.ImpalaConfig(level_name='catch', torso='shallow', seed=7))
+      for _ in range(checkpoints):
+        checkpointer.save()
+      with mock.patch.object(program.actor_host, 'ActorHost',
+                             side_effect=environment_workers.WorkerError('for the test')) as host, \
+           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # Too late in this process.
+        with self.assertRaisesRegex(run_flags.UserError, 'for the test'):
+          _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', '--seed=7')
+      seeds.append(host.call_args.args[3])
+    self.assertEqual(seeds[0], 7)
+    self.assertGreater(seeds[1], 7 + 1000)
 
 
 class TestModeTest(absltest.TestCase):
