@@ -108,8 +108,16 @@ def _mixer_seed(config):
   return int(text)
 
 
+def _check_fps(config):
+  text = config.get('fps', '60')
+  try:
+    float(text)
+  except ValueError:
+    raise RuntimeError(f"Failed to apply setting 'fps = {text}' - \"Invalid double arg {text}\n\"") from None
+
+
 class Lab:
-  """See the module's text; methods as in DeepMind Lab's python_api document."""
+  """See the module's text; methods as in DeepMind Lab's python_api document, but for levels' properties."""
 
   __slots__ = ('_name', '_names', '_config', '_cache', '_temp', '_shape', '_mixer_seed', '_closed', '_running',
                '_frames', '_requested', '_random', '_position', '_sides', '_wanted', '_instruction', '_seed',
@@ -119,7 +127,10 @@ class Lab:
     raise TypeError("type 'deepmind_lab.Lab' is not an acceptable base type")
 
   # pylint: disable-next=dangerous-default-value
-  def __init__(self, level, observations, config={}, renderer='software', level_cache=None, temp_folder=''):
+  def __init__(self, level, observations, config={}, renderer='software', level_cache=None, temp_folder='',
+               **unknown):
+    for name in unknown:
+      raise TypeError(f"'{name}' is an invalid keyword argument for this function")
     for number, (value, want) in enumerate(((level, str), (observations, list), (config, dict), (renderer, str)), 1):
       _check_type(value, number, want)
     _check_type(temp_folder, 6, str)
@@ -129,6 +140,7 @@ class Lab:
     _fault('init', 'Failed to init environment - "the engine has crashed"')
     self._shape = (_size(config, 'height', '240'), _size(config, 'width', '320'), 3)
     self._mixer_seed = _mixer_seed(config)
+    _check_fps(config)
     if renderer not in ('software', 'hardware'):
       raise RuntimeError(f'Failed to set renderer must be "hardware" or "software" actual "{renderer}"!')
     self._name = level.rsplit('/', 1)[-1]
@@ -235,6 +247,8 @@ class Lab:
 
   def _init_level(self, level, config):
     """What a level's script objects to."""
+    if not level:
+      raise RuntimeError('Failed to init environment - "Missing level script must set setting \'levelName\'!"')
     if level not in _LEVELS:
       raise RuntimeError(f'Failed to init environment - "Level not found: Failed to open file \'<runfiles>/baselab/'
                          f'game_scripts/levels/{level}.lua\'"')
