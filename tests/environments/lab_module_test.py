@@ -28,8 +28,8 @@ class LabModuleTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (lambda: _lab('no/such/level'), RuntimeError, 'Failed to init environment - "Level not found: Failed to open'),
-      (lambda: _lab(''), RuntimeError, "Failed to init environment - .Missing level script must set setting 'levelName'"),
-      (lambda: deepmind_lab.Lab(_LEVEL, [], foo=1), TypeError, "'foo' is an invalid keyword argument for this function"),
+      (lambda: _lab(''), RuntimeError, ".*Missing level script must set setting 'levelName'!"),
+      (lambda: deepmind_lab.Lab(_LEVEL, [], foo=1), TypeError, "'foo' is an invalid keyword argument for this"),
       (lambda: _lab(fps='x'), RuntimeError, "Failed to apply setting 'fps = x' - .Invalid double arg x"),
       (lambda: _lab(b'x'), TypeError, 'argument 1 must be str, not bytes'),
       (lambda: deepmind_lab.Lab(_LEVEL, ('INSTR',)), TypeError, 'argument 2 must be list, not tuple'),
