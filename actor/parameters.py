@@ -12,11 +12,16 @@ from scalable_agents.actor import ops
 class ParameterSnapshot:
   """The latest published parameters and their version. Thread-safe; lives in host memory."""
 
-  def __init__(self, specs):
-    """`specs`: a tf.TensorSpec for each parameter, in the order of publication."""
+  def __init__(self, specs, shared_name: str = ''):
+    """Publishes nothing yet.
+
+    Args:
+      specs: a tf.TensorSpec for each parameter, in the order of publication.
+      shared_name: under which other processes find it, where this one has opened a port; '' to keep it to itself.
+    """
     self._specs = list(specs)
     with tf.device('/CPU:0'):
-      self._handle = ops.parameter_snapshot(shared_name=ops.unique_name('parameters'))
+      self._handle = ops.parameter_snapshot(shared_name=shared_name or ops.unique_name('parameters'))
     ops.delete_with(self, self._handle)
 
   def publish(self, version, parameters):

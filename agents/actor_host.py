@@ -37,9 +37,13 @@ def counts(run, levels):
 
   A DeepMind Lab takes 230 to 450 MB, compiles maps for seconds and ends with its process where it fails: there are
   fewer of them, and each has a worker of its own.
+
+  None at all stands for one, which rests: it tells what is observed.
   """
   labs = any(level in dmlab.LEVELS for level in levels)
   environments, workers = run.num_environments, run.num_environment_workers
+  if environments == 0:
+    return 1, 1, 1
   if environments == 'auto':
     per_level = (_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * num_cores() // len(levels)
     environments = max(1, per_level) * len(levels)
@@ -72,6 +76,7 @@ class ActorHost:
       environment_workers.WorkerError: an environment cannot be made.
     """
     self.num_environments, self.num_workers, self.num_loops = counts(run, levels)
+    self.rests = run.num_environments == 0  # All is made for others to act.
     self._run = run
     self._seed = seed
     self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
@@ -117,6 +122,11 @@ class ActorHost:
         self._workers, config.unroll_length, output, state, self.level_ids, completed_capacity,
         self._run.environment_timeout_seconds, config.synchronous, report)
 
+  @property
+  def parameter_specs(self) -> list[tf.TensorSpec]:
+    """Of what `parameters.latest()` has to give."""
+    return [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._agents[0].trainable_variables]
+
   def start(self, parameters, put, on_end):
     """Sets everything in motion.
 
@@ -125,6 +135,8 @@ class ActorHost:
       put: takes an unroll, in a graph; may wait.
       on_end: called from a thread here when a loop ends, for whatever reason; `check` tells.
     """
+    if self.rests:
+      return
     pool = self.pool
 
     @tf.function(autograph=False)

@@ -56,7 +56,7 @@ class MetricsRow:
       dict. The figures of updates are means over those of the interval, as far as they are finite; None without any.
       `time/…` are shares of the interval: the learner waited for data; actors were held up as the queue was full;
       inference had nothing to do; environments were stepping. `bottleneck` is the part that was busy for the largest
-      share: learner, inference or environments.
+      share: learner, inference or environments; where all actors are elsewhere, learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
@@ -80,8 +80,10 @@ class MetricsRow:
     }
     busy = {'learner': 1 - row['time/learner_waits'], 'inference': 1 - row['time/inference_idle'],
             'environments': stepping}
-    # Where nothing moves an environment hangs, which the time of steps done does not show.
-    row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
+    if self._host.rests:
+      row['bottleneck'] = 'actors' if row['time/learner_waits'] > 0.5 else 'learner'
+    else:  # Where nothing moves an environment hangs, which the time of steps done does not show.
+      row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
     self._updates = []
     self.begin(environment_frames)
     return row

@@ -15,19 +15,23 @@ agents/atari57_protocol.py.
 
 import dataclasses
 import functools
+import time
 from typing import NoReturn
 
 from absl import flags
+import numpy as np
 
 from scalable_agents.actor import environment_workers
+from scalable_agents.agents import act_loop
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import cluster
 from scalable_agents.agents import evaluation
 from scalable_agents.agents import population_member
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
-from scalable_agents.agents import settings
 from scalable_agents.agents import sweep
 from scalable_agents.agents import train_loop
+from scalable_agents.agents.settings import free_settings
 from scalable_agents.environments import registry
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
@@ -40,9 +44,9 @@ flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
 def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
   """Makes flags of all fields of the configs, whose values are the defaults, and does what the flags say.
 
-  The settings of a population are flags too, the same for all binaries.
+  The settings of a population and of a cluster are flags too, the same for all binaries.
   """
-  for defaults in (config, protocol, population_member.PopulationConfig(), run_config):
+  for defaults in (config, protocol, population_member.PopulationConfig(), cluster.ClusterConfig(), run_config):
     run_flags.define(defaults)
   run_flags.run_main(lambda: main(agent, type(config), type(protocol)))
 
@@ -54,7 +58,7 @@ def main(agent, config_class: type, protocol_class: type):
     run_flags.UserError, run_directory.RunDirectoryError: something that the user can mend.
     KeyboardInterrupt: Ctrl-C, but in training, which ends well then.
   """
-  config, protocol, population, run_config = _read_flags(agent, config_class, protocol_class)
+  config, protocol, population, membership, run_config = _read_flags(agent, config_class, protocol_class)
   try:
     with quiet.aside():
       levels = registry.expand(config.level_name)
@@ -66,17 +70,22 @@ def main(agent, config_class: type, protocol_class: type):
     protocol.validate(levels)
   except ValueError as error:
     raise run_flags.UserError(str(error)) from error
-  if run_config.num_environments != 'auto' and run_config.num_environments < len(levels):
+  rests = run_config.num_environments == 0 and membership.job_name == 'learner' and run_config.mode == 'train'
+  if run_config.num_environments != 'auto' and run_config.num_environments < len(levels) and not rests:
     raise run_flags.UserError(
         f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
   if run_config.mode == 'test':
     _test(agent, config, protocol, levels, run_config)
+    return
+  settings = _settings(config, protocol, population, membership, run_config)
+  if membership.job_name == 'actor':
+    _act(agent, config, protocol, membership, levels, settings, run_config)
   else:
-    _train(agent, config, protocol, population, levels, run_config)
+    _train(agent, config, protocol, population, membership, levels, settings, run_config)
 
 
 def _read_flags(agent, config_class, protocol_class):
-  """The four configs; to evaluate a run, with its own settings, which the command line cannot change."""
+  """The five configs; to evaluate a run, with its own settings, which the command line cannot change."""
   stored = None
   config = run_flags.config_from_flags(config_class, agent.validate)
   run_config = run_flags.run_config_from_flags(default_run=config.level_name)
@@ -88,14 +97,17 @@ def _read_flags(agent, config_class, protocol_class):
   population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
   config = _with_sample(config, max(sweep.NUM_SAMPLES, population.population_size))
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
+  membership = run_flags.config_from_flags(cluster.ClusterConfig, cluster.validate)
+  if membership.job_name and config.synchronous:
+    raise run_flags.UserError('--synchronous: only without --job_name; processes of a cluster take no turns')
   if stored:
-    run_directory.check_same(run_config.logdir, *_settings(config, protocol, population, run_config))
-  else:
+    run_directory.check_same(run_config.logdir, *_settings(config, protocol, population, membership, run_config))
+  elif membership.job_name != 'actor':
     try:
       population_member.validate_member(population, config.learning_rate_decay, run_config.logdir)
     except ValueError as error:
       raise run_flags.UserError(str(error)) from error
-  return config, protocol, population, run_config
+  return config, protocol, population, membership, run_config
 
 
 def _with_sample(config, num_samples):
@@ -111,20 +123,27 @@ def _with_sample(config, num_samples):
   return dataclasses.replace(config, **sample)
 
 
-def _settings(config, protocol, population, run_config):
+def _settings(config, protocol, population, membership, run_config):
   """All settings, and the names of those that may change when a run is resumed."""
   values = {}
-  for part in (config, protocol, population, run_config):
+  for part in (config, protocol, population, membership, run_config):
     values |= dataclasses.asdict(part)
-  return values, run_flags.FREE_FLAGS | settings.free_settings(protocol)
+  return values, run_flags.FREE_FLAGS | free_settings(protocol) | free_settings(membership)
 
 
-def _train(agent, config, protocol, population, levels, run_config):
+def _bound(settings):
+  """Those settings that all processes of a run have in common."""
+  values, free = settings
+  return {name: value for name, value in values.items() if name not in free}
+
+
+def _train(agent, config, protocol, population, membership, levels, settings, run_config):
   """Trains, or goes on training, in run_config.logdir."""
-  with run_directory.open_run(run_config.logdir, *_settings(config, protocol, population, run_config)):
+  with run_directory.open_run(run_config.logdir, *settings):
     quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
+    port = _open_port(membership, settings, screen)
     resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
     # Else a resumed run would begin with the episodes that it began with.
     seed = config.seed + (_SEEDS_BETWEEN_CHECKPOINTS * checkpoint.number_of(resumed) if resumed else 0)
@@ -138,9 +157,41 @@ def _train(agent, config, protocol, population, levels, run_config):
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
                                         logdir=run_config.logdir)
       train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, screen,
-                         make_member=make_member).train()
+                         make_member=make_member, port=port).train()
     finally:
       host.close()
+
+
+def _open_port(membership, settings, screen):
+  """The learner's port; None where all is on this machine."""
+  if not membership.job_name:
+    return None
+  address = membership.learner_addresses.split(',')[max(membership.task, 0)]
+  try:
+    port = cluster.LearnerPort(address, _bound(settings))
+  except cluster.ClusterError as error:
+    raise run_flags.UserError(str(error)) from error
+  print(f'port {cluster.split_address(address)[1]} is open on all interfaces, for anybody: whoever reaches it can run '
+        'code in this process. Keep it on a private network', file=screen, flush=True)
+  return port
+
+
+def _act(agent, config, protocol, membership, levels, settings, run_config):
+  """Acts for a learner elsewhere."""
+  train_loop.configure_tensorflow()
+  screen = quiet.screen()
+  number = cluster.host_number(membership)
+  # Other episodes than other hosts, and than this one before a restart.
+  seed = int(np.random.SeedSequence([config.seed, number, time.time_ns()]).generate_state(1)[0]) >> 2
+  try:
+    host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen)
+  except environment_workers.WorkerError as error:
+    raise run_flags.UserError(str(error)) from error
+  try:
+    act_loop.Actor(host, agent.Agent, config, run_config, membership, _bound(settings), number, screen).act()
+  finally:
+    host.close()
+  quiet.leave(0)  # Threads may still wait for the network.
 
 
 def _test(agent, config, protocol, levels, run_config):

@@ -33,7 +33,7 @@ from scalable_agents.learner import run_directory
 flags.disclaim_key_flags()
 
 Config = TypeVar('Config')
-Count = int | str  # A whole number of at least 1, or 'auto'.
+Count = int | str  # A whole number, or 'auto'.
 
 MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
@@ -54,7 +54,8 @@ class RunConfig:
   mode: str = setting('train', 'train, or test to evaluate the run in --logdir: ' + ' or '.join(MODES) + '.')
   xla: str = setting('auto', 'Whether XLA compiles the learner: always, never, or auto, which is on a GPU but not on a '
                              'CPU, where it gains nothing.')
-  num_environments: Count = setting('auto', 'Environments stepped at the same time.')
+  num_environments: Count = setting('auto', 'Environments stepped at the same time. A learner with actors elsewhere may '
+                                            'have 0.')
   num_environment_workers: Count = setting('auto', 'Processes that step them.')
   num_inference_threads: Count = setting('auto', 'Inference loops, each with a batch of its own.')
   environment_timeout_seconds: float = setting(
@@ -188,6 +189,8 @@ def _validate(run: RunConfig):
   require(run.xla in XLA_MODES, 'xla', 'one of ' + ', '.join(XLA_MODES))
   for name in ('environment_timeout_seconds', 'checkpoint_interval_seconds'):
     require(0 < getattr(run, name) <= _MAX_SECONDS, name, f'more than 0 and at most {_MAX_SECONDS}, a day')
+  for name in ('num_environment_workers', 'num_inference_threads'):
+    require(getattr(run, name), name, 'auto, or a whole number of at least 1')
   require(0 < run.log_interval_seconds <= _MAX_LOG_INTERVAL_SECONDS, 'log_interval_seconds',
           f'more than 0 and at most {_MAX_LOG_INTERVAL_SECONDS}')
   require(run.test_num_episodes >= 1, 'test_num_episodes', 'at least 1')
@@ -195,13 +198,13 @@ def _validate(run: RunConfig):
 
 
 class _CountParser(flags.ArgumentParser):
-  """Reads 'auto' or a whole number of at least 1."""
-  syntactic_help = 'auto, or a whole number of at least 1'
+  """Reads 'auto' or a whole number."""
+  syntactic_help = 'auto, or a whole number'
 
   def parse(self, argument: Count) -> Count:
     if argument == 'auto':
       return argument
-    if not re.fullmatch(r'0*[1-9]\d*', str(argument)):
+    if not re.fullmatch(r'[0-9]+', str(argument)):
       raise ValueError(f'want {self.syntactic_help}')
     return int(argument)
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import cluster
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
@@ -49,7 +50,7 @@ class Trainer:
   """One training process."""
 
   def __init__(self, host: actor_host.ActorHost, make_agent, make_learner, config, levels, run,
-               stream, learner_device=None, make_member=None):
+               stream, learner_device=None, make_member=None, port=None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -63,11 +64,13 @@ class Trainer:
       learner_device: None for the first GPU, or the CPU without one.
       make_member: called with the learner and a function that shows the user a line; returns a
         population_member.Member. None where the run is no member of a population.
+      port: cluster.LearnerPort where actors in other processes may take part.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       run_flags.UserError: the agent cannot be made for these environments.
     """
     self._host, self._config, self._levels, self._run = host, config, levels, run
+    self._port = port
     self._device = learner_device or actor_host.inference_device()
     with tf.device(self._device):
       try:
@@ -91,11 +94,11 @@ class Trainer:
     if self._member:
       self._member.resume(self._frames)
     self._progress = progress_lib.Progress(config.total_environment_frames, self._frames, stream)
-    self._parameters = parameters_lib.ParameterSnapshot(
-        [tf.TensorSpec(v.shape, v.dtype) for v in agent.trainable_variables])
     self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
     host.make_pool(make_agent, config, config.queue_size, self._progress.report_fault)
-    self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec))
+    self._parameters = parameters_lib.ParameterSnapshot(host.parameter_specs, cluster.PARAMETERS if port else '')
+    self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec),
+                                           cluster.UNROLLS if port else '')
     self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
     self._skipped_in_a_row = 0
     self._memory_megabytes = host.memory_megabytes()
@@ -116,6 +119,8 @@ class Trainer:
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._interrupt)
     self._publish()
+    if self._port:
+      self._port.offer(self._host.pool.unroll_spec, self._host.parameter_specs)
     self._host.start(self._parameters, self._queue.put, self._stop.set)
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()
@@ -124,6 +129,8 @@ class Trainer:
       pass
     self._stop.set()
     self._host.pool.close()
+    if self._port and (not self._error or isinstance(self._error, run_flags.UserError)):  # Else it may come back.
+      self._port.announce_end()
     self._queue.close()
     learner.join(_UPDATE_PATIENCE_SECONDS if self._interrupted else None)
     self._host.close()
@@ -136,6 +143,8 @@ class Trainer:
     finally:
       self._metrics.close()
       self._progress.close()
+      if self._port:
+        self._port.wait_for_farewells()
 
   def _leave(self):
     """Saves, where nothing speaks against it, and raises what has ended the training before its time."""
@@ -232,6 +241,9 @@ class Trainer:
     return unroll, episodes
 
   def _update(self, unroll, episodes):
+    if self._port:
+      lags = self.learner.update_steps - unroll.parameter_version[1:]  # [T, B].
+      self._port.learned(unroll.actor_id.numpy(), lags.numpy().mean(axis=0))
     metrics = {name: value.numpy() for name, value in self.learner.step(unroll).items()}
     self._frames = int(self.learner.environment_frames)
     level_ids, returns, lengths = (values.numpy() for values in episodes)
@@ -263,6 +275,8 @@ class Trainer:
     row |= self._statistics.metrics()
     if self._member:
       row |= self._member.metrics()
+    if self._port:
+      row |= self._port.metrics()
     row |= {'learner_steps': int(self.learner.update_steps), 'queue_size': self._queue.size(),
             'skipped_updates': int(self.learner.skipped_updates), 'memory_megabytes': self._memory_megabytes}
     self._metrics.write(row)

@@ -27,6 +27,13 @@ class Line:
       else:
         self._bar.write(text, file=self._stream)
 
+  def show(self, text: str):
+    """Lets the moving line say this."""
+    if self._bar is None:
+      self.message(text)
+    else:
+      self._bar.set_description_str(text, refresh=True)
+
   def report_fault(self, text: str):
     """Shows a fault as one line; the log of the libraries has all of it, the worker's traceback above all."""
     logging.warning('%s', text)
@@ -59,12 +66,9 @@ class Progress(Line):
         is there for suites only, and shown in place of the return) and `bottleneck`, a word.
     """
     self._smooth(values['frames_per_second'])
-    text = self._text(values)
-    if self._bar is None:
-      self.message(text)
-    else:
+    if self._bar is not None:
       self._bar.n = min(values['environment_frames'], self._total_frames)
-      self._bar.set_description_str(text, refresh=True)
+    self.show(self._text(values))
 
   def _smooth(self, frames_per_second: float):
     """Follows the speed over some ten intervals, for a steady estimate of the time left."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 class UnrollQueue:
   """A first-in first-out queue of unrolls, which are nests of tensors of one structure."""
 
-  def __init__(self, unroll_spec, capacity: int, time_major_batch):
+  def __init__(self, unroll_spec, capacity: int, time_major_batch, shared_name: str = ''):
     """Creates the queue.
 
     Args:
@@ -17,12 +17,18 @@ class UnrollQueue:
       capacity: unrolls it holds before `put` waits, >= 1.
       time_major_batch: nest of bool like unroll_spec: whether a component has a time dimension, [T+1, ...], to be
         batched as [T+1, B, ...]; the others become [B, ...].
+      shared_name: under which other processes find it, where this one has opened a port; '' to keep it to itself.
     """
     self._spec = unroll_spec
     self._axes = [1 if time_major else 0 for time_major in tf.nest.flatten(time_major_batch)]
     specs = tf.nest.flatten(unroll_spec)
+    dtypes, shapes = [spec.dtype for spec in specs], [spec.shape for spec in specs]
     with tf.device('/CPU:0'):
-      self._queue = tf.queue.FIFOQueue(capacity, [spec.dtype for spec in specs], [spec.shape for spec in specs])
+      if shared_name:  # To which an eager tf.queue.FIFOQueue does not listen.
+        self._queue = tf.queue.QueueBase(dtypes, shapes, None, tf.raw_ops.FIFOQueueV2(
+            component_types=dtypes, shapes=shapes, capacity=capacity, shared_name=shared_name))
+      else:
+        self._queue = tf.queue.FIFOQueue(capacity, dtypes, shapes)
 
   def put(self, unroll):
     """Waits for room and adds an unroll. CancelledError once the queue is closed."""

@@ -1,0 +1,363 @@
+"""An actor host's side of a cluster: the learner of another process, as where unrolls go and parameters come from.
+
+Threads push unrolls through TensorFlow sessions into the learner's queue, where they wait while it is full; another
+fetches parameters. A session has no deadline for that, and says nothing where the other side has gone. So a thread asks
+a second session, which has one, for a sign of life every few seconds, and makes a new connection where it has to. The
+other side is cluster.py.
+"""
+
+import collections
+import json
+import socket
+import threading
+import time
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from scalable_agents.actor import ops
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import cluster
+from scalable_agents.learner import queue as unroll_queue
+
+_PUSHERS = 2
+_LARGEST_PUSH = 4           # Unrolls: one call takes a fraction of a millisecond, however little it brings.
+_ANSWER_SECONDS = 5.        # In which the learner answers, if it is well.
+_RETRY_SECONDS = 1.
+_PATIENCE_SECONDS = 15.     # Without a sign of life before another connection is tried.
+_FIRST_WORD_SECONDS = 5.    # Of silence until the user is told, …
+_LATER_WORDS_SECONDS = 30.  # … and again.
+_TICK_SECONDS = 0.02
+
+
+class RefusedError(Exception):
+  """This actor host is not one of the learner's. The message is one line: what, where, what to do."""
+
+
+class Totals(NamedTuple):
+  """Counts since the start."""
+  unrolls: int
+  bytes: int         # Of unrolls and parameters.
+  reconnects: int
+  lost_unrolls: int  # Of which it is not known whether they were received.
+
+
+class _Learner(NamedTuple):
+  """The names of `cluster` as nodes of a graph that runs in the learner's process."""
+  graph: tf.Graph
+  greeting: tf.Tensor
+  report: tf.Tensor       # Fed with a string …
+  enqueue_report: tf.Operation
+  version: tf.Tensor
+  parameters: list
+  unrolls: list           # Fed with [k, ...] for each component …
+  enqueue_unrolls: tf.Operation
+
+
+class RemoteLearner:
+  """Where unrolls go (`put`) and parameters come from (`latest`); both in graphs, both without the network."""
+
+  def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
+               queue_size: int, first_actor_id: int, is_due: Callable[[], bool], make_report: Callable[[Totals], cluster.Report],
+               say: Callable[[str], None], on_end: Callable[[], None]):
+    """Looks for nothing yet.
+
+    Args:
+      address: HOST:PORT of the learner.
+      task: which of several learners it is.
+      settings, unroll_spec, parameter_specs: as the learner's own, see cluster.LearnerPort.offer.
+      queue_size: of the learner's queue, in unrolls.
+      first_actor_id: added to the unrolls' actor_id.
+      is_due: asked now and then whether it is time for the latest parameters.
+      make_report: says how this host is.
+      say: called with a line for the user.
+      on_end: called from a thread here when the run has ended, or `check` has something to raise.
+    """
+    self._address, self._task = address, task
+    self._own = json.loads(json.dumps({'settings': settings, 'unroll': cluster.specs(unroll_spec),
+                                       'parameters': cluster.specs(parameter_specs)}))
+    self._first_actor_id = first_actor_id
+    self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
+    # Pushed from there as many at a time as there are.
+    self._outbox = unroll_queue.UnrollQueue(
+        unroll_spec, _LARGEST_PUSH, tf.nest.map_structure(lambda spec: False, unroll_spec))
+    self._outbox_lock = threading.Lock()
+    self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
+    self._graph = _graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
+    self._lock = threading.Lock()
+    self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as is the next one.
+    self._connection = None
+    self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
+    self._error = None
+    self._heart = threading.Thread(target=self._guard, args=[self._keep_contact], name='heart', daemon=True)
+
+  def start(self):
+    """Begins to look for the learner, and goes on as long as it takes."""
+    self._heart.start()
+
+  def wait_for_parameters(self, seconds: float) -> bool:
+    """Waits at most so long; whether there are any."""
+    return self._ready.wait(seconds)
+
+  def put(self, unroll):
+    """Takes an unroll, in a graph; waits for room. CancelledError once this is closed."""
+    return self._outbox.put(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id))
+
+  def latest(self):
+    """The version and the parameters that came last; see ParameterSnapshot."""
+    return self._snapshot.latest()
+
+  def totals(self) -> Totals:
+    with self._lock:
+      return self._totals
+
+  def check(self):
+    """Raises what ended the contact, if it was anything but the run's end."""
+    if self._error:
+      raise self._error
+
+  def close(self):
+    """Takes leave and ends all waits but those on the network, which daemons wait for. Idempotent."""
+    self._stop.set()
+    self._nudge.set()
+    self._outbox.close()
+    if self._heart.is_alive():
+      self._heart.join()
+
+  def _guard(self, target, *arguments):
+    try:
+      target(*arguments)
+    except Exception as error:  # pylint: disable=broad-except; raised by `check`.
+      self._error = error
+      self._on_end()
+
+  def _keep_contact(self):
+    """Connects, asks for signs of life, and connects again."""
+    heard = said = time.monotonic()
+    while not self._stop.is_set():
+      try:
+        greeting = self._contact(time.monotonic() - heard)
+        if greeting['ended']:
+          self._take_leave()
+          return self._on_end()
+        heard = said = time.monotonic()
+      except (tf.errors.OpError, OSError, _NotReadyError) as error:
+        now = time.monotonic()
+        if now - said >= (_FIRST_WORD_SECONDS if said == heard else _LATER_WORDS_SECONDS):
+          said = now
+          self._say(f'no learner at {self._address} for {now - heard:.0f} s: {_reason(error)}')
+      self._nudge.wait(cluster.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
+      self._nudge.clear()
+    self._take_leave()
+
+  def _contact(self, silence_seconds):
+    """Returns the learner's greeting, through a new connection if need be. Raises what keeps it from that."""
+    connection = self._connection
+    if connection is None:
+      return self._connect()
+    try:
+      greeting = connection.beat(self._make_report(self.totals()))
+      if greeting['ended'] or not connection.failed:
+        return greeting
+    except tf.errors.DeadlineExceededError:
+      # While it is but frozen, the connection is kept: what waits in it will go through.
+      if not connection.failed and silence_seconds < _PATIENCE_SECONDS:
+        raise
+    except tf.errors.OpError:
+      connection.failed = True
+    return self._connect()
+
+  def _connect(self):
+    """Makes a new connection, if it can, and lets it take the old one's place. Returns the greeting."""
+    connection = _Connection(self._address, self._graph)
+    greeting = connection.greeting
+    if greeting['ended']:
+      return greeting
+    _compare(self._address, self._own, greeting)
+    connection.latest_version, parameters = connection.fetch(None)
+    self._snapshot.publish(connection.latest_version, parameters)
+    old, connection_is_first = self._connection, self._connection is None
+    with self._lock:
+      unsent = list(old.in_hand.values()) if old else []
+      old_life_is_over = old and old.greeting['life'] != greeting['life']
+      if old_life_is_over:  # What went to the old one cannot have been learned from.
+        connection.unsent.extend(unsent)
+      lost = 0 if old_life_is_over or not old else sum(len(block[0]) for block in unsent)
+      self._totals = self._totals._replace(reconnects=self._totals.reconnects + (not connection_is_first),
+                                           lost_unrolls=self._totals.lost_unrolls + lost)
+      self._connection = connection
+    self._ready.set()
+    if not connection_is_first:
+      self._say(f'connected to the learner at {self._address} again')
+    for target, count in ((self._push, _PUSHERS), (self._refresh, 1)):
+      for _ in range(count):
+        threading.Thread(target=self._guard, args=[target, connection], name=target.__name__, daemon=True).start()
+    return greeting
+
+  def _take_leave(self):
+    connection = self._connection
+    if connection:
+      try:
+        connection.beat(self._make_report(self.totals())._replace(leaving=True))
+      except tf.errors.OpError:
+        pass  # It has gone first.
+
+  def _is_current(self, connection):
+    return connection is self._connection and not self._stop.is_set()
+
+  def _push(self, connection):
+    """Pushes unrolls as long as the connection is in use."""
+    while self._is_current(connection):
+      with self._lock:
+        block = connection.unsent.popleft() if connection.unsent else None
+      try:
+        block = block or self._next_block(connection)
+      except tf.errors.OpError:
+        return  # The outbox was closed.
+      if block is None:
+        return
+      with self._lock:
+        connection.in_hand[threading.get_ident()] = block
+      try:
+        connection.push(block)
+      except tf.errors.OpError:
+        connection.failed = True  # Or the run has ended: the greeting tells.
+        return self._nudge.set()
+      with self._lock:
+        del connection.in_hand[threading.get_ident()]
+        was_given_up = connection is not self._connection
+        self._totals = self._totals._replace(
+            unrolls=self._totals.unrolls + len(block[0]),
+            bytes=self._totals.bytes + sum(array.nbytes for array in block),
+            lost_unrolls=self._totals.lost_unrolls - was_given_up * len(block[0]))
+
+  def _next_block(self, connection):
+    """Waits for unrolls: [k, ...] arrays. None where the connection is not in use any more."""
+    with self._outbox_lock:
+      if not self._is_current(connection):
+        return None
+      count = max(1, min(self._outbox.size(), _LARGEST_PUSH))
+      return [tensor.numpy() for tensor in tf.nest.flatten(self._take(count))]
+
+  @tf.function(autograph=False)
+  def _take(self, count):
+    return self._outbox.take_batch(count)
+
+  def _refresh(self, connection):
+    """Fetches parameters, when it is time, as long as the connection is in use."""
+    while self._is_current(connection):
+      if not self._is_due():
+        time.sleep(_TICK_SECONDS)
+        continue
+      try:
+        version, parameters = connection.fetch(connection.latest_version)
+      except tf.errors.OpError:
+        connection.failed = True
+        return self._nudge.set()
+      if parameters is not None and self._is_current(connection):
+        connection.latest_version = version
+        self._snapshot.publish(version, parameters)
+        with self._lock:
+          self._totals = self._totals._replace(bytes=self._totals.bytes + sum(array.nbytes for array in parameters))
+
+
+class _NotReadyError(Exception):
+  """Something is there, which is not a learner, or not yet."""
+
+
+class _Connection:
+  """Two sessions with one process: one with a deadline, for signs of life, and one without."""
+
+  def __init__(self, address, learner):
+    """Raises OSError, tf.errors.OpError or _NotReadyError: there is no learner, or none that answers."""
+    host, port = cluster.split_address(address)
+    socket.create_connection((host, port), _ANSWER_SECONDS).close()  # A session would not tell why it cannot.
+    self.failed = False  # A call on it has.
+    self.unsent, self.in_hand = collections.deque(), {}
+    self.latest_version = None
+    device = learner.greeting.device
+    self._hearing = _session(address, learner.graph, device, _ANSWER_SECONDS)
+    self._data = _session(address, learner.graph, device)
+    self._greet = self._hearing.make_callable(learner.greeting)
+    self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
+    self._push = self._data.make_callable(learner.enqueue_unrolls, learner.unrolls)
+    self._version = self._data.make_callable(learner.version)
+    self._latest = self._data.make_callable([learner.version, learner.parameters])
+    try:
+      self.greeting = json.loads(self._greet())
+    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
+      raise _NotReadyError(f'it is not ready ({_reason(error)})') from error
+
+  def beat(self, report):
+    """Reports; returns the greeting. Raises tf.errors.OpError."""
+    greeting, _ = self._beat(json.dumps(report._asdict()))
+    if (now := json.loads(greeting))['life'] != self.greeting['life']:
+      raise tf.errors.AbortedError(None, None, 'another learner is there now')
+    return now
+
+  def push(self, block):
+    """Puts unrolls into the learner's queue; waits for room. `block`: [k, ...] arrays."""
+    self._push(*block)
+
+  def fetch(self, known_version):
+    """The version of the latest parameters, and these, or None if the version is the known one."""
+    if known_version is not None and int(self._version()) == known_version:
+      return known_version, None
+    version, parameters = self._latest()
+    return int(version), parameters
+
+
+def _graph(task, unroll_specs, parameter_specs, queue_size):
+  """Nodes for what lies at a learner's port; they take no resource of their own."""
+  graph = tf.Graph()
+  with graph.as_default(), tf.device(f'/job:{cluster.JOB}/replica:0/task:{task}/device:CPU:0'):
+    raw = tf.raw_ops
+    greeting = raw.ReadVariableOp(
+        resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=cluster.GREETING), dtype=tf.string)
+    report = tf.compat.v1.placeholder(tf.string, [])
+    reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=cluster.REPORTS_CAPACITY,
+                              shared_name=cluster.REPORTS)
+    version, parameters = ops.parameter_snapshot_latest(
+        ops.parameter_snapshot(shared_name=cluster.PARAMETERS), types=[spec.dtype for spec in parameter_specs])
+    unrolls = [tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape]) for spec in unroll_specs]
+    queue = raw.FIFOQueueV2(component_types=[spec.dtype for spec in unroll_specs],
+                            shapes=[spec.shape for spec in unroll_specs], capacity=queue_size,
+                            shared_name=cluster.UNROLLS)
+    return _Learner(graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), version,
+                    list(parameters), unrolls, raw.QueueEnqueueManyV2(handle=queue, components=unrolls))
+
+
+def _session(address, graph, device, answer_seconds=None):
+  config = tf.compat.v1.ConfigProto(device_filters=[device.rpartition('/')[0]])
+  config.rpc_options.disable_session_connection_sharing = True  # Else a new session would use a dead connection.
+  if answer_seconds:
+    config.operation_timeout_in_ms = int(1000 * answer_seconds)
+  return tf.compat.v1.Session(f'grpc://{address}', graph, config)
+
+
+def _compare(address, own, greeting):
+  """Raises RefusedError, with what differs."""
+  ours, theirs = own['settings'], greeting['settings']
+  differing = [f'--{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} '
+               'here' for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+  for name, what in (('unroll', 'shapes or types of unrolls'), ('parameters', "the network's parameters")):
+    if own[name] != greeting[name]:
+      differing.append(f'{what} are {_difference(greeting[name], own[name])}')
+  if differing:
+    raise RefusedError(f'{address}: the learner has another configuration: {"; ".join(differing)}. Give all processes '
+                       'of a cluster the same flags and the same version of this program')
+
+
+def _difference(theirs, ours):
+  """The first spec that differs, in words."""
+  for one, other in zip(theirs, ours):
+    if one != other:
+      return f'{one[0]} {one[1]} there and {other[0]} {other[1]} here'
+  return f'{len(theirs)} there and {len(ours)} here'
+
+
+def _reason(error):
+  if isinstance(error, tf.errors.DeadlineExceededError):
+    return 'it does not answer'
+  text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
+  return text.split('\n', maxsplit=1)[0].split(' [[', maxsplit=1)[0]
