@@ -47,6 +47,7 @@ class Actor:
     task = number % len(addresses)  # Learners come before actor hosts, so that this spreads tasks 0, 1, ... in turn.
     self._stop = threading.Event()
     self._interrupted = False
+    self._last_report = None
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # When, and what had been done by then.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.pool.unroll_spec, host.parameter_specs, config.queue_size,
@@ -71,7 +72,8 @@ class Actor:
         self._stop.wait(_SIGNAL_CHECK_SECONDS)
         if time.monotonic() - shown >= self._run.log_interval_seconds:
           shown = time.monotonic()
-          self._show()
+          if self._last_report:
+            self._show()
     finally:
       self._host.pool.close()
       self._learner.close()

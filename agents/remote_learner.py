@@ -341,7 +341,7 @@ def _compare(address, own, greeting):
   differing = [f'--{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} '
                'here' for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
   for name, what in (('unroll', 'shapes or types of unrolls'), ('parameters', "the network's parameters")):
-    if own[name] != greeting[name]:
+    if not differing and own[name] != greeting[name]:
       differing.append(f'{what} are {_difference(greeting[name], own[name])}')
   if differing:
     raise RefusedError(f'{address}: the learner has another configuration: {"; ".join(differing)}. Give all processes '
