@@ -50,6 +50,9 @@ class ClusterConfig:
       'authentication: for private networks only.', free=True)
   task: int = setting(
       -1, 'The number of this process among those of its job, from 0. An actor without one (-1) draws one.', free=True)
+  num_learners: int = setting(
+      1, 'Learners in this process, each on a GPU of its own, or all on the CPU without any. They learn in step, each '
+      'from --batch_size unrolls, as do those at several --learner_addresses. Section 3.')
   parameter_refresh: str = setting(
       UNROLL, 'How often an actor process fetches parameters: unroll, once per unroll as in section 3, or after so many '
       'agent steps of each environment.', free=True)
@@ -71,6 +74,11 @@ def validate(config: ClusterConfig) -> None:
     except ValueError as error:
       raise ValueError(f'--learner_addresses={error}') from error
   require(-1 <= config.task < MAX_HOSTS // 4, 'task', f'a number from 0 to {MAX_HOSTS // 4 - 1}, or -1')
+  require(config.num_learners >= 1, 'num_learners', 'at least 1')
+  require(config.job_name != 'learner' or config.task < len(config.learner_addresses.split(',')), 'task',
+          f'the number of one of the learners, {config.learner_addresses}')
+  require(config.job_name != 'learner' or config.task >= 0 or ',' not in config.learner_addresses, 'task',
+          f'the number of this one of the learners, {config.learner_addresses}')
   require(config.parameter_refresh == UNROLL or config.parameter_refresh.isdecimal() and int(config.parameter_refresh),
           'parameter_refresh', 'unroll, or a number of agent steps of at least 1')
 
@@ -96,6 +104,40 @@ def first_actor_id(host: int) -> int:
   Learners are hosts 0, 1, ...; actor hosts come behind them.
   """
   return host * MAX_ENVIRONMENTS
+
+
+def configure_devices(num_learners: int):
+  """Gives each learner of this process a device; before TensorFlow has computed anything.
+
+  Raises:
+    ClusterError: there are too few GPUs.
+  """
+  gpus = tf.config.list_physical_devices('GPU')
+  if gpus and num_learners > len(gpus):
+    raise ClusterError(f'--num_learners={num_learners}: this machine has {len(gpus)} GPUs')
+  if not gpus and num_learners > 1:
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * num_learners)
+
+
+def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribute.Strategy:
+  """How the learners of a run learn in step; TensorFlow's default strategy where there is but one.
+
+  Raises:
+    ClusterError: several processes cannot have that many learners each.
+  """
+  if port and port.strategy:
+    here = port.strategy.extended.worker_devices
+    if num_learners != len(here):
+      raise ClusterError(f'--num_learners={num_learners}: with several --learner_addresses a process has a learner per '
+                         f'GPU, or one without any: here {len(here)}')
+    return port.strategy
+  if num_learners == 1:
+    return tf.distribute.get_strategy()
+  kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
+  # Collective operations, the default, wait for ever where this process has opened a port.
+  return tf.distribute.MirroredStrategy([f'{kind}:{index}' for index in range(num_learners)],
+                                        tf.distribute.ReductionToOneDevice())
 
 
 def host_number(config: ClusterConfig) -> int:
@@ -128,21 +170,29 @@ def specs(nest) -> list[list]:
 class LearnerPort:
   """The learner's port, open until the process ends."""
 
-  def __init__(self, address: str, settings: dict[str, Any]):
-    """Opens it, before TensorFlow has computed anything.
+  def __init__(self, config: ClusterConfig, settings: dict[str, Any]):
+    """Opens it, before TensorFlow has computed anything; waits for the other learners, if there are any.
 
     Args:
-      address: under which actors reach this process. The port is open on all of the machine's interfaces.
+      config: a learner's. The port is open on all of the machine's interfaces.
       settings: all that an actor must have in common with this learner, fit for JSON.
     Raises:
-      ClusterError: another process has the port.
+      ClusterError: another process has the port, or a learner has failed meanwhile.
     """
-    self._lock = _take_port(address)
+    addresses, task = config.learner_addresses.split(','), max(config.task, 0)
+    self._lock = _take_port(addresses[task])
     self._settings = settings
+    cluster = tf.train.ClusterSpec({JOB: addresses})
+    self.strategy = None  # Of several processes.
     try:
-      tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({JOB: [address]}), job_name=JOB, task_index=0)
+      if len(addresses) > 1:
+        self.strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=JOB, task_id=task))
+      else:
+        tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
     except tf.errors.OpError as error:
-      raise ClusterError(f'{address}: no port can be opened there: {error.message}') from error
+      raise ClusterError(f'{addresses[task]}: no port could be opened there, or another learner is gone: '
+                         f'{error.message}') from error
     with tf.device('/CPU:0'):
       self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(

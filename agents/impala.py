@@ -4,7 +4,9 @@ Espeholt et al. 2018. Many actors play with slightly old parameters; one learner
 V-trace. In this order: the hyper-parameters, the agent, its loss, and the learner's step.
 """
 
+import contextlib
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import sonnet as snt
@@ -262,7 +264,11 @@ def loss(agent: Agent, unroll: unroll_lib.Unroll, config: ImpalaConfig):
 
 
 class Learner(tf.Module):
-  """The agent's parameters, their optimiser and the two counters; `step` learns from one batch of unrolls."""
+  """The agent's parameters, their optimiser and the two counters; `step` learns from one batch of unrolls.
+
+  Made and stepped under a tf.distribute.Strategy it is one of several learners, which learn in step: each from a batch
+  of its own, and all with the sum of their gradients, as from one large batch. Section 3, figure 1.
+  """
 
   def __init__(self, agent: Agent, config: ImpalaConfig, frames_per_step: int, xla: str = 'auto',
                device: str | None = None, name: str = 'learner'):
@@ -274,37 +280,44 @@ class Learner(tf.Module):
       frames_per_step: environment frames per agent step.
       xla: 'always' compiles the step, 'never' does not, 'auto' does except on a CPU, where oneDNN's convolutions
         are three times as fast as XLA's, and compiling the rest of the step alone gains nothing.
-      device: where to learn, '/GPU:0' say; None for where the agent's variables are.
+      device: where to learn, '/GPU:0' say; None for where the agent's variables are. A strategy knows its own.
       name: of the module.
     """
     super().__init__(name)
     self.agent = agent
     self.config = config
     self._frames_per_step = frames_per_step
+    self._num_learners = tf.distribute.get_strategy().num_replicas_in_sync
     self._device = device or agent.trainable_variables[0].device
-    with tf.device(self._device):
-      self.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False, name='environment_frames')
-      self.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name='update_steps')
-      self.skipped_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name='skipped_updates')
+    with self._on_device():
+      self.environment_frames, self.update_steps, self.skipped_updates = (
+          tf.Variable(0, dtype=tf.int64, trainable=False, name=name,
+                      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+          for name in ('environment_frames', 'update_steps', 'skipped_updates'))
       # Variables, as they change while a population trains.
       self.learning_rate, self.entropy_cost, self.rmsprop_epsilon, self.clip_gradient_norm = (
           tf.Variable(getattr(config, name), dtype=tf.float32, trainable=False, name=name) for name in _TUNED)
       self.optimizer = _make_optimizer(agent.trainable_variables, config, self.rmsprop_epsilon)
     compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
     # AutoGraph would convert all of Sonnet that a step calls, which took four fifths of the time to trace it.
-    self._compiled_step = tf.function(self._step, autograph=False, jit_compile=compiled)
+    compile_ = functools.partial(tf.function, autograph=False, jit_compile=compiled)
+    self._compiled_gradients = compile_(self._gradients)
+    # Several learners talk to each other amid the step, which XLA cannot.
+    self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
 
   def step(self, unroll: unroll_lib.Unroll) -> dict[str, tf.Tensor]:
     """One update. All of the batch's frames count, also where the update is skipped.
 
+    Of several learners, this one's part; to be called in a graph, in the context of a replica.
+
     Args:
       unroll: Unroll of [T+1, B, ...] tensors.
     Returns:
-      dict of scalars: the terms of `loss`; 'grad_norm', before clipping; 'learning_rate'; 'update_skipped', 1 where
+      dict of scalars, the same for all learners: the terms of `loss`; 'grad_norm', before clipping; 'learning_rate'; 'update_skipped', 1 where
       the loss or the gradient was not finite, so that nothing was learned; 'culprit', for `culprit`; 'policy_lag',
       how many updates the parameters that acted were behind, on average.
     """
-    with tf.device(self._device):
+    with self._on_device():
       return self._compiled_step(self._prepare(unroll))
 
   @property
@@ -320,16 +333,27 @@ class Learner(tf.Module):
     names = [*_CHECKED_TERMS, *(f'gradient of {v.name}' for v in self.agent.trainable_variables)]
     return None if index < 0 else names[index]
 
+  def _on_device(self):
+    return tf.device(self._device) if self._num_learners == 1 else contextlib.nullcontext()
+
   def _prepare(self, unroll):
     environment_output = unroll.environment_output
     return unroll._replace(environment_output=environment_output._replace(
         observation=self.agent.prepare(environment_output.observation)))
 
-  def _step(self, unroll):
+  def _gradients(self, unroll):
+    """The gradients of the loss, its terms, and the mean policy lag: what several learners add up."""
     variables = self.agent.trainable_variables
     with tf.GradientTape() as tape:
-      total, metrics = loss(self.agent, unroll, dataclasses.replace(self.config, entropy_cost=self.entropy_cost))
-    gradients = tape.gradient(total, variables)
+      total, terms = loss(self.agent, unroll, dataclasses.replace(self.config, entropy_cost=self.entropy_cost))
+    lag = tf.reduce_mean(tf.cast(self.update_steps - unroll.parameter_version[1:], tf.float32))
+    return tape.gradient(total, variables), terms, lag
+
+  def _step(self, unroll):
+    gradients, metrics, lag = self._compiled_gradients(unroll)
+    if self._num_learners > 1:
+      gradients, metrics, lag = tf.distribute.get_replica_context().all_reduce(
+          tf.distribute.ReduceOp.SUM, (gradients, metrics, lag))
 
     half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
     grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
@@ -345,10 +369,12 @@ class Learner(tf.Module):
         'learning_rate': learning_rate,
         'update_skipped': 1.0 - tf.cast(all_finite, tf.float32),
         'culprit': tf.where(all_finite, -1, tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)),
-        'policy_lag': tf.reduce_mean(tf.cast(self.update_steps - unroll.parameter_version[1:], tf.float32)),
+        'policy_lag': lag / self._num_learners,
     }
-    tf.cond(all_finite, lambda: self._apply(gradients, grad_norm, learning_rate), self._skip)
-    agent_steps = tf.size(unroll.environment_output.reward[1:], out_type=tf.int64)
+    tf.cond(all_finite, lambda: self._apply(gradients, grad_norm, learning_rate), lambda: None)
+    self.update_steps.assign_add(tf.cast(all_finite, tf.int64))
+    self.skipped_updates.assign_add(tf.cast(~all_finite, tf.int64))
+    agent_steps = self._num_learners * tf.size(unroll.environment_output.reward[1:], out_type=tf.int64)
     self.environment_frames.assign_add(agent_steps * self._frames_per_step)
     return metrics
 
@@ -356,10 +382,6 @@ class Learner(tf.Module):
     if self.config.clip_gradient_norm:  # Else it is off for good, and not tuned.
       gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self.clip_gradient_norm)
     self.optimizer.apply(gradients, learning_rate)
-    self.update_steps.assign_add(1)
-
-  def _skip(self):
-    self.skipped_updates.assign_add(1)
 
 
 def _make_optimizer(variables, config, rmsprop_epsilon):

@@ -89,6 +89,10 @@ def _read_flags(agent, config_class, protocol_class):
   stored = None
   config = run_flags.config_from_flags(config_class, agent.validate)
   run_config = run_flags.run_config_from_flags(default_run=config.level_name)
+  membership = run_flags.config_from_flags(cluster.ClusterConfig, cluster.validate)
+  if membership.job_name == 'learner' and membership.task > 0 and run_config.mode == 'train':
+    # The run is the first learner's. The others keep their own account, also where they have no disk in common.
+    run_config = dataclasses.replace(run_config, logdir=f'{run_config.logdir}_learner_{membership.task}')
   if run_config.mode == 'test':
     stored = run_directory.read_config(run_config.logdir)['flags']
     config = run_flags.config_from_flags(config_class, agent.validate, stored)
@@ -97,9 +101,10 @@ def _read_flags(agent, config_class, protocol_class):
   population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
   config = _with_sample(config, max(sweep.NUM_SAMPLES, population.population_size))
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
-  membership = run_flags.config_from_flags(cluster.ClusterConfig, cluster.validate)
   if membership.job_name and config.synchronous:
     raise run_flags.UserError('--synchronous: only without --job_name; processes of a cluster take no turns')
+  if population.population_size > 1 and (membership.num_learners > 1 or ',' in membership.learner_addresses):
+    raise run_flags.UserError('--population_size: a member of a population has one learner')
   if stored:
     run_directory.check_same(run_config.logdir, *_settings(config, protocol, population, membership, run_config))
   elif membership.job_name != 'actor':
@@ -143,7 +148,7 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
     quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
-    port = _open_port(membership, settings, screen)
+    port, strategy = _join_learners(membership, settings, screen)
     resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
     # Else a resumed run would begin with the episodes that it began with.
     seed = config.seed + (_SEEDS_BETWEEN_CHECKPOINTS * checkpoint.number_of(resumed) if resumed else 0)
@@ -157,23 +162,25 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
                                         logdir=run_config.logdir)
       train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, screen,
-                         make_member=make_member, port=port).train()
+                         make_member=make_member, port=port, strategy=strategy).train()
     finally:
       host.close()
 
 
-def _open_port(membership, settings, screen):
-  """The learner's port; None where all is on this machine."""
-  if not membership.job_name:
-    return None
-  address = membership.learner_addresses.split(',')[max(membership.task, 0)]
+def _join_learners(membership, settings, screen):
+  """The learner's port, None where all is on this machine; and the strategy of all learners."""
+  port = None
   try:
-    port = cluster.LearnerPort(address, _bound(settings))
+    cluster.configure_devices(membership.num_learners)
+    if membership.job_name:
+      addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
+      others = f'; it waits for the other {len(addresses) - 1} learners' * (len(addresses) > 1)
+      print(f'port {cluster.split_address(addresses[task])[1]} opens on all interfaces, for anybody: whoever reaches it '
+            f'can run code in this process. Keep it on a private network{others}', file=screen, flush=True)
+      port = cluster.LearnerPort(membership, _bound(settings))
+    return port, cluster.make_strategy(membership.num_learners, port)
   except cluster.ClusterError as error:
     raise run_flags.UserError(str(error)) from error
-  print(f'port {cluster.split_address(address)[1]} is open on all interfaces, for anybody: whoever reaches it can run '
-        'code in this process. Keep it on a private network', file=screen, flush=True)
-  return port
 
 
 def _act(agent, config, protocol, membership, levels, settings, run_config):

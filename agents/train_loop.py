@@ -17,6 +17,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
+from scalable_agents.agents import learners_together
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
@@ -50,7 +51,7 @@ class Trainer:
   """One training process."""
 
   def __init__(self, host: actor_host.ActorHost, make_agent, make_learner, config, levels, run,
-               stream, learner_device=None, make_member=None, port=None):
+               stream, learner_device=None, make_member=None, port=None, strategy=None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -65,6 +66,7 @@ class Trainer:
       make_member: called with the learner and a function that shows the user a line; returns a
         population_member.Member. None where the run is no member of a population.
       port: cluster.LearnerPort where actors in other processes may take part.
+      strategy: tf.distribute.Strategy of several learners.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       run_flags.UserError: the agent cannot be made for these environments.
@@ -72,12 +74,13 @@ class Trainer:
     self._host, self._config, self._levels, self._run = host, config, levels, run
     self._port = port
     self._device = learner_device or actor_host.inference_device()
-    with tf.device(self._device):
+    self._together = learners_together.LearnersTogether(strategy, self._device)
+    with self._together.scope():
       try:
         agent = make_agent(host.specification.num_actions, host.observation_spec, config)
       except ValueError as error:
         raise run_flags.UserError(f'{", ".join(levels)}: {error}') from error
-    self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
+      self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
     self._statistics = episode_statistics.EpisodeStatistics(
         levels, suite_score=scores.suite_figures if scores.is_suite(levels) else None)
     self._member = make_member and make_member(self.learner, lambda text: self._progress.message(text))
@@ -89,7 +92,8 @@ class Trainer:
         raise run_directory.RunDirectoryError(f'{run.logdir} has metrics of a run and no checkpoint to go on from: put '
                                               f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
       self._checkpointer.save()
-    self._frames = int(self.learner.environment_frames)
+    self._together.share(self.learner.variables)
+    self._frames = int(self.learner.environment_frames.numpy())
     self._metrics = metrics_lib.MetricsWriter(run.logdir, self._frames)
     if self._member:
       self._member.resume(self._frames)
@@ -103,7 +107,7 @@ class Trainer:
     self._skipped_in_a_row = 0
     self._memory_megabytes = host.memory_megabytes()
     self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
-    self._interrupted = False
+    self._interrupted = self._all_leave = False
     self._stop = threading.Event()
     self._error = None
 
@@ -127,9 +131,11 @@ class Trainer:
     # In turns, as a signal handler must not touch the event: it may interrupt the very thread that holds its lock.
     while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._interrupted:
       pass
+    if self._interrupted and self._together.have_peers:
+      learner.join(_UPDATE_PATIENCE_SECONDS)  # Until all learners have agreed to leave.
     self._stop.set()
     self._host.pool.close()
-    if self._port and (not self._error or isinstance(self._error, run_flags.UserError)):  # Else it may come back.
+    if self._port and (not self._error or _is_orderly(self._error)):  # Else it may come back.
       self._port.announce_end()
     self._queue.close()
     learner.join(_UPDATE_PATIENCE_SECONDS if self._interrupted else None)
@@ -148,7 +154,7 @@ class Trainer:
 
   def _leave(self):
     """Saves, where nothing speaks against it, and raises what has ended the training before its time."""
-    if self._error and not isinstance(self._error, run_flags.UserError):
+    if self._error and not _is_orderly(self._error):
       raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
     self._save()
     learning_curve.draw(self._run.logdir)
@@ -175,6 +181,10 @@ class Trainer:
           self._stop.set()  # Closes the queue, which ends a batch being collected.
     except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
       pass  # The queue was closed.
+    except learners_together.PEER_ERRORS as error:
+      self._error = _LostLearnerError(
+          'a learner of this cluster is gone, so all end: start all again, and they go on from the last checkpoint'
+      ) if self._together.have_peers else error
     except Exception as error:  # pylint: disable=broad-except; raised by `train`.
       self._error = error
     self._stop.set()
@@ -184,11 +194,12 @@ class Trainer:
     first = True
     last_save = last_curve = last_memory = time.monotonic()
     upcoming = collector.submit(self._collect)
-    while not self._stop.is_set() and self._frames < self._config.total_environment_frames:
-      unroll, episodes = self._await(upcoming)
+    while not self._stop.is_set() and not self._all_leave and (
+        self._frames < self._config.total_environment_frames):
+      batches = self._await(upcoming)
       if not self._config.synchronous:
         upcoming = collector.submit(self._collect)  # Collected, and copied to the device, while the update runs.
-      self._update(unroll, episodes)
+      self._update(batches)
       if self._config.synchronous:
         upcoming = collector.submit(self._collect)
       now = time.monotonic()
@@ -219,34 +230,40 @@ class Trainer:
       self._log()
 
   def _collect(self):
-    """Waits for a batch; in a synchronous run first lets the actors play for it."""
+    """Waits for a batch for each learner; in a synchronous run first lets the actors play for it."""
     if self._config.synchronous:
-      while self._unrolls_taken + self._config.batch_size > self._unrolls_granted:
+      wanted = self._config.batch_size * len(self._together.devices)
+      while self._unrolls_taken + wanted > self._unrolls_granted:
         self._host.pool.release()
         self._unrolls_granted += self._host.num_environments
-      self._unrolls_taken += self._config.batch_size
-    with tf.device(self._device):  # Where a function's results are copied to, whatever computes them.
-      return self._take_batch()
+      self._unrolls_taken += wanted
+    batches = []
+    for device in self._together.devices:
+      with tf.device(device):  # Where a function's results are copied to, whatever computes them.
+        batches.append(self._take_batch())
+    return batches
 
   @tf.function(autograph=False)
   def _take_batch(self):
-    """The next batch, and the episodes that ended in it: level ids, returns and lengths."""
+    """The next batch, and the learners_together.Episodes that ended in it."""
     with tf.device('/CPU:0'):
       unroll = self._queue.take_batch(self._config.batch_size)
       environment_output = unroll.environment_output
       done = environment_output.done[1:]  # Row 0 was in the unroll before.
       levels = tf.broadcast_to(unroll.level_id, tf.shape(done))
-      episodes = [tf.boolean_mask(values, done) for values in (
-          levels, environment_output.episode_return[1:], environment_output.episode_length[1:])]
+      episodes = learners_together.Episodes(*(tf.boolean_mask(values, done) for values in (
+          levels, environment_output.episode_return[1:], environment_output.episode_length[1:])))
     return unroll, episodes
 
-  def _update(self, unroll, episodes):
+  def _update(self, batches):
+    unrolls, episodes = zip(*batches)
     if self._port:
-      lags = self.learner.update_steps - unroll.parameter_version[1:]  # [T, B].
-      self._port.learned(unroll.actor_id.numpy(), lags.numpy().mean(axis=0))
-    metrics = {name: value.numpy() for name, value in self.learner.step(unroll).items()}
-    self._frames = int(self.learner.environment_frames)
-    level_ids, returns, lengths = (values.numpy() for values in episodes)
+      for unroll in unrolls:
+        lags = self.learner.update_steps.numpy() - unroll.parameter_version[1:].numpy()  # [T, B].
+        self._port.learned(unroll.actor_id.numpy(), lags.mean(axis=0))
+    metrics, (level_ids, returns, lengths), self._all_leave = self._together.step(
+        self.learner, unrolls, episodes, self._interrupted)
+    self._frames = int(self.learner.environment_frames.numpy())
     if self._member:
       self._member.learned(self._frames, level_ids, returns)  # Perhaps it has other parameters now.
     self._publish()
@@ -256,7 +273,7 @@ class Trainer:
     self._skipped_in_a_row = self._skipped_in_a_row + 1 if metrics['update_skipped'] else 0
     if self._skipped_in_a_row == MAXIMUM_SKIPPED_IN_A_ROW:
       raise run_flags.UserError(
-          f'update {int(self.learner.update_steps)}: {self.learner.culprit(metrics)} was not finite, for the '
+          f'update {int(self.learner.update_steps.numpy())}: {self.learner.culprit(metrics)} was not finite, for the '
           f'{MAXIMUM_SKIPPED_IN_A_ROW}th time in a row; the run stops before it does harm. Try a lower '
           '--learning_rate, or another --reward_transform where rewards are large')
 
@@ -277,8 +294,8 @@ class Trainer:
       row |= self._member.metrics()
     if self._port:
       row |= self._port.metrics()
-    row |= {'learner_steps': int(self.learner.update_steps), 'queue_size': self._queue.size(),
-            'skipped_updates': int(self.learner.skipped_updates), 'memory_megabytes': self._memory_megabytes}
+    row |= {'learner_steps': int(self.learner.update_steps.numpy()), 'queue_size': self._queue.size(),
+            'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
     self._metrics.write(row)
     self._progress.update(row)
 
@@ -286,6 +303,15 @@ class Trainer:
     if self._row.updates:
       self._log()  # So that metrics.jsonl reaches as far as the checkpoint.
     self._checkpointer.save()
+
+
+class _LostLearnerError(run_flags.UserError):
+  """Another learner has gone amid an update."""
+
+
+def _is_orderly(error):
+  """Whether what has been learned by then may be kept."""
+  return isinstance(error, run_flags.UserError) and not isinstance(error, _LostLearnerError)
 
 
 def _time_major(unroll_spec):

@@ -61,8 +61,9 @@ class Adam(tf.Module):
       tf.raw_ops.ResourceApplyAdam(
           var=variable.handle, m=m.handle, v=v.handle, beta1_power=self.beta1_power, beta2_power=self.beta2_power,
           lr=learning_rate, beta1=self._beta1, beta2=self._beta2, epsilon=self._epsilon, grad=gradient)
-    self.beta1_power.assign(self.beta1_power * self._beta1)
-    self.beta2_power.assign(self.beta2_power * self._beta2)
+    for power, beta in ((self.beta1_power, self._beta1), (self.beta2_power, self._beta2)):
+      # Not `assign`, which for one of several learners is no business of its own.
+      tf.raw_ops.AssignVariableOp(resource=power.handle, value=power * beta)
 
 
 def _slots(initial_value, variables, name):

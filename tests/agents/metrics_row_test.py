@@ -23,7 +23,8 @@ class MetricsRowTest(parameterized.TestCase):
     # Whatever the pool has counted before the first interval counts for nothing.
     self.counted = np.array([7, 5, 6, 11, 22, 33]) * _SECOND
     self.pool = types.SimpleNamespace(statistics=lambda: actor_pool.Statistics(*self.counted.tolist()), restarts=0)
-    self.row = metrics_row.MetricsRow(types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4))
+    self.host = types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4, rests=False)
+    self.row = metrics_row.MetricsRow(self.host)
     self.row.begin(500)
 
   def _pass(self, seconds=0., batches=0, rows=0, inference_waiting=0., stepping=0., blocked=0.):
@@ -83,6 +84,13 @@ class MetricsRowTest(parameterized.TestCase):
     self._pass(seconds=10. - waited, **times)
     self.assertEqual(self.row.finish(600)['bottleneck'], want)
 
+  @parameterized.parameters((4., 'learner'), (6., 'actors'))
+  def test_the_bottleneck_where_all_actors_are_elsewhere(self, waited, want):
+    self.host.rests = True
+    self._wait(waited)
+    self._pass(seconds=10. - waited)
+    self.assertEqual(self.row.finish(600)['bottleneck'], want)
+
   def test_steps_that_began_before_the_interval_make_no_share_above_one(self):
     self._pass(seconds=1., stepping=9.)  # Four workers report steps of 2.25 s each.
     self.assertEqual(self.row.finish(600)['time/environments_stepping'], 1.)
@@ -107,7 +115,7 @@ class MetricsRowTest(parameterized.TestCase):
     self.assertEqual((row['time/learner_waits'], row['bottleneck']), (1., 'environments'))
 
   def test_restarts_of_earlier_processes_count(self):
-    row = metrics_row.MetricsRow(types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4), 4)
+    row = metrics_row.MetricsRow(self.host, 4)
     row.begin(500)
     self.pool.restarts = 3
     self.assertEqual(row.finish(600)['environment_restarts'], 7)

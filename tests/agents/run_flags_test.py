@@ -141,7 +141,7 @@ class RunConfigTest(parameterized.TestCase):
     run = self._run_config('--num_environments=48', '--num_environment_workers=auto', '--num_inference_threads=2')
     self.assertEqual((run.num_environments, run.num_environment_workers, run.num_inference_threads), (48, 'auto', 2))
 
-  @parameterized.parameters('0', '-1', 'many', '1.5', '', '٣')
+  @parameterized.parameters('-1', 'many', '1.5', '', '٣')
   def test_a_count_that_is_none(self, value):
     with self.assertRaisesRegex(flags.IllegalFlagValueError, f'num_environments={value}: want auto, or a whole number'):
       self._run_config(f'--num_environments={value}')
@@ -186,7 +186,8 @@ class RunMainTest(parameterized.TestCase):
       (['--batch_size=0'], 'error: --batch_size=0: want at least 1'),
       (['--batch_size=x'], 'error: flag --batch_size=x: invalid literal'),
       (['--lerning_rate=1'], "error: Unknown command line flag 'lerning_rate'. Did you mean: learning_rate"),
-      (['--num_environments=0'], 'error: flag --num_environments=0: want auto, or a whole number of at least 1'),
+      (['--num_environments=x'], 'error: flag --num_environments=x: want auto, or a whole number'),
+      (['--num_inference_threads=0'], 'error: --num_inference_threads=0: want auto, or a whole number of at least 1'),
       (['--batch_size'], 'error: Missing value for flag --batch_size'),
       (['batch_size=3'], 'error: batch_size=3: no such argument'),
       (['--mode=play'], 'error: --mode=play: want one of'),
@@ -220,7 +221,7 @@ class RunMainTest(parameterized.TestCase):
   def test_help_shows_the_flags(self):
     done = _run('--help')
     self.assertRegex(done.stdout, '--learning_rate: How fast it learns.\n *.default: .0.5')
-    self.assertRegex(done.stdout, '--num_environments: Environments stepped at the same time.\n.*\n *.auto, or a whole')
+    self.assertRegex(done.stdout, '--num_environment_workers: Processes that step them.\n.*\n *.auto, or a whole')
 
 
 if __name__ == '__main__':

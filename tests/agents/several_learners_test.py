@@ -1,0 +1,98 @@
+"""Several learners on one host are as one: N of them with batches of B against one with a batch of N B."""
+
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import cluster
+from scalable_agents.agents import impala
+from scalable_agents.tests.agents import unrolls
+
+_NUM_LEARNERS = 3
+_BATCH_SIZE = 2  # Of each.
+_ALONG_TIME = ('environment_output', 'agent_output', 'parameter_version')  # Their batch dimension is the second.
+
+
+def setUpModule():
+  cluster.configure_devices(_NUM_LEARNERS)
+
+
+@functools.cache
+def _strategy():
+  return cluster.make_strategy(_NUM_LEARNERS, port=None)
+
+
+def _make(config, spec, xla):
+  return impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, spec, config), config, frames_per_step=4, xla=xla)
+
+
+def _part(unroll, index):
+  """The unrolls of learner `index`."""
+  rows = slice(index * _BATCH_SIZE, (index + 1) * _BATCH_SIZE)
+  parts = {name: tf.nest.map_structure(lambda x: x[:, rows] if name in _ALONG_TIME else x[rows], nest)
+           for name, nest in unroll._asdict().items()}
+  return type(unroll)(**parts)
+
+
+class SeveralLearnersTest(parameterized.TestCase):
+
+  def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, **settings):
+    """Makes the same updates with one and with several learners; returns both and their last metrics."""
+    config = impala.ImpalaConfig(**{'torso': 'shallow', 'total_environment_frames': 10_000, 'optimizer': 'rmsprop',
+                                    'learning_rate': 1e-3, 'rmsprop_epsilon': 0.1} | settings)
+    spec = spec or unrolls.VECTOR
+    one = _make(config, spec, xla)
+    strategy = _strategy()
+    with strategy.scope():
+      several = _make(config, spec, xla)
+
+    @tf.function(autograph=False)
+    def step(batches):
+      return strategy.run(several.step, (batches,))
+
+    for update in range(updates):
+      unroll = unrolls.random_unroll(one.agent, spec, batch=_NUM_LEARNERS * _BATCH_SIZE, seed=update)
+      if spoil == update:
+        reward = unroll.environment_output.reward.numpy()
+        reward[2, -1] = np.nan  # In the last learner's part.
+        unroll = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
+      expected = one.step(unroll)
+      batches = strategy.experimental_distribute_values_from_function(
+          lambda context: _part(unroll, context.replica_id_in_sync_group))  # pylint: disable=cell-var-from-loop
+      for name, value in step(batches).items():
+        for local in strategy.experimental_local_results(value):
+          np.testing.assert_allclose(local, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')
+    for ours, theirs in zip(several.variables, one.variables, strict=True):
+      for local in strategy.experimental_local_results(ours):
+        np.testing.assert_allclose(local, theirs, rtol, 1e-6, err_msg=theirs.name)
+    return one, several
+
+  @parameterized.parameters('never', 'always')
+  def test_one_update_is_that_of_one_large_batch(self, xla):
+    one, _ = self._compare(updates=1, xla=xla, spec=unrolls.PIXELS)
+    self.assertEqual(int(one.update_steps.numpy()), 1)
+
+  @parameterized.parameters({'optimizer': 'adam'}, {'use_lstm': True}, {'clip_gradient_norm': 0.5},
+                            {'clip_gradient_norm': 0.0})
+  def test_many_updates_are(self, **settings):
+    before, _ = self._compare(updates=0, **settings)
+    before = [v.numpy() for v in before.agent.trainable_variables]
+    one, several = self._compare(updates=3, **settings)
+    moved = [np.abs(new - old).max() for new, old in zip(one.agent.trainable_variables, before)]
+    self.assertGreater(min(moved), 1e-6)
+    self.assertGreater(max(moved), 1e-5)
+    self.assertEqual(int(several.environment_frames.numpy()), 3 * _NUM_LEARNERS * _BATCH_SIZE * 6 * 4)  # Counted once.
+
+  @parameterized.parameters('never', 'always')
+  def test_what_is_not_finite_for_one_is_learned_by_none(self, xla):
+    _, several = self._compare(updates=3, xla=xla, spoil=1)
+    self.assertEqual((int(several.update_steps.numpy()), int(several.skipped_updates.numpy())), (2, 1))
+    for variable in several.agent.trainable_variables:
+      self.assertTrue(np.all(np.isfinite(variable.numpy())))
+
+
+if __name__ == '__main__':
+  absltest.main()
