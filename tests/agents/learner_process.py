@@ -1,0 +1,61 @@
+"""A learner among several processes, for learners_together_test: learns from its part of random batches.
+
+  python -m scalable_agents.tests.agents.learner_process ADDRESSES TASK UPDATES FILE
+
+Writes the values of its variables, and what it knew of the last update, to FILE, an .npz.
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import cluster
+from scalable_agents.agents import impala
+from scalable_agents.agents import learners_together
+from scalable_agents.tests.agents import unrolls
+
+BATCH_SIZE = 2  # Of each learner.
+LEAVING_AT = 2  # The update at which the last learner wants to leave.
+_BATCHED_SECOND = ('environment_output', 'agent_output', 'parameter_version')  # Behind time.
+
+
+def config(task):
+  """The learner's settings; without `share` they would begin with different parameters."""
+  return impala.ImpalaConfig(torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, seed=task + 1)
+
+
+def part(unroll, index):
+  """The unrolls of learner `index`."""
+  rows = slice(index * BATCH_SIZE, (index + 1) * BATCH_SIZE)
+  parts = {name: tf.nest.map_structure(lambda x: x[:, rows] if name in _BATCHED_SECOND else x[rows], nest)
+           for name, nest in unroll._asdict().items()}
+  return type(unroll)(**parts)
+
+
+def episodes(task, update):
+  """What ended in a learner's batch: nothing for the first one, and more and more for the others."""
+  count = task * update
+  return learners_together.Episodes(tf.fill([count], task), tf.fill([count], float(update)), tf.fill([count], count))
+
+
+def main(addresses, task, updates, file):
+  """Learns."""
+  port = cluster.LearnerPort(cluster.ClusterConfig('learner', addresses, task), {})
+  together = learners_together.LearnersTogether(cluster.make_strategy(1, port), '/CPU:0')
+  num_learners = len(addresses.split(','))
+  with together.scope():
+    agent = impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config(task))
+    learner = impala.Learner(agent, config(task), frames_per_step=4, xla='never')
+  together.share(learner.variables)
+  for update in range(updates):
+    unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update)
+    last = together.step(learner, [part(unroll, task)], [episodes(task, update)],
+                         task == num_learners - 1 and update == LEAVING_AT)
+    print('updated', flush=True)
+  np.savez(file, *(variable.numpy() for variable in learner.variables), level_ids=last.episodes.level_ids,
+           returns=last.episodes.returns, lengths=last.episodes.lengths, leaving=last.leaving, **last.metrics)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,103 @@
+"""Learners in several processes are as one, and end together; real processes, which meet over loopback."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.actor import python_path
+from scalable_agents.agents import impala
+from scalable_agents.agents import learners_together
+from scalable_agents.tests.agents import learner_process
+from scalable_agents.tests.agents import training
+from scalable_agents.tests.agents import unrolls
+
+_NUM_LEARNERS = 2
+_UPDATES = 3
+
+
+def _free_addresses():
+  """HOST:PORT of ports that nobody listens at, with commas between them."""
+  with contextlib.ExitStack() as stack:
+    sockets = [stack.enter_context(socket.create_server(('', 0))) for _ in range(_NUM_LEARNERS)]
+    return ','.join(f'localhost:{each.getsockname()[1]}' for each in sockets)
+
+
+class LearnersTogetherTest(absltest.TestCase):
+
+  def test_processes_learn_as_one_with_a_large_batch(self):
+    folder, addresses = self.create_tempdir().full_path, _free_addresses()
+    files = [os.path.join(folder, f'{task}.npz') for task in range(_NUM_LEARNERS)]
+    processes = [subprocess.Popen([sys.executable, '-m', learner_process.__name__, addresses, str(task), str(_UPDATES),
+                                   file], env=python_path.environment(), stdout=subprocess.DEVNULL)
+                 for task, file in enumerate(files)]
+    for process in processes:
+      self.addCleanup(process.kill)
+    config = learner_process.config(task=0)
+    one = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4, 'never')
+    for update in range(_UPDATES):
+      expected = one.step(unrolls.random_unroll(
+          one.agent, batch=_NUM_LEARNERS * learner_process.BATCH_SIZE, seed=update))
+    self.assertEqual([process.wait(100) for process in processes], [0, 0])
+    for file in files:
+      found = np.load(file)
+      for index, variable in enumerate(one.variables):
+        np.testing.assert_allclose(found[f'arr_{index}'], variable, 1e-5, 1e-6, err_msg=variable.name)
+      for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
+      # Everyone knows of all episodes, and of the wish of one to leave.
+      self.assertEqual(found['level_ids'].tolist(), [1, 1])
+      self.assertEqual((found['returns'].tolist(), found['lengths'].tolist()), ([2., 2.], [2, 2]))
+      self.assertTrue(found['leaving'])
+
+  def test_one_alone(self):
+    config = learner_process.config(task=0)
+    learner = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4, 'never')
+    together = learners_together.LearnersTogether(None, '/CPU:0')
+    update = together.step(learner, [unrolls.random_unroll(learner.agent)], [learner_process.episodes(1, 2)], False)
+    self.assertFalse(update.leaving)
+    self.assertEqual(update.episodes.lengths.tolist(), [2, 2])
+    self.assertFalse(together.have_peers)
+
+
+class TrainingTogetherTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    self.addresses = _free_addresses()
+
+  def _start(self, stack):
+    """Both learners, each with environments of its own."""
+    return [stack.enter_context(training.Training(
+        self.logdir, '--job_name=learner', f'--learner_addresses={self.addresses}', f'--task={task}',
+        '--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4', '--log_interval_seconds=0.5',
+        '--total_environment_frames=100_000_000', '--checkpoint_interval_seconds=0.5')) for task in range(_NUM_LEARNERS)]
+
+  def test_all_end_with_one_and_begin_again_together(self):
+    with contextlib.ExitStack() as stack:
+      first, second = self._start(stack)
+      first.wait_for_rows(2)
+      first.wait_for_checkpoint()
+      second.kill()
+      self.assertEqual(first.end()[0], 1)
+      self.assertRegex(first.screen(), r'\nerror: a learner of this cluster is gone, so all end: start all again, .*\n$')
+    frames = training.rows(self.logdir)[-1]['environment_frames']
+    with contextlib.ExitStack() as stack:
+      first, second = self._start(stack)
+      rows = first.wait_for_rows(4)
+      self.assertGreater(rows[-1]['environment_frames'], frames)
+      self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * 4 * 20)
+      self.assertEqual(second.end(2)[0], 0)  # Ctrl-C to one ends all.
+      self.assertEqual(first.end()[0], 0)
+    ends = [training.rows(logdir)[-1] for logdir in (self.logdir, self.logdir + '_learner_1')]
+    for name in ('environment_frames', 'learner_steps', 'learning_rate'):
+      self.assertEqual(ends[0][name], ends[1][name])
+
+
+if __name__ == '__main__':
+  absltest.main()
