@@ -7,6 +7,7 @@ other side is cluster.py.
 """
 
 import collections
+import contextlib
 import json
 import socket
 import threading
@@ -25,6 +26,7 @@ _LARGEST_PUSH = 4           # Unrolls: one call takes a fraction of a millisecon
 _ANSWER_SECONDS = 5.        # In which the learner answers, if it is well.
 _RETRY_SECONDS = 1.
 _PATIENCE_SECONDS = 15.     # Without a sign of life before another connection is tried.
+_PATIENCE_BEATS = 12        # Signs of life without an answer to the other session, which may have lost its way alone.
 _FIRST_WORD_SECONDS = 5.    # Of silence until the user is told, …
 _LATER_WORDS_SECONDS = 30.  # … and again.
 _TICK_SECONDS = 0.02
@@ -58,8 +60,8 @@ class RemoteLearner:
   """Where unrolls go (`put`) and parameters come from (`latest`); both in graphs, both without the network."""
 
   def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
-               queue_size: int, first_actor_id: int, is_due: Callable[[], bool], make_report: Callable[[Totals], cluster.Report],
-               say: Callable[[str], None], on_end: Callable[[], None]):
+               queue_size: int, first_actor_id: int, is_due: Callable[[], bool],
+               make_report: Callable[[Totals], cluster.Report], say: Callable[[str], None], on_end: Callable[[], None]):
     """Looks for nothing yet.
 
     Args:
@@ -85,7 +87,8 @@ class RemoteLearner:
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
     self._graph = _graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
     self._lock = threading.Lock()
-    self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as is the next one.
+    self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as are the next two.
+    self._unsent = collections.deque()  # Blocks of unrolls that left the outbox for a connection given up since.
     self._connection = None
     self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
     self._error = None
@@ -122,12 +125,18 @@ class RemoteLearner:
     self._nudge.set()
     self._outbox.close()
     if self._heart.is_alive():
-      self._heart.join()
+      self._heart.join(2 * _ANSWER_SECONDS)
+    if self._connection:
+      self._connection.close()
 
-  def _guard(self, target, *arguments):
+  def _guard(self, target, connection=None):
     try:
-      target(*arguments)
+      target(*[connection] if connection else [])
     except Exception as error:  # pylint: disable=broad-except; raised by `check`.
+      if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
+        connection.failed = True  # Or the run has ended: the greeting tells.
+        self._nudge.set()
+        return
       self._error = error
       self._on_end()
 
@@ -135,25 +144,31 @@ class RemoteLearner:
     """Connects, asks for signs of life, and connects again."""
     heard = said = time.monotonic()
     while not self._stop.is_set():
+      before = self._connection
       try:
         greeting = self._contact(time.monotonic() - heard)
         if greeting['ended']:
           self._take_leave()
           return self._on_end()
+        if before is not self._connection and (before or said != heard):
+          self._say(f'connected to the learner at {self._address}{" again" if before else ""}')
+        elif said != heard:
+          self._say(f'the learner at {self._address} answers again')
         heard = said = time.monotonic()
       except (tf.errors.OpError, OSError, _NotReadyError) as error:
         now = time.monotonic()
         if now - said >= (_FIRST_WORD_SECONDS if said == heard else _LATER_WORDS_SECONDS):
           said = now
           self._say(f'no learner at {self._address} for {now - heard:.0f} s: {_reason(error)}')
+      if before is not self._connection:
+        self._stop.wait(_RETRY_SECONDS)  # Not one connection after the other, should each fail at once.
       self._nudge.wait(cluster.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
       self._nudge.clear()
     self._take_leave()
 
   def _contact(self, silence_seconds):
     """Returns the learner's greeting, through a new connection if need be. Raises what keeps it from that."""
-    connection = self._connection
-    if connection is None:
+    if (connection := self._connection) is None:
       return self._connect()
     try:
       greeting = connection.beat(self._make_report(self.totals()))
@@ -174,91 +189,94 @@ class RemoteLearner:
     if greeting['ended']:
       return greeting
     _compare(self._address, self._own, greeting)
-    connection.latest_version, parameters = connection.fetch(None)
-    self._snapshot.publish(connection.latest_version, parameters)
-    old, connection_is_first = self._connection, self._connection is None
     with self._lock:
-      unsent = list(old.in_hand.values()) if old else []
-      old_life_is_over = old and old.greeting['life'] != greeting['life']
-      if old_life_is_over:  # What went to the old one cannot have been learned from.
-        connection.unsent.extend(unsent)
-      lost = 0 if old_life_is_over or not old else sum(len(block[0]) for block in unsent)
-      self._totals = self._totals._replace(reconnects=self._totals.reconnects + (not connection_is_first),
-                                           lost_unrolls=self._totals.lost_unrolls + lost)
-      self._connection = connection
-    self._ready.set()
-    if not connection_is_first:
-      self._say(f'connected to the learner at {self._address} again')
-    for target, count in ((self._push, _PUSHERS), (self._refresh, 1)):
-      for _ in range(count):
-        threading.Thread(target=self._guard, args=[target, connection], name=target.__name__, daemon=True).start()
-    return greeting
+      old, self._connection = self._connection, connection
+      if old:
+        in_hand, lost = old.in_hand.values(), 0
+        if old.greeting['life'] != greeting['life']:  # What went to the old one cannot have been learned from.
+          self._unsent.extend(in_hand)
+        else:
+          old.is_lost, lost = True, sum(len(block[0]) for block in in_hand)
+        self._totals = self._totals._replace(reconnects=self._totals.reconnects + 1,
+                                             lost_unrolls=self._totals.lost_unrolls + lost)
+        old.close()
+    self._start(self._refresh, connection)
+    return connection.beat(self._make_report(self.totals()))  # So that it knows of this host from the beginning.
 
   def _take_leave(self):
-    connection = self._connection
-    if connection:
-      try:
-        connection.beat(self._make_report(self.totals())._replace(leaving=True))
-      except tf.errors.OpError:
-        pass  # It has gone first.
+    if self._connection:
+      with contextlib.suppress(tf.errors.OpError):  # It has gone first.
+        self._connection.beat(self._make_report(self.totals())._replace(leaving=True))
 
   def _is_current(self, connection):
     return connection is self._connection and not self._stop.is_set()
 
+  def _start(self, target, connection):
+    threading.Thread(target=self._guard, args=[target, connection], daemon=True).start()
+
   def _push(self, connection):
     """Pushes unrolls as long as the connection is in use."""
-    while self._is_current(connection):
-      with self._lock:
-        block = connection.unsent.popleft() if connection.unsent else None
-      try:
-        block = block or self._next_block(connection)
-      except tf.errors.OpError:
-        return  # The outbox was closed.
-      if block is None:
-        return
-      with self._lock:
-        connection.in_hand[threading.get_ident()] = block
-      try:
-        connection.push(block)
-      except tf.errors.OpError:
-        connection.failed = True  # Or the run has ended: the greeting tells.
-        return self._nudge.set()
+    while (block := self._next_block(connection)) is not None:
+      connection.push(*block)  # Waits for room.
       with self._lock:
         del connection.in_hand[threading.get_ident()]
-        was_given_up = connection is not self._connection
         self._totals = self._totals._replace(
             unrolls=self._totals.unrolls + len(block[0]),
             bytes=self._totals.bytes + sum(array.nbytes for array in block),
-            lost_unrolls=self._totals.lost_unrolls - was_given_up * len(block[0]))
+            lost_unrolls=self._totals.lost_unrolls - connection.is_lost * len(block[0]))
 
   def _next_block(self, connection):
-    """Waits for unrolls: [k, ...] arrays. None where the connection is not in use any more."""
-    with self._outbox_lock:
-      if not self._is_current(connection):
+    """Waits for unrolls, [k, ...] arrays, and takes them in hand. None where the connection is not in use any more."""
+    block = self._take_in_hand(connection)
+    if block is None:
+      with self._outbox_lock:
+        # Whoever had the lock before may have waited there for a connection given up since.
+        block = self._take_in_hand(connection)
+        if block is None and self._is_current(connection):
+          count = max(1, min(self._outbox.size(), _LARGEST_PUSH))
+          try:
+            taken = [tensor.numpy() for tensor in tf.nest.flatten(self._take(count))]
+          except tf.errors.OutOfRangeError:
+            return None  # The outbox was closed.
+          with self._lock:
+            self._unsent.append(taken)
+          block = self._take_in_hand(connection)
+    return block
+
+  def _take_in_hand(self, connection):
+    """The first of the unsent blocks. None where there is none, or not for this connection."""
+    with self._lock:
+      if not self._unsent or not self._is_current(connection):
         return None
-      count = max(1, min(self._outbox.size(), _LARGEST_PUSH))
-      return [tensor.numpy() for tensor in tf.nest.flatten(self._take(count))]
+      block = connection.in_hand[threading.get_ident()] = self._unsent.popleft()
+      return block
 
   @tf.function(autograph=False)
   def _take(self, count):
     return self._outbox.take_batch(count)
 
   def _refresh(self, connection):
-    """Fetches parameters, when it is time, as long as the connection is in use."""
+    """Fetches parameters: the first ones, and then, when it is time, as long as the connection is in use."""
+    connection.open()
+    self._fetch(connection)
+    self._ready.set()
+    for _ in range(_PUSHERS):
+      self._start(self._push, connection)
     while self._is_current(connection):
-      if not self._is_due():
+      if self._is_due():
+        self._fetch(connection)
+      elif connection.unanswered_beats > 1:
+        connection.ask_version()
+      else:
         time.sleep(_TICK_SECONDS)
-        continue
-      try:
-        version, parameters = connection.fetch(connection.latest_version)
-      except tf.errors.OpError:
-        connection.failed = True
-        return self._nudge.set()
-      if parameters is not None and self._is_current(connection):
+
+  def _fetch(self, connection):
+    version, parameters = connection.fetch()
+    with self._lock:
+      if parameters is not None and connection is self._connection:  # Else there may be later ones.
         connection.latest_version = version
         self._snapshot.publish(version, parameters)
-        with self._lock:
-          self._totals = self._totals._replace(bytes=self._totals.bytes + sum(array.nbytes for array in parameters))
+        self._totals = self._totals._replace(bytes=self._totals.bytes + sum(array.nbytes for array in parameters))
 
 
 class _NotReadyError(Exception):
@@ -271,40 +289,61 @@ class _Connection:
   def __init__(self, address, learner):
     """Raises OSError, tf.errors.OpError or _NotReadyError: there is no learner, or none that answers."""
     host, port = cluster.split_address(address)
-    socket.create_connection((host, port), _ANSWER_SECONDS).close()  # A session would not tell why it cannot.
-    self.failed = False  # A call on it has.
-    self.unsent, self.in_hand = collections.deque(), {}
-    self.latest_version = None
-    device = learner.greeting.device
-    self._hearing = _session(address, learner.graph, device, _ANSWER_SECONDS)
-    self._data = _session(address, learner.graph, device)
-    self._greet = self._hearing.make_callable(learner.greeting)
-    self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
-    self._push = self._data.make_callable(learner.enqueue_unrolls, learner.unrolls)
-    self._version = self._data.make_callable(learner.version)
-    self._latest = self._data.make_callable([learner.version, learner.parameters])
     try:
-      self.greeting = json.loads(self._greet())
-    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
-      raise _NotReadyError(f'it is not ready ({_reason(error)})') from error
+      socket.create_connection((host.strip('[]'), port), _ANSWER_SECONDS).close()  # A session would not say what is wrong.
+    except UnicodeError as error:
+      raise OSError(f'{host} is no name of a host') from error
+    self.failed = False        # A call on it has.
+    self.in_hand, self.is_lost = {}, False  # Blocks of unrolls on their way, by thread; whether they count as lost.
+    self.latest_version = -1   # Of the parameters that are here.
+    self.unanswered_beats = 0  # Since the session without a deadline was heard of.
+    self._address, self._learner = address, learner
+    self._hearing, self._data = _session(address, learner, _ANSWER_SECONDS), None
+    self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
+    try:
+      self.greeting = json.loads(self._hearing.run(learner.greeting))
+    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # Nothing of those names is there yet.
+      raise _NotReadyError('it is starting') from error
+    except tf.errors.InvalidArgumentError as error:  # It has no such task.
+      raise _NotReadyError('it is a learner of another place in --learner_addresses') from error
+
+  def open(self):
+    """Opens the session without a deadline, which may take for ever; `push` takes [k, ...] arrays then."""
+    self._data = _session(self._address, self._learner)
+    self.push = self._data.make_callable(self._learner.enqueue_unrolls, self._learner.unrolls)
+    self._version = self._data.make_callable(self._learner.version)
+    self._latest = self._data.make_callable([self._learner.version, self._learner.parameters])
+
+  def close(self):
+    """Ends both, in a thread: that may take for ever, too, and it is what the end of a session's object does."""
+    threading.Thread(target=self._close, daemon=True).start()
+
+  def _close(self):
+    for session in filter(None, (self._hearing, self._data)):
+      with contextlib.suppress(tf.errors.OpError):
+        session.close()
 
   def beat(self, report):
     """Reports; returns the greeting. Raises tf.errors.OpError."""
     greeting, _ = self._beat(json.dumps(report._asdict()))
     if (now := json.loads(greeting))['life'] != self.greeting['life']:
       raise tf.errors.AbortedError(None, None, 'another learner is there now')
+    self.unanswered_beats += 1
+    self.failed |= self.unanswered_beats > _PATIENCE_BEATS
     return now
 
-  def push(self, block):
-    """Puts unrolls into the learner's queue; waits for room. `block`: [k, ...] arrays."""
-    self._push(*block)
-
-  def fetch(self, known_version):
-    """The version of the latest parameters, and these, or None if the version is the known one."""
-    if known_version is not None and int(self._version()) == known_version:
-      return known_version, None
+  def fetch(self):
+    """The version of the latest parameters, and these, or None if they are there already."""
+    if self.ask_version() == self.latest_version:
+      return self.latest_version, None
     version, parameters = self._latest()
     return int(version), parameters
+
+  def ask_version(self):
+    """The version of the latest parameters."""
+    version = int(self._version())
+    self.unanswered_beats = 0
+    return version
 
 
 def _graph(task, unroll_specs, parameter_specs, queue_size):
@@ -327,12 +366,12 @@ def _graph(task, unroll_specs, parameter_specs, queue_size):
                     list(parameters), unrolls, raw.QueueEnqueueManyV2(handle=queue, components=unrolls))
 
 
-def _session(address, graph, device, answer_seconds=None):
-  config = tf.compat.v1.ConfigProto(device_filters=[device.rpartition('/')[0]])
+def _session(address, learner, answer_seconds=None):
+  config = tf.compat.v1.ConfigProto(device_filters=[learner.greeting.device.rpartition('/')[0]])
   config.rpc_options.disable_session_connection_sharing = True  # Else a new session would use a dead connection.
   if answer_seconds:
     config.operation_timeout_in_ms = int(1000 * answer_seconds)
-  return tf.compat.v1.Session(f'grpc://{address}', graph, config)
+  return tf.compat.v1.Session(f'grpc://{address}', learner.graph, config)
 
 
 def _compare(address, own, greeting):

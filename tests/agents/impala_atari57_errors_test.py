@@ -79,7 +79,8 @@ def _without_its_checkpoints(logdir):
 _CASES = {
     'unknown_game': (_in_new_folder, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
     'unknown_gymnasium_id': (_in_new_folder, ('--level_name=gymnasium:CartPol-v1',), r'--level_name: .*CartPole-v1.*'),
-    'no_environments': (_in_new_folder, (*_FLAGS, '--num_environments=0'), r'.*--num_environments=0: want auto, or a .*'),
+    'no_environments': (
+        _in_new_folder, (*_FLAGS, '--num_environments=0'), '--num_environments=0: want at least 1, one per level'),
     'value_out_of_range': (_in_new_folder, (*_FLAGS, '--batch_size=0'), '--batch_size=0: want at least 1'),
     'text_for_a_number': (_in_new_folder, (*_FLAGS, '--learning_rate=fast'), '.*--learning_rate=fast.*'),
     'unknown_flag': (_in_new_folder, (*_FLAGS, '--learning_rat=1'), '.*learning_rat.*'),

@@ -1,0 +1,188 @@
+"""Holds the examples in docs/cluster against the program: they parse, and every flag in them is one of its flags."""
+
+import functools
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from unittest import mock
+
+from absl import flags
+from absl.testing import absltest
+import yaml
+
+from scalable_agents.agents import atari57_protocol
+from scalable_agents.agents import cluster
+from scalable_agents.agents import impala
+from scalable_agents.agents import program
+from scalable_agents.agents import run_flags
+from scalable_agents.tests import source_tree
+
+_FOLDER = source_tree.ROOT / 'docs' / 'cluster'
+_FREE = ('job_name', 'learner_addresses', 'logdir', 'num_environments', 'task')
+
+# Stands for Python on a node: keeps what it is called with. The learner dies once.
+_PYTHON = f'''#!{sys.executable}
+import json, os, sys
+with open(os.environ['CALLS'], 'a') as file:
+  file.write(json.dumps(sys.argv[1:]) + '\\n')
+if '--job_name=learner' in sys.argv and not os.path.exists(os.environ['CALLS'] + '.died'):
+  open(os.environ['CALLS'] + '.died', 'w').close()
+  sys.exit(1)
+'''
+_SRUN = '''#!/bin/bash
+num_tasks=1
+while [[ $1 == --* ]]; do
+  [[ $1 == --ntasks=* ]] && num_tasks=${1#*=}
+  shift
+done
+for ((SLURM_PROCID = 0; SLURM_PROCID < num_tasks; ++SLURM_PROCID)); do
+  export SLURM_PROCID
+  "$@" || exit
+done
+'''
+_SCONTROL = '#!/bin/bash\n[[ $* == "show hostnames node[1-3]" ]] && printf "node%d\\n" 1 2 3\n'
+
+
+def _parse(arguments):
+  """The flags, once they were parsed as the program does. Raises what the program would refuse."""
+  flag_values = flags.FlagValues()
+  with mock.patch.multiple(run_flags, define=functools.partial(run_flags.define, flag_values=flag_values),
+                           run_main=mock.DEFAULT):
+    program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+  rest = flag_values(['program', *arguments])
+  assert rest == ['program'], rest
+  for config_class, validate in ((impala.ImpalaConfig, impala.validate), (cluster.ClusterConfig, cluster.validate)):
+    run_flags.config_from_flags(config_class, validate, flag_values=flag_values)
+  return flag_values
+
+
+def _without_free_flags(flag_values):
+  return {name: value for name, value in flag_values.flag_values_dict().items() if name not in _FREE}
+
+
+class KubernetesTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    documents = list(yaml.safe_load_all((_FOLDER / 'kubernetes.yaml').read_text(encoding='utf-8')))
+    self.parts = {(document['kind'], document['metadata']['name']): document for document in documents}
+    self.assertLen(self.parts, len(documents))
+
+  def _pod(self, kind, name):
+    """The template of a part's pods."""
+    spec = self.parts[kind, name]['spec']
+    self.assertEqual(spec['selector']['matchLabels'], spec['template']['metadata']['labels'])
+    return spec['template']
+
+  def _flags(self, pod):
+    """What the program in a pod makes of its arguments."""
+    container, = pod['spec']['containers']
+    self.assertEqual(container['command'], ['python', '-m', 'scalable_agents.agents.impala_atari57'])
+    volumes = {volume['name']: volume.get('configMap', {}).get('name') for volume in pod['spec'].get('volumes', [])}
+    files = {}
+    for mount in container['volumeMounts']:
+      if config := volumes.get(mount['name']):
+        files |= {os.path.join(mount['mountPath'], name): text
+                  for name, text in self.parts['ConfigMap', config]['data'].items()}
+    arguments = []
+    for argument in container['args']:
+      name, _, path = argument.partition('=')
+      arguments += shlex.split(files[path]) if name == '--flagfile' else [argument]
+    return _parse(arguments)
+
+  def test_all_parts_are_there(self):
+    self.assertCountEqual(self.parts, [
+        ('ConfigMap', 'impala'), ('Service', 'impala-learner'), ('StatefulSet', 'impala-learner'),
+        ('Deployment', 'impala-actor'), ('NetworkPolicy', 'impala-learner')])
+
+  def test_learner_and_actors_have_all_but_their_roles_in_common(self):
+    learner = self._flags(self._pod('StatefulSet', 'impala-learner'))
+    actor = self._flags(self._pod('Deployment', 'impala-actor'))
+    self.assertEqual((learner.job_name, learner.task), ('learner', 0))
+    self.assertEqual((actor.job_name, actor.task, actor['logdir'].present), ('actor', -1, 0))
+    self.assertEqual(learner.learner_addresses, actor.learner_addresses)
+    self.assertEqual(_without_free_flags(learner), _without_free_flags(actor))
+
+  def test_the_learner_is_where_actors_look_and_its_runs_are_on_the_disk(self):
+    learner, service = self.parts['StatefulSet', 'impala-learner'], self.parts['Service', 'impala-learner']
+    pod = self._pod('StatefulSet', 'impala-learner')
+    container, = pod['spec']['containers']
+    port, = service['spec']['ports']
+    values = self._flags(pod)
+    self.assertEqual(values.learner_addresses, f'impala-learner-0.impala-learner:{port["port"]}')
+    self.assertEqual(learner['spec']['serviceName'], 'impala-learner')
+    self.assertEqual(learner['spec']['replicas'], 1)
+    self.assertEqual(service['spec']['clusterIP'], 'None')
+    self.assertEqual(service['spec']['selector'], pod['metadata']['labels'])
+    claim, = learner['spec']['volumeClaimTemplates']
+    mounts = {mount['name']: mount['mountPath'] for mount in container['volumeMounts']}
+    self.assertStartsWith(values.logdir, mounts[claim['metadata']['name']] + '/')
+
+  def test_only_actors_reach_the_learner_and_only_its_port(self):
+    policy = self.parts['NetworkPolicy', 'impala-learner']['spec']
+    self.assertEqual(policy['policyTypes'], ['Ingress'])
+    self.assertEqual(policy['podSelector']['matchLabels'],
+                     self._pod('StatefulSet', 'impala-learner')['metadata']['labels'])
+    rule, = policy['ingress']
+    self.assertEqual(rule['from'], [
+        {'podSelector': {'matchLabels': self._pod('Deployment', 'impala-actor')['metadata']['labels']}}])
+    self.assertEqual([port['port'] for port in rule['ports']],
+                     [port['port'] for port in self.parts['Service', 'impala-learner']['spec']['ports']])
+
+
+class SlurmTest(absltest.TestCase):
+
+  def test_the_script_parses(self):
+    subprocess.run(['bash', '-n', _FOLDER / 'slurm.sh'], check=True)
+
+  def test_what_it_starts(self):
+    folder = self.create_tempdir()
+    for name, text in (('srun', _SRUN), ('scontrol', _SCONTROL), ('python', _PYTHON)):
+      path = folder.create_file(name, content=text).full_path
+      os.chmod(path, stat.S_IRWXU)
+    calls = os.path.join(folder.full_path, 'calls')
+    environment = dict(
+        os.environ, PATH=f'{folder.full_path}:{os.environ["PATH"]}', PYTHON='python', CALLS=calls,
+        SLURM_JOB_NODELIST='node[1-3]', SLURM_JOB_NUM_NODES='3', SLURM_CPUS_PER_TASK='16')
+    done = subprocess.run(['bash', _FOLDER / 'slurm.sh', '--level_name=pong,breakout', '--torso=shallow'],
+                          env=environment, text=True, capture_output=True, check=False)
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
+    self.assertEqual(done.stdout, 'learner: its life 1 has ended before the run\n')
+    roles = []
+    for line in open(calls, encoding='utf-8'):
+      *module, level, torso = (arguments := json.loads(line))[:5]
+      self.assertEqual(module[:2], ['-m', 'scalable_agents.agents.impala_atari57'])
+      self.assertEqual((level, torso), ('--level_name=pong,breakout', '--torso=shallow'))
+      values = _parse(arguments[2:])
+      self.assertEqual(values.learner_addresses, 'node1:5000')
+      roles.append((values.job_name, values.task, values.logdir))
+    self.assertCountEqual(roles, [('learner', 0, 'runs/slurm')] * 2 + [('actor', task, '') for task in range(2)])
+
+
+class ReadmeTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.text = (_FOLDER / 'README.md').read_text(encoding='utf-8').replace('\\\n', ' ')
+
+  def test_its_commands_are_accepted(self):
+    commands = [shlex.split(line) for line in self.text.splitlines() if line.startswith('bazel run //agents:')]
+    self.assertEqual([_parse(command[command.index('--') + 1:]).job_name for command in commands], ['learner', 'actor'])
+
+  def test_the_flags_that_it_names_are_there(self):
+    known = set(_parse([])) | {'flagfile'}  # That one is absl's own.
+    named = re.findall(r'`--(\w+)[=`]', self.text)
+    self.assertContainsSubset({'job_name', 'task', 'learner_addresses'}, named)
+    self.assertContainsSubset(named, known | {'exclusive'})  # Slurm's.
+
+  def test_the_files_that_it_names_are_there(self):
+    for name in re.findall(r'\]\(([^)]+)\)|docs/cluster/([\w.]+)', self.text):
+      self.assertTrue((_FOLDER / (name[0] or name[1])).exists(), name)
+
+
+if __name__ == '__main__':
+  absltest.main()

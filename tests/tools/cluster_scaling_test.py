@@ -1,0 +1,23 @@
+"""What a learner can feed on: the arithmetic, and that something is measured."""
+
+from absl.testing import absltest
+
+from scalable_agents.tools import cluster_scaling
+
+
+class ClusterScalingTest(absltest.TestCase):
+
+  def test_limits_by_hand(self):
+    # 100 agent steps are 400 frames. 8 cores take 4,000 unrolls of 2 ms a second; 16 Gbit/s are 1,000 of 2 MB.
+    cost = cluster_scaling.Cost(unrolls_per_second=1., bytes=2_000_000, cpu_seconds=0.002)
+    self.assertSequenceAlmostEqual(cluster_scaling.limits(cost, 100, 8, 16.), [1_600_000., 400_000.])
+
+  def test_an_unroll_costs_something(self):
+    cost = cluster_scaling.measure('Atari', seconds=1.)
+    self.assertEqual(cost.bytes, 4 + 21 * 84 * 84 * 4)
+    self.assertGreater(cost.unrolls_per_second, 1.)
+    self.assertBetween(cost.cpu_seconds, 1e-6, 1.)
+
+
+if __name__ == '__main__':
+  absltest.main()

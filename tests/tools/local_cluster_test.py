@@ -1,0 +1,279 @@
+"""Clusters on this machine: of the real binary as a user starts them, and of small programs that die on purpose."""
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import psutil
+
+from scalable_agents.actor import python_path
+from scalable_agents.agents import run_flags
+from scalable_agents.tests.agents import training
+from scalable_agents.tools import local_cluster
+
+_CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4',
+          '--num_environment_workers=1', '--log_interval_seconds=0.5')
+
+# --plans holds what each process does in each of its lives. Actors leave once there is a file `over`.
+_PROGRAM = '''
+import json, os, signal, sys, time
+flags = dict(argument[2:].split('=', 1) for argument in sys.argv[1:])
+folder, plans, name = flags['folder'], json.loads(flags['plans']), flags['job_name'] + '_' + flags['task']
+def lives(name):
+  file = os.path.join(folder, name)
+  return os.path.getsize(file) if os.path.exists(file) else 0
+def is_over():
+  return os.path.exists(os.path.join(folder, 'over'))
+def tell(*unused):
+  open(os.path.join(folder, 'over'), 'w').close()
+with open(os.path.join(folder, name), 'a') as file:
+  file.write('1')
+plan = plans[name][lives(name) - 1]
+if plan == 'refuse':
+  sys.exit('error: --torso=tall: want one of shallow, deep')
+if plan == 'flags':
+  print(*(argument for argument in sys.argv[1:] if not argument.startswith(('--folder', '--plans'))), flush=True)
+  plan = 'finish' if 'learner' in name else 'act'
+if plan in ('hang', 'wait'):
+  signal.signal(signal.SIGINT, tell if plan == 'wait' else signal.SIG_IGN)
+  print('waiting', flush=True)
+  while plan == 'hang' or not is_over():
+    time.sleep(0.05)
+if plan == 'stubborn':
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  time.sleep(1000)
+if plan == 'die':
+  os.kill(os.getpid(), signal.SIGKILL)
+if plan == 'stop':
+  tell()
+  while 'left' not in os.listdir(folder):
+    time.sleep(0.05)
+  os.remove(os.path.join(folder, 'over'))
+  print('a learning rate too high', flush=True)
+  sys.exit('error: update 7 was not finite')
+if plan == 'finish':  # When all are in their last lives.
+  while any(lives(name) < len(lot) for name, lot in plans.items()):
+    time.sleep(0.05)
+  tell()
+if plan == 'act':
+  while not is_over():
+    time.sleep(0.05)
+  open(os.path.join(folder, 'left'), 'w').close()
+'''
+_LAUNCHER = f'''
+import json, sys
+from scalable_agents.tools import local_cluster
+config = local_cluster.LocalClusterConfig(learners=1, actors=1)
+plans = json.dumps(dict(learner_0=['wait'], actor_0=['wait']))
+local_cluster.Cluster([sys.executable, '-c', {_PROGRAM!r}], config, ['--plans=' + plans, '--folder=' + sys.argv[1]],
+                      sys.stdout).run()
+'''
+
+
+def _binary(logdir, *flags):
+  """Starts a cluster."""
+  return training.Training(logdir, *flags, program=('-m', local_cluster.__name__))
+
+
+def _everybody(process):
+  """All processes of a cluster but the launcher."""
+  return psutil.Process(process.pid).children(recursive=True)
+
+
+def _actor(process, task):
+  """An actor of a cluster."""
+  found, = (child for child in psutil.Process(process.pid).children()
+            if {'--job_name=actor', f'--task={task}'} <= set(child.cmdline()))
+  return found
+
+
+class BinaryTest(parameterized.TestCase):
+
+  def test_trains_to_the_end_and_nothing_is_left(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    frames = 40_000  # So many that the second actor has started, even on a machine that is busy with other tests.
+    with _binary(logdir, '--agent=impala_atari57', '--learners=1', '--actors=2', '--', *_CATCH,
+                 f'--total_environment_frames={frames}') as run:
+      run.wait_until(lambda: training.rows(logdir), 'a row')
+      everybody = _everybody(run.process)
+      code, _ = run.end()
+      screen = run.screen()
+    self.assertEqual(code, 0, screen)
+    self.assertEmpty(training.still_alive(everybody))
+    self.assertRegex(screen, r'(?m)^learner_0: 40,\d+ frames trained, see ')
+    for task in range(2):
+      self.assertRegex(screen, f'(?m)^actor_{task}: the learner has ended the run$')
+    self.assertNotIn('killed', screen)
+    for line in screen.splitlines():
+      self.assertRegex(line, '^(learner_0|actor_0|actor_1): ')
+    self.assertGreaterEqual(training.rows(logdir)[-1]['environment_frames'], frames)
+
+  def test_a_killed_actor_is_started_again_and_ctrl_c_saves(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    with _binary(logdir, '--', *_CATCH) as run:
+      run.wait_until(lambda: training.rows(logdir), 'a row')
+      victim = _actor(run.process, 1)
+      victim.kill()
+      run.wait_until(lambda: 'actor_1 ended by SIGKILL: it is started again' in run.screen(), 'a replacement')
+      self.assertNotEqual(_actor(run.process, 1).pid, victim.pid)
+      run.wait_for_rows(1)
+      everybody = _everybody(run.process)
+      code, _ = run.end(signal.SIGINT)
+      screen = run.screen()
+    self.assertEqual(code, 0, screen)
+    self.assertEmpty(training.still_alive(everybody))
+    self.assertRegex(screen, '(?m)^learner_0: [0-9,]+ frames trained, the same command goes on from there$')
+    self.assertRegex(screen, '(?m)^actor_0: the learner has ended the run$')
+    self.assertEndsWith(screen, '\nstopped\n')
+
+  @parameterized.parameters(
+      (['--agent=r2d2_atari57'], '--agent=r2d2_atari57: want one of impala_atari57, impala_dmlab30'),
+      (['--learners=0'], '--learners=0: want at least 1'),
+      (['--learner_environments=-1'], '--learner_environments=-1: want at least 0'),
+      (['--actors=0'], '--actors=0: want at least 1, or 0 with --learner_environments'),
+      (['--actors=-1', '--learner_environments=4'],
+       '--actors=-1: want at least 1, or 0 with --learner_environments'),
+      (['--torso', 'deep'], 'deep: no such argument, flags begin with -- (--help shows them)'),
+      (['--', '--task=3'], '--task=3: not for every process of a cluster'),
+      (['--', '--logdir=here'], '--logdir=here: not for every process of a cluster'))
+  def test_bad_input_is_one_line(self, flags, wanted):
+    self._refuse(flags, re.escape(wanted))
+
+  def test_a_flag_that_the_processes_refuse_is_one_line(self):
+    self._refuse(['--', '--torso=tall'], '(learner|actor)_[01]: --torso=tall: want one of shallow, deep')
+
+  def _refuse(self, flags, wanted):
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    done = subprocess.run([sys.executable, '-m', local_cluster.__name__, f'--logdir={logdir}', *flags],
+                          env=python_path.environment(), text=True, capture_output=True, check=False)
+    self.assertEqual((done.returncode, done.stdout), (1, ''), done.stderr)
+    self.assertRegex(done.stderr, f'^error: {wanted}\n$')
+    self.assertFalse(os.path.exists(logdir))
+
+
+class ClusterTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    for number in (signal.SIGINT, signal.SIGTERM):
+      self.addCleanup(signal.signal, number, signal.getsignal(number))
+    self.folder = self.create_tempdir().full_path
+    self.stream = io.StringIO()
+
+  def _run(self, plans, **settings):
+    """Runs processes that do so in their lives. Returns the lines shown."""
+    count = lambda job: sum(name.startswith(job) for name in plans)
+    config = local_cluster.LocalClusterConfig(learners=count('learner'), actors=count('actor'), **settings)
+    cluster = local_cluster.Cluster(
+        [sys.executable, '-c', _PROGRAM], config, [f'--plans={json.dumps(plans)}', f'--folder={self.folder}'],
+        self.stream)
+    try:
+      cluster.run()
+    finally:
+      self.assertEmpty(psutil.Process().children())
+    for name, lot in plans.items():
+      self.assertEqual(os.path.getsize(os.path.join(self.folder, name)), len(lot), name)
+    return self.stream.getvalue().splitlines()
+
+  def test_who_gets_which_flags(self):
+    lines = self._run({'learner_0': ['flags'], 'actor_0': ['flags']}, logdir='there', learner_environments=3)
+    address = re.search(r'127\.0\.0\.1:\d+', lines[0])[0]
+    logdir = os.path.join(os.getcwd(), 'there')
+    self.assertCountEqual(lines, [
+        f'learner_0: --job_name=learner --task=0 --learner_addresses={address} --logdir={logdir} --num_environments=3',
+        f'actor_0: --job_name=actor --task=0 --learner_addresses={address}'])
+
+  @parameterized.parameters('die', 'refuse')
+  def test_learners_are_started_again_together(self, end_of_the_other):
+    with mock.patch.object(local_cluster, '_LEAVING_SECONDS', 3.):
+      lines = self._run({'learner_0': ['die', 'finish'], 'learner_1': [end_of_the_other, 'finish'],
+                         'actor_0': ['act']})
+    self.assertLen(lines, 1)
+    self.assertRegex(lines[0], '^learner_[01] ended by SIGKILL: all learners are started again$')
+
+  def test_a_learner_that_hangs_without_the_other_is_killed(self):
+    with mock.patch.object(local_cluster, '_LEAVING_SECONDS', 0.5):
+      lines = self._run({'learner_0': ['die', 'finish'], 'learner_1': ['hang', 'finish'], 'actor_0': ['act']})
+    self.assertIn('learner_0 ended by SIGKILL: all learners are started again', lines)
+
+  def test_actors_that_were_told_of_an_end_come_back_with_the_learner(self):
+    lines = self._run({'learner_0': ['stop', 'finish'], 'actor_0': ['act', 'act']})
+    self.assertEqual(lines, ['learner_0: a learning rate too high',
+                             'learner_0 ended with exit code 1 (update 7 was not finite): it is started again'])
+
+  def test_an_actor_that_leaves_is_let_go(self):
+    self.assertEmpty(self._run({'learner_0': ['finish'], 'actor_0': ['leave'], 'actor_1': ['die', 'act']})[1:])
+
+  def test_a_learner_that_keeps_dying_ends_all(self):
+    with self.assertRaisesRegex(run_flags.UserError, '^learner_0 is given up: it ended 3 times in a row within 60 s of '
+                                                     'its start, at last by SIGKILL$'):
+      self._run({'learner_0': ['die', 'die', 'die'], 'actor_0': ['act']})
+
+  def test_without_an_actor_that_keeps_dying_the_others_go_on(self):
+    lines = self._run({'learner_0': ['finish'], 'actor_0': ['die', 'die', 'die'], 'actor_1': ['act']})
+    self.assertEqual(lines, ['actor_0 ended by SIGKILL: it is started again'] * 2 + lines[2:])
+    self.assertLessEqual(len(lines), 3)
+
+  def test_without_any_actor_nothing_goes_on(self):
+    plans = {'learner_0': ['wait'], 'actor_0': ['die', 'die', 'die']}
+    with self.assertRaisesRegex(run_flags.UserError, '^actor_0 is given up: '):
+      self._run(plans)
+
+  def test_a_refusal_ends_all_with_its_line(self):
+    with self.assertRaisesRegex(run_flags.UserError, '^actor_1: --torso=tall: want one of shallow, deep$'):
+      self._run({'learner_0': ['wait'], 'actor_0': ['act'], 'actor_1': ['refuse']})
+    self.assertEqual(self.stream.getvalue(), 'learner_0: waiting\n')
+
+  def test_an_actor_that_does_not_hear_of_the_end_is_killed(self):
+    with mock.patch.multiple(local_cluster, _HEARING_SECONDS=0.2, _LEAVING_SECONDS=1.):
+      lines = self._run({'learner_0': ['finish'], 'actor_0': ['stubborn']})
+    self.assertEqual(lines, ['actor_0 has not left within 0.8 s: it is killed'])
+
+  def _launch(self):
+    """Starts a launcher, whose processes wait, in a process of its own. Returns it and them."""
+    launcher = subprocess.Popen([sys.executable, '-c', _LAUNCHER, self.folder], env=python_path.environment(),
+                                text=True, stdout=subprocess.PIPE, start_new_session=True)
+    self.addCleanup(launcher.stdout.close)
+    self.addCleanup(launcher.wait)
+    self.addCleanup(launcher.kill)
+    self.assertCountEqual([launcher.stdout.readline() for _ in range(2)],
+                          ['learner_0: waiting\n', 'actor_0: waiting\n'])
+    return launcher, _everybody(launcher)
+
+  @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
+  def test_a_signal_ends_all_in_an_orderly_way(self, number):
+    launcher, processes = self._launch()
+    launcher.send_signal(number)
+    printed, _ = launcher.communicate()
+    self.assertEqual((launcher.returncode, printed), (0, 'stopped\n'))
+    self.assertEmpty(training.still_alive(processes))
+    self.assertTrue(os.path.exists(os.path.join(self.folder, 'over')))  # The learner has told the actor.
+
+  def test_all_leave_when_the_launcher_is_killed(self):
+    launcher, processes = self._launch()
+    self.assertLen(processes, 2)
+    launcher.kill()
+    self.assertEmpty(training.still_alive(processes, seconds=60.))
+
+  def test_ports_are_free_and_differ(self):
+    with mock.patch.object(local_cluster, '_PORTS', range(24_500, 24_510)):
+      ports = local_cluster.free_ports(2)
+      self.assertLen(set(ports), 2)
+      with socket.socket() as taken:
+        taken.bind(('127.0.0.1', ports[0]))
+        taken.listen()
+        with self.assertRaisesRegex(run_flags.UserError,
+                                    '^--learners=10: only [0-9] ports are free from 24500 to 24509$'):
+          local_cluster.free_ports(10)
+
+
+if __name__ == '__main__':
+  absltest.main()

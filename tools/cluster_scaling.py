@@ -1,0 +1,162 @@
+"""Measures what unrolls cost on their way to a learner, and says how many actors one can feed on.
+
+  bazel run //tools:cluster_scaling
+
+One process sends unrolls to another through the cluster's own code (agents/remote_learner.py), over loopback and
+without learning. From the bytes and the CPU time that an unroll takes in the learner's process follows how many agent
+steps a second, and so how many actors, fill its cores or its network. The last line is a JSON object with all figures.
+"""
+
+from concurrent import futures
+import json
+import multiprocessing
+import signal
+import time
+from typing import Any, NamedTuple
+
+from absl import app
+from absl import flags
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.actor import parent_death
+from scalable_agents.agents import cluster
+from scalable_agents.agents import remote_learner
+from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.tools import local_cluster
+
+_SECONDS = flags.DEFINE_float('seconds', 10., 'How long each kind of unroll is sent.', lower_bound=1.)
+_CORES = flags.DEFINE_integer('cores', 16, "The learner machine's cores that may do nothing but receive.", lower_bound=1)
+_GIGABITS = flags.DEFINE_float('gigabits_per_second', 10., "The learner machine's network.", lower_bound=0.1)
+_ACTOR_FRAMES = flags.DEFINE_float(
+    'actor_frames_per_second', 500., 'Environment frames that one actor, a core with an environment, gives a second.',
+    lower_bound=1.)
+
+_KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # Agent steps of an unroll, and pixels of a row.
+_FRAMES_PER_STEP = 4
+_PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 actors, one learner.
+_PARAMETERS = [tf.TensorSpec([1_600_000])]  # About as many as the deep network has.
+_QUEUE_SIZE, _BATCH_SIZE = 1, 4
+_WARM_UP_SECONDS = 2.
+
+
+class _Unroll(NamedTuple):
+  """As much of an unroll as has a size worth speaking of."""
+  actor_id: Any
+  pixels: Any
+
+
+class Cost(NamedTuple):
+  """What was measured of one kind of unroll."""
+  unrolls_per_second: float
+  bytes: int          # Of an unroll.
+  cpu_seconds: float  # Of an unroll, in the learner's process.
+
+
+def _spec(kind):
+  steps, pixels = _KINDS[kind]
+  return _Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([steps + 1, *pixels], tf.uint8))
+
+
+def _send(kind, address):
+  """Sends unrolls until the process is ended."""
+  unroll = _Unroll(0, np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8))
+  report = cluster.Report(cluster.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0)
+  learner = remote_learner.RemoteLearner(
+      address, 0, {}, _spec(kind), _PARAMETERS, _QUEUE_SIZE, 0, lambda: False, lambda totals: report, print, lambda: None)
+  learner.start()
+
+  @tf.function(autograph=False)
+  def send():
+    tf.while_loop(lambda count: True, lambda count: learner.put(tf.nest.map_structure(tf.constant, unroll)) and count,
+                  [0], parallel_iterations=1)
+  learner.wait_for_parameters(60.)
+  send()
+
+
+def _receive(kind, address, seconds):
+  """Takes unrolls for so long. Returns a Cost."""
+  tf.config.threading.set_intra_op_parallelism_threads(1)
+  port = cluster.LearnerPort(cluster.ClusterConfig('learner', address), {})
+  parameters = parameters_lib.ParameterSnapshot(_PARAMETERS, cluster.PARAMETERS)
+  parameters.publish(0, [tf.zeros(spec.shape) for spec in _PARAMETERS])
+  queue = unroll_queue.UnrollQueue(_spec(kind), _QUEUE_SIZE, _Unroll(False, True), cluster.UNROLLS)
+  port.offer(_spec(kind), _PARAMETERS)
+  take = tf.function(lambda: queue.take_batch(_BATCH_SIZE), autograph=False)
+  take()
+  end_of_warm_up, unrolls = time.monotonic() + _WARM_UP_SECONDS, 0
+  while time.monotonic() < end_of_warm_up:
+    take()
+  began, cpu = time.monotonic(), time.process_time()
+  while (passed := time.monotonic() - began) < seconds:
+    take()
+    unrolls += _BATCH_SIZE
+  size = sum(int(np.prod(spec.shape)) * spec.dtype.size for spec in _spec(kind))
+  return Cost(unrolls / passed, size, (time.process_time() - cpu) / unrolls)
+
+
+def _begin():
+  parent_death.signal_at_parents_end(signal.SIGKILL)
+
+
+def measure(kind: str, seconds: float) -> Cost:
+  """Sends and takes unrolls of a kind, in two processes that end with this one."""
+  address = f'localhost:{local_cluster.free_ports(1)[0]}'
+  context = multiprocessing.get_context('spawn')
+  sender = context.Process(target=_send, args=(kind, address), daemon=True)
+  with futures.ProcessPoolExecutor(1, context, _begin) as pool:
+    cost = pool.submit(_receive, kind, address, seconds)
+    sender.start()
+    try:
+      return cost.result()
+    finally:
+      sender.kill()
+      sender.join()
+
+
+def memory_bandwidth() -> float:
+  """Bytes a second that one core copies: what to hold the transport against, on whatever machine."""
+  source = np.ones(64_000_000, np.uint8)
+  target = np.empty_like(source)
+  best = np.inf
+  for _ in range(5):
+    began = time.monotonic()
+    np.copyto(target, source)
+    best = min(best, time.monotonic() - began)
+  return source.nbytes / best
+
+
+def limits(cost: Cost, steps: int, cores: int, gigabits_per_second: float) -> tuple[float, float]:
+  """Environment frames a second at which the learner's cores, and its network, are full.
+
+  Args:
+    cost: of an unroll.
+    steps: agent steps of an unroll.
+    cores: that do nothing but receive.
+    gigabits_per_second: of the network.
+  """
+  frames = steps * _FRAMES_PER_STEP
+  return frames * cores / cost.cpu_seconds, frames * gigabits_per_second * 1e9 / 8 / cost.bytes
+
+
+def main(_):
+  """Measures, and prints the arithmetic."""
+  copied = memory_bandwidth()
+  print(f'one core copies {copied * 1e-9:.1f} GB/s of memory')
+  results = {'memory_bytes_per_second': copied}
+  for kind, (steps, _) in _KINDS.items():
+    cost = measure(kind, _SECONDS.value)
+    rate = cost.unrolls_per_second * cost.bytes
+    by_cores, by_network = limits(cost, steps, _CORES.value, _GIGABITS.value)
+    print(f'{kind}: unrolls of {cost.bytes * 1e-6:.2f} MB at {rate * 1e-9:.2f} GB/s ({rate / copied:.0%} of a copy), '
+          f'{1e3 * cost.cpu_seconds:.2f} ms of CPU time each')
+    for what, frames in ((f'{_CORES.value} cores', by_cores), (f'{_GIGABITS.value:g} Gbit/s', by_network)):
+      print(f'  {what} are full at {frames:,.0f} frames/s: {frames / _ACTOR_FRAMES.value:,.0f} actors of '
+            f'{_ACTOR_FRAMES.value:,.0f} frames/s, {frames / _PAPER_FRAMES_PER_SECOND:.2f} times the 250,000 of the paper')
+    results[kind] = cost._asdict() | {'frames_per_second_cores': by_cores, 'frames_per_second_network': by_network}
+  print(json.dumps(results))
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,188 @@
+"""Lets a cluster run for a while, ends its processes at random and starts others, and watches that it goes on.
+
+  bazel run //tools:cluster_soak -- --minutes=20
+
+An actor process is killed every few seconds and another started in its place; every few minutes the learner is killed,
+too, and started again. A line each minute says how far it is; the last line is a JSON object, which holds the learner's
+memory at the start and at the end, its rate while nothing is killed and while something is, and what went wrong: rows of
+metrics that go back, updates that were skipped, processes that ended by themselves. Exit code 1 if anything did.
+"""
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app
+from absl import flags
+import psutil
+
+from scalable_agents.actor import parent_death
+from scalable_agents.actor import python_path
+from scalable_agents.learner import run_directory
+from scalable_agents.tools import local_cluster
+
+_MINUTES = flags.DEFINE_float('minutes', 20., 'How long.', lower_bound=0.1)
+_ACTORS = flags.DEFINE_integer('actors', 4, 'Actor processes at a time.', lower_bound=1)
+_ACTOR_LIFE_SECONDS = flags.DEFINE_float('seconds_between_kills', 10., 'Between two kills of an actor.', lower_bound=0.1)
+_LEARNER_LIFE_MINUTES = flags.DEFINE_float('minutes_between_learner_kills', 5., 'Between two kills of the learner.',
+                                           lower_bound=0.1)
+_CALM_SECONDS = flags.DEFINE_float('calm_seconds', 60., 'At the start, in which nothing is killed.', lower_bound=1.)
+_SEED = flags.DEFINE_integer('seed', 1, 'Of which actor is next.')
+_FLAGS = flags.DEFINE_list('flags', ['--level_name=catch', '--torso=shallow'],
+                           'Flags of //agents:impala_atari57 for all processes.')
+_TICK_SECONDS = 0.2
+_PATIENCE_SECONDS = 60.
+
+
+class Soak:
+  """The processes, and what has been seen of them."""
+
+  def __init__(self, folder: str, address: str):
+    self.logdir = f'{folder}/run'
+    self._address = address
+    self._log = open(f'{folder}/log', 'w', encoding='utf-8')
+    self.faults = []
+    self.kills = {'actor': 0, 'learner': 0}
+    self.learner = self._start_learner()
+    self.actors = [self._start_actor() for _ in range(_ACTORS.value)]
+
+  def kill_actor(self, which: int):
+    """Kills an actor process and starts another."""
+    self._kill(self.actors[which], 'actor')
+    self.actors[which] = self._start_actor()
+
+  def kill_learner(self):
+    """Kills the learner and starts it again."""
+    self._kill(self.learner, 'learner')
+    self.learner = self._start_learner()
+
+  def watch(self):
+    """Notes who has ended by itself."""
+    for name, process in (('learner', self.learner), *(('actor', actor) for actor in self.actors)):
+      if process.poll() is not None:
+        self.faults.append(f'{name} ended with exit code {process.returncode}')
+
+  def wait_for_all(self):
+    """Waits until the learner knows all actors: one that it does not know would look for it after its end."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    names = {f'actor/{socket.gethostname()}-{actor.pid}/frames_per_second' for actor in self.actors}
+    while not any(names <= row.keys() for row in run_directory.read_metrics(self.logdir)[-1:]):
+      if time.monotonic() > deadline:
+        raise TimeoutError(f'not all actors have found the learner within {_PATIENCE_SECONDS:g} s')
+      time.sleep(_TICK_SECONDS)
+
+  def end(self) -> float:
+    """Ends the learner in an orderly way. Returns the seconds until the last actor had left by itself."""
+    began = time.monotonic()
+    self.learner.send_signal(signal.SIGINT)
+    codes = [process.wait(_PATIENCE_SECONDS) for process in (self.learner, *self.actors)]
+    if any(codes):
+      self.faults.append(f'exit codes at the end, the learner first: {codes}')
+    return time.monotonic() - began
+
+  def close(self):
+    """Ends whatever still runs."""
+    for process in (self.learner, *self.actors):
+      process.kill()
+      process.wait()
+    self._log.close()
+
+  def megabytes(self) -> float:
+    """The learner's resident memory."""
+    return psutil.Process(self.learner.pid).memory_info().rss * 1e-6
+
+  def _kill(self, process, name):
+    self.watch()
+    process.kill()
+    process.wait()
+    self.kills[name] += 1
+
+  def _start(self, *arguments):
+    return subprocess.Popen(
+        [sys.executable, '-m', 'scalable_agents.agents.impala_atari57', *_FLAGS.value,
+         '--total_environment_frames=1_000_000_000_000', f'--learner_addresses={self._address}', *arguments],
+        env=python_path.environment(), stdout=self._log, stderr=self._log,
+        preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+
+  def _start_learner(self):
+    return self._start('--job_name=learner', '--num_environments=0', f'--logdir={self.logdir}',
+                       '--checkpoint_interval_seconds=10', '--log_interval_seconds=2')
+
+  def _start_actor(self):
+    return self._start('--job_name=actor', '--num_environments=8', '--num_environment_workers=1')
+
+
+def examine(rows: list[dict]) -> list[str]:
+  """What is wrong with rows of metrics.jsonl, oldest first."""
+  faults = []
+  for before, row in zip(rows, rows[1:]):
+    if row['environment_frames'] < before['environment_frames'] or row['wall_seconds'] < before['wall_seconds']:
+      faults.append(f'after {before["environment_frames"]:,} frames come {row["environment_frames"]:,}')
+  if rows and rows[-1]['skipped_updates']:
+    faults.append(f'{rows[-1]["skipped_updates"]} updates were skipped')
+  return faults
+
+
+def _rate(rows, begin, end):
+  """Environment frames a second between two wall_seconds of a run."""
+  rows = [row for row in rows if begin <= row['wall_seconds'] <= end]
+  seconds = rows[-1]['wall_seconds'] - rows[0]['wall_seconds'] if rows else 0.
+  return (rows[-1]['environment_frames'] - rows[0]['environment_frames']) / seconds if seconds else 0.
+
+
+def _run(soak):
+  """Kills until the time is over. Returns the figures."""
+  draw = random.Random(_SEED.value)
+  while not run_directory.read_metrics(soak.logdir):
+    soak.watch()
+    if soak.faults:
+      raise RuntimeError(soak.faults[0])
+    time.sleep(_TICK_SECONDS)
+  began = said = learner_began = time.monotonic()
+  next_kill, first_megabytes = began + _CALM_SECONDS.value, None
+  while (passed := time.monotonic() - began) < 60 * _MINUTES.value:
+    time.sleep(_TICK_SECONDS)
+    now = time.monotonic()
+    if first_megabytes is None and passed > _CALM_SECONDS.value / 2:
+      first_megabytes = soak.megabytes()
+    if now >= next_kill:
+      next_kill = now + _ACTOR_LIFE_SECONDS.value
+      soak.kill_actor(draw.randrange(_ACTORS.value))
+    if now - learner_began >= 60 * _LEARNER_LIFE_MINUTES.value:
+      learner_began = now
+      soak.kill_learner()
+    if now - said >= 60:
+      said = now
+      row = run_directory.read_metrics(soak.logdir)[-1]
+      print(f'minute {passed / 60:.0f}: {row["environment_frames"]:,} frames, {row["frames_per_second"]:,.0f} frames/s, '
+            f'{row["actor_hosts"]} actor hosts, learner {soak.megabytes():.0f} MB, killed {soak.kills}', flush=True)
+  soak.wait_for_all()
+  rows = run_directory.read_metrics(soak.logdir)
+  figures = {'calm_frames_per_second': _rate(rows, 0., _CALM_SECONDS.value),
+             'frames_per_second': _rate(rows, _CALM_SECONDS.value, rows[-1]['wall_seconds']),
+             'megabytes_at_start': first_megabytes, 'megabytes_at_end': soak.megabytes(), 'kills': soak.kills}
+  figures['seconds_to_end'] = soak.end()
+  soak.faults += examine(run_directory.read_metrics(soak.logdir))
+  return figures | {'faults': soak.faults}
+
+
+def main(_):
+  """Soaks; exit code 1 if anything went wrong."""
+  address = f'localhost:{local_cluster.free_ports(1)[0]}'
+  with tempfile.TemporaryDirectory() as folder:
+    soak = Soak(folder, address)
+    try:
+      figures = _run(soak)
+    finally:
+      soak.close()
+  print(json.dumps(figures))
+  return 1 if figures['faults'] else 0
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,206 @@
+"""A whole cluster on this machine, for trying out what will run on several: learners, actors, and their lines.
+
+  bazel run //tools:local_cluster -- --agent=impala_atari57 --learners=1 --actors=2 --logdir=runs/pong -- \\
+    --level_name=pong --torso=shallow --num_environments=16
+
+The flags behind the second -- are for every process; --num_environments is the actors' there, as
+--learner_environments says how many a learner has of its own. A process that dies is started again, learners all
+together. Ctrl-C ends the learners, which save, and tell the actors. Learners are reached at free ports of the
+loopback interface. As those of any cluster the ports are open on all interfaces, without authentication.
+"""
+
+import dataclasses
+import random
+import signal
+import socket
+import sys
+from typing import Sequence, TextIO
+
+from scalable_agents.agents import child_process
+from scalable_agents.agents import run_flags
+from scalable_agents.agents.settings import setting
+
+_AGENTS = ('impala_atari57', 'impala_dmlab30')
+_NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
+# None that the kernel gives to connections: one of an actor's, in search of a learner, might take the learner's port.
+_PORTS = range(20_000, 32_000)
+_SAVING_SECONDS = 60.   # Of a learner, once it is told to leave. Ctrl-C waits a few seconds for an update under way.
+_HEARING_SECONDS = 10.  # In which actors hear of the learners' end and leave by themselves, …
+_LEAVING_SECONDS = 20.  # … and in which a process has left that cannot go on.
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalClusterConfig:
+  """The flags."""
+
+  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(_AGENTS) + '.')
+  learners: int = setting(1, 'Learner processes.')
+  actors: int = setting(2, 'Actor processes.')
+  logdir: str = setting('', "The learners' run directory. Default: the agent's.")
+  learner_environments: int = setting(0, 'Environments that a learner has of its own.')
+
+
+def validate(config: LocalClusterConfig):
+  """Raises ValueError, one line with flag, value and what is allowed."""
+  for allowed, name, wanted in (
+      (config.agent in _AGENTS, 'agent', 'one of ' + ', '.join(_AGENTS)),
+      (config.learners >= 1, 'learners', 'at least 1'),
+      (config.learner_environments >= 0, 'learner_environments', 'at least 0'),
+      (config.actors >= (0 if config.learner_environments else 1), 'actors',
+       'at least 1, or 0 with --learner_environments')):
+    if not allowed:
+      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
+
+
+class Cluster:
+  """The processes."""
+
+  def __init__(self, program: Sequence[str], config: LocalClusterConfig, others: Sequence[str], stream: TextIO):
+    """Starts nothing yet.
+
+    Args:
+      program: the agent's binary, as a command.
+      config: how many there are of what.
+      others: flags for every process.
+      stream: what processes say goes there, line by line, with their names.
+    """
+    self._children = child_process.Children(stream)
+    addresses = ','.join(f'127.0.0.1:{port}' for port in free_ports(config.learners))
+    make = lambda job, index, *flags: self._children.add(f'{job}_{index}', [
+        *program, *others, f'--job_name={job}', f'--task={index}', f'--learner_addresses={addresses}', *flags])
+    place = [f'--logdir={run_flags.user_path(config.logdir)}'] if config.logdir else []
+    self._learners = [make('learner', index, *place, f'--num_environments={config.learner_environments}')
+                      for index in range(config.learners)]
+    self._actors = [make('actor', index) for index in range(config.actors)]
+    self._learners_act = config.learner_environments > 0
+    self._given_up = set()  # Actors.
+    self._interrupted = False
+
+  def run(self):
+    """Runs until the learners have ended, or until SIGINT or SIGTERM; nothing is left running either way.
+
+    Raises:
+      run_flags.UserError: a process refuses its flags, or cannot be kept alive, or a learner has not ended well.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+      signal.signal(number, self._interrupt)
+    try:
+      for child in (*self._learners, *self._actors):
+        child.start()
+      while not self._interrupted and any(learner.process for learner in self._learners):
+        self._children.listen()
+        self._look_after_learners()
+        self._look_after_actors()
+    finally:
+      self._end()
+      self._children.close()
+    told = (-signal.SIGINT, 128 + signal.SIGINT)  # While it was starting.
+    failed = [f'{learner.name} ended {learner.reason()}' for learner in self._learners
+              if learner.code is not None and learner.code not in (0, *(told if self._interrupted else ()))]
+    if failed:
+      raise run_flags.UserError('; '.join(failed))
+    if self._interrupted:
+      self._children.say('stopped')
+
+  def _interrupt(self, *unused_signal):
+    self._interrupted = True
+
+  def _look_after_learners(self):
+    """Starts all again where one has died: they learn in step, and none can go on without the others."""
+    ended = self._bury(self._learners)
+    if self._interrupted or not any(learner.code for learner in ended):
+      return
+    self._children.wait(self._learners, _LEAVING_SECONDS)
+    ended += self._bury(self._learners)
+    # Without a chance to tell the actors that it is over.
+    self._children.end(self._learners, signal.SIGKILL, _LEAVING_SECONDS)
+    failed = [learner for learner in ended if learner.code]
+    died = [learner for learner in failed if not learner.refusal]  # Others may only have refused to go on without it.
+    if not died:
+      raise run_flags.UserError(f'{failed[0].name}: {failed[0].refusal}')
+    for learner in died:
+      if learner.short_lives >= child_process.SHORT_LIVES:
+        raise run_flags.UserError(_hopeless(learner))
+    self._children.say(f'{died[0].name} ended {died[0].reason()}: ' +
+                       ('it is started again' if len(self._learners) == 1 else 'all learners are started again'))
+    again = list(self._learners)
+    if any(learner.last_error for learner in died):  # It may have told the actors that it is over.
+      self._children.end(self._actors, signal.SIGTERM, _LEAVING_SECONDS)
+      again += [actor for actor in self._actors if actor not in self._given_up]
+    for child in again:
+      child.start()
+
+  def _look_after_actors(self):
+    """Starts those again that have died."""
+    if not any(learner.process for learner in self._learners):
+      return  # The run has just ended.
+    for actor in self._bury(self._actors):
+      if actor.refusal:
+        raise run_flags.UserError(f'{actor.name}: {actor.refusal}')
+      if not actor.code or self._interrupted:  # Somebody has told it to leave, or the run is about to end.
+        continue
+      if actor.short_lives < child_process.SHORT_LIVES:
+        self._children.say(f'{actor.name} ended {actor.reason()}: it is started again')
+        actor.start()
+        continue
+      self._given_up.add(actor)
+      if len(self._given_up) == len(self._actors) and not self._learners_act:
+        raise run_flags.UserError(_hopeless(actor))
+      self._children.say(_hopeless(actor))
+
+  def _bury(self, children):
+    """Those whose processes have ended since the last time."""
+    ended = [child for child in children if child.has_ended()]
+    for child in ended:
+      child.bury()
+    return ended
+
+  def _end(self):
+    """Ends the learners, which save and tell the actors, and then those."""
+    self._children.end(self._learners, signal.SIGINT, _SAVING_SECONDS)
+    patience = _HEARING_SECONDS if all(learner.code == 0 for learner in self._learners) else 0.
+    self._children.wait(self._actors, patience)
+    # One that has just been started looks for learners that are gone.
+    self._children.end(self._actors, signal.SIGTERM, _LEAVING_SECONDS - patience)
+
+
+def _hopeless(child):
+  return (f'{child.name} is given up: it ended {child_process.SHORT_LIVES} times in a row within '
+          f'{child_process.SHORT_LIFE_SECONDS:g} s of its start, at last {child.reason()}')
+
+
+def free_ports(count: int) -> list[int]:
+  """Ports at which nobody listens on this machine.
+
+  Raises:
+    run_flags.UserError: there are too few.
+  """
+  found = []
+  for port in random.sample(_PORTS, len(_PORTS)):
+    if len(found) == count:
+      break
+    try:
+      with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
+        probe.bind(('', port))
+      found.append(port)
+    except OSError:
+      pass  # Somebody has it.
+  if len(found) < count:
+    raise run_flags.UserError(f'--learners={count}: only {len(found)} ports are free from {_PORTS[0]} to {_PORTS[-1]}')
+  return found
+
+
+def main(others: Sequence[str]):
+  """Runs the cluster. `others`: the flags for every process, and the -- before them."""
+  config = run_flags.config_from_flags(LocalClusterConfig, validate)
+  common = [flag for flag in others if flag != '--']
+  for flag in common:
+    if flag.removeprefix('--').partition('=')[0] in _NOT_FOR_ALL:
+      raise run_flags.UserError(f'{flag}: not for every process of a cluster')
+  program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
+  Cluster(program, config, common, sys.stdout).run()
+
+
+if __name__ == '__main__':
+  run_flags.define(LocalClusterConfig())
+  run_flags.run_main(main, takes_others=True)
