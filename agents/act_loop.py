@@ -51,7 +51,7 @@ class Actor:
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # When, and what had been done by then.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.pool.unroll_spec, host.parameter_specs, config.queue_size,
-        cluster.first_actor_id(number), self._parameters_are_due, self._report, self._line.message, self._stop.set)
+        self._parameters_are_due, self._report, self._line.message, self._stop.set)
 
   def act(self):
     """Acts until the learner's run has ended, or SIGINT or SIGTERM comes.

@@ -61,7 +61,7 @@ def inference_device() -> str:
 class ActorHost:
   """Environments in worker processes, an actor for each, and inference for all."""
 
-  def __init__(self, levels, protocol, run, seed: int, screen: TextIO | None = None,
+  def __init__(self, levels, protocol, run, seed: int, screen: TextIO | None = None, first_actor_id: int = 0,
                environment: str = _ENVIRONMENT):
     """Starts the worker processes.
 
@@ -71,6 +71,7 @@ class ActorHost:
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
       screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
+      first_actor_id: of environment 0's actor; see cluster.first_actor_id.
       environment: 'module:function' that makes one, called as registry.make_from_json.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
@@ -78,7 +79,7 @@ class ActorHost:
     self.num_environments, self.num_workers, self.num_loops = counts(run, levels)
     self.rests = run.num_environments == 0  # All is made for others to act.
     self._run = run
-    self._seed = seed
+    self._seed, self._first_actor_id = seed, first_actor_id
     self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level in enumerate(self.level_ids)]
@@ -142,7 +143,8 @@ class ActorHost:
     @tf.function(autograph=False)
     def move_unrolls():
       def move(count):
-        put(pool.next_unroll())
+        unroll = pool.next_unroll()
+        put(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id))
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 

@@ -25,6 +25,8 @@ from scalable_agents.agents.settings import setting
 JOB = 'worker'  # As tf.distribute.MultiWorkerMirroredStrategy calls the processes that learn together.
 UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # The names of what lies there.
 REPORTS_CAPACITY = 1 << 16
+JOBS = ('learner', 'actor')
+UNROLL = 'unroll'  # A value of --parameter_refresh.
 BEAT_SECONDS = 5.  # An actor host reports so often.
 
 _FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host is thought to be gone after so long a silence.
@@ -32,10 +34,6 @@ _FAREWELL_SECONDS = 2 * BEAT_SECONDS - 2.  # At the end, so long is waited for a
 _FAREWELL_TICK_SECONDS = 0.05
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Of an actor_id, which is an int32.
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
-
-
-JOBS = ('learner', 'actor')
-UNROLL = 'unroll'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +139,8 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
 
 
 def host_number(config: ClusterConfig) -> int:
-  """The number of this process's host."""
-  if config.job_name == 'learner':
+  """The number of this process's host; 0 where all is on one machine."""
+  if config.job_name != 'actor':
     return max(config.task, 0)
   num_learners = len(config.learner_addresses.split(','))
   # Those that are drawn are beyond those that are given.

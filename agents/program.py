@@ -152,8 +152,12 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
     resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
     # Else a resumed run would begin with the episodes that it began with.
     seed = config.seed + (_SEEDS_BETWEEN_CHECKPOINTS * checkpoint.number_of(resumed) if resumed else 0)
+    number = cluster.host_number(membership)
+    if number:
+      seed = _seed_of_host(seed, number)
     try:
-      host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen)
+      host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
+                                  cluster.first_actor_id(number))
     except environment_workers.WorkerError as error:
       raise run_flags.UserError(str(error)) from error
     try:
@@ -183,15 +187,20 @@ def _join_learners(membership, settings, screen):
     raise run_flags.UserError(str(error)) from error
 
 
+def _seed_of_host(*numbers):
+  """A seed, so that no two hosts of a cluster have the same episodes."""
+  return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 2
+
+
 def _act(agent, config, protocol, membership, levels, settings, run_config):
   """Acts for a learner elsewhere."""
   train_loop.configure_tensorflow()
   screen = quiet.screen()
   number = cluster.host_number(membership)
-  # Other episodes than other hosts, and than this one before a restart.
-  seed = int(np.random.SeedSequence([config.seed, number, time.time_ns()]).generate_state(1)[0]) >> 2
+  seed = _seed_of_host(config.seed, number, time.time_ns())  # Other episodes than before a restart.
   try:
-    host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen)
+    host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
+                                cluster.first_actor_id(number))
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(str(error)) from error
   try:

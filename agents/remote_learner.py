@@ -14,7 +14,9 @@ import threading
 import time
 from typing import Any, Callable, NamedTuple
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 from scalable_agents.actor import ops
 from scalable_agents.actor import parameters as parameters_lib
@@ -22,7 +24,8 @@ from scalable_agents.agents import cluster
 from scalable_agents.learner import queue as unroll_queue
 
 _PUSHERS = 2
-_LARGEST_PUSH = 4           # Unrolls: one call takes a fraction of a millisecond, however little it brings.
+_LARGEST_PUSH = 8           # Unrolls: one call takes a fraction of a millisecond, however little it brings.
+_PUSH_BYTES = 4_500_000     # Larger calls leave the processors' caches.
 _ANSWER_SECONDS = 5.        # In which the learner answers, if it is well.
 _RETRY_SECONDS = 1.
 _PATIENCE_SECONDS = 15.     # Without a sign of life before another connection is tried.
@@ -52,16 +55,16 @@ class _Learner(NamedTuple):
   enqueue_report: tf.Operation
   version: tf.Tensor
   parameters: list
-  unrolls: list           # Fed with [k, ...] for each component …
-  enqueue_unrolls: tf.Operation
+  unrolls: list           # Fed, as many of these as are pushed in one call, with the components of each …
+  enqueue_unrolls: list   # … for the first of those operations.
 
 
 class RemoteLearner:
   """Where unrolls go (`put`) and parameters come from (`latest`); both in graphs, both without the network."""
 
   def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
-               queue_size: int, first_actor_id: int, is_due: Callable[[], bool],
-               make_report: Callable[[Totals], cluster.Report], say: Callable[[str], None], on_end: Callable[[], None]):
+               queue_size: int, is_due: Callable[[], bool], make_report: Callable[[Totals], cluster.Report],
+               say: Callable[[str], None], on_end: Callable[[], None]):
     """Looks for nothing yet.
 
     Args:
@@ -69,7 +72,6 @@ class RemoteLearner:
       task: which of several learners it is.
       settings, unroll_spec, parameter_specs: as the learner's own, see cluster.LearnerPort.offer.
       queue_size: of the learner's queue, in unrolls.
-      first_actor_id: added to the unrolls' actor_id.
       is_due: asked now and then whether it is time for the latest parameters.
       make_report: says how this host is.
       say: called with a line for the user.
@@ -78,17 +80,19 @@ class RemoteLearner:
     self._address, self._task = address, task
     self._own = json.loads(json.dumps({'settings': settings, 'unroll': cluster.specs(unroll_spec),
                                        'parameters': cluster.specs(parameter_specs)}))
-    self._first_actor_id = first_actor_id
     self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
+    size = sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(unroll_spec))
+    self._largest_push = max(1, min(_LARGEST_PUSH, _PUSH_BYTES // size))
     # Pushed from there as many at a time as there are.
     self._outbox = unroll_queue.UnrollQueue(
-        unroll_spec, _LARGEST_PUSH, tf.nest.map_structure(lambda spec: False, unroll_spec))
+        unroll_spec, self._largest_push, tf.nest.map_structure(lambda spec: False, unroll_spec))
+    self._takers = [self._taker(count) for count in range(1, self._largest_push + 1)]
     self._outbox_lock = threading.Lock()
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
     self._graph = _graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
     self._lock = threading.Lock()
     self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as are the next two.
-    self._unsent = collections.deque()  # Blocks of unrolls that left the outbox for a connection given up since.
+    self._unsent = collections.deque()  # Lists of unrolls that left the outbox for a connection given up since.
     self._connection = None
     self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
     self._error = None
@@ -104,7 +108,7 @@ class RemoteLearner:
 
   def put(self, unroll):
     """Takes an unroll, in a graph; waits for room. CancelledError once this is closed."""
-    return self._outbox.put(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id))
+    return self._outbox.put(unroll)
 
   def latest(self):
     """The version and the parameters that came last; see ParameterSnapshot."""
@@ -196,7 +200,7 @@ class RemoteLearner:
         if old.greeting['life'] != greeting['life']:  # What went to the old one cannot have been learned from.
           self._unsent.extend(in_hand)
         else:
-          old.is_lost, lost = True, sum(len(block[0]) for block in in_hand)
+          old.is_lost, lost = True, sum(map(len, in_hand))
         self._totals = self._totals._replace(reconnects=self._totals.reconnects + 1,
                                              lost_unrolls=self._totals.lost_unrolls + lost)
         old.close()
@@ -217,25 +221,25 @@ class RemoteLearner:
   def _push(self, connection):
     """Pushes unrolls as long as the connection is in use."""
     while (block := self._next_block(connection)) is not None:
-      connection.push(*block)  # Waits for room.
+      connection.push(block)  # Waits for room.
       with self._lock:
         del connection.in_hand[threading.get_ident()]
         self._totals = self._totals._replace(
-            unrolls=self._totals.unrolls + len(block[0]),
-            bytes=self._totals.bytes + sum(array.nbytes for array in block),
-            lost_unrolls=self._totals.lost_unrolls - connection.is_lost * len(block[0]))
+            unrolls=self._totals.unrolls + len(block),
+            bytes=self._totals.bytes + sum(array.nbytes for unroll in block for array in unroll),
+            lost_unrolls=self._totals.lost_unrolls - connection.is_lost * len(block))
 
   def _next_block(self, connection):
-    """Waits for unrolls, [k, ...] arrays, and takes them in hand. None where the connection is not in use any more."""
+    """Waits for unrolls, a list of arrays each, and takes them in hand. None where the connection is not in use."""
     block = self._take_in_hand(connection)
     if block is None:
       with self._outbox_lock:
         # Whoever had the lock before may have waited there for a connection given up since.
         block = self._take_in_hand(connection)
         if block is None and self._is_current(connection):
-          count = max(1, min(self._outbox.size(), _LARGEST_PUSH))
+          take = self._takers[max(1, min(self._outbox.size(), self._largest_push)) - 1]
           try:
-            taken = [tensor.numpy() for tensor in tf.nest.flatten(self._take(count))]
+            taken = [[_array(tensor) for tensor in unroll] for unroll in take()]
           except tf.errors.OutOfRangeError:
             return None  # The outbox was closed.
           with self._lock:
@@ -251,9 +255,10 @@ class RemoteLearner:
       block = connection.in_hand[threading.get_ident()] = self._unsent.popleft()
       return block
 
-  @tf.function(autograph=False)
-  def _take(self, count):
-    return self._outbox.take_batch(count)
+  def _taker(self, count):
+    """A function that waits for so many unrolls."""
+    take = tf.function(lambda: [tf.nest.flatten(self._outbox.take()) for _ in range(count)], autograph=False)
+    return take.get_concrete_function()  # To find it again takes as long as a call of it.
 
   def _refresh(self, connection):
     """Fetches parameters: the first ones, and then, when it is time, as long as the connection is in use."""
@@ -308,9 +313,9 @@ class _Connection:
       raise _NotReadyError('it is a learner of another place in --learner_addresses') from error
 
   def open(self):
-    """Opens the session without a deadline, which may take for ever; `push` takes [k, ...] arrays then."""
+    """Opens the session without a deadline, which may take for ever."""
     self._data = _session(self._address, self._learner)
-    self.push = self._data.make_callable(self._learner.enqueue_unrolls, self._learner.unrolls)
+    self._pushes = [self._pusher(count) for count in range(1, _LARGEST_PUSH + 1)]
     self._version = self._data.make_callable(self._learner.version)
     self._latest = self._data.make_callable([self._learner.version, self._learner.parameters])
 
@@ -331,6 +336,18 @@ class _Connection:
     self.unanswered_beats += 1
     self.failed |= self.unanswered_beats > _PATIENCE_BEATS
     return now
+
+  def push(self, unrolls):
+    """Puts at most _LARGEST_PUSH of them, a list of arrays each, into the learner's queue; waits for room."""
+    self._pushes[len(unrolls) - 1](*sum(unrolls, []))
+
+  def _pusher(self, count):
+    """A function that pushes so many unrolls."""
+    options = config_pb2.CallableOptions()
+    options.feed.extend(placeholder.name for placeholder in sum(self._learner.unrolls[:count], []))
+    options.target.extend(enqueue.name for enqueue in self._learner.enqueue_unrolls[:count])
+    # Session.run, and what Session.make_callable gives, take a millisecond of Python for what is fed.
+    return self._data._make_callable_from_options(options)  # pylint: disable=protected-access
 
   def fetch(self):
     """The version of the latest parameters, and these, or None if they are there already."""
@@ -358,12 +375,13 @@ def _graph(task, unroll_specs, parameter_specs, queue_size):
                               shared_name=cluster.REPORTS)
     version, parameters = ops.parameter_snapshot_latest(
         ops.parameter_snapshot(shared_name=cluster.PARAMETERS), types=[spec.dtype for spec in parameter_specs])
-    unrolls = [tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape]) for spec in unroll_specs]
+    # Each by itself: to take [k, ...] apart would be a copy there, and to put it together one here.
+    unrolls = [[tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in unroll_specs] for _ in range(_LARGEST_PUSH)]
     queue = raw.FIFOQueueV2(component_types=[spec.dtype for spec in unroll_specs],
                             shapes=[spec.shape for spec in unroll_specs], capacity=queue_size,
                             shared_name=cluster.UNROLLS)
     return _Learner(graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), version,
-                    list(parameters), unrolls, raw.QueueEnqueueManyV2(handle=queue, components=unrolls))
+                    list(parameters), unrolls, [raw.QueueEnqueueV2(handle=queue, components=unroll) for unroll in unrolls])
 
 
 def _session(address, learner, answer_seconds=None):
@@ -372,6 +390,11 @@ def _session(address, learner, answer_seconds=None):
   if answer_seconds:
     config.operation_timeout_in_ms = int(1000 * answer_seconds)
   return tf.compat.v1.Session(f'grpc://{address}', learner.graph, config)
+
+
+def _array(tensor):
+  """A tensor's values; not copied, as Tensor.numpy does, where NumPy can use them as they are."""
+  return tensor.numpy() if tensor.dtype == tf.string else np.asarray(memoryview(tensor))
 
 
 def _compare(address, own, greeting):

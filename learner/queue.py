@@ -44,15 +44,20 @@ class UnrollQueue:
     """
     with tf.device('/CPU:0'):
       # One by one, then one copy: dequeue_many would copy to [B, T+1, ...], and transposing that would copy again.
-      unrolls = [self._queue.dequeue() for _ in range(batch_size)]
+      unrolls = [tf.nest.flatten(self.take()) for _ in range(batch_size)]
       batch = [tf.stack(tensors, axis) for tensors, axis in zip(zip(*unrolls), self._axes)]
     return tf.nest.pack_sequence_as(self._spec, batch)
+
+  def take(self):
+    """Waits for an unroll, which comes out as it was put. OutOfRangeError once the queue is closed."""
+    with tf.device('/CPU:0'):
+      return tf.nest.pack_sequence_as(self._spec, self._queue.dequeue())
 
   def size(self) -> int:
     """Unrolls in the queue now."""
     return int(self._queue.size())
 
   def close(self):
-    """Ends every wait in `put` and `take_batch`."""
+    """Ends every wait in `put`, `take` and `take_batch`."""
     with tf.device('/CPU:0'):
       self._queue.close(cancel_pending_enqueues=True)

@@ -37,7 +37,7 @@ _KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # Agent s
 _FRAMES_PER_STEP = 4
 _PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 actors, one learner.
 _PARAMETERS = [tf.TensorSpec([1_600_000])]  # About as many as the deep network has.
-_QUEUE_SIZE, _BATCH_SIZE = 1, 4
+_QUEUE_SIZE, _BATCH_SIZE = 1, 32
 _WARM_UP_SECONDS = 2.
 
 
@@ -64,7 +64,7 @@ def _send(kind, address):
   unroll = _Unroll(0, np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8))
   report = cluster.Report(cluster.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0)
   learner = remote_learner.RemoteLearner(
-      address, 0, {}, _spec(kind), _PARAMETERS, _QUEUE_SIZE, 0, lambda: False, lambda totals: report, print, lambda: None)
+      address, 0, {}, _spec(kind), _PARAMETERS, _QUEUE_SIZE, lambda: False, lambda totals: report, print, lambda: None)
   learner.start()
 
   @tf.function(autograph=False)

@@ -69,9 +69,9 @@ class CountsTest(parameterized.TestCase):
 
 class ActorHostTest(parameterized.TestCase):
 
-  def _host(self, levels=(_SOUND,), seed=1, **settings):
+  def _host(self, levels=(_SOUND,), seed=1, first_actor_id=0, **settings):
     run = run_flags.RunConfig(**dict(num_environments=4, num_environment_workers=2) | settings)
-    host = actor_host.ActorHost(levels, {}, run, seed)
+    host = actor_host.ActorHost(levels, {}, run, seed, first_actor_id=first_actor_id)
     self.addCleanup(host.close)
     return host
 
@@ -118,9 +118,9 @@ class ActorHostTest(parameterized.TestCase):
 
   def test_a_synchronous_run_has_one_inference_loop(self):
     """Two would race for the batches, and each samples actions from random numbers of its own."""
-    host = self._host(num_inference_threads=2)
+    host = self._host(num_inference_threads=2, first_actor_id=70)
     next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, synchronous=True))
-    self.assertEqual([int(next_unroll().actor_id) for _ in range(4)], [0, 1, 2, 3])
+    self.assertEqual([int(next_unroll().actor_id) for _ in range(4)], [70, 71, 72, 73])
     self.assertEqual(host.num_loops, 1)
 
   def test_no_two_actors_and_no_two_seeds_play_alike(self):

@@ -72,6 +72,7 @@ class NumbersTest(parameterized.TestCase):
   @parameterized.parameters(('learner', -1, 0), ('learner', 1, 1), ('actor', 0, 2), ('actor', 7, 9))
   def test_of_hosts(self, job, task, number):
     self.assertEqual(cluster.host_number(cluster.ClusterConfig(job, 'a:80,b:80', task)), number)
+    self.assertEqual(cluster.host_number(cluster.ClusterConfig()), 0)
 
   def test_those_that_are_drawn_differ_from_each_other_and_from_those_given(self):
     given = cluster.host_number(cluster.ClusterConfig('actor', ','.join(['a:80'] * 100), cluster.MAX_HOSTS // 4 - 1))

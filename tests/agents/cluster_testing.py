@@ -34,7 +34,7 @@ UNROLL_SPEC = Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64), t
 
 def make_unroll(host: int, number: int) -> Unroll:
   """An unroll whose content tells whose and which it is."""
-  return Unroll(np.int32(0), np.int64(number), content(host, number))
+  return Unroll(np.int32(cluster.first_actor_id(host)), np.int64(number), content(host, number))
 
 
 def content(host: int, number: int) -> np.ndarray:

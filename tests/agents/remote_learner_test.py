@@ -21,8 +21,8 @@ from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.agents import cluster_testing
 
 _HOST = 3
-_IN_HAND = 2 * 4  # Unrolls: what two pushers take at a time.
-_OUTBOX = 4
+_OUTBOX = 4  # Unrolls: as many as are pushed in one call at most.
+_IN_HAND = 2 * _OUTBOX  # What two pushers take at a time.
 
 
 class _TestCase(parameterized.TestCase):
@@ -35,7 +35,7 @@ class _TestCase(parameterized.TestCase):
     self.addCleanup(self._leave_nothing_behind)
     self.said, self.ended, self.due = [], threading.Event(), True
     self._set(_ANSWER_SECONDS=1., _RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_WORD_SECONDS=1.,
-              _LATER_WORDS_SECONDS=1.)
+              _LATER_WORDS_SECONDS=1., _LARGEST_PUSH=_OUTBOX)
     self.enterContext(mock.patch.object(cluster, 'BEAT_SECONDS', 0.2))
 
   def _set(self, **constants):
@@ -52,7 +52,7 @@ class _TestCase(parameterized.TestCase):
 
     remote = remote_learner.RemoteLearner(
         address, task, settings or cluster_testing.SETTINGS, unroll_spec, parameter_specs, cluster_testing.CAPACITY,
-        cluster.first_actor_id(host), lambda: self.due, report, self.said.append, self.ended.set)
+        lambda: self.due, report, self.said.append, self.ended.set)
     self._remotes.append(remote)
     remote.start()
     return remote
@@ -163,6 +163,8 @@ class WellTest(_TestCase):
     connection._latest.assert_not_called()  # pylint: disable=protected-access
     self.due = False
     asked = 0
+    waiting.wait_until(lambda: asked >= 2)  # The first of them may have been under way.
+    asked = 0
     version = self._publish()
     waiting.wait_until(lambda: asked >= 3)  # Not for parameters: for a sign of life.
     connection._latest.assert_not_called()  # pylint: disable=protected-access
@@ -225,7 +227,9 @@ class WellTest(_TestCase):
     self._leave_nothing_behind()  # Among them those who waited for room in the learner's queue.
     self.assertFalse(self.ended.is_set())
     remote.check()
-    self._check(self.learner.take(cluster_testing.CAPACITY), range(cluster_testing.CAPACITY))
+    unrolls = self.learner.take(cluster_testing.CAPACITY)  # None of those that waited comes behind them.
+    self.assertLen(set(unrolls.number.tolist()), cluster_testing.CAPACITY)
+    self._check(unrolls, unrolls.number.tolist())
     self.assertEqual(self.learner.size(), 0)
 
   def test_a_frozen_learner_goes_on_with_what_it_was_sent(self):
@@ -266,8 +270,9 @@ class ProxyTest(_TestCase):
       waiting.wait_until(lambda: remote.totals().reconnects == 1)
       self._wait_until_said(f'connected to the learner at localhost:{proxy.port} again')
       # Those who push through the dead connection waited for unrolls, and do so still.
-      _put(remote, range(100, 112))()
+      end = _put(remote, range(100, 112))
       self._check(self.learner.take(12), range(100, 112))
+      end()
       self.learner.publish(17)
       waiting.wait_until(lambda: remote.latest()[0] == 17)
       waiting.wait_until(lambda: remote.totals().unrolls == 17)
