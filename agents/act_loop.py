@@ -39,7 +39,10 @@ class Actor:
     self._host, self._run, self._number = host, run, number
     self._name = cluster.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
-    host.make_pool(make_agent, config, config.queue_size, self._line.report_fault)
+    try:
+      host.make_pool(make_agent, config, config.queue_size, self._line.report_fault)
+    except ValueError as error:
+      raise run_flags.UserError(f'--level_name: {error}') from error
     refresh = config.unroll_length if membership.parameter_refresh == cluster.UNROLL else membership.parameter_refresh
     self._steps_between_refreshes = int(refresh) * host.num_environments
     self._refreshed_at_step = 0

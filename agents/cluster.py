@@ -9,6 +9,7 @@ The port has no authentication, on whatever interface: whoever reaches it can ru
 
 import collections
 import dataclasses
+import errno
 import json
 import os
 import secrets
@@ -271,6 +272,9 @@ def _take_port(address):
       probe.bind(('', port))
   except OSError as error:
     lock.close()
+    if error.errno != errno.EADDRINUSE:
+      raise ClusterError(f'{address}: port {port} cannot be opened ({error.strerror}): choose another one in '
+                         '--learner_addresses') from error
     raise ClusterError(f'{address}: port {port} is in use on this machine ({error.strerror}): another learner? Stop it, '
                        'or choose another port in --learner_addresses') from error
   return lock

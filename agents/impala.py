@@ -313,9 +313,9 @@ class Learner(tf.Module):
     Args:
       unroll: Unroll of [T+1, B, ...] tensors.
     Returns:
-      dict of scalars, the same for all learners: the terms of `loss`; 'grad_norm', before clipping; 'learning_rate'; 'update_skipped', 1 where
-      the loss or the gradient was not finite, so that nothing was learned; 'culprit', for `culprit`; 'policy_lag',
-      how many updates the parameters that acted were behind, on average.
+      dict of scalars, the same for all learners: the terms of `loss`; 'grad_norm', before clipping; 'learning_rate';
+      'update_skipped', 1 where the loss or the gradient was not finite, so that nothing was learned; 'culprit', for
+      `culprit`; 'policy_lag', how many updates the parameters that acted were behind, on average.
     """
     with self._on_device():
       return self._compiled_step(self._prepare(unroll))
@@ -346,7 +346,8 @@ class Learner(tf.Module):
     variables = self.agent.trainable_variables
     with tf.GradientTape() as tape:
       total, terms = loss(self.agent, unroll, dataclasses.replace(self.config, entropy_cost=self.entropy_cost))
-    lag = tf.reduce_mean(tf.cast(self.update_steps - unroll.parameter_version[1:], tf.float32))
+    # Those that acted for a learner before, which died, may be ahead.
+    lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - unroll.parameter_version[1:], 0), tf.float32))
     return tape.gradient(total, variables), terms, lag
 
   def _step(self, unroll):

@@ -6,20 +6,27 @@ agent's learner; here is how they come to do it at the same time.
 """
 
 import collections
+import contextlib
 from typing import NamedTuple
 
 import tensorflow as tf
 
-_NO_LEVEL = -1
+from scalable_agents.agents import run_flags
+
+NO_LEVEL = -1
 
 # What a collective operation raises when another process has gone; FailedPrecondition from those that come after.
-PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError,
-               tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
+_PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError,
+                tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
+
+
+class LostLearnerError(run_flags.UserError):
+  """The learner of another process has gone, perhaps amid an update. The message is one line."""
 
 
 class Episodes(NamedTuple):
   """Episodes that have ended; [n] each."""
-  level_ids: tf.Tensor  # int32.
+  level_ids: tf.Tensor  # int32; NO_LEVEL where there is no episode.
   returns: tf.Tensor    # float32.
   lengths: tf.Tensor    # int32, environment frames.
 
@@ -27,7 +34,7 @@ class Episodes(NamedTuple):
 class Update(NamedTuple):
   """What all learners know of an update that they made together."""
   metrics: dict       # Name -> number; of learner.step.
-  episodes: Episodes  # Of all learners' batches.
+  episodes: Episodes  # Of all learners' batches; arrays, without those that are none.
   leaving: bool       # Whether one of them has asked to end.
 
 
@@ -41,18 +48,21 @@ class LearnersTogether:
     self.devices = list(strategy.extended.worker_devices) if self.are_several else [device]
     self.have_peers = self.are_several and strategy.num_replicas_in_sync > len(self.devices)
 
+  @contextlib.contextmanager
   def scope(self):
-    """The context to make agent and learner in."""
-    return self._strategy.scope() if self.are_several else tf.device(self._device)
+    """The context to make agent and learner in. Raises LostLearnerError."""
+    with self._explaining(), self._strategy.scope() if self.are_several else tf.device(self._device):
+      yield
 
   def share(self, variables):
-    """Gives all processes the values that the first one has."""
+    """Gives all processes the values that the first one has. Raises LostLearnerError."""
     if self.have_peers:
       by_type = collections.defaultdict(list)
       for variable in variables:
         by_type[variable.dtype].append(variable)
-      for those in by_type.values():
-        self._share(those)
+      with self._explaining():
+        for those in by_type.values():
+          self._share(those)
 
   def step(self, learner, unrolls, episodes, leaving: bool) -> Update:
     """Makes an update.
@@ -62,16 +72,31 @@ class LearnersTogether:
       unrolls: for each of `devices` a batch.
       episodes: Episodes that ended in each of them.
       leaving: whether this process wants all to end after this update.
+    Raises:
+      LostLearnerError: another process has gone.
     """
     if not self.are_several:
       metrics, = [learner.step(unroll) for unroll in unrolls]
       everyones, = episodes
       is_leaving = leaving
     else:
-      metrics, everyones, is_leaving = self._step(
-          learner, self._spread(unrolls), self._spread(episodes), tf.constant(float(leaving)))
+      with self._explaining():
+        metrics, everyones, is_leaving = self._step(
+            learner, self._spread(unrolls), self._spread(episodes), tf.constant(float(leaving)))
+    everyones = [values.numpy() for values in everyones]
+    is_episode = everyones[0] != NO_LEVEL
     return Update({name: value.numpy() for name, value in metrics.items()},
-                  Episodes(*(value.numpy() for value in everyones)), bool(is_leaving))
+                  Episodes(*(values[is_episode] for values in everyones)), bool(is_leaving))
+
+  @contextlib.contextmanager
+  def _explaining(self):
+    try:
+      yield
+    except _PEER_ERRORS as error:
+      if not self.have_peers:
+        raise
+      raise LostLearnerError('a learner of this cluster is gone, so all end: start all again, and they go on from the '
+                             'last checkpoint') from error
 
   def _spread(self, values):
     """A value for each of `devices`, as the strategy wants them."""
@@ -83,15 +108,12 @@ class LearnersTogether:
     def step(unroll, ended):
       metrics = learner.step(unroll)
       context = tf.distribute.get_replica_context()
-      # Gathering nothing at all is not provided for.
-      padded = [tf.concat([tf.constant([_NO_LEVEL], values.dtype), values], 0) for values in ended]
-      everyones = context.all_gather(padded, axis=0)
+      everyones = context.all_gather(list(ended), axis=0)
       return metrics, everyones, context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(leaving))
 
     metrics, everyones, leaving = tf.nest.map_structure(
         lambda value: self._strategy.experimental_local_results(value)[0], self._strategy.run(step, (unrolls, episodes)))
-    is_episode = everyones[0] != _NO_LEVEL
-    return metrics, [tf.boolean_mask(values, is_episode) for values in everyones], leaving > 0
+    return metrics, everyones, leaving > 0
 
   @tf.function(autograph=False)
   def _share(self, variables):

@@ -15,6 +15,7 @@ agents/atari57_protocol.py.
 
 import dataclasses
 import functools
+import signal
 import time
 from typing import NoReturn
 
@@ -95,6 +96,7 @@ def _read_flags(agent, config_class, protocol_class):
     run_config = dataclasses.replace(run_config, logdir=f'{run_config.logdir}_learner_{membership.task}')
   if run_config.mode == 'test':
     stored = run_directory.read_config(run_config.logdir)['flags']
+    membership = dataclasses.replace(membership, num_learners=stored.get('num_learners', 1))
     config = run_flags.config_from_flags(config_class, agent.validate, stored)
   elif run_config.video:
     raise run_flags.UserError('--video: only with --mode=test')
@@ -136,10 +138,11 @@ def _settings(config, protocol, population, membership, run_config):
   return values, run_flags.FREE_FLAGS | free_settings(protocol) | free_settings(membership)
 
 
-def _bound(settings):
-  """Those settings that all processes of a run have in common."""
+def _common(agent, settings):
+  """What all processes of a cluster have in common."""
   values, free = settings
-  return {name: value for name, value in values.items() if name not in free}
+  return {'agent': agent.__name__.rpartition('.')[2]} | {
+      f'--{name}': value for name, value in values.items() if name not in free}
 
 
 def _train(agent, config, protocol, population, membership, levels, settings, run_config):
@@ -148,18 +151,13 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
     quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
-    port, strategy = _join_learners(membership, settings, screen)
+    port, strategy = _join_learners(agent, membership, settings, screen)
     resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
     # Else a resumed run would begin with the episodes that it began with.
     seed = config.seed + (_SEEDS_BETWEEN_CHECKPOINTS * checkpoint.number_of(resumed) if resumed else 0)
     number = cluster.host_number(membership)
-    if number:
-      seed = _seed_of_host(seed, number)
-    try:
-      host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
-                                  cluster.first_actor_id(number))
-    except environment_workers.WorkerError as error:
-      raise run_flags.UserError(str(error)) from error
+    host = _make_host(protocol, membership, levels, run_config, number, _seed_of_host(seed, number) if number else seed,
+                      screen)
     try:
       make_member = None
       if population.population_size > 1:
@@ -171,7 +169,7 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
       host.close()
 
 
-def _join_learners(membership, settings, screen):
+def _join_learners(agent, membership, settings, screen):
   """The learner's port, None where all is on this machine; and the strategy of all learners."""
   port = None
   try:
@@ -181,7 +179,10 @@ def _join_learners(membership, settings, screen):
       others = f'; it waits for the other {len(addresses) - 1} learners' * (len(addresses) > 1)
       print(f'port {cluster.split_address(addresses[task])[1]} opens on all interfaces, for anybody: whoever reaches it '
             f'can run code in this process. Keep it on a private network{others}', file=screen, flush=True)
-      port = cluster.LearnerPort(membership, _bound(settings))
+      if others:
+        # They wait in C++ for each other, in which Python would hear no Ctrl-C; Trainer.train has a handler again.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+      port = cluster.LearnerPort(membership, _common(agent, settings))
     return port, cluster.make_strategy(membership.num_learners, port)
   except cluster.ClusterError as error:
     raise run_flags.UserError(str(error)) from error
@@ -192,19 +193,29 @@ def _seed_of_host(*numbers):
   return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 2
 
 
+def _make_host(protocol, membership, levels, run_config, number, seed, screen):
+  """The environments of this process, which is the cluster's host `number`."""
+  environments, *_ = actor_host.counts(run_config, levels)
+  if membership.job_name and environments > cluster.MAX_ENVIRONMENTS:
+    raise run_flags.UserError(f'--num_environments={environments}: want at most {cluster.MAX_ENVIRONMENTS} in a process '
+                              'of a cluster')
+  try:
+    return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
+                                cluster.first_actor_id(number))
+  except environment_workers.WorkerError as error:
+    raise run_flags.UserError(str(error)) from error
+
+
 def _act(agent, config, protocol, membership, levels, settings, run_config):
   """Acts for a learner elsewhere."""
   train_loop.configure_tensorflow()
   screen = quiet.screen()
   number = cluster.host_number(membership)
   seed = _seed_of_host(config.seed, number, time.time_ns())  # Other episodes than before a restart.
+  host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
   try:
-    host = actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
-                                cluster.first_actor_id(number))
-  except environment_workers.WorkerError as error:
-    raise run_flags.UserError(str(error)) from error
-  try:
-    act_loop.Actor(host, agent.Agent, config, run_config, membership, _bound(settings), number, screen).act()
+    act_loop.Actor(host, agent.Agent, config, run_config, membership, _common(agent, settings), number,
+                   screen).act()
   finally:
     host.close()
   quiet.leave(0)  # Threads may still wait for the network.

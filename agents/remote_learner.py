@@ -9,27 +9,22 @@ other side is cluster.py.
 import collections
 import contextlib
 import json
-import socket
 import threading
 import time
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
-from scalable_agents.actor import ops
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import cluster
+from scalable_agents.agents import learner_connection
 from scalable_agents.learner import queue as unroll_queue
 
 _PUSHERS = 2
-_LARGEST_PUSH = 8           # Unrolls: one call takes a fraction of a millisecond, however little it brings.
 _PUSH_BYTES = 4_500_000     # Larger calls leave the processors' caches.
-_ANSWER_SECONDS = 5.        # In which the learner answers, if it is well.
 _RETRY_SECONDS = 1.
 _PATIENCE_SECONDS = 15.     # Without a sign of life before another connection is tried.
-_PATIENCE_BEATS = 12        # Signs of life without an answer to the other session, which may have lost its way alone.
 _FIRST_WORD_SECONDS = 5.    # Of silence until the user is told, …
 _LATER_WORDS_SECONDS = 30.  # … and again.
 _TICK_SECONDS = 0.02
@@ -45,18 +40,6 @@ class Totals(NamedTuple):
   bytes: int         # Of unrolls and parameters.
   reconnects: int
   lost_unrolls: int  # Of which it is not known whether they were received.
-
-
-class _Learner(NamedTuple):
-  """The names of `cluster` as nodes of a graph that runs in the learner's process."""
-  graph: tf.Graph
-  greeting: tf.Tensor
-  report: tf.Tensor       # Fed with a string …
-  enqueue_report: tf.Operation
-  version: tf.Tensor
-  parameters: list
-  unrolls: list           # Fed, as many of these as are pushed in one call, with the components of each …
-  enqueue_unrolls: list   # … for the first of those operations.
 
 
 class RemoteLearner:
@@ -82,17 +65,17 @@ class RemoteLearner:
                                        'parameters': cluster.specs(parameter_specs)}))
     self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
     size = sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(unroll_spec))
-    self._largest_push = max(1, min(_LARGEST_PUSH, _PUSH_BYTES // size))
+    self._largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     # Pushed from there as many at a time as there are.
     self._outbox = unroll_queue.UnrollQueue(
         unroll_spec, self._largest_push, tf.nest.map_structure(lambda spec: False, unroll_spec))
     self._takers = [self._taker(count) for count in range(1, self._largest_push + 1)]
     self._outbox_lock = threading.Lock()
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
-    self._graph = _graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
+    self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
     self._lock = threading.Lock()
     self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as are the next two.
-    self._unsent = collections.deque()  # Lists of unrolls that left the outbox for a connection given up since.
+    self._unsent = collections.deque()  # Lists of unrolls that have left the outbox, and wait for a connection.
     self._connection = None
     self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
     self._error = None
@@ -129,7 +112,7 @@ class RemoteLearner:
     self._nudge.set()
     self._outbox.close()
     if self._heart.is_alive():
-      self._heart.join(2 * _ANSWER_SECONDS)
+      self._heart.join(2 * learner_connection.ANSWER_SECONDS)
     if self._connection:
       self._connection.close()
 
@@ -138,7 +121,7 @@ class RemoteLearner:
       target(*[connection] if connection else [])
     except Exception as error:  # pylint: disable=broad-except; raised by `check`.
       if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
-        connection.failed = True  # Or the run has ended: the greeting tells.
+        connection.failure = learner_connection.reason(error)  # Or the run has ended: the greeting tells.
         self._nudge.set()
         return
       self._error = error
@@ -155,15 +138,15 @@ class RemoteLearner:
           self._take_leave()
           return self._on_end()
         if before is not self._connection and (before or said != heard):
-          self._say(f'connected to the learner at {self._address}{" again" if before else ""}')
+          self._say(f'connected to the learner at {self._address}' + (f' again ({before.failure})' if before else ''))
         elif said != heard:
           self._say(f'the learner at {self._address} answers again')
         heard = said = time.monotonic()
-      except (tf.errors.OpError, OSError, _NotReadyError) as error:
+      except (tf.errors.OpError, OSError, learner_connection.NotReadyError) as error:
         now = time.monotonic()
         if now - said >= (_FIRST_WORD_SECONDS if said == heard else _LATER_WORDS_SECONDS):
           said = now
-          self._say(f'no learner at {self._address} for {now - heard:.0f} s: {_reason(error)}')
+          self._say(f'no learner at {self._address} for {now - heard:.0f} s: {learner_connection.reason(error)}')
       if before is not self._connection:
         self._stop.wait(_RETRY_SECONDS)  # Not one connection after the other, should each fail at once.
       self._nudge.wait(cluster.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
@@ -176,19 +159,19 @@ class RemoteLearner:
       return self._connect()
     try:
       greeting = connection.beat(self._make_report(self.totals()))
-      if greeting['ended'] or not connection.failed:
+      if greeting['ended'] or not connection.failure:
         return greeting
-    except tf.errors.DeadlineExceededError:
+    except tf.errors.OpError as error:
       # While it is but frozen, the connection is kept: what waits in it will go through.
-      if not connection.failed and silence_seconds < _PATIENCE_SECONDS:
+      if isinstance(error, tf.errors.DeadlineExceededError) and not connection.failure and (
+          silence_seconds < _PATIENCE_SECONDS):
         raise
-    except tf.errors.OpError:
-      connection.failed = True
+      connection.failure = connection.failure or learner_connection.reason(error)
     return self._connect()
 
   def _connect(self):
     """Makes a new connection, if it can, and lets it take the old one's place. Returns the greeting."""
-    connection = _Connection(self._address, self._graph)
+    connection = learner_connection.Connection(self._address, self._graph)
     greeting = connection.greeting
     if greeting['ended']:
       return greeting
@@ -264,7 +247,6 @@ class RemoteLearner:
     """Fetches parameters: the first ones, and then, when it is time, as long as the connection is in use."""
     connection.open()
     self._fetch(connection)
-    self._ready.set()
     for _ in range(_PUSHERS):
       self._start(self._push, connection)
     while self._is_current(connection):
@@ -281,115 +263,8 @@ class RemoteLearner:
       if parameters is not None and connection is self._connection:  # Else there may be later ones.
         connection.latest_version = version
         self._snapshot.publish(version, parameters)
+        self._ready.set()
         self._totals = self._totals._replace(bytes=self._totals.bytes + sum(array.nbytes for array in parameters))
-
-
-class _NotReadyError(Exception):
-  """Something is there, which is not a learner, or not yet."""
-
-
-class _Connection:
-  """Two sessions with one process: one with a deadline, for signs of life, and one without."""
-
-  def __init__(self, address, learner):
-    """Raises OSError, tf.errors.OpError or _NotReadyError: there is no learner, or none that answers."""
-    host, port = cluster.split_address(address)
-    try:
-      socket.create_connection((host.strip('[]'), port), _ANSWER_SECONDS).close()  # A session would not say what is wrong.
-    except UnicodeError as error:
-      raise OSError(f'{host} is no name of a host') from error
-    self.failed = False        # A call on it has.
-    self.in_hand, self.is_lost = {}, False  # Blocks of unrolls on their way, by thread; whether they count as lost.
-    self.latest_version = -1   # Of the parameters that are here.
-    self.unanswered_beats = 0  # Since the session without a deadline was heard of.
-    self._address, self._learner = address, learner
-    self._hearing, self._data = _session(address, learner, _ANSWER_SECONDS), None
-    self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
-    try:
-      self.greeting = json.loads(self._hearing.run(learner.greeting))
-    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # Nothing of those names is there yet.
-      raise _NotReadyError('it is starting') from error
-    except tf.errors.InvalidArgumentError as error:  # It has no such task.
-      raise _NotReadyError('it is a learner of another place in --learner_addresses') from error
-
-  def open(self):
-    """Opens the session without a deadline, which may take for ever."""
-    self._data = _session(self._address, self._learner)
-    self._pushes = [self._pusher(count) for count in range(1, _LARGEST_PUSH + 1)]
-    self._version = self._data.make_callable(self._learner.version)
-    self._latest = self._data.make_callable([self._learner.version, self._learner.parameters])
-
-  def close(self):
-    """Ends both, in a thread: that may take for ever, too, and it is what the end of a session's object does."""
-    threading.Thread(target=self._close, daemon=True).start()
-
-  def _close(self):
-    for session in filter(None, (self._hearing, self._data)):
-      with contextlib.suppress(tf.errors.OpError):
-        session.close()
-
-  def beat(self, report):
-    """Reports; returns the greeting. Raises tf.errors.OpError."""
-    greeting, _ = self._beat(json.dumps(report._asdict()))
-    if (now := json.loads(greeting))['life'] != self.greeting['life']:
-      raise tf.errors.AbortedError(None, None, 'another learner is there now')
-    self.unanswered_beats += 1
-    self.failed |= self.unanswered_beats > _PATIENCE_BEATS
-    return now
-
-  def push(self, unrolls):
-    """Puts at most _LARGEST_PUSH of them, a list of arrays each, into the learner's queue; waits for room."""
-    self._pushes[len(unrolls) - 1](*sum(unrolls, []))
-
-  def _pusher(self, count):
-    """A function that pushes so many unrolls."""
-    options = config_pb2.CallableOptions()
-    options.feed.extend(placeholder.name for placeholder in sum(self._learner.unrolls[:count], []))
-    options.target.extend(enqueue.name for enqueue in self._learner.enqueue_unrolls[:count])
-    # Session.run, and what Session.make_callable gives, take a millisecond of Python for what is fed.
-    return self._data._make_callable_from_options(options)  # pylint: disable=protected-access
-
-  def fetch(self):
-    """The version of the latest parameters, and these, or None if they are there already."""
-    if self.ask_version() == self.latest_version:
-      return self.latest_version, None
-    version, parameters = self._latest()
-    return int(version), parameters
-
-  def ask_version(self):
-    """The version of the latest parameters."""
-    version = int(self._version())
-    self.unanswered_beats = 0
-    return version
-
-
-def _graph(task, unroll_specs, parameter_specs, queue_size):
-  """Nodes for what lies at a learner's port; they take no resource of their own."""
-  graph = tf.Graph()
-  with graph.as_default(), tf.device(f'/job:{cluster.JOB}/replica:0/task:{task}/device:CPU:0'):
-    raw = tf.raw_ops
-    greeting = raw.ReadVariableOp(
-        resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=cluster.GREETING), dtype=tf.string)
-    report = tf.compat.v1.placeholder(tf.string, [])
-    reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=cluster.REPORTS_CAPACITY,
-                              shared_name=cluster.REPORTS)
-    version, parameters = ops.parameter_snapshot_latest(
-        ops.parameter_snapshot(shared_name=cluster.PARAMETERS), types=[spec.dtype for spec in parameter_specs])
-    # Each by itself: to take [k, ...] apart would be a copy there, and to put it together one here.
-    unrolls = [[tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in unroll_specs] for _ in range(_LARGEST_PUSH)]
-    queue = raw.FIFOQueueV2(component_types=[spec.dtype for spec in unroll_specs],
-                            shapes=[spec.shape for spec in unroll_specs], capacity=queue_size,
-                            shared_name=cluster.UNROLLS)
-    return _Learner(graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), version,
-                    list(parameters), unrolls, [raw.QueueEnqueueV2(handle=queue, components=unroll) for unroll in unrolls])
-
-
-def _session(address, learner, answer_seconds=None):
-  config = tf.compat.v1.ConfigProto(device_filters=[learner.greeting.device.rpartition('/')[0]])
-  config.rpc_options.disable_session_connection_sharing = True  # Else a new session would use a dead connection.
-  if answer_seconds:
-    config.operation_timeout_in_ms = int(1000 * answer_seconds)
-  return tf.compat.v1.Session(f'grpc://{address}', learner.graph, config)
 
 
 def _array(tensor):
@@ -400,7 +275,7 @@ def _array(tensor):
 def _compare(address, own, greeting):
   """Raises RefusedError, with what differs."""
   ours, theirs = own['settings'], greeting['settings']
-  differing = [f'--{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} '
+  differing = [f'{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} '
                'here' for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
   for name, what in (('unroll', 'shapes or types of unrolls'), ('parameters', "the network's parameters")):
     if not differing and own[name] != greeting[name]:
@@ -416,10 +291,3 @@ def _difference(theirs, ours):
     if one != other:
       return f'{one[0]} {one[1]} there and {other[0]} {other[1]} here'
   return f'{len(theirs)} there and {len(ours)} here'
-
-
-def _reason(error):
-  if isinstance(error, tf.errors.DeadlineExceededError):
-    return 'it does not answer'
-  text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
-  return text.split('\n', maxsplit=1)[0].split(' [[', maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""Training on one machine: puts actors, queue, learner and run directory together, and keeps them going.
+"""Training: puts actors, queue, learner and run directory together, and keeps them going.
 
 Threads: the main thread only waits for the end, so that Ctrl-C is always heard; the learner's thread updates, logs
 and saves; a third collects the next batch and copies it to the learner's device meanwhile. Acting has its own threads
@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
@@ -36,6 +37,7 @@ _MEMORY_INTERVAL_SECONDS = 10.  # To ask for it takes tens of milliseconds.
 _SIGNAL_CHECK_SECONDS = 0.2
 _LONGEST_SILENCE_SECONDS = 10.  # Where no batch comes, a row says so.
 _UPDATE_PATIENCE_SECONDS = 3.   # How long Ctrl-C waits for the update under way.
+_WAITING_WORD_SECONDS = 30.     # Of an update that waits for other learners, until the user is told.
 
 
 def configure_tensorflow():
@@ -108,6 +110,7 @@ class Trainer:
     self._memory_megabytes = host.memory_megabytes()
     self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
     self._interrupted = self._all_leave = False
+    self._update_began, self._told_of_waiting = None, 0.
     self._stop = threading.Event()
     self._error = None
 
@@ -130,12 +133,13 @@ class Trainer:
     learner.start()
     # In turns, as a signal handler must not touch the event: it may interrupt the very thread that holds its lock.
     while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._interrupted:
-      pass
+      self._tell_of_waiting()
     if self._interrupted and self._together.have_peers:
-      learner.join(_UPDATE_PATIENCE_SECONDS)  # Until all learners have agreed to leave.
+      self._stop.wait(_UPDATE_PATIENCE_SECONDS)  # Until all learners have agreed to leave.
     self._stop.set()
+    is_the_end = self._port is not None and self._is_well()  # Else it may come back, and the actors wait for it.
     self._host.pool.close()
-    if self._port and (not self._error or _is_orderly(self._error)):  # Else it may come back.
+    if is_the_end:
       self._port.announce_end()
     self._queue.close()
     learner.join(_UPDATE_PATIENCE_SECONDS if self._interrupted else None)
@@ -143,18 +147,29 @@ class Trainer:
     if learner.is_alive():  # What a checkpoint would hold is not certain.
       self._progress.close()
       self._progress.message('left amid an update, the same command goes on from the last checkpoint')
+      if is_the_end:
+        self._port.wait_for_farewells()
       quiet.leave(0)
     try:
       self._leave()
     finally:
       self._metrics.close()
       self._progress.close()
-      if self._port:
+      if is_the_end:
         self._port.wait_for_farewells()
+
+  def _is_well(self):
+    """Whether nothing but the frames or a signal has ended the training."""
+    try:
+      self._host.check()
+    except Exception:  # pylint: disable=broad-except; raised in the end.
+      return False
+    return self._error is None
 
   def _leave(self):
     """Saves, where nothing speaks against it, and raises what has ended the training before its time."""
-    if self._error and not _is_orderly(self._error):
+    if isinstance(self._error, learners_together.LostLearnerError) or (
+        self._error and not isinstance(self._error, run_flags.UserError)):
       raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
     self._save()
     learning_curve.draw(self._run.logdir)
@@ -169,25 +184,25 @@ class Trainer:
     if self._error:
       raise self._error
 
+  def _tell_of_waiting(self):
+    """Says now and then that other learners are waited for, who may have no actors."""
+    began, now = self._update_began, time.monotonic()
+    if self._together.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_WORD_SECONDS:
+      self._told_of_waiting = now
+      self._progress.message(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
+
   def _interrupt(self, *unused_signal):
     self._interrupted = True
 
   def _run_learner(self):
-    try:
-      with futures.ThreadPoolExecutor(1) as collector:
-        try:
-          self._learn(collector)
-        finally:
-          self._stop.set()  # Closes the queue, which ends a batch being collected.
-    except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
-      pass  # The queue was closed.
-    except learners_together.PEER_ERRORS as error:
-      self._error = _LostLearnerError(
-          'a learner of this cluster is gone, so all end: start all again, and they go on from the last checkpoint'
-      ) if self._together.have_peers else error
-    except Exception as error:  # pylint: disable=broad-except; raised by `train`.
-      self._error = error
-    self._stop.set()
+    with futures.ThreadPoolExecutor(1) as collector:
+      try:
+        self._learn(collector)
+      except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
+        pass  # The queue was closed.
+      except Exception as error:  # pylint: disable=broad-except; raised by `train`.
+        self._error = error
+      self._stop.set()  # Closes the queue, which ends a batch being collected.
 
   def _learn(self, collector):
     self._row.begin(self._frames)
@@ -250,8 +265,8 @@ class Trainer:
       unroll = self._queue.take_batch(self._config.batch_size)
       environment_output = unroll.environment_output
       done = environment_output.done[1:]  # Row 0 was in the unroll before.
-      levels = tf.broadcast_to(unroll.level_id, tf.shape(done))
-      episodes = learners_together.Episodes(*(tf.boolean_mask(values, done) for values in (
+      levels = tf.where(done, unroll.level_id, learners_together.NO_LEVEL)
+      episodes = learners_together.Episodes(*(tf.reshape(values, [-1]) for values in (
           levels, environment_output.episode_return[1:], environment_output.episode_length[1:])))
     return unroll, episodes
 
@@ -259,10 +274,12 @@ class Trainer:
     unrolls, episodes = zip(*batches)
     if self._port:
       for unroll in unrolls:
-        lags = self.learner.update_steps.numpy() - unroll.parameter_version[1:].numpy()  # [T, B].
+        lags = np.maximum(self.learner.update_steps.numpy() - unroll.parameter_version[1:].numpy(), 0)  # [T, B].
         self._port.learned(unroll.actor_id.numpy(), lags.mean(axis=0))
+    self._update_began = time.monotonic()
     metrics, (level_ids, returns, lengths), self._all_leave = self._together.step(
         self.learner, unrolls, episodes, self._interrupted)
+    self._update_began = None
     self._frames = int(self.learner.environment_frames.numpy())
     if self._member:
       self._member.learned(self._frames, level_ids, returns)  # Perhaps it has other parameters now.
@@ -303,15 +320,6 @@ class Trainer:
     if self._row.updates:
       self._log()  # So that metrics.jsonl reaches as far as the checkpoint.
     self._checkpointer.save()
-
-
-class _LostLearnerError(run_flags.UserError):
-  """Another learner has gone amid an update."""
-
-
-def _is_orderly(error):
-  """Whether what has been learned by then may be kept."""
-  return isinstance(error, run_flags.UserError) and not isinstance(error, _LostLearnerError)
 
 
 def _time_major(unroll_spec):

@@ -39,6 +39,7 @@ _PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 50
 _PARAMETERS = [tf.TensorSpec([1_600_000])]  # About as many as the deep network has.
 _QUEUE_SIZE, _BATCH_SIZE = 1, 32
 _WARM_UP_SECONDS = 2.
+_PATIENCE_SECONDS = 60.
 
 
 class _Unroll(NamedTuple):
@@ -71,7 +72,8 @@ def _send(kind, address):
   def send():
     tf.while_loop(lambda count: True, lambda count: learner.put(tf.nest.map_structure(tf.constant, unroll)) and count,
                   [0], parallel_iterations=1)
-  learner.wait_for_parameters(60.)
+  if not learner.wait_for_parameters(_PATIENCE_SECONDS):
+    raise TimeoutError('no parameters came')
   send()
 
 
@@ -109,6 +111,9 @@ def measure(kind: str, seconds: float) -> Cost:
     cost = pool.submit(_receive, kind, address, seconds)
     sender.start()
     try:
+      while not futures.wait([cost], timeout=1.).done:
+        if not sender.is_alive():
+          raise RuntimeError(f'the sender ended with exit code {sender.exitcode}')
       return cost.result()
     finally:
       sender.kill()

@@ -3,9 +3,10 @@
   bazel run //tools:cluster_soak -- --minutes=20
 
 An actor process is killed every few seconds and another started in its place; every few minutes the learner is killed,
-too, and started again. A line each minute says how far it is; the last line is a JSON object, which holds the learner's
-memory at the start and at the end, its rate while nothing is killed and while something is, and what went wrong: rows of
-metrics that go back, updates that were skipped, processes that ended by themselves. Exit code 1 if anything did.
+too, and started again. A line each minute says how far it is; the last line is a JSON object, which holds the rate while
+nothing is killed and while something is, and for each life of the learner how many actors were killed in it and what
+memory it had, first when it had settled and then in the end. Exit code 1 if a process ends by itself, an actor does not
+find the learner again, updates are skipped, or the end is not orderly.
 """
 
 import json
@@ -28,6 +29,7 @@ from scalable_agents.tools import local_cluster
 
 _MINUTES = flags.DEFINE_float('minutes', 20., 'How long.', lower_bound=0.1)
 _ACTORS = flags.DEFINE_integer('actors', 4, 'Actor processes at a time.', lower_bound=1)
+_ENVIRONMENTS = flags.DEFINE_integer('environments', 8, 'Of each actor process.', lower_bound=1)
 _ACTOR_LIFE_SECONDS = flags.DEFINE_float('seconds_between_kills', 10., 'Between two kills of an actor.', lower_bound=0.1)
 _LEARNER_LIFE_MINUTES = flags.DEFINE_float('minutes_between_learner_kills', 5., 'Between two kills of the learner.',
                                            lower_bound=0.1)
@@ -39,6 +41,10 @@ _TICK_SECONDS = 0.2
 _PATIENCE_SECONDS = 60.
 
 
+class SoakError(Exception):
+  """What must not happen has happened. The message is one line."""
+
+
 class Soak:
   """The processes, and what has been seen of them."""
 
@@ -46,7 +52,6 @@ class Soak:
     self.logdir = f'{folder}/run'
     self._address = address
     self._log = open(f'{folder}/log', 'w', encoding='utf-8')
-    self.faults = []
     self.kills = {'actor': 0, 'learner': 0}
     self.learner = self._start_learner()
     self.actors = [self._start_actor() for _ in range(_ACTORS.value)]
@@ -62,10 +67,10 @@ class Soak:
     self.learner = self._start_learner()
 
   def watch(self):
-    """Notes who has ended by itself."""
+    """Raises SoakError if one has ended by itself."""
     for name, process in (('learner', self.learner), *(('actor', actor) for actor in self.actors)):
       if process.poll() is not None:
-        self.faults.append(f'{name} ended with exit code {process.returncode}')
+        raise SoakError(f'{name} ended with exit code {process.returncode}')
 
   def wait_for_all(self):
     """Waits until the learner knows all actors: one that it does not know would look for it after its end."""
@@ -73,7 +78,7 @@ class Soak:
     names = {f'actor/{socket.gethostname()}-{actor.pid}/frames_per_second' for actor in self.actors}
     while not any(names <= row.keys() for row in run_directory.read_metrics(self.logdir)[-1:]):
       if time.monotonic() > deadline:
-        raise TimeoutError(f'not all actors have found the learner within {_PATIENCE_SECONDS:g} s')
+        raise SoakError(f'not all actors have found the learner within {_PATIENCE_SECONDS:g} s')
       time.sleep(_TICK_SECONDS)
 
   def end(self) -> float:
@@ -82,7 +87,7 @@ class Soak:
     self.learner.send_signal(signal.SIGINT)
     codes = [process.wait(_PATIENCE_SECONDS) for process in (self.learner, *self.actors)]
     if any(codes):
-      self.faults.append(f'exit codes at the end, the learner first: {codes}')
+      raise SoakError(f'exit codes at the end, the learner first: {codes}')
     return time.monotonic() - began
 
   def close(self):
@@ -97,7 +102,6 @@ class Soak:
     return psutil.Process(self.learner.pid).memory_info().rss * 1e-6
 
   def _kill(self, process, name):
-    self.watch()
     process.kill()
     process.wait()
     self.kills[name] += 1
@@ -114,18 +118,7 @@ class Soak:
                        '--checkpoint_interval_seconds=10', '--log_interval_seconds=2')
 
   def _start_actor(self):
-    return self._start('--job_name=actor', '--num_environments=8', '--num_environment_workers=1')
-
-
-def examine(rows: list[dict]) -> list[str]:
-  """What is wrong with rows of metrics.jsonl, oldest first."""
-  faults = []
-  for before, row in zip(rows, rows[1:]):
-    if row['environment_frames'] < before['environment_frames'] or row['wall_seconds'] < before['wall_seconds']:
-      faults.append(f'after {before["environment_frames"]:,} frames come {row["environment_frames"]:,}')
-  if rows and rows[-1]['skipped_updates']:
-    faults.append(f'{rows[-1]["skipped_updates"]} updates were skipped')
-  return faults
+    return self._start('--job_name=actor', f'--num_environments={_ENVIRONMENTS.value}', '--num_environment_workers=1')
 
 
 def _rate(rows, begin, end):
@@ -140,21 +133,21 @@ def _run(soak):
   draw = random.Random(_SEED.value)
   while not run_directory.read_metrics(soak.logdir):
     soak.watch()
-    if soak.faults:
-      raise RuntimeError(soak.faults[0])
     time.sleep(_TICK_SECONDS)
   began = said = learner_began = time.monotonic()
-  next_kill, first_megabytes = began + _CALM_SECONDS.value, None
+  next_kill, lives, settled = began + _CALM_SECONDS.value, [], None
   while (passed := time.monotonic() - began) < 60 * _MINUTES.value:
     time.sleep(_TICK_SECONDS)
+    soak.watch()
     now = time.monotonic()
-    if first_megabytes is None and passed > _CALM_SECONDS.value / 2:
-      first_megabytes = soak.megabytes()
+    if settled is None and now - learner_began >= _CALM_SECONDS.value:
+      settled = soak.kills['actor'], soak.megabytes()
     if now >= next_kill:
       next_kill = now + _ACTOR_LIFE_SECONDS.value
       soak.kill_actor(draw.randrange(_ACTORS.value))
     if now - learner_began >= 60 * _LEARNER_LIFE_MINUTES.value:
-      learner_began = now
+      lives += _life(soak, settled)
+      learner_began, settled = now, None
       soak.kill_learner()
     if now - said >= 60:
       said = now
@@ -163,12 +156,19 @@ def _run(soak):
             f'{row["actor_hosts"]} actor hosts, learner {soak.megabytes():.0f} MB, killed {soak.kills}', flush=True)
   soak.wait_for_all()
   rows = run_directory.read_metrics(soak.logdir)
-  figures = {'calm_frames_per_second': _rate(rows, 0., _CALM_SECONDS.value),
-             'frames_per_second': _rate(rows, _CALM_SECONDS.value, rows[-1]['wall_seconds']),
-             'megabytes_at_start': first_megabytes, 'megabytes_at_end': soak.megabytes(), 'kills': soak.kills}
-  figures['seconds_to_end'] = soak.end()
-  soak.faults += examine(run_directory.read_metrics(soak.logdir))
-  return figures | {'faults': soak.faults}
+  if rows[-1]['skipped_updates']:
+    raise SoakError(f'{rows[-1]["skipped_updates"]} updates were skipped')
+  return {'calm_frames_per_second': _rate(rows, 0., _CALM_SECONDS.value),
+          'frames_per_second': _rate(rows, _CALM_SECONDS.value, rows[-1]['wall_seconds']),
+          'kills': soak.kills, 'lives': lives + _life(soak, settled), 'seconds_to_end': soak.end()}
+
+
+def _life(soak, settled):
+  """What a life of the learner's has been; nothing if it has not `settled`."""
+  if settled is None:
+    return []
+  kills, megabytes = settled
+  return [{'killed_actors': soak.kills['actor'] - kills, 'megabytes': [megabytes, soak.megabytes()]}]
 
 
 def main(_):
@@ -177,11 +177,12 @@ def main(_):
   with tempfile.TemporaryDirectory() as folder:
     soak = Soak(folder, address)
     try:
-      figures = _run(soak)
+      print(json.dumps(_run(soak)))
+    except SoakError as error:
+      print(f'error: {error}')
+      return 1
     finally:
       soak.close()
-  print(json.dumps(figures))
-  return 1 if figures['faults'] else 0
 
 
 if __name__ == '__main__':

@@ -112,7 +112,7 @@ class Cluster:
       return
     self._children.wait(self._learners, _LEAVING_SECONDS)
     ended += self._bury(self._learners)
-    # Without a chance to tell the actors that it is over.
+    # Without a chance to tell the actors that it is the end.
     self._children.end(self._learners, signal.SIGKILL, _LEAVING_SECONDS)
     failed = [learner for learner in ended if learner.code]
     died = [learner for learner in failed if not learner.refusal]  # Others may only have refused to go on without it.
@@ -123,12 +123,8 @@ class Cluster:
         raise run_flags.UserError(_hopeless(learner))
     self._children.say(f'{died[0].name} ended {died[0].reason()}: ' +
                        ('it is started again' if len(self._learners) == 1 else 'all learners are started again'))
-    again = list(self._learners)
-    if any(learner.last_error for learner in died):  # It may have told the actors that it is over.
-      self._children.end(self._actors, signal.SIGTERM, _LEAVING_SECONDS)
-      again += [actor for actor in self._actors if actor not in self._given_up]
-    for child in again:
-      child.start()
+    for learner in self._learners:
+      learner.start()
 
   def _look_after_actors(self):
     """Starts those again that have died."""

@@ -10,16 +10,17 @@ import threading
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import cluster
 from scalable_agents.learner import queue as unroll_queue
 
-SETTINGS = {'level_name': 'catch', 'unroll_length': 20, 'torso': 'shallow'}
+SETTINGS = {'agent': 'impala', '--level_name': 'catch', '--unroll_length': 20, '--torso': 'shallow'}
 PARAMETER_SPECS = [tf.TensorSpec([200, 50]), tf.TensorSpec([7])]
 CAPACITY = 4  # Of a learner's queue, in unrolls.
-_PATIENCE_SECONDS = 60.
+_PATIENCE_SECONDS = 120.
 
 
 class Unroll(NamedTuple):
@@ -162,6 +163,10 @@ class Learner:
       self._pipe.send([name, *arguments])
       return self._answer()
     return call
+
+  def megabytes(self) -> float:
+    """Its resident memory."""
+    return psutil.Process(self._process.pid).memory_info().rss * 1e-6
 
   def freeze(self):
     os.kill(self._process.pid, signal.SIGSTOP)

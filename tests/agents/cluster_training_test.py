@@ -118,17 +118,19 @@ class LifeOfAClusterTest(_TestCase):
 class EndTest(_TestCase):
 
   def test_training_to_the_end(self):
-    flags = ('--total_environment_frames=20000',)
+    flags = ('--total_environment_frames=40000',)
     actors = [self._actor(task, *flags) for task in range(2)]
+    for actor in actors:  # They look for it every second from then on, so that both find it long before the end.
+      actor.wait_until(lambda: 'no learner at ' in actor.screen(), 'a word')  # pylint: disable=cell-var-from-loop
     learner = self._start('learner', _NONE, *flags)
     code, _ = learner.end()
     self.assertEqual(code, 0, learner.screen())
     self._check_actors_end(actors, time.monotonic())
     self.assertRegex(learner.screen(), f'^port {self.port} opens? .*private network\n')
-    self.assertRegex(learner.screen(), f'\n20,000 frames trained, see {self.logdir}\n$')
+    self.assertRegex(learner.screen(), f'\n40,000 frames trained, see {self.logdir}\n$')
     self.assertNotIn('Traceback', learner.screen())
     row = training.rows(self.logdir)[-1]
-    self.assertEqual((row['environment_frames'], row['learner_steps']), (20_000, 250))
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (40_000, 500))
 
   def test_a_learner_that_plays_itself_and_an_actor_that_leaves(self):
     actor = self._actor(0, _ENDLESS)
@@ -144,6 +146,24 @@ class EndTest(_TestCase):
     code, seconds = learner.end(signal.SIGINT)
     self.assertEqual(code, 0, learner.screen())
     self.assertLess(seconds, _END_SECONDS)
+
+
+class SeveralLearnersTest(_TestCase):
+
+  def test_in_one_process(self):
+    flags = ('--num_learners=2', '--total_environment_frames=40000')
+    with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
+      run.wait_for_rows(1)
+      self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+    frames = training.rows(self.logdir)[-1]['environment_frames']
+    self.assertLess(frames, 40_000)
+    with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
+      self.assertEqual(run.end()[0], 0, run.screen())
+    row = training.rows(self.logdir)[-1]  # Two batches of four unrolls of 20 steps in an update.
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (40_000, 250))
+    self.assertGreater(row['episodes'], 0)
+    with training.Training(self.logdir, '--mode=test', '--test_num_episodes=2') as run:
+      self.assertEqual(run.end()[0], 0, run.screen())
 
 
 class NetworkTest(_TestCase):

@@ -16,6 +16,7 @@ from scalable_agents.agents import learners_together
 from scalable_agents.tests.agents import unrolls
 
 BATCH_SIZE = 2  # Of each learner.
+_MOST_EPISODES = 5
 LEAVING_AT = 2  # The update at which the last learner wants to leave.
 _BATCHED_SECOND = ('environment_output', 'agent_output', 'parameter_version')  # Behind time.
 
@@ -36,7 +37,9 @@ def part(unroll, index):
 def episodes(task, update):
   """What ended in a learner's batch: nothing for the first one, and more and more for the others."""
   count = task * update
-  return learners_together.Episodes(tf.fill([count], task), tf.fill([count], float(update)), tf.fill([count], count))
+  return learners_together.Episodes(
+      tf.where(tf.range(_MOST_EPISODES) < count, task, learners_together.NO_LEVEL),
+      tf.fill([_MOST_EPISODES], float(update)), tf.fill([_MOST_EPISODES], count))
 
 
 def main(addresses, task, updates, file):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from scalable_agents.agents import learners_together
 from scalable_agents.tests.agents import learner_process
 from scalable_agents.tests.agents import training
 from scalable_agents.tests.agents import unrolls
+from scalable_agents.tools import local_cluster
 
 _NUM_LEARNERS = 2
 _UPDATES = 3
@@ -22,9 +22,7 @@ _UPDATES = 3
 
 def _free_addresses():
   """HOST:PORT of ports that nobody listens at, with commas between them."""
-  with contextlib.ExitStack() as stack:
-    sockets = [stack.enter_context(socket.create_server(('', 0))) for _ in range(_NUM_LEARNERS)]
-    return ','.join(f'localhost:{each.getsockname()[1]}' for each in sockets)
+  return ','.join(f'localhost:{port}' for port in local_cluster.free_ports(_NUM_LEARNERS))
 
 
 class LearnersTogetherTest(absltest.TestCase):
@@ -71,29 +69,45 @@ class TrainingTogetherTest(absltest.TestCase):
     self.logdir = os.path.join(self.create_tempdir().full_path, 'run')
     self.addresses = _free_addresses()
 
-  def _start(self, stack):
-    """Both learners, each with environments of its own."""
-    return [stack.enter_context(training.Training(
-        self.logdir, '--job_name=learner', f'--learner_addresses={self.addresses}', f'--task={task}',
-        '--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4', '--log_interval_seconds=0.5',
-        '--total_environment_frames=100_000_000', '--checkpoint_interval_seconds=0.5')) for task in range(_NUM_LEARNERS)]
+  def _start(self, stack, job, task, num_environments):
+    return stack.enter_context(training.Training(
+        self.logdir, f'--job_name={job}', f'--learner_addresses={self.addresses}', f'--task={task}',
+        '--level_name=catch', '--torso=shallow', '--batch_size=4', f'--num_environments={num_environments}',
+        '--num_environment_workers=1', '--log_interval_seconds=0.5', '--total_environment_frames=100_000_000',
+        '--checkpoint_interval_seconds=0.5'))
+
+  def _start_learners(self, stack):
+    """One with environments of its own, and one without."""
+    return [self._start(stack, 'learner', task, 4 * (task == 0)) for task in range(_NUM_LEARNERS)]
+
+  def _wait_for_actors(self, learners):
+    """Each of the actors plays for a learner of its own."""
+    for task, logdir in enumerate((self.logdir, self.logdir + '_learner_1')):
+      learners[task].wait_until(
+          lambda: any(f'actor/task_{task}/policy_lag' in row for row in training.rows(logdir)[-1:]), 'its actor')  # pylint: disable=cell-var-from-loop
 
   def test_all_end_with_one_and_begin_again_together(self):
+    actors_stack = self.enterContext(contextlib.ExitStack())
+    actors = [self._start(actors_stack, 'actor', task, 4) for task in range(2)]
     with contextlib.ExitStack() as stack:
-      first, second = self._start(stack)
-      first.wait_for_rows(2)
+      first, second = self._start_learners(stack)
+      self._wait_for_actors([first, second])
       first.wait_for_checkpoint()
       second.kill()
       self.assertEqual(first.end()[0], 1)
       self.assertRegex(first.screen(), r'\nerror: a learner of this cluster is gone, so all end: start all again, .*\n$')
     frames = training.rows(self.logdir)[-1]['environment_frames']
     with contextlib.ExitStack() as stack:
-      first, second = self._start(stack)
+      first, second = self._start_learners(stack)
       rows = first.wait_for_rows(4)
       self.assertGreater(rows[-1]['environment_frames'], frames)
       self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * 4 * 20)
+      self._wait_for_actors([first, second])  # They were not told that it was the end: it was not.
       self.assertEqual(second.end(2)[0], 0)  # Ctrl-C to one ends all.
       self.assertEqual(first.end()[0], 0)
+      for actor in actors:
+        self.assertEqual(actor.end()[0], 0)
+        self.assertRegex(actor.screen(), '\nthe learner has ended the run\n$')
     ends = [training.rows(logdir)[-1] for logdir in (self.logdir, self.logdir + '_learner_1')]
     for name in ('environment_frames', 'learner_steps', 'learning_rate'):
       self.assertEqual(ends[0][name], ends[1][name])

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import cluster
+from scalable_agents.agents import learner_connection
 from scalable_agents.agents import remote_learner
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.agents import cluster_testing
@@ -34,8 +35,8 @@ class _TestCase(parameterized.TestCase):
     self._remotes, self._threads_before = [], set(threading.enumerate())
     self.addCleanup(self._leave_nothing_behind)
     self.said, self.ended, self.due = [], threading.Event(), True
-    self._set(_ANSWER_SECONDS=1., _RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_WORD_SECONDS=1.,
-              _LATER_WORDS_SECONDS=1., _LARGEST_PUSH=_OUTBOX)
+    self._set(_RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_WORD_SECONDS=1., _LATER_WORDS_SECONDS=1.)
+    self.enterContext(mock.patch.multiple(learner_connection, ANSWER_SECONDS=1., LARGEST_PUSH=_OUTBOX))
     self.enterContext(mock.patch.object(cluster, 'BEAT_SECONDS', 0.2))
 
   def _set(self, **constants):
@@ -192,10 +193,13 @@ class WellTest(_TestCase):
     self.learner.wait_for_farewells()
 
   @parameterized.named_parameters(
-      ('value', dict(cluster_testing.SETTINGS, unroll_length=10), '--unroll_length is 20 there and 10 here'),
-      ('several', dict(cluster_testing.SETTINGS, unroll_length=10, torso='deep'), '--torso is .*; --unroll_length is .*'),
-      ('absent_here', {'level_name': 'catch', 'torso': 'shallow'}, '--unroll_length is 20 there and "absent" here'),
-      ('absent_there', dict(cluster_testing.SETTINGS, seed=1), '--seed is "absent" there and 1 here'))
+      ('value', cluster_testing.SETTINGS | {'--unroll_length': 10}, '--unroll_length is 20 there and 10 here'),
+      ('several', cluster_testing.SETTINGS | {'--unroll_length': 10, '--torso': 'deep'},
+       '--torso is .*; --unroll_length is .*'),
+      ('agent', cluster_testing.SETTINGS | {'agent': 'r2d2'}, 'agent is "impala" there and "r2d2" here'),
+      ('absent_here', {'agent': 'impala', '--level_name': 'catch', '--torso': 'shallow'},
+       '--unroll_length is 20 there and "absent" here'),
+      ('absent_there', cluster_testing.SETTINGS | {'--seed': 1}, '--seed is "absent" there and 1 here'))
   def test_another_configuration_is_refused(self, settings, difference):
     self._check_refused(difference, settings=settings)
 
@@ -261,14 +265,14 @@ class ProxyTest(_TestCase):
   learner_is_well = False  # It is, but what waits for an answer on a dead connection waits for ever.
 
   def test_a_connection_that_is_half_open_is_replaced(self):
-    self._set(_PATIENCE_SECONDS=1.5)
+    self._set(_PATIENCE_SECONDS=4.)
     with cluster_testing.Proxy(self.port) as proxy:
       remote = self._connected(proxy.port)
       _put(remote, range(5))()
       self._check(self.learner.take(5), range(5))
       proxy.freeze()
       waiting.wait_until(lambda: remote.totals().reconnects == 1)
-      self._wait_until_said(f'connected to the learner at localhost:{proxy.port} again')
+      self._wait_until_said(rf'connected to the learner at localhost:{proxy.port} again \(it does not answer\)')
       # Those who push through the dead connection waited for unrolls, and do so still.
       end = _put(remote, range(100, 112))
       self._check(self.learner.take(12), range(100, 112))
@@ -279,7 +283,7 @@ class ProxyTest(_TestCase):
       self.assertEqual(remote.totals()[2:], (1, 0))
 
   def test_unrolls_on_their_way_through_a_dead_connection_are_counted_as_lost(self):
-    self._set(_PATIENCE_SECONDS=1.5)
+    self._set(_PATIENCE_SECONDS=4.)
     with cluster_testing.Proxy(self.port) as proxy:
       remote = self._connected(proxy.port)
       end = _put(remote, range(40))
@@ -300,7 +304,7 @@ class ProxyTest(_TestCase):
         self.learner.take(1)
 
   def test_a_data_connection_that_dies_alone_is_noticed(self):
-    self._set(_PATIENCE_BEATS=4)
+    self.enterContext(mock.patch.object(learner_connection, '_PATIENCE_BEATS', 4))
     with cluster_testing.Proxy(self.port) as proxy:
       remote = self._connected(proxy.port)
       proxy.freeze(only_the_busiest=True)
@@ -339,14 +343,14 @@ class EndTest(_TestCase):
     self.assertEqual(remote.totals()[2:], (1, 0))
     second.publish(7)
     waiting.wait_until(lambda: remote.latest()[0] == 7)
-    self.assertEqual(self.said[-1], f'connected to the learner at localhost:{self.port} again')
+    self._wait_until_said(rf'connected to the learner at localhost:{self.port} again \(.+\)')
     second.kill()
 
   def test_another_learner_at_the_port_may_refuse(self):
     first = self._start_learner()
     remote = self._connected(self.port)
     first.kill()
-    self._start_learner(dict(cluster_testing.SETTINGS, seed=2))
+    self._start_learner(cluster_testing.SETTINGS | {'--seed': 2})
     self.assertTrue(self.ended.wait(waiting.PATIENCE_SECONDS))
     with self.assertRaisesRegex(remote_learner.RefusedError, '--seed is 2 there and "absent" here'):
       remote.check()

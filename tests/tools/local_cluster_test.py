@@ -52,11 +52,7 @@ if plan == 'stubborn':
   time.sleep(1000)
 if plan == 'die':
   os.kill(os.getpid(), signal.SIGKILL)
-if plan == 'stop':
-  tell()
-  while 'left' not in os.listdir(folder):
-    time.sleep(0.05)
-  os.remove(os.path.join(folder, 'over'))
+if plan == 'fail':
   print('a learning rate too high', flush=True)
   sys.exit('error: update 7 was not finite')
 if plan == 'finish':  # When all are in their last lives.
@@ -66,7 +62,6 @@ if plan == 'finish':  # When all are in their last lives.
 if plan == 'act':
   while not is_over():
     time.sleep(0.05)
-  open(os.path.join(folder, 'left'), 'w').close()
 '''
 _LAUNCHER = f'''
 import json, sys
@@ -99,7 +94,7 @@ class BinaryTest(parameterized.TestCase):
 
   def test_trains_to_the_end_and_nothing_is_left(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    frames = 40_000  # So many that the second actor has started, even on a machine that is busy with other tests.
+    frames = 60_000  # So many that the second actor has started, even on a machine that is busy with other tests.
     with _binary(logdir, '--agent=impala_atari57', '--learners=1', '--actors=2', '--', *_CATCH,
                  f'--total_environment_frames={frames}') as run:
       run.wait_until(lambda: training.rows(logdir), 'a row')
@@ -108,7 +103,7 @@ class BinaryTest(parameterized.TestCase):
       screen = run.screen()
     self.assertEqual(code, 0, screen)
     self.assertEmpty(training.still_alive(everybody))
-    self.assertRegex(screen, r'(?m)^learner_0: 40,\d+ frames trained, see ')
+    self.assertRegex(screen, r'(?m)^learner_0: 60,\d+ frames trained, see ')
     for task in range(2):
       self.assertRegex(screen, f'(?m)^actor_{task}: the learner has ended the run$')
     self.assertNotIn('killed', screen)
@@ -204,8 +199,8 @@ class ClusterTest(parameterized.TestCase):
       lines = self._run({'learner_0': ['die', 'finish'], 'learner_1': ['hang', 'finish'], 'actor_0': ['act']})
     self.assertIn('learner_0 ended by SIGKILL: all learners are started again', lines)
 
-  def test_actors_that_were_told_of_an_end_come_back_with_the_learner(self):
-    lines = self._run({'learner_0': ['stop', 'finish'], 'actor_0': ['act', 'act']})
+  def test_a_learner_that_fails_is_started_again_and_the_actors_wait_for_it(self):
+    lines = self._run({'learner_0': ['fail', 'finish'], 'actor_0': ['act']})
     self.assertEqual(lines, ['learner_0: a learning rate too high',
                              'learner_0 ended with exit code 1 (update 7 was not finite): it is started again'])
 
