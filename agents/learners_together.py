@@ -108,8 +108,9 @@ class LearnersTogether:
     def step(unroll, ended):
       metrics = learner.step(unroll)
       context = tf.distribute.get_replica_context()
-      everyones = context.all_gather(list(ended), axis=0)
-      return metrics, everyones, context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(leaving))
+      on_device = lambda values: tf.nest.map_structure(tf.identity, values)  # Which arguments of the graph are not.
+      everyones = context.all_gather(on_device(list(ended)), axis=0)
+      return metrics, everyones, context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(leaving))
 
     metrics, everyones, leaving = tf.nest.map_structure(
         lambda value: self._strategy.experimental_local_results(value)[0], self._strategy.run(step, (unrolls, episodes)))
