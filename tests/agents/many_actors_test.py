@@ -20,7 +20,7 @@ from scalable_agents.agents import cluster
 from scalable_agents.agents import remote_learner
 from scalable_agents.tests.agents import cluster_testing
 
-_SECONDS = flags.DEFINE_float('seconds', 15., 'How long each test lasts, once all actor hosts are there.')
+_SECONDS = flags.DEFINE_float('seconds', 8., 'How long each test lasts, once all actor hosts are there.')
 _PROCESSES = flags.DEFINE_integer('processes', 3, 'Processes with actor hosts at a time.')
 _HOSTS_PER_PROCESS = 4
 _LONGEST_LIFE_SECONDS = 5.
