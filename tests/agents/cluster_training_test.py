@@ -133,7 +133,7 @@ class EndTest(_TestCase):
     self.assertEqual((row['environment_frames'], row['learner_steps']), (40_000, 500))
 
   def test_a_learner_that_plays_itself_and_an_actor_that_leaves(self):
-    actor = self._actor(0, _ENDLESS)
+    actor = self._actor(0, _ENDLESS, '--parameter_refresh=5')
     learner = self._start('learner', _ENVIRONMENTS, _ENDLESS)
     self._wait_for_row(learner, _hosts('task_0'), 'the actor host')
     code, seconds = actor.end(signal.SIGTERM)

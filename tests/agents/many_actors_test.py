@@ -102,7 +102,7 @@ class ManyActorsTest(absltest.TestCase):
   def test_what_arrives_of_those_that_are_killed_is_whole(self):
     self._take_until_all_are_heard()
     draw, began, kills = random.Random(1), time.monotonic(), 0
-    next_kill = began
+    next_kill, megabytes = began, self.learner.megabytes()
     while time.monotonic() - began < _SECONDS.value:
       self._take()
       if time.monotonic() > next_kill:
@@ -115,7 +115,8 @@ class ManyActorsTest(absltest.TestCase):
         self._start()
     self._take_until_all_are_heard()
     print(f'{kills} processes with {_HOSTS_PER_PROCESS} actor hosts each were killed, '
-          f'{sum(map(len, self.numbers.values())):,} unrolls arrived, all whole')
+          f'{sum(map(len, self.numbers.values())):,} unrolls arrived, all whole; learner {megabytes:.0f} to '
+          f'{self.learner.megabytes():.0f} MB')
     self.assertGreater(kills, _SECONDS.value / _LONGEST_LIFE_SECONDS / 2)
 
 

@@ -346,6 +346,29 @@ class EndTest(_TestCase):
     self._wait_until_said(rf'connected to the learner at localhost:{self.port} again \(.+\)')
     second.kill()
 
+  def test_a_learner_that_is_frozen_for_longer_than_there_is_patience_is_found_again(self):
+    self._set(_PATIENCE_SECONDS=2.)
+    learner = self._start_learner()
+    remote = self._connected(self.port)
+    end = _put(remote, range(40))
+    _wait_for_back_pressure(remote, learner)
+    learner.freeze()
+    self._wait_until_said(f'no learner at localhost:{self.port} for ([4-9]|1[0-9]) s: it does not answer')
+    learner.thaw()
+    self._wait_until_said(f'.*the learner at localhost:{self.port} (answers )?again.*')
+    received = set()
+
+    def all_are_accounted_for():
+      if learner.size():
+        received.update(learner.take(1).number.tolist())
+      totals = remote.totals()
+      return totals.unrolls + totals.lost_unrolls == 40 and not learner.size()
+
+    waiting.wait_until(all_are_accounted_for)
+    end()
+    self.assertGreaterEqual(len(received), 40 - remote.totals().lost_unrolls)
+    self.assertLessEqual(remote.totals().lost_unrolls, _IN_HAND)
+
   def test_another_learner_at_the_port_may_refuse(self):
     first = self._start_learner()
     remote = self._connected(self.port)
