@@ -171,10 +171,13 @@ class ReadmeTest(absltest.TestCase):
 
   def test_its_commands_are_accepted(self):
     commands = [shlex.split(line) for line in self.text.splitlines() if line.startswith('bazel run //agents:')]
-    self.assertEqual([_parse(command[command.index('--') + 1:]).job_name for command in commands], ['learner', 'actor'])
+    jobs = [_parse(command[command.index('--') + 1:]).job_name for command in commands]
+    self.assertEqual(jobs, ['learner', 'actor', 'learner', 'learner', 'actor'])  # With one learner, and with two.
 
   def test_the_flags_that_it_names_are_there(self):
     known = set(_parse([])) | {'flagfile'}  # That one is absl's own.
+    for tool in (source_tree.ROOT / 'tools').glob('cluster_*.py'):
+      known |= set(re.findall(r"DEFINE_\w+\(\s*'(\w+)'", tool.read_text(encoding='utf-8')))
     named = re.findall(r'`--(\w+)[=`]', self.text)
     self.assertContainsSubset({'job_name', 'task', 'learner_addresses'}, named)
     self.assertContainsSubset(named, known | {'exclusive'})  # Slurm's.
