@@ -60,7 +60,7 @@ class RemoteLearner:
       say: called with a line for the user.
       on_end: called from a thread here when the run has ended, or `check` has something to raise.
     """
-    self._address, self._task = address, task
+    self._address = address
     self._own = json.loads(json.dumps({'settings': settings, 'unroll': cluster.specs(unroll_spec),
                                        'parameters': cluster.specs(parameter_specs)}))
     self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end

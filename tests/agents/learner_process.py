@@ -18,20 +18,11 @@ from scalable_agents.tests.agents import unrolls
 BATCH_SIZE = 2  # Of each learner.
 _MOST_EPISODES = 5
 LEAVING_AT = 2  # The update at which the last learner wants to leave.
-_BATCHED_SECOND = ('environment_output', 'agent_output', 'parameter_version')  # Behind time.
 
 
 def config(task):
   """The learner's settings; without `share` they would begin with different parameters."""
   return impala.ImpalaConfig(torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, seed=task + 1)
-
-
-def part(unroll, index):
-  """The unrolls of learner `index`."""
-  rows = slice(index * BATCH_SIZE, (index + 1) * BATCH_SIZE)
-  parts = {name: tf.nest.map_structure(lambda x: x[:, rows] if name in _BATCHED_SECOND else x[rows], nest)
-           for name, nest in unroll._asdict().items()}
-  return type(unroll)(**parts)
 
 
 def episodes(task, update):
@@ -53,7 +44,7 @@ def main(addresses, task, updates, file):
   together.share(learner.variables)
   for update in range(updates):
     unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update)
-    last = together.step(learner, [part(unroll, task)], [episodes(task, update)],
+    last = together.step(learner, [unrolls.part(unroll, task, BATCH_SIZE)], [episodes(task, update)],
                          task == num_learners - 1 and update == LEAVING_AT)
     print('updated', flush=True)
   np.savez(file, *(variable.numpy() for variable in learner.variables), level_ids=last.episodes.level_ids,

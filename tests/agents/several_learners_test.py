@@ -13,7 +13,6 @@ from scalable_agents.tests.agents import unrolls
 
 _NUM_LEARNERS = 3
 _BATCH_SIZE = 2  # Of each.
-_ALONG_TIME = ('environment_output', 'agent_output', 'parameter_version')  # Their batch dimension is the second.
 
 
 def setUpModule():
@@ -27,14 +26,6 @@ def _strategy():
 
 def _make(config, spec, xla):
   return impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, spec, config), config, frames_per_step=4, xla=xla)
-
-
-def _part(unroll, index):
-  """The unrolls of learner `index`."""
-  rows = slice(index * _BATCH_SIZE, (index + 1) * _BATCH_SIZE)
-  parts = {name: tf.nest.map_structure(lambda x: x[:, rows] if name in _ALONG_TIME else x[rows], nest)
-           for name, nest in unroll._asdict().items()}
-  return type(unroll)(**parts)
 
 
 class SeveralLearnersTest(parameterized.TestCase):
@@ -61,7 +52,7 @@ class SeveralLearnersTest(parameterized.TestCase):
         unroll = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
       expected = one.step(unroll)
       batches = strategy.experimental_distribute_values_from_function(
-          lambda context: _part(unroll, context.replica_id_in_sync_group))  # pylint: disable=cell-var-from-loop
+          lambda context: unrolls.part(unroll, context.replica_id_in_sync_group, _BATCH_SIZE))  # pylint: disable=cell-var-from-loop
       for name, value in step(batches).items():
         for local in strategy.experimental_local_results(value):
           np.testing.assert_allclose(local, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')

@@ -9,6 +9,7 @@ NUM_ACTIONS = 5
 VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
 INSTRUCTED = VECTOR | {'instruction': tf.TensorSpec([24], tf.uint8)}
 PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
+_ALONG_TIME = ('environment_output', 'agent_output', 'parameter_version')  # Their batch dimension is the second.
 
 
 def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
@@ -44,3 +45,11 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
           baseline=random.randn(*shape).astype(np.float32)),
       parameter_version=np.zeros(shape, np.int64))
   return tf.nest.map_structure(tf.convert_to_tensor, unroll)
+
+
+def part(unroll, index, batch):
+  """The unrolls of learner `index` of several, each of which has `batch` of them."""
+  rows = slice(index * batch, (index + 1) * batch)
+  parts = {name: tf.nest.map_structure(lambda x: x[:, rows] if name in _ALONG_TIME else x[rows], nest)
+           for name, nest in unroll._asdict().items()}
+  return type(unroll)(**parts)
