@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import tempfile
-from typing import Any, Iterator, TextIO
+from typing import Any, Iterator, NoReturn, TextIO
 
 from scalable_agents.learner import run_directory
 
@@ -53,7 +53,7 @@ def start():
   absl_logging.get_absl_handler().python_handler.stream = library_stream
 
 
-def leave(code: int):
+def leave(code: int) -> NoReturn:
   """Ends the process at once, whatever other threads are at. Python's own way out cannot, and may crash in them."""
   _dismiss_watcher()
   os._exit(code)

@@ -171,8 +171,9 @@ def _parse(arguments: list[str], known_only: bool) -> list[str]:
 
 
 def _fail(text: str) -> NoReturn:
+  sys.stdout.flush()
   print('error:', ' '.join(text.split()), file=quiet.screen(), flush=True)
-  sys.exit(1)
+  quiet.leave(1)  # Threads may wait in C++, for a learner elsewhere, say.
 
 
 def user_path(path: str) -> str:

@@ -6,15 +6,18 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import threading
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from absl.testing import absltest
 import numpy as np
 import psutil
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import cluster
+from scalable_agents.agents import quiet
 from scalable_agents.learner import queue as unroll_queue
 
 SETTINGS = {'agent': 'impala', '--level_name': 'catch', '--unroll_length': 20, '--torso': 'shallow'}
@@ -41,6 +44,19 @@ def make_unroll(host: int, number: int) -> Unroll:
 def content(host: int, number: int) -> np.ndarray:
   """What the unroll of that host and number holds: [5, 2000] float32."""
   return np.random.RandomState([host, number]).rand(*UNROLL_SPEC.content.shape).astype(np.float32)
+
+
+def main() -> NoReturn:
+  """absltest.main for tests that connect to learners.
+
+  TensorFlow waits for ever in a session whose learner has gone, and a thread that comes back from there while Python
+  ends would take the process down.
+  """
+  try:
+    absltest.main()
+  except SystemExit as end:
+    sys.stdout.flush()
+    quiet.leave(int(bool(end.code)))
 
 
 @contextlib.contextmanager

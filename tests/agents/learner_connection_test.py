@@ -74,4 +74,4 @@ class ReasonTest(absltest.TestCase):
 
 
 if __name__ == '__main__':
-  absltest.main()
+  cluster_testing.main()

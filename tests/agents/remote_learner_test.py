@@ -119,7 +119,7 @@ class WellTest(_TestCase):
     self.learner.publish(self.version)
     return self.version
 
-  def test_unrolls_of_several_hosts_arrive_unaltered_and_nearly_in_order(self):
+  def test_unrolls_of_several_hosts_arrive_unaltered_each_once(self):
     remotes = {host: self._connected(self.port, host) for host in (_HOST, 500_000)}
     ends = [_put(remote, range(60), host) for host, remote in remotes.items()]
     taken = [self.learner.take(8) for _ in range(15)]
@@ -130,7 +130,6 @@ class WellTest(_TestCase):
       its = together.actor_id == cluster.first_actor_id(host)
       unrolls = cluster_testing.Unroll(*(array[its] for array in together))
       self._check(unrolls, range(60), host)
-      self.assertLessEqual(np.abs(unrolls.number - np.arange(60)).max(), _IN_HAND)
       waiting.wait_until(lambda: remote.totals().unrolls == 60)  # pylint: disable=cell-var-from-loop
       self.assertEqual(remote.totals()[2:], (0, 0))
       self.assertGreater(remote.totals().bytes, 60 * 4 * 5 * 2000)
@@ -242,7 +241,7 @@ class WellTest(_TestCase):
     _wait_for_back_pressure(remote, self.learner)
     self.learner.freeze()
     try:
-      self._wait_until_said(f'no learner at localhost:{self.port} for [1-9] s: it does not answer')
+      self._wait_until_said(rf'no learner at localhost:{self.port} for \d+ s: it does not answer')
     finally:
       self.learner.thaw()
     self._wait_until_said(f'the learner at localhost:{self.port} answers again')
@@ -332,7 +331,7 @@ class EndTest(_TestCase):
     _wait_for_back_pressure(remote, first)
     first.kill()
     received = remote.totals().unrolls
-    self._wait_until_said(f'no learner at localhost:{self.port} for [1-9] s: (it does not answer|Connection refused)')
+    self._wait_until_said(rf'no learner at localhost:{self.port} for \d+ s: (it does not answer|Connection refused)')
     second = self._start_learner()
     unrolls = second.take(40 - received)
     end()
@@ -405,7 +404,7 @@ class NoLearnerTest(_TestCase):
 
   def _check_said(self, address, reason, **kwargs):
     remote = self._remote(address, **kwargs)
-    self._wait_until_said(f'no learner at {address} for [1-9] s: {reason}')
+    self._wait_until_said(rf'no learner at {address} for \d+ s: {reason}')
     began = time.monotonic()
     remote.close()
     self.assertLess(time.monotonic() - began, 5)
@@ -449,4 +448,4 @@ class NoLearnerTest(_TestCase):
 
 
 if __name__ == '__main__':
-  absltest.main()
+  cluster_testing.main()

@@ -15,7 +15,7 @@ from scalable_agents.agents import run_flags
 from scalable_agents.agents.settings import setting
 
 _PROGRAM = '''
-import atexit, dataclasses, os, signal, sys
+import atexit, dataclasses, os, signal, sys, threading
 from scalable_agents.agents import run_flags
 from scalable_agents.agents.settings import setting
 from scalable_agents.learner import run_directory
@@ -39,6 +39,10 @@ def main():
     raise run_directory.RunDirectoryError('no  run directory')
   if run.logdir.endswith('worker'):
     raise run_flags.UserError('a worker died:\\nTraceback\\n  File "game.py"\\nImportError: no game')
+  if run.logdir.endswith('stuck'):
+    threading.Thread(target=threading.Event().wait).start()
+    print('as far as it went')
+    raise run_flags.UserError('refused')
   if run.logdir.endswith('interrupted'):
     raise KeyboardInterrupt
   if run.logdir.endswith('impatient'):
@@ -209,6 +213,10 @@ class RunMainTest(parameterized.TestCase):
     self.assertEqual(done.returncode, 1)
     self.assertIn('Traceback', done.stderr)
     self.assertIn('ValueError: a mistake in the program', done.stderr)
+
+  def test_an_error_ends_the_process_whatever_its_threads_wait_for(self):
+    done = _run('--logdir=stuck')
+    self.assertEqual((done.returncode, done.stdout, done.stderr), (1, 'as far as it went\n', 'error: refused\n'))
 
   def test_an_interrupt_leaves_quietly(self):
     done = _run('--logdir=interrupted')
