@@ -348,7 +348,9 @@ class Learner(tf.Module):
       total, terms = loss(self.agent, unroll, dataclasses.replace(self.config, entropy_cost=self.entropy_cost))
     # Those that acted for a learner before, which died, may be ahead.
     lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - unroll.parameter_version[1:], 0), tf.float32))
-    return tape.gradient(total, variables), terms, lag
+    # Dense: as slices, an embedding's gradient makes XLA compile the step anew for each batch.
+    gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(total, variables)]
+    return gradients, terms, lag
 
   def _step(self, unroll):
     gradients, metrics, lag = self._compiled_gradients(unroll)

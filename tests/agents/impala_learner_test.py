@@ -1,6 +1,7 @@
 """Tests of the learner of agents/impala.py: its step, its counters, and what it does with a bad batch."""
 
 import os
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -114,8 +115,12 @@ class LearnerTest(parameterized.TestCase):
   @parameterized.parameters((VECTOR, True), (PIXELS, False), (unrolls.INSTRUCTED, True))
   def test_xla_agrees_after_ten_updates(self, spec, use_lstm):
     learners = [_learner(spec, xla=xla, use_lstm=use_lstm) for xla in ('auto', 'always')]
+    processor_seconds = []
     for seed in range(10):
+      began = time.process_time()
       metrics = [learner.step(_unroll(learner.agent, spec, seed=seed)) for learner in learners]
+      processor_seconds.append(time.process_time() - began)
+    self.assertLess(sum(processor_seconds[1:]), processor_seconds[0])  # The others compiled nothing.
     for name in ('loss/total', 'grad_norm', 'learning_rate'):
       np.testing.assert_allclose(metrics[0][name], metrics[1][name], rtol=1e-4, err_msg=name)
     for plain, compiled in zip(*(learner.agent.trainable_variables for learner in learners)):
