@@ -36,6 +36,13 @@ class Unroll(NamedTuple):
 UNROLL_SPEC = Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64), tf.TensorSpec([5, 2000]))
 
 
+def processes():
+  """What makes processes that have TensorFlow from the beginning, which takes seconds to import."""
+  context = multiprocessing.get_context('forkserver')
+  context.set_forkserver_preload([__name__])
+  return context
+
+
 def make_unroll(host: int, number: int) -> Unroll:
   """An unroll whose content tells whose and which it is."""
   return Unroll(np.int32(cluster.first_actor_id(host)), np.int64(number), content(host, number))
@@ -156,7 +163,7 @@ class Learner:
 
   def __init__(self, port: int, settings=None):
     """Starts it, and waits until actors may come; version 1 is published. Raises cluster.ClusterError."""
-    context = multiprocessing.get_context('spawn')
+    context = processes()
     self._pipe, other_end = context.Pipe()
     self._process = context.Process(
         target=_serve, args=[other_end, f'localhost:{port}', settings or SETTINGS], daemon=True)

@@ -83,6 +83,11 @@ class LifeOfAClusterTest(_TestCase):
                                      'is 20 there and 10 here. Give all .*\n$')
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
     self.assertGreater(row['frames_per_second'], 0)
+    # An actor freezes, and goes on.
+    second.process.send_signal(signal.SIGSTOP)
+    self._wait_for_row(learner, _hosts('task_0'), 'one actor host')
+    second.process.send_signal(signal.SIGCONT)
+    self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts again')
     # An actor is killed, another one comes.
     workers = first.kill()
     self.assertEmpty(workers)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -86,6 +87,22 @@ class TrainingTogetherTest(absltest.TestCase):
       learners[task].wait_until(
           lambda: any(f'actor/task_{task}/policy_lag' in row for row in training.rows(logdir)[-1:]), 'its actor')  # pylint: disable=cell-var-from-loop
 
+  def test_one_that_waits_for_others_hears_ctrl_c(self):
+    first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)
+    first.wait_until(lambda: 'it waits for the other 1 learners' in first.screen(), 'a word')
+    self.assertEqual(first.end(signal.SIGINT)[0], -signal.SIGINT)
+
+  def test_one_that_is_lost_before_the_first_update(self):
+    first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)
+    program = ('import sys\n'
+               'from scalable_agents.agents import cluster\n'
+               'port = cluster.LearnerPort(cluster.ClusterConfig("learner", sys.argv[1], 1), {})\n'
+               'cluster.make_strategy(1, port)')
+    second = subprocess.Popen([sys.executable, '-c', program, self.addresses], env=python_path.environment())
+    self.addCleanup(second.kill)
+    self.assertEqual(first.end()[0], 1)
+    self.assertRegex(first.screen(), r'^port .*\nerror: a learner of this cluster is gone, so all end: .*\n$')
+
   def test_all_end_with_one_and_begin_again_together(self):
     actors_stack = self.enterContext(contextlib.ExitStack())
     actors = [self._start(actors_stack, 'actor', task, 4) for task in range(2)]
@@ -103,7 +120,7 @@ class TrainingTogetherTest(absltest.TestCase):
       self.assertGreater(rows[-1]['environment_frames'], frames)
       self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * 4 * 20)
       self._wait_for_actors([first, second])  # They were not told that it was the end: it was not.
-      self.assertEqual(second.end(2)[0], 0)  # Ctrl-C to one ends all.
+      self.assertEqual(second.end(signal.SIGINT)[0], 0)  # Ctrl-C to one ends all.
       self.assertEqual(first.end()[0], 0)
       for actor in actors:
         self.assertEqual(actor.end()[0], 0)

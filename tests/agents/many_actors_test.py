@@ -4,7 +4,6 @@
 """
 
 import collections
-import multiprocessing
 import random
 import signal
 import threading
@@ -65,8 +64,7 @@ class ManyActorsTest(absltest.TestCase):
     """Starts a process with new actor hosts."""
     hosts = tuple(range(self._last_host + 1, self._last_host + 1 + _HOSTS_PER_PROCESS))
     self._last_host = hosts[-1]
-    self.processes[hosts] = multiprocessing.get_context('spawn').Process(
-        target=_act, args=[self._port, hosts], daemon=True)
+    self.processes[hosts] = cluster_testing.processes().Process(target=_act, args=[self._port, hosts], daemon=True)
     self.processes[hosts].start()
 
   def _take(self):

@@ -36,6 +36,7 @@ class QuietTest(parameterized.TestCase):
     self._log.write_text('from the run before\n')
     screen = self._run('''
 import tensorflow as tf
+assert 'keras' not in sys.modules
 tf.config.list_physical_devices()
 tf.constant(1.) + 1.
 tf.get_logger().warning('said by Python before the log')

@@ -29,6 +29,7 @@ from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
 
@@ -215,6 +216,25 @@ class TrainerTest(parameterized.TestCase):
     trainer._collect = collect_and_tell  # pylint: disable=protected-access
     trainer.train()
     self.assertEqual(next(begun), 4)
+
+  def test_regression_what_ended_in_a_batch_has_one_shape(self):
+    """Several learners would trace their step anew for each number of episodes."""
+    trainer = self._trainer()
+    _, episodes = trainer._take_batch.get_concrete_function().structured_outputs  # pylint: disable=protected-access
+    self.assertEqual([values.shape for values in episodes], 3 * [[5 * 4]])
+
+  def test_an_update_that_waits_for_other_learners_is_spoken_of(self):
+    word = 'do all learners get unrolls?'
+
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 1:
+        waiting.wait_until(lambda: self.screen.getvalue().count(word) > 5)
+
+    trainer = self._trainer(_learner(before))
+    trainer._together.have_peers = True  # pylint: disable=protected-access
+    with mock.patch.object(train_loop, '_WAITING_WORD_SECONDS', 0.1):
+      trainer.train()
+    self.assertRegex(self.screen.getvalue(), r'(?m)^an update has been going on for \d+ s: do all ')
 
   def test_a_synchronous_run_collects_nothing_while_an_update_runs(self):
     steps = []
