@@ -138,7 +138,7 @@ def _inference(seconds, workload, batch_sizes):
   for size in batch_sizes:
     observations = _observations(tf, workload, 10, size)
 
-    @tf.function
+    @tf.function(autograph=False)
     def act(observations, size=size):
       def body(count, actions):
         output, _ = agent.step(tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.bool),
@@ -187,7 +187,7 @@ def _batcher(seconds):
   def identity(x):
     return tf.identity(x)
 
-  @tf.function
+  @tf.function(autograph=False)
   def call_many(x):
     return tf.map_fn(lambda row: identity(row[tf.newaxis])[0], x, parallel_iterations=callers)
 
@@ -210,7 +210,7 @@ def _pool(seconds, workload):
   output_spec = unroll.AgentOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]), tf.TensorSpec([]))
   pool = actor_pool.ActorPool(workers, unroll_length, output_spec, (), [0] * environments, batch_size)
 
-  @tf.function
+  @tf.function(autograph=False)
   def act():
     def body(count):
       batch = pool.next_batch()
@@ -220,7 +220,7 @@ def _pool(seconds, workload):
       return [count + 1]
     tf.while_loop(lambda count: True, body, [0], parallel_iterations=1)
 
-  @tf.function
+  @tf.function(autograph=False)
   def drop_unrolls():
     def body(count):
       with tf.control_dependencies(tf.nest.flatten(pool.next_unroll())):

@@ -8,9 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from absl.testing import absltest
 import numpy as np
 import psutil
 import tensorflow as tf
@@ -53,14 +52,15 @@ def content(host: int, number: int) -> np.ndarray:
   return np.random.RandomState([host, number]).rand(*UNROLL_SPEC.content.shape).astype(np.float32)
 
 
-def main() -> NoReturn:
-  """absltest.main for tests that connect to learners.
+@contextlib.contextmanager
+def abrupt_end():
+  """Around absltest.main in tests that connect to learners: ends the process without Python's own way out.
 
   TensorFlow waits for ever in a session whose learner has gone, and a thread that comes back from there while Python
-  ends would take the process down.
+  ends takes the process down.
   """
   try:
-    absltest.main()
+    yield
   except SystemExit as end:
     sys.stdout.flush()
     quiet.leave(int(bool(end.code)))

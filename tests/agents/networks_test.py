@@ -246,8 +246,8 @@ class LSTMCoreTest(parameterized.TestCase):
         total = tf.reduce_sum(outputs**2)
       return tape.gradient(total, [self.core.kernel, self.core.bias])
 
-    plain = tf.function(gradient)()
-    compiled = tf.function(gradient, jit_compile=True)()
+    plain = tf.function(gradient, autograph=False)()
+    compiled = tf.function(gradient, autograph=False, jit_compile=True)()
     for a, b in zip(plain, compiled):
       np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     kernel = self.core.kernel.numpy()

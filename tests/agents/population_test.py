@@ -33,8 +33,9 @@ def _members(process):
   """The training processes of a population by member."""
   found = {}
   for child in psutil.Process(process.pid).children():
-    logdir, = (word.removeprefix('--logdir=') for word in child.cmdline() if word.startswith('--logdir='))
-    found[population_directory.member_index(logdir)] = child
+    for word in child.cmdline():  # Of which there is nothing yet in one that has just begun.
+      if word.startswith('--logdir='):
+        found[population_directory.member_index(word.removeprefix('--logdir='))] = child
   return found
 
 
@@ -106,11 +107,11 @@ class LearningTest(absltest.TestCase):
       self.addCleanup(signal.signal, number, signal.getsignal(number))
 
   def _returns(self, *flags):
-    """The last mean returns of four members, of which one has a learning rate to learn anything with."""
+    """The last mean returns of three members, of which one has a learning rate to learn anything with."""
     folder = self.create_tempdir().full_path
-    rates = (1e-9, 2e-3, 1e-8, 1e-7)
+    rates = (1e-9, 2e-3, 1e-8)
     flags_of = lambda index: [
-        *_CATCH, '--synchronous', '--nolearning_rate_decay', '--total_environment_frames=30_000',
+        *_CATCH, '--synchronous', '--nolearning_rate_decay', '--total_environment_frames=20_000',
         '--rmsprop_epsilon=1e-3', '--entropy_cost=0.005', '--population_episodes=100',
         f'--learning_rate={rates[index]}', f'--seed={index}', *flags]
     program = [sys.executable, '-m', impala_atari57.__name__]
@@ -121,7 +122,7 @@ class LearningTest(absltest.TestCase):
 
   def test_a_population_beats_its_own_median_without_exploitation(self):
     # So late that the member that can learn has: the fitness of all others is noise, by which it might copy one of them.
-    with_evolution = self._returns('--population_initial_frames=12_000')
+    with_evolution = self._returns('--population_initial_frames=10_000')
     without = self._returns('--population_initial_frames=1_000_000')
     # A random policy returns -0.6, the best one 1; so wide a margin leaves room for members that run at unequal speeds.
     self.assertLess(statistics.median(without), -0.3)

@@ -448,4 +448,5 @@ class NoLearnerTest(_TestCase):
 
 
 if __name__ == '__main__':
-  cluster_testing.main()
+  with cluster_testing.abrupt_end():
+    absltest.main()

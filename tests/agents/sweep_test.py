@@ -1,6 +1,7 @@
 """The samples of a sweep are in table D.1's ranges, spread over them as they should be, and always the same."""
 
 import collections
+import functools
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -8,6 +9,11 @@ import numpy as np
 
 from scalable_agents.agents import impala
 from scalable_agents.agents import sweep
+
+
+@functools.cache
+def _samples():
+  return [sweep.draw(index) for index in range(4000)]
 
 
 class SweepTest(parameterized.TestCase):
@@ -24,20 +30,20 @@ class SweepTest(parameterized.TestCase):
 
   @parameterized.parameters(('learning_rate', 5e-6, 5e-3), ('entropy_cost', 5e-5, 1e-2))
   def test_log_uniform(self, name, least, most):
-    shares = np.sort([np.log(sweep.draw(index)[name] / least) / np.log(most / least) for index in range(4000)])
+    shares = np.sort([np.log(sample[name] / least) / np.log(most / least) for sample in _samples()])
     self.assertBetween(shares[0], 0, 0.01)
     self.assertBetween(shares[-1], 0.99, 1)
     # The largest distance of two distribution functions: one draw in a thousand has more than 1.95 / sqrt(4000).
     self.assertLess(np.abs(shares - np.linspace(0, 1, 4000)).max(), 0.031)
 
   def test_epsilon_is_one_of_four_equally_likely(self):
-    counts = collections.Counter(sweep.draw(index)['rmsprop_epsilon'] for index in range(4000))
+    counts = collections.Counter(sample['rmsprop_epsilon'] for sample in _samples())
     self.assertEqual(set(counts), {1e-1, 1e-3, 1e-5, 1e-7})
     for count in counts.values():
       self.assertBetween(count, 890, 1110)  # Four standard deviations are 110.
 
   def test_values_are_drawn_independently(self):
-    drawn = np.log([list(sweep.draw(index).values()) for index in range(4000)])
+    drawn = np.log([list(sample.values()) for sample in _samples()])
     # Four standard deviations of a correlation are 4 / sqrt(4000).
     self.assertLess(np.abs(np.corrcoef(drawn.T) - np.eye(3)).max(), 0.064)
 

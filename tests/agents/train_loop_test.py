@@ -101,14 +101,14 @@ class TrainerTest(parameterized.TestCase):
       dict(level_name='catch', num_environments=4), dict(level_name='catch', num_environments=48),
       dict(level_name='recall', num_environments=4, use_lstm=True))
   def test_a_synchronous_run_is_determined_by_its_seed_and_not_by_its_workers(self, num_environments, **settings):
-    settings |= dict(updates=100, batch_size=16, learning_rate_decay=True)
+    settings |= dict(updates=30, batch_size=16, learning_rate_decay=True)
     first, second = (_plain(self._rows(num_environments=num_environments, num_workers=workers, **settings))
                      for workers in (2, 3))
-    self.assertLen(first, 100)
+    self.assertLen(first, 30)
     self.assertEqual(first, second)
     self.assertContainsSubset(
         {'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'episode_return'}, first[0])
-    self.assertLen({row['loss/total'] for row in first}, 100)
+    self.assertLen({row['loss/total'] for row in first}, 30)
 
   def test_another_seed_is_another_run(self):
     first, second = (_plain(self._rows(seed=seed)) for seed in (1, 2))
