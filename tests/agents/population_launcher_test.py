@@ -15,6 +15,7 @@ from scalable_agents.agents import population_launcher
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import population_directory
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import signal_handlers
 
 # Does in its first life what --first says, and in later ones what --then says.
 _MEMBER = '''
@@ -61,8 +62,7 @@ class LauncherTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    for number in (signal.SIGINT, signal.SIGTERM):
-      self.addCleanup(signal.signal, number, signal.getsignal(number))
+    signal_handlers.restore_after(self)
     self.folder = self.create_tempdir().full_path
     self.stream = io.StringIO()
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from scalable_agents.agents import population_launcher
 from scalable_agents.agents import sweep
 from scalable_agents.learner import population_directory
 from scalable_agents.learner import run_directory
+from scalable_agents.tests.agents import signal_handlers
 from scalable_agents.tests.agents import training
 
 _CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=16', '--num_environment_workers=1',
@@ -103,8 +103,7 @@ class LearningTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    for number in (signal.SIGINT, signal.SIGTERM):
-      self.addCleanup(signal.signal, number, signal.getsignal(number))
+    signal_handlers.restore_after(self)
 
   def _returns(self, *flags):
     """The last mean returns of three members, of which one has a learning rate to learn anything with."""

@@ -31,6 +31,7 @@ from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.agents import faulty_environments
+from scalable_agents.tests.agents import signal_handlers
 from scalable_agents.tests.agents import training
 
 _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inference_batch_size',
@@ -66,8 +67,7 @@ class TrainerTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    for number in (signal.SIGINT, signal.SIGTERM):
-      self.addCleanup(signal.signal, number, signal.getsignal(number))
+    signal_handlers.restore_after(self)
     self.screen = io.StringIO()
 
   def _trainer(self, make_learner=impala.Learner, make_agent=impala.Agent, logdir=None, updates=3,

@@ -16,6 +16,7 @@ import psutil
 
 from scalable_agents.actor import python_path
 from scalable_agents.agents import run_flags
+from scalable_agents.tests.agents import signal_handlers
 from scalable_agents.tests.agents import training
 from scalable_agents.tools import local_cluster
 
@@ -158,8 +159,7 @@ class ClusterTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    for number in (signal.SIGINT, signal.SIGTERM):
-      self.addCleanup(signal.signal, number, signal.getsignal(number))
+    signal_handlers.restore_after(self)
     self.folder = self.create_tempdir().full_path
     self.stream = io.StringIO()
 
