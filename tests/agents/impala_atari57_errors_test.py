@@ -1,6 +1,5 @@
 """Bad input to the training binary: one line on the screen, exit code 1, and nothing in the run directory is changed."""
 
-from concurrent import futures
 import os
 import pathlib
 import shutil
@@ -9,7 +8,10 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import train_loop
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
@@ -116,32 +118,40 @@ def _files(logdir):
   return {str(file): file.read_bytes() for file in files if file.is_file() and file.name not in _UNIMPORTANT}
 
 
-def _start(logdir, case):
-  """Returns exit code, screen, and the files before and after."""
-  prepare, flags, _ = case
-  prepare(logdir)
-  before = _files(logdir)
-  with training.Training(logdir, *flags) as run:
-    code, _ = run.end()
-    return code, run.screen(), before, _files(logdir)
+def setUpModule():
+  train_loop.configure_tensorflow()
 
 
 class BadInputTest(parameterized.TestCase):
 
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-    with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-      cls.outcomes = dict(zip(_CASES, pool.map(_start, [cls.folder / name for name in _CASES], _CASES.values())))
+  def _check_unchanged(self, case, start):
+    """Prepares a run directory, lets `start(logdir, flags)` say what is wrong with it, and looks at both."""
+    prepare, flags, said = case
+    logdir = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    prepare(logdir)
+    before = _files(logdir)
+    self.assertRegex(start(logdir, flags), f'^{said}$'.replace('{}', str(logdir)))
+    self.assertEqual(_files(logdir), before)
 
-  @parameterized.parameters(*_CASES)
-  def test_is_one_line_and_changes_nothing(self, name):
-    code, screen, before, after = self.outcomes[name]
-    said = _CASES[name][-1].replace('{}', str(self.folder / name))
-    self.assertRegex(screen, f'^error: {said}\n$')
-    self.assertEqual(code, 1)
-    self.assertEqual(after, before)
+  @parameterized.parameters('unknown_game', 'text_for_a_number', 'unknown_flag', 'no_flag', 'damaged_checkpoint')
+  def test_the_binary_says_one_line(self, name):
+    def start(logdir, flags):
+      with training.Training(logdir, *flags) as run:
+        self.assertEqual(run.end()[0], 1)
+        return run.screen().removeprefix('error: ').removesuffix('\n')
+
+    self._check_unchanged(_CASES[name], start)
+
+  @parameterized.parameters(*sorted(set(_CASES) - {'text_for_a_number', 'unknown_flag', 'no_flag'}))
+  def test_what_is_wrong_is_said_and_nothing_is_changed(self, name):
+    """Of what run_flags.run_main makes a line."""
+    def start(logdir, flags):
+      with self.assertRaises((run_flags.UserError, run_directory.RunDirectoryError)) as caught:
+        training.run_in_this_process(
+            impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), f'--logdir={logdir}', *flags)
+      return ' '.join(str(caught.exception).split())
+
+    self._check_unchanged(_CASES[name], start)
 
 
 if __name__ == '__main__':

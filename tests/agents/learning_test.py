@@ -21,6 +21,10 @@ _OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_fr
              batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)
 
 
+def setUpModule():
+  train_loop.configure_tensorflow()
+
+
 class _Deaf(impala.Agent):
   """The agent without what reads instructions."""
 

@@ -40,6 +40,10 @@ _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inf
 _PATIENCE_SECONDS = 60.  # For what takes no time worth mentioning.
 
 
+def setUpModule():
+  train_loop.configure_tensorflow()
+
+
 class _Learner(impala.Learner):
   """Calls `before(learner, unroll)` at the start of each step."""
   before = staticmethod(lambda learner, unroll: None)
@@ -290,7 +294,8 @@ class TrainerTest(parameterized.TestCase):
                             run=run_flags.RunConfig(environment_timeout_seconds=2.))
     trainer.train()
     rows, episodes = training.rows(trainer.logdir), training.episodes(trainer.logdir)
-    self.assertBetween(rows[-1]['environment_restarts'], 1, 2)  # Both workers' first lives have such seeds.
+    # Both workers' first lives have such seeds; later ones, on a busy machine, may be slow.
+    self.assertGreaterEqual(rows[-1]['environment_restarts'], 1)
     self.assertEqual(rows[-1]['learner_steps'], 60)
     self.assertRegex(self.screen.getvalue(), f'(?m)^environment worker [01] is replaced: {reason}$')
     self.assertEqual({(episode_return, length) for _, _, episode_return, length in episodes}, {('10.0', '10')})
