@@ -30,6 +30,7 @@ def start():
   """Redirects descriptor 2. To be called before TensorFlow and absl are imported, and before there are threads.
 
   Until run_flags.run_main, Ctrl-C ends the process at once: an exception would show a traceback through TensorFlow.
+  So does SIGTERM until there is a log.
   TensorFlow comes without Keras then, which nothing here needs: a quarter of the time of its import.
   """
   global _collected
@@ -80,6 +81,7 @@ def keep_log(path: str):
     _copy(copied, log)  # What another thread has written since.
     os.close(log)
   _dismiss_watcher()
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)  # It needs no Python to run, and from now on shows nothing either.
 
 
 @contextlib.contextmanager

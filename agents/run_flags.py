@@ -159,7 +159,6 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
       for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
   signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
-  signal.signal(signal.SIGTERM, signal.SIG_DFL)
   app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
 
 

@@ -67,6 +67,19 @@ print('a message of ours', file=quiet.screen())
                        returncode=128 + number)
     self.assertEqual(screen, '')
 
+  @parameterized.parameters(('', 128 + signal.SIGTERM), ('quiet.keep_log(log)', -signal.SIGTERM))
+  def test_regression_sigterm_in_the_main_program_shows_nothing(self, before, returncode):
+    screen = self._run(f'''
+from scalable_agents.agents import run_flags
+def main():
+  {before}
+  os.write(2, b"chatter\\n")
+  os.kill(os.getpid(), {int(signal.SIGTERM)})
+sys.argv = sys.argv[:1]
+run_flags.run_main(main)
+''', returncode=returncode)
+    self.assertEqual(screen, '')
+
   def test_an_early_exit_drops_the_chatter(self):
     self.assertEqual(self._run('os.write(2, b"chatter\\n"); sys.exit("error: bad flag")', returncode=1),
                      'error: bad flag\n')
