@@ -138,6 +138,7 @@ class BadInputTest(parameterized.TestCase):
     def start(logdir, flags):
       with training.Training(logdir, *flags) as run:
         self.assertEqual(run.end()[0], 1)
+        self.assertRegex(run.screen(), '^error: .*\n$')
         return run.screen().removeprefix('error: ').removesuffix('\n')
 
     self._check_unchanged(_CASES[name], start)
