@@ -111,6 +111,8 @@ _CASES = {
         '--environment_timeout_seconds=inf: want more than 0 and at most 86400, a day'),
 }
 
+_OF_FLAGS = ('text_for_a_number', 'unknown_flag', 'no_flag')  # Found before there is a program to call.
+
 
 def _files(logdir):
   """What is there: path -> content."""
@@ -133,7 +135,7 @@ class BadInputTest(parameterized.TestCase):
     self.assertRegex(start(logdir, flags), f'^{said}$'.replace('{}', str(logdir)))
     self.assertEqual(_files(logdir), before)
 
-  @parameterized.parameters('unknown_game', 'text_for_a_number', 'unknown_flag', 'no_flag', 'damaged_checkpoint')
+  @parameterized.parameters('unknown_game', 'damaged_checkpoint', *_OF_FLAGS)
   def test_the_binary_says_one_line(self, name):
     def start(logdir, flags):
       with training.Training(logdir, *flags) as run:
@@ -143,7 +145,7 @@ class BadInputTest(parameterized.TestCase):
 
     self._check_unchanged(_CASES[name], start)
 
-  @parameterized.parameters(*sorted(set(_CASES) - {'text_for_a_number', 'unknown_flag', 'no_flag'}))
+  @parameterized.parameters(*(name for name in _CASES if name not in _OF_FLAGS))
   def test_what_is_wrong_is_said_and_nothing_is_changed(self, name):
     """Of what run_flags.run_main makes a line."""
     def start(logdir, flags):
