@@ -32,6 +32,8 @@ class Atari57Test(absltest.TestCase):
       self.assertEqual(environment.observation_spec()['pixels'].shape, (84, 84, 4), level)
       self.assertEqual(environment.render().shape, (210, 160, 3), level)
       self.assertEqual(environment.action_spec().num_values, 18, level)
+      # What it has if not asked; to load each game once more would take long. pylint: disable-next=protected-access
+      self.assertBetween(len(environment._emulator.getMinimalActionSet()), 3, 18, level)
       environment.reset()
       for action in range(18):
         environment.step(action)
