@@ -84,11 +84,10 @@ def _everybody(process):
   return psutil.Process(process.pid).children(recursive=True)
 
 
-def _actor(process, task):
-  """An actor of a cluster."""
-  found, = (child for child in psutil.Process(process.pid).children()
-            if {'--job_name=actor', f'--task={task}'} <= set(child.cmdline()))
-  return found
+def _actors(process, task):
+  """The processes that are this actor of a cluster: none while a new one has not begun."""
+  return [child for child in psutil.Process(process.pid).children()
+          if {'--job_name=actor', f'--task={task}'} <= set(child.cmdline())]
 
 
 class BinaryTest(parameterized.TestCase):
@@ -116,10 +115,11 @@ class BinaryTest(parameterized.TestCase):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     with _binary(logdir, '--', *_CATCH) as run:
       run.wait_until(lambda: training.rows(logdir), 'a row')
-      victim = _actor(run.process, 1)
+      victim, = _actors(run.process, 1)
       victim.kill()
       run.wait_until(lambda: 'actor_1 ended by SIGKILL: it is started again' in run.screen(), 'a replacement')
-      self.assertNotEqual(_actor(run.process, 1).pid, victim.pid)
+      run.wait_until(lambda: _actors(run.process, 1), 'another process')
+      self.assertNotIn(victim, _actors(run.process, 1))
       run.wait_for_rows(1)
       everybody = _everybody(run.process)
       code, _ = run.end(signal.SIGINT)
