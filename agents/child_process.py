@@ -51,7 +51,7 @@ class Children:
     while running and time.monotonic() < deadline:
       self.listen()
       running = [child for child in running if child.is_running()]
-    return running
+    return [child for child in running if child.is_running()]  # One may have ended while this process had no processor.
 
   def end(self, children: Iterable['Child'], number: int, seconds: float):
     """Ends and buries children.

@@ -31,7 +31,7 @@ UNROLL = 'unroll'  # A value of --parameter_refresh.
 BEAT_SECONDS = 5.  # An actor host reports so often.
 
 _FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host is thought to be gone after so long a silence.
-_FAREWELL_SECONDS = 2 * BEAT_SECONDS - 2.  # At the end, so long is waited for actor hosts to have heard of it.
+_FAREWELL_SECONDS = 3 * BEAT_SECONDS  # At the end, so long is waited for actor hosts to have heard of it.
 _FAREWELL_TICK_SECONDS = 0.05
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Of an actor_id, which is an int32.
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
@@ -234,7 +234,7 @@ class LearnerPort:
     self._greet(self._content | {'ended': True})
 
   def wait_for_farewells(self):
-    """Waits a few seconds until all actors have heard of the end."""
+    """Waits until all actors have heard of the end; of one that has been lost lately, for some seconds in vain."""
     deadline = time.monotonic() + _FAREWELL_SECONDS
     while self._hosts() and time.monotonic() < deadline:
       time.sleep(_FAREWELL_TICK_SECONDS)

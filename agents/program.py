@@ -177,11 +177,11 @@ def _join_learners(agent, membership, settings, screen):
     if membership.job_name:
       addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
       others = f'; it waits for the other {len(addresses) - 1} learners' * (len(addresses) > 1)
-      print(f'port {cluster.split_address(addresses[task])[1]} opens on all interfaces, for anybody: whoever reaches it '
-            f'can run code in this process. Keep it on a private network{others}', file=screen, flush=True)
       if others:
         # They wait in C++ for each other, in which Python would hear no Ctrl-C; Trainer.train has a handler again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+      print(f'port {cluster.split_address(addresses[task])[1]} opens on all interfaces, for anybody: whoever reaches it '
+            f'can run code in this process. Keep it on a private network{others}', file=screen, flush=True)
       port = cluster.LearnerPort(membership, _common(agent, settings))
     return port, cluster.make_strategy(membership.num_learners, port)
   except cluster.ClusterError as error:

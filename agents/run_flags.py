@@ -148,6 +148,7 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
       if argument not in others:
         _fail(f'{argument}: no such argument, flags begin with -- (--help shows them)')
     try:
+      signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
       main(*[others] * takes_others)
     except (UserError, run_directory.RunDirectoryError) as error:
       first, *details = str(error).splitlines()  # Of an environment worker: its traceback.
@@ -155,10 +156,8 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
       _fail(': '.join([first.rstrip(':'), *details[-1:]]))
     except KeyboardInterrupt:
       sys.exit(130)  # As a shell reports it; in training, the loop handles Ctrl-C itself.
-    finally:  # All is done, and Python's way out takes a moment: a second Ctrl-C would only spoil the exit code.
-      for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-  signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
+    finally:
+      _ignore_signals()  # Python's way out takes a moment, and a second Ctrl-C would only spoil the exit code.
   app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
 
 
@@ -169,7 +168,13 @@ def _parse(arguments: list[str], known_only: bool) -> list[str]:
     _fail(f'{error} (--help shows the flags)')
 
 
+def _ignore_signals():
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+
+
 def _fail(text: str) -> NoReturn:
+  _ignore_signals()
   sys.stdout.flush()
   print('error:', ' '.join(text.split()), file=quiet.screen(), flush=True)
   quiet.leave(1)  # Threads may wait in C++, for a learner elsewhere, say.

@@ -258,7 +258,8 @@ def _end_to_end(seconds, workload):
           f'--{name}={value}' for name, value in (workload.config | run).items())]
     return ['scalable_agents.tools.constant_training', json.dumps(workload.config), json.dumps(run)]
 
-  steady = training_rate.steady_rows(arguments, seconds)
+  steady = training_rate.steady_rows(
+      arguments, seconds, lambda rows: any(row['inference_batch_size'] for row in rows))
   mean = lambda name: float(np.mean([row[name] for row in steady if row[name] is not None]))
   updates, wall_seconds = (steady[-1][name] - steady[0][name] for name in ('learner_steps', 'wall_seconds'))
   return {'steps_per_second': updates * workload.transitions / wall_seconds,

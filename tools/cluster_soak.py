@@ -38,7 +38,7 @@ _SEED = flags.DEFINE_integer('seed', 1, 'Of which actor is next.')
 _FLAGS = flags.DEFINE_list('flags', ['--level_name=catch', '--torso=shallow'],
                            'Flags of //agents:impala_atari57 for all processes.')
 _TICK_SECONDS = 0.2
-_PATIENCE_SECONDS = 60.
+_PATIENCE_SECONDS = 180.
 
 
 class SoakError(Exception):
@@ -76,10 +76,15 @@ class Soak:
     """Waits until the learner knows all actors: one that it does not know would look for it after its end."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     names = {f'actor/{socket.gethostname()}-{actor.pid}/frames_per_second' for actor in self.actors}
-    while not any(names <= row.keys() for row in run_directory.read_metrics(self.logdir)[-1:]):
+    while not self._have_played(names):
       if time.monotonic() > deadline:
         raise SoakError(f'not all actors have found the learner within {_PATIENCE_SECONDS:g} s')
       time.sleep(_TICK_SECONDS)
+
+  def _have_played(self, names):
+    """Whether the last row has all of these, and more frames than the first one."""
+    rows = run_directory.read_metrics(self.logdir)
+    return names <= rows[-1].keys() and rows[-1]['environment_frames'] > rows[0]['environment_frames']
 
   def end(self) -> float:
     """Ends the learner in an orderly way. Returns the seconds until the last actor had left by itself."""

@@ -22,12 +22,14 @@ def warm_up_seconds(seconds: float) -> float:
   return min(seconds, 3.)
 
 
-def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: float) -> list[dict[str, Any]]:
+def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: float,
+                suffice: Callable[[list[dict[str, Any]]], bool] = lambda rows: True) -> list[dict[str, Any]]:
   """Trains in a directory that is removed afterwards.
 
   Args:
     arguments: the module, and arguments with which Python runs it, for these settings of RunConfig.
-    seconds: how long the speed is of interest.
+    seconds: how long the speed is of interest, at least.
+    suffice: whether such rows are enough; it goes on until they are.
   Returns:
     The rows of metrics.jsonl that were written after an update, from the warm-up's end on.
   Raises:
@@ -41,7 +43,7 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
                                 stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
     try:
       began, steady = None, []
-      while not began or time.monotonic() < began + seconds or len(steady) < _LEAST_ROWS:
+      while not began or time.monotonic() < began + seconds or len(steady) < _LEAST_ROWS or not suffice(steady):
         time.sleep(interval)
         if training.poll() is not None:
           screen.seek(0)

@@ -165,6 +165,8 @@ class EnvironmentWorkersTest(parameterized.TestCase):
 
   @parameterized.parameters(None, 'hang', 'hang in C')
   def test_close(self, fault):
+    if fault == 'hang':  # It leaves when it is told to, whenever it comes to hear of it.
+      self.enter_context(absltest.mock.patch.object(environment_workers, '_LEAVE_SECONDS', waiting.PATIENCE_SECONDS))
     workers = self._start([{'fault': fault, 'faulty_below': 1000}] * 2, num_workers=2)
     processes = [workers[0].process, workers[1].process]
     for worker in (workers[0], workers[1]):

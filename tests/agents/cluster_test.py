@@ -184,7 +184,7 @@ class MetricsTest(absltest.TestCase):
     with mock.patch.object(cluster.time, 'monotonic', lambda: seconds[-1]), mock.patch.object(
         cluster.time, 'sleep', lambda tick: seconds.append(seconds[-1] + tick)):
       _port.wait_for_farewells()
-    self.assertBetween(seconds[-1], 5, 10)  # More than a host takes to ask.
+    self.assertBetween(seconds[-1], 10, 20)  # A host asks every 5, and may be late.
 
 
 if __name__ == '__main__':

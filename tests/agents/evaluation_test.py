@@ -11,8 +11,6 @@ import re
 import signal
 import statistics
 import termios
-import threading
-import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -181,16 +179,17 @@ class EvaluationTest(parameterized.TestCase):
     run = dataclasses.replace(run, num_environment_workers=4)
     file = pathlib.Path(run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED))
 
-    def interrupt():
-      while not file.exists():
-        time.sleep(0.01)
-      os.kill(os.getpid(), signal.SIGINT)
+    keep = evaluation._FinishedLevels.keep  # pylint: disable=protected-access
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with self.assertRaises(KeyboardInterrupt):
-      self._evaluate(config, run)
-    thread.join()
+    def keep_and_interrupt(*args):
+      keep(*args)
+      if file.exists():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    # pylint: disable-next=protected-access
+    with mock.patch.object(evaluation._FinishedLevels, 'keep', keep_and_interrupt):
+      with self.assertRaises(KeyboardInterrupt):
+        self._evaluate(config, run)
     self.assertNotIn(run_directory.EVALUATION, os.listdir(run.logdir))
     left = json.loads(file.read_text(encoding='utf-8'))
     self.assertEqual(list(left['levels']), [sound])

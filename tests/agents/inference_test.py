@@ -124,7 +124,8 @@ class InferenceTest(parameterized.TestCase):
     pool.start()
     take = tf.function(lambda: [pool.next_unroll() for _ in range(10)])
     unrolls, version = [], 1
-    while len({int(v) for unroll in unrolls for v in unroll.parameter_version}) < 30:
+    seeds = lambda: {int(seed) for unroll in unrolls for seed in unroll.agent_output.seed[1:, 0]}
+    while len({int(v) for unroll in unrolls for v in unroll.parameter_version}) < 30 or len(seeds()) < loops:
       taken = waiting.start(take)
       while not taken.ended.wait(0.001):
         version += 1
@@ -137,8 +138,7 @@ class InferenceTest(parameterized.TestCase):
       np.testing.assert_array_equal(unroll.agent_output.extremes[rows], np.stack([versions, versions], axis=1))
       self.assertTrue(np.all(np.diff(versions) >= 0))
       last[int(unroll.actor_id)] = versions[-1]
-    seeds = {int(seed) for unroll in unrolls for seed in unroll.agent_output.seed[1:, 0]}
-    self.assertEqual(seeds, set(range(loops)))
+    self.assertEqual(seeds(), set(range(loops)))
     pool.close()
     for loop in acting:
       with self.assertRaises(tf.errors.CancelledError):

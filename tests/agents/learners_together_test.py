@@ -19,6 +19,14 @@ from scalable_agents.tools import local_cluster
 
 _NUM_LEARNERS = 2
 _UPDATES = 3
+_PATIENT = '-c', '''
+from scalable_agents.agents import quiet
+quiet.start()
+from scalable_agents.agents import atari57_protocol, impala, program, train_loop
+
+train_loop._UPDATE_PATIENCE_SECONDS = 60.
+program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+'''
 
 
 def _free_addresses():
@@ -71,11 +79,12 @@ class TrainingTogetherTest(absltest.TestCase):
     self.addresses = _free_addresses()
 
   def _start(self, stack, job, task, num_environments):
+    """The binary, which at Ctrl-C waits for the update under way for as long as it takes on a busy machine."""
     return stack.enter_context(training.Training(
         self.logdir, f'--job_name={job}', f'--learner_addresses={self.addresses}', f'--task={task}',
         '--level_name=catch', '--torso=shallow', '--batch_size=4', f'--num_environments={num_environments}',
         '--num_environment_workers=1', '--log_interval_seconds=0.5', '--total_environment_frames=100_000_000',
-        '--checkpoint_interval_seconds=0.5'))
+        '--checkpoint_interval_seconds=0.5', program=_PATIENT))
 
   def _start_learners(self, stack):
     """One with environments of its own, and one without."""
@@ -94,12 +103,15 @@ class TrainingTogetherTest(absltest.TestCase):
 
   def test_one_that_is_lost_before_the_first_update(self):
     first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)
-    program = ('import sys\n'
+    program = ('import signal, sys\n'
                'from scalable_agents.agents import cluster\n'
                'port = cluster.LearnerPort(cluster.ClusterConfig("learner", sys.argv[1], 1), {})\n'
-               'cluster.make_strategy(1, port)')
+               'cluster.make_strategy(1, port)\n'
+               'signal.pause()')
     second = subprocess.Popen([sys.executable, '-c', program, self.addresses], env=python_path.environment())
     self.addCleanup(second.kill)
+    first.wait_until(first.workers, 'a worker')
+    second.kill()
     self.assertEqual(first.end()[0], 1)
     self.assertRegex(first.screen(), r'^port .*\nerror: a learner of this cluster is gone, so all end: .*\n$')
 
@@ -116,8 +128,8 @@ class TrainingTogetherTest(absltest.TestCase):
     frames = training.rows(self.logdir)[-1]['environment_frames']
     with contextlib.ExitStack() as stack:
       first, second = self._start_learners(stack)
-      rows = first.wait_for_rows(4)
-      self.assertGreater(rows[-1]['environment_frames'], frames)
+      first.wait_until(lambda: training.rows(self.logdir)[-1]['environment_frames'] > frames, 'more frames')
+      rows = first.wait_for_rows(1)
       self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * 4 * 20)
       self._wait_for_actors([first, second])  # They were not told that it was the end: it was not.
       self.assertEqual(second.end(signal.SIGINT)[0], 0)  # Ctrl-C to one ends all.

@@ -51,9 +51,11 @@ class BinaryTest(parameterized.TestCase):
       run.wait_until(lambda: population_directory.read_fitness(logdirs[1]), 'a fitness')
       members = _members(run.process)
       self.assertEqual(set(members), {0, 1})
+      members[0].suspend()  # Lest it comes to its end meanwhile.
       members[1].kill()
       run.wait_until(lambda: 'it is started again' in run.screen(), 'a replacement')
       self.assertEqual(_members(run.process)[0], members[0])
+      members[0].resume()
       code, _ = run.end()
       screen = run.screen()
     self.assertEqual(code, 0, screen)

