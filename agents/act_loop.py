@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from scalable_agents.actor import environment_workers
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import remote_learner
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import progress as progress_lib
@@ -22,7 +23,7 @@ _SIGNAL_CHECK_SECONDS = 0.2
 class Actor:
   """One actor process."""
 
-  def __init__(self, host: actor_host.ActorHost, make_agent, config, run, membership: cluster.ClusterConfig,
+  def __init__(self, host: actor_host.ActorHost, make_agent, config, run, membership: cluster_config.ClusterConfig,
                settings: dict[str, Any], number: int, stream: TextIO):
     """Builds everything.
 
@@ -37,13 +38,15 @@ class Actor:
       stream: where progress is shown.
     """
     self._host, self._run, self._number = host, run, number
-    self._name = cluster.host_name(membership.task)
+    self._name = cluster_config.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     try:
       host.make_pool(make_agent, config, config.queue_size, self._line.report_fault)
     except ValueError as error:
       raise run_flags.UserError(f'--level_name: {error}') from error
-    refresh = config.unroll_length if membership.parameter_refresh == cluster.UNROLL else membership.parameter_refresh
+    refresh = membership.parameter_refresh
+    if refresh == cluster_config.UNROLL:
+      refresh = config.unroll_length
     self._steps_between_refreshes = int(refresh) * host.num_environments
     self._refreshed_at_step = 0
     addresses = membership.learner_addresses.split(',')

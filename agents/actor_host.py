@@ -71,7 +71,7 @@ class ActorHost:
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
       screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
-      first_actor_id: of environment 0's actor; see cluster.first_actor_id.
+      first_actor_id: of environment 0's actor; see cluster_config.first_actor_id.
       environment: 'module:function' that makes one, called as registry.make_from_json.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.

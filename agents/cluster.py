@@ -8,11 +8,8 @@ The port has no authentication, on whatever interface: whoever reaches it can ru
 """
 
 import collections
-import dataclasses
 import errno
 import json
-import os
-import secrets
 import socket
 import time
 from typing import Any, NamedTuple
@@ -21,65 +18,16 @@ import uuid
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.agents.settings import setting
+from scalable_agents.agents import cluster_config
 
 JOB = 'worker'  # As tf.distribute.MultiWorkerMirroredStrategy calls the processes that learn together.
 UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # The names of what lies there.
 REPORTS_CAPACITY = 1 << 16
-JOBS = ('learner', 'actor')
-UNROLL = 'unroll'  # A value of --parameter_refresh.
 BEAT_SECONDS = 5.  # An actor host reports so often.
 
 _FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host is thought to be gone after so long a silence.
 _FAREWELL_SECONDS = 3 * BEAT_SECONDS  # At the end, so long is waited for actor hosts to have heard of it.
 _FAREWELL_TICK_SECONDS = 0.05
-_HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Of an actor_id, which is an int32.
-MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
-
-
-@dataclasses.dataclass(frozen=True)
-class ClusterConfig:
-  """What a process is in a cluster. All processes of it have all other flags in common."""
-
-  job_name: str = setting(
-      '', 'What this process does in a cluster: learner, or actor, which plays for a learner elsewhere and writes no '
-      'files. Empty: all on this machine, and no port is opened.', free=True)
-  learner_addresses: str = setting(
-      '', 'HOST:PORT of the learner, with commas between several. A learner opens its port on all interfaces, without '
-      'authentication: for private networks only.', free=True)
-  task: int = setting(
-      -1, 'The number of this process among those of its job, from 0. An actor without one (-1) draws one.', free=True)
-  num_learners: int = setting(
-      1, 'Learners in this process, each on a GPU of its own, or all on the CPU without any. They learn in step, each '
-      'from --batch_size unrolls, as do those at several --learner_addresses. Section 3.')
-  parameter_refresh: str = setting(
-      UNROLL, 'How often an actor process fetches parameters: unroll, once per unroll as in section 3, or after so many '
-      'agent steps of each environment.', free=True)
-
-
-def validate(config: ClusterConfig) -> None:
-  """Raises ValueError, one line with flag, value and what is allowed, for the first setting out of its range."""
-
-  def require(allowed, name, wanted):
-    if not allowed:
-      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
-
-  require(config.job_name in ('', *JOBS), 'job_name', 'learner or actor')
-  require(bool(config.job_name) == bool(config.learner_addresses), 'learner_addresses',
-          'HOST:PORT of the learner together with --job_name, and neither on a single machine')
-  for address in config.learner_addresses.split(',') if config.job_name else []:
-    try:
-      split_address(address)
-    except ValueError as error:
-      raise ValueError(f'--learner_addresses={error}') from error
-  require(-1 <= config.task < MAX_HOSTS // 4, 'task', f'a number from 0 to {MAX_HOSTS // 4 - 1}, or -1')
-  require(config.num_learners >= 1, 'num_learners', 'at least 1')
-  require(config.job_name != 'learner' or config.task < len(config.learner_addresses.split(',')), 'task',
-          f'the number of one of the learners, {config.learner_addresses}')
-  require(config.job_name != 'learner' or config.task >= 0 or ',' not in config.learner_addresses, 'task',
-          f'the number of this one of the learners, {config.learner_addresses}')
-  require(config.parameter_refresh == UNROLL or config.parameter_refresh.isdecimal() and int(config.parameter_refresh),
-          'parameter_refresh', 'unroll, or a number of agent steps of at least 1')
 
 
 class ClusterError(Exception):
@@ -88,21 +36,13 @@ class ClusterError(Exception):
 
 class Report(NamedTuple):
   """What an actor host says of itself every BEAT_SECONDS."""
-  host: int                  # Its number in the cluster; see first_actor_id.
+  host: int                  # Its number in the cluster; see cluster_config.first_actor_id.
   name: str                  # In the names of metrics.
   frames_per_second: float   # Environment frames.
   bytes_per_second: float    # Unrolls and parameters.
   reconnects: int
   lost_unrolls: int          # Of which it is not known whether they were received, as a connection broke.
   leaving: bool = False
-
-
-def first_actor_id(host: int) -> int:
-  """The id of the first actor of a host; those of its others count up from it.
-
-  Learners are hosts 0, 1, ...; actor hosts come behind them.
-  """
-  return host * MAX_ENVIRONMENTS
 
 
 def configure_devices(num_learners: int):
@@ -139,28 +79,6 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
                                         tf.distribute.ReductionToOneDevice())
 
 
-def host_number(config: ClusterConfig) -> int:
-  """The number of this process's host; 0 where all is on one machine."""
-  if config.job_name != 'actor':
-    return max(config.task, 0)
-  num_learners = len(config.learner_addresses.split(','))
-  # Those that are drawn are beyond those that are given.
-  return MAX_HOSTS // 2 + secrets.randbelow(MAX_HOSTS // 2) if config.task < 0 else num_learners + config.task
-
-
-def host_name(task: int) -> str:
-  """As metrics call an actor host."""
-  return f'{socket.gethostname()}-{os.getpid()}' if task < 0 else f'task_{task}'
-
-
-def split_address(address: str) -> tuple[str, int]:
-  """Returns host and port. Raises ValueError where it is not HOST:PORT."""
-  host, _, port = address.rpartition(':')
-  if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-    raise ValueError(f'{address}: want HOST:PORT')
-  return host, int(port)
-
-
 def specs(nest) -> list[list]:
   """Shapes and types of a nest of tf.TensorSpec, fit for JSON."""
   return [[spec.dtype.name, list(spec.shape)] for spec in tf.nest.flatten(nest)]
@@ -169,7 +87,7 @@ def specs(nest) -> list[list]:
 class LearnerPort:
   """The learner's port, open until the process ends."""
 
-  def __init__(self, config: ClusterConfig, settings: dict[str, Any]):
+  def __init__(self, config: cluster_config.ClusterConfig, settings: dict[str, Any]):
     """Opens it, before TensorFlow has computed anything; waits for the other learners, if there are any.
 
     Args:
@@ -213,7 +131,7 @@ class LearnerPort:
   def learned(self, actor_ids: np.ndarray, lags: np.ndarray):
     """Keeps account of a batch. Args: [B] each; `lags` in updates."""
     for actor_id, lag in zip(actor_ids, lags):
-      self._lags[int(actor_id) // MAX_ENVIRONMENTS].append(lag)
+      self._lags[int(actor_id) // cluster_config.MAX_ENVIRONMENTS].append(lag)
 
   def metrics(self) -> dict[str, float]:
     """What a row of metrics.jsonl says of actor hosts; policy lags are means since the row before."""
@@ -263,7 +181,7 @@ class LearnerPort:
 
 def _take_port(address):
   """Makes sure that nobody listens at the port, which gRPC would share, and that no other learner is about to."""
-  _, port = split_address(address)
+  _, port = cluster_config.split_address(address)
   lock = socket.socket(socket.AF_UNIX)
   try:
     lock.bind(f'\0scalable_agents learner at port {port}')  # No file; goes with the process.

@@ -16,6 +16,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from scalable_agents.actor import ops
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 
 LARGEST_PUSH = 8      # Unrolls: one call takes a fraction of a millisecond, however little it brings.
 ANSWER_SECONDS = 5.   # In which the learner answers, if it is well.
@@ -85,7 +86,7 @@ class Connection:
     Raises:
       OSError, tf.errors.OpError or NotReadyError: there is no learner at the address, HOST:PORT, or none that answers.
     """
-    host, port = cluster.split_address(address)
+    host, port = cluster_config.split_address(address)
     try:
       socket.create_connection((host.strip('[]'), port), ANSWER_SECONDS).close()  # A session would not say what is wrong.
     except UnicodeError as error:

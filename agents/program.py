@@ -26,6 +26,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.agents import act_loop
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import evaluation
 from scalable_agents.agents import population_member
 from scalable_agents.agents import quiet
@@ -47,7 +48,7 @@ def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
 
   The settings of a population and of a cluster are flags too, the same for all binaries.
   """
-  for defaults in (config, protocol, population_member.PopulationConfig(), cluster.ClusterConfig(), run_config):
+  for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_config):
     run_flags.define(defaults)
   run_flags.run_main(lambda: main(agent, type(config), type(protocol)))
 
@@ -90,7 +91,7 @@ def _read_flags(agent, config_class, protocol_class):
   stored = None
   config = run_flags.config_from_flags(config_class, agent.validate)
   run_config = run_flags.run_config_from_flags(default_run=config.level_name)
-  membership = run_flags.config_from_flags(cluster.ClusterConfig, cluster.validate)
+  membership = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
   if membership.job_name == 'learner' and membership.task > 0 and run_config.mode == 'train':
     # The run is the first learner's. The others keep their own account, also where they have no disk in common.
     run_config = dataclasses.replace(run_config, logdir=f'{run_config.logdir}_learner_{membership.task}')
@@ -155,7 +156,7 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
     resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
     # Else a resumed run would begin with the episodes that it began with.
     seed = config.seed + (_SEEDS_BETWEEN_CHECKPOINTS * checkpoint.number_of(resumed) if resumed else 0)
-    number = cluster.host_number(membership)
+    number = cluster_config.host_number(membership)
     host = _make_host(protocol, membership, levels, run_config, number, _seed_of_host(seed, number) if number else seed,
                       screen)
     try:
@@ -180,8 +181,9 @@ def _join_learners(agent, membership, settings, screen):
       if others:
         # They wait in C++ for each other, in which Python would hear no Ctrl-C; Trainer.train has a handler again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-      print(f'port {cluster.split_address(addresses[task])[1]} opens on all interfaces, for anybody: whoever reaches it '
-            f'can run code in this process. Keep it on a private network{others}', file=screen, flush=True)
+      _, number = cluster_config.split_address(addresses[task])
+      print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. Keep '
+            f'it on a private network{others}', file=screen, flush=True)
       port = cluster.LearnerPort(membership, _common(agent, settings))
     return port, cluster.make_strategy(membership.num_learners, port)
   except cluster.ClusterError as error:
@@ -196,12 +198,12 @@ def _seed_of_host(*numbers):
 def _make_host(protocol, membership, levels, run_config, number, seed, screen):
   """The environments of this process, which is the cluster's host `number`."""
   environments, *_ = actor_host.counts(run_config, levels)
-  if membership.job_name and environments > cluster.MAX_ENVIRONMENTS:
-    raise run_flags.UserError(f'--num_environments={environments}: want at most {cluster.MAX_ENVIRONMENTS} in a process '
-                              'of a cluster')
+  if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
+    raise run_flags.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
+                              'a process of a cluster')
   try:
     return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
-                                cluster.first_actor_id(number))
+                                cluster_config.first_actor_id(number))
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(str(error)) from error
 
@@ -210,7 +212,7 @@ def _act(agent, config, protocol, membership, levels, settings, run_config):
   """Acts for a learner elsewhere."""
   train_loop.configure_tensorflow()
   screen = quiet.screen()
-  number = cluster.host_number(membership)
+  number = cluster_config.host_number(membership)
   seed = _seed_of_host(config.seed, number, time.time_ns())  # Other episodes than before a restart.
   host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
   try:

@@ -5,6 +5,7 @@ import os
 import statistics
 from typing import Callable, Iterable, NamedTuple, Sequence
 
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import settings
@@ -105,7 +106,9 @@ def setting(run: runs_lib.Run, expert: bool) -> str:
   """A key that is the same for runs that differ only in their seed; experts: or in level and length; members of
   populations: or in what they have started with.
   """
-  apart = {'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol)}
+  apart = {'seed', *run_flags.FREE_FLAGS}
+  for config in (dmlab30_protocol.Protocol, cluster_config.ClusterConfig):
+    apart |= settings.free_settings(config)
   if expert:
     apart |= {'level_name', 'total_environment_frames'}
   if run.population > 1:

@@ -41,14 +41,22 @@ class Run(NamedTuple):
 
   @property
   def learners(self) -> int:
-    return self.flags.get('num_learners') or 1
+    """Of all processes; each has as many."""
+    processes = len((self.flags.get('learner_addresses') or '').split(','))
+    return processes * (self.flags.get('num_learners') or 1)
+
+  @property
+  def task(self) -> int:
+    """Which of several learner processes has written it; 0 is the one whose run it is."""
+    return max(self.flags.get('task', 0), 0) if self.flags.get('job_name') == 'learner' else 0
 
 
 def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]]:
   """Reads the run directories that match.
 
   Args:
-    patterns: paths, which may have *, ? and [] as in a shell.
+    patterns: paths, which may have *, ? and [] as in a shell. Of a run of several learners it is the first one's; the
+      others' accounts are passed over where a pattern finds them.
     evaluated: whether evaluation.json is read, and must be there.
   Returns:
     The runs, each directory once, and a line for each input that is none.
@@ -62,7 +70,11 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
       if os.path.realpath(logdir) not in seen:
         seen.add(os.path.realpath(logdir))
         try:
-          runs.append(_read(logdir, evaluated))
+          run = _read(logdir, evaluated)
+          if run.task == 0:
+            runs.append(run)
+          elif logdir == pattern:
+            faults.append(f'{logdir}: the account of learner {run.task} of a run: want that of its learner 0')
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))
   return runs, faults
@@ -115,7 +127,7 @@ def _read(logdir: str, evaluated: bool) -> Run:
   if agent not in (None, 'impala'):
     raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: want runs of IMPALA')
   run = Run(logdir, flags, None)
-  return run._replace(evaluation=_read_evaluation(run)) if evaluated else run
+  return run._replace(evaluation=_read_evaluation(run)) if evaluated and run.task == 0 else run
 
 
 def _agent_in(command_line: Iterable[str]) -> str | None:

@@ -22,6 +22,7 @@ import tensorflow as tf
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import parent_death
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import remote_learner
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.tools import local_cluster
@@ -63,7 +64,7 @@ def _spec(kind):
 def _send(kind, address):
   """Sends unrolls until the process is ended."""
   unroll = _Unroll(0, np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8))
-  report = cluster.Report(cluster.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0)
+  report = cluster.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0)
   learner = remote_learner.RemoteLearner(
       address, 0, {}, _spec(kind), _PARAMETERS, _QUEUE_SIZE, lambda: False, lambda totals: report, print, lambda: None)
   learner.start()
@@ -80,7 +81,7 @@ def _send(kind, address):
 def _receive(kind, address, seconds):
   """Takes unrolls for so long. Returns a Cost."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
-  port = cluster.LearnerPort(cluster.ClusterConfig('learner', address), {})
+  port = cluster.LearnerPort(cluster_config.ClusterConfig('learner', address), {})
   parameters = parameters_lib.ParameterSnapshot(_PARAMETERS, cluster.PARAMETERS)
   parameters.publish(0, [tf.zeros(spec.shape) for spec in _PARAMETERS])
   queue = unroll_queue.UnrollQueue(_spec(kind), _QUEUE_SIZE, _Unroll(False, True), cluster.UNROLLS)

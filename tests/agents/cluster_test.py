@@ -1,4 +1,4 @@
-"""A learner's side of a cluster: settings, numbers of hosts, the port, and what is told of actor hosts."""
+"""A learner's side of a cluster: the port, and what is told of actor hosts."""
 
 import collections
 import contextlib
@@ -8,12 +8,12 @@ from concurrent import futures
 from unittest import mock
 
 from absl.testing import absltest
-from absl.testing import parameterized
 import numpy as np
 import psutil
 import tensorflow as tf
 
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.agents import cluster_testing
 
@@ -25,78 +25,15 @@ def setUpModule():
 
 
 def _learner(port):
-  return cluster.ClusterConfig(job_name='learner', learner_addresses=f'localhost:{port}')
+  return cluster_config.ClusterConfig(job_name='learner', learner_addresses=f'localhost:{port}')
 
 
-class SettingsTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      dict(), dict(job_name='learner', learner_addresses='localhost:1'), dict(num_learners=3),
-      dict(job_name='actor', learner_addresses='10.0.0.1:65535', parameter_refresh='1'),
-      dict(job_name='actor', learner_addresses='a:80,b:80', task=cluster.MAX_HOSTS // 4 - 1),
-      dict(job_name='learner', learner_addresses='a:80,b:80', task=1))
-  def test_what_is_allowed(self, **settings):
-    cluster.validate(cluster.ClusterConfig(**settings))
-
-  @parameterized.parameters(
-      (dict(job_name='boss', learner_addresses='a:80'), '--job_name=boss: want learner or actor'),
-      (dict(job_name='actor'), '--learner_addresses=: want HOST:PORT of the learner together with --job_name, .*'),
-      (dict(learner_addresses='a:80'), '--learner_addresses=a:80: want HOST:PORT .* neither on a single machine'),
-      (dict(job_name='actor', learner_addresses='a'), '--learner_addresses=a: want HOST:PORT'),
-      (dict(job_name='actor', learner_addresses='a:80,'), '--learner_addresses=: want HOST:PORT'),
-      (dict(job_name='actor', learner_addresses='a:80,b:x'), '--learner_addresses=b:x: want HOST:PORT'),
-      (dict(task=-2), '--task=-2: want a number from 0 to [0-9]+, or -1'),
-      (dict(task=cluster.MAX_HOSTS // 4), '--task=[0-9]+: want a number from 0 to [0-9]+, or -1'),
-      (dict(job_name='learner', learner_addresses='a:80,b:80', task=2), '--task=2: want the number of one of .*'),
-      (dict(job_name='learner', learner_addresses='a:80,b:80'), '--task=-1: want the number of this one of .*'),
-      (dict(num_learners=0), '--num_learners=0: want at least 1'),
-      (dict(parameter_refresh='0'), '--parameter_refresh=0: want unroll, or a number of agent steps of at least 1'),
-      (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want unroll, .*'),
-      (dict(parameter_refresh='often'), '--parameter_refresh=often: want unroll, .*'))
-  def test_what_is_not(self, settings, message):
-    with self.assertRaisesRegex(ValueError, f'^{message}$'):
-      cluster.validate(cluster.ClusterConfig(**settings))
-
-  @parameterized.parameters(('host:80', 'host', 80), ('10.0.0.1:65535', '10.0.0.1', 65535), ('[::1]:1', '[::1]', 1))
-  def test_split_address(self, address, host, port):
-    self.assertEqual(cluster.split_address(address), (host, port))
-
-  @parameterized.parameters('host', 'host:', ':80', 'host:0', 'host:65536', 'host:-1', 'host:port', '')
-  def test_split_address_of_something_else(self, address):
-    with self.assertRaisesRegex(ValueError, f'^{address}: want HOST:PORT$'):
-      cluster.split_address(address)
-
-
-class NumbersTest(parameterized.TestCase):
-
-  @parameterized.parameters(('learner', -1, 0), ('learner', 1, 1), ('actor', 0, 2), ('actor', 7, 9))
-  def test_of_hosts(self, job, task, number):
-    self.assertEqual(cluster.host_number(cluster.ClusterConfig(job, 'a:80,b:80', task)), number)
-    self.assertEqual(cluster.host_number(cluster.ClusterConfig()), 0)
-
-  def test_those_that_are_drawn_differ_from_each_other_and_from_those_given(self):
-    given = cluster.host_number(cluster.ClusterConfig('actor', ','.join(['a:80'] * 100), cluster.MAX_HOSTS // 4 - 1))
-    drawn = {cluster.host_number(cluster.ClusterConfig('actor', 'a:80')) for _ in range(20)}
-    self.assertGreater(len(drawn), 18)  # Two of 20 meet in one of 1,400 runs.
-    self.assertGreater(min(drawn), given)
-    self.assertLess(max(drawn), cluster.MAX_HOSTS)
-
-  def test_the_last_actor_of_the_last_host_has_an_id(self):
-    last = cluster.first_actor_id(cluster.MAX_HOSTS - 1) + cluster.MAX_ENVIRONMENTS - 1
-    self.assertEqual(last, np.iinfo(np.int32).max)
-    self.assertEqual(cluster.first_actor_id(0), 0)
-
-  def test_names(self):
-    self.assertEqual(cluster.host_name(3), 'task_3')
-    self.assertRegex(cluster.host_name(-1), r'^.+-\d+$')
+class PortTest(absltest.TestCase):
 
   def test_specs_are_fit_for_json(self):
     got = cluster.specs(cluster_testing.UNROLL_SPEC)
     self.assertEqual(got, [['int32', []], ['int64', []], ['float32', [5, 2000]]])
     self.assertEqual(json.loads(json.dumps(got)), got)
-
-
-class PortTest(absltest.TestCase):
 
   def _check_refused(self, port):
     with self.assertRaisesRegex(
@@ -153,7 +90,7 @@ class MetricsTest(absltest.TestCase):
     self._report(3, frames_per_second=1.)
     self._report(3, frames_per_second=20., bytes_per_second=3e6, reconnects=2, lost_unrolls=4)
     self._report(5)
-    ids = [cluster.first_actor_id(3), cluster.first_actor_id(3) + 7, 1]  # The last one is the learner's own.
+    ids = [cluster_config.first_actor_id(3), cluster_config.first_actor_id(3) + 7, 1]  # The last one is the learner's own.
     _port.learned(np.array(ids, np.int32), np.array([1., 2., 9.]))
     want = {'frames_per_second': 20, 'megabytes_per_second': 3, 'reconnects': 2, 'lost_unrolls': 4, 'policy_lag': 1.5}
     row = _port.metrics()

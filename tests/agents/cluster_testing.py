@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import quiet
 from scalable_agents.learner import queue as unroll_queue
 
@@ -44,7 +45,7 @@ def processes():
 
 def make_unroll(host: int, number: int) -> Unroll:
   """An unroll whose content tells whose and which it is."""
-  return Unroll(np.int32(cluster.first_actor_id(host)), np.int64(number), content(host, number))
+  return Unroll(np.int32(cluster_config.first_actor_id(host)), np.int64(number), content(host, number))
 
 
 def content(host: int, number: int) -> np.ndarray:
@@ -214,7 +215,7 @@ class Learner:
 def _serve(pipe, address, settings):
   """What the process does."""
   try:
-    port = cluster.LearnerPort(cluster.ClusterConfig(job_name='learner', learner_addresses=address), settings)
+    port = cluster.LearnerPort(cluster_config.ClusterConfig(job_name='learner', learner_addresses=address), settings)
   except cluster.ClusterError as error:
     pipe.send(error)
     return

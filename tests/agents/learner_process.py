@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import impala
 from scalable_agents.agents import learners_together
 from scalable_agents.tests.agents import unrolls
@@ -35,7 +36,7 @@ def episodes(task, update):
 
 def main(addresses, task, updates, file):
   """Learns."""
-  port = cluster.LearnerPort(cluster.ClusterConfig('learner', addresses, task), {})
+  port = cluster.LearnerPort(cluster_config.ClusterConfig('learner', addresses, task), {})
   together = learners_together.LearnersTogether(cluster.make_strategy(1, port), '/CPU:0')
   num_learners = len(addresses.split(','))
   with together.scope():

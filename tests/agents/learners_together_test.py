@@ -104,8 +104,8 @@ class TrainingTogetherTest(absltest.TestCase):
   def test_one_that_is_lost_before_the_first_update(self):
     first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)
     program = ('import signal, sys\n'
-               'from scalable_agents.agents import cluster\n'
-               'port = cluster.LearnerPort(cluster.ClusterConfig("learner", sys.argv[1], 1), {})\n'
+               'from scalable_agents.agents import cluster, cluster_config\n'
+               'port = cluster.LearnerPort(cluster_config.ClusterConfig("learner", sys.argv[1], 1), {})\n'
                'cluster.make_strategy(1, port)\n'
                'signal.pause()')
     second = subprocess.Popen([sys.executable, '-c', program, self.addresses], env=python_path.environment())

@@ -16,6 +16,7 @@ import psutil
 
 from scalable_agents.actor import parent_death
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import remote_learner
 from scalable_agents.tests.agents import cluster_testing
 
@@ -71,7 +72,7 @@ class ManyActorsTest(absltest.TestCase):
     """Takes a batch, and looks at it."""
     unrolls = self.learner.take(_BATCH_SIZE)
     for actor_id, number, content in zip(*unrolls, strict=True):
-      host = actor_id // cluster.MAX_ENVIRONMENTS
+      host = actor_id // cluster_config.MAX_ENVIRONMENTS
       np.testing.assert_array_equal(content, cluster_testing.content(host, number))
       self.assertNotIn(number, self.numbers[host])
       self.numbers[host].add(number)

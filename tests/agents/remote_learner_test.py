@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import learner_connection
 from scalable_agents.agents import remote_learner
 from scalable_agents.tests.actor import waiting
@@ -76,7 +77,7 @@ class _TestCase(parameterized.TestCase):
   def _check(self, unrolls, numbers, host=_HOST):
     """Whether these unrolls, and no others, have arrived, each as it was sent."""
     self.assertCountEqual(unrolls.number.tolist(), numbers)
-    np.testing.assert_array_equal(unrolls.actor_id, cluster.first_actor_id(host))
+    np.testing.assert_array_equal(unrolls.actor_id, cluster_config.first_actor_id(host))
     for number, content in zip(unrolls.number, unrolls.content, strict=True):
       np.testing.assert_array_equal(content, cluster_testing.content(host, number))
 
@@ -127,7 +128,7 @@ class WellTest(_TestCase):
       end()
     together = cluster_testing.Unroll(*map(np.concatenate, zip(*taken)))
     for host, remote in remotes.items():
-      its = together.actor_id == cluster.first_actor_id(host)
+      its = together.actor_id == cluster_config.first_actor_id(host)
       unrolls = cluster_testing.Unroll(*(array[its] for array in together))
       self._check(unrolls, range(60), host)
       waiting.wait_until(lambda: remote.totals().unrolls == 60)  # pylint: disable=cell-var-from-loop

@@ -24,7 +24,7 @@ import tensorflow as tf
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import python_path
 from scalable_agents.agents import atari57_protocol
-from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import population_member
@@ -43,11 +43,11 @@ _DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle ma
 def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
   flags = {}
-  for settings in (config, protocol, population_member.PopulationConfig(), cluster.ClusterConfig(),
+  for settings in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
                    run_flags.RunConfig(logdir=str(logdir))):
     flags |= dataclasses.asdict(settings)
   run_directory.open_run(
-      str(logdir), flags, run_flags.FREE_FLAGS | free_settings(cluster.ClusterConfig)).close()
+      str(logdir), flags, run_flags.FREE_FLAGS | free_settings(cluster_config.ClusterConfig)).close()
   levels = registry.expand(config.level_name)
   environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
@@ -61,7 +61,7 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
 def run_in_this_process(agent, config, protocol, *arguments):
   """Does what program.run does, with flags of its own, and raises what goes wrong."""
   flag_values = flags.FlagValues()
-  for defaults in (config, protocol, population_member.PopulationConfig(), cluster.ClusterConfig(),
+  for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
                    run_flags.RunConfig()):
     run_flags.define(defaults, flag_values)
   flag_values(['program', *arguments])

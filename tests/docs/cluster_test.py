@@ -15,7 +15,7 @@ from absl.testing import absltest
 import yaml
 
 from scalable_agents.agents import atari57_protocol
-from scalable_agents.agents import cluster
+from scalable_agents.agents import cluster_config
 from scalable_agents.agents import impala
 from scalable_agents.agents import program
 from scalable_agents.agents import run_flags
@@ -55,7 +55,7 @@ def _parse(arguments):
     program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
   rest = flag_values(['program', *arguments])
   assert rest == ['program'], rest
-  for config_class, validate in ((impala.ImpalaConfig, impala.validate), (cluster.ClusterConfig, cluster.validate)):
+  for config_class, validate in ((impala.ImpalaConfig, impala.validate), (cluster_config.ClusterConfig, cluster_config.validate)):
     run_flags.config_from_flags(config_class, validate, flag_values=flag_values)
   return flag_values
 

@@ -71,6 +71,14 @@ class ResultsTest(parameterized.TestCase):
     self._expert(18.0, **settings)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
 
+  def test_seeds_may_have_run_in_different_places(self):
+    for seed in (1, 2):
+      self._expert(18.0 + seed, seed=seed, job_name='learner', learner_addresses=f'host-{seed}:4500', task=0,
+                   parameter_refresh=str(seed))
+    result = self._result(_EXPERTS)
+    self.assertEqual(result.num_settings, 1)
+    self.assertEqual(result.level('pong').score.seeds, 2)
+
   def test_of_a_population_the_best_member_is_shown(self):
     for index, factor in enumerate((0.5, 1.0, 0.8)):
       self._multi_task(factor, population='population', seed=index + 1, sweep_index=index,

@@ -44,6 +44,9 @@ class RunsTest(parameterized.TestCase):
       (_DMLAB | {'population_size': 24}, 'IMPALA, deep, PBT'),
       (_DMLAB | {'population_size': 24, 'num_learners': 8}, 'IMPALA, deep, PBT, 8 learners'),
       (_DMLAB | {'num_learners': 2}, 'IMPALA, deep, PBT, 8 learners'),
+      (_DMLAB | {'learner_addresses': 'a:1,b:1', 'num_learners': 4}, 'IMPALA, deep, PBT, 8 learners'),
+      (_DMLAB | {'learner_addresses': ','.join(['a:1'] * 9)}, None),
+      (_DMLAB | {'learner_addresses': 'a:1'}, 'IMPALA, deep'),
       (_DMLAB_LEVEL, 'IMPALA-Experts, deep'),
       (_DMLAB_LEVEL | {'level_name': 'rooms_collect_good_objects_test'}, 'IMPALA-Experts, deep'),
       (_GAME, 'IMPALA, deep, experts'),
@@ -96,6 +99,15 @@ class RunsTest(parameterized.TestCase):
     self.assertLen(faults, 3)
     for fault, name in zip(faults, ('b: not evaluated', 'c: no run has been started there', r'x*: no such run')):
       self.assertStartsWith(fault, os.path.join(self.folder, name))
+
+  def test_a_run_of_several_learners_is_the_first_ones(self):
+    common = {'learner_addresses': 'a:1,b:1', 'job_name': 'learner'}
+    first = run_directories.single_game(self.folder, 'run', 1.0, task=0, **common)
+    second = run_directories.single_game(self.folder, 'run_learner_1', task=1, **common)
+    found, faults = runs.read([os.path.join(self.folder, '*')], evaluated=True)
+    self.assertEqual([run.logdir for run in found], [first])
+    self.assertEmpty(faults)
+    self.assertEqual(self._fault(second), f'{second}: the account of learner 1 of a run: want that of its learner 0')
 
   def test_a_file_is_no_run_directory(self):
     file = os.path.join(self.folder, 'file')
