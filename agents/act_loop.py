@@ -117,8 +117,8 @@ class Actor:
     self._last_report = cluster.Report(
         host=self._number, name=self._name,
         frames_per_second=(steps - steps_then) * self._host.specification.frames_per_step / seconds,
-        bytes_per_second=(totals.bytes - totals_then.bytes) / seconds, reconnects=totals.reconnects,
-        lost_unrolls=totals.lost_unrolls)
+        bytes_per_second=(totals.bytes - totals_then.bytes) / seconds,
+        environment_restarts=self._host.pool.restarts, reconnects=totals.reconnects, lost_unrolls=totals.lost_unrolls)
     return self._last_report
 
   def _show(self):

@@ -40,8 +40,10 @@ class Report(NamedTuple):
   name: str                  # In the names of metrics.
   frames_per_second: float   # Environment frames.
   bytes_per_second: float    # Unrolls and parameters.
+  environment_restarts: int
   reconnects: int
   lost_unrolls: int          # Of which it is not known whether they were received, as a connection broke.
+  life: str = ''             # Which process it is.
   leaving: bool = False
 
 
@@ -98,7 +100,8 @@ class LearnerPort:
     """
     addresses, task = config.learner_addresses.split(','), max(config.task, 0)
     self._lock = _take_port(addresses[task])
-    self._settings = settings
+    self.settings = settings
+    self.environment_restarts = 0  # At actor hosts, as far as they were told here.
     cluster = tf.train.ClusterSpec({JOB: addresses})
     self.strategy = None  # Of several processes.
     try:
@@ -115,6 +118,9 @@ class LearnerPort:
       self._queue = tf.raw_ops.FIFOQueueV2(
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
     self._reports = {}  # Host -> Report, when it came.
+    self._lives = collections.defaultdict(list)  # Host -> the last two processes of that number, the later one last.
+    self._restarts_of = {}  # Process -> environment_restarts.
+    self._unwelcome = []    # Processes that have the number of another.
     self._lags = collections.defaultdict(list)  # Host -> of its unrolls learned from.
     self._content = {}
 
@@ -125,7 +131,7 @@ class LearnerPort:
       unroll_spec: nest of tf.TensorSpec, of what goes into the queue.
       parameter_specs: list of tf.TensorSpec, of what is published.
     """
-    self._greet({'life': uuid.uuid4().hex, 'ended': False, 'settings': self._settings,
+    self._greet({'life': uuid.uuid4().hex, 'ended': False, 'unwelcome': [], 'settings': self.settings,
                  'unroll': specs(unroll_spec), 'parameters': specs(parameter_specs)})
 
   def learned(self, actor_ids: np.ndarray, lags: np.ndarray):
@@ -140,6 +146,7 @@ class LearnerPort:
     for host, report in hosts.items():
       row |= {f'actor/{report.name}/frames_per_second': report.frames_per_second,
               f'actor/{report.name}/megabytes_per_second': report.bytes_per_second * 1e-6,
+              f'actor/{report.name}/environment_restarts': report.environment_restarts,
               f'actor/{report.name}/reconnects': report.reconnects,
               f'actor/{report.name}/lost_unrolls': report.lost_unrolls}
       if host in self._lags:
@@ -162,10 +169,27 @@ class LearnerPort:
     now = time.monotonic()
     for text in self._arrived():
       report = Report(**json.loads(text))
-      self._reports[report.host] = report, now
+      if self._is_welcome(report):
+        self._reports[report.host] = report, now
     self._reports = {host: (report, heard) for host, (report, heard) in self._reports.items()
                      if not report.leaving and now - heard < _FORGOTTEN_SECONDS}
     return {host: report for host, (report, _) in self._reports.items()}
+
+  def _is_welcome(self, report):
+    """Keeps account of processes. Of two with one number, which take turns to report, the later one has to leave."""
+    if report.life in self._unwelcome:
+      return False
+    lives = self._lives[report.host]
+    if report.life not in lives:
+      lives[:] = [*lives[-1:], report.life]
+    elif report.life != lives[-1]:
+      self._unwelcome.append(lives.pop())
+      self._greet(self._content | {'unwelcome': self._unwelcome})
+    # What a process tells at first that had another learner before is in the metrics of that one.
+    known = self._restarts_of.get(report.life, report.environment_restarts if report.reconnects else 0)
+    self.environment_restarts += report.environment_restarts - known
+    self._restarts_of[report.life] = report.environment_restarts
+    return True
 
   def _greet(self, content):
     self._content = content

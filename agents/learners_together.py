@@ -7,8 +7,10 @@ agent's learner; here is how they come to do it at the same time.
 
 import collections
 import contextlib
-from typing import NamedTuple
+import json
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import run_flags
@@ -47,6 +49,32 @@ class LearnersTogether:
     self._strategy, self._device = strategy, device
     self.devices = list(strategy.extended.worker_devices) if self.are_several else [device]
     self.have_peers = self.are_several and strategy.num_replicas_in_sync > len(self.devices)
+
+  def compare(self, settings: dict[str, Any]):
+    """Holds the settings of all processes against each other.
+
+    Args:
+      settings: those that all must have in common, fit for JSON.
+    Raises:
+      run_flags.UserError: they differ.
+      LostLearnerError: another process has gone.
+    """
+    if not self.have_peers:
+      return
+    mine = np.frombuffer(json.dumps(settings).encode(), np.uint8).astype(np.int32)
+    with self._explaining():
+      gathered = self._gather(self._spread([tf.constant(mine)] * len(self.devices)))
+    text, everyones = bytes(gathered.numpy().astype(np.uint8)).decode(), []
+    while text:
+      theirs, end = json.JSONDecoder().raw_decode(text)
+      everyones.append(theirs)
+      text = text[end:]
+    values = {name: sorted({json.dumps(theirs.get(name, 'absent')) for theirs in everyones})
+              for name in sorted(set().union(*everyones))}
+    differing = [f'{name} is {" and ".join(those)}' for name, those in values.items() if len(those) > 1]
+    if differing:
+      raise run_flags.UserError(f'learners of one cluster have different configurations: {"; ".join(differing)}. Give '
+                                'all processes of a cluster the same flags')
 
   @contextlib.contextmanager
   def scope(self):
@@ -115,6 +143,11 @@ class LearnersTogether:
     metrics, everyones, leaving = tf.nest.map_structure(
         lambda value: self._strategy.experimental_local_results(value)[0], self._strategy.run(step, (unrolls, episodes)))
     return metrics, everyones, leaving > 0
+
+  @tf.function(autograph=False)
+  def _gather(self, values):
+    gather = lambda value: tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
+    return self._strategy.experimental_local_results(self._strategy.run(gather, (values,)))[0]
 
   @tf.function(autograph=False)
   def _share(self, variables):

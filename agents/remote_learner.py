@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from typing import Any, Callable, NamedTuple
+import uuid
 
 import numpy as np
 import tensorflow as tf
@@ -64,6 +65,7 @@ class RemoteLearner:
     self._own = json.loads(json.dumps({'settings': settings, 'unroll': cluster.specs(unroll_spec),
                                        'parameters': cluster.specs(parameter_specs)}))
     self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
+    self._life = uuid.uuid4().hex
     size = sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(unroll_spec))
     self._largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     # Pushed from there as many at a time as there are.
@@ -158,7 +160,10 @@ class RemoteLearner:
     if (connection := self._connection) is None:
       return self._connect()
     try:
-      greeting = connection.beat(self._make_report(self.totals()))
+      greeting = connection.beat(self._report())
+      if self._life in greeting['unwelcome']:
+        raise RefusedError(f'{self._address}: another actor has the number of this one: give each a --task of its own, '
+                           'or start this one again if it has drawn its number')
       if greeting['ended'] or not connection.failure:
         return greeting
     except tf.errors.OpError as error:
@@ -188,12 +193,15 @@ class RemoteLearner:
                                              lost_unrolls=self._totals.lost_unrolls + lost)
         old.close()
     self._start(self._refresh, connection)
-    return connection.beat(self._make_report(self.totals()))  # So that it knows of this host from the beginning.
+    return connection.beat(self._report())  # So that it knows of this host from the beginning.
 
   def _take_leave(self):
     if self._connection:
       with contextlib.suppress(tf.errors.OpError):  # It has gone first.
-        self._connection.beat(self._make_report(self.totals())._replace(leaving=True))
+        self._connection.beat(self._report()._replace(leaving=True))
+
+  def _report(self):
+    return self._make_report(self.totals())._replace(life=self._life)
 
   def _is_current(self, connection):
     return connection is self._connection and not self._stop.is_set()

@@ -37,6 +37,7 @@ _MEMORY_INTERVAL_SECONDS = 10.  # To ask for it takes tens of milliseconds.
 _SIGNAL_CHECK_SECONDS = 0.2
 _LONGEST_SILENCE_SECONDS = 10.  # Where no batch comes, a row says so.
 _UPDATE_PATIENCE_SECONDS = 3.   # How long Ctrl-C waits for the update under way.
+_AGREEMENT_SECONDS = 60.        # How long it waits for all learners to agree to leave, which they do in an update.
 _WAITING_WORD_SECONDS = 30.     # Of an update that waits for other learners, until the user is told.
 
 
@@ -77,6 +78,8 @@ class Trainer:
     self._port = port
     self._device = learner_device or actor_host.inference_device()
     self._together = learners_together.LearnersTogether(strategy, self._device)
+    if port:
+      self._together.compare(port.settings)
     with self._together.scope():
       try:
         agent = make_agent(host.specification.num_actions, host.observation_spec, config)
@@ -109,7 +112,7 @@ class Trainer:
     self._skipped_in_a_row = 0
     self._memory_megabytes = host.memory_megabytes()
     self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
-    self._interrupted = self._all_leave = False
+    self._interrupts, self._all_leave = 0, False
     self._update_began, self._told_of_waiting = None, 0.
     self._stop = threading.Event()
     self._error = None
@@ -118,7 +121,8 @@ class Trainer:
     """Trains until the frames are reached, or SIGINT or SIGTERM ends it; leaves a checkpoint either way.
 
     An update that goes on for long after the signal is not waited for: the process ends then, and the run goes on from
-    the checkpoint before.
+    the checkpoint before. Learners in several processes end together, in an update that all of them make; after a
+    second signal, or a minute, this one leaves without the others, whose run that ends until all are started again.
 
     Raises:
       run_flags.UserError: ten updates in a row were not finite, or environments cannot be kept alive.
@@ -132,17 +136,17 @@ class Trainer:
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()
     # In turns, as a signal handler must not touch the event: it may interrupt the very thread that holds its lock.
-    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._interrupted:
+    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._interrupts:
       self._tell_of_waiting()
-    if self._interrupted and self._together.have_peers:
-      self._stop.wait(_UPDATE_PATIENCE_SECONDS)  # Until all learners have agreed to leave.
+    if self._together.have_peers:
+      self._await_agreement()
     self._stop.set()
     is_the_end = self._port is not None and self._is_well()  # Else it may come back, and the actors wait for it.
     self._host.pool.close()
     if is_the_end:
       self._port.announce_end()
     self._queue.close()
-    learner.join(_UPDATE_PATIENCE_SECONDS if self._interrupted else None)
+    learner.join(_UPDATE_PATIENCE_SECONDS if self._interrupts else None)
     self._host.close()
     if learner.is_alive():  # What a checkpoint would hold is not certain.
       self._progress.close()
@@ -158,8 +162,19 @@ class Trainer:
       if is_the_end:
         self._port.wait_for_farewells()
 
+  def _await_agreement(self):
+    """After a signal: waits until all learners have heard of it, as far as it can."""
+    if self._stop.wait(_UPDATE_PATIENCE_SECONDS):
+      return
+    self._progress.message('the learners leave together, with the next update; Ctrl-C again: without the others')
+    deadline = time.monotonic() + _AGREEMENT_SECONDS
+    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and self._interrupts < 2 and time.monotonic() < deadline:
+      pass
+
   def _is_well(self):
-    """Whether nothing but the frames or a signal has ended the training."""
+    """Whether nothing but the frames or a signal, to all learners, has ended the training."""
+    if self._together.have_peers and not self._all_leave and not self._has_finished():
+      return False
     try:
       self._host.check()
     except Exception:  # pylint: disable=broad-except; raised in the end.
@@ -173,16 +188,18 @@ class Trainer:
       raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
     self._save()
     learning_curve.draw(self._run.logdir)
-    finished = self._frames >= self._config.total_environment_frames
     self._progress.close()
     self._progress.message(f'{self._frames:,} frames trained, ' + (
-        f'see {self._run.logdir}' if finished else 'the same command goes on from there'))
+        f'see {self._run.logdir}' if self._has_finished() else 'the same command goes on from there'))
     try:
       self._host.check()
     except environment_workers.WorkerError as error:
       raise run_flags.UserError(str(error)) from error
     if self._error:
       raise self._error
+
+  def _has_finished(self):
+    return self._frames >= self._config.total_environment_frames
 
   def _tell_of_waiting(self):
     """Says now and then that other learners are waited for, who may have no actors."""
@@ -192,7 +209,7 @@ class Trainer:
       self._progress.message(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
 
   def _interrupt(self, *unused_signal):
-    self._interrupted = True
+    self._interrupts += 1
 
   def _run_learner(self):
     with futures.ThreadPoolExecutor(1) as collector:
@@ -209,8 +226,7 @@ class Trainer:
     first = True
     last_save = last_curve = last_memory = time.monotonic()
     upcoming = collector.submit(self._collect)
-    while not self._stop.is_set() and not self._all_leave and (
-        self._frames < self._config.total_environment_frames):
+    while not self._stop.is_set() and not self._all_leave and not self._has_finished():
       batches = self._await(upcoming)
       if not self._config.synchronous:
         upcoming = collector.submit(self._collect)  # Collected, and copied to the device, while the update runs.
@@ -278,7 +294,7 @@ class Trainer:
         self._port.learned(unroll.actor_id.numpy(), lags.mean(axis=0))
     self._update_began = time.monotonic()
     metrics, (level_ids, returns, lengths), self._all_leave = self._together.step(
-        self.learner, unrolls, episodes, self._interrupted)
+        self.learner, unrolls, episodes, self._interrupts > 0)
     self._update_began = None
     self._frames = int(self.learner.environment_frames.numpy())
     if self._member:
@@ -311,6 +327,7 @@ class Trainer:
       row |= self._member.metrics()
     if self._port:
       row |= self._port.metrics()
+      row['environment_restarts'] += self._port.environment_restarts
     row |= {'learner_steps': int(self.learner.update_steps.numpy()), 'queue_size': self._queue.size(),
             'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
     self._metrics.write(row)

@@ -80,7 +80,7 @@ class MetricsTest(absltest.TestCase):
     _port._reports.clear()  # pylint: disable=protected-access
 
   def _report(self, host, **values):
-    values = {'frames_per_second': 0., 'bytes_per_second': 0., 'reconnects': 0, 'lost_unrolls': 0} | values
+    values = {'frames_per_second': 0., 'bytes_per_second': 0., 'environment_restarts': 0, 'reconnects': 0, 'lost_unrolls': 0} | values
     report = cluster.Report(host, f'task_{host}', **values)
     queue = _port._queue  # pylint: disable=protected-access
     tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.constant(json.dumps(report._asdict()))])
@@ -88,11 +88,12 @@ class MetricsTest(absltest.TestCase):
   def test_of_hosts_that_have_reported(self):
     self.assertEqual(_port.metrics(), {'actor_hosts': 0})
     self._report(3, frames_per_second=1.)
-    self._report(3, frames_per_second=20., bytes_per_second=3e6, reconnects=2, lost_unrolls=4)
+    self._report(3, frames_per_second=20., bytes_per_second=3e6, environment_restarts=1, reconnects=2, lost_unrolls=4)
     self._report(5)
     ids = [cluster_config.first_actor_id(3), cluster_config.first_actor_id(3) + 7, 1]  # The last one is the learner's own.
     _port.learned(np.array(ids, np.int32), np.array([1., 2., 9.]))
-    want = {'frames_per_second': 20, 'megabytes_per_second': 3, 'reconnects': 2, 'lost_unrolls': 4, 'policy_lag': 1.5}
+    want = {'frames_per_second': 20, 'megabytes_per_second': 3, 'environment_restarts': 1, 'reconnects': 2,
+            'lost_unrolls': 4, 'policy_lag': 1.5}
     row = _port.metrics()
     self.assertEqual(row['actor_hosts'], 2)
     self.assertEqual({name: value for name, value in row.items() if '/task_3/' in name},
@@ -114,6 +115,26 @@ class MetricsTest(absltest.TestCase):
       self._report(5, leaving=True)
       self.assertEqual(_port.metrics()['actor_hosts'], 0)
       _port.wait_for_farewells()  # Of nobody.
+
+  def test_restarts_at_actor_hosts_are_counted_once(self):
+    before = _port.environment_restarts
+    self._report(3, life='a', environment_restarts=2)
+    self._report(3, life='a', environment_restarts=5)
+    self._report(7, life='b', environment_restarts=4, reconnects=1)  # Another learner was told of these.
+    self._report(7, life='b', environment_restarts=5, reconnects=1)
+    self._report(3, life='c', environment_restarts=1)  # Its successor.
+    _port.metrics()
+    self.assertEqual(_port.environment_restarts - before, 5 + 1 + 1)
+
+  def test_the_later_one_of_two_with_one_number_is_unwelcome(self):
+    self._report(9, life='old')
+    self._report(9, life='older than thought', frames_per_second=1.)  # Who was started again, for all we know.
+    _port.metrics()
+    self.assertEmpty(_port._unwelcome)  # pylint: disable=protected-access
+    self._report(9, life='old', frames_per_second=2.)
+    self._report(9, life='older than thought', leaving=True)
+    self.assertEqual(_port.metrics()['actor/task_9/frames_per_second'], 2)
+    self.assertEqual(_port._unwelcome, ['older than thought'])  # pylint: disable=protected-access
 
   def test_farewells_are_waited_for_but_not_for_ever(self):
     seconds = collections.deque([0.])

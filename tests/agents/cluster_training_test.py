@@ -18,7 +18,8 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_envi
 _ENVIRONMENTS = '--num_environments=4'
 _NONE = '--num_environments=0'
 _ENDLESS = '--total_environment_frames=1000000000'
-_FIGURES = ('frames_per_second', 'megabytes_per_second', 'reconnects', 'lost_unrolls', 'policy_lag')
+_FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
+            'policy_lag')
 _IN_NAMESPACE = '''
 import os, sys
 os.execvp('ip', ['ip', 'netns', 'exec', {!r}, sys.executable, '-m', {!r}, *sys.argv[1:]])

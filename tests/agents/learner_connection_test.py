@@ -42,7 +42,7 @@ class ConnectionTest(absltest.TestCase):
     self.assertEqual(version, 5)
     for array, spec in zip(parameters, cluster_testing.PARAMETER_SPECS, strict=True):
       np.testing.assert_array_equal(array, np.full(spec.shape, 5, np.float32))
-    report = cluster.Report(_HOST, 'task_7', 1., 2., 3, 4)
+    report = cluster.Report(_HOST, 'task_7', 1., 2., 0, 3, 4)
     self.assertFalse(connection.beat(report)['ended'])
     self.assertEqual(self.learner.metrics()['actor/task_7/lost_unrolls'], 4)
     self.learner.announce_end()
@@ -50,7 +50,7 @@ class ConnectionTest(absltest.TestCase):
 
   def test_a_learner_that_has_gone_and_one_that_has_come_in_its_place(self):
     connection = self._connect()
-    report = cluster.Report(_HOST, 'task_7', 1., 2., 3, 4)
+    report = cluster.Report(_HOST, 'task_7', 1., 2., 0, 3, 4)
     self.learner.kill()
     with self.assertRaises(tf.errors.OpError):
       connection.beat(report)

@@ -19,14 +19,6 @@ from scalable_agents.tools import local_cluster
 
 _NUM_LEARNERS = 2
 _UPDATES = 3
-_PATIENT = '-c', '''
-from scalable_agents.agents import quiet
-quiet.start()
-from scalable_agents.agents import atari57_protocol, impala, program, train_loop
-
-train_loop._UPDATE_PATIENCE_SECONDS = 60.
-program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
-'''
 
 
 def _free_addresses():
@@ -78,13 +70,12 @@ class TrainingTogetherTest(absltest.TestCase):
     self.logdir = os.path.join(self.create_tempdir().full_path, 'run')
     self.addresses = _free_addresses()
 
-  def _start(self, stack, job, task, num_environments):
-    """The binary, which at Ctrl-C waits for the update under way for as long as it takes on a busy machine."""
+  def _start(self, stack, job, task, num_environments, *flags):
     return stack.enter_context(training.Training(
         self.logdir, f'--job_name={job}', f'--learner_addresses={self.addresses}', f'--task={task}',
         '--level_name=catch', '--torso=shallow', '--batch_size=4', f'--num_environments={num_environments}',
         '--num_environment_workers=1', '--log_interval_seconds=0.5', '--total_environment_frames=100_000_000',
-        '--checkpoint_interval_seconds=0.5', program=_PATIENT))
+        '--checkpoint_interval_seconds=0.5', *flags))
 
   def _start_learners(self, stack):
     """One with environments of its own, and one without."""
@@ -100,6 +91,24 @@ class TrainingTogetherTest(absltest.TestCase):
     first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)
     first.wait_until(lambda: 'it waits for the other 1 learners' in first.screen(), 'a word')
     self.assertEqual(first.end(signal.SIGINT)[0], -signal.SIGINT)
+
+  def test_learners_with_other_settings_are_refused(self):
+    stack = self.enterContext(contextlib.ExitStack())
+    learners = [self._start(stack, 'learner', task, 4, f'--learning_rate=0.00{1 + task}') for task in range(2)]
+    for learner in learners:
+      self.assertEqual(learner.end()[0], 1)
+      self.assertRegex(learner.screen(), r'\nerror: learners of one cluster have different configurations: --learning_rate '
+                                         r'is 0\.001 and 0\.002\. Give all .*\n$')
+
+  def test_a_second_ctrl_c_leaves_without_a_learner_that_gets_no_unrolls(self):
+    stack = self.enterContext(contextlib.ExitStack())
+    first, _ = self._start_learners(stack)
+    actor = self._start(stack, 'actor', 0, 4)
+    actor.wait_until(lambda: 'unrolls sent' in actor.screen(), 'contact')
+    first.process.send_signal(signal.SIGINT)
+    first.wait_until(lambda: 'Ctrl-C again: without the others' in first.screen(), 'a word')
+    self.assertEqual(first.end(signal.SIGINT)[0], 0)
+    self.assertNotIn('the learner has ended the run', actor.screen())
 
   def test_one_that_is_lost_before_the_first_update(self):
     first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)

@@ -50,7 +50,7 @@ class _TestCase(parameterized.TestCase):
       address = f'localhost:{address}'
 
     def report(totals):
-      return cluster.Report(host, f'task_{host}', 1., 2., totals.reconnects, totals.lost_unrolls)
+      return cluster.Report(host, f'task_{host}', 1., 2., 0, totals.reconnects, totals.lost_unrolls)
 
     remote = remote_learner.RemoteLearner(
         address, task, settings or cluster_testing.SETTINGS, unroll_spec, parameter_specs, cluster_testing.CAPACITY,
@@ -192,6 +192,15 @@ class WellTest(_TestCase):
     remote.close()
     self.assertEqual(self.learner.metrics()['actor_hosts'], 0)
     self.learner.wait_for_farewells()
+
+  def test_of_two_hosts_with_one_number_the_later_one_is_refused(self):
+    first, second = self._connected(self.port), self._connected(self.port)
+    waiting.wait_until(lambda: self.learner.metrics() and self.ended.is_set())
+    first.check()
+    with self.assertRaisesRegex(remote_learner.RefusedError, f'^localhost:{self.port}: another actor has the number of '
+                                                             'this one: give each a --task of its own'):
+      second.check()
+    self.assertEqual(self.learner.metrics()['actor_hosts'], 1)
 
   @parameterized.named_parameters(
       ('value', cluster_testing.SETTINGS | {'--unroll_length': 10}, '--unroll_length is 20 there and 10 here'),
