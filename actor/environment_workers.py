@@ -19,7 +19,8 @@ from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
 
 _LEAVE_SECONDS = 1.
-_EARLY_DEATHS = 3  # Of a worker, before it has made its environments.
+_EARLY_DEATHS = 3  # Of a worker, before it has made its environments, …
+_EARLY_HANGS = 1   # … of which each takes the whole time-out.
 _THREAD_COUNTS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
 _STDERR = 2  # This process's file descriptor.
 
@@ -149,13 +150,13 @@ class EnvironmentWorkers:
     return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
 
   def _greet_or_replace(self, worker):
-    """As `_greet`, but for a few ends that no traceback explains."""
+    """As `_greet`, but for a few ends that no traceback explains, and for a hang."""
     while True:
       try:
         return self._greet(worker)
       except WorkerError:
         ended = self._workers[worker].process.poll() is not None
-        if self.error(worker) or not ended or self._lives[worker] == _EARLY_DEATHS:
+        if self.error(worker) or self._lives[worker] >= (_EARLY_DEATHS if ended else _EARLY_HANGS):
           raise
       self.early_deaths += 1
       self._end(worker, patience_seconds=0.)

@@ -21,12 +21,18 @@ from scalable_agents.environments import dmlab
 _ENVIRONMENTS_PER_CORE = 32
 _LABS_PER_CORE = 4
 _START_REPORT_SECONDS = 10.
+_CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and in how many microseconds.
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
 def num_cores() -> int:
-  """The cores that this process may use."""
-  return len(os.sched_getaffinity(0))
+  """The cores that this process may use; in a container that is given so much time of them, as many as that makes."""
+  cores = len(os.sched_getaffinity(0))
+  with contextlib.suppress(OSError, ValueError):  # No control group, or one without a limit: 'max'.
+    with open(_CPU_QUOTA, encoding='ascii') as file:
+      quota, period = map(int, file.read().split())
+    cores = min(cores, max(1, round(quota / period)))
+  return cores
 
 
 def counts(run, levels):

@@ -27,6 +27,7 @@ BEAT_SECONDS = 5.  # An actor host reports so often.
 
 _FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host is thought to be gone after so long a silence.
 _FAREWELL_SECONDS = 3 * BEAT_SECONDS  # At the end, so long is waited for actor hosts to have heard of it.
+_LINGER_SECONDS = 2.  # Or so long, in which actors that look for the learner, as they do every second, hear of it, too.
 _FAREWELL_TICK_SECONDS = 0.05
 
 
@@ -159,9 +160,9 @@ class LearnerPort:
     self._greet(self._content | {'ended': True})
 
   def wait_for_farewells(self):
-    """Waits until all actors have heard of the end; of one that has been lost lately, for some seconds in vain."""
-    deadline = time.monotonic() + _FAREWELL_SECONDS
-    while self._hosts() and time.monotonic() < deadline:
+    """Waits until all actors have heard of the end; for one that has been lost lately, some seconds in vain."""
+    began = time.monotonic()
+    while time.monotonic() < began + (_FAREWELL_SECONDS if self._hosts() else _LINGER_SECONDS):
       time.sleep(_FAREWELL_TICK_SECONDS)
 
   def _hosts(self) -> dict[int, Report]:

@@ -19,7 +19,7 @@ import signal
 import statistics
 import threading
 import time
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Container, NamedTuple, TextIO
 
 import numpy as np
 import tensorflow as tf
@@ -39,7 +39,7 @@ from scalable_agents.learner import checkpoint
 from scalable_agents.learner import progress as progress_lib
 from scalable_agents.learner import run_directory
 
-_SEED_OFFSET = 2**30  # Farther than training counts its seeds up.
+_SEED_OFFSET = 2**30  # Training begins below 2**29, and counts its seeds up.
 _UNROLL_LENGTH = 20   # Agent steps between two looks at an environment's episodes.
 _LOOK_SECONDS = 0.2   # Between two looks of the main thread at signals and progress.
 _CONSOLE_FRAMES_PER_SECOND = 60
@@ -61,7 +61,8 @@ def seed_of(training_seed: int) -> int:
   return (training_seed + _SEED_OFFSET) % 2**31
 
 
-def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], run: run_flags.RunConfig, screen: TextIO):
+def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], run: run_flags.RunConfig, screen: TextIO,
+             free: Container[str] = ()):
   """Plays run.test_num_episodes episodes of each level, writes evaluation.json, and a video where run.video asks.
 
   Levels that an evaluation cut short has finished, of the same checkpoint and under the same protocol, count.
@@ -73,6 +74,7 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
     protocol: of the environments, see registry.make_from_json.
     run: `logdir` is where the checkpoint is.
     screen: where progress is shown.
+    free: settings of the protocol that do not decide what is played.
   Returns:
     What evaluation.json holds; see `_summary`.
   Raises:
@@ -86,9 +88,12 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   if not latest:
     raise run_flags.UserError(
         f'{run.logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
-  finished = _FinishedLevels(run, protocol, seed, latest)
+  finished = _FinishedLevels(run, protocol, seed, latest, free)
   # Where none is missing, somebody was cut short at the very end: one level is played again.
   missing = [level for level in levels if level not in finished.results] or levels[-1:]
+  if finished.are_others:
+    print('levels were finished before of another checkpoint or under another protocol: they do not count', file=screen,
+          flush=True)
   if finished.results:
     print(f'{len(finished.results)} of {len(levels)} levels were finished before', file=screen, flush=True)
   wanted = run.test_num_episodes * len(missing)
@@ -163,15 +168,19 @@ def _report_of_several(summary):
 class _FinishedLevels:
   """The results of levels that are done while others are not, in a file that outlives this process."""
 
-  def __init__(self, run, protocol, seed, path):
+  def __init__(self, run, protocol, seed, path, free):
     """Reads what an earlier evaluation has left, if it was of the checkpoint there and went by this protocol."""
     self._file = run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED)
+    decisive = {part: settings and {name: value for name, value in settings.items()
+                                    if name not in free or value == dmlab.DUMMY_DATASET}
+                for part, settings in protocol.items()}
     self._of = {'checkpoint': os.path.basename(path), 'num_episodes': run.test_num_episodes, 'seed': seed,
-                'protocol': protocol}
-    self.results = {}
+                'protocol': decisive}
+    self.results, self.are_others = {}, False
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
       left = json.load(stream)
-      if left['of'] == self._of:
+      self.are_others = left['of'] != self._of
+      if not self.are_others:
         self.results = left['levels']
     self._kept = 0
 

@@ -15,6 +15,7 @@ agents/atari57_protocol.py.
 
 import dataclasses
 import functools
+import os
 import signal
 import time
 from typing import NoReturn
@@ -38,7 +39,6 @@ from scalable_agents.environments import registry
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
 
-_SEEDS_BETWEEN_CHECKPOINTS = 1 << 12  # More than there are environments on one machine.
 
 flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
 
@@ -155,10 +155,9 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
     port, strategy = _join_learners(agent, membership, settings, screen)
     resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
     # Else a resumed run would begin with the episodes that it began with.
-    seed = config.seed + (_SEEDS_BETWEEN_CHECKPOINTS * checkpoint.number_of(resumed) if resumed else 0)
     number = cluster_config.host_number(membership)
-    host = _make_host(protocol, membership, levels, run_config, number, _seed_of_host(seed, number) if number else seed,
-                      screen)
+    seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
+    host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
     try:
       make_member = None
       if population.population_size > 1:
@@ -191,8 +190,8 @@ def _join_learners(agent, membership, settings, screen):
 
 
 def _seed_of_host(*numbers):
-  """A seed, so that no two hosts of a cluster have the same episodes."""
-  return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 2
+  """A seed, so that no two hosts of a cluster, and no two runs with seeds beside each other, have the same episodes."""
+  return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below those of evaluations.
 
 
 def _make_host(protocol, membership, levels, run_config, number, seed, screen):
@@ -209,7 +208,11 @@ def _make_host(protocol, membership, levels, run_config, number, seed, screen):
 
 
 def _act(agent, config, protocol, membership, levels, settings, run_config):
-  """Acts for a learner elsewhere."""
+  """Acts for a learner elsewhere. Writes no files, but libraries' log if it was told where."""
+  if run_flags.present(['logdir']):
+    with run_directory.one_line_errors(run_config.logdir):
+      os.makedirs(run_config.logdir, exist_ok=True)
+    quiet.keep_log(os.path.join(run_config.logdir, cluster_config.host_name(membership.task) + '.log'))
   train_loop.configure_tensorflow()
   screen = quiet.screen()
   number = cluster_config.host_number(membership)
@@ -228,5 +231,6 @@ def _test(agent, config, protocol, levels, run_config):
   quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
   train_loop.configure_tensorflow()
   summary = evaluation.evaluate(agent.Agent, config, [registry.test_level(level) for level in levels],
-                                protocol.environments(levels, training=False), run_config, quiet.screen())
+                                protocol.environments(levels, training=False), run_config, quiet.screen(),
+                                free_settings(protocol))
   print(evaluation.report(summary), flush=True)

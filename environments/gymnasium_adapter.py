@@ -111,8 +111,12 @@ def _make(environment_id):
       warnings.simplefilter('ignore')  # 'Out of date' and the like: the user has chosen this id.
       environment = gymnasium.make(environment_id, disable_env_checker=True)
       if 'rgb_array' in (environment.metadata.get('render_modes') or ()):
+        try:
+          drawing = gymnasium.make(environment_id, disable_env_checker=True, render_mode='rgb_array')
+        except Exception:  # pylint: disable=broad-except; it cannot draw, and nobody may want it to.
+          return gymnasium, environment
         environment.close()
-        environment = gymnasium.make(environment_id, disable_env_checker=True, render_mode='rgb_array')
+        return gymnasium, drawing
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
     raise ImportError(f'{name}: {_line(error)}') from error
   except (gymnasium.error.Error, ValueError) as error:

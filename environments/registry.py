@@ -70,7 +70,12 @@ def check(level_name: str) -> None:
     ValueError: unknown level, with the closest names; or a gymnasium environment whose spaces are not supported.
   """
   if level_name.startswith(_GYMNASIUM):
-    gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=0).close()
+    try:
+      gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=0).close()
+    except (ImportError, ValueError):
+      raise
+    except Exception as error:  # Of the user's own code.
+      raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {" ".join(str(error).split())}') from error
   elif level_name in dmlab_lib.LEVELS:
     dmlab_lib.check_installed(level_name)
   elif level_name not in levels():

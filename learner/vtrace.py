@@ -131,9 +131,9 @@ def _check_ranks(log_rhos, discounts, rewards, values, bootstrap_value):
   _check_rank('discounts', discounts, rank)
   _check_rank('rewards', rewards, rank)
   _check_rank('values', values, rank)
-  _check_rank('bootstrap_value', bootstrap_value, rank - 1)
+  _check_rank('bootstrap_value', bootstrap_value, rank and rank - 1)
 
 
 def _check_rank(name, tensor, rank):
-  if tensor.shape.rank != rank:
+  if None not in (tensor.shape.rank, rank) and tensor.shape.rank != rank:
     raise ValueError(f'{name}: want rank {rank}, got shape {tensor.shape} of rank {tensor.shape.rank}')

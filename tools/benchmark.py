@@ -357,8 +357,13 @@ def main(_):
   dmlab = _dmlab(precision)
   print('\nDeep network, LSTM and language on 72x96 pixels; environments that cost nothing; '
         f'{dmlab.config["batch_size"]} unrolls of {dmlab.config["unroll_length"]}\n{"":<44}{columns}', flush=True)
-  figures |= {'cores': cores, 'torso_precision': precision, 'dmlab': _measure_dmlab(seconds, dmlab)}
+  figures |= {'cores': cores, 'torso_precision': precision, 'dmlab': None}
+  try:
+    figures['dmlab'] = _measure_dmlab(seconds, dmlab)
+  except RuntimeError as error:  # It takes 11 GB, and the figures above are worth something without it.
+    print(f'this section was not measured: {error}')
   print(json.dumps(figures))
+  return 0 if figures['dmlab'] else 1
 
 
 if __name__ == '__main__':

@@ -19,6 +19,7 @@ import tempfile
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+_CHECKED_APART = ('tensorflow', 'gymnasium', 'imageio-ffmpeg')
 _SECONDS = 120  # For one import in another process, with a cold disk.
 _ASK_ROMS = '''
 import sys
@@ -110,6 +111,29 @@ def check_package(name, module, python=sys.executable, required=True, use=''):
     return Result('ok', name, answer.text)
   found = f'{answer.text}; want {want}' if answer.worked else answer.text
   return Result('wrong' if required else 'warn', name, f'{found} (for {use})' if use else found, _install(name))
+
+
+def check_libraries(wanted=None):
+  """The requirements that have no check of their own: installed, of the pinned versions.
+
+  Args:
+    wanted: as `requirements` has them, which is the default.
+  Returns:
+    A Result.
+  """
+  wanted = {name: line.partition('==')[2] for name, line in (wanted or requirements()).items()
+            if name not in _CHECKED_APART and 'extra' not in line}
+  lacking = {}
+  for name, version in wanted.items():
+    try:
+      found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      found = 'missing'
+    if found != version:
+      lacking[name] = f'{name} is {found}, want {version}'
+  if lacking:
+    return Result('wrong', 'libraries', '; '.join(lacking.values()), _install(next(iter(lacking))))
+  return Result('ok', 'libraries', f'{len(wanted)} others of the pinned versions')
 
 
 def check_op_library(path=ROOT / 'actor' / '_ops.so', python=sys.executable):
@@ -215,6 +239,7 @@ def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):
 CHECKS = (
     check_python,
     lambda: check_package('tensorflow', 'tensorflow'),
+    check_libraries,
     check_op_library,
     check_roms,
     lambda: check_package('gymnasium', 'gymnasium'),

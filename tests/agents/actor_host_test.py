@@ -54,6 +54,14 @@ class CountsTest(parameterized.TestCase):
     self.assertEqual(self._counts(1, atari57.LEVELS), (57, 1, 1))
     self.assertEqual(self._counts(2, atari57.LEVELS), (57, 2, 1))
 
+  @parameterized.parameters(('max 100000', 4), ('200000 100000', 2), ('50000 100000', 1), ('900000 100000', 4), ('', 4))
+  def test_a_containers_share_of_the_cores_counts(self, limit, cores):
+    file = self.create_tempfile(content=limit + '\n').full_path
+    with mock.patch.object(actor_host, '_CPU_QUOTA', file), mock.patch.object(os, 'sched_getaffinity', lambda _: range(4)):
+      self.assertEqual(actor_host.num_cores(), cores)
+    with mock.patch.object(actor_host, '_CPU_QUOTA', '/no/such/file'):
+      self.assertEqual(actor_host.num_cores(), len(os.sched_getaffinity(0)))
+
   def test_only_cores_that_this_process_may_use_count(self):
     allowed = os.sched_getaffinity(0)
     self.addCleanup(os.sched_setaffinity, 0, allowed)

@@ -193,6 +193,7 @@ class EvaluationTest(parameterized.TestCase):
     self.assertNotIn(run_directory.EVALUATION, os.listdir(run.logdir))
     left = json.loads(file.read_text(encoding='utf-8'))
     self.assertEqual(list(left['levels']), [sound])
+    evaluated = left['of']['protocol']
     left['levels'][sound]['mean'] = 12.5  # So that it can be told from one played anew.
     file.write_text(json.dumps(left), encoding='utf-8')
 
@@ -210,6 +211,14 @@ class EvaluationTest(parameterized.TestCase):
     summary = self._evaluate(config, run)
     self.assertEqual({level: result['mean'] for level, result in summary['levels'].items()}, {sound: 12.5, slow: 10.})
     self.assertFalse(file.exists())
+
+    # Where the maps are kept, say, does not matter.
+    left['of']['protocol'] = {'atari': {'noop_max': 4}}
+    file.write_text(json.dumps(left), encoding='utf-8')
+    other = {'atari': {'noop_max': 4, 'renderer': 'hardware'}}
+    found = evaluation._FinishedLevels(run, other, left['of']['seed'], left['of']['checkpoint'], ('renderer',))  # pylint: disable=protected-access
+    self.assertEqual(list(found.results), [sound])
+    left['of']['protocol'] = evaluated
 
     # Neither what is of another checkpoint or protocol nor what cannot be read counts.
     left['of']['num_episodes'] = 2

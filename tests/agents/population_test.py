@@ -108,9 +108,9 @@ class LearningTest(absltest.TestCase):
     signal_handlers.restore_after(self)
 
   def _returns(self, *flags):
-    """The last mean returns of three members, of which one has a learning rate to learn anything with."""
+    """The last mean returns of four members, of which one has a learning rate to learn anything with."""
     folder = self.create_tempdir().full_path
-    rates = (1e-9, 2e-3, 1e-8)
+    rates = (1e-9, 2e-3, 1e-8, 1e-7)
     flags_of = lambda index: [
         *_CATCH, '--synchronous', '--nolearning_rate_decay', '--total_environment_frames=20_000',
         '--rmsprop_epsilon=1e-3', '--entropy_cost=0.005', '--population_episodes=100',

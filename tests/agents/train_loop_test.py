@@ -105,7 +105,7 @@ class TrainerTest(parameterized.TestCase):
       dict(level_name='catch', num_environments=4), dict(level_name='catch', num_environments=48),
       dict(level_name='recall', num_environments=4, use_lstm=True))
   def test_a_synchronous_run_is_determined_by_its_seed_and_not_by_its_workers(self, num_environments, **settings):
-    settings |= dict(updates=30, batch_size=16, learning_rate_decay=True)
+    settings |= dict(updates=100, batch_size=16, learning_rate_decay=True)
     first, second = (_plain(self._rows(num_environments=num_environments, num_workers=workers, **settings))
                      for workers in (2, 3))
     self.assertLen(first, 30)

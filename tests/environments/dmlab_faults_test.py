@@ -34,11 +34,11 @@ class _Output(NamedTuple):
 class _Pool:
   """Two levels of Lab in two workers, and a random policy that plays them. A context manager."""
 
-  def __init__(self, timeout_seconds=60., **settings):
+  def __init__(self, timeout_seconds=60., start_seconds=60., **settings):
     settings = dataclasses.asdict(dmlab.DmlabSettings(**settings))
     arguments = [{'level_name': level, 'seed': seed, 'protocol': {'dmlab': settings}}
                  for seed, level in enumerate(_LEVELS)]
-    self.workers = environment_workers.EnvironmentWorkers(_ENVIRONMENT, arguments, 2)
+    self.workers = environment_workers.EnvironmentWorkers(_ENVIRONMENT, arguments, 2, start_seconds)
     self.reports = []
     self.pool = actor_pool.ActorPool(
         self.workers, _UNROLL_LENGTH, _Output(tf.TensorSpec([], tf.int32)), (), [0, 1], completed_capacity=4,
@@ -130,10 +130,10 @@ class FaultTest(parameterized.TestCase):
       self.assertEqual(pool.pool.restarts, 2)
     self.assertRegex(pool.reports[1], 'its process ended with code 1')
 
-  @parameterized.parameters('exit_in_init', 'abort_in_init')
-  def test_a_crash_at_the_very_start_is_another_restart(self, fault):
+  @parameterized.parameters(('exit_in_init', 60.), ('abort_in_init', 60.), ('hang_in_init', 10.))
+  def test_a_crash_at_the_very_start_is_another_restart(self, fault, start_seconds):
     self.watch.plant(fault)
-    with _Pool() as pool:
+    with _Pool(start_seconds=start_seconds) as pool:
       self._play_past(pool, 1)
       self.assertEqual(pool.pool.restarts, 1)
 

@@ -230,6 +230,15 @@ class RenderTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "gymnasium:.*-v0: this environment draws no pictures"):
       adapter.render()
 
+  def test_regression_an_environment_that_takes_no_render_mode_can_be_played(self):
+    class Modest(_Task):
+      metadata = {'render_modes': ['rgb_array']}
+
+    adapter, _ = _adapter(Modest, observation_space=spaces.Discrete(2))
+    adapter.reset()
+    with self.assertRaisesRegex(ValueError, 'this environment draws no pictures'):
+      adapter.render()
+
   @parameterized.parameters(ImportError('no pygame'), gymnasium.error.DependencyNotInstalled('no\npygame'))
   def test_says_what_drawing_lacks(self, error):
     adapter, _ = _adapter(_Picture, missing=error)

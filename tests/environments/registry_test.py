@@ -8,6 +8,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import gymnasium
 import numpy as np
 
 from scalable_agents.actor import python_path
@@ -117,6 +118,14 @@ class RegistryTest(parameterized.TestCase):
       self.assertStartsWith(str(raised.exception), f'unknown level {level!r}: ')
       self.assertIn(hint, str(raised.exception))
       self.assertNotIn('\n', str(raised.exception))
+
+  def test_an_environment_of_the_users_that_fails_is_one_line(self):
+    def fail():
+      raise RuntimeError('the game has\nno licence')
+    gymnasium.register('registry_test/Failing-v0', fail)
+    with self.assertRaisesRegex(
+        ValueError, '^gymnasium:registry_test/Failing-v0 cannot be made: RuntimeError: the game has no licence$'):
+      registry.check('gymnasium:registry_test/Failing-v0')
 
   @parameterized.parameters(('gymnasium:CartPol-v1', 'CartPole-v1'), ('gymnasium:Pendulum-v1', 'Discrete action space'))
   def test_an_unusable_gymnasium_level_fails_the_check_as_it_fails_the_making(self, level, expected):

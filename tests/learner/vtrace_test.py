@@ -188,6 +188,13 @@ class VTraceTest(parameterized.TestCase):
       np.testing.assert_allclose(got.vs, want.vs, rtol=1e-5, atol=1e-5)
       np.testing.assert_allclose(got.pg_advantages, want.pg_advantages, rtol=1e-5, atol=1e-5)
 
+  def test_unknown_ranks(self):
+    inputs = _inputs()
+    unknown = tf.function(vtrace.from_importance_weights, input_signature=[tf.TensorSpec(None)] * len(inputs))
+    want = vtrace.from_importance_weights(**inputs)
+    for got, wanted in zip(unknown(**inputs), want):
+      np.testing.assert_allclose(got, wanted, 1e-6)
+
   def test_unknown_number_of_steps(self):
     function = tf.function(vtrace.from_importance_weights, input_signature=[
         *[tf.TensorSpec([None, None])] * 4, tf.TensorSpec([None])])

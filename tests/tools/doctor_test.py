@@ -73,6 +73,13 @@ class DoctorTest(parameterized.TestCase):
     self.assertIn("No module named 'no_such_module' (for dreams)", result.found)
     self.assertEqual(doctor.check_package('nothing', 'no_such_module').status, 'wrong')
 
+  def test_libraries(self):
+    self.assertEqual(doctor.check_libraries().status, 'ok')
+    result = doctor.check_libraries({'numpy': 'numpy==0.1', 'no-such': 'no-such==1.2', 'tensorflow': 'tensorflow==0'})
+    self.assertEqual(result.status, 'wrong')
+    self.assertRegex(result.found, '^numpy is [0-9.]+, want 0.1; no-such is missing, want 1.2$')
+    self.assertIn('install', result.mend)
+
   def test_mends_through_the_virtual_environment_or_by_setting_it_up(self):
     with self._pinned('dm-env', '99.0'):
       with mock.patch.multiple(sys, prefix='/venv', base_prefix='/usr', executable='/venv/bin/python'):
