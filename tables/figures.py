@@ -4,6 +4,7 @@ Espeholt et al. 2018, figures B.1 (bars), 4 (curves, stability) and E.2 (stabili
 """
 
 import math
+import os
 import textwrap
 from typing import Any, Mapping, Sequence
 
@@ -12,7 +13,9 @@ from matplotlib import ticker
 import numpy as np
 
 from scalable_agents.environments import scores
+from scalable_agents.learner import population_directory
 from scalable_agents.learner import run_directory
+from scalable_agents.tables import lineage
 from scalable_agents.tables import published
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
@@ -75,7 +78,8 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
 def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result], file: str) -> bool:
   """A panel per level with training returns against frames, and the final score that the paper prints as a line.
 
-  Levels with a version for testing have been trained on the other one; the line is of the version for testing. Where
+  A member of a population has the curve of those that its agent was copied from, as in the paper's appendix F. Levels
+  with a version for testing have been trained on the other one; the line is of the version for testing. Where
   the paper prints no levels of an agent, the line is of the one whose levels it prints.
 
   Returns:
@@ -185,7 +189,7 @@ def draw_schedules(members: Mapping[str, Sequence[Points]], fittest: Mapping[str
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Level -> frames [N] and returns [N] of the training, for the levels that have any; thinned out."""
-  rows = run_directory.read_metrics(run.logdir)
+  rows = _rows(run)
   curves = {}
   for level in levels:
     points = [(row['environment_frames'], row[f'episode_return/{level}']) for row in rows
@@ -194,6 +198,18 @@ def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndar
       last = points[-1:]
       curves[level] = tuple(np.transpose(points[:-1:math.ceil(len(points) / _POINTS)] + last))
   return curves
+
+
+def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
+  """The rows of metrics.jsonl; of a population's member, those of the training that its agent comes from."""
+  population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
+  members = lineage.read(population) if run.population > 1 else {}
+  if index not in members:
+    return run_directory.read_metrics(run.logdir)
+  logdirs = population_directory.members(population)
+  return [row for segment in reversed(lineage.ancestry(members, index, math.inf))
+          for row in run_directory.read_metrics(logdirs[segment.member])
+          if segment.begin < row['environment_frames'] <= segment.end]
 
 
 def _with_levels(suite_name: str, agent: str) -> str:

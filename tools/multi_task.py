@@ -26,6 +26,9 @@ def _rate(level_name):
   rows = training_rate.steady_rows(
       lambda run: ['scalable_agents.agents.impala_atari57', f'--level_name={level_name}', '--full_action_set',
                    *_FLAGS.value, *(f'--{name}={value}' for name, value in run.items())], _SECONDS.value)
+  lacking = [game for game in level_name.split(',') if rows[-1].get(f'episode_return/{game}') is None]
+  if lacking:
+    print(f'no episode of {", ".join(lacking)} has ended yet: take more --seconds')
   frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
   return frames / seconds
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import python_path
@@ -44,21 +45,21 @@ def _main(*arguments):
 
 class TrainModeTest(absltest.TestCase):
 
-  def test_a_resumed_run_begins_with_other_episodes(self):
+  def test_a_resumed_run_and_one_of_another_seed_begin_with_other_episodes(self):
     seeds = []
-    for checkpoints in range(2):
+    for checkpoints, seed in ((0, 7), (1, 7), (0, 8)):
       logdir = self.create_tempdir().full_path
-      _, checkpointer = training.make_run(logdir, impala.ImpalaConfig(level_name='catch', torso='shallow', seed=7))
+      _, checkpointer = training.make_run(logdir, impala.ImpalaConfig(level_name='catch', torso='shallow', seed=seed))
       for _ in range(checkpoints):
         checkpointer.save()
       with mock.patch.object(program.actor_host, 'ActorHost',
                              side_effect=environment_workers.WorkerError('for the test')) as host, \
            mock.patch.object(program.train_loop, 'configure_tensorflow'):  # Too late in this process.
         with self.assertRaisesRegex(run_flags.UserError, 'for the test'):
-          _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', '--seed=7')
+          _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', f'--seed={seed}')
       seeds.append(host.call_args.args[3])
-    self.assertEqual(seeds[0], 7)
-    self.assertGreater(seeds[1], 7 + 1000)
+    self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than there are environments on one machine.
+    self.assertLess(max(seeds), 1 << 29)
 
 
 class TestModeTest(absltest.TestCase):

@@ -108,11 +108,11 @@ class TrainerTest(parameterized.TestCase):
     settings |= dict(updates=100, batch_size=16, learning_rate_decay=True)
     first, second = (_plain(self._rows(num_environments=num_environments, num_workers=workers, **settings))
                      for workers in (2, 3))
-    self.assertLen(first, 30)
+    self.assertLen(first, 100)
     self.assertEqual(first, second)
     self.assertContainsSubset(
         {'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'episode_return'}, first[0])
-    self.assertLen({row['loss/total'] for row in first}, 30)
+    self.assertLen({row['loss/total'] for row in first}, 100)
 
   def test_another_seed_is_another_run(self):
     first, second = (_plain(self._rows(seed=seed)) for seed in (1, 2))

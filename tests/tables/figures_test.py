@@ -9,6 +9,7 @@ from matplotlib import image
 import numpy as np
 
 from scalable_agents.environments import dmlab30
+from scalable_agents.learner import population_directory
 from scalable_agents.learner import run_directory
 from scalable_agents.tables import figures
 from scalable_agents.tables import paper_tables
@@ -79,6 +80,18 @@ class FiguresTest(parameterized.TestCase):
       np.testing.assert_array_equal(first.get_xydata(), [[5e9, 1], [7.5e9, 2], [1e10, 4]])
       np.testing.assert_array_equal(second.get_ydata(), first.get_ydata())
       self.assertEqual(set(paper.get_ydata()), {_PBT[level]})
+
+  def test_a_members_curve_is_that_of_its_ancestors(self):
+    level = dmlab30.LEVELS[0]
+    logdirs = [run_directories.make(self.folder, f'population/member_0{index}', _PBT, population_size=24, frames=400,
+                                    curves={level: curve})
+               for index, curve in enumerate(([1., 2., 30., 40.], [10., 20., 3., 4.]))]
+    copied = {'learning_rate': 1e-3}
+    for logdir in logdirs:
+      population_directory.write_fitness(logdir, population_directory.Fitness(400, 0., copied))
+    population_directory.append_evolution(logdirs[0], population_directory.Evolution(250, 0., 1, 200, copied))
+    (axes,) = self._drawn(figures.draw_learning_curves, 'dmlab30', self._gathered('3', 'population/member_00'))
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[100, 10], [200, 20], [300, 30], [400, 40]])
 
   def test_an_agent_whose_levels_are_not_printed_has_the_line_of_the_one_whose_are(self):
     run_directories.make(self.folder, 'run', _PBT, torso='shallow', curves={'rooms_watermaze': [1.0, 2.0]})

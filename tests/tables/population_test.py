@@ -1,11 +1,10 @@
-"""Schedules and ancestries of populations that are made up, and the picture of one."""
+"""The picture of a population that is made up."""
 
 import os
 import subprocess
 import sys
 
 from absl.testing import absltest
-from absl.testing import parameterized
 from matplotlib import image
 
 from scalable_agents.actor import python_path
@@ -18,7 +17,7 @@ def _evolution(frames, rate, parent=None, parent_frames=None):
   return population_directory.Evolution(frames, 0.0, parent, parent_frames, {'learning_rate': rate})
 
 
-class PopulationTest(parameterized.TestCase):
+class PopulationTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -33,49 +32,6 @@ class PopulationTest(parameterized.TestCase):
           logdir, population_directory.Fitness(frames, points, {'learning_rate': rate}))
     for evolution in evolutions:
       population_directory.append_evolution(logdir, evolution)
-
-  def _segments(self, index):
-    return [tuple(segment) for segment in population.ancestry(population.read(self.folder), index)]
-
-  def test_members_are_those_with_a_fitness_and_the_best_is_the_fittest(self):
-    for index, points in enumerate((3.0, None, 7.0, -1.0)):
-      self._make(index, points, 100)
-    members = population.read(self.folder)
-    self.assertEqual(list(members), [0, 2, 3])
-    self.assertEqual(population.fittest(members), 2)
-
-  def test_a_member_that_copied_nobody_is_its_own_ancestry(self):
-    self._make(0, 1.0, 500, [_evolution(100, 2.0), _evolution(200, 3.0)])
-    self.assertEqual(self._segments(0), [(0, 0, 500)])
-
-  def test_ancestry_goes_from_copy_to_copy(self):
-    self._make(0, 9.0, 500, [_evolution(100, 2.0, 1, 80), _evolution(300, 3.0), _evolution(400, 3.0, 2, 350),
-                             _evolution(500, 4.0, 1, 480)])  # The last one came after the fitness was measured.
-    self._make(1, 8.0, 600, [_evolution(70, 2.0, 2, 40), _evolution(480, 2.0, 0, 300)])
-    self._make(2, 7.0, 600, [_evolution(90, 2.0, 1, 200), _evolution(350, 2.0, 0, 400)])
-    self.assertEqual(self._segments(0), [(0, 400, 500), (2, 90, 350), (1, 70, 200), (2, 0, 40)])
-
-  def test_an_ancestor_that_is_gone_ends_it(self):
-    self._make(0, 9.0, 500, [_evolution(100, 2.0, 7, 80)])
-    self.assertEqual(self._segments(0), [(0, 100, 500)])
-
-  def test_members_that_are_each_others_ancestors(self):
-    """Member 1 lost its first life after its snapshot at 300, and copied a copy of that in its second."""
-    self._make(0, 9.0, 210, [_evolution(200, 2.0, 1, 300)])
-    self._make(1, 8.0, 400, [_evolution(180, 2.0, 0, 210)])
-    self.assertEqual(self._segments(0), [(0, 200, 210), (1, 180, 300)])
-
-  @parameterized.parameters(
-      (None, [(0, 1.0), (100, 2.0), (200, 3.0), (500, 3.0)]),
-      ((0, 0, 150), [(0, 1.0), (100, 2.0), (150, 2.0)]),
-      ((0, 100, 200), [(100, 2.0), (200, 2.0)]),
-      ((0, 150, 300), [(150, 2.0), (200, 3.0), (300, 3.0)]),
-      ((0, 300, 400), [(300, 3.0), (400, 3.0)]))
-  def test_schedules(self, segment, wanted):
-    self._make(0, 1.0, 500, [_evolution(100, 2.0), _evolution(200, 3.0), _evolution(500, 4.0)])
-    member = population.read(self.folder)[0]
-    segment = segment and population.Segment(*segment)
-    self.assertEqual(population.schedule(member, 'learning_rate', segment), wanted)
 
   def _start(self, *flags):
     return subprocess.run([sys.executable, '-m', population.__name__, *flags], text=True, capture_output=True,

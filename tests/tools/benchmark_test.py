@@ -1,5 +1,7 @@
 """The benchmark in little: what its last line holds, not how fast anything is."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -41,6 +43,16 @@ class BenchmarkTest(absltest.TestCase):
     for rate in (figures['environment']['vector_env_steps_per_second'], figures['dynamic_batcher']['calls_per_second'],
                  figures['actor_pool']['steps_per_second']):
       self.assertGreater(rate, 0)
+
+  def test_the_first_section_is_told_where_the_second_cannot_be_measured(self):
+    screen = io.StringIO()
+    with absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9},
+                                      _measure_dmlab=absltest.mock.Mock(side_effect=RuntimeError('out of memory'))):
+      with contextlib.redirect_stdout(screen):
+        self.assertEqual(benchmark.main([]), 1)
+    *_, why, last = screen.getvalue().splitlines()
+    self.assertEqual(why, 'this section was not measured: out of memory')
+    self.assertEqual(json.loads(last)['share_of_bound'], 0.9)
 
   def test_regression_a_part_ends_with_the_benchmark(self):
     pipe = os.path.join(self.create_tempdir().full_path, 'pipe')
