@@ -41,7 +41,8 @@ class Actor:
     self._name = cluster_config.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     try:
-      host.make_pool(make_agent, config, config.queue_size, self._line.report_fault)
+      # All of a fault: there is no log that would have the rest.
+      host.make_pool(make_agent, config, config.queue_size, self._line.message)
     except ValueError as error:
       raise run_flags.UserError(f'--level_name: {error}') from error
     refresh = membership.parameter_refresh

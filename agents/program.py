@@ -15,7 +15,6 @@ agents/atari57_protocol.py.
 
 import dataclasses
 import functools
-import os
 import signal
 import time
 from typing import NoReturn
@@ -208,11 +207,7 @@ def _make_host(protocol, membership, levels, run_config, number, seed, screen):
 
 
 def _act(agent, config, protocol, membership, levels, settings, run_config):
-  """Acts for a learner elsewhere. Writes no files, but libraries' log if it was told where."""
-  if run_flags.present(['logdir']):
-    with run_directory.one_line_errors(run_config.logdir):
-      os.makedirs(run_config.logdir, exist_ok=True)
-    quiet.keep_log(os.path.join(run_config.logdir, cluster_config.host_name(membership.task) + '.log'))
+  """Acts for a learner elsewhere."""
   train_loop.configure_tensorflow()
   screen = quiet.screen()
   number = cluster_config.host_number(membership)
