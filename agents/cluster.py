@@ -87,6 +87,12 @@ def specs(nest) -> list[list]:
   return [[spec.dtype.name, list(spec.shape)] for spec in tf.nest.flatten(nest)]
 
 
+def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str, Any]:
+  """What an actor must have in common with its learner, fit for JSON. Args: see LearnerPort and its `offer`."""
+  return {'settings': settings, 'unroll': specs(unroll_spec), 'parameters': specs(parameter_specs),
+          'report': list(Report._fields)}
+
+
 class LearnerPort:
   """The learner's port, open until the process ends."""
 
@@ -132,8 +138,7 @@ class LearnerPort:
       unroll_spec: nest of tf.TensorSpec, of what goes into the queue.
       parameter_specs: list of tf.TensorSpec, of what is published.
     """
-    self._greet({'life': uuid.uuid4().hex, 'ended': False, 'unwelcome': [], 'settings': self.settings,
-                 'unroll': specs(unroll_spec), 'parameters': specs(parameter_specs)})
+    self._greet({'life': uuid.uuid4().hex, 'ended': False, 'unwelcome': [], **contract(self.settings, unroll_spec, parameter_specs)})
 
   def learned(self, actor_ids: np.ndarray, lags: np.ndarray):
     """Keeps account of a batch. Args: [B] each; `lags` in updates."""

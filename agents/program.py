@@ -38,7 +38,6 @@ from scalable_agents.environments import registry
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
 
-
 flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
 
 

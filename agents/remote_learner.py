@@ -62,8 +62,7 @@ class RemoteLearner:
       on_end: called from a thread here when the run has ended, or `check` has something to raise.
     """
     self._address = address
-    self._own = json.loads(json.dumps({'settings': settings, 'unroll': cluster.specs(unroll_spec),
-                                       'parameters': cluster.specs(parameter_specs)}))
+    self._own = json.loads(json.dumps(cluster.contract(settings, unroll_spec, parameter_specs)))
     self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
     self._life = uuid.uuid4().hex
     size = sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(unroll_spec))
@@ -288,6 +287,8 @@ def _compare(address, own, greeting):
   for name, what in (('unroll', 'shapes or types of unrolls'), ('parameters', "the network's parameters")):
     if not differing and own[name] != greeting[name]:
       differing.append(f'{what} are {_difference(greeting[name], own[name])}')
+  if not differing and own['report'] != greeting['report']:
+    differing.append('what actors report is another there')
   if differing:
     raise RefusedError(f'{address}: the learner has another configuration: {"; ".join(differing)}. Give all processes '
                        'of a cluster the same flags and the same version of this program')

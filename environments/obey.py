@@ -4,8 +4,6 @@ The three look alike and have the same actions, so that one agent can play them 
 they can all be solved; by an agent that does not listen, the last one only.
 """
 
-import numpy as np
-
 from scalable_agents.environments import catch
 from scalable_agents.environments import instruction
 

@@ -12,7 +12,6 @@ import time
 from absl import flags
 from absl.testing import absltest
 import numpy as np
-import psutil
 
 from scalable_agents.actor import parent_death
 from scalable_agents.agents import cluster

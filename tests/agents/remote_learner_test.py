@@ -222,6 +222,10 @@ class WellTest(_TestCase):
   def test_other_shapes_are_refused(self, specs, difference):
     self._check_refused(difference, **specs)
 
+  def test_another_version_is_refused(self):
+    with mock.patch.object(cluster.Report, '_fields', cluster.Report._fields[:-1]):
+      self._check_refused('what actors report is another there')
+
   def _check_refused(self, difference, **what):
     remote = self._remote(self.port, **what)
     self.assertTrue(self.ended.wait(waiting.PATIENCE_SECONDS))
