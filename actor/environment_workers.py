@@ -29,6 +29,10 @@ class WorkerError(Exception):
   """Environments cannot be started or kept alive; the message ends with the worker's own traceback."""
 
 
+class _SilentError(WorkerError):
+  """A worker hangs while it makes its environments, or they take longer than they may."""
+
+
 class Specification(NamedTuple):
   """What all environments of a run have in common."""
   num_actions: int
@@ -154,9 +158,12 @@ class EnvironmentWorkers:
     while True:
       try:
         return self._greet(worker)
+      except _SilentError:
+        if self._lives[worker] >= _EARLY_HANGS:
+          raise
       except WorkerError:
         ended = self._workers[worker].process.poll() is not None
-        if self.error(worker) or self._lives[worker] >= (_EARLY_DEATHS if ended else _EARLY_HANGS):
+        if self.error(worker) or not ended or self._lives[worker] == _EARLY_DEATHS:
           raise
       self.early_deaths += 1
       self._end(worker, patience_seconds=0.)
@@ -171,8 +178,8 @@ class EnvironmentWorkers:
     try:
       answer = connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
     except TimeoutError:
-      raise WorkerError(f'no environment within {self._timeout_seconds:g} s of starting its process; where all goes '
-                        'slowly, try a larger --environment_timeout_seconds') from None
+      raise _SilentError(f'no environment within {self._timeout_seconds:g} s of starting its process; where all goes '
+                         'slowly, try a larger --environment_timeout_seconds') from None
     except ConnectionResetError:
       answer = b''
     if not answer:

@@ -11,6 +11,7 @@ import collections
 import errno
 import json
 import socket
+import threading
 import time
 from typing import Any, NamedTuple
 import uuid
@@ -125,11 +126,11 @@ class LearnerPort:
       self._queue = tf.raw_ops.FIFOQueueV2(
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
     self._reports = {}  # Host -> Report, when it came.
-    self._lives = collections.defaultdict(list)  # Host -> the last two processes of that number, the later one last.
+    self._lives = collections.defaultdict(list)  # Host -> the processes of that number, in the order they came in.
     self._restarts_of = {}  # Process -> environment_restarts.
     self._unwelcome = []    # Processes that have the number of another.
     self._lags = collections.defaultdict(list)  # Host -> of its unrolls learned from.
-    self._content = {}
+    self._content, self._greeting_lock = {}, threading.Lock()
 
   def offer(self, unroll_spec, parameter_specs):
     """Lets actors in: from now on the queue and the parameters lie there.
@@ -138,7 +139,8 @@ class LearnerPort:
       unroll_spec: nest of tf.TensorSpec, of what goes into the queue.
       parameter_specs: list of tf.TensorSpec, of what is published.
     """
-    self._greet({'life': uuid.uuid4().hex, 'ended': False, 'unwelcome': [], **contract(self.settings, unroll_spec, parameter_specs)})
+    self._greet(life=uuid.uuid4().hex, ended=False, unwelcome=[],
+                **contract(self.settings, unroll_spec, parameter_specs))
 
   def learned(self, actor_ids: np.ndarray, lags: np.ndarray):
     """Keeps account of a batch. Args: [B] each; `lags` in updates."""
@@ -162,7 +164,7 @@ class LearnerPort:
 
   def announce_end(self):
     """Tells the actors that the run has ended."""
-    self._greet(self._content | {'ended': True})
+    self._greet(ended=True)
 
   def wait_for_farewells(self):
     """Waits until all actors have heard of the end; for one that has been lost lately, some seconds in vain."""
@@ -182,24 +184,29 @@ class LearnerPort:
     return {host: report for host, (report, _) in self._reports.items()}
 
   def _is_welcome(self, report):
-    """Keeps account of processes. Of two with one number, which take turns to report, the later one has to leave."""
+    """Keeps account of processes. Where one is heard of after others with its number have come, those have to leave."""
     if report.life in self._unwelcome:
       return False
     lives = self._lives[report.host]
     if report.life not in lives:
-      lives[:] = [*lives[-1:], report.life]
+      lives.append(report.life)
     elif report.life != lives[-1]:
-      self._unwelcome.append(lives.pop())
-      self._greet(self._content | {'unwelcome': self._unwelcome})
+      if report.leaving:
+        return False  # Its successor is there.
+      later = lives.index(report.life) + 1
+      self._unwelcome += lives[later:]
+      del lives[later:]
+      self._greet(unwelcome=self._unwelcome)
     # What a process tells at first that had another learner before is in the metrics of that one.
     known = self._restarts_of.get(report.life, report.environment_restarts if report.reconnects else 0)
     self.environment_restarts += report.environment_restarts - known
     self._restarts_of[report.life] = report.environment_restarts
     return True
 
-  def _greet(self, content):
-    self._content = content
-    tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(content)))
+  def _greet(self, **changes):
+    with self._greeting_lock:  # The end may be announced while a row is written.
+      self._content |= changes
+      tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(self._content)))
 
   def _arrived(self):
     size = int(tf.raw_ops.QueueSizeV2(handle=self._queue))

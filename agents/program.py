@@ -152,8 +152,8 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
     screen = quiet.screen()
     port, strategy = _join_learners(agent, membership, settings, screen)
     resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
-    # Else a resumed run would begin with the episodes that it began with.
     number = cluster_config.host_number(membership)
+    # Else a resumed run would begin with the episodes that it began with.
     seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
     host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
     try:

@@ -160,7 +160,7 @@ class RemoteLearner:
       return self._connect()
     try:
       greeting = connection.beat(self._report())
-      if self._life in greeting['unwelcome']:
+      if self._life in greeting.get('unwelcome', ()):
         raise RefusedError(f'{self._address}: another actor has the number of this one: give each a --task of its own, '
                            'or start this one again if it has drawn its number')
       if greeting['ended'] or not connection.failure:
@@ -287,7 +287,7 @@ def _compare(address, own, greeting):
   for name, what in (('unroll', 'shapes or types of unrolls'), ('parameters', "the network's parameters")):
     if not differing and own[name] != greeting[name]:
       differing.append(f'{what} are {_difference(greeting[name], own[name])}')
-  if not differing and own['report'] != greeting['report']:
+  if not differing and own['report'] != greeting.get('report'):
     differing.append('what actors report is another there')
   if differing:
     raise RefusedError(f'{address}: the learner has another configuration: {"; ".join(differing)}. Give all processes '

@@ -166,7 +166,7 @@ class Trainer:
     """After a signal: waits until all learners have heard of it, as far as it can."""
     if self._stop.wait(_UPDATE_PATIENCE_SECONDS):
       return
-    self._progress.message('the learners leave together, with the next update; Ctrl-C again: without the others')
+    self._progress.message('the learners leave together, with their next update; a second signal: without the others')
     deadline = time.monotonic() + _AGREEMENT_SECONDS
     while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and self._interrupts < 2 and time.monotonic() < deadline:
       pass

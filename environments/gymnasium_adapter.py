@@ -33,7 +33,7 @@ class Gymnasium(base.Environment):
       ValueError: unknown id, or spaces other than those above.
     """
     self._id = environment_id
-    self._gymnasium, self._environment = _make(environment_id)
+    self._gymnasium, self._environment, self._draws_not = _make(environment_id)
     self._seed = seed % 2**31
     actions = self._environment.action_space
     if not isinstance(actions, self._gymnasium.spaces.Discrete):
@@ -49,7 +49,7 @@ class Gymnasium(base.Environment):
       ValueError: the environment has no render mode 'rgb_array'.
     """
     if self._environment.render_mode != 'rgb_array':
-      raise ValueError(f"gymnasium:{self._id}: this environment draws no pictures (no render mode 'rgb_array')")
+      raise ValueError(f'gymnasium:{self._id}: this environment draws no pictures ({self._draws_not})')
     try:
       return np.asarray(self._environment.render(), np.uint8)
     except (ImportError, self._gymnasium.error.DependencyNotInstalled) as error:
@@ -100,7 +100,7 @@ class Gymnasium(base.Environment):
 
 
 def _make(environment_id):
-  """The gymnasium module, imported only now, and the environment, able to draw where it knows how."""
+  """The gymnasium module, imported only now, the environment, able to draw where it knows how, and why it cannot."""
   name = f'gymnasium:{environment_id}'
   try:
     import gymnasium
@@ -109,21 +109,21 @@ def _make(environment_id):
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # 'Out of date' and the like: the user has chosen this id.
-      environment = gymnasium.make(environment_id, disable_env_checker=True)
+      environment, draws_not = gymnasium.make(environment_id, disable_env_checker=True), "no render mode 'rgb_array'"
       if 'rgb_array' in (environment.metadata.get('render_modes') or ()):
-        try:
-          drawing = gymnasium.make(environment_id, disable_env_checker=True, render_mode='rgb_array')
-        except Exception:  # pylint: disable=broad-except; it cannot draw, and nobody may want it to.
-          return gymnasium, environment
         environment.close()
-        return gymnasium, drawing
+        try:
+          environment = gymnasium.make(environment_id, disable_env_checker=True, render_mode='rgb_array')
+        except Exception as error:  # pylint: disable=broad-except; it cannot draw, and nobody may want it to.
+          environment = gymnasium.make(environment_id, disable_env_checker=True)
+          draws_not = f'{type(error).__name__}: {_line(error)}'
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
     raise ImportError(f'{name}: {_line(error)}') from error
   except (gymnasium.error.Error, ValueError) as error:
     closest = difflib.get_close_matches(environment_id, gymnasium.registry, n=3)
     hint = f' Closest ids: {", ".join(closest)}.' if closest else ''
     raise ValueError(f'{name}: {_line(error)}{hint}') from error
-  return gymnasium, environment
+  return gymnasium, environment, draws_not
 
 
 def _line(message) -> str:

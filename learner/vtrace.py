@@ -131,7 +131,7 @@ def _check_ranks(log_rhos, discounts, rewards, values, bootstrap_value):
   _check_rank('discounts', discounts, rank)
   _check_rank('rewards', rewards, rank)
   _check_rank('values', values, rank)
-  _check_rank('bootstrap_value', bootstrap_value, rank and rank - 1)
+  _check_rank('bootstrap_value', bootstrap_value, None if rank is None else rank - 1)
 
 
 def _check_rank(name, tensor, rank):

@@ -78,9 +78,10 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
 def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result], file: str) -> bool:
   """A panel per level with training returns against frames, and the final score that the paper prints as a line.
 
-  A member of a population has the curve of those that its agent was copied from, as in the paper's appendix F. Levels
-  with a version for testing have been trained on the other one; the line is of the version for testing. Where
-  the paper prints no levels of an agent, the line is of the one whose levels it prints.
+  A member of a population has the curve of those that its agent was copied from, as in the paper's appendix F; where one
+  was ahead of its copy, the curve goes back. Levels with a version for testing have been trained on the other one; the
+  line is of the version for testing. Where the paper prints no levels of an agent, the line is of the one whose levels it
+  prints.
 
   Returns:
     Whether there was a curve to draw.

@@ -64,7 +64,7 @@ def _spec(kind):
 def _send(kind, address):
   """Sends unrolls until the process is ended."""
   unroll = _Unroll(0, np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8))
-  report = cluster.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0)
+  report = cluster.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0, 0)
   learner = remote_learner.RemoteLearner(
       address, 0, {}, _spec(kind), _PARAMETERS, _QUEUE_SIZE, lambda: False, lambda totals: report, print, lambda: None)
   learner.start()

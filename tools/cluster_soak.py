@@ -84,7 +84,7 @@ class Soak:
   def _have_played(self, names):
     """Whether the last row has all of these, and more frames than the first one."""
     rows = run_directory.read_metrics(self.logdir)
-    return names <= rows[-1].keys() and rows[-1]['environment_frames'] > rows[0]['environment_frames']
+    return bool(rows) and names <= rows[-1].keys() and rows[-1]['environment_frames'] > rows[0]['environment_frames']
 
   def end(self) -> float:
     """Ends the learner in an orderly way. Returns the seconds until the last actor had left by itself."""

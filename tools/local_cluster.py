@@ -24,7 +24,7 @@ _AGENTS = ('impala_atari57', 'impala_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
 # None that the kernel gives to connections: one of an actor's, in search of a learner, might take the learner's port.
 _PORTS = range(20_000, 32_000)
-_SAVING_SECONDS = 60.   # Of a learner, once it is told to leave. Ctrl-C waits a few seconds for an update under way.
+_SAVING_SECONDS = 90.   # Of a learner, once it is told to leave. It waits up to a minute for others to agree.
 _HEARING_SECONDS = 10.  # In which actors hear of the learners' end and leave by themselves, …
 _LEAVING_SECONDS = 20.  # … and in which a process has left that cannot go on.
 

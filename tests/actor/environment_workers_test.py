@@ -135,6 +135,11 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     with self.assertRaisesRegex(environment_workers.WorkerError, message):
       _workers([{}, {'fault': fault, **_FAILING}, {}], num_workers=3)
 
+  def test_a_worker_that_hangs_at_its_start_is_replaced_once(self):
+    first_life_only = {'fault': 'hang', 'fault_step': None, 'faulty_below': 1}
+    workers = self._start([first_life_only], timeout_seconds=10.)
+    self.assertEqual(workers.early_deaths, 1)
+
   @parameterized.parameters('hang', 'hang in C')
   def test_an_environment_that_takes_too_long(self, fault):
     with self.assertRaisesRegex(
@@ -149,6 +154,9 @@ class EnvironmentWorkersTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2)
   def test_environments_must_be_alike(self, num_workers):
+    start = environment_workers._start_process  # pylint: disable=protected-access
+    spawn = self.enter_context(absltest.mock.patch.object(environment_workers, '_start_process', wraps=start))
+    self.addCleanup(lambda: self.assertEqual(spawn.call_count, num_workers))  # None is replaced.
     with self.assertRaisesRegex(environment_workers.WorkerError, 'the environments of a run must be alike'):
       _workers([{'shape': [2, 3]}, {'shape': [3, 2]}], num_workers, constructor=f'{_ENVIRONMENTS}:Constant')
 

@@ -31,7 +31,8 @@ _PATIENCE_SECONDS = 60.
 class CountsTest(parameterized.TestCase):
 
   def _counts(self, cores, levels=('pong',), **settings):
-    with mock.patch.object(os, 'sched_getaffinity', return_value=set(range(cores))):
+    with mock.patch.object(os, 'sched_getaffinity', return_value=set(range(cores))), mock.patch.object(
+        actor_host, '_CPU_QUOTA', '/no/such/file'):
       return actor_host.counts(run_flags.RunConfig(**settings), levels)
 
   def test_auto_grows_with_the_cores(self):
@@ -57,7 +58,8 @@ class CountsTest(parameterized.TestCase):
   @parameterized.parameters(('max 100000', 4), ('200000 100000', 2), ('50000 100000', 1), ('900000 100000', 4), ('', 4))
   def test_a_containers_share_of_the_cores_counts(self, limit, cores):
     file = self.create_tempfile(content=limit + '\n').full_path
-    with mock.patch.object(actor_host, '_CPU_QUOTA', file), mock.patch.object(os, 'sched_getaffinity', lambda _: range(4)):
+    with mock.patch.object(actor_host, '_CPU_QUOTA', file), mock.patch.object(
+        os, 'sched_getaffinity', lambda _: range(4)):
       self.assertEqual(actor_host.num_cores(), cores)
     with mock.patch.object(actor_host, '_CPU_QUOTA', '/no/such/file'):
       self.assertEqual(actor_host.num_cores(), len(os.sched_getaffinity(0)))

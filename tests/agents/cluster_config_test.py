@@ -54,7 +54,8 @@ class NumbersTest(parameterized.TestCase):
     self.assertEqual(cluster_config.host_number(cluster_config.ClusterConfig()), 0)
 
   def test_those_that_are_drawn_differ_from_each_other_and_from_those_given(self):
-    given = cluster_config.host_number(cluster_config.ClusterConfig('actor', ','.join(['a:80'] * 100), cluster_config.MAX_HOSTS // 4 - 1))
+    given = cluster_config.host_number(
+        cluster_config.ClusterConfig('actor', ','.join(['a:80'] * 100), cluster_config.MAX_HOSTS // 4 - 1))
     drawn = {cluster_config.host_number(cluster_config.ClusterConfig('actor', 'a:80')) for _ in range(20)}
     self.assertGreater(len(drawn), 18)  # Two of 20 meet in one of 1,400 runs.
     self.assertGreater(min(drawn), given)

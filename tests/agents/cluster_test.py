@@ -80,7 +80,8 @@ class MetricsTest(absltest.TestCase):
     _port._reports.clear()  # pylint: disable=protected-access
 
   def _report(self, host, **values):
-    values = {'frames_per_second': 0., 'bytes_per_second': 0., 'environment_restarts': 0, 'reconnects': 0, 'lost_unrolls': 0} | values
+    values = {'frames_per_second': 0., 'bytes_per_second': 0., 'environment_restarts': 0, 'reconnects': 0,
+              'lost_unrolls': 0} | values
     report = cluster.Report(host, f'task_{host}', **values)
     queue = _port._queue  # pylint: disable=protected-access
     tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.constant(json.dumps(report._asdict()))])
@@ -90,7 +91,8 @@ class MetricsTest(absltest.TestCase):
     self._report(3, frames_per_second=1.)
     self._report(3, frames_per_second=20., bytes_per_second=3e6, environment_restarts=1, reconnects=2, lost_unrolls=4)
     self._report(5)
-    ids = [cluster_config.first_actor_id(3), cluster_config.first_actor_id(3) + 7, 1]  # The last one is the learner's own.
+    first = cluster_config.first_actor_id(3)
+    ids = [first, first + 7, 1]  # The last one is the learner's own.
     _port.learned(np.array(ids, np.int32), np.array([1., 2., 9.]))
     want = {'frames_per_second': 20, 'megabytes_per_second': 3, 'environment_restarts': 1, 'reconnects': 2,
             'lost_unrolls': 4, 'policy_lag': 1.5}
@@ -126,14 +128,29 @@ class MetricsTest(absltest.TestCase):
     self.assertEqual(_port.environment_restarts - before, 5 + 1 + 1)
 
   def test_the_later_one_of_two_with_one_number_is_unwelcome(self):
+    before = len(_port._unwelcome)  # pylint: disable=protected-access
     self._report(9, life='old')
     self._report(9, life='older than thought', frames_per_second=1.)  # Who was started again, for all we know.
     _port.metrics()
-    self.assertEmpty(_port._unwelcome)  # pylint: disable=protected-access
+    self.assertLen(_port._unwelcome, before)  # pylint: disable=protected-access
     self._report(9, life='old', frames_per_second=2.)
     self._report(9, life='older than thought', leaving=True)
     self.assertEqual(_port.metrics()['actor/task_9/frames_per_second'], 2)
-    self.assertEqual(_port._unwelcome, ['older than thought'])  # pylint: disable=protected-access
+    self.assertEqual(_port._unwelcome[before:], ['older than thought'])  # pylint: disable=protected-access
+
+  def test_of_three_with_one_number_the_later_ones_are_unwelcome(self):
+    before = len(_port._unwelcome)  # pylint: disable=protected-access
+    for life in 'xyzxyz':
+      self._report(11, life=life)
+    _port.metrics()
+    self.assertEqual(_port._unwelcome[before:], ['y', 'z'])  # pylint: disable=protected-access
+
+  def test_one_that_leaves_late_does_not_take_its_successor_with_it(self):
+    before = len(_port._unwelcome)  # pylint: disable=protected-access
+    for life, leaving in (('p', False), ('q', False), ('p', True), ('q', False)):
+      self._report(12, life=life, leaving=leaving)
+    self.assertIn('actor/task_12/reconnects', _port.metrics())
+    self.assertLen(_port._unwelcome, before)  # pylint: disable=protected-access
 
   def test_farewells_are_waited_for_but_not_for_ever(self):
     seconds = collections.deque([0.])

@@ -77,8 +77,8 @@ class LifeOfAClusterTest(_TestCase):
     wrong = self._actor(2, _ENDLESS, '--unroll_length=10')
     code, _ = wrong.end()
     self.assertEqual(code, 1)
-    self.assertRegex(wrong.screen(), f'^(no learner .*\n)*error: {self.address}: the learner has another configuration: --unroll_length '
-                                     'is 20 there and 10 here. Give all .*\n$')
+    self.assertRegex(wrong.screen(), f'^(no learner .*\n)*error: {self.address}: the learner has another configuration: '
+                                     '--unroll_length is 20 there and 10 here. Give all .*\n$')
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
     self.assertGreater(row['frames_per_second'], 0)
     # An actor freezes, and goes on.

@@ -216,7 +216,8 @@ class EvaluationTest(parameterized.TestCase):
     left['of']['protocol'] = {'atari': {'noop_max': 4}}
     file.write_text(json.dumps(left), encoding='utf-8')
     other = {'atari': {'noop_max': 4, 'renderer': 'hardware'}}
-    found = evaluation._FinishedLevels(run, other, left['of']['seed'], left['of']['checkpoint'], ('renderer',))  # pylint: disable=protected-access
+    # pylint: disable-next=protected-access
+    found = evaluation._FinishedLevels(run, other, left['of']['seed'], left['of']['checkpoint'], ('renderer',))
     self.assertEqual(list(found.results), [sound])
     left['of']['protocol'] = evaluated
 

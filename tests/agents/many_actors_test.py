@@ -32,7 +32,7 @@ def _act(port, hosts):
   """What a process with actor hosts does; `hosts`: their numbers."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
   for host in hosts:
-    report = cluster.Report(host, f'task_{host}', 0., 0., 0, 0)
+    report = cluster.Report(host, f'task_{host}', 0., 0., 0, 0, 0)
     remote = remote_learner.RemoteLearner(
         f'localhost:{port}', 0, cluster_testing.SETTINGS, cluster_testing.UNROLL_SPEC, cluster_testing.PARAMETER_SPECS,
         cluster_testing.CAPACITY, lambda: True, lambda totals, report=report: report, print, lambda: None)

@@ -130,7 +130,7 @@ class FaultTest(parameterized.TestCase):
       self.assertEqual(pool.pool.restarts, 2)
     self.assertRegex(pool.reports[1], 'its process ended with code 1')
 
-  @parameterized.parameters(('exit_in_init', 60.), ('abort_in_init', 60.), ('hang_in_init', 10.))
+  @parameterized.parameters(('exit_in_init', 60.), ('abort_in_init', 60.), ('hang_in_init', 20.))
   def test_a_crash_at_the_very_start_is_another_restart(self, fault, start_seconds):
     self.watch.plant(fault)
     with _Pool(start_seconds=start_seconds) as pool:

@@ -236,7 +236,7 @@ class RenderTest(parameterized.TestCase):
 
     adapter, _ = _adapter(Modest, observation_space=spaces.Discrete(2))
     adapter.reset()
-    with self.assertRaisesRegex(ValueError, 'this environment draws no pictures'):
+    with self.assertRaisesRegex(ValueError, r'this environment draws no pictures \(TypeError: .*render_mode'):
       adapter.render()
 
   @parameterized.parameters(ImportError('no pygame'), gymnasium.error.DependencyNotInstalled('no\npygame'))

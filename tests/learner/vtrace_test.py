@@ -209,6 +209,10 @@ class VTraceTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'^{name}: want rank'):
       vtrace.from_importance_weights(**inputs)
 
+  def test_scalars_are_refused(self):
+    with self.assertRaisesRegex(ValueError, '^bootstrap_value: want rank -1'):
+      vtrace.from_importance_weights(*[0.] * 5)
+
   @parameterized.parameters('clip_rho_threshold', 'clip_pg_rho_threshold')
   def test_thresholds_are_scalars(self, name):
     with self.assertRaisesRegex(ValueError, 'threshold.*want rank 0'):
