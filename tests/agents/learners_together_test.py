@@ -41,7 +41,7 @@ class LearnersTogetherTest(absltest.TestCase):
     for update in range(_UPDATES):
       expected = one.step(unrolls.random_unroll(
           one.agent, batch=_NUM_LEARNERS * learner_process.BATCH_SIZE, seed=update))
-    self.assertEqual([process.wait(100) for process in processes], [0, 0])
+    self.assertEqual([process.wait(300) for process in processes], [0, 0])
     for file in files:
       found = np.load(file)
       for index, variable in enumerate(one.variables):

@@ -37,7 +37,7 @@ from scalable_agents.learner import episode_statistics
 from scalable_agents.learner import run_directory
 
 _POLL_SECONDS = 0.05
-_DEADLINE_SECONDS = 120.  # Of everything that takes a few seconds on an idle machine.
+_DEADLINE_SECONDS = 300.  # Of everything that takes a few seconds on an idle machine.
 
 
 def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
