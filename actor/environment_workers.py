@@ -29,8 +29,12 @@ class WorkerError(Exception):
   """Environments cannot be started or kept alive; the message ends with the worker's own traceback."""
 
 
-class _SilentError(WorkerError):
-  """A worker hangs while it makes its environments, or they take longer than they may."""
+class _UnexplainedError(WorkerError):
+  """A worker has made no environments, and left no traceback: another life of it may, up to so many."""
+
+  def __init__(self, message: str, lives: int):
+    super().__init__(message)
+    self.lives = lives
 
 
 class Specification(NamedTuple):
@@ -154,16 +158,12 @@ class EnvironmentWorkers:
     return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
 
   def _greet_or_replace(self, worker):
-    """As `_greet`, but for a few ends that no traceback explains, and for a hang."""
+    """As `_greet`, but for a few ends that nothing explains."""
     while True:
       try:
         return self._greet(worker)
-      except _SilentError:
-        if self._lives[worker] >= _EARLY_HANGS:
-          raise
-      except WorkerError:
-        ended = self._workers[worker].process.poll() is not None
-        if self.error(worker) or not ended or self._lives[worker] == _EARLY_DEATHS:
+      except _UnexplainedError as error:
+        if self._lives[worker] >= error.lives:
           raise
       self.early_deaths += 1
       self._end(worker, patience_seconds=0.)
@@ -178,15 +178,19 @@ class EnvironmentWorkers:
     try:
       answer = connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
     except TimeoutError:
-      raise _SilentError(f'no environment within {self._timeout_seconds:g} s of starting its process; where all goes '
-                         'slowly, try a larger --environment_timeout_seconds') from None
+      raise _UnexplainedError(
+          f'no environment within {self._timeout_seconds:g} s of starting its process; where all goes slowly, try a '
+          'larger --environment_timeout_seconds', _EARLY_HANGS) from None
     except ConnectionResetError:
       answer = b''
     if not answer:
       self._workers[worker].process.kill()  # If it does not leave by itself: without the connection it is of no use.
       self._workers[worker].process.wait()
-      raise WorkerError('an environment could not be made:\n' + (
-          self.error(worker) or f'its process ended with code {self._workers[worker].process.returncode}'))
+      failure = 'an environment could not be made:\n'
+      if traceback := self.error(worker):
+        raise WorkerError(failure + traceback)
+      raise _UnexplainedError(
+          f'{failure}its process ended with code {self._workers[worker].process.returncode}', _EARLY_DEATHS)
     specification = Specification(**json.loads(answer))
     if self.specification is None:
       self.specification = specification

@@ -178,13 +178,14 @@ class LearnerPort:
     for text in self._arrived():
       report = Report(**json.loads(text))
       if self._is_welcome(report):
+        self._count_restarts(report)
         self._reports[report.host] = report, now
     self._reports = {host: (report, heard) for host, (report, heard) in self._reports.items()
                      if not report.leaving and now - heard < _FORGOTTEN_SECONDS}
     return {host: report for host, (report, _) in self._reports.items()}
 
   def _is_welcome(self, report):
-    """Keeps account of processes. Where one is heard of after others with its number have come, those have to leave."""
+    """Where a process is heard of after others with its number have come, those have to leave."""
     if report.life in self._unwelcome:
       return False
     lives = self._lives[report.host]
@@ -197,11 +198,13 @@ class LearnerPort:
       self._unwelcome += lives[later:]
       del lives[later:]
       self._greet(unwelcome=self._unwelcome)
+    return True
+
+  def _count_restarts(self, report):
     # What a process tells at first that had another learner before is in the metrics of that one.
     known = self._restarts_of.get(report.life, report.environment_restarts if report.reconnects else 0)
     self.environment_restarts += report.environment_restarts - known
     self._restarts_of[report.life] = report.environment_restarts
-    return True
 
   def _greet(self, **changes):
     with self._greeting_lock:  # The end may be announced while a row is written.

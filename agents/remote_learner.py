@@ -160,7 +160,7 @@ class RemoteLearner:
       return self._connect()
     try:
       greeting = connection.beat(self._report())
-      if self._life in greeting.get('unwelcome', ()):
+      if self._life in greeting['unwelcome']:
         raise RefusedError(f'{self._address}: another actor has the number of this one: give each a --task of its own, '
                            'or start this one again if it has drawn its number')
       if greeting['ended'] or not connection.failure:

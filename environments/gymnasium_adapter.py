@@ -1,6 +1,7 @@
 """Any gymnasium environment with discrete actions as a dm_env: users bring their own."""
 
 import difflib
+import functools
 import warnings
 
 import dm_env
@@ -109,13 +110,14 @@ def _make(environment_id):
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # 'Out of date' and the like: the user has chosen this id.
-      environment, draws_not = gymnasium.make(environment_id, disable_env_checker=True), "no render mode 'rgb_array'"
+      make = functools.partial(gymnasium.make, environment_id, disable_env_checker=True)
+      environment, draws_not = make(), "no render mode 'rgb_array'"
       if 'rgb_array' in (environment.metadata.get('render_modes') or ()):
         environment.close()
         try:
-          environment = gymnasium.make(environment_id, disable_env_checker=True, render_mode='rgb_array')
+          environment = make(render_mode='rgb_array')
         except Exception as error:  # pylint: disable=broad-except; it cannot draw, and nobody may want it to.
-          environment = gymnasium.make(environment_id, disable_env_checker=True)
+          environment = make()
           draws_not = f'{type(error).__name__}: {_line(error)}'
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
     raise ImportError(f'{name}: {_line(error)}') from error

@@ -207,9 +207,10 @@ def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
   members = lineage.read(population) if run.population > 1 else {}
   if index not in members:
     return run_directory.read_metrics(run.logdir)
+  segments = lineage.ancestry(members, index, math.inf)
   logdirs = population_directory.members(population)
-  return [row for segment in reversed(lineage.ancestry(members, index, math.inf))
-          for row in run_directory.read_metrics(logdirs[segment.member])
+  rows = {member: run_directory.read_metrics(logdirs[member]) for member in {segment.member for segment in segments}}
+  return [row for segment in reversed(segments) for row in rows[segment.member]
           if segment.begin < row['environment_frames'] <= segment.end]
 
 

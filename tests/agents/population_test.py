@@ -8,7 +8,6 @@ import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import psutil
 
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala_atari57
@@ -32,8 +31,8 @@ def _binary(logdir, *flags):
 def _members(process):
   """The training processes of a population by member."""
   found = {}
-  for child in psutil.Process(process.pid).children():
-    for word in child.cmdline():  # Of which there is nothing yet in one that has just begun.
+  for child, words in training.commands(process):
+    for word in words:
       if word.startswith('--logdir='):
         found[population_directory.member_index(word.removeprefix('--logdir='))] = child
   return found

@@ -90,6 +90,15 @@ def still_alive(processes, seconds=60.):
   return psutil.wait_procs(processes, timeout=seconds)[1]
 
 
+def commands(process, recursive=False):
+  """Pairs of a child of the process and the words that it was started with: none yet where it has just begun."""
+  pairs = []
+  for child in psutil.Process(process.pid).children(recursive):
+    with contextlib.suppress(psutil.NoSuchProcess):  # It has ended just now.
+      pairs.append((child, child.cmdline()))
+  return pairs
+
+
 class Terminal:
   """A terminal of 100 columns; `text` is what was printed on it."""
 
@@ -148,12 +157,7 @@ class Training:
 
   def workers(self):
     """Its environment workers."""
-    workers = []
-    for child in psutil.Process(self.process.pid).children(recursive=True):
-      with contextlib.suppress(psutil.NoSuchProcess):  # It has ended just now.
-        if environment_worker.__name__ in child.cmdline():
-          workers.append(child)
-    return workers
+    return [child for child, words in commands(self.process, recursive=True) if environment_worker.__name__ in words]
 
   def wait_until(self, condition, what):
     """Waits until `condition()` is true.

@@ -1,17 +1,13 @@
 """Schedules and ancestries of populations that are made up."""
 
+import functools
 import math
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.learner import population_directory
 from scalable_agents.tables import lineage
 from scalable_agents.tests.tables import run_directories
-
-
-def _evolution(frames, rate, parent=None, parent_frames=None):
-  return population_directory.Evolution(frames, 0.0, parent, parent_frames, {'learning_rate': rate})
 
 
 class LineageTest(parameterized.TestCase):
@@ -19,16 +15,7 @@ class LineageTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = self.create_tempdir().full_path
-
-  def _make(self, index, points, frames, evolutions=(), start=1.0):
-    """A member. `points`: its fitness, at so many frames; None for none."""
-    logdir = run_directories.single_game(self.folder, population_directory.member_name(index), learning_rate=start)
-    if points is not None:
-      rate = evolutions[-1].hyper_parameters['learning_rate'] if evolutions else start
-      population_directory.write_fitness(
-          logdir, population_directory.Fitness(frames, points, {'learning_rate': rate}))
-    for evolution in evolutions:
-      population_directory.append_evolution(logdir, evolution)
+    self._make = functools.partial(run_directories.member, self.folder)
 
   def _segments(self, index):
     return [tuple(segment) for segment in lineage.ancestry(lineage.read(self.folder), index)]
@@ -41,30 +28,30 @@ class LineageTest(parameterized.TestCase):
     self.assertEqual(lineage.fittest(members), 2)
 
   def test_a_member_that_copied_nobody_is_its_own_ancestry(self):
-    self._make(0, 1.0, 500, [_evolution(100, 2.0), _evolution(200, 3.0)])
+    self._make(0, 1.0, 500, [(100, 2.0), (200, 3.0)])
     self.assertEqual(self._segments(0), [(0, 0, 500)])
 
   def test_ancestry_goes_from_copy_to_copy(self):
-    self._make(0, 9.0, 500, [_evolution(100, 2.0, 1, 80), _evolution(300, 3.0), _evolution(400, 3.0, 2, 350),
-                             _evolution(500, 4.0, 1, 480)])  # The last one came after the fitness was measured.
-    self._make(1, 8.0, 600, [_evolution(70, 2.0, 2, 40), _evolution(480, 2.0, 0, 300)])
-    self._make(2, 7.0, 600, [_evolution(90, 2.0, 1, 200), _evolution(350, 2.0, 0, 400)])
+    self._make(0, 9.0, 500, [(100, 2.0, 1, 80), (300, 3.0), (400, 3.0, 2, 350),
+                             (500, 4.0, 1, 480)])  # The last one came after the fitness was measured.
+    self._make(1, 8.0, 600, [(70, 2.0, 2, 40), (480, 2.0, 0, 300)])
+    self._make(2, 7.0, 600, [(90, 2.0, 1, 200), (350, 2.0, 0, 400)])
     self.assertEqual(self._segments(0), [(0, 400, 500), (2, 90, 350), (1, 70, 200), (2, 0, 40)])
 
   def test_ancestry_of_the_agent_at_the_end(self):
-    self._make(0, 9.0, 500, [_evolution(100, 2.0, 1, 80), _evolution(500, 4.0, 1, 480)])
+    self._make(0, 9.0, 500, [(100, 2.0, 1, 80), (500, 4.0, 1, 480)])
     self._make(1, 8.0, 600)
     segments = lineage.ancestry(lineage.read(self.folder), 0, math.inf)
     self.assertEqual([tuple(segment) for segment in segments], [(0, 500, math.inf), (1, 0, 480)])
 
   def test_an_ancestor_that_is_gone_ends_it(self):
-    self._make(0, 9.0, 500, [_evolution(100, 2.0, 7, 80)])
+    self._make(0, 9.0, 500, [(100, 2.0, 7, 80)])
     self.assertEqual(self._segments(0), [(0, 100, 500)])
 
   def test_members_that_are_each_others_ancestors(self):
     """Member 1 lost its first life after its snapshot at 300, and copied a copy of that in its second."""
-    self._make(0, 9.0, 210, [_evolution(200, 2.0, 1, 300)])
-    self._make(1, 8.0, 400, [_evolution(180, 2.0, 0, 210)])
+    self._make(0, 9.0, 210, [(200, 2.0, 1, 300)])
+    self._make(1, 8.0, 400, [(180, 2.0, 0, 210)])
     self.assertEqual(self._segments(0), [(0, 200, 210), (1, 180, 300)])
 
   @parameterized.parameters(
@@ -74,7 +61,7 @@ class LineageTest(parameterized.TestCase):
       ((0, 150, 300), [(150, 2.0), (200, 3.0), (300, 3.0)]),
       ((0, 300, 400), [(300, 3.0), (400, 3.0)]))
   def test_schedules(self, segment, wanted):
-    self._make(0, 1.0, 500, [_evolution(100, 2.0), _evolution(200, 3.0), _evolution(500, 4.0)])
+    self._make(0, 1.0, 500, [(100, 2.0), (200, 3.0), (500, 4.0)])
     member = lineage.read(self.folder)[0]
     segment = segment and lineage.Segment(*segment)
     self.assertEqual(lineage.schedule(member, 'learning_rate', segment), wanted)

@@ -1,5 +1,6 @@
 """The picture of a population that is made up."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -8,13 +9,8 @@ from absl.testing import absltest
 from matplotlib import image
 
 from scalable_agents.actor import python_path
-from scalable_agents.learner import population_directory
 from scalable_agents.tables import population
 from scalable_agents.tests.tables import run_directories
-
-
-def _evolution(frames, rate, parent=None, parent_frames=None):
-  return population_directory.Evolution(frames, 0.0, parent, parent_frames, {'learning_rate': rate})
 
 
 class PopulationTest(absltest.TestCase):
@@ -22,23 +18,14 @@ class PopulationTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = self.create_tempdir().full_path
-
-  def _make(self, index, points, frames, evolutions=(), start=1.0):
-    """A member. `points`: its fitness, at so many frames; None for none."""
-    logdir = run_directories.single_game(self.folder, population_directory.member_name(index), learning_rate=start)
-    if points is not None:
-      rate = evolutions[-1].hyper_parameters['learning_rate'] if evolutions else start
-      population_directory.write_fitness(
-          logdir, population_directory.Fitness(frames, points, {'learning_rate': rate}))
-    for evolution in evolutions:
-      population_directory.append_evolution(logdir, evolution)
+    self._make = functools.partial(run_directories.member, self.folder)
 
   def _start(self, *flags):
     return subprocess.run([sys.executable, '-m', population.__name__, *flags], text=True, capture_output=True,
                           env=python_path.environment(), check=False)
 
   def test_the_picture(self):
-    self._make(0, 1.0, 500, [_evolution(100, 2.0), _evolution(200, 3.0, 1, 150)])
+    self._make(0, 1.0, 500, [(100, 2.0), (200, 3.0, 1, 150)])
     self._make(1, 0.5, 600)
     done = self._start(f'--population={self.folder}')
     self.assertEqual((done.returncode, done.stderr), (0, ''))

@@ -3,6 +3,7 @@
 import json
 import os
 
+from scalable_agents.learner import population_directory
 from scalable_agents.learner import run_directory
 
 _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
@@ -54,3 +55,24 @@ def single_game(folder, name, mean=None, **settings):
   settings = {'level_name': 'pong', 'use_lstm': False, 'total_environment_frames': 200_000_000, 'episodes': 200,
               'binary': 'impala_atari57'} | settings
   return make(folder, name, None if mean is None else {settings['level_name']: mean}, **settings)
+
+
+def member(folder, index, points, frames, evolutions=(), start=1.0):
+  """A member of a population, whose learning rate evolves.
+
+  Args:
+    folder: the population's.
+    index: the member's.
+    points: its fitness; None for none.
+    frames: trained for when that was measured.
+    evolutions: for each the member's environment frames and the learning rate from then on; where it was copied, the
+      parent and the parent's frames, too.
+    start: the first learning rate.
+  """
+  logdir = single_game(folder, population_directory.member_name(index), learning_rate=start)
+  if points is not None:
+    rate = evolutions[-1][1] if evolutions else start
+    population_directory.write_fitness(logdir, population_directory.Fitness(frames, points, {'learning_rate': rate}))
+  for evolved_at, rate, *parent in evolutions:
+    population_directory.append_evolution(logdir, population_directory.Evolution(
+        evolved_at, 0.0, *(parent or (None, None)), {'learning_rate': rate}))

@@ -90,8 +90,8 @@ def _everybody(process):
 
 def _actors(process, task):
   """The processes that are this actor of a cluster: none while a new one has not begun."""
-  return [child for child in psutil.Process(process.pid).children()
-          if {'--job_name=actor', f'--task={task}'} <= set(child.cmdline())]
+  return [child for child, words in training.commands(process)
+          if {'--job_name=actor', f'--task={task}'} <= set(words)]
 
 
 class BinaryTest(parameterized.TestCase):
