@@ -137,7 +137,8 @@ class Member(tf.train.experimental.PythonState):
     self._returns = np.zeros(len(self._levels))  # Sums over the episodes.
 
   def _hyper_parameters(self) -> dict[str, float]:
-    return {name: float(variable) for name, variable in self._learner.hyper_parameters.items()}
+    # Not float(variable): of several learners a variable has a copy for each, which float() does not take.
+    return {name: float(variable.numpy()) for name, variable in self._learner.hyper_parameters.items()}
 
   def _checkpointer(self, logdir):
     return checkpoint.Checkpointer(

@@ -104,8 +104,9 @@ def _read_flags(agent, config_class, protocol_class):
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
   if membership.job_name and config.synchronous:
     raise run_flags.UserError('--synchronous: only without --job_name; processes of a cluster take no turns')
-  if population.population_size > 1 and (membership.num_learners > 1 or ',' in membership.learner_addresses):
-    raise run_flags.UserError('--population_size: a member of a population has one learner')
+  if population.population_size > 1 and ',' in membership.learner_addresses:
+    raise run_flags.UserError('--population_size: all learners of a member are in one process; give one address in '
+                              '--learner_addresses, and --num_learners for several')
   if stored:
     run_directory.check_same(run_config.logdir, *_settings(config, protocol, population, membership, run_config))
   elif membership.job_name != 'actor':

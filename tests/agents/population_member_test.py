@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from scalable_agents.agents import cluster
 from scalable_agents.agents import impala
 from scalable_agents.agents import population_member
 from scalable_agents.environments import atari57
@@ -19,14 +20,33 @@ from scalable_agents.tests.agents import unrolls
 _PATIENCE = 10  # Episodes.
 
 
+def setUpModule():
+  cluster.configure_devices(2)
+
+
 def _hyper_parameters(learner):
-  return {name: float(value) for name, value in learner.hyper_parameters.items()}
+  return {name: float(value.numpy()) for name, value in learner.hyper_parameters.items()}
+
+
+def _variables(learner):
+  """All of a learner that others may copy."""
+  return *learner.agent.variables, *learner.optimizer.variables, *learner.hyper_parameters.values()
+
+
+def _copies(variable):
+  """The variable of each of several learners; of one learner the variable itself."""
+  return getattr(variable, 'values', (variable,))
 
 
 def _values(learner):
-  """All of a learner that others may copy."""
-  variables = *learner.agent.variables, *learner.optimizer.variables, *learner.hyper_parameters.values()
-  return [v.numpy() for v in variables]
+  """The values of `_variables`. Where several learners have copies of a variable, they must be equal."""
+  values = []
+  for variable in _variables(learner):
+    first, *others = [copy.numpy() for copy in _copies(variable)]
+    for other in others:
+      np.testing.assert_array_equal(other, first, variable.name)
+    values.append(first)
+  return values
 
 
 class MemberTest(parameterized.TestCase):
@@ -39,12 +59,13 @@ class MemberTest(parameterized.TestCase):
   def _logdir(self, index):
     return os.path.join(self.folder, population_directory.member_name(index))
 
-  def _member(self, index, levels=('catch',), initial_frames=0, size=3, **settings):
+  def _member(self, index, levels=('catch',), initial_frames=0, size=3, num_learners=1, **settings):
     """A member, and its learner, of which nothing is as in other members."""
     os.makedirs(self._logdir(index), exist_ok=True)
     settings = {'learning_rate': 0.1 * (index + 1), 'entropy_cost': 0.01 * (index + 1), 'seed': index} | settings
     config = impala.ImpalaConfig(learning_rate_decay=False, **settings)
-    learner = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4)
+    with cluster.make_strategy(num_learners, port=None).scope():
+      learner = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4)
     for slot in (*learner.optimizer.mean_squares, *learner.optimizer.momenta):
       slot.assign(slot + 10. * index)
     population = population_member.PopulationConfig(size, _PATIENCE, initial_frames)
@@ -94,8 +115,9 @@ class MemberTest(parameterized.TestCase):
     self._play(member, 1000, 0.0)
     self.assertLen(self._evolutions(1), 1)
 
-  def test_one_that_is_better_by_more_than_5_points_is_copied(self):
-    better, better_learner = self._member(2)
+  @parameterized.parameters(1, 2)
+  def test_one_that_is_better_by_more_than_5_points_is_copied(self, num_learners):
+    better, better_learner = self._member(2, num_learners=num_learners)
     self._play(better, 700, 0.3)
     hyper_parameters = population_directory.read_fitness(self._logdir(2)).hyper_parameters
     for name, variable in better_learner.hyper_parameters.items():
@@ -103,7 +125,9 @@ class MemberTest(parameterized.TestCase):
     snapshot = _values(better_learner)
     for variable in better_learner.agent.trainable_variables:
       variable.assign(variable + 1)  # And has learned.
-    member, learner = self._member(0)
+    member, learner = self._member(0, num_learners=num_learners)
+    for variable in _variables(learner):
+      self.assertLen(_copies(variable), num_learners)
     with self._unexplored():
       self._play(member, 500, 0.24)
     for copied, wanted in zip(_values(learner), snapshot, strict=True):
@@ -112,7 +136,7 @@ class MemberTest(parameterized.TestCase):
     self.assertAlmostEqual(evolution.fitness, 24, places=5)
     self.assertEqual(evolution, population_directory.Evolution(500, evolution.fitness, 2, 700, hyper_parameters))
     self.assertEmpty(self.reports)
-    self.assertEqual(int(learner.environment_frames), 0)  # The frames are its own.
+    self.assertEqual(int(learner.environment_frames.numpy()), 0)  # The frames are its own.
 
   @parameterized.parameters(0.26, 0.31, 1.0)
   def test_others_are_not(self, mean_return):
@@ -126,8 +150,9 @@ class MemberTest(parameterized.TestCase):
       np.testing.assert_array_equal(old, new)
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [None])
 
-  def test_alone_it_explores(self):
-    member, learner = self._member(0, clip_gradient_norm=20.)
+  @parameterized.parameters(1, 2)
+  def test_alone_it_explores(self, num_learners):
+    member, learner = self._member(0, clip_gradient_norm=20., num_learners=num_learners)
     start = _hyper_parameters(learner)
     self.assertEqual(set(start), {'learning_rate', 'entropy_cost', 'rmsprop_epsilon', 'clip_gradient_norm'})
     for evolution in range(20):
@@ -164,12 +189,13 @@ class MemberTest(parameterized.TestCase):
           stream.seek(-3, os.SEEK_END)
           stream.write(bytes([last[0] ^ 1]))
 
-  @parameterized.parameters('vanished', '.data', '.index', 'half-written', 'flipped', 'other network')
-  def test_what_cannot_be_copied_is_not_and_training_goes_on(self, what):
-    better, _ = self._member(1)
+  @parameterized.parameters('vanished', '.data', '.index', 'half-written', 'flipped', 'other network',
+                            ('half-written', 2))
+  def test_what_cannot_be_copied_is_not_and_training_goes_on(self, what, num_learners=1):
+    better, _ = self._member(1, num_learners=num_learners)
     self._play(better, 700, 1.0)
     self._damage(what)
-    member, learner = self._member(0)
+    member, learner = self._member(0, num_learners=num_learners)
     before = _values(learner)
     with self._unexplored():
       self._play(member, 500, 0.0)

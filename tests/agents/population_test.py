@@ -100,6 +100,27 @@ class BinaryTest(parameterized.TestCase):
     self.assertFalse(os.path.exists(folder))
 
 
+class SeveralLearnersTest(absltest.TestCase):
+
+  def test_members_may_have_two_learners_each(self):
+    folder = self.create_tempdir().full_path
+    logdirs = [os.path.join(folder, population_directory.member_name(index)) for index in range(2)]
+    for index, logdir in enumerate(logdirs):
+      with training.Training(logdir, *_CATCH, '--population_size=2', '--num_learners=2', '--nolearning_rate_decay',
+                             '--population_episodes=50', '--population_initial_frames=0', f'--seed={index}',
+                             '--total_environment_frames=3200') as run:
+        code, _ = run.end()
+        self.assertEqual(code, 0, run.screen())
+      if index == 0:
+        fitness = population_directory.read_fitness(logdir)
+        population_directory.write_fitness(logdir, fitness._replace(fitness=1000.))  # So that member 1 copies it.
+    first, *_ = population_directory.read_evolutions(logdirs[1])
+    self.assertEqual((first.parent, first.parent_environment_frames), (0, fitness.environment_frames))
+    last = training.rows(logdirs[1])[-1]
+    self.assertEqual((last['environment_frames'], last['skipped_updates']), (3200, 0))
+    self.assertEqual(last['learner_steps'], 3200 // (2 * 8 * 10))  # Each from a batch for each of two learners.
+
+
 class LearningTest(absltest.TestCase):
 
   def setUp(self):
