@@ -13,6 +13,7 @@ NO_SAMPLE = -1
 _LEARNING_RATE = (5e-6, 5e-3)
 _ENTROPY_COST = (5e-5, 1e-2)
 _RMSPROP_EPSILON = (1e-1, 1e-3, 1e-5, 1e-7)
+SAMPLED = ('learning_rate', 'entropy_cost', 'rmsprop_epsilon')  # What a sample draws.
 _SEED = 2018  # Ours: the paper does not list its samples.
 
 
@@ -30,6 +31,14 @@ def draw(index: int) -> dict[str, float]:
   return {'learning_rate': _log_uniform(random, *_LEARNING_RATE),
           'entropy_cost': _log_uniform(random, *_ENTROPY_COST),
           'rmsprop_epsilon': float(random.choice(_RMSPROP_EPSILON))}
+
+
+def is_within(name: str, value: float) -> bool:
+  """Whether one of SAMPLED has a value that a sample could have."""
+  if name == 'rmsprop_epsilon':
+    return value in _RMSPROP_EPSILON
+  least, most = {'learning_rate': _LEARNING_RATE, 'entropy_cost': _ENTROPY_COST}[name]
+  return least <= value <= most
 
 
 def _log_uniform(random: np.random.RandomState, least: float, most: float) -> float:

@@ -144,5 +144,6 @@ def _levels_table(table, gathered, notes) -> layout.Table:
 
 def _explanation(table: PaperTable) -> str:
   return ('This run: from the mean return of evaluation episodes, ± the standard deviation over seeds. '
-          f'"{results.IN_FULL.capitalize()}" is {scores.SUITES[table.suite].test_episodes} episodes per level, and as '
-          'many frames of training, members of a population and learners as in the paper.')
+          f'"{results.IN_FULL.capitalize()}" is {scores.SUITES[table.suite].test_episodes} episodes per level, as many '
+          'frames of training, members of a population and learners as in the paper, and no other setting than the '
+          "paper's, apart from what the paper swept or tuned for the agent. Anything else is named.")

@@ -3,7 +3,7 @@
 import json
 import os
 import statistics
-from typing import Callable, Iterable, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 from scalable_agents.agents import cluster_config
 from scalable_agents.agents import dmlab30_protocol
@@ -11,6 +11,7 @@ from scalable_agents.agents import run_flags
 from scalable_agents.agents import settings
 from scalable_agents.agents import sweep
 from scalable_agents.environments import scores
+from scalable_agents.tables import departures
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
 
@@ -29,7 +30,7 @@ class Score(NamedTuple):
 class Cell(NamedTuple):
   """A cell of a table."""
   score: Score | None
-  extent: str  # In full, scaled down to what, or not run.
+  extent: str  # In full, or how it was scaled down and departs from the paper, or not run.
 
 
 class Result:
@@ -37,8 +38,8 @@ class Result:
 
   Of a population the best member counts, as in the paper. Runs that differ in no setting but the seed (experts: and the
   level) are repetitions, and so are populations. Where runs have other settings too, as in a sweep, those of one setting
-  are shown, as in the paper ("the best score for each architecture"). The best: most levels first, then in full rather
-  than scaled down, then the best score.
+  are shown, as in the paper ("the best score for each architecture"). The best: most levels first, then those that are in
+  full, then the best score.
   """
 
   def __init__(self, agent: published.Agent, runs: Sequence[runs_lib.Run]):
@@ -63,10 +64,12 @@ class Result:
     """A field of scores.SuiteScore; no score before every level has one."""
     if not self.runs:
       return Cell(None, NOT_RUN)
-    complete = _complete(self.runs, len(self._suite.test_levels))
+    num_levels = len(self._suite.test_levels)
+    complete = _complete(self.runs, num_levels)
     if not complete:
-      extent = self._extent(self.runs, len(self._suite.test_levels))
-      return Cell(None, 'no seed has all levels' if extent == IN_FULL else extent)
+      evaluated = {level for run in self.runs for level in run.evaluation.means}
+      return Cell(None, 'no seed has all levels' if len(evaluated) == num_levels else
+                  self._extent(self.runs, num_levels))
     return Cell(mean_over_seeds([getattr(scores.summarise(sample), measure) for sample in complete]),
                 self._extent(self.runs))
 
@@ -86,7 +89,7 @@ class Result:
     return (len(means), self._extent(group) == IN_FULL, getattr(scores.summarise(means), self._suite.summary))
 
   def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
-    """In full, or all that is less than in the paper. `num_levels`: that there should be, where they count."""
+    """In full, or all that is less than in the paper or otherwise. `num_levels`: that there should be, where they count."""
     evaluated = len({level for run in runs for level in run.evaluation.means})
     less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
     for name, wanted, get, write in (
@@ -97,23 +100,43 @@ class Result:
       least, most = min(map(get, runs)), max(map(get, runs))
       if least < wanted:
         less.append(f'{_range(least, most, write)} of {write(wanted)} {name}')
-    if departures := sorted({name for run in runs for name in run.evaluation.departures}):
-      less.append('another ' + ', '.join(departures))
-    return 'scaled down: ' + ', '.join(less) if less else IN_FULL
+    other = {}  # Setting -> its values.
+    for run in runs:
+      for name, value in departures.departures(run, self._agent).items():
+        other.setdefault(name, set()).add(written(name, value))
+    otherwise = [f'{name}={" or ".join(sorted(values))}' for name, values in other.items()]
+    parts = ['scaled down: ' + ', '.join(less)] * bool(less) + [
+        'departs from the paper: ' + ', '.join(otherwise)] * bool(otherwise)
+    return '; '.join(parts) or IN_FULL
+
+
+def written(name: str, value: Any) -> str:
+  """A setting's value as it is shown."""
+  if name == 'total_environment_frames':
+    return short(value)
+  return f'{value:g}' if isinstance(value, float) else str(value)
 
 
 def setting(run: runs_lib.Run, expert: bool) -> str:
   """A key that is the same for runs that differ only in their seed; experts: or in level and length; members of
   populations: or in what they have started with.
   """
+  return json.dumps(settings_of(run, expert), sort_keys=True)
+
+
+def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
+  """The settings that `setting` compares."""
   apart = {'seed', *run_flags.FREE_FLAGS}
   for config in (dmlab30_protocol.Protocol, cluster_config.ClusterConfig):
     apart |= settings.free_settings(config)
   if expert:
     apart |= {'level_name', 'total_environment_frames'}
   if run.population > 1:
-    apart |= {'sweep_index', *sweep.draw(0)}
-  return json.dumps({name: value for name, value in run.flags.items() if name not in apart}, sort_keys=True)
+    apart |= {'sweep_index', *sweep.SAMPLED}
+  suite = runs_lib.suite_of(run)
+  defaults = departures.PAPER[suite.name] if suite else {}  # For settings that an older run does not have.
+  values = defaults | run.flags | {'num_learners': run.learners}  # Learners may be in one process or in several.
+  return {name: value for name, value in values.items() if name not in apart}
 
 
 def short(frames: int) -> str:

@@ -26,7 +26,7 @@ class Evaluation(NamedTuple):
   means: dict[str, float]  # Level, as it is called for testing -> mean return.
   episodes: int            # Per level.
   frames: int              # Environment frames trained for.
-  departures: tuple[str, ...] = ()  # Settings of the protocol that are not the paper's.
+  departures: tuple[tuple[str, Any], ...] = ()  # (setting of the protocol, value) for those that are not the paper's.
 
 
 class Run(NamedTuple):
@@ -162,17 +162,18 @@ def _read_evaluation(run: Run) -> Evaluation:
   return evaluation._replace(means=_as_tested(run, means, file))
 
 
-def _departures(run: Run, protocol: dict[str, Any]) -> tuple[str, ...]:
-  """The settings in which levels were played otherwise than in the paper, from what evaluation.json says of them."""
+def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+  """The settings, and their values, in which levels were played otherwise than in the paper, from what evaluation.json says of them."""
   found = []
   levels = () if is_expert(run) else (suite_of(run) or scores.SUITES['atari57']).levels
   for name, papers in (('atari', atari57_protocol.Protocol()), ('dmlab', dmlab30_protocol.Protocol())):
     played = protocol.get(name) or {}
     wanted = papers.environments(levels, training=False)[name]
     free = settings.free_settings(papers)
-    found += [key for key in wanted if key not in free and played.get(key, wanted[key]) != wanted[key]]
+    found += [(key, played[key]) for key in wanted
+              if key not in free and played.get(key, wanted[key]) != wanted[key]]
     if played.get('dataset_path') == dmlab.DUMMY_DATASET:
-      found.append('dataset_path')
+      found.append(('dataset_path', dmlab.DUMMY_DATASET))
   return tuple(found)
 
 

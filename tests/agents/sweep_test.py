@@ -28,6 +28,15 @@ class SweepTest(parameterized.TestCase):
   def test_samples_differ(self):
     self.assertLen({tuple(sweep.draw(index).values()) for index in range(100)}, 100)
 
+  def test_what_samples_may_have_is_within(self):
+    for sample in _samples()[:50]:
+      self.assertEqual(tuple(sample), sweep.SAMPLED)
+      for name, value in sample.items():
+        self.assertTrue(sweep.is_within(name, value), (name, value))
+    for name, value in (('learning_rate', 4.9e-6), ('learning_rate', 5.1e-3), ('entropy_cost', 4.9e-5),
+                        ('entropy_cost', 0.011), ('rmsprop_epsilon', 1e-2), ('rmsprop_epsilon', 0.0)):
+      self.assertFalse(sweep.is_within(name, value), (name, value))
+
   @parameterized.parameters(('learning_rate', 5e-6, 5e-3), ('entropy_cost', 5e-5, 1e-2))
   def test_log_uniform(self, name, least, most):
     shares = np.sort([np.log(sample[name] / least) / np.log(most / least) for sample in _samples()])

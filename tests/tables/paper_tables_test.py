@@ -50,7 +50,7 @@ class PaperTablesTest(parameterized.TestCase):
     published_means = published.LEVEL_SCORES['dmlab30']
     run_directories.make(self.folder, 'pbt', published_means['IMPALA, deep, PBT'], population_size=24)
     for level, mean in published_means['IMPALA-Experts, deep'].items():
-      run_directories.make(self.folder, level, {level: mean}, level_name=level)
+      run_directories.make(self.folder, level, {level: mean}, level_name=level, total_environment_frames=333_333_333)
     rows, notes = self._make('3')
     for name in ('IMPALA, deep, PBT', 'IMPALA-Experts, deep'):
       row = rows[name]
@@ -89,7 +89,7 @@ class PaperTablesTest(parameterized.TestCase):
 
   def test_runs_that_are_not_shown_are_named(self):
     run_directories.single_game(self.folder, 'a', 18.0)
-    run_directories.single_game(self.folder, 'b', 19.0, learning_rate=1e-5)
+    run_directories.single_game(self.folder, 'b', 19.0, batch_size=32, discount=0.9)
     run_directories.single_game(self.folder, 'c', 19.0, use_lstm=True)
     run_directories.make(self.folder, 'd', {'catch': 1.0}, level_name='catch')
     _, notes = self._make('4')
@@ -97,7 +97,7 @@ class PaperTablesTest(parameterized.TestCase):
         f'None of these agents (a single level of atari57, deep, LSTM, vtrace, population of 1, 1 learner): '
         f'{self.folder}/c',
         f'None of these agents (catch, deep, LSTM, vtrace, population of 1, 1 learner): {self.folder}/d',
-        f'IMPALA, deep, experts: of 2 runs these are shown, the best of 2 settings: {self.folder}/b'])
+        f'IMPALA, deep, experts: of 2 runs these are shown, the best of 2 settings: {self.folder}/a'])
 
   def test_shorter_runs_of_a_level_are_named(self):
     run_directories.single_game(self.folder, 'a', 18.0)

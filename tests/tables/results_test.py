@@ -98,20 +98,46 @@ class ResultsTest(parameterized.TestCase):
     self.assertAlmostEqual(score.mean, 0.8 * _PAPER['breakout'])
 
   @parameterized.parameters(
-      ({'atari': {'sticky_actions': 0.25, 'noop_max': 0}}, 'scaled down: another noop_max, sticky_actions'),
+      ({'atari': {'sticky_actions': 0.25, 'noop_max': 0}}, 'departs from the paper: noop_max=0, sticky_actions=0.25'),
       ({'atari': {'full_action_set': False, 'sticky_actions': 0.0}}, 'in full'), ({'atari': None, 'dmlab': None}, 'in full'))
   def test_another_protocol_is_said(self, protocol, extent):
     self._expert(18.0, protocol=protocol)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
 
   @parameterized.parameters(
-      ({'action_set': 'popart', 'renderer': 'hardware', 'level_cache': '/maps'}, 'scaled down: another action_set'),
-      ({'dataset_path': 'dummy'}, 'scaled down: another dataset_path'), ({'dataset_path': '/images'}, 'in full'))
+      ({'action_set': 'popart', 'renderer': 'hardware', 'level_cache': '/maps'},
+       'departs from the paper: action_set=popart'),
+      ({'dataset_path': 'dummy'}, 'departs from the paper: dataset_path=dummy'), ({'dataset_path': '/images'}, 'in full'))
   def test_another_protocol_of_lab_is_said(self, protocol, extent):
     agent = published.AGENTS['IMPALA, deep']
     run_directories.make(self.folder, f'run_{next(self.names)}', dict.fromkeys(dmlab30.TEST_LEVELS, 1.),
                          protocol={'dmlab': protocol})
     self.assertEqual(self._result(agent).level('rooms_watermaze').extent, extent)
+
+  def test_other_hyper_parameters_are_said(self):
+    self._expert(18.0, optimizer='adam', discount=0.9, unroll_length=5, clip_gradient_norm=0., batch_size=32)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent,
+                     'departs from the paper: optimizer=adam, discount=0.9, unroll_length=5, clip_gradient_norm=0')
+
+  def test_what_is_less_and_what_is_other_are_both_said(self):
+    self._expert(18.0, discount=0.9, frames=8_000_000)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent,
+                     'scaled down: 8M of 200M frames; departs from the paper: discount=0.9')
+    self.assertEqual(self._result(_EXPERTS).summary('mean').extent,
+                     'scaled down: 1 of 57 levels, 8M of 200M frames; departs from the paper: discount=0.9')
+
+  def test_seeds_may_be_of_different_versions(self):
+    self._expert(18.0, seed=1)
+    self._expert(20.0, seed=2, vtrace_lambda=1.0, synchronous=False)
+    result = self._result(_EXPERTS)
+    self.assertEqual(result.num_settings, 1)
+    self.assertEqual(result.level('pong'), results.Cell(results.Score(19.0, 2**0.5, 2), 'in full'))
+
+  def test_learners_in_one_process_or_in_several_are_one_setting(self):
+    for seed, settings in enumerate(({'num_learners': 8}, {'learner_addresses': 'a:1,b:1', 'num_learners': 4}, {})):
+      means = dict.fromkeys(dmlab30.TEST_LEVELS, 1.)
+      run_directories.make(self.folder, f'run_{next(self.names)}', means, seed=seed, **settings)
+    self.assertEqual(self._result(published.AGENTS['IMPALA, deep, PBT, 8 learners']).num_settings, 2)
 
   def test_seeds_that_got_differently_far_are_given_as_a_range(self):
     self._expert(18.0, frames=8_000_000, seed=1)
@@ -164,7 +190,7 @@ class ResultsTest(parameterized.TestCase):
     for seed, factor in ((1, 0.9), (2, 0.8)):
       self._multi_task(factor, discount=0.9, seed=seed)
     for seed, factor in ((1, 0.1), (2, 1.0)):
-      self._multi_task(factor, discount=0.99, seed=seed)
+      self._multi_task(factor, discount=0.8, seed=seed)
     result = self._result(_MULTI_TASK)
     self.assertEqual(result.num_settings, 2)
     self.assertLen(result.runs, 2)
@@ -173,6 +199,11 @@ class ResultsTest(parameterized.TestCase):
   def test_a_run_in_full_goes_before_a_better_one_that_is_scaled_down(self):
     self._multi_task(0.8)
     self._multi_task(0.9, total_environment_frames=10_000_000)
+    self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.8 * _PAPER['breakout'])
+
+  def test_a_run_as_in_the_paper_goes_before_a_better_one_with_other_settings(self):
+    self._multi_task(0.8)
+    self._multi_task(0.9, optimizer='adam')
     self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.8 * _PAPER['breakout'])
 
   def test_more_levels_go_before_a_better_score(self):

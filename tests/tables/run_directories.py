@@ -7,7 +7,7 @@ from scalable_agents.learner import population_directory
 from scalable_agents.learner import run_directory
 
 _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
-          'off_policy_correction': 'vtrace', 'learning_rate': 6e-4, 'entropy_cost': 0.01, 'rmsprop_epsilon': 0.01,
+          'off_policy_correction': 'vtrace', 'learning_rate': 6e-4, 'entropy_cost': 0.01, 'rmsprop_epsilon': 0.1,
           'seed': 1}
 
 
@@ -53,7 +53,7 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
 def single_game(folder, name, mean=None, **settings):
   """A run of one Atari game, as `make` makes it. `mean`: of the evaluation."""
   settings = {'level_name': 'pong', 'use_lstm': False, 'total_environment_frames': 200_000_000, 'episodes': 200,
-              'binary': 'impala_atari57'} | settings
+              'binary': 'impala_atari57', 'rmsprop_epsilon': 0.01} | settings
   return make(folder, name, None if mean is None else {settings['level_name']: mean}, **settings)
 
 

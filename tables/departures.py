@@ -1,0 +1,80 @@
+"""Which settings of a run are not those of the paper, beside what the paper swept or tuned.
+
+Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. Where the paper names no value, the one
+here is the released code's or this project's default: tests hold these values against the binaries' defaults, and fail
+where a binary has a setting that is not here. A setting that this module does not know is a departure.
+"""
+
+import dataclasses
+from typing import Any
+
+from scalable_agents.agents import atari57_protocol
+from scalable_agents.agents import cluster_config
+from scalable_agents.agents import dmlab30_protocol
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
+from scalable_agents.agents import sweep
+from scalable_agents.environments import dmlab
+from scalable_agents.tables import published
+from scalable_agents.tables import runs as runs_lib
+
+# These decide which agent of the paper a run is, or how much of it was run; the tables show that in words of their own.
+_SHOWN_OTHERWISE = frozenset({
+    'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'total_environment_frames', 'population_size',
+    'num_learners'})
+# These do not change what is learned, apart from chance.
+_FREE = frozenset({
+    'seed', 'sweep_index', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
+    *settings.free_settings(cluster_config.ClusterConfig)}) - {'parameter_refresh'}
+
+_COMMON = {
+    'torso_precision': 'float32', 'centre_pixels': False,
+    'batch_size': 32, 'discount': 0.99, 'baseline_cost': 0.5,
+    'clip_rho_threshold': 1.0, 'clip_pg_rho_threshold': 1.0, 'vtrace_lambda': 1.0, 'policy_lag': 0,
+    'optimizer': 'rmsprop', 'learning_rate_decay': True, 'rmsprop_decay': 0.99, 'rmsprop_momentum': 0.0,
+    'adam_beta1': 0.9, 'adam_beta2': 0.999, 'adam_epsilon': 1e-8,
+    'queue_size': 1, 'synchronous': False, 'parameter_refresh': cluster_config.UNROLL,
+    'population_episodes': 5_000, 'population_initial_frames': 20_000_000,
+}
+PAPER: dict[str, dict[str, Any]] = {  # Suite -> flag -> value.
+    'atari57': _COMMON | dataclasses.asdict(atari57_protocol.Protocol()) | {
+        'unroll_length': 20, 'reward_transform': 'abs_one', 'learning_rate': 6e-4, 'entropy_cost': 0.01,
+        'rmsprop_epsilon': 0.01, 'clip_gradient_norm': 40.0},
+    'dmlab30': _COMMON | dataclasses.asdict(dmlab30_protocol.Protocol()) | {
+        'unroll_length': 100, 'reward_transform': 'soft_asymmetric', 'learning_rate': 0.00031866995608948655,
+        'entropy_cost': 0.0033391318945337044, 'rmsprop_epsilon': 0.1, 'clip_gradient_norm': 0.0},
+}
+_FIGURE_D1 = 'optimistic_asymmetric'
+
+
+def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
+  """Setting -> value in an evaluated run of the agent, for all that are not as in the paper.
+
+  Settings that an older run's config.json does not have are not among them.
+  """
+  found = dict(run.evaluation.departures)
+  found |= {name: value for name, value in run.flags.items()
+            if name not in _SHOWN_OTHERWISE | _FREE and not _is_papers(name, value, run, agent)}
+  if run.flags.get('dataset_path') == dmlab.DUMMY_DATASET:
+    found['dataset_path'] = dmlab.DUMMY_DATASET
+  if run.flags['total_environment_frames'] > agent.frames:  # If it is less, the cell says so already.
+    found['total_environment_frames'] = run.flags['total_environment_frames']
+  return found
+
+
+def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent) -> bool:
+  """Whether the paper has used the value for the agent, or its sweep or population may have."""
+  paper = PAPER[agent.suite]
+  if name == 'learning_rate_decay' and run.population > 1:
+    return not value  # Figure F.1: the population tunes the learning rate, nothing anneals it.
+  if name == 'full_action_set' and not agent.experts:
+    return True  # All games together have all actions in any case.
+  if name in paper and value == paper[name]:
+    return True
+  if name == 'reward_transform' and agent.suite == 'dmlab30':
+    return value == _FIGURE_D1  # The paper's form; the default is the released code's.
+  has_sweep = agent.suite == 'dmlab30' or agent.population > 1
+  if name in sweep.SAMPLED and has_sweep:
+    return sweep.is_within(name, value)
+  # On Atari the population tunes the threshold, too. The paper does not say where it starts.
+  return name == 'clip_gradient_norm' and agent.suite == 'atari57' and agent.population > 1 and value > 0
