@@ -27,7 +27,7 @@ _FREE = frozenset({
     'seed', 'sweep_index', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
     *settings.free_settings(cluster_config.ClusterConfig)}) - {'parameter_refresh'}
 
-_COMMON = {
+COMMON: dict[str, Any] = {  # Flag -> value, in both suites.
     'torso_precision': 'float32', 'centre_pixels': False,
     'batch_size': 32, 'discount': 0.99, 'baseline_cost': 0.5,
     'clip_rho_threshold': 1.0, 'clip_pg_rho_threshold': 1.0, 'vtrace_lambda': 1.0, 'policy_lag': 0,
@@ -37,10 +37,10 @@ _COMMON = {
     'population_episodes': 5_000, 'population_initial_frames': 20_000_000,
 }
 PAPER: dict[str, dict[str, Any]] = {  # Suite -> flag -> value.
-    'atari57': _COMMON | dataclasses.asdict(atari57_protocol.Protocol()) | {
+    'atari57': COMMON | dataclasses.asdict(atari57_protocol.Protocol()) | {
         'unroll_length': 20, 'reward_transform': 'abs_one', 'learning_rate': 6e-4, 'entropy_cost': 0.01,
         'rmsprop_epsilon': 0.01, 'clip_gradient_norm': 40.0},
-    'dmlab30': _COMMON | dataclasses.asdict(dmlab30_protocol.Protocol()) | {
+    'dmlab30': COMMON | dataclasses.asdict(dmlab30_protocol.Protocol()) | {
         'unroll_length': 100, 'reward_transform': 'soft_asymmetric', 'learning_rate': 0.00031866995608948655,
         'entropy_cost': 0.0033391318945337044, 'rmsprop_epsilon': 0.1, 'clip_gradient_norm': 0.0},
 }

@@ -1,12 +1,14 @@
-"""Pictures of runs: bars and curves beside the paper's numbers, a sweep's stability, a population's schedules.
+"""Pictures of runs: bars and curves beside the paper's numbers, a sweep's curves and stability, a population's schedules.
 
-Espeholt et al. 2018, figures B.1 (bars), 4 (curves, stability) and E.2 (stability), appendix F (schedules).
+Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's curves), 4 and E.2 (stability), F.1
+(schedules).
 """
 
+import collections
 import math
 import os
 import textwrap
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from matplotlib import figure
 from matplotlib import ticker
@@ -26,14 +28,20 @@ _PAPER = '#b8c4d0'
 _LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = 100.0  # Per cent.
 _LINEAR_UP_TO = 100.0  # Per cent; beyond that Atari's scores go up to tens of thousands.
-_POINTS = 500  # Of a curve.
+_POINTS = 500  # Of a mean of curves.
 _EXTENT_WIDTH = 52  # Letters.
-
-Points = Sequence[tuple[int, float]]  # Of a line.
+_STYLES = ('-', '--', ':', '-.')  # Of lines beyond the number of colours.
+# What the paper's numbers in figures of levels are.
+_PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
+_BARS_TITLES = {'dmlab30': "DMLab-30: evaluation scores beside the paper's test scores (table B.1; the paper's figure B.1 "
+                           'shows training scores)',
+                'atari57': "Atari-57: evaluation scores beside the paper's (table C.1)"}
 
 
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
-  """Human-normalised scores of all levels: a panel per agent whose levels the paper prints, its bars beside the runs'.
+  """Human-normalised evaluation scores of all levels, a panel per agent whose levels the paper prints.
+
+  The runs' bars are beside those of the paper's table of levels. The paper's figure B.1 is of training scores.
 
   Args:
     suite_name: of the suite.
@@ -48,9 +56,11 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
   positions = np.arange(len(order))
   picture = figure.Figure(figsize=(3 + 3.6 * len(names), 1.4 + 0.22 * len(order)), dpi=110, layout='constrained')
   panels = picture.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+  extents = {name: textwrap.wrap(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH) for name in names}
+  above_extents = 6 + 11 * max(map(len, extents.values()))  # Points.
   for name, axes in zip(names, panels):
     axes.barh(positions + 0.2, [_normalised_paper(suite_name, name, level) for level in order], 0.4, color=_PAPER,
-              label='paper')
+              label=_PAPERS_SCORES[suite_name])
     reached = [(position, scores.human_normalised(level, cell.score.mean), _spread(level, cell.score))
                for position, level in zip(positions, order) for cell in [gathered[name].level(level)] if cell.score]
     if reached:
@@ -64,19 +74,17 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
       axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
       axes.xaxis.set_minor_locator(ticker.NullLocator())
     _plain(axes, 'x')
-    axes.set_title(name, color=_INK, loc='left', fontweight='bold', fontsize=10, pad=28)
-    axes.text(0, 1.005, textwrap.fill(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH), color=_INK,
-              fontsize=8, transform=axes.transAxes)
-    axes.set_xlabel('human-normalised score (%)', color=_INK)
+    axes.set_title(name, color=_INK, loc='left', fontweight='bold', fontsize=10, pad=above_extents)
+    axes.text(0, 1.005, '\n'.join(extents[name]), color=_INK, fontsize=8, transform=axes.transAxes)
+    axes.set_xlabel('human-normalised evaluation score (%)', color=_INK)
     axes.set_ylim(-0.7, len(order) - 0.3)
   panels[0].set_yticks(positions, order, fontsize=8)
-  handles = {handle.get_label(): handle for axes in panels for handle in _labelled(axes)}
-  picture.legend(handles.values(), handles.keys(), loc='outside upper right', ncols=3, frameon=False)
+  _title_and_legend(picture, _BARS_TITLES[suite_name], panels)
   _save(picture, file)
 
 
 def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result], file: str) -> bool:
-  """A panel per level with training returns against frames, and the final score that the paper prints as a line.
+  """A panel per level with training returns against frames, and the evaluation score that the paper prints as a line.
 
   A member of a population has the curve of those that its agent was copied from, as in the paper's appendix F; where one
   was ahead of its copy, the curve goes back. Levels with a version for testing have been trained on the other one; the
@@ -108,7 +116,7 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
       axes.plot(frames, returns, color=colours[name], linewidth=1.2, label=name)
     for name in dict.fromkeys(_with_levels(suite_name, name) for name, _, _ in curves[level]):
       axes.axhline(published.LEVEL_SCORES[suite_name][name][tested[level]], color=colours[name], linewidth=1.2,
-                   linestyle='--', label=f"{name}: the paper's final score")
+                   linestyle='--', label=f'{name}: {_PAPERS_SCORES[suite_name]}')
     axes.set_title(level, color=_INK, loc='left', fontsize=9)
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
     axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
@@ -116,46 +124,71 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
     _plain(axes, 'both')
   for axes in panels[len(levels):]:
     axes.set_visible(False)
-  handles = {handle.get_label(): handle for axes in panels[:len(levels)] for handle in _labelled(axes)}
-  picture.legend(handles.values(), handles.keys(), loc='outside upper left', ncols=2, frameon=False, fontsize=9)
   picture.supxlabel('environment frames', color=_INK, fontsize=10)
   picture.supylabel('return of the last 100 training episodes', color=_INK, fontsize=10)
+  _title_and_legend(picture, f'Training returns, and as dashed lines {_PAPERS_SCORES[suite_name]}, which are of '
+                    'evaluations', panels[:len(levels)])
+  _save(picture, file)
+  return True
+
+
+def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
+  """Training scores against frames: a panel per level, a line per setting, the mean of its best three samples.
+
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: the picture cannot be written.
+  """
+  best = sweep.best_three(found)
+  if not best:
+    return False
+  samples = collections.Counter((sample.level, sample.line) for sample in found)
+  picture, panels = _level_panels(list(dict.fromkeys(level for level, _ in best)))
+  for level, axes in panels.items():
+    for number, (line, three) in enumerate((line, three) for (of_level, line), three in best.items() if of_level == level):
+      axes.plot(*_mean_curve(three), linewidth=1.6, label=f'{line}: best {len(three)} of {samples[level, line]}',
+                **_style(number))
+    axes.set_xlabel('environment frames', color=_INK)
+    axes.set_ylabel(f'training {sweep.unit(level)}', color=_INK)
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.set_xlim(left=0)
+    _legend_below(axes)
+  _title(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)')
   _save(picture, file)
   return True
 
 
 def draw_stability(found: Sequence[sweep.Sample], file: str):
-  """Final scores of a sweep's samples, best first: a panel per level, a line per network and correction.
+  """Final training scores of a sweep's samples, best first: a panel per level, a line per setting.
 
   Raises:
     run_directory.RunDirectoryError: the picture cannot be written.
   """
-  levels = list(dict.fromkeys(sample.level for sample in found))
-  methods = list(dict.fromkeys(sample.method for sample in found))
-  picture = figure.Figure(figsize=(1.5 + 4 * len(levels), 4), dpi=110, layout='constrained')
-  panels = picture.subplots(1, len(levels), squeeze=False)[0]
-  for level, axes in zip(levels, panels):
+  picture, panels = _level_panels(list(dict.fromkeys(sample.level for sample in found)))
+  for level, axes in panels.items():
     most = 1
-    for number, method in enumerate(methods):
-      reached = [sample.score for sample in found if (sample.level, sample.method) == (level, method) and sample.score]
+    lines = {}
+    for sample in found:
+      if sample.level == level:
+        lines.setdefault(sample.line, []).extend([sample.score] * bool(sample.score))
+    for number, (line, reached) in enumerate(lines.items()):
       if reached:
         ranks = np.arange(1, len(reached) + 1)
-        axes.errorbar(ranks, [score.mean for score in reached], [score.spread or 0 for score in reached],
-                      color=_LINES[number % len(_LINES)], marker='o', markersize=3.5, linewidth=1.6, elinewidth=0.8,
-                      label=method)
+        axes.errorbar(ranks, [score.mean for score in reached], [score.spread or 0 for score in reached], marker='o',
+                      markersize=3.5, linewidth=1.6, elinewidth=0.8, label=line, **_style(number))
         most = max(most, len(reached))
-    axes.set_title(level, color=_INK, loc='left', fontweight='bold', fontsize=10)
     axes.set_xlabel('hyper-parameter combination, best first', color=_INK)
-    axes.set_ylabel(f'final {sweep.unit(level)}', color=_INK)
+    axes.set_ylabel(f'final training {sweep.unit(level)}', color=_INK)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.set_xlim(0.5, most + 0.5)
-    _plain(axes, 'both')
-    if axes.get_legend_handles_labels()[0]:
-      axes.legend(loc='best', frameon=False)
+    _legend_below(axes)
+  _title(picture, 'Stability: final training scores of all samples (figure 4, lower row)')
   _save(picture, file)
 
 
-def draw_schedules(members: Mapping[str, Sequence[Points]], fittest: Mapping[str, Sequence[Points]], name: str,
+def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mapping[str, Sequence[sweep.Points]], name: str,
                    file: str):
   """A panel per hyper-parameter with the values that a population has had, against environment frames.
 
@@ -182,10 +215,39 @@ def draw_schedules(members: Mapping[str, Sequence[Points]], fittest: Mapping[str
     axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
     axes.set_xlim(left=0)
     _plain(axes, 'both')
-  handles = {handle.get_label(): handle for axes in panels for handle in _labelled(axes)}
-  picture.legend(handles.values(), handles.keys(), loc='outside upper left', ncols=2, frameon=False, fontsize=9)
   picture.supxlabel('environment frames', color=_INK, fontsize=10)
+  _title_and_legend(picture, "Hyper-parameters in the population (the paper's figure F.1 shows the learning rate)",
+                    panels)
   _save(picture, file)
+
+
+def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
+  """A picture with a panel for each level."""
+  picture = figure.Figure(figsize=(1.5 + 4.5 * max(len(levels), 2), 4.6), dpi=110, layout='constrained')
+  panels = dict(zip(levels, picture.subplots(1, len(levels), squeeze=False)[0]))
+  for level, axes in panels.items():
+    axes.set_title(level, color=_INK, loc='left', fontweight='bold', fontsize=10)
+    _plain(axes, 'both')
+  return picture, panels
+
+
+def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray]:
+  """Frames [N] and mean scores [N]: of each sample the mean over its seeds, as far as all of their curves reach."""
+  curves = [np.transpose(curve) for sample in samples for curve in sample.curves]
+  begin, end = max(frames[0] for frames, _ in curves), min(frames[-1] for frames, _ in curves)
+  at = np.linspace(min(begin, end), end, _POINTS)
+  means = [np.mean([np.interp(at, *np.transpose(curve)) for curve in sample.curves], axis=0) for sample in samples]
+  return at, np.mean(means, axis=0)
+
+
+def _style(number: int) -> dict[str, str]:
+  """Colour and style of the line with this number."""
+  return {'color': _LINES[number % len(_LINES)], 'linestyle': _STYLES[number // len(_LINES) % len(_STYLES)]}
+
+
+def _legend_below(axes: Any):
+  if _labelled(axes):
+    axes.legend(loc='upper left', bbox_to_anchor=(0, -0.18), frameon=False, fontsize=8)
 
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -196,8 +258,7 @@ def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndar
     points = [(row['environment_frames'], row[f'episode_return/{level}']) for row in rows
               if row.get(f'episode_return/{level}') is not None]
     if points:
-      last = points[-1:]
-      curves[level] = tuple(np.transpose(points[:-1:math.ceil(len(points) / _POINTS)] + last))
+      curves[level] = tuple(np.transpose(runs_lib.thinned(points)))
   return curves
 
 
@@ -240,6 +301,18 @@ def _plain(axes: Any, grid: str):
   axes.set_axisbelow(True)
   axes.tick_params(labelsize=8)
   axes.spines[['top', 'right']].set_visible(False)
+
+
+def _title(picture: figure.Figure, text: str):
+  picture.suptitle(text, x=0.01, ha='left', color=_INK, fontsize=11)
+
+
+def _title_and_legend(picture: figure.Figure, text: str, panels: Iterable[Any]):
+  """Above the panels a title, and below it a legend of what is in any of them."""
+  handles = {handle.get_label(): handle for axes in panels for handle in _labelled(axes)}
+  # As the legend's title: matplotlib would draw another one over the legend.
+  picture.legend(handles.values(), handles.keys(), title=text, alignment='left', loc='outside upper left', ncols=2,
+                 frameon=False, fontsize=9, title_fontproperties={'size': 11})
 
 
 def _save(picture: figure.Figure, file: str):

@@ -4,7 +4,8 @@
   bazel run //tables:impala -- --table=C.1 --figures
   bazel run //tables:impala -- --table=sweep --runs='runs/sweep_*' --figures
 
-Prints the table, and writes it as Markdown and CSV. Espeholt et al. 2018: tables 3, 4, B.1 and C.1, figures 4 and B.1.
+Prints the table, and writes it as Markdown and CSV. Espeholt et al. 2018: tables 3, 4, B.1 and C.1,
+figures 4, E.1 and E.2.
 """
 
 import dataclasses
@@ -33,8 +34,8 @@ class TablesConfig:
   runs: str = setting('', 'Run directories to compare with the paper: paths, with * if you like, separated by commas. '
                           'None: only the numbers of the paper.')
   output: str = setting('results', 'The folder to write to.')
-  figures: bool = setting(False, 'Draw pictures too: learning curves, and scores of levels as bars; of a sweep its '
-                                 'stability.')
+  figures: bool = setting(False, 'Draw pictures too: learning curves, and scores of levels as bars; of a sweep the '
+                                 'curves of its best samples, and its stability.')
 
 
 def validate(config: TablesConfig):
@@ -99,6 +100,13 @@ def draw_paper_table(table: paper_tables.PaperTable, runs: Sequence[runs_lib.Run
   return [bars, curves] if figures.draw_learning_curves(table.suite, gathered, curves) else [bars]
 
 
+def draw_sweep(found: Sequence[sweep.Sample], folder: str) -> Sequence[str]:
+  """Draws the samples of a sweep; returns the files."""
+  stability, curves = (os.path.join(folder, name) for name in ('stability.png', 'best_three_curves.png'))
+  figures.draw_stability(found, stability)
+  return [stability, curves] if figures.draw_sweep_curves(found, curves) else [stability]
+
+
 def main():
   """Reads the flags and the runs, and writes what is asked for."""
   config = run_flags.config_from_flags(TablesConfig, validate)
@@ -107,9 +115,7 @@ def main():
   if config.table == _SWEEP:
     found = sweep.samples(runs)
     write(sweep.table(found), folder, _SWEEP)
-    drawn = [os.path.join(folder, 'stability.png')] if config.figures else []
-    for file in drawn:
-      figures.draw_stability(found, file)
+    drawn = draw_sweep(found, folder) if config.figures else []
   else:
     table = paper_tables.TABLES[config.table]
     gathered, notes = paper_tables.gather(table, runs)

@@ -103,18 +103,18 @@ class Result:
     other = {}  # Setting -> its values.
     for run in runs:
       for name, value in departures.departures(run, self._agent).items():
-        other.setdefault(name, set()).add(written(name, value))
+        other.setdefault(name, set()).add(written(value))
     otherwise = [f'{name}={" or ".join(sorted(values))}' for name, values in other.items()]
     parts = ['scaled down: ' + ', '.join(less)] * bool(less) + [
         'departs from the paper: ' + ', '.join(otherwise)] * bool(otherwise)
     return '; '.join(parts) or IN_FULL
 
 
-def written(name: str, value: Any) -> str:
-  """A setting's value as it is shown."""
-  if name == 'total_environment_frames':
-    return short(value)
-  return f'{value:g}' if isinstance(value, float) else str(value)
+def written(value: Any) -> str:
+  """A setting's value as a flag could have it, never rounded."""
+  if isinstance(value, int) and not isinstance(value, bool):
+    return f'{value:_}'
+  return f'{value:g}' if isinstance(value, float) and float(f'{value:g}') == value else str(value)
 
 
 def setting(run: runs_lib.Run, expert: bool) -> str:
@@ -134,7 +134,8 @@ def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
   if run.population > 1:
     apart |= {'sweep_index', *sweep.SAMPLED}
   suite = runs_lib.suite_of(run)
-  defaults = departures.PAPER[suite.name] if suite else {}  # For settings that an older run does not have.
+  # Settings that an older run does not have were as they are by default.
+  defaults = departures.PAPER[suite.name] if suite else departures.COMMON
   values = defaults | run.flags | {'num_learners': run.learners}  # Learners may be in one process or in several.
   return {name: value for name, value in values.items() if name not in apart}
 

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Iterable, NamedTuple
+from typing import Any, Iterable, NamedTuple, Sequence
 
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import dmlab30_protocol
@@ -18,6 +18,7 @@ from scalable_agents.tables import published
 
 # What IMPALA's runs have among their settings; those of an agent without V-trace lack the last one.
 _FLAGS = ('level_name', 'torso', 'use_lstm', 'seed', 'total_environment_frames', 'off_policy_correction')
+_POINTS = 500
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
 
 
@@ -114,6 +115,11 @@ def describe(run: Run) -> str:
   lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
   return (f'{task}, {flags["torso"]}, {lstm}, {flags["off_policy_correction"]}, '
           f'population of {run.population}, {run.learners} learner{"s" * (run.learners > 1)}')
+
+
+def thinned(rows: Sequence[Any]) -> list[Any]:
+  """Every k-th of the rows and the last one, at most 501: as many as a figure needs."""
+  return [*rows[:-1:len(rows) // _POINTS + 1], *rows[-1:]]
 
 
 def _read(logdir: str, evaluated: bool) -> Run:

@@ -48,10 +48,17 @@ class FiguresTest(parameterized.TestCase):
     self.assertGreater(image.imread(self.file).shape[0], 300)
     return [axes for axes in figures_drawn[0].axes if axes.get_visible()]
 
+  def _title(self, axes):
+    """The title of the picture, which may be its legend's."""
+    return axes.figure.get_suptitle() + ''.join(legend.get_title().get_text() for legend in axes.figure.legends)
+
   def test_bars_without_runs_are_the_papers(self):
-    for suite, number, panels, levels in (('dmlab30', 'B.1', 2, 30), ('atari57', 'C.1', 3, 57)):
+    for suite, number, panels, levels, title in (
+        ('dmlab30', 'B.1', 2, 30, "the paper's test scores (table B.1; the paper's figure B.1 shows training scores)"),
+        ('atari57', 'C.1', 3, 57, "evaluation scores beside the paper's (table C.1)")):
       drawn = self._drawn(figures.draw_bars, suite, self._gathered(number))
       self.assertLen(drawn, panels)
+      self.assertIn(title, self._title(drawn[0]))
       for axes in drawn:
         self.assertLen(axes.patches, levels)
         self.assertEqual([text.get_text() for text in axes.texts], ['not run'])
@@ -75,6 +82,7 @@ class FiguresTest(parameterized.TestCase):
                            curves={level: [None, 1.0, 2.0, 4.0] for level in dmlab30.LEVELS[:3]})
     panels = self._drawn(figures.draw_learning_curves, 'dmlab30', self._gathered('3', 'population_*/member_*'))
     self.assertEqual([axes.get_title(loc='left') for axes in panels], list(dmlab30.LEVELS[:3]))
+    self.assertStartsWith(self._title(panels[0]), 'Training returns')
     for axes, level in zip(panels, dmlab30.TEST_LEVELS):
       first, second, paper = axes.lines
       np.testing.assert_array_equal(first.get_xydata(), [[5e9, 1], [7.5e9, 2], [1e10, 4]])
@@ -97,7 +105,7 @@ class FiguresTest(parameterized.TestCase):
     run_directories.make(self.folder, 'run', _PBT, torso='shallow', curves={'rooms_watermaze': [1.0, 2.0]})
     axes, = self._drawn(figures.draw_learning_curves, 'dmlab30', self._gathered('3'))
     self.assertEqual([line.get_label() for line in axes.lines],
-                     ['IMPALA, shallow', "IMPALA, deep, PBT: the paper's final score"])
+                     ['IMPALA, shallow', "IMPALA, deep, PBT: the paper's test scores (table B.1)"])
     self.assertEqual(set(axes.lines[1].get_ydata()), {31.1})
 
   def test_long_curves_are_thinned_out_and_keep_their_end(self):
@@ -119,9 +127,30 @@ class FiguresTest(parameterized.TestCase):
     run_directories.single_game(self.folder, 'other', curves={'breakout': [100.0]}, level_name='breakout')
     panels = self._drawn(figures.draw_stability, sweep.samples(self._runs(evaluated=False)))
     self.assertEqual([axes.get_title(loc='left') for axes in panels], ['breakout', 'pong'])
+    self.assertIn('final training scores', self._title(panels[0]))
     lines = {container.get_label(): container[0].get_xydata() for container in panels[1].containers}
     np.testing.assert_array_equal(lines['deep, vtrace'], [[1, 9], [2, 3]])
     np.testing.assert_array_equal(lines['deep, none'], [[1, 1]])
+
+  def test_sweep_curves_are_the_mean_of_the_best_three_samples(self):
+    finals = (8.0, 2.0, 6.0, 4.0)  # The second sample is not among the best three.
+    for index, final in enumerate(finals):
+      for seed in (1, 2):  # Their mean is the sample's curve.
+        run_directories.single_game(self.folder, f'{index}_{seed}', curves={'pong': [None, 0., final + seed - 1.5]},
+                                    frames=300, sweep_index=index, learning_rate=1e-3 * (index + 1), seed=seed)
+    run_directories.single_game(self.folder, 'lag', curves={'pong': [1., 2.]}, frames=200, policy_lag=10)
+    axes, = self._drawn(figures.draw_sweep_curves, sweep.samples(self._runs(evaluated=False)))
+    self.assertIn('by final training score', self._title(axes))
+    lines = {line.get_label(): line.get_xydata() for line in axes.lines}
+    self.assertEqual(list(lines), ['deep, vtrace, policy_lag=0: best 3 of 4', 'deep, vtrace, policy_lag=10: best 1 of 1'])
+    curve, lagging = lines.values()
+    np.testing.assert_allclose([curve[0], curve[-1]], [[200, 0], [300, 6]])
+    np.testing.assert_allclose(np.interp(250, *curve.T), 3, rtol=0.01)
+    np.testing.assert_allclose([lagging[0], lagging[-1]], [[100, 1], [200, 2]])
+
+  def test_a_sweep_without_scores_has_no_curves(self):
+    run_directories.single_game(self.folder, '0')
+    self.assertFalse(figures.draw_sweep_curves(sweep.samples(self._runs(evaluated=False)), self.file))
 
   def test_schedules_have_a_line_per_member_and_the_fittest_bold(self):
     members = {'learning_rate': [[(0, 1.0), (500, 1.0)], [(0, 2.0), (100, 3.0), (400, 3.0)]],
@@ -129,6 +158,7 @@ class FiguresTest(parameterized.TestCase):
     fittest = {'learning_rate': [[(100, 3.0), (400, 3.0)]], 'entropy_cost': [[(100, 0.2), (400, 0.2)]]}
     panels = self._drawn(figures.draw_schedules, members, fittest, 'member_01')
     self.assertEqual([axes.get_title(loc='left') for axes in panels], ['learning_rate', 'entropy_cost'])
+    self.assertIn('figure F.1', self._title(panels[0]))
     for axes in panels:
       self.assertEqual(axes.get_yscale(), 'log')
       self.assertEqual([line.get_linewidth() for line in axes.lines], [0.9, 0.9, 2.4])

@@ -68,7 +68,7 @@ class ImpalaTest(parameterized.TestCase):
       run_directories.single_game(self.runs, str(index), curves={'pong': [index]}, sweep_index=index)
     done = _start('--table=sweep', f'--runs={self.runs}/*', f'--output={self.output}', '--figures')
     self.assertEqual((done.returncode, done.stderr), (0, ''))
-    self.assertCountEqual(os.listdir(self.output), ['sweep.md', 'sweep.csv', 'stability.png'])
+    self.assertCountEqual(os.listdir(self.output), ['sweep.md', 'sweep.csv', 'stability.png', 'best_three_curves.png'])
 
   @parameterized.parameters(
       ((), '--table=: want one of 3, 4, B.1, C.1, sweep'),

@@ -35,7 +35,7 @@ class SweepTest(parameterized.TestCase):
     found = self._samples()
     self.assertEqual([(sample.flags['sweep_index'], sample.score.mean) for sample in found],
                      [(1, 20.0), (2, 4.0), (0, -3.0)])
-    self.assertEqual({(sample.level, sample.method) for sample in found}, {('pong', 'deep, vtrace')})
+    self.assertEqual({(sample.level, sample.line) for sample in found}, {('pong', 'deep, vtrace')})
 
   def test_seeds_of_a_sample_are_averaged(self):
     self._pong(0, 1.0, seed=1)
@@ -46,7 +46,40 @@ class SweepTest(parameterized.TestCase):
   def test_methods_have_rows_of_their_own(self):
     self._pong(0, 1.0)
     self._pong(0, 3.0, off_policy_correction='none')
-    self.assertEqual([sample.method for sample in self._samples()], ['deep, none', 'deep, vtrace'])
+    self.assertEqual([sample.line for sample in self._samples()], ['deep, none', 'deep, vtrace'])
+
+  def test_whatever_else_differs_makes_lines_of_their_own(self):
+    for policy_lag in (0, 2, 10):
+      for clip_rho_threshold in (1., 100.):
+        for index in range(2):
+          run_directories.single_game(
+              self.folder, f'{policy_lag}_{clip_rho_threshold}_{index}', curves={'pong': [10. * policy_lag + index]},
+              policy_lag=policy_lag, clip_rho_threshold=clip_rho_threshold, sweep_index=index,
+              learning_rate=1e-3 * (index + 1))
+    run_directories.single_game(self.folder, 'other', level_name='breakout', curves={'breakout': [1.0]}, policy_lag=7)
+    found = self._samples()
+    self.assertEqual([sample.line for sample in found[1::2]], [  # Two samples of each.
+        f'deep, vtrace, clip_rho_threshold={rho}, policy_lag={lag}' for rho in (1, 100) for lag in (0, 2, 10)])
+    self.assertEqual(found[0].line, 'deep, vtrace')  # On breakout nothing differs.
+    self.assertEqual([sample.score.mean for sample in found[1:]], [1, 0, 21, 20, 101, 100] * 2)
+    self.assertEqual([row[2] for row in sweep.table(found).rows[1:]], ['1', '2'] * 6)
+
+  def test_lengths_are_lines_too_and_what_old_runs_lack_is_the_default(self):
+    for index, settings in enumerate(({}, {'policy_lag': 0, 'clip_rho_threshold': 1.0},
+                                      {'total_environment_frames': 1_234_567_890})):
+      self._pong(index, index + 1., **settings)
+    self.assertEqual([(sample.line, sample.score.mean) for sample in self._samples()],
+                     [('deep, vtrace, total_environment_frames=200_000_000', 2),
+                      ('deep, vtrace, total_environment_frames=200_000_000', 1),
+                      ('deep, vtrace, total_environment_frames=1_234_567_890', 3)])
+
+  def test_the_best_three_of_each_line(self):
+    for index, final in enumerate((1.0, 2.0, None, 6.0, 3.0)):
+      self._pong(index, final)
+    self._pong(0, 9.0, policy_lag=10)
+    best = sweep.best_three(self._samples())
+    self.assertEqual({line: [sample.score.mean for sample in samples] for line, samples in best.items()},
+                     {('pong', 'deep, vtrace, policy_lag=0'): [6, 3, 2], ('pong', 'deep, vtrace, policy_lag=10'): [9]})
 
   def test_a_suite_is_scored_as_the_paper_does(self):
     means = {level: 100.0 for level in atari57.LEVELS}
@@ -71,7 +104,7 @@ class SweepTest(parameterized.TestCase):
     for index, final in enumerate((1.0, 2.0, 6.0, 3.0)):
       self._pong(index, final, learning_rate=0.0012345 * (index + 1), frames=5_000_000)
     table = sweep.table(self._samples())
-    self.assertEqual(table.columns, ['level', 'network, correction', 'rank', 'sample', 'learning_rate', 'entropy_cost',
+    self.assertEqual(table.columns, ['level', 'setting', 'rank', 'sample', 'learning_rate', 'entropy_cost',
                                      'rmsprop_epsilon', 'final score, this run', 'run'])
     self.assertEqual(table.rows[0], ['pong', 'deep, vtrace', '1', '2', '0.0037', '0.01', '0.01',
                                      layout.Number((6.0, None, 1), 2), '5M of 200M frames'])
