@@ -2,7 +2,8 @@
 
   bazel run //agents:impala_dmlab30 -- --dataset_path=IMAGES --logdir=runs/dmlab30
   bazel run //agents:impala_dmlab30 -- --logdir=runs/dmlab30 --mode=test
-  bazel run //agents:impala_dmlab30 -- --level_name=rooms_watermaze --reward_transform=abs_one
+  bazel run //agents:impala_dmlab30 -- --level_name=rooms_watermaze --reward_transform=abs_one \\
+    --total_environment_frames=1_000_000_000
 
 The same --logdir again resumes. Every hyper-parameter is a flag; their defaults are those of Espeholt et al. 2018: the
 deep network with LSTM and language (figure 3), tables D.1 to D.3, and where the paper swept a value, the one that the

@@ -1,7 +1,6 @@
-"""Pictures of runs: bars and curves beside the paper's numbers, a sweep's curves and stability, a population's schedules.
+"""Pictures of runs: bars and curves beside the paper's numbers, curves and stability of sweeps, populations' schedules.
 
-Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's curves), 4 and E.2 (stability), F.1
-(schedules).
+Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's curves), 4 (stability), F.1 (schedules).
 """
 
 import collections
@@ -33,9 +32,10 @@ _EXTENT_WIDTH = 52  # Letters.
 _STYLES = ('-', '--', ':', '-.')  # Of lines beyond the number of colours.
 # What the paper's numbers in figures of levels are.
 _PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
-_BARS_TITLES = {'dmlab30': "DMLab-30: evaluation scores beside the paper's test scores (table B.1; the paper's figure B.1 "
-                           'shows training scores)',
-                'atari57': "Atari-57: evaluation scores beside the paper's (table C.1)"}
+_BARS_TITLES = {
+    'dmlab30': "DMLab-30: evaluation scores beside the paper's test scores (table B.1; the paper's figure B.1 shows "
+               'training scores)',
+    'atari57': "Atari-57: evaluation scores beside the paper's (table C.1)"}
 
 
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
@@ -146,7 +146,8 @@ def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
   samples = collections.Counter((sample.level, sample.line) for sample in found)
   picture, panels = _level_panels(list(dict.fromkeys(level for level, _ in best)))
   for level, axes in panels.items():
-    for number, (line, three) in enumerate((line, three) for (of_level, line), three in best.items() if of_level == level):
+    lines = {line: three for (of_level, line), three in best.items() if of_level == level}
+    for number, (line, three) in enumerate(lines.items()):
       axes.plot(*_mean_curve(three), linewidth=1.6, label=f'{line}: best {len(three)} of {samples[level, line]}',
                 **_style(number))
     axes.set_xlabel('environment frames', color=_INK)
@@ -188,8 +189,8 @@ def draw_stability(found: Sequence[sweep.Sample], file: str):
   _save(picture, file)
 
 
-def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mapping[str, Sequence[sweep.Points]], name: str,
-                   file: str):
+def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mapping[str, Sequence[sweep.Points]],
+                   name: str, file: str):
   """A panel per hyper-parameter with the values that a population has had, against environment frames.
 
   Args:

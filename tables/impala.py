@@ -4,8 +4,8 @@
   bazel run //tables:impala -- --table=C.1 --figures
   bazel run //tables:impala -- --table=sweep --runs='runs/sweep_*' --figures
 
-Prints the table, and writes it as Markdown and CSV. Espeholt et al. 2018: tables 3, 4, B.1 and C.1,
-figures 4, E.1 and E.2.
+Prints the table, and writes it as Markdown and CSV. Espeholt et al. 2018: tables 3, 4, B.1 and C.1, figures
+4 and E.1.
 """
 
 import dataclasses

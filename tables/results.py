@@ -38,8 +38,8 @@ class Result:
 
   Of a population the best member counts, as in the paper. Runs that differ in no setting but the seed (experts: and the
   level) are repetitions, and so are populations. Where runs have other settings too, as in a sweep, those of one setting
-  are shown, as in the paper ("the best score for each architecture"). The best: most levels first, then those that are in
-  full, then the best score.
+  are shown, as in the paper ("the best score for each architecture"). The best: most levels first, then those in full,
+  then the best score.
   """
 
   def __init__(self, agent: published.Agent, runs: Sequence[runs_lib.Run]):
@@ -89,7 +89,7 @@ class Result:
     return (len(means), self._extent(group) == IN_FULL, getattr(scores.summarise(means), self._suite.summary))
 
   def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
-    """In full, or all that is less than in the paper or otherwise. `num_levels`: that there should be, where they count."""
+    """In full, or all that is not as in the paper. `num_levels`: that there should be, where they count."""
     evaluated = len({level for run in runs for level in run.evaluation.means})
     less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
     for name, wanted, get, write in (

@@ -169,7 +169,7 @@ def _read_evaluation(run: Run) -> Evaluation:
 
 
 def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-  """The settings, and their values, in which levels were played otherwise than in the paper, from what evaluation.json says of them."""
+  """The settings in which levels were played otherwise than in the paper, and their values, from evaluation.json."""
   found = []
   levels = () if is_expert(run) else (suite_of(run) or scores.SUITES['atari57']).levels
   for name, papers in (('atari', atari57_protocol.Protocol()), ('dmlab', dmlab30_protocol.Protocol())):

@@ -1,4 +1,4 @@
-"""The samples of a sweep, sorted by what each has reached. Espeholt et al. 2018, figure 4, figures E.1, E.2, table D.1.
+"""The samples of a sweep, sorted by what each has reached. Espeholt et al. 2018, figures 4, E.1, table D.1.
 
 Runs that differ in more than what a sweep samples are different lines, of the table and of the figures: another network
 or correction, say, or --policy_lag (figure E.1) or --clip_rho_threshold (section 5.2.2).
@@ -90,7 +90,7 @@ def table(found: Sequence[Sample]) -> layout.Table:
             for (level, line), best in best_three(found).items() if len(best) == 3]
   notes.append('Setting: the network, the correction, and every other setting in which runs of the level differ, beside '
                + ', '.join(agents_sweep.SAMPLED) + '.')
-  notes.append('The paper has figures 4 and E.2 for this and prints no numbers of single samples.')
+  notes.append('The paper has figure 4 for this, and prints no numbers of single samples.')
   return layout.Table('Sweep: training scores of samples of hyper-parameters, best first', columns, rows, notes)
 
 

@@ -54,8 +54,9 @@ class DeparturesTest(parameterized.TestCase):
   def test_every_setting_is_known_and_no_default_departs(self, name):
     self.assertEmpty(_departures(name))
 
-  @parameterized.parameters(('IMPALA, deep, experts', ()),
-                            ('IMPALA, deep', ('learning_rate', 'entropy_cost', 'renderer', 'level_cache', 'dataset_path')))
+  @parameterized.parameters(
+      ('IMPALA, deep, experts', ()),
+      ('IMPALA, deep', ('learning_rate', 'entropy_cost', 'renderer', 'level_cache', 'dataset_path')))
   def test_every_setting_departs_that_is_neither_free_nor_swept(self, name, not_departing):
     shown_otherwise = {'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'population_size', 'num_learners'}
     free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task', *not_departing}

@@ -142,7 +142,7 @@ class FiguresTest(parameterized.TestCase):
     axes, = self._drawn(figures.draw_sweep_curves, sweep.samples(self._runs(evaluated=False)))
     self.assertIn('by final training score', self._title(axes))
     lines = {line.get_label(): line.get_xydata() for line in axes.lines}
-    self.assertEqual(list(lines), ['deep, vtrace, policy_lag=0: best 3 of 4', 'deep, vtrace, policy_lag=10: best 1 of 1'])
+    self.assertEqual(list(lines), [f'deep, vtrace, policy_lag={best}' for best in ('0: best 3 of 4', '10: best 1 of 1')])
     curve, lagging = lines.values()
     np.testing.assert_allclose([curve[0], curve[-1]], [[200, 0], [300, 6]])
     np.testing.assert_allclose(np.interp(250, *curve.T), 3, rtol=0.01)

@@ -107,7 +107,8 @@ class ResultsTest(parameterized.TestCase):
   @parameterized.parameters(
       ({'action_set': 'popart', 'renderer': 'hardware', 'level_cache': '/maps'},
        'departs from the paper: action_set=popart'),
-      ({'dataset_path': 'dummy'}, 'departs from the paper: dataset_path=dummy'), ({'dataset_path': '/images'}, 'in full'))
+      ({'dataset_path': 'dummy'}, 'departs from the paper: dataset_path=dummy'),
+      ({'dataset_path': '/images'}, 'in full'))
   def test_another_protocol_of_lab_is_said(self, protocol, extent):
     agent = published.AGENTS['IMPALA, deep']
     run_directories.make(self.folder, f'run_{next(self.names)}', dict.fromkeys(dmlab30.TEST_LEVELS, 1.),

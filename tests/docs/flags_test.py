@@ -1,0 +1,37 @@
+"""Every flag that docs/fidelity.md and docs/suites.md name is a flag of one of the programs they are about."""
+
+import dataclasses
+import re
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.agents import atari57_protocol
+from scalable_agents.agents import cluster_config
+from scalable_agents.agents import dmlab30_protocol
+from scalable_agents.agents import impala
+from scalable_agents.agents import population
+from scalable_agents.agents import population_member
+from scalable_agents.agents import run_flags
+from scalable_agents.tables import impala as impala_tables
+from scalable_agents.tables import population as population_figure
+from scalable_agents.tests import source_tree
+
+_CONFIGS = (impala.ImpalaConfig, atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig,
+            population.LauncherConfig, population_member.PopulationConfig, run_flags.RunConfig,
+            impala_tables.TablesConfig, population_figure.PopulationFigureConfig)
+
+
+class FlagsTest(parameterized.TestCase):
+
+  @parameterized.parameters('fidelity.md', 'suites.md')
+  def test_every_flag_exists(self, page):
+    known = {field.name for config in _CONFIGS for field in dataclasses.fields(config)}
+    known |= {f'no{name}' for name in known}
+    named = set(re.findall(r'--([a-z]\w+)', (source_tree.ROOT / 'docs' / page).read_text(encoding='utf-8')))
+    self.assertNotEmpty(named)
+    self.assertEmpty(named - known)
+
+
+if __name__ == '__main__':
+  absltest.main()
