@@ -65,6 +65,13 @@ class PaperTablesTest(parameterized.TestCase):
         self.assertEqual(row[f'{name}: run'], 'in full')
     self.assertEqual(rows['mean capped (%), from these rows']['IMPALA, deep, PBT: difference'], layout.Number(0.0, 2))
 
+  def test_a_population_with_8_learners_has_its_row(self):
+    run_directories.make(self.folder, 'run', published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT'], population_size=24,
+                         num_learners=8, learning_rate_decay=False)
+    rows, _ = self._make('3')
+    self.assertEqual({name: row['run'] for name, row in rows.items() if row['run'] != 'not run'},
+                     {'IMPALA, deep, PBT, 8 learners': 'in full'})
+
   def test_a_run_is_in_its_row_only(self):
     run_directories.make(self.folder, 'run', published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT'], episodes=10,
                          frames=2_000_000)
