@@ -87,9 +87,9 @@ class Launcher:
   def _is_finished(self, member) -> bool:
     """Whether the process that has ended left a run with all its frames: without an error a signal may end it, too."""
     logdir = os.path.join(self._folder, member.name)
-    rows = run_directory.read_metrics(logdir) if member.code == 0 else []
-    return bool(rows) and (
-        rows[-1]['environment_frames'] >= run_directory.read_config(logdir)['flags']['total_environment_frames'])
+    row = run_directory.last_metrics(logdir) if member.code == 0 else None
+    return row is not None and (
+        row['environment_frames'] >= run_directory.read_config(logdir)['flags']['total_environment_frames'])
 
 
 def summary(folder: str) -> str:

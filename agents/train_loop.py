@@ -93,7 +93,7 @@ class Trainer:
         run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics,
         **({'member': self._member} if self._member else {}))
     if not self._checkpointer.restore():
-      if run_directory.read_metrics(run.logdir):
+      if run_directory.last_metrics(run.logdir):
         raise run_directory.RunDirectoryError(f'{run.logdir} has metrics of a run and no checkpoint to go on from: put '
                                               f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
       self._checkpointer.save()

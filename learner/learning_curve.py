@@ -10,6 +10,7 @@ from scalable_agents.learner import run_directory
 
 _INK = '#3b3b3b'
 _LINE = '#1f5fa8'
+_MAX_ROWS = 2_000  # Of metrics.jsonl: two for each of the picture's columns.
 _MAX_EPISODES = 20_000  # Of short episodes there may be millions.
 _MAX_DOTS = 4000
 _MAX_SPANS = 60  # The band has the quantiles of so many spans of episodes,
@@ -21,13 +22,14 @@ def draw(logdir: str):
   """Draws the run's learning curve into its directory; nothing before the first row with a finished episode.
 
   Line: mean return of the last 100 episodes. Dots: episodes. Band: the middle half of the episodes around there. Of a
-  suite instead, whose levels have returns of all sizes: its score. Top axis: hours of training. Safe in a thread: it
+  suite instead, whose levels have returns of all sizes: its score. Top axis: hours of training. Of a long run some rows
+  and episodes are read, evenly spread, so that it takes as long after a month as after an hour. Safe in a thread: it
   shares no state with other figures.
 
   Raises:
     run_directory.RunDirectoryError: a file of the run is damaged, or the picture cannot be written.
   """
-  rows = [row for row in run_directory.read_metrics(logdir) if row.get('episode_return') is not None]
+  rows = [row for row in run_directory.read_metrics(logdir, _MAX_ROWS) if row.get('episode_return') is not None]
   if not rows:
     return
   scored = [row for row in rows if 'suite_score' in row]

@@ -1,17 +1,19 @@
 """The run's figures as they come: metrics.jsonl, TensorBoard events and episodes.csv in the run directory.
 
 Every row is in the kernel's hands when the call that wrote it returns, so a `kill -9` loses no row. A resumed run
-cuts both files back to the frames of its checkpoint and goes on from there: no gap and no row twice, provided that
+cuts metrics.jsonl and episodes.csv back to the frames of its checkpoint and goes on from there. It writes TensorBoard
+events to a new file, which begins with an event that tells TensorBoard to drop what the earlier files have of later
+frames. So there is no gap and no row twice, provided that
 
   * rows are written in the order of their frames, and
   * before a checkpoint is saved, the episodes it has counted have been added and a row of its frames written.
 
-Nothing here is called per environment step: `add_episodes` once per learner update, `write` once per log interval.
+To resume takes as long after a month as after an hour. Nothing here is called per environment step: `add_episodes` once
+per learner update, `write` once per log interval.
 """
 
 import contextlib
 import csv
-import glob
 import io
 import json
 import math
@@ -23,6 +25,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.learner import row_file
 from scalable_agents.learner import run_directory
 
 
@@ -45,7 +48,8 @@ class MetricsWriter:
         frames are dropped: they will be lived through again.
       seconds: the clock behind `wall_seconds`, which goes on from the last row kept.
     Raises:
-      run_directory.RunDirectoryError: a file cannot be read or written.
+      run_directory.RunDirectoryError: a file cannot be read or written. Damage is found only near the place where a file
+        is cut.
     """
     self._seconds = seconds
     self._last_frames = {}  # File -> frames of its last row.
@@ -54,18 +58,14 @@ class MetricsWriter:
     episodes_size = run_directory.size_up_to(episodes, _episode_frames, environment_frames)
     run_directory.cut(metrics, metrics_size)  # Only now that neither has been found damaged.
     run_directory.cut(episodes, episodes_size)
-    rows = run_directory.read_metrics(logdir)
-    self.last_row = rows[-1] if rows else {}  # Of the processes before this one.
+    self.last_row = run_directory.last_metrics(logdir) or {}  # Of the processes before this one.
     self._seconds_before = self.last_row.get('wall_seconds', 0.)
     with run_directory.one_line_errors(logdir):
       self._metrics = open(metrics, 'ab', buffering=0)
       self._episodes = open(episodes, 'ab', buffering=0)
     if not self._episodes.tell():
       self._append(self._episodes, environment_frames, run_directory.EPISODES_HEADER)
-    self._events = _Events(logdir, time.time() - seconds() - self._seconds_before)
-    for row in rows:
-      self._events.write(row)
-    self._events.flush()
+    self._events = _Events(logdir, environment_frames, time.time() - seconds() - self._seconds_before)
 
   def write(self, values: dict[str, Any]):
     """Adds a row: `values` and `wall_seconds`. Numbers that are not finite become null, text stays out of TensorBoard.
@@ -81,7 +81,6 @@ class MetricsWriter:
     row['wall_seconds'] = round(self._seconds_before + self._seconds(), 3)
     self._append(self._metrics, row['environment_frames'], json.dumps(row, allow_nan=False).encode() + b'\n')
     self._events.write(row)
-    self._events.flush()
 
   def add_episodes(self, frames: int, levels: Sequence[str], returns: np.ndarray, lengths: np.ndarray):
     """Adds one row per episode that an update has finished.
@@ -120,32 +119,38 @@ class MetricsWriter:
 
 
 class _Events:
-  """TensorBoard's file of scalars, written as records: tf.summary took 200 times as long, too slow to write a long
-  run's rows anew.
-  """
+  """A file of scalars for TensorBoard, written as records: tf.summary takes 200 times as long."""
 
-  def __init__(self, logdir: str, zero_seconds: float):
-    """Deletes the event files of earlier processes. `zero_seconds`: the time of day at which wall_seconds was 0."""
+  def __init__(self, logdir: str, environment_frames: int, zero_seconds: float):
+    """Begins a new file beside those of earlier processes.
+
+    Args:
+      logdir: the run directory.
+      environment_frames: TensorBoard drops what earlier files have of later frames.
+      zero_seconds: the time of day, less the wall_seconds of a row written now.
+    """
     self._zero_seconds = zero_seconds
+    # TensorBoard reads the files in the order of their names.
     name = f'events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}'
     self._where = run_directory.path(logdir, name)
-    with run_directory.one_line_errors(logdir):
-      for file in glob.glob(run_directory.path(glob.escape(logdir), 'events.out.tfevents.*')):
-        os.remove(file)
     with _one_line_op_errors(self._where):
       self._records = tf.io.TFRecordWriter(self._where)
-      self._records.write(tf.compat.v1.Event(wall_time=zero_seconds, file_version='brain.Event:2').SerializeToString())
+    now = time.time()
+    self._write(tf.compat.v1.Event(wall_time=now, file_version='brain.Event:2'))
+    # TensorBoard drops earlier events of this step and of later ones.
+    self._write(tf.compat.v1.Event(wall_time=now, step=environment_frames + 1,
+                                   session_log=tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)))
 
   def write(self, row: dict[str, Any]):
     event = tf.compat.v1.Event(wall_time=self._zero_seconds + row['wall_seconds'], step=int(row['environment_frames']))
     for name, value in row.items():
       if isinstance(value, (int, float)):
         event.summary.value.add(tag=name, simple_value=value)
+    self._write(event)
+
+  def _write(self, event: tf.compat.v1.Event):
     with _one_line_op_errors(self._where):
       self._records.write(event.SerializeToString())
-
-  def flush(self):
-    with _one_line_op_errors(self._where):
       self._records.flush()
 
   def close(self):
@@ -160,12 +165,12 @@ def _one_line_op_errors(where: str):
     raise run_directory.RunDirectoryError(f'{where}: {error.message}') from error
 
 
-def _row_frames(file: str, number: int, line: bytes) -> int:
-  return run_directory.metrics_row(file, number, line)['environment_frames']
+def _row_frames(file: str, row: row_file.Row) -> int:
+  return run_directory.metrics_row(file, row)['environment_frames']
 
 
-def _episode_frames(file: str, number: int, line: bytes) -> int:
-  return 0 if line == run_directory.EPISODES_HEADER else run_directory.episode_row(file, number, line).frames
+def _episode_frames(file: str, row: row_file.Row) -> int:
+  return 0 if row.line == run_directory.EPISODES_HEADER else run_directory.episode_row(file, row).frames
 
 
 def _plain(value: Any) -> int | float | str | None:

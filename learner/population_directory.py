@@ -14,6 +14,7 @@ import os
 import re
 from typing import NamedTuple
 
+from scalable_agents.learner import row_file
 from scalable_agents.learner import run_directory
 
 SNAPSHOTS = 'population'
@@ -100,7 +101,7 @@ def read_evolutions(logdir: str) -> list[Evolution]:
     run_directory.RunDirectoryError: a row cannot be read.
   """
   file = run_directory.path(logdir, EVOLUTION)
-  return [_evolution(file, number, line) for number, line in enumerate(run_directory.complete_lines(file), start=1)]
+  return [_evolution(file, row) for row in run_directory.complete_rows(file)]
 
 
 def drop_evolutions_after(logdir: str, environment_frames: int):
@@ -110,14 +111,14 @@ def drop_evolutions_after(logdir: str, environment_frames: int):
     run_directory.RunDirectoryError: a row cannot be read, or the file not be cut.
   """
   file = run_directory.path(logdir, EVOLUTION)
-  frames_of = lambda *line: _evolution(*line).environment_frames
+  frames_of = lambda *row: _evolution(*row).environment_frames
   run_directory.cut(file, run_directory.size_up_to(file, frames_of, environment_frames))
 
 
-def _evolution(file: str, number: int, line: bytes) -> Evolution:
+def _evolution(file: str, row: row_file.Row) -> Evolution:
   try:
-    row = Evolution(**json.loads(line))
-    int(row.environment_frames), dict(row.hyper_parameters)
-    return row
+    evolution = Evolution(**json.loads(row.line))
+    int(evolution.environment_frames), dict(evolution.hyper_parameters)
+    return evolution
   except (ValueError, TypeError) as error:
-    raise run_directory.RunDirectoryError(run_directory.damaged(f'{file}, line {number}', error)) from error
+    raise run_directory.RunDirectoryError(run_directory.damaged_row(file, row, error)) from error

@@ -27,6 +27,8 @@ import socket
 import sys
 from typing import Any, Callable, Collection, Iterator, NamedTuple
 
+from scalable_agents.learner import row_file
+
 CONFIG = 'config.json'
 METRICS = 'metrics.jsonl'
 EPISODES = 'episodes.csv'
@@ -154,24 +156,40 @@ def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
                             'Use the same flags or another --logdir')
 
 
-def read_metrics(logdir: str) -> list[dict[str, Any]]:
+def read_metrics(logdir: str, at_most: int | None = None) -> list[dict[str, Any]]:
   """Returns the complete rows of metrics.jsonl, oldest first; [] where there is none yet.
 
+  Args:
+    logdir: the run directory.
+    at_most: the largest number of rows that is wanted, at least 2. Of a longer file, that many rows are read: they are
+      spread evenly over it, the first and the last are among them, and no other part of the file is looked at.
   Raises:
-    RunDirectoryError: a row cannot be read.
+    RunDirectoryError: one of these rows cannot be read.
   """
   file = path(logdir, METRICS)
-  return [metrics_row(file, number, line) for number, line in enumerate(complete_lines(file), start=1)]
+  return [metrics_row(file, row) for row in complete_rows(file, at_most)]
 
 
-def metrics_row(file: str, number: int, line: bytes) -> dict[str, Any]:
-  """Returns a line of metrics.jsonl as a dict. Raises RunDirectoryError where it is none."""
+def last_metrics(logdir: str) -> dict[str, Any] | None:
+  """Returns the last complete row of metrics.jsonl; None where there is none yet.
+
+  Raises:
+    RunDirectoryError: the row cannot be read.
+  """
+  file = path(logdir, METRICS)
+  with one_line_errors(file):
+    row = row_file.last(file)
+  return metrics_row(file, row) if row else None
+
+
+def metrics_row(file: str, row: row_file.Row) -> dict[str, Any]:
+  """Returns a row of metrics.jsonl as a dict. Raises RunDirectoryError where it is none."""
   try:
-    row = json.loads(line)
-    int(row['environment_frames']), float(row['wall_seconds'])
-    return row
+    values = json.loads(row.line)
+    int(values['environment_frames']), float(values['wall_seconds'])
+    return values
   except (ValueError, KeyError, TypeError) as error:
-    raise RunDirectoryError(damaged(f'{file}, line {number}', error)) from error
+    raise RunDirectoryError(damaged_row(file, row, error)) from error
 
 
 def read_episodes(logdir: str, at_most: int | None = None) -> Iterator[Episode]:
@@ -179,51 +197,45 @@ def read_episodes(logdir: str, at_most: int | None = None) -> Iterator[Episode]:
 
   Args:
     logdir: the run directory.
-    at_most: where there are more rows, one in so many is read that at most these come; the first is one of them.
+    at_most: as for read_metrics; the file's header is one of the rows.
   Raises:
-    RunDirectoryError: a row cannot be read.
+    RunDirectoryError: one of these rows cannot be read.
   """
   file = path(logdir, EPISODES)
-  every = math.ceil(sum(1 for _ in complete_lines(file)) / at_most) if at_most else 1
-  for number, line in enumerate(complete_lines(file)):  # Number 0 is the header.
-    if number and (number - 1) % every == 0:
-      yield episode_row(file, number + 1, line)
+  for row in complete_rows(file, at_most):
+    if row.position:  # The header is at 0.
+      yield episode_row(file, row)
 
 
-def episode_row(file: str, number: int, line: bytes) -> Episode:
-  """Returns a line of episodes.csv below its header. Raises RunDirectoryError where it is no such row."""
+def episode_row(file: str, row: row_file.Row) -> Episode:
+  """Returns a row of episodes.csv below its header. Raises RunDirectoryError where it is no such row."""
   try:
-    (frames, level, episode_return, length), = csv.reader([line.decode()])
+    (frames, level, episode_return, length), = csv.reader([row.line.decode()])
     return Episode(int(frames), level, float(episode_return), int(length))
   except ValueError as error:
-    raise RunDirectoryError(damaged(f'{file}, line {number}', error)) from error
+    raise RunDirectoryError(damaged_row(file, row, error)) from error
 
 
-def complete_lines(file: str) -> Iterator[bytes]:
-  """Yields the lines of a file that grows, without the last one where its end has not been written."""
+def complete_rows(file: str, at_most: int | None = None) -> Iterator[row_file.Row]:
+  """Yields the rows of a file that grows, or a sample of them; see row_file."""
   with one_line_errors(file):
-    if not os.path.exists(file):
-      return
-    with open(file, 'rb') as stream:
-      for line in stream:
-        if line.endswith(b'\n'):
-          yield line
+    yield from row_file.read(file) if at_most is None else row_file.sample(file, at_most)
 
 
-def size_up_to(file: str, frames_of: Callable[[str, int, bytes], int], environment_frames: int) -> int:
-  """The bytes of a file before its first row of later frames, and before a last row that a kill has torn.
+def size_up_to(file: str, frames_of: Callable[[str, row_file.Row], int], environment_frames: int) -> int:
+  """Returns the bytes of a file before its first row of later frames, and before a last row that a kill has torn.
+
+  Only some rows are read, however long the file is: damage elsewhere is not found here.
 
   Args:
-    file: with a row per line; it may be missing.
-    frames_of: gives a row's frames from the file's name, the line's number and the line.
+    file: with a row per line, in the order of their frames; it may be missing.
+    frames_of: gives a row's frames from the file's name and the row.
     environment_frames: of the last row that counts.
+  Raises:
+    RunDirectoryError: one of the rows that are read is damaged.
   """
-  size = 0
-  for number, line in enumerate(complete_lines(file), start=1):
-    if frames_of(file, number, line) > environment_frames:
-      break
-    size += len(line)
-  return size
+  with one_line_errors(file):
+    return row_file.size_up_to(file, lambda row: frames_of(file, row) <= environment_frames)
 
 
 def cut(file: str, size: int):
@@ -276,6 +288,11 @@ def damaged(where: str, why: Any) -> str:
   """What to say of a file that cannot be read."""
   reason = ' '.join(str(why).split())
   return f'{where} is damaged ({reason}): put the file back, or choose another --logdir'
+
+
+def damaged_row(file: str, row: row_file.Row, why: Any) -> str:
+  """What to say of a row that cannot be read."""
+  return damaged(f'{file}, line {row_file.line_number(file, row.position)}', why)
 
 
 def _take_lock(logdir: str) -> int:

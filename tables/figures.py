@@ -264,14 +264,15 @@ def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndar
 
 
 def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
-  """The rows of metrics.jsonl; of a population's member, those of the training that its agent comes from."""
+  """Rows of metrics.jsonl, evenly spread; of a population's member, of the training that its agent comes from."""
   population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
   members = lineage.read(population) if run.population > 1 else {}
   if index not in members:
-    return run_directory.read_metrics(run.logdir)
+    return run_directory.read_metrics(run.logdir, runs_lib.ROWS)
   segments = lineage.ancestry(members, index, math.inf)
   logdirs = population_directory.members(population)
-  rows = {member: run_directory.read_metrics(logdirs[member]) for member in {segment.member for segment in segments}}
+  rows = {member: run_directory.read_metrics(logdirs[member], runs_lib.ROWS)
+          for member in {segment.member for segment in segments}}
   return [row for segment in reversed(segments) for row in rows[segment.member]
           if segment.begin < row['environment_frames'] <= segment.end]
 

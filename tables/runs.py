@@ -19,6 +19,7 @@ from scalable_agents.tables import published
 # What IMPALA's runs have among their settings; those of an agent without V-trace lack the last one.
 _FLAGS = ('level_name', 'torso', 'use_lstm', 'seed', 'total_environment_frames', 'off_policy_correction')
 _POINTS = 500
+ROWS = 5_000  # Of a metrics.jsonl that are read for figures: of a member of a population, part of them are drawn.
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
 
 

@@ -123,7 +123,7 @@ def _scored(run: runs_lib.Run) -> list[tuple[int, float | None]]:
   """Environment frames and score of rows of metrics.jsonl, the last one's too; None before each level has finished an
   episode.
   """
-  rows = runs_lib.thinned(run_directory.read_metrics(run.logdir))
+  rows = runs_lib.thinned(run_directory.read_metrics(run.logdir, runs_lib.ROWS))
   if runs_lib.is_expert(run):
     return [(row['environment_frames'], row.get('episode_return')) for row in rows]
   suite = scores.SUITES[run.flags['level_name']]

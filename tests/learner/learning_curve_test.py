@@ -16,6 +16,7 @@ import numpy as np
 from scalable_agents.actor import python_path
 from scalable_agents.learner import learning_curve
 from scalable_agents.learner import metrics
+from scalable_agents.learner import row_file
 from scalable_agents.learner import run_directory
 
 
@@ -115,6 +116,22 @@ class LearningCurveTest(absltest.TestCase):
     axes, _ = run.draw()
     dots, = (line for line in axes.lines if line.get_label() == 'episode')
     self.assertBetween(len(dots.get_xdata()), 3000, 4000)
+
+  def test_a_long_run_is_read_in_samples(self):
+    run = _Run(self, rows=1)
+    with (open(os.path.join(run.logdir, 'metrics.jsonl'), 'a', encoding='utf-8') as metrics_file,
+          open(os.path.join(run.logdir, 'episodes.csv'), 'a', encoding='utf-8') as episodes_file):
+      for row in range(2, 5_001):
+        metrics_file.write(f'{{"environment_frames": {100 * row}, "wall_seconds": {36 * row}, "episode_return": {row}}}\n')
+        episodes_file.write(f'{100 * row},breakout,{row}.0,7\n')
+    with (absltest.mock.patch.multiple(learning_curve, _MAX_ROWS=50, _MAX_EPISODES=50),
+          absltest.mock.patch.object(row_file, 'read', side_effect=AssertionError('all rows are read'))):
+      axes, _ = run.draw()
+    frames, means = axes.lines[-1].get_xydata().T
+    self.assertBetween(len(frames), 40, 50)
+    np.testing.assert_array_equal(means[1:], frames[1:] / 100)
+    np.testing.assert_allclose(frames, np.linspace(100, 500_000, len(frames)), atol=20_000)
+    self.assertEqual((frames[0], frames[-1]), (100, 500_000))
 
   def test_nothing_to_draw_yet(self):
     run = _Run(self, rows=2, first_return=9)

@@ -1,6 +1,5 @@
 """The files of figures: valid rows, and after a kill at any byte neither a gap nor a row twice."""
 
-import glob
 import json
 import os
 import pathlib
@@ -12,6 +11,7 @@ from absl.testing import parameterized
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
+from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
 from scalable_agents.learner import metrics
@@ -42,11 +42,22 @@ def _episodes(logdir):
 
 
 def _events(logdir):
-  """(step, wall time, {tag: value}) of every event with values, by TensorFlow's own reader."""
-  files = glob.glob(os.path.join(logdir, 'events.out.tfevents.*'))
-  assert len(files) == 1, files
-  return [(event.step, event.wall_time, {value.tag: value.simple_value for value in event.summary.value})
-          for event in tf.compat.v1.train.summary_iterator(files[0]) if event.summary.value]
+  """(step, wall time, {tag: value}) of every event with values, as TensorBoard shows a run with all its files."""
+  accumulator = event_accumulator.EventAccumulator(logdir, {event_accumulator.SCALARS: 0})  # 0: all of them.
+  accumulator.Reload()
+  events = {}
+  for tag in accumulator.Tags()[event_accumulator.SCALARS]:
+    for event in accumulator.Scalars(tag):
+      values = events.setdefault((event.step, event.wall_time), {})
+      assert tag not in values, (event.step, tag)
+      values[tag] = event.value
+  return [(step, wall_time, values) for (step, wall_time), values in events.items()]
+
+
+def _bytes_read():
+  """By this process so far, from files or the kernel's cache of them."""
+  with open('/proc/self/io', encoding='ascii') as stream:
+    return int(dict(line.split(': ') for line in stream.read().splitlines())['rchar'])
 
 
 class MetricsTest(parameterized.TestCase):
@@ -111,6 +122,7 @@ class MetricsTest(parameterized.TestCase):
       clock.seconds = frames / 10
       first.add_episodes(frames - 50, ['a'], [frames], [1])
       first.write({'environment_frames': frames, 'loss/total': frames / 2})
+    resumed = time.time()
     second = self._writer(frames=300, clock=_Clock(4.))
     self.assertEqual([row['environment_frames'] for row in _rows(self._logdir)], [100, 200, 300])
     self.assertEqual(_episodes(self._logdir)[1:], ['50,a,100.0,1', '150,a,200.0,1', '250,a,300.0,1'])
@@ -121,8 +133,32 @@ class MetricsTest(parameterized.TestCase):
     self.assertEqual([row['wall_seconds'] for row in _rows(self._logdir)], [10., 20., 30., 34.])
     self.assertEqual(_episodes(self._logdir)[-1], '400,a,7.0,1')
     events = _events(self._logdir)
-    self.assertEqual([step for step, _, _ in events], [100, 200, 300, 400])
-    np.testing.assert_allclose(np.diff([wall_time for _, wall_time, _ in events]), [10., 10., 4.], atol=1e-3)
+    self.assertEqual([(step, values['loss/total']) for step, _, values in events],
+                     [(100, 50.), (200, 100.), (300, 150.), (400, 7.)])
+    *wall_times, last_wall_time = [wall_time for _, wall_time, _ in events]
+    np.testing.assert_allclose(np.diff(wall_times), [10., 10.], atol=1e-3)
+    self.assertBetween(last_wall_time, resumed - 1., time.time() + 1.)  # However long the run had rested.
+
+  def test_a_resume_reads_no_more_after_a_month_than_after_a_day(self):
+    """Reads are counted: a block of some kilobytes for each step of a binary search."""
+    padding = ', '.join(f'"episode_return/{level}": 12.345678901' for level in range(30))
+    costs = {}
+    for rows in (500, 50_000):
+      with tempfile.TemporaryDirectory() as logdir:
+        with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
+          stream.writelines(f'{{"environment_frames": {100 * row}, "wall_seconds": {row}.0, {padding}}}\n'
+                            for row in range(rows))
+        with open(os.path.join(logdir, 'episodes.csv'), 'w', encoding='utf-8') as stream:
+          stream.write('frames,level,return,length\n')
+          stream.writelines(f'{100 * row},a,{row}.0,400\n' for row in range(rows))
+        before = _bytes_read()
+        writer = metrics.MetricsWriter(logdir, 100 * rows - 2000, _Clock())
+        costs[rows] = _bytes_read() - before
+        self.assertEqual(writer.last_row['environment_frames'], 100 * rows - 2000)
+        writer.close()
+        self.assertEqual(list(run_directory.read_episodes(logdir))[-1].frames, 100 * rows - 2000)
+        self.assertLen(_rows(logdir), rows - 19)
+    self.assertLess(costs[50_000], 3 * costs[500])  # Of which log(50,000) / log(500) = 1.7 are its due.
 
   def test_without_a_checkpoint_a_run_begins_anew(self):
     first = self._writer()
@@ -138,11 +174,12 @@ class MetricsTest(parameterized.TestCase):
   def test_a_kill_at_any_byte_leaves_no_gap_and_no_row_twice(self, data):
     """Plays a run with kills: after a checkpoint, rows are written, and the files end at any byte of those."""
     with tempfile.TemporaryDirectory() as logdir:
-      files = [os.path.join(logdir, name) for name in ('metrics.jsonl', 'episodes.csv')]
       frames = 0
       for _ in range(data.draw(st.integers(1, 4))):
         clock = _Clock()
         writer = metrics.MetricsWriter(logdir, frames, clock)
+        files = [os.path.join(logdir, name) for name in ('metrics.jsonl', 'episodes.csv', max(
+            name for name in os.listdir(logdir) if 'tfevents' in name))]
         sizes = [os.path.getsize(file) for file in files]
         checkpoint, last = frames, frames
         for _ in range(data.draw(st.integers(0, 6))):

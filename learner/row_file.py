@@ -1,0 +1,114 @@
+"""Files with a row per line, to which a run appends for weeks: ways to read them whose cost does not grow with them.
+
+A row is a line. A line without its newline is still being written, or a kill has torn it: it is not a row yet. `sample`,
+`last` and `size_up_to` find rows by their place in the file and read only a few kilobytes around each. The functions
+raise OSError; a file that does not exist has no rows.
+"""
+
+import contextlib
+import os
+from typing import BinaryIO, Callable, Iterator, NamedTuple
+
+_BLOCK_BYTES = 1 << 12
+_LARGE_BLOCK_BYTES = 1 << 20
+
+
+class Row(NamedTuple):
+  """A line of a file."""
+  position: int  # Of its first byte in the file.
+  line: bytes    # With its newline.
+
+  @property
+  def end(self) -> int:
+    """The position of the first byte after it."""
+    return self.position + len(self.line)
+
+
+def read(file: str) -> Iterator[Row]:
+  """Yields all rows, in the file's order."""
+  with contextlib.suppress(FileNotFoundError), open(file, 'rb') as stream:
+    position = 0
+    for line in stream:
+      if line.endswith(b'\n'):
+        yield Row(position, line)
+      position += len(line)
+
+
+def sample(file: str, at_most: int) -> Iterator[Row]:
+  """Yields rows that are spread evenly over the file's bytes, in its order, the first and the last row among them.
+
+  The file is divided into pieces of equal size, and the first row that begins in each piece is read. So all rows come
+  where each is as long as a piece, and otherwise no row is preferred for its length.
+
+  Args:
+    file: the file's name.
+    at_most: the largest number of rows that is wanted, at least 2.
+  """
+  with contextlib.suppress(FileNotFoundError), open(file, 'rb') as stream:
+    end = _end_of_rows(stream)
+    piece = -(-end // (at_most - 1))
+    begin = 0
+    while begin < end:
+      stream.seek(begin)
+      row = Row(begin, stream.readline())
+      yield row
+      next_piece = (row.position // piece + 1) * piece
+      begin = row.end if row.end >= next_piece else _line_at(stream, min(next_piece, end) - 1).end
+    if end and row.end < end:
+      yield _line_at(stream, end - 1)
+
+
+def last(file: str) -> Row | None:
+  """Returns the last row; None where there is no row."""
+  with contextlib.suppress(FileNotFoundError), open(file, 'rb') as stream:
+    end = _end_of_rows(stream)
+    return _line_at(stream, end - 1) if end else None
+
+
+def size_up_to(file: str, counts: Callable[[Row], bool]) -> int:
+  """Returns the bytes of those rows at the file's beginning that count, by binary search.
+
+  Args:
+    file: the file's name.
+    counts: whether a row counts. Where one does not, no later one does.
+  """
+  with contextlib.suppress(FileNotFoundError), open(file, 'rb') as stream:
+    low, high = 0, _end_of_rows(stream)
+    while low < high:
+      row = _line_at(stream, (low + high) // 2)
+      if counts(row):
+        low = row.end
+      else:
+        high = row.position
+    return low
+  return 0
+
+
+def line_number(file: str, position: int) -> int:
+  """Returns the number of the line, counted from 1, that begins at a position. Reads the file up to there."""
+  number = 1
+  with open(file, 'rb') as stream:
+    while block := stream.read(min(position, _LARGE_BLOCK_BYTES)):
+      number += block.count(b'\n')
+      position -= len(block)
+  return number
+
+
+def _end_of_rows(stream: BinaryIO) -> int:
+  """The position after the last newline."""
+  return _line_at(stream, stream.seek(0, os.SEEK_END)).position
+
+
+def _line_at(stream: BinaryIO, position: int) -> Row:
+  """The line that has a byte at this position; at the file's end, the line that is not complete, which may be empty."""
+  begin = position
+  while begin > 0:
+    block = max(0, begin - _BLOCK_BYTES)
+    stream.seek(block)
+    newline = stream.read(begin - block).rfind(b'\n')
+    if newline >= 0:
+      begin = block + newline + 1
+      break
+    begin = block
+  stream.seek(begin)
+  return Row(begin, stream.readline())
