@@ -166,7 +166,7 @@ class ActorHost:
     """What this process and its workers take of the machine's memory: the sum of their proportional set sizes."""
     total = 0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-      with contextlib.suppress(psutil.NoSuchProcess):  # A worker may end just now.
+      with contextlib.suppress(psutil.Error):  # A worker may end just now.
         total += process.memory_full_info().pss
     return total * 1e-6
 

@@ -1,8 +1,8 @@
 """Training: puts actors, queue, learner and run directory together, and keeps them going.
 
 Threads: the main thread only waits for the end, so that Ctrl-C is always heard; the learner's thread updates, logs
-and saves; a third collects the next batch and copies it to the learner's device meanwhile. Acting has its own threads
-(actor_host.py), which run graphs.
+and saves; a third collects the next batch and copies it to the learner's device meanwhile; a fourth asks now and then
+how much memory is in use. Acting has its own threads (actor_host.py), which run graphs.
 """
 
 import collections
@@ -18,6 +18,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
+from scalable_agents.agents import curve_process
 from scalable_agents.agents import learners_together
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
@@ -25,7 +26,6 @@ from scalable_agents.agents import run_flags
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import episode_statistics
-from scalable_agents.learner import learning_curve
 from scalable_agents.learner import metrics as metrics_lib
 from scalable_agents.learner import progress as progress_lib
 from scalable_agents.learner import queue as unroll_queue
@@ -33,7 +33,7 @@ from scalable_agents.learner import run_directory
 
 MAXIMUM_SKIPPED_IN_A_ROW = 10
 _CURVE_INTERVAL_SECONDS = 300.
-_MEMORY_INTERVAL_SECONDS = 10.  # To ask for it takes tens of milliseconds.
+_MEMORY_INTERVAL_SECONDS = 10.
 _SIGNAL_CHECK_SECONDS = 0.2
 _LONGEST_SILENCE_SECONDS = 10.  # Where no batch comes, a row says so.
 _UPDATE_PATIENCE_SECONDS = 3.   # How long Ctrl-C waits for the update under way.
@@ -103,6 +103,7 @@ class Trainer:
     if self._member:
       self._member.resume(self._frames)
     self._progress = progress_lib.Progress(config.total_environment_frames, self._frames, stream)
+    self._curve = curve_process.CurveProcess(run.logdir, self._progress.message)
     self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
     host.make_pool(make_agent, config, config.queue_size, self._progress.report_fault)
     self._parameters = parameters_lib.ParameterSnapshot(host.parameter_specs, cluster.PARAMETERS if port else '')
@@ -135,6 +136,7 @@ class Trainer:
     self._host.start(self._parameters, self._queue.put, self._stop.set)
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()
+    threading.Thread(target=self._watch_memory, name='memory', daemon=True).start()
     # In turns, as a signal handler must not touch the event: it may interrupt the very thread that holds its lock.
     while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._interrupts:
       self._tell_of_waiting()
@@ -187,7 +189,7 @@ class Trainer:
         self._error and not isinstance(self._error, run_flags.UserError)):
       raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
     self._save()
-    learning_curve.draw(self._run.logdir)
+    self._curve.finish()
     self._progress.close()
     self._progress.message(f'{self._frames:,} frames trained, ' + (
         f'see {self._run.logdir}' if self._has_finished() else 'the same command goes on from there'))
@@ -211,6 +213,11 @@ class Trainer:
   def _interrupt(self, *unused_signal):
     self._interrupts += 1
 
+  def _watch_memory(self):
+    """Keeps the figure up to date, in a thread of its own: to ask for that of many workers takes long."""
+    while not self._stop.wait(_MEMORY_INTERVAL_SECONDS):
+      self._memory_megabytes = self._host.memory_megabytes()
+
   def _run_learner(self):
     with futures.ThreadPoolExecutor(1) as collector:
       try:
@@ -224,7 +231,7 @@ class Trainer:
   def _learn(self, collector):
     self._row.begin(self._frames)
     first = True
-    last_save = last_curve = last_memory = time.monotonic()
+    last_save = last_curve = time.monotonic()
     upcoming = collector.submit(self._collect)
     while not self._stop.is_set() and not self._all_leave and not self._has_finished():
       batches = self._await(upcoming)
@@ -238,9 +245,6 @@ class Trainer:
         first = False
         self._row.begin(self._frames)
         last_save = now
-      if now - last_memory >= _MEMORY_INTERVAL_SECONDS:
-        last_memory = now
-        self._memory_megabytes = self._host.memory_megabytes()
       if self._config.synchronous or self._row.age() >= self._run.log_interval_seconds:
         self._log()
       if now - last_save >= self._run.checkpoint_interval_seconds:
@@ -248,7 +252,7 @@ class Trainer:
         self._save()
       if now - last_curve >= _CURVE_INTERVAL_SECONDS:
         last_curve = now
-        learning_curve.draw(self._run.logdir)
+        self._curve.begin()
 
   def _await(self, upcoming):
     """The next batch, once it is there; meanwhile rows say that there is none."""

@@ -333,6 +333,36 @@ class TrainerTest(parameterized.TestCase):
     self.assertGreater(max(row['time/learner_waits'] for row in silent), 0.9)
     self.assertEqual(training.rows(trainer.logdir)[-1]['learner_steps'], 20)
 
+  def test_memory_is_not_asked_for_in_the_learners_thread(self):
+    askers = []
+
+    def ask():
+      askers.append(threading.current_thread().name)
+      return float(len(askers))
+
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        waiting.wait_until(lambda: len(askers) > 1)  # So that the first answer has been given.
+
+    trainer = self._trainer(_learner(before), updates=4)
+    trainer._host.memory_megabytes = ask  # pylint: disable=protected-access
+    with mock.patch.object(train_loop, '_MEMORY_INTERVAL_SECONDS', 0.01):
+      trainer.train()
+    self.assertEqual(set(askers), {'memory'})
+    self.assertBetween(training.rows(trainer.logdir)[-1]['memory_megabytes'], 1., len(askers))
+
+  def test_a_curve_that_cannot_be_drawn_ends_nothing(self):
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        waiting.wait_until(lambda: 'could not be drawn' in self.screen.getvalue())
+
+    trainer = self._trainer(_learner(before), updates=4)
+    os.mkdir(run_directory.path(trainer.logdir, run_directory.LEARNING_CURVE))
+    with mock.patch.object(train_loop, '_CURVE_INTERVAL_SECONDS', 0.):
+      trainer.train()
+    self.assertRegex(self.screen.getvalue(), '(?m)^learning_curve.png could not be drawn: .*Is a directory')
+    self.assertEqual(training.rows(trainer.logdir)[-1]['learner_steps'], 4)
+
   def test_updates_that_are_not_finite_are_skipped_and_ten_in_a_row_end_the_run(self):
     skipped = [1] * 9 + [0] + [1] * 10 + [0] * 10
     trainer = self._trainer(updates=len(skipped))
