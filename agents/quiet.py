@@ -4,23 +4,33 @@ TensorFlow's C++ code writes to file descriptor 2. `start` gives that descriptor
 Python's sys.stderr goes on to the screen; `keep_log` puts what has been collected into the run directory's log and
 sends the rest there. A crash inside a library must not vanish with that: until there is a log, a small process
 watches, and prints what was collected if this one dies; afterwards the text is in the log, and faulthandler shows
-on the screen where Python was.
+on the screen where Python was. Some library may repeat a warning for weeks, so `keep_small` takes the middle out of the
+file when it has become large.
 """
 
 import atexit
 import contextlib
 import faulthandler
+import fcntl
 import logging
 import os
 import signal
 import sys
 import tempfile
+import threading
+import time
 from typing import Any, Iterator, NoReturn, TextIO
 
 from scalable_agents.learner import run_directory
 
 _STDERR = 2
 _LIBRARY_LOGGERS = ('imageio_ffmpeg', 'matplotlib', 'py.warnings', 'tensorflow')
+
+_MAXIMUM_BYTES = 16_000_000  # Of what libraries say; when there is more, these parts stay:
+_FIRST_BYTES = 1_000_000
+_LAST_BYTES = 4_000_000
+_LEFT_OUT = b'\n[... left out here, as this file had become large ...]\n'
+_SIZE_CHECK_SECONDS = 10.
 
 _collected = None  # The file without a name; None while nothing is redirected.
 _release_watcher = None
@@ -84,6 +94,12 @@ def keep_log(path: str):
   signal.signal(signal.SIGTERM, signal.SIG_DFL)  # It needs no Python to run, and from now on shows nothing either.
 
 
+def keep_small():
+  """From now on looks every few seconds whether the file has become large, in a thread. Nothing without `start`."""
+  if _collected is not None:
+    threading.Thread(target=_watch_size, name='log size', daemon=True).start()
+
+
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
   """Inside the block, what Python code prints goes where libraries' messages go: an environment's package, say."""
@@ -95,6 +111,33 @@ def aside() -> Iterator[None]:
 def screen() -> TextIO:
   """Where messages to the user go: the stderr this process was started with. Fit to be a child's stderr, too."""
   return sys.stderr
+
+
+def _watch_size():
+  while True:
+    time.sleep(_SIZE_CHECK_SECONDS)
+    with contextlib.suppress(OSError):  # It is tried again.
+      if os.fstat(_STDERR).st_size > _MAXIMUM_BYTES:
+        _take_out_the_middle()
+
+
+def _take_out_the_middle():
+  """Shortens the file in place: this process, its workers and their libraries have it open.
+
+  What another thread or process writes between the last two calls is lost.
+  """
+  # All that write there must do so at the end, wherever that is. Descriptors that come from one `open` share the flag.
+  fcntl.fcntl(_STDERR, fcntl.F_SETFL, fcntl.fcntl(_STDERR, fcntl.F_GETFL) | os.O_APPEND)
+  file = os.open(f'/proc/self/fd/{_STDERR}', os.O_RDWR)  # Has a flag of its own, and may write in the middle.
+  try:
+    source = os.fstat(file).st_size - _LAST_BYTES
+    target = _FIRST_BYTES + os.pwrite(file, _LEFT_OUT, _FIRST_BYTES)
+    while block := os.pread(file, 1 << 16, source):
+      source += len(block)
+      target += os.pwrite(file, block, target)
+    os.ftruncate(file, target)
+  finally:
+    os.close(file)
 
 
 def _copy(position: int, target: int) -> int:

@@ -147,6 +147,7 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
     for argument in arguments[1:]:
       if argument not in others:
         _fail(f'{argument}: no such argument, flags begin with -- (--help shows them)')
+    quiet.keep_small()
     try:
       signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
       main(*[others] * takes_others)

@@ -110,6 +110,34 @@ os.write(2, b"the last line\\n")
     lines = self._log.read_text().splitlines()
     self.assertEqual(lines, [f'line {number}' for number in range(20000)] + ['the last line'])
 
+  @parameterized.parameters('', 'quiet.keep_log(log)')
+  def test_the_file_stays_small(self, keep_log):
+    """Without a log, too, as an actor goes on for weeks."""
+    self._run(f'''
+import time
+from scalable_agents.agents import run_flags
+quiet._MAXIMUM_BYTES, quiet._FIRST_BYTES, quiet._LAST_BYTES, quiet._SIZE_CHECK_SECONDS = 100_000, 2_000, 10_000, 0.001
+os.write(2, b"the first line\\n")
+{keep_log}
+def main():
+  for turn in range(3):
+    # A child writes, too, and has opened nothing itself.
+    write = 'import os; [os.write(2, b"the child\\\\n") for _ in range(12_000)]'
+    subprocess.run([sys.executable, '-c', write], check=True)
+    deadline = time.monotonic() + 60
+    while os.fstat(2).st_size > 100_000:
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+    os.write(2, b"turn %d\\n" % turn)
+    with open('/proc/self/fd/2', 'rb') as file:
+      text = file.read()
+    assert text.startswith(b"the first line\\n"), text[:100]
+    assert text.endswith(b"the child\\nturn %d\\n" % turn), text[-100:]
+    assert text.count(b"left out here") == 1 and b"\\0" not in text, text
+sys.argv = sys.argv[:1]
+run_flags.run_main(main)
+''')
+
   def test_no_process_is_left_over(self):
     screen = self._run('''
 def children():
