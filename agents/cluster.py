@@ -10,6 +10,7 @@ The port has no authentication, on whatever interface: whoever reaches it can ru
 import collections
 import errno
 import json
+import re
 import socket
 import threading
 import time
@@ -18,6 +19,8 @@ import uuid
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.eager import context
 
 from scalable_agents.agents import cluster_config
 
@@ -30,6 +33,10 @@ _FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host is thought to be gone aft
 _FAREWELL_SECONDS = 3 * BEAT_SECONDS  # At the end, so long is waited for actor hosts to have heard of it.
 _LINGER_SECONDS = 2.  # Or so long, in which actors that look for the learner, as they do every second, hear of it, too.
 _FAREWELL_TICK_SECONDS = 0.05
+_LONGEST_REPORT = 4096  # Bytes.
+_LARGEST_NUMBER = 1 << 53  # In a report.
+_NAME = r'[\w.-]{1,300}'
+_HEALTH_CHECK_SECONDS = 1  # Between two questions to the other learners whether they are well.
 
 
 class ClusterError(Exception):
@@ -104,7 +111,7 @@ class LearnerPort:
       config: a learner's. The port is open on all of the machine's interfaces.
       settings: all that an actor must have in common with this learner, fit for JSON.
     Raises:
-      ClusterError: another process has the port, or a learner has failed meanwhile.
+      ClusterError: another process has the port, or a learner has gone meanwhile.
     """
     addresses, task = config.learner_addresses.split(','), max(config.task, 0)
     self._lock = _take_port(addresses[task])
@@ -114,13 +121,16 @@ class LearnerPort:
     self.strategy = None  # Of several processes.
     try:
       if len(addresses) > 1:
+        _configure_health_check(config.learner_timeout_seconds)
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=JOB, task_id=task))
       else:
         tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
+    except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:
+      raise ClusterError('a learner of this cluster was gone before all were there, so all end: start all again'
+                         ) from error
     except tf.errors.OpError as error:
-      raise ClusterError(f'{addresses[task]}: no port could be opened there, or another learner is gone: '
-                         f'{error.message}') from error
+      raise ClusterError(f'{addresses[task]}: no port could be opened there: {error.message}') from error
     with tf.device('/CPU:0'):
       self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(
@@ -129,6 +139,7 @@ class LearnerPort:
     self._lives = collections.defaultdict(list)  # Host -> the processes of that number, in the order they came in.
     self._restarts_of = {}  # Process -> environment_restarts.
     self._unwelcome = []    # Processes that have the number of another.
+    self._malformed, self._last_malformed = 0, ''  # Reports since the last complaint, and what was wrong.
     self._lags = collections.defaultdict(list)  # Host -> of its unrolls learned from.
     self._content, self._greeting_lock = {}, threading.Lock()
 
@@ -162,6 +173,11 @@ class LearnerPort:
     self._lags.clear()
     return row
 
+  def complaint(self) -> str:
+    """A line for the user about malformed reports since the last call; '' if there were none."""
+    malformed, self._malformed = self._malformed, 0
+    return f'malformed reports ignored: {malformed}, the last one {self._last_malformed}' if malformed else ''
+
   def announce_end(self):
     """Tells the actors that the run has ended."""
     self._greet(ended=True)
@@ -176,7 +192,11 @@ class LearnerPort:
     """The latest reports of those actor hosts that are there, by number."""
     now = time.monotonic()
     for text in self._arrived():
-      report = Report(**json.loads(text))
+      try:
+        report = _read_report(text)
+      except ValueError as error:
+        self._malformed, self._last_malformed = self._malformed + 1, str(error)
+        continue
       if self._is_welcome(report):
         self._count_restarts(report)
         self._reports[report.host] = report, now
@@ -217,6 +237,43 @@ class LearnerPort:
       return []
     reports, = tf.raw_ops.QueueDequeueManyV2(handle=self._queue, n=size, component_types=[tf.string])
     return reports.numpy().tolist()
+
+
+def _read_report(text: bytes) -> Report:
+  """Reads what somebody has sent. Raises ValueError, with who and what is wrong, where it is no report."""
+  try:
+    values = json.loads(text) if len(text) <= _LONGEST_REPORT else None
+  except (ValueError, RecursionError):
+    values = None
+  if not isinstance(values, dict):
+    raise ValueError('from somebody unknown: it is no JSON object, or too long')
+  name = values.get('name')
+  if not isinstance(name, str) or not re.fullmatch(_NAME, name):
+    raise ValueError('from somebody unknown: it has no name')
+  if values.keys() != set(Report._fields):
+    raise ValueError(f'from {name}: it has other fields than a report')
+  for field, kind in Report.__annotations__.items():
+    value, most = values[field], cluster_config.MAX_HOSTS - 1 if field == 'host' else _LARGEST_NUMBER
+    # A bool is no number here, and NaN is within no limits.
+    if type(value) not in {float: (int, float)}.get(kind, (kind,)) or (
+        kind in (int, float) and not 0 <= value <= most):
+      raise ValueError(f'from {name}: {field} is out of range, or of another type')
+  return Report(**values)
+
+
+def _configure_health_check(timeout_seconds):
+  """Lets each learner ask all others for a sign of life, and end its collective operations where one gives none.
+
+  TensorFlow has two ways to notice that a learner is lost. The default is its coordination service, which takes SIGTERM
+  for itself and drops it, waits for the others with Python locked, and has a fixed limit of 10 s. This is the other one.
+  A dead process refuses all attempts at once. A frozen one lets each of them, of a second, run out.
+  """
+  context.context().configure_coordination_service(service_type='')
+  check = collective_all_reduce_strategy.CollectiveAllReduceExtended
+  # pylint: disable=protected-access
+  check._check_health_interval = _HEALTH_CHECK_SECONDS
+  check._check_health_timeout = 1  # Python is locked meanwhile.
+  check._check_health_retry_limit = timeout_seconds
 
 
 def _take_port(address):

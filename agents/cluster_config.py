@@ -11,6 +11,7 @@ JOBS = ('learner', 'actor')
 UNROLL = 'unroll'  # A value of --parameter_refresh.
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Of an actor_id, which is an int32.
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
+_MAX_SECONDS = 86_400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,9 @@ class ClusterConfig:
       'authentication: for private networks only.', free=True)
   task: int = setting(
       -1, 'The number of this process among those of its job, from 0. An actor without one (-1) draws one.', free=True)
+  learner_timeout_seconds: int = setting(
+      60, 'Of several learners: one that does not answer for this many seconds is taken for lost, and the others end. It '
+      'bounds how long a learner may be frozen. One whose process has ended is noticed at once.', free=True)
   num_learners: int = setting(
       1, 'Learners in this process, each on a GPU of its own, or all on the CPU without any. They learn in step, each '
       'from --batch_size unrolls, as do those at several --learner_addresses. Section 3.')
@@ -48,7 +52,11 @@ def validate(config: ClusterConfig) -> None:
       split_address(address)
     except ValueError as error:
       raise ValueError(f'--learner_addresses={error}') from error
+  require(not config.job_name or _all_differ(config.learner_addresses.split(',')), 'learner_addresses',
+          'an address of its own for each learner: one is there twice')
   require(-1 <= config.task < MAX_HOSTS // 4, 'task', f'a number from 0 to {MAX_HOSTS // 4 - 1}, or -1')
+  require(1 <= config.learner_timeout_seconds <= _MAX_SECONDS, 'learner_timeout_seconds',
+          f'1 to {_MAX_SECONDS}, a day')
   require(config.num_learners >= 1, 'num_learners', 'at least 1')
   require(config.job_name != 'learner' or config.task < len(config.learner_addresses.split(',')), 'task',
           f'the number of one of the learners, {config.learner_addresses}')
@@ -78,6 +86,12 @@ def split_address(address: str) -> tuple[str, int]:
   if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
     raise ValueError(f'{address}: want HOST:PORT')
   return host, int(port)
+
+
+def _all_differ(addresses):
+  """Whether no address is there twice, also in other letters or with zeros before its port."""
+  different = {(host.lower(), port) for host, port in map(split_address, addresses)}
+  return len(different) == len(addresses)
 
 
 def first_actor_id(host: int) -> int:

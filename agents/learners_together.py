@@ -20,6 +20,7 @@ NO_LEVEL = -1
 # What a collective operation raises when another process has gone; FailedPrecondition from those that come after.
 _PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError,
                 tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
+_LOST = 'a learner of this cluster is gone, so all end: start all again, and they go on from the last checkpoint'
 
 
 class LostLearnerError(run_flags.UserError):
@@ -116,6 +117,12 @@ class LearnersTogether:
     return Update({name: value.numpy() for name, value in metrics.items()},
                   Episodes(*(values[is_episode] for values in everyones)), bool(is_leaving))
 
+  def check(self):
+    """Raises LostLearnerError where another process has gone. For a learner that has no unrolls to learn from."""
+    # It ends when it finds that one is lost. See cluster.LearnerPort.
+    if self.have_peers and not self._strategy.extended._check_health_thread.is_alive():  # pylint: disable=protected-access
+      raise LostLearnerError(_LOST)
+
   @contextlib.contextmanager
   def _explaining(self):
     try:
@@ -123,8 +130,7 @@ class LearnersTogether:
     except _PEER_ERRORS as error:
       if not self.have_peers:
         raise
-      raise LostLearnerError('a learner of this cluster is gone, so all end: start all again, and they go on from the '
-                             'last checkpoint') from error
+      raise LostLearnerError(_LOST) from error
 
   def _spread(self, values):
     """A value for each of `devices`, as the strategy wants them."""

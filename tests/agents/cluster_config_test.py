@@ -13,7 +13,7 @@ class SettingsTest(parameterized.TestCase):
       dict(), dict(job_name='learner', learner_addresses='localhost:1'), dict(num_learners=3),
       dict(job_name='actor', learner_addresses='10.0.0.1:65535', parameter_refresh='1'),
       dict(job_name='actor', learner_addresses='a:80,b:80', task=cluster_config.MAX_HOSTS // 4 - 1),
-      dict(job_name='learner', learner_addresses='a:80,b:80', task=1))
+      dict(job_name='learner', learner_addresses='a:80,b:80,a:81', task=1, learner_timeout_seconds=1))
   def test_what_is_allowed(self, **settings):
     cluster_config.validate(cluster_config.ClusterConfig(**settings))
 
@@ -28,6 +28,10 @@ class SettingsTest(parameterized.TestCase):
       (dict(task=cluster_config.MAX_HOSTS // 4), '--task=[0-9]+: want a number from 0 to [0-9]+, or -1'),
       (dict(job_name='learner', learner_addresses='a:80,b:80', task=2), '--task=2: want the number of one of .*'),
       (dict(job_name='learner', learner_addresses='a:80,b:80'), '--task=-1: want the number of this one of .*'),
+      (dict(job_name='actor', learner_addresses='a:80,b:80,a:80'),
+       '--learner_addresses=a:80,b:80,a:80: want an address of its own for each learner: one is there twice'),
+      (dict(job_name='learner', learner_addresses='Node:80,node:080', task=0), '--learner_addresses=.*: one is there twice'),
+      (dict(learner_timeout_seconds=0), '--learner_timeout_seconds=0: want 1 to 86400, a day'),
       (dict(num_learners=0), '--num_learners=0: want at least 1'),
       (dict(parameter_refresh='0'), '--parameter_refresh=0: want unroll, or a number of agent steps of at least 1'),
       (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want unroll, .*'),

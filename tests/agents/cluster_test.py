@@ -8,6 +8,7 @@ from concurrent import futures
 from unittest import mock
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import numpy as np
 import psutil
 import tensorflow as tf
@@ -73,18 +74,20 @@ class PortTest(absltest.TestCase):
       self.assertEqual(learner.size(), 0)
 
 
-class MetricsTest(absltest.TestCase):
+class MetricsTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
     _port._reports.clear()  # pylint: disable=protected-access
 
+  def _send(self, text):
+    tf.raw_ops.QueueEnqueueV2(handle=_port._queue, components=[tf.constant(text)])  # pylint: disable=protected-access
+
   def _report(self, host, **values):
     values = {'frames_per_second': 0., 'bytes_per_second': 0., 'environment_restarts': 0, 'reconnects': 0,
               'lost_unrolls': 0} | values
     report = cluster.Report(host, f'task_{host}', **values)
-    queue = _port._queue  # pylint: disable=protected-access
-    tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.constant(json.dumps(report._asdict()))])
+    self._send(json.dumps(report._asdict()))
 
   def test_of_hosts_that_have_reported(self):
     self.assertEqual(_port.metrics(), {'actor_hosts': 0})
@@ -102,6 +105,35 @@ class MetricsTest(absltest.TestCase):
                      {f'actor/task_3/{name}': value for name, value in want.items()})
     self.assertNotIn('actor/task_5/policy_lag', row)
     self.assertNotIn('actor/task_3/policy_lag', _port.metrics())  # None since.
+
+  @parameterized.named_parameters(
+      ('no_json', b'hello'), ('no_text', b'\xff\xfe{}'), ('nothing', b''), ('a_number', b'3'), ('a_list', b'[{}]'),
+      ('deep', b'[' * 4000 + b']' * 4000), ('deep_and_short', b'[' * 2000 + b']' * 2000),
+      ('huge', b'{"name": "' + b'x' * (1 << 20) + b'"}'), ('fields_missing', b'{"host": 3, "name": "task_3"}'))
+  def test_what_is_no_report_is_ignored(self, text):
+    self._send(text)
+    self._check_ignored()
+
+  @parameterized.parameters(
+      dict(host=-1), dict(host=cluster_config.MAX_HOSTS), dict(host=1.5), dict(host=True), dict(host='3'),
+      dict(host=10 ** 300), dict(frames_per_second=float('nan')), dict(frames_per_second=float('inf')),
+      dict(bytes_per_second=-1.), dict(frames_per_second=10 ** 400), dict(environment_restarts=None),
+      dict(reconnects=[1]), dict(lost_unrolls={}), dict(lost_unrolls=1 << 60), dict(life=3), dict(leaving='no'),
+      dict(more=1))
+  def test_a_report_that_cannot_be_right_is_ignored(self, **wrong):
+    self._send(json.dumps(cluster.Report(3, 'task_3', 0., 0., 0, 0, 0)._asdict() | wrong))
+    self._check_ignored(sender='task_3')
+
+  @parameterized.parameters('', 'a/b', 'two\nlines', 7, 'x' * 301)
+  def test_a_report_with_a_name_that_is_none_is_ignored(self, name):
+    self._send(json.dumps(cluster.Report(3, name, 0., 0., 0, 0, 0)._asdict()))
+    self._check_ignored()
+
+  def _check_ignored(self, sender='(somebody unknown|task_3)'):
+    self._report(5)
+    self.assertIn('actor/task_5/reconnects', _port.metrics())
+    self.assertRegex(_port.complaint(), f'^malformed reports ignored: 1, the last one from {sender}: [a-zA-Z_, ]+$')
+    self.assertEqual(_port.complaint(), '')
 
   def test_a_host_that_is_silent_or_leaves_is_forgotten(self):
     clock = mock.Mock(return_value=0.)

@@ -2,16 +2,20 @@
 
 import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import learners_together
+from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import learner_process
 from scalable_agents.tests.agents import training
 from scalable_agents.tests.agents import unrolls
@@ -63,7 +67,7 @@ class LearnersTogetherTest(absltest.TestCase):
     self.assertFalse(together.have_peers)
 
 
-class TrainingTogetherTest(absltest.TestCase):
+class TrainingTogetherTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -87,10 +91,13 @@ class TrainingTogetherTest(absltest.TestCase):
       learners[task].wait_until(
           lambda: any(f'actor/task_{task}/policy_lag' in row for row in training.rows(logdir)[-1:]), 'its actor')  # pylint: disable=cell-var-from-loop
 
-  def test_one_that_waits_for_others_hears_ctrl_c(self):
-    first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)
-    first.wait_until(lambda: 'it waits for the other 1 learners' in first.screen(), 'a word')
-    self.assertEqual(first.end(signal.SIGINT)[0], -signal.SIGINT)
+  @parameterized.parameters((0, signal.SIGINT), (1, signal.SIGTERM))
+  def test_one_that_waits_for_others_hears_a_signal(self, task, number):
+    learner = self._start(self.enterContext(contextlib.ExitStack()), 'learner', task, 0)
+    log = pathlib.Path(self.logdir + '_learner_1' * task, run_directory.LIBRARY_LOG)
+    learner.wait_until(lambda: log.exists() and 'Started server' in log.read_text(), 'its port')
+    self.assertEqual(learner.end(number)[0], -number)
+    self.assertRegex(learner.screen(), '^port .*; it waits for the other 1 learners\n$')
 
   def test_learners_with_other_settings_are_refused(self):
     stack = self.enterContext(contextlib.ExitStack())
@@ -102,16 +109,25 @@ class TrainingTogetherTest(absltest.TestCase):
 
   def test_a_second_ctrl_c_leaves_without_a_learner_that_gets_no_unrolls(self):
     stack = self.enterContext(contextlib.ExitStack())
-    first, _ = self._start_learners(stack)
+    first, second = self._start_learners(stack)
     actor = self._start(stack, 'actor', 0, 4)
     actor.wait_until(lambda: 'unrolls sent' in actor.screen(), 'contact')
-    first.process.send_signal(signal.SIGINT)
+    first.process.send_signal(signal.SIGTERM)
     first.wait_until(lambda: 'a second signal: without the others' in first.screen(), 'a word')
     self.assertEqual(first.end(signal.SIGINT)[0], 0)
     actor.wait_until(lambda: f'no learner at {self.addresses.split(",")[0]}' in actor.screen(), 'waiting')
+    self._check_left_alone(second)  # Which waits for unrolls.
 
-  def test_one_that_is_lost_before_the_first_update(self):
-    first = self._start(self.enterContext(contextlib.ExitStack()), 'learner', 0, 0)
+  def _check_left_alone(self, learner):
+    self.assertEqual(learner.end()[0], 1)
+    self.assertRegex(learner.screen(), r'\nerror: a learner of this cluster is gone, so all end: start all again, .*\n$')
+    self.assertNotIn('Traceback', learner.screen())
+
+  @parameterized.parameters(signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+  def test_before_the_first_update(self, number):
+    """One learner dies, or freezes for longer than is allowed; or the other one, which waits for it, hears SIGTERM."""
+    first = self._start(
+        self.enterContext(contextlib.ExitStack()), 'learner', 0, 0, '--learner_timeout_seconds=3')
     program = ('import signal, sys\n'
                'from scalable_agents.agents import cluster, cluster_config\n'
                'port = cluster.LearnerPort(cluster_config.ClusterConfig("learner", sys.argv[1], 1), {})\n'
@@ -120,9 +136,13 @@ class TrainingTogetherTest(absltest.TestCase):
     second = subprocess.Popen([sys.executable, '-c', program, self.addresses], env=python_path.environment())
     self.addCleanup(second.kill)
     first.wait_until(first.workers, 'a worker')
-    second.kill()
-    self.assertEqual(first.end()[0], 1)
-    self.assertRegex(first.screen(), r'^port .*\nerror: a learner of this cluster is gone, so all end: .*\n$')
+    workers = first.workers()
+    if number == signal.SIGTERM:
+      self.assertEqual(first.end(number)[0], -number)
+    else:
+      second.send_signal(number)
+      self._check_left_alone(first)
+    self.assertEmpty(training.still_alive(workers))
 
   def test_all_end_with_one_and_begin_again_together(self):
     actors_stack = self.enterContext(contextlib.ExitStack())
@@ -131,9 +151,12 @@ class TrainingTogetherTest(absltest.TestCase):
       first, second = self._start_learners(stack)
       self._wait_for_actors([first, second])
       first.wait_for_checkpoint()
+      second.process.send_signal(signal.SIGSTOP)
+      time.sleep(12.)  # TensorFlow's default ends the others after 10 s.
+      second.process.send_signal(signal.SIGCONT)
+      first.wait_for_rows(2)
       second.kill()
-      self.assertEqual(first.end()[0], 1)
-      self.assertRegex(first.screen(), r'\nerror: a learner of this cluster is gone, so all end: start all again, .*\n$')
+      self._check_left_alone(first)
     frames = training.rows(self.logdir)[-1]['environment_frames']
     with contextlib.ExitStack() as stack:
       first, second = self._start_learners(stack)
