@@ -23,6 +23,7 @@ from scalable_agents.agents import learners_together
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import unroll_check
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import episode_statistics
@@ -109,6 +110,8 @@ class Trainer:
     self._parameters = parameters_lib.ParameterSnapshot(host.parameter_specs, cluster.PARAMETERS if port else '')
     self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec),
                                            cluster.UNROLLS if port else '')
+    # Of this process's own environments they are right.
+    self._check = unroll_check.UnrollCheck(len(levels), host.specification.num_actions) if port else None
     self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
     self._skipped_in_a_row = 0
     self._memory_megabytes = host.memory_megabytes()
@@ -263,6 +266,7 @@ class Trainer:
       if arrived:
         return upcoming.result()
       self._log()
+      self._together.check()
 
   def _collect(self):
     """Waits for a batch for each learner; in a synchronous run first lets the actors play for it."""
@@ -282,7 +286,8 @@ class Trainer:
   def _take_batch(self):
     """The next batch, and the learners_together.Episodes that ended in it."""
     with tf.device('/CPU:0'):
-      unroll = self._queue.take_batch(self._config.batch_size)
+      size = self._config.batch_size
+      unroll = self._check.take_batch(self._queue, size) if self._check else self._queue.take_batch(size)
       environment_output = unroll.environment_output
       done = environment_output.done[1:]  # Row 0 was in the unroll before.
       levels = tf.where(done, unroll.level_id, learners_together.NO_LEVEL)
@@ -332,6 +337,8 @@ class Trainer:
     if self._port:
       row |= self._port.metrics()
       row['environment_restarts'] += self._port.environment_restarts
+      for complaint in filter(None, (self._port.complaint(), self._check.complaint())):
+        self._progress.message(complaint)
     row |= {'learner_steps': int(self.learner.update_steps.numpy()), 'queue_size': self._queue.size(),
             'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
     self._metrics.write(row)

@@ -48,6 +48,16 @@ class UnrollQueue:
       batch = [tf.stack(tensors, axis) for tensors, axis in zip(zip(*unrolls), self._axes)]
     return tf.nest.pack_sequence_as(self._spec, batch)
 
+  def replace(self, batch, slot):
+    """Waits for an unroll and puts it in another one's place. Args: what take_batch has returned; [] index below B."""
+    with tf.device('/CPU:0'):
+      replaced = []
+      for old, new, axis in zip(tf.nest.flatten(batch), tf.nest.flatten(self.take()), self._axes):
+        is_slot = tf.one_hot(slot, old.shape[axis], on_value=True, off_value=False)  # [B].
+        is_slot = tf.reshape(is_slot, [-1 if index == axis else 1 for index in range(old.shape.rank)])
+        replaced.append(tf.where(is_slot, tf.expand_dims(new, axis), old))
+    return tf.nest.pack_sequence_as(self._spec, replaced)
+
   def take(self):
     """Waits for an unroll, which comes out as it was put. OutOfRangeError once the queue is closed."""
     with tf.device('/CPU:0'):

@@ -1,15 +1,20 @@
 """Learner and actors as programs: what they do together, and what becomes of the others when one of them ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 
 from absl.testing import absltest
+import numpy as np
 import psutil
+import tensorflow as tf
 
+from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import learner_connection
 from scalable_agents.tests.agents import cluster_testing
 from scalable_agents.tests.agents import training
 
@@ -20,6 +25,7 @@ _NONE = '--num_environments=0'
 _ENDLESS = '--total_environment_frames=1000000000'
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
             'policy_lag')
+_NONSENSE = 6  # Unrolls.
 _IN_NAMESPACE = '''
 import os, sys
 os.execvp('ip', ['ip', 'netns', 'exec', {!r}, sys.executable, '-m', {!r}, *sys.argv[1:]])
@@ -79,8 +85,14 @@ class LifeOfAClusterTest(_TestCase):
     self.assertEqual(code, 1)
     self.assertRegex(wrong.screen(), f'^(no learner .*\n)*error: {self.address}: the learner has another configuration: '
                                      '--unroll_length is 20 there and 10 here. Give all .*\n$')
+    self._send_nonsense()
+    for complaint in ('malformed reports ignored: [1-3], the last one from somebody unknown: ',
+                      f'unrolls dropped: [1-{_NONSENSE}], the last one from host '):
+      learner.wait_until(lambda: re.search(f'\n{complaint}', learner.screen()), 'a complaint')  # pylint: disable=cell-var-from-loop
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
     self.assertGreater(row['frames_per_second'], 0)
+    self.assertEqual(row['skipped_updates'], 0)
+    self.assertEqual({level for _, level, _, _ in training.episodes(self.logdir)}, {'catch'})
     # An actor freezes, and goes on.
     second.process.send_signal(signal.SIGSTOP)
     plays = lambda row: 'actor/task_1/policy_lag' in row
@@ -110,6 +122,27 @@ class LifeOfAClusterTest(_TestCase):
     self.assertEqual(code, 0, learner.screen())
     self._check_actors_end((second, third))
     self.assertEmpty(training.still_alive(workers))
+
+
+  def _send_nonsense(self):
+    """Sends reports and unrolls that cannot be right."""
+    spec = [tf.TensorSpec([])]
+    reader = learner_connection.Connection(self.address, learner_connection.make_graph(0, spec, spec, queue_size=1))
+    specs = {what: [tf.TensorSpec(shape, dtype) for dtype, shape in reader.greeting[what]]
+             for what in ('unroll', 'parameters')}
+    graph = learner_connection.make_graph(0, specs['unroll'], specs['parameters'],
+                                          impala.ImpalaConfig().queue_size)
+    sender = learner_connection.Connection(self.address, graph)
+    sender.open()
+    for text in (b'\xff', b'[' * 3000, b'{"host": -1}'):
+      sender._beat(text)  # pylint: disable=protected-access
+    # Which component of an unroll is wrong, and what it is instead.
+    for index, value in ((0, 1), (0, -1), (1, -1), (-4, 99), (-3, np.nan), (-1, -1)):
+      unroll = [np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs['unroll']]
+      unroll[index][...] = value
+      sender.push([unroll])
+    for connection in (reader, sender):  # While there is a learner, as later it may take for ever.
+      connection._close()  # pylint: disable=protected-access
 
 
 class EndTest(_TestCase):

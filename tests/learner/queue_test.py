@@ -62,6 +62,21 @@ class UnrollQueueTest(parameterized.TestCase):
         np.testing.assert_array_equal(batch.pixels['a'][row], [one.pixels['a'][row], two.pixels['a'][row]])
     self.assertEqual(unrolls.size(), 0)
 
+  @parameterized.parameters(0, 2)
+  def test_an_unroll_of_a_batch_is_replaced_by_the_next(self, slot):
+    unrolls = self._queue(capacity=5)
+    for number in range(5):
+      unrolls.put(_unroll(number))
+    batch = tf.function(lambda: unrolls.replace(unrolls.take_batch(3), slot), autograph=False)()
+    expected = [0, 1, 2]
+    expected[slot] = 3
+    np.testing.assert_array_equal(batch.actor_id, expected)
+    for index, number in enumerate(expected):
+      np.testing.assert_array_equal(batch.state[0][index], _unroll(number).state[0])
+      np.testing.assert_array_equal(batch.reward[:, index], _unroll(number).reward)
+      np.testing.assert_array_equal(batch.pixels['a'][:, index], _unroll(number).pixels['a'])
+    np.testing.assert_array_equal(unrolls.take().actor_id, 4)
+
   def test_a_batch_may_be_larger_than_the_queue(self):
     unrolls = self._queue(capacity=1)
     batch = self.pool.submit(unrolls.take_batch, 5)
