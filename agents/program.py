@@ -177,7 +177,8 @@ def _join_learners(agent, membership, settings, screen):
       addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
       others = f'; it waits for the other {len(addresses) - 1} learners' * (len(addresses) > 1)
       if others:
-        # They wait in C++ for each other, in which Python would hear no Ctrl-C; Trainer.train has a handler again.
+        # They wait in C++ for each other, in which Python would hear no Ctrl-C. SIGTERM has no handler in Python since
+        # quiet.keep_log. Trainer.train handles both again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
       _, number = cluster_config.split_address(addresses[task])
       print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. Keep '
