@@ -55,7 +55,8 @@ class ActorPool:
       level_ids: for each actor the index of its level.
       completed_capacity: full unrolls that may wait to be taken before actors must wait too; exceeded by less than
         the environments that a worker steps at once.
-      environment_timeout_seconds: a worker that answers nothing for so long is replaced.
+      environment_timeout_seconds: a worker that answers nothing for so long is replaced. It has
+        environment_workers.LONG_WORK_FACTOR times as long while it is at long work.
       synchronous: actors move in step and wait with full unrolls for `release`, which makes a run repeatable.
       report: called with one line for each fault.
     """
@@ -92,7 +93,7 @@ class ActorPool:
           output_types=[spec.dtype for spec in outputs], output_shapes=[spec.shape for spec in outputs],
           state_types=[spec.dtype for spec in states], state_shapes=[spec.shape for spec in states],
           completed_capacity=completed_capacity, environment_timeout_ms=int(1000 * environment_timeout_seconds),
-          synchronous=synchronous, shared_name=ops.unique_name('actor_pool'))
+          long_work_factor=environment_workers.LONG_WORK_FACTOR, synchronous=synchronous, shared_name=ops.unique_name('actor_pool'))
     ops.delete_with(self, self._handle)
 
   @property
@@ -196,15 +197,15 @@ class ActorPool:
   def _replace(self, worker, reason):
     """Starts other workers in its place until one comes up."""
     life_seconds = time.monotonic() - self._started_at[worker]
-    reason += '\n' + self._workers.error(worker)
+    reason = self._workers.explain(worker, 'failed', reason)
     while True:
       self._short_lives[worker] = self._short_lives[worker] + 1 if life_seconds < self._short_life_seconds else 1
       if self._short_lives[worker] >= MAXIMUM_SHORT_LIVES:
         raise environment_workers.WorkerError(
             f'environment worker {worker} failed {MAXIMUM_SHORT_LIVES} times, each within '
-            f'{self._short_life_seconds:g} s of its start: {reason.strip()}')
+            f'{self._short_life_seconds:g} s of its start: {reason}')
       self._restarts += 1
-      self._report(f'environment worker {worker} is replaced: {reason.strip()}')
+      self._report(f'environment worker {worker} is replaced: {reason}')
       try:
         self._workers.replace(worker)
         self._attach(worker)

@@ -7,6 +7,7 @@ environment that has not begun is reset, the others are stepped with the action 
 once all have their result in their slots.
 """
 
+import functools
 import importlib
 import json
 import mmap
@@ -25,6 +26,7 @@ import numpy as np
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import shared_memory
+from scalable_agents.environments import long_work
 
 MAXIMUM_PACKET_BYTES = 1 << 17
 REQUEST_LENGTH = struct.Struct('<q')
@@ -86,10 +88,15 @@ def _receive_request(connection, memory_descriptor):
   return json.loads(os.pread(memory_descriptor, length, shared_memory.HEADER_BYTES))
 
 
-def _make_environments(request):
+def _make_environments(request, numbers):
   module, function = request['constructor'].split(':')
   constructor = getattr(importlib.import_module(module), function)
-  return [constructor(**arguments) for arguments in request['environments']]
+  environments = []
+  for number, arguments in enumerate(request['environments']):
+    numbers[shared_memory.AT_WORK] = number + 1
+    environments.append(constructor(**arguments))
+  numbers[shared_memory.AT_WORK] = 0
+  return environments
 
 
 def _specification(environment):
@@ -108,18 +115,18 @@ def _specification_of_all(environments):
   return first
 
 
-def _serve(connection, memory_descriptor, environments, specification):
+def _serve(connection, memory_descriptor, environments, specification, numbers):
   packet = connection.recv(MAXIMUM_PACKET_BYTES)
   layout = shared_memory.slot_layout(specification['observation'])
   memory = mmap.mmap(memory_descriptor, shared_memory.block_bytes(layout, len(environments)))
   slots = [_Slot(environment, memory, layout, i) for i, environment in enumerate(environments)]
-  stepping_ns = 0
   while packet:
-    began = time.perf_counter_ns()
+    began = numbers[shared_memory.REQUEST_NS] = time.monotonic_ns()
     for number in np.frombuffer(packet, np.uint32).tolist():
+      numbers[shared_memory.AT_WORK] = number + 1
       slots[number].advance()
-    stepping_ns += time.perf_counter_ns() - began
-    struct.pack_into('<q', memory, 0, stepping_ns)
+    numbers[shared_memory.AT_WORK] = 0
+    numbers[shared_memory.STEPPING_NS] += time.monotonic_ns() - began
     connection.send(packet)
     packet = connection.recv(MAXIMUM_PACKET_BYTES)
 
@@ -142,15 +149,17 @@ def main(socket_descriptor: int, memory_descriptor: int):
   connection = socket.socket(fileno=socket_descriptor)
   threading.Thread(target=_leave_with_parent, args=[connection], daemon=True).start()
   header = mmap.mmap(memory_descriptor, shared_memory.HEADER_BYTES)
+  numbers = shared_memory.numbers(header)
+  long_work.tell(functools.partial(numbers.__setitem__, shared_memory.LONG_WORK))
   try:
-    environments = _make_environments(_receive_request(connection, memory_descriptor))
+    environments = _make_environments(_receive_request(connection, memory_descriptor), numbers)
     specification = _specification_of_all(environments)
     connection.send(json.dumps(specification).encode())
-    _serve(connection, memory_descriptor, environments, specification)
+    _serve(connection, memory_descriptor, environments, specification, numbers)
   except (BrokenPipeError, ConnectionResetError):
     pass  # The training process is gone.
-  except BaseException:  # pylint: disable=broad-except; whatever ends a worker is for its parent to show.
-    shared_memory.write_error(header, traceback.format_exc())
+  except BaseException as error:  # pylint: disable=broad-except; whatever ends a worker is for its parent to show.
+    shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()
     os._exit(1)
   os._exit(0)  # Not through the emulators' destructors, which may hang.

@@ -8,6 +8,8 @@ import contextlib
 import json
 import mmap
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -17,16 +19,25 @@ from typing import Callable, NamedTuple, Optional
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
+from scalable_agents.actor import worker_stderr
 
+# Long work, such as compiling a map, may take so many times the time-out.
+LONG_WORK_FACTOR = 20
 _LEAVE_SECONDS = 1.
+_DEATH_SECONDS = 10.  # From the end of a worker's connection to that of its process: the kernel has begun with it.
+_LOOK_SECONDS = 0.1
 _EARLY_DEATHS = 3  # Of a worker, before it has made its environments, …
 _EARLY_HANGS = 1   # … of which each takes the whole time-out.
 _THREAD_COUNTS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
 _STDERR = 2  # This process's file descriptor.
+_HUNG_UP = 'it closed its connection'
 
 
 class WorkerError(Exception):
-  """Environments cannot be started or kept alive; the message ends with the worker's own traceback."""
+  """Environments cannot be started or kept alive.
+
+  The message's first line says what has happened. A worker's traceback may follow, for the log.
+  """
 
 
 class _UnexplainedError(WorkerError):
@@ -50,6 +61,7 @@ class Worker(NamedTuple):
   connection: socket.socket
   memory: int  # File descriptor.
   header: mmap.mmap
+  stderr: worker_stderr.WorkerStderr
 
 
 class EnvironmentWorkers:
@@ -67,8 +79,9 @@ class EnvironmentWorkers:
     Args:
       constructor: 'module:function', called once per environment in a worker with the keyword arguments below.
       environments: a dict of arguments for each environment, fit for JSON, with a 'seed'. Environment i is actor i.
+        A 'level_name' among them is shown in messages.
       num_workers: processes to spread them over, >= 1.
-      timeout_seconds: how long a worker may take to make its environments.
+      timeout_seconds: how long a worker may take to make its environments, their long work not counted.
       report: called with the number of environments that are made, whenever a worker has made its own.
 
     Raises:
@@ -110,11 +123,17 @@ class EnvironmentWorkers:
   def replace(self, worker: int) -> Worker:
     """Ends a worker that is at fault, or dead already, and starts another with new seeds.
 
+    A worker that is still at long work keeps its seeds: what it has finished may be in a cache, so that the next one
+    gets further.
+
     Raises:
       WorkerError: the new one could not make its environments, or no process can be started.
     """
+    running = self._workers[worker]
+    slow = shared_memory.read_number(running.header, shared_memory.LONG_WORK) and running.process.poll() is None
     self._end(worker, patience_seconds=0.)
-    self._lives[worker] += 1
+    if not slow:
+      self._lives[worker] += 1
     self._spawn(worker)
     self._greet(worker)
     return self._workers[worker]
@@ -126,9 +145,51 @@ class EnvironmentWorkers:
       if worker:
         _hang_up(worker.connection)
 
-  def error(self, worker: int) -> str:
-    """The traceback that the worker left, '' if none."""
-    return shared_memory.read_error(self._workers[worker].header)
+  def explain(self, worker: int, event: str, fault: str) -> str:
+    """Says what has happened to a worker.
+
+    Args:
+      worker: its number.
+      event: what that means for its environment: 'failed', say.
+      fault: the reason if the worker has neither left an error nor ended: a time-out, say.
+
+    Returns:
+      A line that names the environment that the worker was at and the reason: the error that it left, how its process
+      ended, or `fault`; and what it has written on stderr since it was asked. The error's traceback follows on further
+      lines.
+    """
+    running = self._workers[worker]
+    ending = _ending(running)
+    if ending:
+      running.stderr.wait()
+    headline, traceback = shared_memory.read_error(running.header)
+    line = f'{self._name_of_environment(worker)} {event}: {headline or ending or fault}'
+    if said := running.stderr.last_words(shared_memory.read_number(running.header, shared_memory.REQUEST_NS)):
+      line += f'; on stderr: {said}'
+    return f'{line}\n{traceback}' if traceback else line
+
+  def receive(self, worker: int, timeout_seconds: float) -> bytes:
+    """Waits for a packet from a worker; b'' if it has ended.
+
+    Raises:
+      TimeoutError: it was silent for too long. While it is at long work it has LONG_WORK_FACTOR times as long.
+    """
+    connection, header = self._workers[worker].connection, self._workers[worker].header
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    began = waits_since = time.monotonic()
+    while not poll.poll(1000 * min(_LOOK_SECONDS, timeout_seconds)):
+      now = time.monotonic()
+      if shared_memory.read_number(header, shared_memory.LONG_WORK):
+        waits_since = now
+        if now - began > LONG_WORK_FACTOR * timeout_seconds:
+          raise TimeoutError
+      elif now - waits_since > timeout_seconds:
+        raise TimeoutError
+    try:
+      return connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
+    except ConnectionResetError:
+      return b''
 
   def close(self):
     """Ends all workers. Idempotent."""
@@ -142,7 +203,6 @@ class EnvironmentWorkers:
   def _spawn(self, worker):
     self._workers[worker] = _start_process()
     connection = self._workers[worker].connection
-    connection.settimeout(self._timeout_seconds)
     request = {'constructor': self._constructor,
                'environments': [self._arguments(actor, self._lives[worker]) for actor in self.actor_ids[worker]]}
     encoded = json.dumps(request).encode()
@@ -156,6 +216,16 @@ class EnvironmentWorkers:
     """An environment's arguments; a life after a fault has another seed, lest it repeats what led there."""
     arguments = self._environments[actor_id]
     return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
+
+  def _name_of_environment(self, worker):
+    """The environment that a worker is at: its number and, where it has one, its level."""
+    actors = self.actor_ids[worker]
+    at_work = shared_memory.read_number(self._workers[worker].header, shared_memory.AT_WORK)
+    if not at_work and len(actors) > 1:
+      return 'an environment'
+    actor = actors[at_work - 1 if at_work else 0]
+    level = self._environments[actor].get('level_name')
+    return f'environment {actor} ({level})' if level else f'environment {actor}'
 
   def _greet_or_replace(self, worker):
     """As `_greet`, but for a few ends that nothing explains."""
@@ -176,21 +246,18 @@ class EnvironmentWorkers:
     if self._given_up:  # Perhaps before there was this connection.
       _hang_up(connection)
     try:
-      answer = connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
+      answer = self.receive(worker, self._timeout_seconds)
     except TimeoutError:
-      raise _UnexplainedError(
-          f'no environment within {self._timeout_seconds:g} s of starting its process; where all goes slowly, try a '
-          'larger --environment_timeout_seconds', _EARLY_HANGS) from None
-    except ConnectionResetError:
-      answer = b''
+      raise _UnexplainedError(self.explain(
+          worker, 'could not be made', f'it took longer than {self._timeout_seconds:g} s '
+          '(--environment_timeout_seconds, which a slow machine may need larger)'), _EARLY_HANGS) from None
     if not answer:
-      self._workers[worker].process.kill()  # If it does not leave by itself: without the connection it is of no use.
-      self._workers[worker].process.wait()
-      failure = 'an environment could not be made:\n'
-      if traceback := self.error(worker):
-        raise WorkerError(failure + traceback)
-      raise _UnexplainedError(
-          f'{failure}its process ended with code {self._workers[worker].process.returncode}', _EARLY_DEATHS)
+      if self._given_up:
+        raise WorkerError('the environments are given up')
+      failure = self.explain(worker, 'could not be made', _HUNG_UP)
+      if shared_memory.read_error(self._workers[worker].header)[0]:
+        raise WorkerError(failure)
+      raise _UnexplainedError(failure, _EARLY_DEATHS)
     specification = Specification(**json.loads(answer))
     if self.specification is None:
       self.specification = specification
@@ -211,6 +278,7 @@ class EnvironmentWorkers:
     except subprocess.TimeoutExpired:
       ended.process.kill()
       ended.process.wait()
+    ended.stderr.wait()
     ended.header.close()
     os.close(ended.memory)
     self._workers[worker] = None
@@ -233,11 +301,29 @@ def _start_process():
         # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself. What
         # environments print joins the libraries' messages: the screen is the run's.
         process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment,
-                                   start_new_session=True, stdin=subprocess.DEVNULL, stdout=_STDERR)
+                                   start_new_session=True, stdin=subprocess.DEVNULL, stdout=_STDERR,
+                                   stderr=subprocess.PIPE)
     except OSError as error:
       raise WorkerError(f'cannot start a worker process: {error}') from error
     undo.pop_all()
-  return Worker(process, ours, memory, header)
+  return Worker(process, ours, memory, header, worker_stderr.WorkerStderr(process.stderr))
+
+
+def _ending(worker):
+  """How the process of a worker has ended; '' if it runs, though nobody may hear it any more."""
+  poll = select.poll()
+  poll.register(worker.connection, select.POLLRDHUP)
+  if not poll.poll(0):
+    return ''
+  try:
+    code = worker.process.wait(_DEATH_SECONDS)
+  except subprocess.TimeoutExpired:
+    return ''
+  if code >= 0:
+    return f'its process ended with exit code {code}'
+  name = {number.value: number.name for number in signal.Signals}.get(-code, f'signal {-code}')
+  hint = ', perhaps for want of memory' if -code == signal.SIGKILL else ''
+  return f'its process was ended by {name}{hint}'
 
 
 def _hang_up(connection):

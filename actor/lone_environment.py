@@ -1,5 +1,6 @@
 """One environment in a worker process, stepped from here: for what is done once and need not be fast."""
 
+import contextlib
 import mmap
 from typing import Any, NamedTuple
 
@@ -54,17 +55,14 @@ class LoneEnvironment:
     """
     start = shared_memory.HEADER_BYTES
     shared_memory.ACTION.pack_into(self._memory, start, action)
-    self._connection.settimeout(self._timeout_seconds)
-    try:
+    with contextlib.suppress(OSError):  # It has ended, which `receive` notices.
       self._connection.send(_SLOT)
-      answer = self._connection.recv(len(_SLOT))
+    try:
+      fault = '' if self._workers.receive(0, self._timeout_seconds) else 'it closed its connection'
     except TimeoutError:
-      raise environment_workers.WorkerError(f'no step within {self._timeout_seconds:g} s') from None
-    except OSError:
-      answer = b''
-    if not answer:
-      raise environment_workers.WorkerError(
-          'an environment failed:\n' + (self._workers.error(0) or 'its process has ended'))
+      fault = f'no answer for {self._timeout_seconds:g} s (--environment_timeout_seconds)'
+    if fault:
+      raise environment_workers.WorkerError(self._workers.explain(0, 'failed', fault))
     reward, _, episode_return, episode_length, done = shared_memory.RESULT.unpack_from(
         self._memory, start + shared_memory.RESULT_OFFSET)
     observation = {field.name: np.ndarray(field.shape, field.dtype, self._memory, start + field.offset).copy()

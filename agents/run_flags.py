@@ -60,7 +60,8 @@ class RunConfig:
   num_inference_threads: Count = setting('auto', 'Inference loops, each with a batch of its own.')
   environment_timeout_seconds: float = setting(
       60.0, 'A worker is replaced that does not answer for so long: once all its environments are made, and then each '
-      'time when half of them have been stepped or reset.')
+      f'time when half of them have been stepped or reset. While it compiles a map, it has '
+      '20 times as long.')
   # The released code has 600. Saving a deep network takes a few hundredths of a second, so a crash need cost
   # no more than a minute of training.
   checkpoint_interval_seconds: float = setting(60.0, 'A checkpoint is saved so often: what a crash may cost.')
@@ -154,7 +155,7 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
     except (UserError, run_directory.RunDirectoryError) as error:
       first, *details = str(error).splitlines()  # Of an environment worker: its traceback.
       print(*details, sep='\n', end='\n' * bool(details), file=quiet.screen())
-      _fail(': '.join([first.rstrip(':'), *details[-1:]]))
+      _fail(first)
     except KeyboardInterrupt:
       sys.exit(130)  # As a shell reports it; in training, the loop handles Ctrl-C itself.
     finally:

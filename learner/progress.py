@@ -35,10 +35,9 @@ class Line:
       self._bar.set_description_str(text, refresh=True)
 
   def report_fault(self, text: str):
-    """Shows a fault as one line; the log of the libraries has all of it, the worker's traceback above all."""
+    """Shows the first line of a fault; all of it, a worker's traceback above all, goes to the log of the libraries."""
     logging.warning('%s', text)
-    first, *traceback = text.splitlines()
-    self.message(': '.join([first, *traceback[-1:]]))
+    self.message(text.splitlines()[0])
 
   def close(self):
     """Leaves the last state of the line on the screen."""

@@ -275,12 +275,18 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto limit = std::chrono::milliseconds(options_.environment_timeout_ms);
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
-      const Worker& entry = workers_[worker];
-      if (entry.channel && entry.messages_under_way > 0 && now - entry.progress > limit) {
-        std::ostringstream reason;
-        reason << "no answer for " << options_.environment_timeout_ms / 1000.0 << " s";
-        Detach(worker, reason.str(), &outcome);
-      }
+      Worker& entry = workers_[worker];
+      if (!entry.channel || entry.messages_under_way == 0) continue;
+      const bool at_long_work = entry.channel->at_long_work();
+      if (at_long_work) entry.long_work = now;
+      const int64_t factor = at_long_work ? options_.long_work_factor : 1;
+      const Clock::time_point since = at_long_work ? entry.progress : std::max(entry.progress, entry.long_work);
+      if (now - since <= limit * factor) continue;
+      std::ostringstream reason;
+      reason << "no answer for " << options_.environment_timeout_ms * factor / 1000.0 << " s (";
+      if (at_long_work) reason << "long work, " << factor << " times ";
+      reason << "--environment_timeout_seconds)";
+      Detach(worker, reason.str(), &outcome);
     }
   }
   Settle(std::move(outcome));

@@ -72,6 +72,7 @@ class ActorPool {
     std::vector<int64_t> agent_state_bytes;
     int completed_capacity = 1;                        // Full unrolls that may wait before their actors must.
     int64_t environment_timeout_ms = 60000;            // A worker silent for longer than this is at fault.
+    int64_t long_work_factor = 1;                      // While it is at long work it has so many times as long.
     // Environments and inference take turns: rows are taken in the order of actor ids once every environment has
     // stepped, and an actor with a full unroll waits for Release(). Makes a run repeatable.
     bool synchronous = false;
@@ -141,6 +142,7 @@ class ActorPool {
     Actors actors;                                // By slot.
     int messages_under_way = 0;                   // Sent and not answered.
     Clock::time_point progress;                   // Of the last answer, or of the first message after idleness.
+    Clock::time_point long_work;                  // When it was last seen at long work.
   };
   struct Fault {
     int worker;

@@ -36,6 +36,7 @@ REGISTER_OP("ActorPool")
     .Attr("state_shapes: list(shape) >= 0")
     .Attr("completed_capacity: int")
     .Attr("environment_timeout_ms: int")
+    .Attr("long_work_factor: int")
     .Attr("synchronous: bool")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
@@ -185,6 +186,7 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     OP_REQUIRES_OK(context, context->GetAttr("environment_offsets", &fields_.environment_offsets));
     OP_REQUIRES_OK(context, context->GetAttr("completed_capacity", &capacity));
     OP_REQUIRES_OK(context, context->GetAttr("environment_timeout_ms", &options_.environment_timeout_ms));
+    OP_REQUIRES_OK(context, context->GetAttr("long_work_factor", &options_.long_work_factor));
     OP_REQUIRES_OK(context, context->GetAttr("synchronous", &options_.synchronous));
     OP_REQUIRES_OK(context, GetFields(context, "environment", &fields_.environment));
     OP_REQUIRES_OK(context, GetFields(context, "output", &fields_.output));

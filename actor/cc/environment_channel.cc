@@ -40,8 +40,8 @@ EnvironmentChannel::~EnvironmentChannel() {
   if (socket_ >= 0) close(socket_);
 }
 
-int64_t EnvironmentChannel::stepping_ns() const {
-  return __atomic_load_n(reinterpret_cast<const int64_t*>(memory_), __ATOMIC_RELAXED);
+int64_t EnvironmentChannel::HeaderNumber(int place) const {
+  return __atomic_load_n(reinterpret_cast<const int64_t*>(memory_) + place, __ATOMIC_RELAXED);
 }
 
 Status EnvironmentChannel::Send(const std::vector<uint32_t>& slots) {
@@ -57,7 +57,8 @@ Status EnvironmentChannel::Receive(std::vector<uint32_t>* slots) {
   const int error = errno;
   slots->resize(bytes > 0 ? std::min<size_t>(bytes, room) / sizeof(uint32_t) : 0);
   if (bytes < 0 && (error == EAGAIN || error == EWOULDBLOCK || error == EINTR)) return Status();
-  if (bytes <= 0) return Unavailable("the worker process ended");  // ECONNRESET: it left messages unread.
+  // ECONNRESET: it left messages unread. Whether its process has ended as well is for Python to find out.
+  if (bytes <= 0) return Unavailable("the worker closed its connection");
   if (static_cast<size_t>(bytes) > room || bytes % sizeof(uint32_t) != 0) {
     return Unavailable("the worker sent a packet of " + std::to_string(bytes) + " bytes");
   }

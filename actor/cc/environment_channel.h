@@ -1,6 +1,6 @@
 // The training process's end of a worker process: a block of shared memory for data, a socket to ring at.
 //
-// The memory begins with a header (layout shared with actor/shared_memory.py), then come `slots` records of
+// The memory begins with a header (its layout is that of actor/shared_memory.py), then come `slots` records of
 // `slot_bytes`, one per environment of the worker. A message in either direction is one packet: the uint32 numbers of
 // the slots whose turn it is. Towards the worker it means "the action is there, step"; back, "the result is there".
 // A slot is never touched by both sides at once, so its data needs no lock.
@@ -18,8 +18,7 @@ namespace scalable_agents {
 
 class EnvironmentChannel {
  public:
-  // The header's size; its first 8 bytes are the worker's nanoseconds spent stepping.
-  static constexpr size_t kHeaderBytes = 4096;
+  static constexpr size_t kHeaderBytes = 1 << 16;
 
   // Takes duplicates of both descriptors. `socket` is of type SOCK_SEQPACKET. kInvalidArgument if a descriptor is
   // bad or the memory is smaller than `slots` records.
@@ -32,7 +31,10 @@ class EnvironmentChannel {
   int socket() const { return socket_; }
   int slots() const { return slots_; }
   char* slot(int number) { return memory_ + kHeaderBytes + number * slot_bytes_; }
-  int64_t stepping_ns() const;
+  // The worker's nanoseconds spent stepping.
+  int64_t stepping_ns() const { return HeaderNumber(0); }
+  // Whether the worker is at work that may take many minutes, such as compiling a map.
+  bool at_long_work() const { return HeaderNumber(2) != 0; }
 
   // Tells the worker to step these slots. Does not block; kUnavailable if the worker is gone or does not read.
   Status Send(const std::vector<uint32_t>& slots);
@@ -42,6 +44,8 @@ class EnvironmentChannel {
 
  private:
   EnvironmentChannel() = default;
+  int64_t HeaderNumber(int place) const;
+
   int socket_ = -1;
   char* memory_ = nullptr;
   size_t memory_bytes_ = 0;

@@ -207,12 +207,13 @@ class FaultTest(parameterized.TestCase):
       checker.check(played.take(10))
 
   @parameterized.named_parameters(
-      ('killed', 'kill', 'the worker process ended'),
-      ('exits', 'exit', 'the worker process ended'),
-      ('raises', 'raise', 'RuntimeError: the emulator has crashed'),
-      ('wrong_shape', 'wrong shape', r"observation 'record': want shape \(4,\), got \(1,\)"),
-      ('hangs', 'hang', 'no answer for 5 s'),
-      ('hangs_in_c', 'hang in C', 'no answer for 5 s'))
+      ('killed', 'kill', 'its process was ended by SIGKILL, perhaps for want of memory$'),
+      ('crashes', 'segmentation fault', 'its process was ended by SIGSEGV; on stderr: emulator.cc:12: the emulator is lost$'),
+      ('exits', 'exit', 'its process ended with exit code 3$'),
+      ('raises', 'raise', 'RuntimeError: the emulator has crashed$'),
+      ('wrong_shape', 'wrong shape', r"ValueError: observation 'record': want shape \(4,\), got \(1,\)$"),
+      ('hangs', 'hang', r'no answer for 5 s \(--environment_timeout_seconds\)$'),
+      ('hangs_in_c', 'hang in C', r'no answer for 5 s \(--environment_timeout_seconds\)$'))
   def test_a_fault_ends_one_life(self, fault, reason):
     environments = [{} for _ in range(6)]
     environments[1] = {'fault': fault, 'fault_step': 21, 'faulty_below': 6}
@@ -223,7 +224,8 @@ class FaultTest(parameterized.TestCase):
       self.assertEqual(played.pool.restarts, 1)
       self.assertIsNone(played.pool.failure)
     self.assertLen(played.reports, 1)
-    self.assertRegex(played.reports[0], f'(?s)^environment worker 1 is replaced: .*{reason}')
+    self.assertRegex(played.reports[0].splitlines()[0],
+                     f'^environment worker 1 is replaced: environment 1 failed: {reason}')
     for actor in (1, 4):
       # The unrolls of the first life may all have been under way with the fault.
       self.assertIn(checker.lives[actor], ([actor, actor + 6], [actor + 6]))
@@ -235,7 +237,7 @@ class FaultTest(parameterized.TestCase):
     with pool_testing.PlayedPool(environments, 2) as played:
       played.start()
       waiting.wait_until(lambda: played.reports)
-    self.assertRegex(played.reports[0], '(?s)the worker process ended\nTraceback .*in reset.*in _fail\n')
+    self.assertRegex(played.reports[0], '(?s)RuntimeError: the emulator has crashed\nTraceback .*in reset.*in _fail\n')
 
   def test_kill_minus_nine(self):
     with pool_testing.PlayedPool([{}] * 6, 3) as played:
@@ -281,7 +283,7 @@ class FaultTest(parameterized.TestCase):
     with pool_testing.PlayedPool(environments, 2, timeout_seconds=1.) as played:
       played.start()
       waiting.wait_until(lambda: played.pool.failure, 4 * waiting.PATIENCE_SECONDS)
-    self.assertRegex(str(played.pool.failure), 'environment worker 1 failed 5 times, .*: no answer for 1 s')
+    self.assertRegex(str(played.pool.failure), 'environment worker 1 failed 5 times, .*: environment 1 failed: no answer for 1 s')
 
   def test_an_error_of_the_watch_ends_the_pool(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:
@@ -300,8 +302,8 @@ class FaultTest(parameterized.TestCase):
     with pool_testing.PlayedPool([{}, {}], 2) as played:
       _kill_with_a_faulty_successor(played, 'raise')
       waiting.wait_until(lambda: played.pool.failure)
-    self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times.*: an environment could not be '
-                     'made:.*the emulator has crashed')
+    self.assertRegex(str(played.pool.failure), '(?s)environment worker 1 failed 5 times.*: environment 1 could not be '
+                     'made: RuntimeError: the emulator has crashed')
 
   def test_regression_a_successor_killed_at_its_start_has_a_successor(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:
@@ -321,7 +323,7 @@ class FaultTest(parameterized.TestCase):
       while checker.lives.get(1, [0])[-1] != 1 + 2 * 2:
         checker.check(played.take(1))
     self.assertEqual(played.pool.restarts, 2)
-    self.assertRegex(played.reports[1], 'its process ended with code -9')
+    self.assertRegex(played.reports[1], 'could not be made: its process was ended by SIGKILL')
 
   def test_regression_close_does_not_wait_for_a_successor(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:

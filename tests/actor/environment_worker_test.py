@@ -4,6 +4,8 @@ import mmap
 import select
 import subprocess
 import sys
+import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -23,10 +25,16 @@ class _Worker:
 
   def __init__(self, *arguments, constructor=_DIARY):
     self.workers = environment_workers.EnvironmentWorkers(constructor, list(arguments), num_workers=1)
-    worker = self.workers[0]
+    self._listen(self.workers[0])
+
+  def _listen(self, worker):
     self.process, self.connection = worker.process, worker.connection
     self.layout = self.workers.layout
-    self._memory = mmap.mmap(worker.memory, shared_memory.block_bytes(self.layout, len(arguments)))
+    self._memory = mmap.mmap(worker.memory, shared_memory.block_bytes(self.layout, len(self.workers.actor_ids[0])))
+
+  def replace(self):
+    self._memory.close()
+    self._listen(self.workers.replace(0))
 
   def __enter__(self):
     return self
@@ -59,8 +67,8 @@ class _Worker:
     return {field.name: np.ndarray(field.shape, field.dtype, self._memory, self._start(slot) + field.offset).tolist()
             for field in fields}
 
-  def stepping_ns(self):
-    return int(np.frombuffer(self._memory[:8], np.int64)[0])
+  def number(self, place):
+    return shared_memory.read_number(self._memory, place)
 
   def _start(self, slot):
     return shared_memory.HEADER_BYTES + slot * self.layout.slot_bytes
@@ -101,10 +109,10 @@ class EnvironmentWorkerTest(parameterized.TestCase):
 
   def test_time_spent_stepping_grows(self):
     with _Worker({'seed': 0}) as worker:
-      times = [worker.stepping_ns()]
+      times = [worker.number(shared_memory.STEPPING_NS)]
       for _ in range(5):
         worker.act(0, 0)
-        times.append(worker.stepping_ns())
+        times.append(worker.number(shared_memory.STEPPING_NS))
     self.assertEqual(times[0], 0)
     self.assertTrue(np.all(np.diff(times) > 0))
 
@@ -127,7 +135,32 @@ class EnvironmentWorkerTest(parameterized.TestCase):
       worker.ask(0, 1)
       self.assertIsNone(worker.answer())
       self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 1)
-      self.assertRegex(worker.workers.error(0), '(?s)^Traceback .*RuntimeError: the emulator has crashed\n$')
+      self.assertRegex(worker.workers.explain(0, 'failed', 'unknown'),
+                       '(?s)^environment 1 failed: RuntimeError: the emulator has crashed\n'
+                       'Traceback .*RuntimeError: the emulator has crashed\n$')
+
+  def test_long_work_has_more_time_and_keeps_its_seed(self):
+    with _Worker({'seed': 7, 'fault': 'long work', 'fault_step': 1, 'faulty_below': 1000}) as worker:
+
+      def begin_long_work():
+        self.assertEqual(worker.act(0, 0), [0])
+        self.assertEqual(worker.number(shared_memory.LONG_WORK), 0)
+        worker.ask(0)
+        waiting.wait_until(lambda: worker.number(shared_memory.LONG_WORK))
+
+      begin_long_work()
+      began = time.monotonic()
+      with mock.patch.object(environment_workers, 'LONG_WORK_FACTOR', 20), self.assertRaises(TimeoutError):
+        worker.workers.receive(0, timeout_seconds=0.05)
+      self.assertGreater(time.monotonic() - began, 20 * 0.05)
+      worker.replace()
+      begin_long_work()
+      self.assertEqual(worker.row(0)['record'][0], 7)
+      worker.process.kill()  # Not a matter of patience.
+      worker.process.wait()
+      worker.replace()
+      self.assertEqual(worker.act(0, 0), [0])
+      self.assertEqual(worker.row(0)['record'][0], 8)
 
   @parameterized.parameters(0, 2)
   def test_an_observation_of_another_shape(self, fault_step):
@@ -136,7 +169,8 @@ class EnvironmentWorkerTest(parameterized.TestCase):
         self.assertEqual(worker.act(0, 0), [0])
       self.assertIsNone(worker.act(0, 0))
       self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 1)
-      self.assertIn("observation 'record': want shape (4,), got (1,)", worker.workers.error(0))
+      self.assertStartsWith(worker.workers.explain(0, 'failed', 'unknown'),
+                            "environment 0 failed: ValueError: observation 'record': want shape (4,), got (1,)\n")
 
   def test_loads_no_tensorflow(self):
     program = f'''

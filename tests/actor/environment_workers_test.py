@@ -10,6 +10,7 @@ from absl.testing import parameterized
 import psutil
 
 from scalable_agents.actor import environment_workers
+from scalable_agents.actor import shared_memory
 from scalable_agents.tests.actor import waiting
 
 _ENVIRONMENTS = 'scalable_agents.tests.actor.test_environments'
@@ -74,8 +75,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
         num_actions=5, frames_per_step=4,
         observation={'record': ['int64', [4]], 'pixels': ['uint8', [3, 2]]}))
     for number, slots in enumerate((3, 2)):
-      self.assertEqual(os.fstat(workers[number].memory).st_size, 4096 + slots * workers.layout.slot_bytes)
-      self.assertEqual(workers.error(number), '')
+      self.assertEqual(os.fstat(workers[number].memory).st_size, shared_memory.HEADER_BYTES + slots * workers.layout.slot_bytes)
 
   def test_workers_are_processes_of_their_own(self):
     worker = self._start([{}])[0]
@@ -99,7 +99,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
 
   def test_regression_many_environments_in_one_worker(self):
     workers = self._start([{'fault': 'x' * 500}] * 1000)  # Half a megabyte of arguments.
-    self.assertEqual(os.fstat(workers[0].memory).st_size, 4096 + 1000 * workers.layout.slot_bytes)
+    self.assertEqual(os.fstat(workers[0].memory).st_size, shared_memory.HEADER_BYTES + 1000 * workers.layout.slot_bytes)
 
   def test_replacements_have_other_seeds(self):
     workers = self._start([{'fault': 'raise', 'fault_step': None, 'faulty_below': 0}] * 3, num_workers=2)
@@ -128,9 +128,9 @@ class EnvironmentWorkersTest(parameterized.TestCase):
       _workers([{}] * 2, num_workers)
 
   @parameterized.parameters(
-      ('raise', '(?s)^an environment could not be made:\nTraceback .*RuntimeError: the emulator has crashed'),
-      ('exit', '^an environment could not be made:\nits process ended with code 3$'),
-      ('kill', '^an environment could not be made:\nits process ended with code -9$'))
+      ('raise', '(?s)^environment 1 could not be made: RuntimeError: the emulator has crashed\nTraceback .*crashed\n$'),
+      ('exit', '^environment 1 could not be made: its process ended with exit code 3$'),
+      ('kill', '^environment 1 could not be made: its process was ended by SIGKILL, perhaps for want of memory$'))
   def test_an_environment_that_cannot_be_made(self, fault, message):
     with self.assertRaisesRegex(environment_workers.WorkerError, message):
       _workers([{}, {'fault': fault, **_FAILING}, {}], num_workers=3)
@@ -143,7 +143,8 @@ class EnvironmentWorkersTest(parameterized.TestCase):
   @parameterized.parameters('hang', 'hang in C')
   def test_an_environment_that_takes_too_long(self, fault):
     with self.assertRaisesRegex(
-        environment_workers.WorkerError, '^no environment within 0.5 s of starting its process; '):
+        environment_workers.WorkerError, '^environment 0 could not be made: it took longer than 0.5 s '
+        r'\(--environment_timeout_seconds'):
       _workers([{'fault': fault, **_FAILING}], timeout_seconds=0.5)
 
   @parameterized.parameters(
@@ -166,10 +167,11 @@ class EnvironmentWorkersTest(parameterized.TestCase):
       _workers([{}])
 
   def test_a_killed_worker_leaves_no_reason(self):
-    workers = self._start([{}])
+    workers = self._start([{}, {}])
     workers[0].process.kill()
     workers[0].process.wait()
-    self.assertEqual(workers.error(0), '')
+    self.assertEqual(workers.explain(0, 'failed', 'unknown'),
+                     'an environment failed: its process was ended by SIGKILL, perhaps for want of memory')
 
   @parameterized.parameters(None, 'hang', 'hang in C')
   def test_close(self, fault):

@@ -22,8 +22,9 @@ class LoneEnvironmentTest(parameterized.TestCase):
     self.assertEmpty(psutil.Process().children())
 
   @parameterized.parameters(
-      ('raise', 60., '(?s)an environment failed:\n.*RuntimeError'), ('exit', 60., 'its process has ended'),
-      ('hang in C', 1., 'no step within 1 s'))
+      ('raise', 60., '^environment 0 failed: RuntimeError: the emulator has crashed\n'),
+      ('exit', 60., '^environment 0 failed: its process ended with exit code 3$'),
+      ('hang in C', 1., r'^environment 0 failed: no answer for 1 s \(--environment_timeout_seconds\)$'))
   def test_faults(self, fault, timeout_seconds, message):
     arguments = {'seed': 0, 'fault': fault, 'fault_step': 1, 'faulty_below': 1}
     with lone_environment.LoneEnvironment(f'{_ENVIRONMENTS}:Diary', arguments, 60.) as environment:

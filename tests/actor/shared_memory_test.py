@@ -47,10 +47,10 @@ class LayoutTest(absltest.TestCase):
         values, {'reward': 1.5, 'discount': 0.5, 'episode_return': 2.5, 'episode_length': 77, 'done': True})
     self.assertEqual(struct.unpack_from('<i', slot)[0], -7)
 
-  def test_blocks_have_a_page_and_the_slots(self):
+  def test_blocks_have_a_header_and_the_slots(self):
     layout = shared_memory.slot_layout({'x': ('uint8', [84, 84, 4])})
     self.assertEqual(layout.slot_bytes, 64 + 84 * 84 * 4)
-    self.assertEqual(shared_memory.block_bytes(layout, 3), 4096 + 3 * layout.slot_bytes)
+    self.assertEqual(shared_memory.block_bytes(layout, 3), 65536 + 3 * layout.slot_bytes)
 
 
 class ErrorTest(absltest.TestCase):
@@ -60,23 +60,35 @@ class ErrorTest(absltest.TestCase):
     self.memory = bytearray(3 * shared_memory.HEADER_BYTES)
 
   def test_an_error_is_read_as_written(self):
-    self.assertEqual(shared_memory.read_error(self.memory), '')
-    shared_memory.write_error(self.memory, 'Traceback: Ünglück\n')
-    self.assertEqual(shared_memory.read_error(self.memory), 'Traceback: Ünglück\n')
+    self.assertEqual(shared_memory.read_error(self.memory), ('', ''))
+    shared_memory.write_error(self.memory, 'Error: Ünglück\n', 'Traceback\n  Ünglück\n')
+    self.assertEqual(shared_memory.read_error(self.memory), ('Error: Ünglück', 'Traceback\n  Ünglück\n'))
 
-  def test_the_end_of_a_long_text_is_kept_in_the_header(self):
-    struct.pack_into('<q', self.memory, 0, 12345)
-    shared_memory.write_error(self.memory, 'ü' * 5000 + 'the end')
-    text = shared_memory.read_error(self.memory)
-    self.assertEndsWith(text, 'üüü' + 'the end')
-    self.assertGreater(len(text), 1900)
-    self.assertEqual(struct.unpack_from('<q', self.memory)[0], 12345)
+  def test_a_headline_is_one_line_that_begins_as_the_error_does(self):
+    shared_memory.write_error(self.memory, 'Error: the reason\n' + 'a stack\n\t' * 100, 'Traceback')
+    headline, traceback = shared_memory.read_error(self.memory)
+    self.assertStartsWith(headline, 'Error: the reason a stack a stack ')
+    self.assertEndsWith(headline, ' …')
+    self.assertLess(len(headline), 310)
+    self.assertEqual(traceback, 'Traceback')
+
+  def test_the_end_of_a_long_traceback_is_kept_in_the_header(self):
+    numbers = shared_memory.numbers(self.memory)
+    for place in range(4):
+      numbers[place] = place + 1
+    shared_memory.write_error(self.memory, 'Error: ü', 'ü' * 50_000 + 'the end')
+    headline, traceback = shared_memory.read_error(self.memory)
+    self.assertEqual(headline, 'Error: ü')
+    self.assertEndsWith(traceback, 'üüü' + 'the end')
+    self.assertGreater(len(traceback), 32_000)
+    self.assertEqual([shared_memory.read_number(self.memory, place) for place in range(4)], [1, 2, 3, 4])
     self.assertEqual(self.memory[shared_memory.HEADER_BYTES:], bytes(2 * shared_memory.HEADER_BYTES))
 
   def test_texts_about_as_long_as_the_room(self):
-    for length in range(4025, 4036):
-      shared_memory.write_error(self.memory, 'x' * length)
-      self.assertLen(shared_memory.read_error(self.memory), min(length, 4096 - 64 - 1))
+    room = shared_memory.HEADER_BYTES - 64 - len('Error\n') - 1
+    for length in range(room - 5, room + 6):
+      shared_memory.write_error(self.memory, 'Error', 'x' * length)
+      self.assertLen(shared_memory.read_error(self.memory)[1], min(length, room))
     self.assertEqual(self.memory[shared_memory.HEADER_BYTES:], bytes(2 * shared_memory.HEADER_BYTES))
 
 

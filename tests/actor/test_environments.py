@@ -9,6 +9,8 @@ import dm_env
 from dm_env import specs
 import numpy as np
 
+from scalable_agents.environments import long_work
+
 
 class Constant(dm_env.Environment):
   """Costs nothing: one observation, shared by all steps, in episodes of 1,000 steps."""
@@ -139,6 +141,12 @@ class Diary(dm_env.Environment):
       os._exit(3)
     if self._fault == 'kill':
       os.kill(os.getpid(), signal.SIGKILL)
+    if self._fault == 'segmentation fault':
+      os.write(2, b'emulator.cc:12: the emulator is lost\n  frame 1\n  frame 2\n')
+      os.kill(os.getpid(), signal.SIGSEGV)
+    if self._fault == 'long work':
+      long_work.begin()
+      threading.Event().wait()
     if self._fault == 'hang':
       threading.Event().wait()
     if self._fault == 'hang in C':

@@ -242,13 +242,14 @@ class EndsTest(parameterized.TestCase):
 
     self.assertEqual(unmade.end()[0], 1)
     self.assertRegex(unmade.screen(), r'^Traceback (.|\n)*\nRuntimeError: this game has no licence\n'
-                                      r'error: an environment could not be made: RuntimeError: this game has no .*\n$')
+                                      r'error: environment 0 \(gymnasium:\S+\) could not be made: '
+                                      r'RuntimeError: this game has no licence\n$')
     self.assertNotIn('config.json', os.listdir(unmade.logdir))  # Free for other settings.
     self.assertEqual(raising.end()[0], 1)
     # Without lines of progress: there is none.
     lines = [line for line in raising.screen().split('\n') if ' frames/s, ' not in line]
     *replaced, frames, traceback = '\n'.join(lines).split('\n', maxsplit=5)
-    fault = r'the worker process ended: RuntimeError: the game has crashed'
+    fault = r'environment [01] \(gymnasium:\S+\) failed: RuntimeError: the game has crashed'
     for line in replaced:
       self.assertRegex(line, f'^environment worker 0 is replaced: {fault}$')
     self.assertRegex(frames, '^0 frames trained')

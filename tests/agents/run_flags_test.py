@@ -38,7 +38,7 @@ def main():
   if run.logdir.endswith('foreign'):
     raise run_directory.RunDirectoryError('no  run directory')
   if run.logdir.endswith('worker'):
-    raise run_flags.UserError('a worker died:\\nTraceback\\n  File "game.py"\\nImportError: no game')
+    raise run_flags.UserError('a worker died: ImportError: no game\\nTraceback\\n  File "game.py"\\nImportError: no game')
   if run.logdir.endswith('stuck'):
     threading.Thread(target=threading.Event().wait).start()
     print('as far as it went')

@@ -115,7 +115,7 @@ class DeathTest : public testing::Test {
   void ExpectFault() {
     const DeliveredFault fault = pool_.AwaitFault();
     EXPECT_EQ(fault.worker, 0);
-    EXPECT_EQ(fault.reason, "the worker process ended");
+    EXPECT_EQ(fault.reason, "the worker closed its connection");
   }
 
   // Attaches the second life and checks that only it is heard of from now on.
@@ -219,9 +219,28 @@ TEST(ActorPoolTest, SilentWorkerIsAtFaultAndIdleOneIsNot) {
   silent.Answer(silent.Await());  // One of two groups.
   const DeliveredFault fault = pool.AwaitFault();
   EXPECT_EQ(fault.worker, 0);
-  EXPECT_EQ(fault.reason, "no answer for 0.04 s");
+  EXPECT_EQ(fault.reason, "no answer for 0.04 s (--environment_timeout_seconds)");
   pool.AskForFault();
   EXPECT_FALSE(pool.faults.Wait(milliseconds(150)).has_value());
+}
+
+TEST(ActorPoolTest, LongWorkHasMoreTime) {
+  FakeWorker worker(1, 1);
+  worker.SetLongWork(true);
+  TestPool pool(1, 1, 1, false, 40, 1000000);
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  pool.AskForFault();
+  EXPECT_FALSE(pool.faults.Wait(milliseconds(300)).has_value());
+  worker.SetLongWork(false);
+  EXPECT_EQ(pool.faults.Wait().value().reason, "no answer for 0.04 s (--environment_timeout_seconds)");
+}
+
+TEST(ActorPoolTest, LongWorkHasAnEnd) {
+  FakeWorker worker(1, 1);
+  worker.SetLongWork(true);
+  TestPool pool(1, 1, 1, false, 40, 3);
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  EXPECT_EQ(pool.AwaitFault().reason, "no answer for 0.12 s (long work, 3 times --environment_timeout_seconds)");
 }
 
 class NonsenseTest : public testing::TestWithParam<std::pair<Slots, std::string>> {};

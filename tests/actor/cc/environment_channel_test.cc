@@ -99,15 +99,18 @@ TEST_F(EnvironmentChannelTest, MemoryIsSharedSlotBySlot) {
   auto* theirs = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0));
   ASSERT_NE(theirs, MAP_FAILED);
   for (int slot = 0; slot < kSlots; ++slot) {
-    char* in_their_memory = theirs + 4096 + slot * kSlotBytes;  // The layout of actor/shared_memory.py.
+    char* in_their_memory = theirs + 65536 + slot * kSlotBytes;  // The layout of actor/shared_memory.py.
     memset(in_their_memory, 'a' + slot, kSlotBytes);
     EXPECT_EQ(std::string(channel_->slot(slot), kSlotBytes), std::string(kSlotBytes, 'a' + slot));
     channel_->slot(slot)[kSlotBytes - 1] = 'z';
     EXPECT_EQ(in_their_memory[kSlotBytes - 1], 'z');
   }
-  const int64_t nanoseconds = 123456789012345;
+  const int64_t nanoseconds = 123456789012345, long_work = 1;
+  EXPECT_FALSE(channel_->at_long_work());
   memcpy(theirs, &nanoseconds, sizeof(nanoseconds));
+  memcpy(theirs + 16, &long_work, sizeof(long_work));
   EXPECT_EQ(channel_->stepping_ns(), nanoseconds);
+  EXPECT_TRUE(channel_->at_long_work());
   munmap(theirs, kBytes);
 }
 
@@ -142,7 +145,7 @@ TEST_F(EnvironmentChannelTest, WorkerThatIsGone) {
   EXPECT_EQ(slots, Slots({1}));
   const Status status = channel_->Receive(&slots);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(status.message(), "the worker process ended");
+  EXPECT_EQ(status.message(), "the worker closed its connection");
   EXPECT_EQ(slots, Slots());
 }
 
@@ -153,7 +156,7 @@ TEST_F(EnvironmentChannelTest, WorkerThatIsGoneWithAMessageUnread) {
   Slots slots;
   Status status = channel_->Receive(&slots);  // ECONNRESET rather than the end of the stream.
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(status.message(), "the worker process ended");
+  EXPECT_EQ(status.message(), "the worker closed its connection");
 }
 
 TEST_F(EnvironmentChannelTest, WorkerThatDoesNotRead) {
@@ -193,7 +196,7 @@ TEST_F(EnvironmentChannelTest, TooLittleMemory) {
   ASSERT_EQ(ftruncate(memory_, kBytes - 1), 0);
   const Status status = Open();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "shared memory: want 4480 bytes for 3 slots, got 4479");
+  EXPECT_EQ(status.message(), "shared memory: want 65920 bytes for 3 slots, got 65919");
 }
 
 TEST_F(EnvironmentChannelTest, MemoryThatCannotBeMapped) {

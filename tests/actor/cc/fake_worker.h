@@ -76,6 +76,11 @@ class FakeWorker {
     return poll(&event, 1, 0) == 1;
   }
 
+  // Says that long work has begun or ended.
+  void SetLongWork(bool under_way) {
+    __atomic_store_n(reinterpret_cast<int64_t*>(mapped_) + 2, under_way, __ATOMIC_RELAXED);
+  }
+
   void Send(const std::vector<uint32_t>& slots) {
     (void)!send(ours_, slots.data(), slots.size() * sizeof(uint32_t), MSG_NOSIGNAL);
   }

@@ -63,7 +63,7 @@ struct DeliveredFault {
 class TestPool {
  public:
   TestPool(int num_environments, int unroll_length, int completed_capacity = 1, bool synchronous = false,
-           int64_t environment_timeout_ms = 60000)
+           int64_t environment_timeout_ms = 60000, int64_t long_work_factor = 1)
       : unroll_length_(unroll_length) {
     ActorPool::Options options;
     options.num_environments = num_environments;
@@ -77,6 +77,7 @@ class TestPool {
     options.completed_capacity = completed_capacity;
     options.synchronous = synchronous;
     options.environment_timeout_ms = environment_timeout_ms;
+    options.long_work_factor = long_work_factor;
     pool_ = std::make_unique<ActorPool>(options, [unroll_length](int component) {
       const int rows = component > kTag ? unroll_length + 1 : 1;
       auto memory = std::make_shared<std::vector<char>>(rows * kRowBytes[component], '\x7f');
