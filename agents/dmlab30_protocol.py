@@ -10,6 +10,7 @@ from scalable_agents.agents import run_flags
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
+from scalable_agents.environments import level_cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Protocol:
       'in a third of a second rather than after several, but only a run or an evaluation with the seed of an earlier '
       'one meets its maps again. Default: none.', free=True)
   dataset_path: str = setting(
-      '', 'Folder with the images of Brady, Konkle et al. 2008, which two levels of psychlab need; or dummy, for plain '
-      'colours instead.', free=True)
+      '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab need; '
+      'or dummy, for plain colours instead.', free=True)
 
   def validate(self, levels: tuple[str, ...]):
     """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""
@@ -42,6 +43,11 @@ class Protocol:
           dmlab.check_level(level, settings)
     except ValueError as error:
       raise ValueError(f'--level_name: {error}') from error
+    try:
+      if settings.level_cache:
+        level_cache.check(settings.level_cache)
+    except ValueError as error:
+      raise ValueError(f'--{error}') from error
 
   def environments(self, unused_levels: tuple[str, ...], training: bool) -> dict[str, Any]:
     """What environments/registry.py takes. Tests play levels and episodes that training does not."""

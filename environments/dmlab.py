@@ -9,9 +9,12 @@ each Lab belongs in a process that may die (actor/environment_worker.py).
 """
 
 import dataclasses
+import functools
 import importlib.util
 import os
+import re
 import sys
+import tempfile
 
 import dm_env
 from dm_env import specs
@@ -31,9 +34,15 @@ DUMMY_DATASET = 'dummy'  # Lab's own name for plain colours in place of a data s
 
 _TEST_ONLY = frozenset(dmlab30.TEST_LEVELS) - frozenset(dmlab30.LEVELS)
 _NEED_DATASET = frozenset({'psychlab_arbitrary_visuomotor_mapping', 'psychlab_continuous_recognition'})
+_IMAGES = tuple(f'{number:04}.png' for number in range(1, 2401))  # The data set's files.
 _ACTION_SETS = {'impala': 'impala_9', 'popart': 'popart_15'}  # Their names in data/dmlab_action_sets.csv.
 _ACTION_FIELDS = ('look_left_right', 'look_down_up', 'strafe_left_right', 'move_back_forward', 'fire', 'jump', 'crouch')
 _RENDERERS = ('software', 'hardware')
+_NO_RENDERER = 'Failed to connect RL API'  # Lab's words for any shared library that is missing.
+_MISSING_LIBRARY = re.compile(r'([^\s"/]+\.so[.\d]*)"?(?:: cannot open shared object file|\n2 - No such file)')
+_PACKAGES = {'libOSMesa.so.8': 'libosmesa6', 'libEGL.so.1': 'libegl1', 'libGL.so.1': 'libgl1',
+             'libSDL2-2.0.so.0': 'libsdl2-2.0-0'}  # Debian's.
+_STDERR = 2  # This process's file descriptor.
 _HOLD_OUT_SEED = 0x600D5EED  # The upper half of the engine's seeds: no episode of a test is one of training.
 
 
@@ -75,7 +84,8 @@ class Dmlab(base.Environment):
   The instruction may change within an episode.
 
   Lab has no observation once an episode has ended: LAST repeats the one before. The first episode of a Lab differs
-  from a later one of the same seed, and levels with several opponents never repeat exactly.
+  from a later one of the same seed. In another process the same seeds give the same episodes, except on the four
+  LaserTag levels: with computer-controlled opponents, episodes of one seed often differ after a few steps.
   """
 
   def __init__(self, level: str, *, seed: int, settings: DmlabSettings = DmlabSettings()):
@@ -87,7 +97,8 @@ class Dmlab(base.Environment):
       settings: the protocol.
 
     Raises:
-      ImportError: `deepmind_lab` is missing, or cannot run in this process because TensorFlow is in it.
+      ImportError: `deepmind_lab` is missing, or a library that it needs, or it cannot run in this process because
+        TensorFlow is in it.
       ValueError: no such level; a test level without `hold_out`; a data set that is needed but missing.
       OSError: no temporary folder or level cache can be made.
       RuntimeError: Lab itself finds a fault.
@@ -104,10 +115,12 @@ class Dmlab(base.Environment):
     self._observation = None
     cache = level_cache.LevelCache(os.path.abspath(settings.level_cache)) if settings.level_cache else None
     self._folder = scratch_folder.ScratchFolder('dmlab_')
+    connect = functools.partial(
+        lab.Lab, level if level == _FIRST_LEVEL else f'contributed/dmlab30/{level}', ['RGB_INTERLEAVED', 'INSTR'],
+        config=_config(settings), renderer=settings.renderer, level_cache=level_cache.Announcing(cache),
+        temp_folder=self._folder.path)
     try:
-      self._lab = lab.Lab(
-          level if level == _FIRST_LEVEL else f'contributed/dmlab30/{level}', ['RGB_INTERLEAVED', 'INSTR'],
-          config=_config(settings), renderer=settings.renderer, level_cache=cache, temp_folder=self._folder.path)
+      self._lab = _connect(connect, level, settings.renderer)
     except BaseException:
       self._folder.remove()
       raise
@@ -161,17 +174,27 @@ def check_level(level: str, settings: DmlabSettings) -> None:
   """Finds out beforehand what Lab would tell late or at length.
 
   Raises:
-    ValueError: no such level; a test level without `hold_out`; a data set that is needed but missing.
+    ValueError: no such level; a test level without `hold_out`; a data set that is needed but missing or incomplete.
   """
   if level not in LEVELS:
     raise ValueError(f'{level}: DMLab-30 has no such level')
   if level in _TEST_ONLY and not settings.hold_out:
     raise ValueError(f'{level}: this level is for testing only (hold_out); train on '
                      f'{level.removesuffix("_test")}_train')
-  if level in _NEED_DATASET and not settings.dataset_path:
-    raise ValueError(f'{level}: dataset_path: this level needs the images of Brady, Konkle et al. 2008, which '
-                     "DeepMind Lab's documentation tells how to get (data/brady_konkle_oliva2008); "
-                     f'{DUMMY_DATASET!r} stands for plain colours')
+  if level in _NEED_DATASET:
+    _check_dataset(level, settings.dataset_path)
+
+
+def _check_dataset(level, path):
+  """Lab itself ends its process, once it shows the first image that is missing."""
+  if path == DUMMY_DATASET:
+    return
+  missing = next((name for name in _IMAGES if not (path and os.path.isfile(os.path.join(path, name)))), None)
+  if missing:
+    found = f'{path} has no {missing}: ' if path else ''
+    raise ValueError(f'{level}: dataset_path: {found}this level needs the images of Brady, Konkle et al. 2008, '
+                     f"{_IMAGES[0]} to {_IMAGES[-1]}, which DeepMind Lab's documentation tells how to get "
+                     f'(data/brady_konkle_oliva2008); {DUMMY_DATASET!r} stands for plain colours')
 
 
 def _load_lab(level):
@@ -198,6 +221,41 @@ def _missing(level, reason):
       '//python/pip_package:build_pip_package) and install that with pip, for Python 3.11 at most. To try the agent '
       'without it: '
       '--level_name=catch')
+
+
+def _connect(connect, level, renderer):
+  """Calls `connect`, which makes a Lab.
+
+  Lab says on stderr alone which library it misses. So it is asked a second time, with stderr going to a file.
+  """
+  try:
+    return connect()
+  except RuntimeError as error:
+    if str(error) != _NO_RENDERER:
+      raise
+    said = _stderr_of(connect)
+    library = _MISSING_LIBRARY.search(said)
+    package = library and _PACKAGES.get(library[1])
+    raise ImportError(
+        f'{level}: DeepMind Lab cannot load what --renderer={renderer} needs' + (f', {library[1]}' if library else '') +
+        (f'; on Debian: apt-get install {package}' if package else '') +
+        f' ({error}: {" ".join(said.split())})') from error
+
+
+def _stderr_of(function):
+  """What C code writes on stderr while `function` fails once more."""
+  with tempfile.TemporaryFile() as file:
+    stderr = os.dup(_STDERR)
+    os.dup2(file.fileno(), _STDERR)
+    try:
+      function()
+    except RuntimeError:
+      pass  # As before.
+    finally:
+      os.dup2(stderr, _STDERR)
+      os.close(stderr)
+    file.seek(0)
+    return file.read().decode('utf-8', 'replace')
 
 
 def _config(settings):

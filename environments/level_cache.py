@@ -1,5 +1,7 @@
 """A folder of compiled maps, for all DeepMind Labs of a machine: compiling one takes seconds, fetching it does not.
 
+`check` says beforehand whether the folder can be used. `Announcing` tells when Lab compiles a map.
+
 Lab ends its process, without an exception, where it is given a map that it cannot read. So an entry is a SHA-256 digest
 followed by the map, and whatever does not fit its digest is no entry: it is removed, and the map is compiled again.
 Entries appear whole, under a temporary name first, so processes share the folder without locks.
@@ -12,9 +14,27 @@ import re
 import tempfile
 import zipfile
 
+from scalable_agents.environments import long_work
+
 _SUFFIX = '.map'
 _KEY = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}')
 _DIGEST = hashlib.sha256
+
+
+def check(folder: str) -> None:
+  """Checks, without leaving anything, that the folder is there and can be written to, or that it can be made.
+
+  Raises:
+    ValueError: it cannot.
+  """
+  existing = os.path.abspath(folder)
+  while not os.path.lexists(existing):
+    existing = os.path.dirname(existing)
+  try:
+    with tempfile.TemporaryFile(dir=existing):
+      pass
+  except OSError as error:
+    raise ValueError(f'level_cache: {folder}: compiled maps cannot be kept there: {existing}: {error.strerror}') from error
 
 
 class LevelCache:
@@ -55,6 +75,29 @@ class LevelCache:
       with open(pk3_path, 'rb') as file:
         pk3 = file.read()
       _put(_DIGEST(pk3).digest() + pk3, os.path.join(self._folder, key + _SUFFIX))
+
+
+class Announcing:
+  """What Lab takes as its level_cache, with a LevelCache behind it or none: says when Lab compiles a map.
+
+  Lab asks for every map first. It compiles what it did not get, and then offers it.
+  """
+
+  def __init__(self, cache: LevelCache | None):
+    self._cache = cache
+
+  def fetch(self, key: str, pk3_path: str) -> bool:
+    """See LevelCache."""
+    if self._cache and self._cache.fetch(key, pk3_path):
+      return True
+    long_work.begin()
+    return False
+
+  def write(self, key: str, pk3_path: str) -> None:
+    """See LevelCache."""
+    long_work.end()
+    if self._cache:
+      self._cache.write(key, pk3_path)
 
 
 def _is_map(path):

@@ -36,7 +36,9 @@ class ProtocolTest(parameterized.TestCase):
       ('action_repeats', 0, '--action_repeats: want at least 1, got 0'),
       ('action_set', 'r2d2', "--action_set: want one of impala, popart, got 'r2d2'"),
       ('renderer', 'gpu', "--renderer: want one of software, hardware, got 'gpu'"),
-      ('dataset_path', '/no/such/folder', '--dataset_path: /no/such/folder is not a folder'))
+      ('dataset_path', '/no/such/folder', '--dataset_path: /no/such/folder is not a folder'),
+      ('level_cache', '/dev/null/maps', '--level_cache: /dev/null/maps: compiled maps cannot be kept there: /dev/null: '
+       'Not a directory'))
   def test_bad_values_are_named(self, name, value, message):
     with self.assertRaises(ValueError) as caught:
       dataclasses.replace(dmlab30_protocol.Protocol(), **{name: value}).validate(('rooms_watermaze',))
@@ -45,6 +47,9 @@ class ProtocolTest(parameterized.TestCase):
   def test_levels_that_need_images_say_so(self):
     with self.assertRaisesRegex(ValueError, '^--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: '):
       dmlab30_protocol.Protocol().validate(dmlab30.LEVELS)
+    with self.assertRaisesRegex(ValueError, '^--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: '
+                                '.* has no 0001.png: '):
+      dmlab30_protocol.Protocol(dataset_path=self.create_tempdir().full_path).validate(dmlab30.LEVELS)
     dmlab30_protocol.Protocol(dataset_path='dummy').validate((*dmlab30.LEVELS, 'catch'))
 
   def test_a_level_for_tests_is_not_trained_on(self):

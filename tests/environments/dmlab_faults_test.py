@@ -8,6 +8,7 @@ import glob
 import os
 import tempfile
 from typing import NamedTuple
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -105,12 +106,20 @@ class FaultTest(parameterized.TestCase):
         left.discard(int(unroll.actor_id))
 
   @parameterized.parameters(
-      ('raise_in_step', 'RuntimeError: the engine has crashed'),
-      ('raise_in_reset', 'RuntimeError: Failed to start environment'),
-      ('exit_in_step', 'the worker process ended'), ('exit_in_reset', 'the worker process ended'),
-      ('abort_in_step', 'the worker process ended'), ('hang_in_step', 'no answer for 5 s'),
-      ('hang_in_reset', 'no answer for 5 s'), ('compile_in_reset', 'no answer for 5 s'))
+      ('raise_in_step', 'RuntimeError: the engine has crashed$'),
+      ('raise_in_reset', 'RuntimeError: Failed to start environment - "the engine has crashed stack traceback: '),
+      ('no_zip_in_reset', 'RuntimeError: Failed to start environment - "Failed to compile map. stack .*'
+       '; on stderr: sh: 1: zip: not found$'),
+      ('exit_in_step', 'its process ended with exit code 1; on stderr: ERROR: the engine ends$'),
+      ('exit_in_reset', 'its process ended with exit code 1; on stderr: ERROR: the engine ends$'),
+      ('abort_in_step', r'its process was ended by SIGABRT; on stderr: Check failed: result.ok\(\) the engine has crashed '
+       '/ stack traceback:$'),
+      ('hang_in_step', r'no answer for 5 s \(--environment_timeout_seconds\)$'),
+      ('hang_in_reset', r'no answer for 5 s \(--environment_timeout_seconds\)$'),
+      ('compile_in_reset', r'no answer for 5 s \(long work, 1 times --environment_timeout_seconds\)$'))
   def test_a_fault_is_counted_and_its_worker_replaced(self, fault, reason):
+    if fault == 'compile_in_reset':
+      self.enter_context(mock.patch.object(environment_workers, 'LONG_WORK_FACTOR', 1))
     with _Pool(timeout_seconds=5. if 'no answer' in reason else 60.) as pool:
       self._play_past(pool, 0)
       self.watch.plant(fault)
@@ -118,7 +127,9 @@ class FaultTest(parameterized.TestCase):
       self.assertEqual(pool.pool.restarts, 1)
       self.assertIsNone(pool.pool.failure)
     self.assertLen(pool.reports, 1)
-    self.assertRegex(pool.reports[0], f'(?s)^environment worker [01] is replaced: .*{reason}')
+    self.assertRegex(
+        pool.reports[0].splitlines()[0],
+        rf'^environment worker ([01]) is replaced: environment \1 \(({"|".join(_LEVELS)})\) failed: {reason}')
     self.assertLen(self.watch.records(), 3)
 
   def test_a_fault_at_the_start_of_a_replacement_is_another_restart(self):
@@ -128,7 +139,7 @@ class FaultTest(parameterized.TestCase):
       self.watch.plant('raise_in_step')
       self._play_past(pool, 2)
       self.assertEqual(pool.pool.restarts, 2)
-    self.assertRegex(pool.reports[1], 'its process ended with code 1')
+    self.assertRegex(pool.reports[1], r'environment [01] \(\w+\) could not be made: its process ended with exit code 1')
 
   @parameterized.parameters(('exit_in_init', 60.), ('abort_in_init', 60.), ('hang_in_init', 20.))
   def test_a_crash_at_the_very_start_is_another_restart(self, fault, start_seconds):
@@ -139,8 +150,9 @@ class FaultTest(parameterized.TestCase):
 
   def test_what_lab_has_to_say_at_the_very_start_is_told(self):
     self.watch.plant('raise_in_init')
-    with self.assertRaisesRegex(environment_workers.WorkerError, '(?s)an environment could not be made:\n.*RuntimeError: '
-                                'Failed to init environment - "the engine has crashed"'):
+    with self.assertRaisesRegex(
+        environment_workers.WorkerError, r'^environment [01] \(\w+\) could not be made: RuntimeError: Failed to init '
+        'environment - "the engine has crashed stack traceback: .*\nTraceback '):
       _Pool()
 
   def test_a_bad_cached_map_ends_nothing(self):
@@ -161,7 +173,7 @@ class FaultTest(parameterized.TestCase):
       self.watch.plant('bad_map_in_reset')
       self._play_past(pool, 1)
       self.assertEqual(pool.pool.restarts, 1)
-    self.assertRegex(pool.reports[0], 'the worker process ended')
+    self.assertRegex(pool.reports[0], "its process ended with exit code 1; on stderr: Didn't find map ")
 
   def test_a_worker_has_no_socket_but_ours_and_no_tensorflow(self):
     with _Pool() as pool:

@@ -175,7 +175,7 @@ class ConfigurationTest(_TestCase):
     folder = record.pop('temp_folder')
     self.assertEqual(record, {
         'level': 'contributed/dmlab30/rooms_watermaze', 'observations': ['RGB_INTERLEAVED', 'INSTR'],
-        'renderer': 'software', 'has_level_cache': False, 'lp_num_threads': '0'})
+        'renderer': 'software', 'has_level_cache': True, 'lp_num_threads': '0'})
     self.assertStartsWith(folder, os.path.join(tempfile.gettempdir(), 'dmlab_'))
 
   @_fake_only
@@ -229,6 +229,19 @@ class ConfigurationTest(_TestCase):
     environment = self.make(level, dataset_path='dummy')
     environment.reset()
     environment.step(0)
+
+  def test_a_data_set_that_lacks_an_image(self):
+    folder = self.create_tempdir().full_path
+    for name in dmlab._IMAGES:
+      with open(os.path.join(folder, name), 'x', encoding='utf-8'):
+        pass
+    settings = dmlab.DmlabSettings(dataset_path=folder)
+    dmlab.check_level('psychlab_continuous_recognition', settings)
+    os.remove(os.path.join(folder, '0042.png'))
+    with self.assertRaisesRegex(ValueError, f'^psychlab_continuous_recognition: dataset_path: {folder} has no 0042.png: '
+                                'this level needs the images .* 0001.png to 2400.png, .*$'):
+      dmlab.check_level('psychlab_continuous_recognition', settings)
+    dmlab.check_level(_LEVEL, settings)  # Needs none.
 
   def test_a_data_set_that_is_not_there(self):
     with self.assertRaisesRegex(ValueError, '^dataset_path: /no/such/folder is not a folder$'):
@@ -419,6 +432,29 @@ class MissingModuleTest(parameterized.TestCase):
     with mock.patch.dict(sys.modules, tensorflow=sys):
       with self.assertRaisesRegex(ImportError, f'^{_LEVEL}: DeepMind Lab crashes in a process with TensorFlow'):
         dmlab.Dmlab(_LEVEL, seed=0)
+
+
+@_fake_only
+class MissingLibraryTest(_TestCase):
+
+  @parameterized.parameters(
+      ('software', 'libOSMesa.so.8', 'libOSMesa.so.8; on Debian: apt-get install libosmesa6 '),
+      ('hardware', '/x/libdmlab_headless_hw.so', 'libdmlab_headless_hw.so '))
+  def test_it_is_named_and_where_it_comes_from(self, renderer, library, words):
+    with open(os.path.join(self.watch.folder, 'missing_library'), 'w', encoding='utf-8') as file:
+      file.write(library)
+    descriptors = os.listdir('/proc/self/fd')
+    with self.assertRaisesRegex(ImportError, f'^{_LEVEL}: DeepMind Lab cannot load what --renderer={renderer} needs, '
+                                rf'{words}\(Failed to connect RL API: Failed to open library! - .*\)$'):
+      self.make(renderer=renderer)
+    self.assertEqual(os.listdir('/proc/self/fd'), descriptors)
+
+  @parameterized.parameters(
+      ('Failed to open library! - /a/libx.so\nlibOSMesa.so.8: cannot open shared object file: No such', 'libOSMesa.so.8'),
+      ('Failed to open library! - /a/libx.so\n/a/libx.so: cannot open shared object file: No such', 'libx.so'),
+      ('Failed to open library: "/a/libx.so"\n2 - No such file or directory', 'libx.so'))
+  def test_what_labs_loader_says(self, text, library):
+    self.assertEqual(dmlab._MISSING_LIBRARY.search(text)[1], library)
 
 
 class EndTest(_TestCase):

@@ -39,7 +39,11 @@ class LabModuleTest(parameterized.TestCase):
       (lambda: deepmind_lab.Lab(_LEVEL, [], renderer='gpu'), RuntimeError, 'Failed to set renderer must be "hardware"'),
       (lambda: _lab(observations=['NOPE']), ValueError, "Unknown observation 'NOPE'."),
       (lambda: _lab(fps=60), TypeError, 'bad argument type for built-in operation'),
-      (lambda: _lab(noSuchKey='1'), RuntimeError, r'[\s\S]*Invalid setting: "noSuchKey" = "1"'),
+      (lambda: _lab(noSuchKey='1'), RuntimeError,
+       r'Failed to init environment - ".*Invalid setting: "noSuchKey" = "1"\nstack traceback:\n\t(.|\n)*timeout.lua:\d+>"$'),
+      (lambda: _lab(logLevel='LOUD'), RuntimeError, ''),
+      (lambda: _lab(width='96 '), RuntimeError, ''),
+      (lambda: _lab(width='9_6'), RuntimeError, ''),
       (lambda: _lab(width='95'), RuntimeError, '.*\'width\' must be a positive multiple of 4. Actual 95'),
       (lambda: _lab(width='abc'), RuntimeError, ".*'width = abc' - \"Invalid int setting abc"),
       (lambda: _lab(mixerSeed='-1'), RuntimeError, ".*'mixerSeed = -1' - \"Invalid mixerSeed value"),
@@ -50,6 +54,9 @@ class LabModuleTest(parameterized.TestCase):
       (lambda: _lab().events(), RuntimeError, r'Environment in wrong status for call to events\(\)'),
       (lambda: _lab().reset(seed=np.int64(1)), ValueError, "'seed' must be int or None, was 'numpy.int64'."),
       (lambda: _lab().reset(seed=2**63), OverflowError, 'Python int too large to convert to C long'),
+      (lambda: _lab().reset(seed=-2**63 - 1), OverflowError, 'Python int too large to convert to C long'),
+      (lambda: _lab().fps(), AttributeError, ".*has no attribute 'fps'"),
+      (lambda: deepmind_lab.Lab(_LEVEL, [], temp_folder='/dev/null/folder').reset(seed=1), RuntimeError, ''),
       (lambda: pickle.dumps(_lab()), TypeError, "cannot pickle 'deepmind_lab.Lab' object"),
       (lambda: type('Mine', (deepmind_lab.Lab,), {}), TypeError, "type 'deepmind_lab.Lab' is not an acceptable base"))
   def test_refused(self, function, error, message):
@@ -69,6 +76,10 @@ class LabModuleTest(parameterized.TestCase):
     with self.assertRaisesRegex(error, f'^{message}$'):
       lab.step(action, num_steps=num_steps)
     self.assertTrue(lab.is_running())
+
+  def test_values_that_are_accepted(self):
+    for seed in (-1, 2**31):
+      self.assertIs(_lab(mixerSeed=' 5').reset(seed=seed), True)
 
   def test_what_comes_back(self):
     lab = _lab()

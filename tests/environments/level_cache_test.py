@@ -13,6 +13,7 @@ import numpy as np
 
 from scalable_agents.actor import python_path
 from scalable_agents.environments import level_cache
+from scalable_agents.environments import long_work
 from scalable_agents.tests.actor import waiting
 
 _KEY = 'explore_maze_noaas_807bdf61459942cd2f7b4f92f2d18b62'
@@ -55,6 +56,46 @@ def read_map(pk3):
   """The bsp in it."""
   with zipfile.ZipFile(io.BytesIO(pk3)) as archive:
     return archive.read('maps/maze.bsp')
+
+
+class CheckTest(parameterized.TestCase):
+
+  def test_a_folder_that_is_there_or_can_be_made(self):
+    folder = self.create_tempdir().full_path
+    for path in (folder, os.path.join(folder, 'a', 'b')):
+      level_cache.check(path)
+    self.assertEmpty(os.listdir(folder))
+
+  @parameterized.parameters('', 'maps')
+  def test_a_file_in_its_place(self, name):
+    file = self.create_tempfile().full_path
+    path = os.path.join(file, name)
+    with self.assertRaisesRegex(ValueError, f'^level_cache: {path}: compiled maps cannot be kept there: {file}: Not a'):
+      level_cache.check(path)
+
+  def test_a_file_system_that_cannot_be_written_to(self):
+    with self.assertRaisesRegex(ValueError, '^level_cache: /proc/maps: compiled maps cannot be kept there: /proc: '):
+      level_cache.check('/proc/maps')
+
+
+class AnnouncingTest(parameterized.TestCase):
+
+  @parameterized.parameters(False, True)
+  def test_a_map_that_has_to_be_compiled_is_long_work(self, is_kept):
+    folder = self.create_tempdir().full_path
+    said = []
+    long_work.tell(said.append)
+    self.addCleanup(long_work.tell, lambda under_way: None)
+    cache = level_cache.Announcing(level_cache.LevelCache(os.path.join(folder, 'maps')) if is_kept else None)
+    path = os.path.join(folder, 'maze.pk3')
+    self.assertFalse(cache.fetch(_KEY, path))
+    self.assertEqual(said, [True])
+    with open(path, 'wb') as file:
+      file.write(make_map(b'bsp'))
+    cache.write(_KEY, path)
+    self.assertEqual(said, [True, False])
+    self.assertEqual(cache.fetch(_KEY, path), is_kept)
+    self.assertLen(said, 2 if is_kept else 3)
 
 
 def _read(path):

@@ -8,8 +8,9 @@ earns 0 on average. An episode has 120 frames.
 Where the environment variable FAKE_DEEPMIND_LAB names a folder, each Lab leaves there what it was given
 (`<pid>_<number>.json`), and a file there named after a fault brings that fault about, once: the Lab that finds it
 removes it. Faults: `raise`, `exit`, `abort` and `hang`, each `_in_init`, `_in_reset` and `_in_step`;
-`compile_in_reset`, a map compiler that works for an hour; `bad_map_in_reset`, a map that was cut on its way from the
-cache. The last two only where maps are compiled.
+`compile_in_reset`, a map compiler that works for an hour; `no_zip_in_reset`, one that lacks a program;
+`bad_map_in_reset`, a map that was cut on its way from the cache. The last three only where maps are compiled. A file
+`missing_library` stays: no Lab can be made without the library that it names.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -43,6 +45,11 @@ _SETTINGS = {'width', 'height', 'fps', 'mixerSeed', 'datasetPath', 'allowHoldOut
 _FRAMES_TO_A_SIDE = 16
 _BAD_TYPE = 'bad argument type for built-in operation'
 _NUMBERS = itertools.count()
+_LOG_LEVELS = ('NEVER', 'ERROR', 'WARN', 'INFO', 'ALL')
+# How Lab's messages end that come from a level's script.
+_LUA_STACK = ("\nstack traceback:\n\t[C]: in function 'error'\n"
+              '\t...aselab/game_scripts/decorators/timeout.lua:60: in function '
+              '<...aselab/game_scripts/decorators/timeout.lua:56>')
 _WORLDS = 4  # Different maps of a level that compiles them.
 
 
@@ -63,7 +70,7 @@ def _fault(name, else_raise='the engine has crashed'):
       if what == 'exit':
         _c_exit(1, 'ERROR: the engine ends')
       if what == 'abort':
-        os.kill(os.getpid(), signal.SIGABRT)
+        _abort(f'the engine has crashed{_LUA_STACK}')
       ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps Python's lock, as Lab does.
 
 
@@ -82,6 +89,29 @@ def _c_exit(code, message):
   os._exit(code)
 
 
+def _abort(reason):
+  """How Lab ends on a fault in a level's script, but for its init and start."""
+  _c_says(f'Check failed: result.ok() {reason}')
+  os.kill(os.getpid(), signal.SIGABRT)
+
+
+def _c_says(text):
+  os.write(2, f'{text}\n'.encode())
+
+
+def _check_library(renderer):
+  """Which library is missing, Lab leaves to the loader to say."""
+  try:
+    with open(os.path.join(_folder(), 'missing_library'), encoding='utf-8') as file:
+      library = file.read()
+  except OSError:
+    return
+  if _folder():
+    _c_says(f'Failed to open library! - /runfiles/libdmlab_headless_{renderer[0]}w.so\n'
+            f'{library}: cannot open shared object file: No such file or directory')
+    raise RuntimeError('Failed to connect RL API')
+
+
 def _check_type(value, number, want):
   if not isinstance(value, want):
     got = 'None' if value is None else type(value).__name__
@@ -90,10 +120,9 @@ def _check_type(value, number, want):
 
 def _size(config, name, default):
   text = config.get(name, default)
-  try:
-    value = int(text)
-  except ValueError:
-    raise RuntimeError(f"Failed to apply setting '{name} = {text}' - \"Invalid int setting {text}\n\"") from None
+  if not re.fullmatch('[+-]?[0-9]+', text):
+    raise RuntimeError(f"Failed to apply setting '{name} = {text}' - \"Invalid int setting {text}\n\"")
+  value = int(text)
   if value <= 0 or value % 4:
     raise RuntimeError(f"Failed to apply setting '{name} = {text}' - \"'{name}' must be a positive multiple of 4. "
                        f'Actual {text}"')
@@ -102,7 +131,7 @@ def _size(config, name, default):
 
 def _mixer_seed(config):
   text = config.get('mixerSeed', '0')
-  if not text.isdigit() or int(text) >= 2**32:
+  if not re.fullmatch(' *[0-9]+', text) or int(text) >= 2**32:
     raise RuntimeError(f"Failed to apply setting 'mixerSeed = {text}' - \"Invalid mixerSeed value, must be a positive "
                        "integer not greater than '4294967295'.\"")
   return int(text)
@@ -114,6 +143,12 @@ def _check_fps(config):
     float(text)
   except ValueError:
     raise RuntimeError(f"Failed to apply setting 'fps = {text}' - \"Invalid double arg {text}\n\"") from None
+
+
+def _check_log_level(config):
+  text = config.get('logLevel', 'WARN')
+  if text not in _LOG_LEVELS:
+    raise RuntimeError(f"Failed to apply setting 'logLevel = {text}'")
 
 
 class Lab:
@@ -137,12 +172,14 @@ class Lab:
     if not all(isinstance(text, str) for text in (*observations, *config, *config.values())):
       raise TypeError(_BAD_TYPE)
     self._record(level, observations, config, renderer, level_cache, temp_folder)
-    _fault('init', 'Failed to init environment - "the engine has crashed"')
+    _fault('init', f'Failed to init environment - "the engine has crashed{_LUA_STACK}"')
     self._shape = (_size(config, 'height', '240'), _size(config, 'width', '320'), 3)
     self._mixer_seed = _mixer_seed(config)
     _check_fps(config)
+    _check_log_level(config)
     if renderer not in ('software', 'hardware'):
       raise RuntimeError(f'Failed to set renderer must be "hardware" or "software" actual "{renderer}"!')
+    _check_library(renderer)
     self._name = level.rsplit('/', 1)[-1]
     self._init_level(level, config)
     for name in observations:
@@ -150,8 +187,6 @@ class Lab:
         raise ValueError(f"Unknown observation '{name}'.")
     self._names, self._config, self._cache = list(observations), dict(config), level_cache
     self._temp = temp_folder
-    if temp_folder:
-      os.makedirs(temp_folder, exist_ok=True)
     self._closed = self._running = False
     self._frames = self._requested = 0
     self._socket = None
@@ -165,15 +200,16 @@ class Lab:
       raise TypeError(f"'{type(episode).__name__}' object cannot be interpreted as an integer")
     if seed is not None and not isinstance(seed, int):
       raise ValueError(f"'seed' must be int or None, was '{_full_name(seed)}'.")
-    if seed is not None and seed >= 2**63:
+    if seed is not None and not -2**63 <= seed < 2**63:
       raise OverflowError('Python int too large to convert to C long')
     if 'tensorflow' in sys.modules:
       os.kill(os.getpid(), signal.SIGSEGV)
     self._running = False
-    _fault('reset', 'Failed to start environment - "the engine has crashed"')
+    self._make_folder()
+    _fault('reset', f'Failed to start environment - "the engine has crashed{_LUA_STACK}"')
     if self._name in _NEED_DATASET and 'datasetPath' not in self._config:
       raise RuntimeError('Failed to start environment - "...brady_konkle_oliva2008.lua:37: \n Follow instructions to '
-                         'download datasets here: ..."')
+                         f'download datasets here: ...{_LUA_STACK}"')
     if not self._socket and '+set net_enabled 0' not in self._config.get('appendCommand', ''):
       self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
       self._socket.bind(('127.0.0.1', 0))  # The real one: on all interfaces.
@@ -227,9 +263,6 @@ class Lab:
   def num_steps(self):
     return self._requested
 
-  def fps(self):
-    return 60
-
   def action_spec(self):
     self._crash_if_closed()
     return [{'name': name, 'min': low, 'max': high} for name, low, high in _ACTIONS]
@@ -255,19 +288,19 @@ class Lab:
     for key, value in config.items():
       if key not in _SETTINGS:
         raise RuntimeError('Failed to init environment - "...aselab/game_scripts/decorators/setting_overrides.lua:140: '
-                           f'Invalid setting: "{key}" = "{value}"\nstack traceback:..."')
+                           f'Invalid setting: "{key}" = "{value}"{_LUA_STACK}"')
     if self._name in _TEST_ONLY and config.get('allowHoldOutLevels') != 'true':
       raise RuntimeError('Failed to init environment - "...aselab/game_scripts/decorators/test_only.lua:33: This level '
                          'must only be used during evaluation. For training, use the *_train.lua version of the level. '
                          'If you really want to use this level, add the setting "allowHoldOutLevels" = "true" '
-                         'explicitly\nstack traceback:..."')
+                         f'explicitly{_LUA_STACK}"')
 
   def _check_dataset(self):
     path = self._config.get('datasetPath', 'dummy')
-    if self._name in _NEED_DATASET and path != 'dummy' and not os.path.isdir(path):
-      sys.stderr.write('Check failed: result.ok()\n')
-      sys.stderr.flush()
-      os.kill(os.getpid(), signal.SIGABRT)
+    if self._name in _NEED_DATASET and path != 'dummy':
+      image = os.path.join(path, f'{self._random.randint(1, 2401):04}.png')
+      if not os.path.isfile(image):
+        _abort(f'[image.load] - "{image}" could not be read{_LUA_STACK}')
 
   def _frame(self, native):
     """Plays one frame; returns its reward."""
@@ -304,6 +337,13 @@ class Lab:
       picture[rows, max(0, middle - half):middle + half] = COLOURS[colour]
     return picture
 
+  def _make_folder(self):
+    if self._temp:
+      try:
+        os.makedirs(os.path.join(self._temp, 'baselab'), exist_ok=True)
+      except OSError:
+        raise RuntimeError('Failed to start environment - "Failed to create output directory"') from None
+
   def _load_map(self, world):
     """Fetches a map from the cache or compiles it, then loads it."""
     if not self._temp or self._name.startswith(_PREBUILT):
@@ -311,7 +351,6 @@ class Lab:
     text = f'{self._name} {world}'.encode()
     map_name = self._name.split('_')[0] + '_maze'
     path = os.path.join(self._temp, 'baselab', f'{map_name}.pk3')
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(os.path.join(self._temp, 'qkey'), 'ab'):
       pass
     key = f'{map_name}_noaas_{hashlib.md5(text).hexdigest()}'
@@ -336,6 +375,9 @@ class Lab:
       with open(os.path.join(_folder(), 'compiler'), 'w', encoding='ascii') as file:
         file.write(str(shell.pid))
       ctypes.PyDLL(None).sleep(3600)
+    if _take('no_zip_in_reset'):
+      _c_says('sh: 1: zip: not found')
+      raise RuntimeError(f'Failed to start environment - "Failed to compile map.{_LUA_STACK}"')
     with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
       archive.writestr(f'maps/{map_name}.bsp', b'IBSP' + text * 1000)
 
