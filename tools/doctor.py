@@ -26,6 +26,19 @@ import sys
 from ale_py import roms
 print(len(roms.get_all_rom_ids()), 'games') if roms.get_rom_path('pong') else sys.exit('Pong is missing or damaged')
 '''
+# A level whose map is compiled, so that the programs which that takes are asked for, too. Lab's own errors span lines.
+_OPEN_LEVEL = '''
+import sys
+import deepmind_lab
+from scalable_agents.environments import dmlab
+try:
+  environment = dmlab.Dmlab('explore_goal_locations_small', seed=0)
+  environment.reset()
+  environment.close()
+except Exception as error:
+  sys.exit(' '.join(str(error).split())[:300])
+print('opens a level')
+'''
 
 
 class Result(NamedTuple):
@@ -156,15 +169,26 @@ def check_roms(python=sys.executable):
   return Result('wrong', 'Atari ROMs', answer.text, mend)
 
 
-def check_dmlab(python=sys.executable):
-  """DeepMind Lab, which is no requirement: it has no wheel on PyPI."""
-  answer = ask(python, '-c', 'import deepmind_lab; print("installed")')
+def check_dmlab(python=sys.executable, root=ROOT):
+  """DeepMind Lab, which is no requirement: it has no wheel on PyPI. Where it is installed, it has to open a level.
+
+  Args:
+    python: the interpreter that should have it.
+    root: of this project, for docs/suites.md.
+  Returns:
+    A Result.
+  """
+  installed = ask(python, '-c', 'import importlib.util as util; print(util.find_spec("deepmind_lab") is not None)')
+  if installed.text == 'False':
+    return Result(
+        'warn', 'DeepMind Lab', 'not installed (for DMLab-30)',
+        'build the wheel from source as its documentation says (//python/pip_package:build_pip_package), then: '
+        f'{sys.executable} -m pip install deepmind_lab-*.whl')
+  answer = ask(python, '-c', _OPEN_LEVEL) if installed.worked else installed
   if answer.worked:
     return Result('ok', 'DeepMind Lab', answer.text)
-  return Result(
-      'warn', 'DeepMind Lab', f'{answer.text} (for DMLab-30)',
-      'build the wheel from source as its documentation says (//python/pip_package:build_pip_package), then: '
-      f'{sys.executable} -m pip install deepmind_lab-*.whl')
+  return Result('warn', 'DeepMind Lab', f'installed, but opens no level: {answer.text} (for DMLab-30)',
+                f'see "What to install" in {root / "docs" / "suites.md"}')
 
 
 def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi'):

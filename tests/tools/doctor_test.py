@@ -13,6 +13,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents import actor
+from scalable_agents.actor import python_path
+from scalable_agents.tests.environments import lab_module
 from scalable_agents.tools import doctor
 
 
@@ -119,10 +121,33 @@ class DoctorTest(parameterized.TestCase):
     self.assertIn('missing or damaged', result.found)
 
   def test_dmlab(self):
-    self.assertEqual(doctor.check_dmlab(self._program('echo installed')).status, 'ok')
-    result = doctor.check_dmlab(self._program("echo 'No module' >&2", 'exit 1'))
-    self.assertEqual(result.status, 'warn')
+    result = doctor.check_dmlab(self._program('echo False'))
+    self.assertEqual((result.status, result.found), ('warn', 'not installed (for DMLab-30)'))
     self.assertIn('//python/pip_package:build_pip_package', result.mend)
+
+  def _check_opening_a_level(self, *faults):
+    """What the check says of the real module or the fake one, of a machine with these faults."""
+    watch = lab_module.Watch(self)
+    for fault in faults:
+      watch.plant(fault)
+    with mock.patch.dict(os.environ, PYTHONPATH=python_path.environment()['PYTHONPATH']):
+      return doctor.check_dmlab()
+
+  def test_dmlab_opens_a_level(self):
+    self.assertEqual(self._check_opening_a_level()[:3], ('ok', 'DeepMind Lab', 'opens a level'))
+
+  @parameterized.parameters(
+      ('raise_in_init', 'Failed to init environment - "the engine has crashed stack traceback:'),
+      ('no_zip_in_reset', 'Failed to start environment - "Failed to compile map.'),
+      ('abort_in_reset', 'killed by SIGABRT'), ('exit_in_reset', 'ERROR: the engine ends'),
+      ('missing_library', 'explore_goal_locations_small: DeepMind Lab cannot load what --renderer=software needs'))
+  def test_dmlab_that_opens_no_level(self, fault, reason):
+    if lab_module.IS_REAL:
+      self.skipTest('only the fake module fails on demand')
+    result = self._check_opening_a_level(fault)
+    self.assertEqual(result.status, 'warn')
+    self.assertStartsWith(result.found, f'installed, but opens no level: {reason}')
+    self.assertRegex(result.mend, 'What to install.*docs/suites.md$')
 
   def test_gpus(self):
     nvidia_smi = self._program("echo 'Fast GPU'")
