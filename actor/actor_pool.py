@@ -93,7 +93,8 @@ class ActorPool:
           output_types=[spec.dtype for spec in outputs], output_shapes=[spec.shape for spec in outputs],
           state_types=[spec.dtype for spec in states], state_shapes=[spec.shape for spec in states],
           completed_capacity=completed_capacity, environment_timeout_ms=int(1000 * environment_timeout_seconds),
-          long_work_factor=environment_workers.LONG_WORK_FACTOR, synchronous=synchronous, shared_name=ops.unique_name('actor_pool'))
+          long_work_factor=environment_workers.LONG_WORK_FACTOR, synchronous=synchronous,
+          shared_name=ops.unique_name('actor_pool'))
     ops.delete_with(self, self._handle)
 
   @property

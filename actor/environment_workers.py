@@ -5,8 +5,8 @@ without a name, so that neither outlives the processes that hold them.
 """
 
 import contextlib
+import itertools
 import json
-import mmap
 import os
 import select
 import signal
@@ -60,7 +60,6 @@ class Worker(NamedTuple):
   process: subprocess.Popen
   connection: socket.socket
   memory: int  # File descriptor.
-  header: mmap.mmap
   stderr: worker_stderr.WorkerStderr
 
 
@@ -129,11 +128,7 @@ class EnvironmentWorkers:
     Raises:
       WorkerError: the new one could not make its environments, or no process can be started.
     """
-    running = self._workers[worker]
-    slow = shared_memory.read_number(running.header, shared_memory.LONG_WORK) and running.process.poll() is None
-    self._end(worker, patience_seconds=0.)
-    if not slow:
-      self._lives[worker] += 1
+    self._discard(worker)
     self._spawn(worker)
     self._greet(worker)
     return self._workers[worker]
@@ -161,10 +156,11 @@ class EnvironmentWorkers:
     running = self._workers[worker]
     ending = _ending(running)
     if ending:
-      running.stderr.wait()
-    headline, traceback = shared_memory.read_error(running.header)
+      running.stderr.wait(_LEAVE_SECONDS)
+    header = self._header(worker)
+    headline, traceback = shared_memory.read_error(header)
     line = f'{self._name_of_environment(worker)} {event}: {headline or ending or fault}'
-    if said := running.stderr.last_words(shared_memory.read_number(running.header, shared_memory.REQUEST_NS)):
+    if said := running.stderr.last_words(shared_memory.read_number(header, shared_memory.REQUEST_NS)):
       line += f'; on stderr: {said}'
     return f'{line}\n{traceback}' if traceback else line
 
@@ -174,13 +170,13 @@ class EnvironmentWorkers:
     Raises:
       TimeoutError: it was silent for too long. While it is at long work it has LONG_WORK_FACTOR times as long.
     """
-    connection, header = self._workers[worker].connection, self._workers[worker].header
+    connection = self._workers[worker].connection
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     began = waits_since = time.monotonic()
     while not poll.poll(1000 * min(_LOOK_SECONDS, timeout_seconds)):
       now = time.monotonic()
-      if shared_memory.read_number(header, shared_memory.LONG_WORK):
+      if self._is_at_long_work(worker):
         waits_since = now
         if now - began > LONG_WORK_FACTOR * timeout_seconds:
           raise TimeoutError
@@ -197,8 +193,12 @@ class EnvironmentWorkers:
       if worker:
         worker.connection.close()  # All leave at once, then are waited for one by one.
     deadline = time.monotonic() + _LEAVE_SECONDS
+    pipes = [worker.stderr for worker in self._workers if worker]
     for worker in range(len(self._workers)):
       self._end(worker, max(deadline - time.monotonic(), 0.))
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    for pipe in pipes:
+      pipe.wait(max(deadline - time.monotonic(), 0.))
 
   def _spawn(self, worker):
     self._workers[worker] = _start_process()
@@ -217,10 +217,17 @@ class EnvironmentWorkers:
     arguments = self._environments[actor_id]
     return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
 
+  def _header(self, worker):
+    """A copy of what stands at the beginning of the worker's memory."""
+    return os.pread(self._workers[worker].memory, shared_memory.HEADER_BYTES, 0)
+
+  def _is_at_long_work(self, worker):
+    return bool(shared_memory.read_number(self._header(worker), shared_memory.LONG_WORK))
+
   def _name_of_environment(self, worker):
     """The environment that a worker is at: its number and, where it has one, its level."""
     actors = self.actor_ids[worker]
-    at_work = shared_memory.read_number(self._workers[worker].header, shared_memory.AT_WORK)
+    at_work = shared_memory.read_number(self._header(worker), shared_memory.AT_WORK)
     if not at_work and len(actors) > 1:
       return 'an environment'
     actor = actors[at_work - 1 if at_work else 0]
@@ -229,15 +236,14 @@ class EnvironmentWorkers:
 
   def _greet_or_replace(self, worker):
     """As `_greet`, but for a few ends that nothing explains."""
-    while True:
+    for lives in itertools.count():
       try:
         return self._greet(worker)
       except _UnexplainedError as error:
-        if self._lives[worker] >= error.lives:
+        if lives >= error.lives:
           raise
       self.early_deaths += 1
-      self._end(worker, patience_seconds=0.)
-      self._lives[worker] += 1
+      self._discard(worker)
       self._spawn(worker)
 
   def _greet(self, worker):
@@ -255,7 +261,7 @@ class EnvironmentWorkers:
       if self._given_up:
         raise WorkerError('the environments are given up')
       failure = self.explain(worker, 'could not be made', _HUNG_UP)
-      if shared_memory.read_error(self._workers[worker].header)[0]:
+      if shared_memory.read_error(self._header(worker))[0]:
         raise WorkerError(failure)
       raise _UnexplainedError(failure, _EARLY_DEATHS)
     specification = Specification(**json.loads(answer))
@@ -268,6 +274,17 @@ class EnvironmentWorkers:
     slots = len(self.actor_ids[worker])
     os.ftruncate(self._workers[worker].memory, shared_memory.block_bytes(self.layout, slots))
 
+  def _discard(self, worker):
+    """Ends a worker whose place another one takes."""
+    discarded = self._workers[worker]
+    if discarded is None:
+      return  # No process could be started.
+    is_slow = self._is_at_long_work(worker) and discarded.process.poll() is None
+    self._end(worker, patience_seconds=0.)
+    discarded.stderr.wait(_LEAVE_SECONDS)
+    if not is_slow:
+      self._lives[worker] += 1
+
   def _end(self, worker, patience_seconds):
     ended = self._workers[worker]
     if ended is None:
@@ -278,8 +295,6 @@ class EnvironmentWorkers:
     except subprocess.TimeoutExpired:
       ended.process.kill()
       ended.process.wait()
-    ended.stderr.wait()
-    ended.header.close()
     os.close(ended.memory)
     self._workers[worker] = None
 
@@ -294,8 +309,6 @@ def _start_process():
         memory = os.memfd_create('environments', os.MFD_CLOEXEC)
         undo.callback(os.close, memory)
         os.ftruncate(memory, shared_memory.HEADER_BYTES)
-        header = mmap.mmap(memory, shared_memory.HEADER_BYTES)
-        undo.callback(header.close)
         environment = python_path.environment() | dict.fromkeys(_THREAD_COUNTS, '1')
         command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
         # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself. What
@@ -306,7 +319,7 @@ def _start_process():
     except OSError as error:
       raise WorkerError(f'cannot start a worker process: {error}') from error
     undo.pop_all()
-  return Worker(process, ours, memory, header, worker_stderr.WorkerStderr(process.stderr))
+  return Worker(process, ours, memory, worker_stderr.WorkerStderr(process.stderr))
 
 
 def _ending(worker):

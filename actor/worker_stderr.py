@@ -15,7 +15,6 @@ _PIECE_BYTES = 4096
 _KEPT_PIECES = 16
 _SHOWN_LINES = 3
 _SHOWN_CHARACTERS = 300
-_END_SECONDS = 1.
 
 
 class WorkerStderr:
@@ -32,12 +31,14 @@ class WorkerStderr:
     self._thread = threading.Thread(target=self._read, name='worker stderr', daemon=True)
     self._thread.start()
 
-  def wait(self):
-    """To be called once the worker has ended: waits until all that it wrote is read, but not for long.
+  def wait(self, seconds: float):
+    """Waits until all that the worker wrote is read, which takes a moment once its process has ended.
 
-    A program that the worker started may live on with the pipe. The thread then ends with that program.
+    Args:
+      seconds: the longest time to wait. A program that the worker started may live on with the pipe; then all that
+        the worker wrote is read, and the thread goes on until that program ends.
     """
-    self._thread.join(_END_SECONDS)
+    self._thread.join(seconds)
 
   def last_words(self, since_ns: int) -> str:
     """The last lines as one line, '' if there is none.

@@ -166,6 +166,14 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     with self.assertRaisesRegex(environment_workers.WorkerError, 'cannot start a worker process: .*/no/such/python'):
       _workers([{}])
 
+  def test_a_replacement_that_cannot_be_started_is_tried_again(self):
+    workers = self._start([{}])
+    with absltest.mock.patch.object(sys, 'executable', '/no/such/python'):
+      for _ in range(2):
+        with self.assertRaisesRegex(environment_workers.WorkerError, 'cannot start a worker process'):
+          workers.replace(0)
+    self.assertTrue(_runs(workers.replace(0).process.pid))
+
   def test_a_killed_worker_leaves_no_reason(self):
     workers = self._start([{}, {}])
     workers[0].process.kill()

@@ -20,7 +20,7 @@ for _ in range(1000):
   os.write(writing, b'x' * 999 + b'\\n')
 os.write(writing, b'the end\\n')
 os.close(writing)
-stderr.wait()
+stderr.wait(60)
 print(stderr.last_words(0))
 '''
 
@@ -45,7 +45,7 @@ class WorkerStderrTest(absltest.TestCase):
     self.assertEqual(stderr.last_words(0), '')
     pipe.write(b'before\nzip: not found\nfailed to compile:\nstack traceback:\n\t[C]: in function\n\n  more of it\n')
     pipe.close()
-    stderr.wait()
+    stderr.wait(waiting.PATIENCE_SECONDS)
     self.assertEqual(stderr.last_words(0), 'zip: not found / failed to compile: / stack traceback:')
 
   def test_what_was_written_before_does_not_count(self):
@@ -62,7 +62,7 @@ class WorkerStderrTest(absltest.TestCase):
     stderr, pipe = self._start()
     pipe.write(b'a fault\n')
     waiting.wait_until(lambda: stderr.last_words(0))
-    stderr.wait()  # With the pipe still open.
+    stderr.wait(0.1)  # With the pipe still open.
     self.assertEqual(stderr.last_words(0), 'a fault')
 
 

@@ -300,7 +300,8 @@ class EvaluationTest(parameterized.TestCase):
   def test_an_environment_without_pictures_is_one_line(self):
     config, run = self._make_run(faulty_environments.level(faulty_environments.Sound))
     path = os.path.join(self.create_tempdir().full_path, 'sound.mp4')
-    with self.assertRaisesRegex(run_flags.UserError, '(?s)^--video: an environment could not be made:.*pictures'):
+    with self.assertRaisesRegex(run_flags.UserError, r'^--video: environment 0 \(gymnasium:\S+\) could not be made: '
+                                'ValueError: .*pictures'):
       self._evaluate(config, run, video=path)
     self.assertFalse(os.path.exists(path))
 
