@@ -25,8 +25,8 @@ class Protocol:
       'in a third of a second rather than after several, but only a run or an evaluation with the seed of an earlier '
       'one meets its maps again. Default: none.', free=True)
   dataset_path: str = setting(
-      '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab need; '
-      'or dummy, for plain colours instead.', free=True)
+      '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab '
+      'need; or dummy, for plain colours instead.', free=True)
 
   def validate(self, levels: tuple[str, ...]):
     """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""

@@ -34,7 +34,8 @@ def check(folder: str) -> None:
     with tempfile.TemporaryFile(dir=existing):
       pass
   except OSError as error:
-    raise ValueError(f'level_cache: {folder}: compiled maps cannot be kept there: {existing}: {error.strerror}') from error
+    raise ValueError(
+        f'level_cache: {folder}: compiled maps cannot be kept there: {existing}: {error.strerror}') from error
 
 
 class LevelCache:

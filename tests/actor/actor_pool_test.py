@@ -208,7 +208,8 @@ class FaultTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('killed', 'kill', 'its process was ended by SIGKILL, perhaps for want of memory$'),
-      ('crashes', 'segmentation fault', 'its process was ended by SIGSEGV; on stderr: emulator.cc:12: the emulator is lost$'),
+      ('crashes', 'segmentation fault',
+       'its process was ended by SIGSEGV; on stderr: emulator.cc:12: the emulator is lost$'),
       ('exits', 'exit', 'its process ended with exit code 3$'),
       ('raises', 'raise', 'RuntimeError: the emulator has crashed$'),
       ('wrong_shape', 'wrong shape', r"ValueError: observation 'record': want shape \(4,\), got \(1,\)$"),
@@ -283,7 +284,8 @@ class FaultTest(parameterized.TestCase):
     with pool_testing.PlayedPool(environments, 2, timeout_seconds=1.) as played:
       played.start()
       waiting.wait_until(lambda: played.pool.failure, 4 * waiting.PATIENCE_SECONDS)
-    self.assertRegex(str(played.pool.failure), 'environment worker 1 failed 5 times, .*: environment 1 failed: no answer for 1 s')
+    self.assertRegex(str(played.pool.failure),
+                     'environment worker 1 failed 5 times, .*: environment 1 failed: no answer for 1 s')
 
   def test_an_error_of_the_watch_ends_the_pool(self):
     with pool_testing.PlayedPool([{}, {}], 2) as played:

@@ -75,7 +75,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
         num_actions=5, frames_per_step=4,
         observation={'record': ['int64', [4]], 'pixels': ['uint8', [3, 2]]}))
     for number, slots in enumerate((3, 2)):
-      self.assertEqual(os.fstat(workers[number].memory).st_size, shared_memory.HEADER_BYTES + slots * workers.layout.slot_bytes)
+      self.assertEqual(os.fstat(workers[number].memory).st_size, shared_memory.block_bytes(workers.layout, slots))
 
   def test_workers_are_processes_of_their_own(self):
     worker = self._start([{}])[0]

@@ -324,7 +324,7 @@ class EvaluationTest(parameterized.TestCase):
     screen = screen_class()
     progress = evaluation._Progress(mock.Mock(), mock.Mock(num_episodes=5), 1., screen)
     with self.assertLogs(level='WARNING') as logs:
-      progress.report_fault('environment worker 0 is replaced: ValueError: a reason\nTraceback\n  a line\nValueError: more')
+      progress.report_fault('environment worker 0 is replaced: ValueError: a reason\nTraceback\n  a line\nand more')
     progress.close()
     self.assertIn('environment worker 0 is replaced: ValueError: a reason\n', screen.getvalue())
     self.assertIn('a line', logs.output[0])

@@ -112,8 +112,8 @@ class FaultTest(parameterized.TestCase):
        '; on stderr: sh: 1: zip: not found$'),
       ('exit_in_step', 'its process ended with exit code 1; on stderr: ERROR: the engine ends$'),
       ('exit_in_reset', 'its process ended with exit code 1; on stderr: ERROR: the engine ends$'),
-      ('abort_in_step', r'its process was ended by SIGABRT; on stderr: Check failed: result.ok\(\) the engine has crashed '
-       '/ stack traceback:$'),
+      ('abort_in_step', r'its process was ended by SIGABRT; on stderr: Check failed: result.ok\(\) the engine has '
+       'crashed / stack traceback:$'),
       ('hang_in_step', r'no answer for 5 s \(--environment_timeout_seconds\)$'),
       ('hang_in_reset', r'no answer for 5 s \(--environment_timeout_seconds\)$'),
       ('compile_in_reset', r'no answer for 5 s \(long work, 1 times --environment_timeout_seconds\)$'))

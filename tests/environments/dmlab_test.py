@@ -238,8 +238,8 @@ class ConfigurationTest(_TestCase):
     settings = dmlab.DmlabSettings(dataset_path=folder)
     dmlab.check_level('psychlab_continuous_recognition', settings)
     os.remove(os.path.join(folder, '0042.png'))
-    with self.assertRaisesRegex(ValueError, f'^psychlab_continuous_recognition: dataset_path: {folder} has no 0042.png: '
-                                'this level needs the images .* 0001.png to 2400.png, .*$'):
+    with self.assertRaisesRegex(ValueError, f'^psychlab_continuous_recognition: dataset_path: {folder} has no 0042.png:'
+                                ' this level needs the images .* 0001.png to 2400.png, .*$'):
       dmlab.check_level('psychlab_continuous_recognition', settings)
     dmlab.check_level(_LEVEL, settings)  # Needs none.
 
@@ -450,7 +450,7 @@ class MissingLibraryTest(_TestCase):
     self.assertEqual(os.listdir('/proc/self/fd'), descriptors)
 
   @parameterized.parameters(
-      ('Failed to open library! - /a/libx.so\nlibOSMesa.so.8: cannot open shared object file: No such', 'libOSMesa.so.8'),
+      ('Failed to open library! - /a/libx.so\nlibOSMesa.so.8: cannot open shared object file: No', 'libOSMesa.so.8'),
       ('Failed to open library! - /a/libx.so\n/a/libx.so: cannot open shared object file: No such', 'libx.so'),
       ('Failed to open library: "/a/libx.so"\n2 - No such file or directory', 'libx.so'))
   def test_what_labs_loader_says(self, text, library):

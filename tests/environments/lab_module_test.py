@@ -40,7 +40,8 @@ class LabModuleTest(parameterized.TestCase):
       (lambda: _lab(observations=['NOPE']), ValueError, "Unknown observation 'NOPE'."),
       (lambda: _lab(fps=60), TypeError, 'bad argument type for built-in operation'),
       (lambda: _lab(noSuchKey='1'), RuntimeError,
-       r'Failed to init environment - ".*Invalid setting: "noSuchKey" = "1"\nstack traceback:\n\t(.|\n)*timeout.lua:\d+>"$'),
+       r'Failed to init environment - ".*Invalid setting: "noSuchKey" = "1"\nstack traceback:\n\t'
+       r'(.|\n)*timeout.lua:\d+>"$'),
       (lambda: _lab(logLevel='LOUD'), RuntimeError, ''),
       (lambda: _lab(width='96 '), RuntimeError, ''),
       (lambda: _lab(width='9_6'), RuntimeError, ''),
