@@ -76,6 +76,8 @@ class _Slot:
       if np.shape(observation[name]) != view.shape:  # Would be broadcast, if it can be.
         raise ValueError(f'observation {name!r}: want shape {view.shape}, got {np.shape(observation[name])}')
       np.copyto(view, observation[name])
+      if view.dtype.kind == 'f' and not np.isfinite(view).all():  # No policy can act on it.
+        raise ValueError(f'observation {name!r}: not finite')
 
   def _write(self, reward, discount, done, episode_return=0., episode_length=0):
     shared_memory.RESULT.pack_into(self._memory, self._start + shared_memory.RESULT_OFFSET, reward, discount,

@@ -35,5 +35,5 @@ class Unroll(NamedTuple):
   actor_id: Any            # [] int32, which environment of the run.
   agent_state: Any         # nest of [...], the recurrent state before row 0's observation is processed.
   environment_output: Any  # EnvironmentOutput of [T+1, ...].
-  agent_output: Any        # an agent's NamedTuple of [T+1, ...] whose first field is `action`.
+  agent_output: Any        # an agent's NamedTuple of [T+1, ...]: `action`, what it was drawn by, and more.
   parameter_version: Any   # [T+1] int64, learner updates in the parameters that computed agent_output[t].

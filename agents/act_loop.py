@@ -13,6 +13,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
 from scalable_agents.agents import cluster_config
+from scalable_agents.agents import inference
 from scalable_agents.agents import remote_learner
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import progress as progress_lib
@@ -64,7 +65,7 @@ class Actor:
     """Acts until the learner's run has ended, or SIGINT or SIGTERM comes.
 
     Raises:
-      run_flags.UserError: the learner refuses this host, or environments cannot be kept alive.
+      run_flags.UserError: the learner refuses this host, environments cannot be kept alive, or the policy cannot act.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._interrupt)
@@ -93,7 +94,7 @@ class Actor:
     try:
       self._learner.check()
       self._host.check()
-    except (remote_learner.RefusedError, environment_workers.WorkerError) as error:
+    except (remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError) as error:
       raise run_flags.UserError(str(error)) from error
 
   def _is_over(self):

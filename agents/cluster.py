@@ -158,6 +158,12 @@ class LearnerPort:
     for actor_id, lag in zip(actor_ids, lags):
       self._lags[int(actor_id) // cluster_config.MAX_ENVIRONMENTS].append(lag)
 
+  def actor_name(self, actor_id: int) -> str:
+    """What messages call an actor, of whichever process."""
+    host, number = divmod(actor_id, cluster_config.MAX_ENVIRONMENTS)
+    report, _ = self._reports.get(host, (None, 0.))
+    return f'environment {number} of ' + (report.name if report else f'host {host}')
+
   def metrics(self) -> dict[str, float]:
     """What a row of metrics.jsonl says of actor hosts; policy lags are means since the row before."""
     hosts = self._hosts()

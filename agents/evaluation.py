@@ -29,6 +29,7 @@ from scalable_agents.actor import evaluator as evaluator_lib
 from scalable_agents.actor import lone_environment
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
+from scalable_agents.agents import inference
 from scalable_agents.agents import run_flags
 from scalable_agents.agents import video
 from scalable_agents.environments import atari57
@@ -79,7 +80,8 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
     What evaluation.json holds; see `_summary`.
   Raises:
     run_directory.RunDirectoryError: the checkpoint is damaged or does not fit, or evaluation.json cannot be written.
-    run_flags.UserError: there is no checkpoint, environments cannot be made or kept alive, or there can be no video.
+    run_flags.UserError: there is no checkpoint, its policy cannot act, environments cannot be made or kept alive, or
+      there can be no video.
     KeyboardInterrupt: Ctrl-C. Nothing is left running; evaluation.json and a video of that name are as before.
   """
   _check_writable(run)
@@ -110,6 +112,8 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
       host.close()
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(str(error)) from error
+  except inference.PolicyError as error:
+    raise run_flags.UserError(f'{latest}: {error}') from error
   results = finished.results | _results(evaluator, missing)
   summary = _summary(policy, {level: results[level] for level in levels}, protocol, host, run, seed)
   run_directory.write_json(run_directory.path(run.logdir, run_directory.EVALUATION), summary)
@@ -218,16 +222,16 @@ def _record(policy, level, protocol, seed, run, screen):
       speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, frames_per_step) if is_atari else Fraction(_PICTURES_PER_SECOND)
       print(f'recording an episode to {run.video}', file=screen, flush=True)
       with video.Writer(run.video, speed) as writer:
-        episode = _play_episode(policy.agent, environment, seed, writer.add)
+        episode = _play_episode(policy, environment, seed, writer.add)
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(f'--video: {error}') from error
   print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
 
 
-def _play_episode(agent, environment, seed, show) -> evaluator_lib.Episode:
+def _play_episode(policy, environment, seed, show) -> evaluator_lib.Episode:
   """Plays an episode; `show` is called with the picture before the first and after every step."""
-  step = tf.function(agent.step, autograph=False)
-  agent_state = agent.initial_state(1)
+  step = tf.function(policy.agent.step, autograph=False)
+  agent_state = policy.agent.initial_state(1)
   row = environment.advance()
   action, steps = 0, 0
   while True:
@@ -237,6 +241,8 @@ def _play_episode(agent, environment, seed, show) -> evaluator_lib.Episode:
     observation = {name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()}
     output, agent_state = step(tf.constant([action]), tf.constant([row.reward]), tf.constant([row.done]),
                                observation, agent_state, tf.constant([seed, steps]))
+    if not inference.is_sound(output):
+      raise inference.PolicyError(policy.learner_steps)
     action = int(output.action[0])
     row = environment.advance(action)
     steps += 1

@@ -314,8 +314,9 @@ class Learner(tf.Module):
       unroll: Unroll of [T+1, B, ...] tensors.
     Returns:
       dict of scalars, the same for all learners: the terms of `loss`; 'grad_norm', before clipping; 'learning_rate';
-      'update_skipped', 1 where the loss or the gradient was not finite, so that nothing was learned; 'culprit', for
-      `culprit`; 'policy_lag', how many updates the parameters that acted were behind, on average.
+      'update_skipped', 1 where the loss, the gradient or what the update would have made of parameters and slots was
+      not finite, so that nothing was learned; 'culprit', for `culprit`; 'policy_lag', how many updates the parameters
+      that acted were behind, on average.
     """
     with self._on_device():
       return self._compiled_step(self._prepare(unroll))
@@ -328,9 +329,10 @@ class Learner(tf.Module):
     return {name: getattr(self, name) for name in _TUNED if in_use.get(name, True)}
 
   def culprit(self, metrics) -> str | None:
-    """The name of the first term of the loss or variable's gradient that was not finite; None if all were."""
+    """The first term of the loss, gradient or new value of a variable that was not finite; None if all were."""
     index = int(metrics['culprit'])
-    names = [*_CHECKED_TERMS, *(f'gradient of {v.name}' for v in self.agent.trainable_variables)]
+    names = [*_CHECKED_TERMS, *(f'gradient of {v.name}' for v in self.agent.trainable_variables),
+             *(f'the new value of {v.name}' for v in self.optimizer.variables)]
     return None if index < 0 else names[index]
 
   def _on_device(self):
@@ -361,12 +363,15 @@ class Learner(tf.Module):
     half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
     grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
     finite = tf.math.is_finite(tf.concat([[metrics[name] for name in _CHECKED_TERMS], half_squares], 0))
-    all_finite = tf.reduce_all(finite)
 
     learning_rate = self.learning_rate.read_value()
     if self.config.learning_rate_decay:
       learning_rate = optimizers.linear_decay(
           learning_rate, self.environment_frames, self.config.total_environment_frames)
+    finite_after = tf.cond(tf.reduce_all(finite), lambda: self._apply(gradients, grad_norm, learning_rate),
+                           lambda: tf.fill([len(self.optimizer.variables)], True))
+    finite = tf.concat([finite, finite_after], 0)
+    all_finite = tf.reduce_all(finite)
     metrics |= {
         'grad_norm': grad_norm,
         'learning_rate': learning_rate,
@@ -374,7 +379,6 @@ class Learner(tf.Module):
         'culprit': tf.where(all_finite, -1, tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)),
         'policy_lag': lag / self._num_learners,
     }
-    tf.cond(all_finite, lambda: self._apply(gradients, grad_norm, learning_rate), lambda: None)
     self.update_steps.assign_add(tf.cast(all_finite, tf.int64))
     self.skipped_updates.assign_add(tf.cast(~all_finite, tf.int64))
     agent_steps = self._num_learners * tf.size(unroll.environment_output.reward[1:], out_type=tf.int64)
@@ -384,7 +388,7 @@ class Learner(tf.Module):
   def _apply(self, gradients, grad_norm, learning_rate):
     if self.config.clip_gradient_norm:  # Else it is off for good, and not tuned.
       gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self.clip_gradient_norm)
-    self.optimizer.apply(gradients, learning_rate)
+    return optimizers.apply_if_finite(self.optimizer, gradients, learning_rate)
 
 
 def _make_optimizer(variables, config, rmsprop_epsilon):

@@ -7,8 +7,26 @@ date at the start of a batch, so that no batch is computed with a mixture of two
 import tensorflow as tf
 
 
+class PolicyError(Exception):
+  """The policy gives no probabilities to draw actions with. The message is one line."""
+
+  def __init__(self, version: int):
+    """Args: version: of the parameters, in updates."""
+    super().__init__(f"the policy's logits are not finite with the parameters of update {version:,}: what is learned has "
+                     'diverged; try a lower --learning_rate')
+
+
+def is_sound(agent_output) -> tf.Tensor:
+  """Whether an agent's actions for [n, ...] rows were drawn with finite logits: [] bool."""
+  _, logits, *_ = agent_output
+  return tf.reduce_all(tf.math.is_finite(logits))
+
+
 def make_loop(pool, agent, parameters, seed: int, device: str):
   """Makes a function that acts until the pool is closed, and then raises tf.errors.CancelledError.
+
+  Where the policy's logits are not finite it raises PolicyError, and none of the batch's actions is taken. The agent is
+  given 0 for a reward that is not finite, which would spoil the state of its core; unrolls have the reward as it is.
 
   Args:
     pool: actor_pool.ActorPool.
@@ -17,9 +35,9 @@ def make_loop(pool, agent, parameters, seed: int, device: str):
     seed: of the sampled actions.
     device: where to compute.
   Returns:
-    A tf.function without arguments.
+    A function without arguments.
   """
-  def act(batch_number, known_version):
+  def act(batch_number, known_version, unused_sound):
     batch = pool.next_batch()
     with tf.control_dependencies([batch.id]):  # Else they would be read before the wait for the batch.
       version, latest = parameters.latest()
@@ -29,17 +47,27 @@ def make_loop(pool, agent, parameters, seed: int, device: str):
         for variable, parameter in zip(agent.trainable_variables, latest):
           variable.assign(parameter)
       tf.cond(version == known_version, lambda: None, update)
+      reward = tf.where(tf.math.is_finite(environment_output.reward), environment_output.reward, 0.)
       agent_output, agent_state = agent.step(
-          batch.last_action, environment_output.reward, environment_output.done, environment_output.observation,
+          batch.last_action, reward, environment_output.done, environment_output.observation,
           batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]))
-    pool.complete_batch(batch.id, version, agent_output, agent_state)
-    return batch_number + 1, version
+      sound = is_sound(agent_output)
+
+    def complete():
+      pool.complete_batch(batch.id, version, agent_output, agent_state)
+    tf.cond(sound, complete, lambda: None)
+    return batch_number + 1, version, sound
 
   @tf.function(autograph=False)
   def loop():
     version, _ = parameters.latest()
     # A resumed run does not draw again what the process before it drew: that began with another version.
     first_number = tf.bitwise.left_shift(version, tf.constant(32, tf.int64))
-    tf.while_loop(lambda *unused: True, act, (first_number, tf.constant(-1, tf.int64)), parallel_iterations=1)
+    _, version, _ = tf.while_loop(lambda number, version, sound: sound, act,
+                                  (first_number, tf.constant(-1, tf.int64), True), parallel_iterations=1)
+    return version
 
-  return loop
+  def act_until_closed():
+    raise PolicyError(int(loop()))
+
+  return act_until_closed

@@ -19,10 +19,12 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
 from scalable_agents.agents import curve_process
+from scalable_agents.agents import inference
 from scalable_agents.agents import learners_together
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import skipped_updates
 from scalable_agents.agents import unroll_check
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
@@ -32,7 +34,6 @@ from scalable_agents.learner import progress as progress_lib
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.learner import run_directory
 
-MAXIMUM_SKIPPED_IN_A_ROW = 10
 _CURVE_INTERVAL_SECONDS = 300.
 _MEMORY_INTERVAL_SECONDS = 10.
 _SIGNAL_CHECK_SECONDS = 0.2
@@ -113,7 +114,8 @@ class Trainer:
     # Of this process's own environments they are right.
     self._check = unroll_check.UnrollCheck(len(levels), host.specification.num_actions) if port else None
     self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
-    self._skipped_in_a_row = 0
+    self._skipped = skipped_updates.SkippedUpdates(
+        levels, port.actor_name if port else 'actor {}'.format, self._progress.message)
     self._memory_megabytes = host.memory_megabytes()
     self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
     self._interrupts, self._all_leave = 0, False
@@ -129,7 +131,8 @@ class Trainer:
     second signal, or a minute, this one leaves without the others, whose run that ends until all are started again.
 
     Raises:
-      run_flags.UserError: ten updates in a row were not finite, or environments cannot be kept alive.
+      run_flags.UserError: ten updates in a row were not finite, environments cannot be kept alive, or the policy cannot
+        act.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._interrupt)
@@ -191,17 +194,22 @@ class Trainer:
     if isinstance(self._error, learners_together.LostLearnerError) or (
         self._error and not isinstance(self._error, run_flags.UserError)):
       raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
+    try:
+      self._host.check()
+      failure = None
+    except inference.PolicyError as error:  # No checkpoint of it takes the place of one that may be of use.
+      raise run_flags.UserError(f'{error}. {self._run.logdir} keeps its last checkpoint') from error
+    except Exception as error:  # pylint: disable=broad-except; raised below.
+      failure = error
     self._save()
     self._curve.finish()
     self._progress.close()
     self._progress.message(f'{self._frames:,} frames trained, ' + (
         f'see {self._run.logdir}' if self._has_finished() else 'the same command goes on from there'))
-    try:
-      self._host.check()
-    except environment_workers.WorkerError as error:
-      raise run_flags.UserError(str(error)) from error
-    if self._error:
-      raise self._error
+    if isinstance(failure, environment_workers.WorkerError):
+      raise run_flags.UserError(str(failure)) from failure
+    if failure or self._error:
+      raise failure or self._error
 
   def _has_finished(self):
     return self._frames >= self._config.total_environment_frames
@@ -306,18 +314,15 @@ class Trainer:
         self.learner, unrolls, episodes, self._interrupts > 0)
     self._update_began = None
     self._frames = int(self.learner.environment_frames.numpy())
+    sums_up = np.isfinite(returns)  # An episode with a reward that is not a number would spoil all means that it is in.
+    level_ids, returns, lengths = level_ids[sums_up], returns[sums_up], lengths[sums_up]
     if self._member:
       self._member.learned(self._frames, level_ids, returns)  # Perhaps it has other parameters now.
     self._publish()
     self._statistics.add(level_ids, returns, lengths)
     self._metrics.add_episodes(self._frames, [self._levels[i] for i in level_ids], returns, lengths)
     self._row.add(metrics)
-    self._skipped_in_a_row = self._skipped_in_a_row + 1 if metrics['update_skipped'] else 0
-    if self._skipped_in_a_row == MAXIMUM_SKIPPED_IN_A_ROW:
-      raise run_flags.UserError(
-          f'update {int(self.learner.update_steps.numpy())}: {self.learner.culprit(metrics)} was not finite, for the '
-          f'{MAXIMUM_SKIPPED_IN_A_ROW}th time in a row; the run stops before it does harm. Try a lower '
-          '--learning_rate, or another --reward_transform where rewards are large')
+    self._skipped.add(self.learner, metrics, unrolls)
 
   def _publish(self):
     """Gives the actors the parameters of `policy_lag` updates ago."""

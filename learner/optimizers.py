@@ -70,6 +70,28 @@ def _slots(initial_value, variables, name):
   return [tf.Variable(initial_value(v), trainable=False, name=f'{v.name.partition(":")[0]}/{name}') for v in variables]
 
 
+def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tensor) -> tf.Tensor:
+  """Moves the variables one step, unless a variable or slot would not be finite afterwards: then all stay as they are.
+
+  Args:
+    optimizer: that has the variables.
+    gradients, learning_rate: as for its `apply`.
+  Returns:
+    [N] bool, for each of `optimizer.variables`, which include those it moves, whether its new value is finite.
+  """
+  before = [v.read_value() for v in optimizer.variables]
+  optimizer.apply(gradients, learning_rate)
+  # The sum of a variable's elements is finite only if all of them are, and takes a single pass over memory.
+  finite = tf.math.is_finite(tf.stack([tf.reduce_sum(v.read_value()) for v in optimizer.variables]))
+
+  def restore():
+    for variable, value in zip(optimizer.variables, before):
+      tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)  # As in Adam.apply.
+
+  tf.cond(tf.reduce_all(finite), lambda: None, restore)
+  return finite
+
+
 def linear_decay(initial, environment_frames, total_environment_frames):
   """initial (1 - frames / total), and 0 from the total on.
 
@@ -91,9 +113,9 @@ def clip_by_global_norm(gradients, norm, clip_norm):
   Args:
     gradients: list of float32 tensors.
     norm: [] float32, their global norm.
-    clip_norm: scalar, more than 0.
+    clip_norm: scalar, more than 0; with infinity nothing is clipped.
   Returns:
     list of float32 tensors.
   """
-  scale = clip_norm / tf.maximum(norm, clip_norm)
+  scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
   return [scale * gradient for gradient in gradients]

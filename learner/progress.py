@@ -46,8 +46,8 @@ class Line:
 
 
 class Progress(Line):
-  """Shows frames of total, frames/s, the mean return of the last 100 episodes or a suite's score, the time left, and
-  the bottleneck.
+  """Shows frames of total, frames/s, the mean return of the last 100 episodes or a suite's score, the time left, the
+  bottleneck, and how many updates were skipped, if any.
   """
 
   def __init__(self, total_frames: int, initial_frames: int, stream: TextIO):
@@ -62,7 +62,7 @@ class Progress(Line):
 
     Args:
       values: `environment_frames`, `frames_per_second`; where known `episode_return`, `suite_score` (in per cent, which
-        is there for suites only, and shown in place of the return) and `bottleneck`, a word.
+        is there for suites only, and shown in place of the return), `bottleneck`, a word, and `skipped_updates`.
     """
     self._smooth(values['frames_per_second'])
     if self._bar is not None:
@@ -85,7 +85,8 @@ class Progress(Line):
       score = 'return ' + ('none yet' if mean_return is None else f'{mean_return:.4g}')
     parts = [f'{_count(frames)}/{_count(self._total_frames)}', f'{values["frames_per_second"]:,.0f} frames/s', score,
              f'ETA {_duration(seconds)}']
-    return ', '.join(parts + ([f'slowest: {bottleneck}'] if bottleneck else []))  # Fits in 80 columns.
+    parts += [f'slowest: {bottleneck}'] if bottleneck else []  # So far it fits in 80 columns.
+    return ', '.join(parts + ([f'skipped updates: {skipped:,}'] if (skipped := values.get('skipped_updates')) else []))
 
 
 class _Bar(tqdm.tqdm):

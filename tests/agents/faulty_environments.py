@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 
 EPISODE_STEPS = 10
+NOT_NUMBERS_SEED = 2
 SOUND_FROM_SEED = 5  # Environments with lower seeds have their fault, those that replace them have not.
 
 
@@ -130,6 +131,30 @@ class InfiniteReward(Sound):
     return (observation, float('inf'), *rest)
 
 
+class RewardsOfOneNotNumbers(Sound):
+  """Where its seed is `NOT_NUMBERS_SEED` the rewards of all steps are NaN."""
+
+  def reset(self, *, seed=None, options=None):
+    if seed is not None:
+      self._faulty = seed == NOT_NUMBERS_SEED
+    return super().reset(seed=seed, options=options)
+
+  def step(self, action):
+    observation, reward, *rest = super().step(action)
+    return (observation, float('nan') if self._faulty else reward, *rest)
+
+
+class ObservationNotNumbers(Sound):
+  """Observes NaN in the middle of its episodes."""
+
+  def _observation(self):
+    observation = super()._observation()
+    if self._step == EPISODE_STEPS // 2:
+      observation[1] = np.nan
+    return observation
+
+
 for environment in (
-    Sound, Slow, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward):
+    Sound, Slow, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward,
+    RewardsOfOneNotNumbers, ObservationNotNumbers):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)

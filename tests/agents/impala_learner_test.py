@@ -150,12 +150,12 @@ class LearnerTest(parameterized.TestCase):
     for a, b in zip(_variables(learner), _variables(resumed)):
       np.testing.assert_array_equal(a, b)
 
-  def _check_skipped(self, learner, unroll, culprit):
+  def _check_skipped(self, learner, unroll, *culprits):
     kept = learner.agent.variables + learner.optimizer.variables
     before = [v.numpy() for v in kept]
     metrics = learner.step(unroll)
     self.assertEqual(float(metrics['update_skipped']), 1.0)
-    self.assertEqual(learner.culprit(metrics), culprit)
+    self.assertIn(learner.culprit(metrics), culprits)
     for old, new in zip(before, kept):
       np.testing.assert_array_equal(old, new)
     self.assertEqual(int(learner.skipped_updates), 1)
@@ -195,6 +195,33 @@ class LearnerTest(parameterized.TestCase):
     self._check_skipped(
         learner, unroll._replace(environment_output=unroll.environment_output._replace(observation=observation)),
         'gradient of agent/baseline/w:0')
+
+  @parameterized.product(xla=('never', 'always'), optimizer=('rmsprop', 'adam'))
+  def test_takes_back_an_update_after_which_parameters_would_not_be_finite(self, xla, optimizer):
+    learner = _learner(xla=xla, optimizer=optimizer, learning_rate_decay=False, learning_rate=1e39)
+    unroll = _unroll(learner.agent)
+    self._check_skipped(learner, unroll, *(f'the new value of {v.name}' for v in learner.agent.trainable_variables))
+    learner.learning_rate.assign(1e-3)
+    self.assertEqual(float(learner.step(unroll)['update_skipped']), 0.0)
+    for variable in learner.variables:
+      self.assertTrue(np.all(np.isfinite(variable)), variable.name)
+
+  @parameterized.parameters('never', 'always')
+  def test_takes_back_an_update_after_which_a_slot_would_not_be_finite(self, xla):
+    learner = _learner(xla=xla)
+    slot = learner.optimizer.mean_squares[0]
+    slot.assign(tf.fill(slot.shape, np.float32(np.inf)))
+    parameter = learner.agent.trainable_variables[0]  # Its step is divided by the slot's root: 0, or NaN.
+    self._check_skipped(learner, _unroll(learner.agent), f'the new value of {parameter.name}',
+                        f'the new value of {slot.name}')
+
+  @parameterized.parameters('never', 'always')
+  def test_a_gradient_norm_beyond_float32_clips_nothing(self, xla):
+    learners = [_learner(xla=xla, clip_gradient_norm=clip) for clip in (1e39, 0.0)]
+    for learner in learners:
+      self.assertEqual(float(learner.step(_unroll(learner.agent))['update_skipped']), 0.0)
+    for clipped, unclipped in zip(*(learner.agent.trainable_variables for learner in learners)):
+      np.testing.assert_array_equal(clipped, unclipped)
 
   def test_learns_which_of_five_actions_pays(self):
     learner = _learner(learning_rate=0.01, total_environment_frames=100_000)

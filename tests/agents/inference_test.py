@@ -109,6 +109,18 @@ class InferenceTest(parameterized.TestCase):
     with self.assertRaises(tf.errors.FailedPreconditionError):
       loop()
 
+  def test_a_policy_whose_output_is_not_finite(self):
+    pool, snapshot = _PoolInTurns(), _snapshot()
+    self.addCleanup(pool.close)
+    _publish(snapshot, 1)
+    loop = self._start(pool, snapshot)
+    pool.ask(100)
+    snapshot.publish(1234, [tf.fill(shape, np.nan) for shape in _SHAPES])
+    pool._asked.enqueue(101)  # pylint: disable=protected-access
+    with self.assertRaisesRegex(inference.PolicyError, "^the policy's logits are not finite with .* update 1,234: "):
+      loop()
+    self.assertEqual(pool._answers.size(), 0)  # pylint: disable=protected-access
+
   @parameterized.parameters(1, 2)
   def test_no_batch_mixes_versions(self, loops):
     workers = environment_workers.EnvironmentWorkers(

@@ -389,6 +389,46 @@ class TrainerTest(parameterized.TestCase):
     for restored, initial in zip(_values(again.learner.agent), before, strict=True):
       np.testing.assert_array_equal(restored, initial)
 
+  @parameterized.parameters(False, True)
+  def test_an_environment_whose_rewards_are_not_numbers_is_named(self, use_lstm):
+    level = faulty_environments.level(faulty_environments.RewardsOfOneNotNumbers)
+    trainer = self._trainer(level_name=level, updates=40, batch_size=1, use_lstm=use_lstm)
+    trainer.train()
+    last = training.rows(trainer.logdir)[-1]
+    self.assertEqual((last['learner_steps'], last['skipped_updates']), (30, 10))  # One of four environments.
+    self.assertEqual(last['episode_return'], 10.)  # Of the others.
+    self.assertEqual({row[2] for row in training.episodes(trainer.logdir)}, {'10.0'})
+    words = [line for line in self.screen.getvalue().splitlines() if 'skipped: ' in line]
+    self.assertLen(words, 1)  # In a minute.
+    self.assertRegex(words[0], rf'^an update was skipped: loss/\w+ was not finite\. .*: {level} \(actor 1\)$')
+    self.assertRegex(self.screen.getvalue(), r'(?m), slowest: \w+, skipped updates: 10$')
+    self.assertNotIn('is replaced', self.screen.getvalue())
+
+  def test_an_environment_whose_observations_are_not_numbers_is_at_fault(self):
+    trainer = self._trainer(level_name=faulty_environments.level(faulty_environments.ObservationNotNumbers), updates=99)
+    with self.assertRaisesRegex(run_flags.UserError, "(?s)environment worker .*: observation 'vector': not finite"):
+      trainer.train()
+
+  def test_a_policy_whose_logits_are_not_finite_ends_the_run_and_is_not_saved(self):
+    trainer = self._trainer(updates=99, learning_rate=1e12)
+    with self.assertRaisesRegex(run_flags.UserError, "^the policy's logits are not finite with the parameters of update "
+                                r'\d+: .* keeps its last checkpoint$'):
+      trainer.train()
+    self.assertNotIn('is replaced', self.screen.getvalue())  # No environment is blamed.
+    again = self._trainer(updates=99, learning_rate=1e12, logdir=trainer.logdir)
+    self.assertEqual(int(again.learner.update_steps), 0)
+
+  @parameterized.parameters(dict(learning_rate=1e39), dict(learning_rate=1e39, optimizer='adam'))
+  def test_parameters_that_would_not_be_finite_are_neither_published_nor_saved(self, **settings):
+    trainer = self._trainer(updates=99, **settings)
+    with self.assertRaisesRegex(run_flags.UserError,
+                                '^update 0: the new value of agent/.* was not finite, for the 10th time in a row'):
+      trainer.train()
+    again = self._trainer(updates=99, logdir=trainer.logdir, **settings)
+    self.assertEqual(int(again.learner.skipped_updates), 10)
+    for value in _values(again.learner.agent) + _values(again.learner.optimizer):
+      self.assertTrue(np.all(np.isfinite(value)))
+
   def test_a_mistake_in_an_update_is_raised_and_nothing_is_saved(self):
     def before(learner, unused_unroll):
       if int(learner.update_steps) == 2:

@@ -169,6 +169,11 @@ class ClipByGlobalNormTest(parameterized.TestCase):
       for a, b in zip(optimizers.clip_by_global_norm(gradients, norm, 1.3), want):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
+  @parameterized.parameters(1.0, np.inf)
+  def test_infinity_clips_nothing(self, norm):
+    got = optimizers.clip_by_global_norm([tf.constant([3.0, 0.0])], tf.constant(norm, tf.float32), tf.constant(np.inf))
+    np.testing.assert_array_equal(got[0], [3.0, 0.0])
+
   def test_zero_gradients(self):
     got = optimizers.clip_by_global_norm([tf.zeros([2])], tf.constant(0.0), 40.0)
     np.testing.assert_array_equal(got[0], [0.0, 0.0])
