@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 import select
-import signal
 import socket
 import struct
 import sys
@@ -24,11 +23,11 @@ import traceback
 import dm_env
 import numpy as np
 
-from scalable_agents.actor import parent_death
 from scalable_agents.actor import shared_memory
 from scalable_agents.environments import long_work
 
 MAXIMUM_PACKET_BYTES = 1 << 17
+CLOSE_SECONDS = 2.  # In which a step has to end, and the environments to close, once the worker is to leave.
 REQUEST_LENGTH = struct.Struct('<q')
 
 
@@ -133,18 +132,25 @@ def _serve(connection, memory_descriptor, environments, specification, numbers):
     packet = connection.recv(MAXIMUM_PACKET_BYTES)
 
 
+def _close(environments):
+  for environment in environments:
+    try:
+      environment.close()
+    except BaseException:  # pylint: disable=broad-except; the others are closed all the same.
+      traceback.print_exc()
+
+
 def _leave_with_parent(connection):
-  """Ends this process when the other end of the socket closes, even while a step hangs."""
+  """Ends this process soon after the other end of the socket closes, even while a step or a `close` hangs."""
   poll = select.poll()
   poll.register(connection, select.POLLRDHUP | select.POLLHUP)
   poll.poll()
+  time.sleep(CLOSE_SECONDS)
   os._exit(0)
 
 
 def main(socket_descriptor: int, memory_descriptor: int):
   """Serves until the other end of the socket closes; exit code 1 and a reason in shared memory after an error."""
-  # A step that hangs without giving Python's lock back stops the thread below, but not this signal.
-  parent_death.signal_at_parents_end(signal.SIGKILL)
   # A program that an environment starts may outlive this one.
   for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)
@@ -153,6 +159,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
   header = mmap.mmap(memory_descriptor, shared_memory.HEADER_BYTES)
   numbers = shared_memory.numbers(header)
   long_work.tell(functools.partial(numbers.__setitem__, shared_memory.LONG_WORK))
+  environments = []
   try:
     environments = _make_environments(_receive_request(connection, memory_descriptor), numbers)
     specification = _specification_of_all(environments)
@@ -164,6 +171,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
     shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()
     os._exit(1)
+  _close(environments)
   os._exit(0)  # Not through the emulators' destructors, which may hang.
 
 

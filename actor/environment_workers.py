@@ -5,9 +5,11 @@ without a name, so that neither outlives the processes that hold them.
 """
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -17,13 +19,15 @@ import time
 from typing import Callable, NamedTuple, Optional
 
 from scalable_agents.actor import environment_worker
+from scalable_agents.actor import leftovers
 from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
 from scalable_agents.actor import worker_stderr
 
 # Long work, such as compiling a map, may take so many times the time-out.
 LONG_WORK_FACTOR = 20
-_LEAVE_SECONDS = 1.
+_LEAVE_SECONDS = environment_worker.CLOSE_SECONDS + 1.
+_LAST_WORDS_SECONDS = 1.
 _DEATH_SECONDS = 10.  # From the end of a worker's connection to that of its process: the kernel has begun with it.
 _LOOK_SECONDS = 0.1
 _EARLY_DEATHS = 3  # Of a worker, before it has made its environments, …
@@ -64,10 +68,7 @@ class Worker(NamedTuple):
 
 
 class EnvironmentWorkers:
-  """The worker processes of a run.
-
-  Their parent is the thread that starts them: a worker dies when that thread ends.
-  """
+  """The worker processes of a run. They end with this process, and what they have started ends with them."""
 
   def __init__(self, constructor: str, environments: list, num_workers: int, timeout_seconds: float = 60.,
                report: Callable[[int], None] = lambda made: None):
@@ -98,6 +99,8 @@ class EnvironmentWorkers:
     self.specification: Optional[Specification] = None
     self.early_deaths = 0  # Workers replaced before all were there.
     self._given_up = False
+    self._mark = f'{secrets.token_hex(8)}.'
+    self._keeper = _start_keeper(self._mark)
     try:
       for worker in range(num_workers):
         self._spawn(worker)
@@ -156,7 +159,7 @@ class EnvironmentWorkers:
     running = self._workers[worker]
     ending = _ending(running)
     if ending:
-      running.stderr.wait(_LEAVE_SECONDS)
+      running.stderr.wait(_LAST_WORDS_SECONDS)
     header = self._header(worker)
     headline, traceback = shared_memory.read_error(header)
     line = f'{self._name_of_environment(worker)} {event}: {headline or ending or fault}'
@@ -196,12 +199,16 @@ class EnvironmentWorkers:
     pipes = [worker.stderr for worker in self._workers if worker]
     for worker in range(len(self._workers)):
       self._end(worker, max(deadline - time.monotonic(), 0.))
-    deadline = time.monotonic() + _LEAVE_SECONDS
+    if self._keeper is not None:
+      leftovers.kill(self._mark)
+      os.close(self._keeper)
+      self._keeper = None
+    deadline = time.monotonic() + _LAST_WORDS_SECONDS
     for pipe in pipes:
       pipe.wait(max(deadline - time.monotonic(), 0.))
 
   def _spawn(self, worker):
-    self._workers[worker] = _start_process()
+    self._workers[worker] = _start_process(f'{self._mark}{worker}.')
     connection = self._workers[worker].connection
     request = {'constructor': self._constructor,
                'environments': [self._arguments(actor, self._lives[worker]) for actor in self.actor_ids[worker]]}
@@ -272,7 +279,10 @@ class EnvironmentWorkers:
           f'the environments of a run must be alike: got {self.specification} and {specification}')
     connection.setblocking(False)
     slots = len(self.actor_ids[worker])
-    os.ftruncate(self._workers[worker].memory, shared_memory.block_bytes(self.layout, slots))
+    memory = self._workers[worker].memory
+    os.ftruncate(memory, shared_memory.block_bytes(self.layout, slots))
+    # Whoever touches memory that has been cut off is killed: a worker shall not do that to this process.
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 
   def _discard(self, worker):
     """Ends a worker whose place another one takes."""
@@ -281,7 +291,8 @@ class EnvironmentWorkers:
       return  # No process could be started.
     is_slow = self._is_at_long_work(worker) and discarded.process.poll() is None
     self._end(worker, patience_seconds=0.)
-    discarded.stderr.wait(_LEAVE_SECONDS)
+    leftovers.kill(f'{self._mark}{worker}.')
+    discarded.stderr.wait(_LAST_WORDS_SECONDS)
     if not is_slow:
       self._lives[worker] += 1
 
@@ -299,17 +310,31 @@ class EnvironmentWorkers:
     self._workers[worker] = None
 
 
-def _start_process():
-  """Starts a worker process, which waits for a request."""
+def _start_keeper(mark):
+  """Starts the program in leftovers.py; returns the descriptor whose last copy's end it waits for."""
+  waits, alive = os.pipe()
+  command = [sys.executable, '-I', '-S', leftovers.__file__, mark]
+  try:
+    subprocess.run(command, stdin=waits, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+  except (OSError, subprocess.CalledProcessError) as error:
+    os.close(alive)
+    raise WorkerError(f'cannot start a worker process: {error}') from error
+  finally:
+    os.close(waits)
+  return alive
+
+
+def _start_process(mark):
+  """Starts a worker process, which waits for a request, with the mark that leftovers.py looks for."""
   with contextlib.ExitStack() as undo:
     try:
       ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
       undo.callback(ours.close)
       with theirs:
-        memory = os.memfd_create('environments', os.MFD_CLOEXEC)
+        memory = os.memfd_create('environments', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         undo.callback(os.close, memory)
         os.ftruncate(memory, shared_memory.HEADER_BYTES)
-        environment = python_path.environment() | dict.fromkeys(_THREAD_COUNTS, '1')
+        environment = python_path.environment() | dict.fromkeys(_THREAD_COUNTS, '1') | {leftovers.VARIABLE: mark}
         command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
         # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself. What
         # environments print joins the libraries' messages: the screen is the run's.

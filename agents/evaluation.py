@@ -80,8 +80,8 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
     What evaluation.json holds; see `_summary`.
   Raises:
     run_directory.RunDirectoryError: the checkpoint is damaged or does not fit, or evaluation.json cannot be written.
-    run_flags.UserError: there is no checkpoint, its policy cannot act, environments cannot be made or kept alive, or
-      there can be no video.
+    run_flags.UserError: there is no checkpoint, its policy cannot act, environments cannot be made or kept alive, a
+      return is not finite, or there can be no video.
     KeyboardInterrupt: Ctrl-C. Nothing is left running; evaluation.json and a video of that name are as before.
   """
   _check_writable(run)
@@ -256,6 +256,7 @@ def _play(policy, make_agent, config, host, run, screen, look) -> evaluator_lib.
   Raises:
     environment_workers.WorkerError: environments cannot be kept alive.
     KeyboardInterrupt: Ctrl-C.
+    inference.PolicyError: the policy cannot act.
   """
   ended = threading.Event()  # For whatever reason.
   interrupted = []
@@ -291,6 +292,9 @@ def _results(evaluator, levels) -> dict[str, dict[str, Any]]:
   """What evaluation.json holds of each level that is finished.
 
   Human-normalised scores are those of the mean return, in per cent; None where no human's score is known.
+
+  Raises:
+    run_flags.UserError: a return is not finite.
   """
   results = {}
   for level_id, level in enumerate(levels):
@@ -298,6 +302,8 @@ def _results(evaluator, levels) -> dict[str, dict[str, Any]]:
       continue
     episodes = evaluator.episodes(level_id)
     returns = [episode.episode_return for episode in episodes]
+    if not np.all(np.isfinite(returns)):
+      raise run_flags.UserError(f'{level}: an environment gave rewards that are not finite numbers, mend it')
     mean = statistics.fmean(returns)
     normalised = scores.human_normalised(level, mean) if scores.has_reference(level) else None
     results[level] = {

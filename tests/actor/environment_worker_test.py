@@ -1,6 +1,7 @@
 """Tests of the worker process from the other end of its socket, where this file plays the pool."""
 
 import mmap
+import os
 import select
 import subprocess
 import sys
@@ -127,6 +128,21 @@ class EnvironmentWorkerTest(parameterized.TestCase):
       worker.ask(0)
       worker.connection.close()
       self.assertEqual(worker.process.wait(waiting.PATIENCE_SECONDS), 0)
+
+  @parameterized.parameters(None, 'raise', 'hang')
+  def test_all_environments_are_closed_before_it_leaves(self, fault):
+    folder = self.create_tempdir().full_path
+    arguments = [{'seed': seed, 'file': os.path.join(folder, str(seed)), 'fault': fault} for seed in range(2)]
+    with _Worker(*arguments, constructor='scalable_agents.tests.actor.test_environments:Closing') as worker:
+      worker.act(0, 0)
+    self.assertEqual(worker.process.returncode, 0)
+    self.assertCountEqual(os.listdir(folder), ['0'] if fault == 'hang' else ['0', '1'])
+
+  def test_the_memory_that_it_shares_cannot_be_cut_off(self):
+    with _Worker({'seed': 0}, constructor='scalable_agents.tests.actor.test_environments:Truncating') as worker:
+      for _ in range(3):
+        self.assertEqual(worker.act(0, 0), [0])
+        self.assertEqual(worker.row(0)['episode_return'], 0.)  # Else this process would end here.
 
   def test_an_error_leaves_its_traceback(self):
     with _Worker({'seed': 0}, {'seed': 1, 'fault': 'raise', 'fault_step': 1, 'faulty_below': 2}) as worker:

@@ -1,8 +1,10 @@
 """dm_env environments for tests of the actors: their observations tell what happened, and they fail on demand."""
 
+import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import threading
 
 import dm_env
@@ -39,6 +41,52 @@ class Constant(dm_env.Environment):
 
   def action_spec(self):
     return specs.DiscreteArray(6)
+
+
+class Closing(Constant):
+  """Leaves a file of this name when it is closed, then fails as it is told: 'hang' or 'raise'."""
+
+  def __init__(self, seed, file, fault=None):
+    super().__init__(seed, shape=(2,))
+    self._file, self._fault = file, fault
+
+  def close(self):
+    with open(self._file, 'x', encoding='utf-8'):
+      pass
+    if self._fault == 'hang':
+      threading.Event().wait()
+    if self._fault == 'raise':
+      raise RuntimeError('the emulator cannot be closed')
+
+
+class Truncating(Constant):
+  """Cuts off all memory without a name that its process has, in each step."""
+
+  def __init__(self, seed):
+    super().__init__(seed, shape=(2,))
+
+  def step(self, action):
+    for descriptor in map(int, os.listdir('/proc/self/fd')):
+      if os.path.exists(link := f'/proc/self/fd/{descriptor}') and os.readlink(link).startswith('/memfd:'):
+        with contextlib.suppress(PermissionError):
+          os.ftruncate(descriptor, 0)
+    return super().step(action)
+
+
+class Starting(Constant):
+  """Starts three programs `sleep seconds`: one as usual, one in a session of its own, and one that is nobody's child.
+
+  It hangs in its first step.
+  """
+
+  def __init__(self, seed, seconds):
+    super().__init__(seed, shape=(2,))
+    command = ['sleep', seconds]
+    self._children = [subprocess.Popen(command), subprocess.Popen(command, start_new_session=True)]
+    subprocess.run(['sh', '-c', 'setsid "$@" &', 'sh', *command], check=True)
+
+  def step(self, action):
+    threading.Event().wait()
 
 
 class Lives(Constant):

@@ -135,6 +135,12 @@ class MetricsTest(parameterized.TestCase):
     self.assertRegex(_port.complaint(), f'^malformed reports ignored: 1, the last one from {sender}: [a-zA-Z_, ]+$')
     self.assertEqual(_port.complaint(), '')
 
+  def test_names_of_actors(self):
+    self._report(3)
+    _port.metrics()
+    self.assertEqual(_port.actor_name(cluster_config.first_actor_id(3) + 7), 'environment 7 of task_3')
+    self.assertEqual(_port.actor_name(1), 'environment 1 of host 0')
+
   def test_a_host_that_is_silent_or_leaves_is_forgotten(self):
     clock = mock.Mock(return_value=0.)
     with mock.patch.object(cluster.time, 'monotonic', clock):

@@ -85,17 +85,17 @@ class EvaluationTest(parameterized.TestCase):
     # Python's own: a shell that runs the tests in the background has it ignored.
     self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
-  def _make_run(self, level='catch', always=None, **settings):
+  def _make_run(self, level='catch', always=None, bias=_ALWAYS, **settings):
     """A run directory with a checkpoint of a uniform policy, or one that never departs from action `always`."""
     config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
                               num_environment_workers=2, test_num_episodes=30)
     learner, checkpointer = training.make_run(run.logdir, config)
-    weights, bias = (variable for name in ('w', 'b') for variable in learner.agent.trainable_variables
+    weights, biases = (variable for name in ('w', 'b') for variable in learner.agent.trainable_variables
                      if variable.name == f'agent/policy/{name}:0')
     weights.assign(tf.zeros_like(weights))
     if always is not None:
-      bias.assign(_ALWAYS * tf.one_hot(always, bias.shape[0]))
+      biases.assign(tf.one_hot(always, biases.shape[0], on_value=bias))
     learner.environment_frames.assign(12_800)
     learner.update_steps.assign(20)
     checkpointer.save()
@@ -281,6 +281,22 @@ class EvaluationTest(parameterized.TestCase):
     config, run = self._make_run()
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'does not fit'):
       self._evaluate(dataclasses.replace(config, use_lstm=True), run)
+
+  @parameterized.parameters(False, True)
+  def test_a_policy_whose_logits_are_not_finite(self, has_video):
+    config, run = self._make_run(always=_STAY, bias=np.nan)
+    video = os.path.join(self.create_tempdir().full_path, 'a.mp4') if has_video else ''
+    with self.assertRaisesRegex(
+        run_flags.UserError, f"^{run.logdir}/.*: the policy's logits are not finite with the parameters of update 20: "):
+      self._evaluate(config, run, video=video)
+    self.assertFalse(os.path.exists(run_directory.path(run.logdir, run_directory.EVALUATION)))
+    self.assertEmpty(_children())
+
+  def test_an_environment_whose_rewards_are_not_numbers(self):
+    level = faulty_environments.level(faulty_environments.InfiniteReward)
+    config, run = self._make_run(level)
+    with self.assertRaisesRegex(run_flags.UserError, f'^{level}: an environment gave rewards that are not finite'):
+      self._evaluate(config, run)
 
   def test_without_a_checkpoint_there_is_nothing_to_evaluate(self):
     config, run = self._make_run()

@@ -53,12 +53,14 @@ class PlainLinesTest(parameterized.TestCase):
     line = progress.Progress(200_000_000, 0, stream)
     line.update(_row(0, 17_012.3, episode_return=None))
     line.message('resumed from 7 frames')
-    line.update(_row(100_000_000, 17_012.3, episode_return=-20.256, bottleneck='environments'))
+    line.update(_row(100_000_000, 17_012.3, episode_return=-20.256, bottleneck='environments', skipped_updates=0))
+    line.update(_row(200_000_000, 17_012.3, episode_return=20., bottleneck='environments', skipped_updates=1234))
     line.close()
     self.assertEqual(stream.getvalue().splitlines(), [
         '0.00/200M, 17,012 frames/s, return none yet, ETA 3:15:57',
         'resumed from 7 frames',
-        '100M/200M, 17,012 frames/s, return -20.26, ETA 1:37:59, slowest: environments'])
+        '100M/200M, 17,012 frames/s, return -20.26, ETA 1:37:59, slowest: environments',
+        '200M/200M, 17,012 frames/s, return 20, ETA 0:00:00, slowest: environments, skipped updates: 1,234'])
 
   def test_a_suite_shows_its_score(self):
     stream = io.StringIO()

@@ -1,0 +1,93 @@
+"""What environments start ends with their worker, however that ends."""
+
+import os
+import random
+import struct
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import psutil
+
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import leftovers
+from scalable_agents.actor import python_path
+from scalable_agents.tests.actor import waiting
+
+_STARTING = 'scalable_agents.tests.actor.test_environments:Starting'
+
+# A program with a worker, which waits to be killed.
+_PROGRAM = f'''
+import sys
+from scalable_agents.actor import environment_workers
+workers = environment_workers.EnvironmentWorkers('{_STARTING}', [{{'seed': 0, 'seconds': sys.argv[1]}}], 1)
+print('made', flush=True)
+sys.stdin.read()
+'''
+
+
+class LeftoversTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.seconds = f'3600.{random.randrange(10**12)}'  # By which this test's programs are known.
+    self.addCleanup(lambda: [process.kill() for process in self._started()])
+
+  def _started(self):
+    """The programs that environments have started and that run."""
+    return [process for process in psutil.process_iter(['cmdline', 'status'])
+            if process.info['cmdline'] == ['sleep', self.seconds] and process.info['status'] != psutil.STATUS_ZOMBIE]
+
+  def _wait_for_three(self):
+    waiting.wait_until(lambda: len(self._started()) == 3)
+    return self._started()
+
+  def _start(self):
+    workers = environment_workers.EnvironmentWorkers(_STARTING, [{'seed': 0, 'seconds': self.seconds}], 1)
+    self.addCleanup(workers.close)
+    return workers, self._wait_for_three()
+
+  def test_workers_are_closed(self):
+    workers, _ = self._start()
+    workers.close()
+    self.assertEmpty(self._started())
+
+  @parameterized.parameters('killed', 'hangs')
+  def test_a_worker_is_replaced(self, fault):
+    workers, programs = self._start()
+    if fault == 'killed':
+      workers[0].process.kill()
+    else:
+      for _ in range(2):  # It begins, and then hangs in a step.
+        workers[0].connection.send(struct.pack('<I', 0))
+    workers.replace(0)
+    self.assertNoCommonElements(self._wait_for_three(), programs)
+
+  def test_of_others_nothing_ends(self):
+    programs = {mark: subprocess.Popen(['sleep', self.seconds], env=os.environ | {leftovers.VARIABLE: mark})
+                for mark in ('ab.1.', 'ab.10.', 'ab.2.', 'b.1.')}
+    def check_running(*marks):
+      for mark, program in programs.items():
+        if mark not in marks:
+          program.wait(waiting.PATIENCE_SECONDS)
+      self.assertEqual(tuple(mark for mark, program in programs.items() if program.poll() is None), marks)
+    leftovers.kill('ab.1.')
+    check_running('ab.10.', 'ab.2.', 'b.1.')
+    leftovers.kill('ab.')
+    check_running('b.1.')
+    leftovers.kill('b.')
+    check_running()
+
+  def test_the_process_that_has_the_workers_is_killed(self):
+    program = subprocess.Popen([sys.executable, '-c', _PROGRAM, self.seconds], env=python_path.environment(),
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    with program:
+      self.assertEqual(program.stdout.readline(), b'made\n')
+      self._wait_for_three()
+      program.kill()
+    waiting.wait_until(lambda: not self._started())
+
+
+if __name__ == '__main__':
+  absltest.main()
