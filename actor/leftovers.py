@@ -6,6 +6,7 @@ ended. Should that process itself be gone, by `kill -9` say, a keeper does: this
 that takes time or memory.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -30,6 +31,17 @@ def kill(mark: str):
         os.kill(pid, signal.SIGKILL)
       except OSError:
         pass  # It has ended by itself.
+
+
+@contextlib.contextmanager
+def ending():
+  """Kills in the end what is started inside the block: by environments that are made in this process for once."""
+  os.environ[VARIABLE] = mark = f'{os.urandom(8).hex()}.'
+  try:
+    yield
+  finally:
+    del os.environ[VARIABLE]
+    kill(mark)
 
 
 def _marked(mark):

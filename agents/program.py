@@ -23,6 +23,7 @@ from absl import flags
 import numpy as np
 
 from scalable_agents.actor import environment_workers
+from scalable_agents.actor import leftovers
 from scalable_agents.agents import act_loop
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
@@ -63,7 +64,8 @@ def main(agent, config_class: type, protocol_class: type):
     with quiet.aside():
       levels = registry.expand(config.level_name)
       for level in levels:
-        registry.check(level)
+        with leftovers.ending():
+          registry.check(level)
   except (ValueError, ImportError) as error:
     raise run_flags.UserError(f'--level_name: {error}') from error
   try:

@@ -8,6 +8,8 @@ import tempfile
 
 from scalable_agents.environments import folder_remover
 
+_VARIABLES_OF_PYTHON = ('LD_LIBRARY_PATH',)  # Where it may find its own libraries.
+
 
 class ScratchFolder:
   """An empty folder among the system's temporary files.
@@ -28,10 +30,12 @@ class ScratchFolder:
     self.path = os.path.join(tempfile.gettempdir(), prefix + secrets.token_hex(8))
     reading, writing = os.pipe()
     self._lifeline = open(writing, 'wb')
+    # By its environment variables it would be taken for a program that ends with the worker; see actor/leftovers.py.
+    variables = {name: os.environ[name] for name in _VARIABLES_OF_PYTHON if name in os.environ}
     with open(reading, 'rb') as stdin:
       # Before there is a folder. In a session of its own, so that the signals of a terminal pass it by.
       self._remover = subprocess.Popen(
-          [sys.executable, '-I', '-S', folder_remover.__file__, self.path], stdin=stdin,
+          [sys.executable, '-I', '-S', folder_remover.__file__, self.path], stdin=stdin, env=variables,
           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd='/')
     try:
       os.mkdir(self.path, mode=0o700)

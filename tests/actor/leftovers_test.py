@@ -13,6 +13,7 @@ import psutil
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import leftovers
 from scalable_agents.actor import python_path
+from scalable_agents.tests.actor import test_environments
 from scalable_agents.tests.actor import waiting
 
 _STARTING = 'scalable_agents.tests.actor.test_environments:Starting'
@@ -63,6 +64,13 @@ class LeftoversTest(parameterized.TestCase):
         workers[0].connection.send(struct.pack('<I', 0))
     workers.replace(0)
     self.assertNoCommonElements(self._wait_for_three(), programs)
+
+  def test_an_environment_that_is_made_in_this_process(self):
+    with leftovers.ending():
+      test_environments.Starting(0, self.seconds)
+      self._wait_for_three()
+    self.assertEmpty(self._started())
+    self.assertNotIn(leftovers.VARIABLE, os.environ)
 
   def test_of_others_nothing_ends(self):
     programs = {mark: subprocess.Popen(['sleep', self.seconds], env=os.environ | {leftovers.VARIABLE: mark})
