@@ -12,8 +12,8 @@ class PolicyError(Exception):
 
   def __init__(self, version: int):
     """Args: version: of the parameters, in updates."""
-    super().__init__(f"the policy's logits are not finite with the parameters of update {version:,}: what is learned has "
-                     'diverged; try a lower --learning_rate')
+    super().__init__(f"the policy's logits are not finite with the parameters of update {version:,}: what is learned "
+                     'has diverged; try a lower --learning_rate')
 
 
 def is_sound(agent_output) -> tf.Tensor:

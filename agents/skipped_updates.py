@@ -1,4 +1,4 @@
-"""Tells the user of updates that the learner has skipped, as a number in them was not finite, and ends hopeless runs."""
+"""Tells the user of updates that the learner has skipped since a number was not finite, and ends hopeless runs."""
 
 import time
 from typing import Callable, Sequence
@@ -49,8 +49,8 @@ class SkippedUpdates:
     update, culprit = int(learner.update_steps.numpy()), learner.culprit(metrics)
     if self._in_a_row == MAXIMUM_IN_A_ROW:
       raise run_flags.UserError(
-          f'update {update}: {culprit} was not finite, for the {MAXIMUM_IN_A_ROW}th time in a row; the run stops before '
-          f'it does harm. {self._advice()}')
+          f'update {update}: {culprit} was not finite, for the {MAXIMUM_IN_A_ROW}th time in a row; the run stops '
+          f'before it does harm. {self._advice()}')
     if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_MESSAGES:
       count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'
       self._say(f'{count} skipped: {culprit} was not finite. {self._advice()}')
@@ -61,5 +61,5 @@ class SkippedUpdates:
       return 'Try a lower --learning_rate, or another --reward_transform where rewards are large'
     names = [f'{self._levels[level]} ({self._actor_name(actor)})' for actor, level in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED
-    return ('An environment gave rewards that are not finite numbers, mend it: ' + ', '.join(names[:_MOST_ACTORS_NAMED]) +
-            (f' and {others} more' if others > 0 else ''))
+    return ('An environment gave rewards that are not finite numbers, mend it: ' +
+            ', '.join(names[:_MOST_ACTORS_NAMED]) + (f' and {others} more' if others > 0 else ''))

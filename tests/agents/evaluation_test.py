@@ -287,7 +287,7 @@ class EvaluationTest(parameterized.TestCase):
     config, run = self._make_run(always=_STAY, bias=np.nan)
     video = os.path.join(self.create_tempdir().full_path, 'a.mp4') if has_video else ''
     with self.assertRaisesRegex(
-        run_flags.UserError, f"^{run.logdir}/.*: the policy's logits are not finite with the parameters of update 20: "):
+        run_flags.UserError, f"^{run.logdir}/.*: the policy's logits are not finite with the parameters of update 20"):
       self._evaluate(config, run, video=video)
     self.assertFalse(os.path.exists(run_directory.path(run.logdir, run_directory.EVALUATION)))
     self.assertEmpty(_children())

@@ -411,8 +411,8 @@ class TrainerTest(parameterized.TestCase):
 
   def test_a_policy_whose_logits_are_not_finite_ends_the_run_and_is_not_saved(self):
     trainer = self._trainer(updates=99, learning_rate=1e12)
-    with self.assertRaisesRegex(run_flags.UserError, "^the policy's logits are not finite with the parameters of update "
-                                r'\d+: .* keeps its last checkpoint$'):
+    with self.assertRaisesRegex(run_flags.UserError, "^the policy's logits are not finite with the parameters of "
+                                r'update \d+: .* keeps its last checkpoint$'):
       trainer.train()
     self.assertNotIn('is replaced', self.screen.getvalue())  # No environment is blamed.
     again = self._trainer(updates=99, learning_rate=1e12, logdir=trainer.logdir)
