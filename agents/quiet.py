@@ -21,6 +21,7 @@ import threading
 import time
 from typing import Any, Iterator, NoReturn, TextIO
 
+from scalable_agents.agents import kernels
 from scalable_agents.learner import run_directory
 
 _STDERR = 2
@@ -33,6 +34,7 @@ _LEFT_OUT = b'\n[... left out here, as this file had become large ...]\n'
 _SIZE_CHECK_SECONDS = 10.
 
 _collected = None  # The file without a name; None while nothing is redirected.
+_library_stream = None
 _release_watcher = None
 
 
@@ -41,12 +43,12 @@ def start():
 
   Until run_flags.run_main, Ctrl-C ends the process at once: an exception would show a traceback through TensorFlow.
   So does SIGTERM until there is a log.
-  TensorFlow comes without Keras then, which nothing here needs: a quarter of the time of its import.
+  TensorFlow computes with the kernels that kernels.choose asks for.
   """
-  global _collected
+  global _collected, _library_stream
   if _collected is not None:
     return
-  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')  # Another package, which is not installed.
+  kernels.choose()
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, _leave)
   screen_stream = open(os.dup(_STDERR), 'w', buffering=1, errors='backslashreplace')
@@ -55,15 +57,15 @@ def start():
   os.dup2(_collected.fileno(), _STDERR)
   sys.stderr = screen_stream
   faulthandler.enable(screen_stream)
-  library_stream = open(_STDERR, 'w', buffering=1, errors='backslashreplace', closefd=False)
+  _library_stream = open(_STDERR, 'w', buffering=1, errors='backslashreplace', closefd=False)
   logging.captureWarnings(True)
   logging.getLogger().addHandler(logging.NullHandler())  # Else TensorFlow adds a handler that writes to sys.stderr.
   for name in _LIBRARY_LOGGERS:
     logger = logging.getLogger(name)
-    logger.addHandler(logging.StreamHandler(library_stream))
+    logger.addHandler(logging.StreamHandler(_library_stream))
     logger.propagate = False
   from absl import logging as absl_logging  # Remembers sys.stderr.  pylint: disable=g-import-not-at-top
-  absl_logging.get_absl_handler().python_handler.stream = library_stream
+  absl_logging.get_absl_handler().python_handler.stream = _library_stream
 
 
 def leave(code: int) -> NoReturn:
@@ -106,6 +108,12 @@ def aside() -> Iterator[None]:
   with open(_STDERR, 'w', buffering=1, errors='backslashreplace', closefd=False) as stream:
     with contextlib.redirect_stdout(stream):
       yield
+
+
+def note(text: str):
+  """Writes a line of our own where libraries' messages go: into the log, once there is one. Nothing without `start`."""
+  if _library_stream is not None:
+    print(text, file=_library_stream)
 
 
 def screen() -> TextIO:

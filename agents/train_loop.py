@@ -20,6 +20,7 @@ from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
 from scalable_agents.agents import curve_process
 from scalable_agents.agents import inference
+from scalable_agents.agents import kernels
 from scalable_agents.agents import learners_together
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
@@ -44,12 +45,13 @@ _WAITING_WORD_SECONDS = 30.     # Of an update that waits for other learners, un
 
 
 def configure_tensorflow():
-  """Settings of the process, to be made before TensorFlow computes anything."""
+  """Settings of the process, to be made before TensorFlow computes anything. The log says which kernels compute."""
   # The other half of the cores is for the environments. Threads that find nothing to do look for work for a while
   # before they sleep, which cost a fifth of the training process's time where there were as many as cores.
   tf.config.threading.set_intra_op_parallelism_threads(max(1, actor_host.num_cores() // 2))
   for gpu in tf.config.list_physical_devices('GPU'):
     tf.config.experimental.set_memory_growth(gpu, True)
+  quiet.note(f'kernels on the CPU: {kernels.describe()}')
 
 
 class Trainer:

@@ -1,5 +1,7 @@
 """Reads every import of the tree and holds it against the arrows: who may import whom, and who TensorFlow.
 
+Programs that may import TensorFlow choose its kernels first.
+
 environments ← actor; environments, actor, learner ← agents ← tables; tools measure all of them, tests see all.
 """
 
@@ -19,6 +21,8 @@ _ARROWS = {  # The packages that each package may import.
 }
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
+_KERNELS = 'agents/kernels.py'
+_CHOICES = ('kernels.choose()', 'quiet.start()')  # Of TensorFlow's kernels.
 # Beside the binaries these may know flags: they make them, once for all binaries.
 _FLAG_MAKERS = {'agents/program.py', 'agents/run_flags.py'}
 
@@ -59,6 +63,9 @@ def violations(sources):
         found.append(f'{path}: only binaries read flags')
     if path.endswith('__init__.py') and source.strip():
       found.append(f'{path}: not empty')
+    if (_is_binary(source) and not path.startswith('tests/') and _may_import_tensorflow(path, imports)
+        and not any(choice in source for choice in _CHOICES)):
+      found.append(f'{path}: imports TensorFlow without one of {", ".join(_CHOICES)}')
   for path in _loaded_by_workers(imports):
     found.extend(f'{path}: workers load it, but it imports {name}'
                  for name in imports[path] if name.split('.')[0] in _TENSORFLOW)
@@ -67,7 +74,17 @@ def violations(sources):
 
 def _may_know_flags(path, source):
   """Whether a file is a binary, the maker of their flags, or a test."""
-  return "\nif __name__ == '__main__':" in source or path in _FLAG_MAKERS or path.startswith('tests/')
+  return _is_binary(source) or path in _FLAG_MAKERS or path.startswith('tests/')
+
+
+def _is_binary(source):
+  return "\nif __name__ == '__main__':" in source
+
+
+def _may_import_tensorflow(path, imports):
+  """Whether a file, or one that it may import, imports TensorFlow other than to say which kernels are on."""
+  return any(name.split('.')[0] in _TENSORFLOW for reached in _reach(path, imports) - {_KERNELS}
+             for name in imports[reached])
 
 
 def _loaded_by_workers(imports):
@@ -101,6 +118,7 @@ class ImportsTest(parameterized.TestCase):
         'agents/a.py': 'from scalable_agents.actor import a\nfrom scalable_agents.learner import a as b',
         'agents/b.py': "from absl import flags\nif __name__ == '__main__':\n  pass",
         'agents/run_flags.py': 'from absl import flags',
+        'tools/a.py': "from scalable_agents.learner import a\nkernels.choose()\nif __name__ == '__main__':\n  pass",
         'tables/a.py': 'from scalable_agents.agents import a',
         'tests/a_test.py': 'from scalable_agents.tables import a\nfrom scalable_agents.tests.actor import helper',
     }))
@@ -119,6 +137,7 @@ class ImportsTest(parameterized.TestCase):
       ('agents/a.py', 'import scalable_agents', 'agents must not import scalable_agents'),
       ('tables/a.py', 'from scalable_agents.tests import imports_test', 'tables must not import'),
       ('utils/a.py', 'import os', 'no arrows known for utils'),
+      ('tools/a.py', "def f():\n  import tensorflow as tf\nif __name__ == '__main__':\n  f()", 'without one of'),
       ('actor/__init__.py', 'import os', 'not empty'),
   )
   def test_a_planted_violation_is_found(self, path, source, message):

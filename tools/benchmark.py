@@ -26,6 +26,7 @@ import numpy as np
 import tree
 
 from scalable_agents.actor import parent_death
+from scalable_agents.agents import kernels
 from scalable_agents.tools import constant_environment
 from scalable_agents.tools import training_rate
 
@@ -267,6 +268,7 @@ def _end_to_end(seconds, workload):
 
 
 def _begin_part():
+  kernels.choose()
   parent_death.signal_at_parents_end(signal.SIGTERM)
   os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

@@ -14,6 +14,12 @@ import signal
 import time
 from typing import Any, NamedTuple
 
+from scalable_agents.agents import kernels
+
+if __name__ == '__main__':
+  kernels.choose()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
 from absl import app
 from absl import flags
 import numpy as np

@@ -7,6 +7,12 @@ import dataclasses
 import json
 import sys
 
+from scalable_agents.agents import kernels
+
+if __name__ == '__main__':
+  kernels.choose()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
 from scalable_agents.agents import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags

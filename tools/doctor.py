@@ -191,6 +191,16 @@ def check_dmlab(python=sys.executable, root=ROOT):
                 f'see "What to install" in {root / "docs" / "suites.md"}')
 
 
+def check_kernels(python=sys.executable, script=ROOT / 'agents' / 'kernels.py'):
+  """TensorFlow's kernels on the CPU: oneDNN's are on, unless the user has switched them off."""
+  answer = ask(python, '-P', str(script))
+  if not answer.worked:
+    return Result('warn', 'kernels', f'unknown: {answer.text}', _install('tensorflow'))
+  if 'oneDNN is off' in answer.text:
+    return Result('warn', 'kernels', answer.text, 'unset TF_ENABLE_ONEDNN_OPTS')
+  return Result('ok', 'kernels', answer.text)
+
+
 def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi'):
   """GPUs: none is needed, but those that are there should be seen by TensorFlow."""
   there = ask(nvidia_smi, '--query-gpu=name', '--format=csv,noheader')
@@ -268,6 +278,7 @@ CHECKS = (
     check_roms,
     lambda: check_package('gymnasium', 'gymnasium'),
     check_dmlab,
+    check_kernels,
     check_gpus,
     check_shared_memory,
     check_open_files,

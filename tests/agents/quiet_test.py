@@ -40,8 +40,10 @@ assert 'keras' not in sys.modules
 tf.config.list_physical_devices()
 tf.constant(1.) + 1.
 tf.get_logger().warning('said by Python before the log')
+quiet.note('said by us before the log')
 quiet.keep_log(log)
 tf.get_logger().warning('said by Python')
+quiet.note('said by us')
 tf.raw_ops.PrintV2(input='said by C++', output_stream='stderr')
 warnings.warn('said by warnings')
 from absl import flags, logging
@@ -53,9 +55,25 @@ print('a message of ours', file=quiet.screen())
     self.assertEqual(screen, 'a message of ours\n')
     log = self._log.read_text()
     self.assertStartsWith(log, 'from the run before\n')
-    for line in ('said by Python before the log\n', 'said by Python\n', 'said by C++', 'UserWarning: said by warnings',
-                 'said by absl\n', 'oneDNN'):
+    for line in ('said by Python before the log\n', '\nsaid by us before the log\n', 'said by Python\n',
+                 '\nsaid by us\n', 'said by C++', 'UserWarning: said by warnings', 'said by absl\n'):
       self.assertIn(line, log)
+
+  @parameterized.parameters((None, 'oneDNN is on; '), ('0', r'oneDNN is off \(TF_ENABLE_ONEDNN_OPTS=0\)'))
+  def test_the_log_says_which_kernels_compute(self, user_setting, wanted):
+    self._run(f'''
+quiet.keep_log(log)
+from scalable_agents.agents import train_loop
+train_loop.configure_tensorflow()
+''', start=f'''
+import os, sys
+os.environ.pop('TF_ENABLE_ONEDNN_OPTS', None)
+os.environ.update({dict(TF_ENABLE_ONEDNN_OPTS=user_setting) if user_setting else {}})
+from scalable_agents.agents import quiet
+quiet.start()
+log = sys.argv[1]
+''')
+    self.assertRegex(self._log.read_text(), rf'(?m)^kernels on the CPU: {wanted}')
 
   def test_an_exception_is_on_the_screen_and_the_chatter_is_not(self):
     screen = self._run('os.write(2, b"chatter\\n"); raise KeyError("a mistake")', returncode=1)
@@ -161,7 +179,8 @@ subprocess.run(['sh', '-c', 'echo to the log >&2'], check=True)
     self.assertEqual(self._run('quiet.start(); print("here", file=sys.stderr)'), 'here\n')
 
   def test_without_a_start_nothing_is_redirected(self):
-    screen = self._run('quiet.keep_log(sys.argv[1]); os.write(2, b"a\\n"); print("b", file=quiet.screen())',
+    screen = self._run('quiet.keep_log(sys.argv[1]); os.write(2, b"a\\n"); quiet.note("n"); '
+                       'print("b", file=quiet.screen())',
                        start='import os, sys\nfrom scalable_agents.agents import quiet\n')
     self.assertEqual(screen, 'a\nb\n')
     self.assertFalse(self._log.exists())

@@ -149,6 +149,16 @@ class DoctorTest(parameterized.TestCase):
     self.assertStartsWith(result.found, f'installed, but opens no level: {reason}')
     self.assertRegex(result.mend, 'What to install.*docs/suites.md$')
 
+  def test_kernels(self):
+    for user_setting, status in (('1', 'ok'), ('0', 'warn')):
+      with mock.patch.dict(os.environ, TF_ENABLE_ONEDNN_OPTS=user_setting):
+        result = doctor.check_kernels()
+      self.assertEqual(result.status, status, result.found)
+      self.assertIn('; the processor has ', result.found)
+    self.assertEqual(result.mend, 'unset TF_ENABLE_ONEDNN_OPTS')
+    result = doctor.check_kernels(self._program("echo 'No module' >&2", 'exit 1'))
+    self.assertEqual((result.status, result.found), ('warn', 'unknown: No module'))
+
   def test_gpus(self):
     nvidia_smi = self._program("echo 'Fast GPU'")
     self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi').status, 'ok')
