@@ -24,6 +24,7 @@ import dm_env
 import numpy as np
 
 from scalable_agents.actor import shared_memory
+from scalable_agents.actor import standard_streams
 from scalable_agents.environments import long_work
 
 MAXIMUM_PACKET_BYTES = 1 << 17
@@ -151,6 +152,7 @@ def _leave_with_parent(connection):
 
 def main(socket_descriptor: int, memory_descriptor: int):
   """Serves until the other end of the socket closes; exit code 1 and a reason in shared memory after an error."""
+  standard_streams.make_unfailing()  # An environment may print, and the log may be full.
   # A program that an environment starts may outlive this one.
   for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)

@@ -21,6 +21,7 @@ import threading
 import time
 from typing import Any, Iterator, NoReturn, TextIO
 
+from scalable_agents.actor import standard_streams
 from scalable_agents.agents import kernels
 from scalable_agents.learner import run_directory
 
@@ -43,21 +44,22 @@ def start():
 
   Until run_flags.run_main, Ctrl-C ends the process at once: an exception would show a traceback through TensorFlow.
   So does SIGTERM until there is a log.
-  TensorFlow computes with the kernels that kernels.choose asks for.
+  TensorFlow computes with the kernels that kernels.choose asks for. Writing to the screen or the log never fails.
   """
   global _collected, _library_stream
   if _collected is not None:
     return
   kernels.choose()
+  standard_streams.make_unfailing()
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, _leave)
-  screen_stream = open(os.dup(_STDERR), 'w', buffering=1, errors='backslashreplace')
+  screen_stream = standard_streams.UnfailingStream(os.dup(_STDERR))
   _collected = tempfile.TemporaryFile()
   _start_watcher(screen_stream.fileno())
   os.dup2(_collected.fileno(), _STDERR)
   sys.stderr = screen_stream
   faulthandler.enable(screen_stream)
-  _library_stream = open(_STDERR, 'w', buffering=1, errors='backslashreplace', closefd=False)
+  _library_stream = standard_streams.UnfailingStream(_STDERR, closefd=False)
   logging.captureWarnings(True)
   logging.getLogger().addHandler(logging.NullHandler())  # Else TensorFlow adds a handler that writes to sys.stderr.
   for name in _LIBRARY_LOGGERS:
@@ -82,7 +84,7 @@ def keep_log(path: str):
   """Appends what was collected to a file, and from now on all that libraries say. Nothing without `start`.
 
   Raises:
-    run_directory.RunDirectoryError: the file cannot be written.
+    run_directory.RunDirectoryError: the file cannot be opened for writing.
   """
   if _collected is None:
     return
@@ -105,7 +107,7 @@ def keep_small():
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
   """Inside the block, what Python code prints goes where libraries' messages go: an environment's package, say."""
-  with open(_STDERR, 'w', buffering=1, errors='backslashreplace', closefd=False) as stream:
+  with standard_streams.UnfailingStream(_STDERR, closefd=False) as stream:
     with contextlib.redirect_stdout(stream):
       yield
 
@@ -149,9 +151,10 @@ def _take_out_the_middle():
 
 
 def _copy(position: int, target: int) -> int:
-  """Writes what was collected from a position on to a descriptor; returns where it ends."""
+  """Writes what was collected from a position on, or as much as can be, to a descriptor; returns where it ends."""
   while block := os.pread(_collected.fileno(), 1 << 16, position):
-    os.write(target, block)
+    with contextlib.suppress(OSError):  # A full disk ends no training.
+      os.write(target, block)
     position += len(block)
   return position
 

@@ -24,6 +24,7 @@ from typing import Any, Callable, Iterable, NoReturn, TypeVar
 from absl import app
 from absl import flags
 
+from scalable_agents.actor import standard_streams
 from scalable_agents.agents import quiet
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import atari57
@@ -137,7 +138,7 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
   """Parses the flags, runs `main` and ends the process.
 
   What the user can mend ends it with one line on the screen, above it a worker's traceback if that is the cause, and
-  exit code 1; a mistake in the program shows its own traceback.
+  exit code 1; a mistake in the program shows its own traceback. What cannot be written to the screen is dropped.
 
   Args:
     main: what to run.
@@ -160,6 +161,7 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
       sys.exit(130)  # As a shell reports it; in training, the loop handles Ctrl-C itself.
     finally:
       _ignore_signals()  # Python's way out takes a moment, and a second Ctrl-C would only spoil the exit code.
+  standard_streams.make_unfailing()
   app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
 
 

@@ -126,7 +126,9 @@ class Trainer:
     self._error = None
 
   def train(self):
-    """Trains until the frames are reached, or SIGINT or SIGTERM ends it; leaves a checkpoint either way.
+    """Trains until the frames are reached, or SIGINT, SIGTERM or SIGHUP ends it; leaves a checkpoint either way.
+
+    SIGHUP, which a closed terminal sends, stays ignored where it was ignored at the start, as by nohup.
 
     An update that goes on for long after the signal is not waited for: the process ends then, and the run goes on from
     the checkpoint before. Learners in several processes end together, in an update that all of them make; after a
@@ -138,6 +140,8 @@ class Trainer:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it.
+      signal.signal(signal.SIGHUP, self._hang_up)
     self._publish()
     if self._port:
       self._port.offer(self._host.pool.unroll_spec, self._host.parameter_specs)
@@ -225,6 +229,10 @@ class Trainer:
 
   def _interrupt(self, *unused_signal):
     self._interrupts += 1
+
+  def _hang_up(self, *unused_signal):
+    """The terminal was closed: both the kernel and the shell may say so, which is no second request."""
+    self._interrupts = max(self._interrupts, 1)
 
   def _watch_memory(self):
     """Keeps the figure up to date, in a thread of its own: to ask for that of many workers takes long."""

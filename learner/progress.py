@@ -1,6 +1,5 @@
 """What a run says on the screen: one line that moves on a terminal, a plain line per log interval elsewhere."""
 
-import contextlib
 import math
 import os
 from typing import Any, TextIO
@@ -13,7 +12,10 @@ class Line:
   """What a process has to say: a line that moves, and messages. On anything but a terminal every line stays."""
 
   def __init__(self, total: int, initial: int, bar_format: str, stream: TextIO):
-    """Args: what there is to do, what is done already, tqdm's format of the moving line, and where to write."""
+    """Args: what there is to do, what is done already, tqdm's format of the moving line, and where to write.
+
+    Errors of the stream are not caught: binaries give one that has none, see actor/standard_streams.py.
+    """
     self._stream = stream
     self._bar = None
     if stream.isatty() and os.get_terminal_size(stream.fileno()).columns:  # Some terminals do not know their size.
@@ -21,11 +23,10 @@ class Line:
 
   def message(self, text: str):
     """Prints a line, above the moving one where there is one."""
-    with contextlib.suppress(BrokenPipeError):  # Nobody reads it any more, which is no reason to end without a save.
-      if self._bar is None:
-        print(text, file=self._stream, flush=True)
-      else:
-        self._bar.write(text, file=self._stream)
+    if self._bar is None:
+      print(text, file=self._stream, flush=True)
+    else:
+      self._bar.write(text, file=self._stream)
 
   def show(self, text: str):
     """Lets the moving line say this."""

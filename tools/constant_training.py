@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 
+from scalable_agents.actor import standard_streams
 from scalable_agents.agents import kernels
 
 if __name__ == '__main__':
@@ -36,4 +37,5 @@ def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
 
 
 if __name__ == '__main__':
+  standard_streams.make_unfailing()
   train(impala.ImpalaConfig(**json.loads(sys.argv[1])), run_flags.RunConfig(**json.loads(sys.argv[2])))

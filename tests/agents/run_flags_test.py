@@ -222,6 +222,14 @@ class RunMainTest(parameterized.TestCase):
     done = _run('--logdir=interrupted')
     self.assertEqual((done.returncode, done.stderr), (130, ''))
 
+  @parameterized.parameters('>&-', '2>&-', '<&- >&- 2>&-', '>/dev/full', '2>/dev/full')
+  def test_a_screen_that_cannot_be_written_to_changes_no_exit_code(self, redirections):
+    for argument, code in (('--batch_size=4', 0), ('--batch_size=0', 1)):
+      done = subprocess.run(['sh', '-c', f'exec "$@" {redirections}', 'sh', sys.executable, '-c', _PROGRAM, argument],
+                            env=python_path.environment(), text=True, capture_output=True, check=False)
+      self.assertEqual(done.returncode, code, done.stderr)
+      self.assertIn(done.stderr, ('', 'error: --batch_size=0: want at least 1\n'))
+
   def test_an_interrupt_on_the_way_out_comes_too_late(self):
     done = _run('--logdir=impatient')
     self.assertEqual((done.returncode, done.stderr), (0, ''))

@@ -1,10 +1,10 @@
-"""For tests of what takes SIGINT and SIGTERM into its own hands."""
+"""For tests of what takes SIGINT, SIGTERM and SIGHUP into its own hands."""
 
 import signal
 import unittest
 
 
 def restore_after(test: unittest.TestCase):
-  """Gives both signals the handlers back that they have now, once the test has ended."""
-  for number in (signal.SIGINT, signal.SIGTERM):
+  """Gives the signals the handlers back that they have now, once the test has ended."""
+  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     test.addCleanup(signal.signal, number, signal.getsignal(number))
