@@ -108,15 +108,14 @@ class BinaryTest(parameterized.TestCase):
     self.assertEqual(code, 0, screen)
     self.assertEmpty(training.still_alive(everybody))
     self.assertRegex(screen, r'(?m)^learner_0: 20,\d+ frames trained, see ')
-    last = training.rows(logdir)[-1]
-    known = [task for task in range(2) if f'actor/task_{task}/frames_per_second' in last]
-    self.assertNotEmpty(known)  # The other one, on a busy machine, may never have found the learner.
-    for task in known:
+    rows = training.rows(logdir)
+    # Actors of which a row tells: the last row has none of those that have left, and one may never find the learner.
+    for task in (task for task in range(2) if any(f'actor/task_{task}/frames_per_second' in row for row in rows)):
       self.assertRegex(screen, f'(?m)^actor_{task}: the learner has ended the run$')
     self.assertNotIn('killed', screen)
     for line in screen.splitlines():
       self.assertRegex(line, '^(learner_0|actor_0|actor_1): ')
-    self.assertGreaterEqual(last['environment_frames'], frames)
+    self.assertGreaterEqual(rows[-1]['environment_frames'], frames)  # All are actors': the learner has no environments.
 
   def test_a_killed_actor_is_started_again_and_ctrl_c_saves(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
