@@ -7,7 +7,7 @@ processors with VNNI or newer instructions. It decides while it is imported, so 
 
 import os
 
-_ONEDNN = 'TF_ENABLE_ONEDNN_OPTS'
+ONEDNN = 'TF_ENABLE_ONEDNN_OPTS'  # TensorFlow's environment variable: 1 is on, 0 is off.
 _INSTRUCTION_SETS = ('avx', 'avx2', 'fma', 'avx512f', 'avx_vnni', 'avx512_vnni', 'avx512_bf16', 'amx_bf16')
 _BFLOAT16 = 'avx512_bf16'
 
@@ -15,8 +15,8 @@ _BFLOAT16 = 'avx512_bf16'
 def choose():
   """Sets TensorFlow's environment variables, unless the user has set them. To be called before it is imported."""
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')  # Keras is then not imported, which takes a quarter of the time.
-  if not os.environ.get(_ONEDNN):  # TensorFlow takes an empty value for none.
-    os.environ[_ONEDNN] = '1'
+  if not os.environ.get(ONEDNN):  # TensorFlow takes an empty value for none.
+    os.environ[ONEDNN] = '1'
 
 
 def is_onednn_on() -> bool:
@@ -27,7 +27,7 @@ def is_onednn_on() -> bool:
 
 def why_onednn_is_off() -> str:
   """The likely reason, for a message."""
-  return f'{_ONEDNN}={os.environ.get(_ONEDNN, "")}'
+  return f'{ONEDNN}={os.environ.get(ONEDNN, "")}'
 
 
 def instruction_sets(cpuinfo: str = '/proc/cpuinfo') -> list[str]:
@@ -40,11 +40,16 @@ def instruction_sets(cpuinfo: str = '/proc/cpuinfo') -> list[str]:
   return [name for name in _INSTRUCTION_SETS if name in present]
 
 
+def has_bfloat16() -> bool:
+  """Whether the processor has instructions that make --torso_precision=bfloat16 faster than float32."""
+  return _BFLOAT16 in instruction_sets()
+
+
 def describe() -> str:
   """One line: whether oneDNN is on, what the processor has, and what that means for --torso_precision."""
   onednn = 'oneDNN is on' if is_onednn_on() else f'oneDNN is off ({why_onednn_is_off()}), so learning is slow'
   present = instruction_sets()
-  precision = 'bfloat16 is faster than float32' if _BFLOAT16 in present else 'use float32, bfloat16 is slow'
+  precision = 'bfloat16 is faster than float32' if has_bfloat16() else 'use float32, bfloat16 is slow'
   return f'{onednn}; the processor has {", ".join(present) or "unknown instructions"}; --torso_precision: {precision}'
 
 

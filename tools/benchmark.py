@@ -7,6 +7,7 @@ with LSTM and language on images of 72x96, with environments that cost nothing.
 
 Every part is measured with all cores busy on it, in a process per core, and costs so much CPU time per agent step.
 If nothing else cost anything, the cores would do `cores / sum of the costs` steps per second: the additive bound.
+A line says so where a part is far below what comparable processors reach.
 The last line is a JSON object with all figures. Compare figures of one run only: machines vary from run to run.
 """
 
@@ -15,7 +16,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ import tree
 from scalable_agents.actor import parent_death
 from scalable_agents.agents import kernels
 from scalable_agents.tools import constant_environment
+from scalable_agents.tools import peers
 from scalable_agents.tools import training_rate
 
 _SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six or eight times as long.',
@@ -44,6 +45,7 @@ _DMLAB_BATCH_SIZE = flags.DEFINE_integer(
     '11 GB if nothing else is asked for.', lower_bound=1)
 
 _GAME = 'pong'
+_STDERR = 2
 
 
 class _Workload(NamedTuple):
@@ -178,6 +180,12 @@ def _learner(seconds, workload):
   return {'transitions_per_second': rate, 'cpu_seconds': cpu}
 
 
+def _learner_with_onednn(seconds, workload):
+  """As `_learner`, also where the user has switched oneDNN off."""
+  os.environ[kernels.ONEDNN] = '1'
+  return _learner(seconds, workload)
+
+
 def _batcher(seconds):
   """Calls/s of a function that costs nothing, batched for as many callers as there is room for in a graph."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
@@ -270,7 +278,7 @@ def _end_to_end(seconds, workload):
 def _begin_part():
   kernels.choose()
   parent_death.signal_at_parents_end(signal.SIGTERM)
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+  os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
 
 
 def _executor(processes):
@@ -339,7 +347,20 @@ def _measure_pong(seconds, workload):
   pool = _alone(_pool, seconds, workload)
   _line('actor pool, free environments and policy: steps', pool['steps_per_second'])
   return {**_against_bound(end_to_end, workload, inference, environment, learner), 'environment': environment,
-          'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool}
+          'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool,
+          'shortfalls': _shortfalls(seconds, workload, environment, inference[batch_size], learner)}
+
+
+def _shortfalls(seconds, workload, environment, inference, learner):
+  """Prints and returns a line for each part that is far below what comparable processors reach."""
+  is_onednn_on = _alone(kernels.is_onednn_on)
+  lines = peers.shortfalls(environment, inference, learner, workload.config['torso_precision'], is_onednn_on)
+  if not is_onednn_on:
+    with_onednn = _on_all_cores(_learner_with_onednn, seconds, workload)
+    lines += peers.shortfall_without_onednn(learner, with_onednn)
+  for line in lines:
+    print(line, flush=True)
+  return lines
 
 
 def _measure_dmlab(seconds, workload):

@@ -11,6 +11,7 @@ from absl.testing import absltest
 import psutil
 
 from scalable_agents.actor import python_path
+from scalable_agents.agents import kernels
 from scalable_agents.tools import benchmark
 
 
@@ -40,6 +41,7 @@ class BenchmarkTest(absltest.TestCase):
       self.assertIn('time/learner_waits', section['end_to_end'])
     self.assertContainsSubset({'1', '8', '16', '32'}, figures['inference'])
     self.assertContainsSubset({'2'}, dmlab['inference'])
+    self.assertContainsSubset(figures['shortfalls'], table)
     for rate in (figures['environment']['vector_env_steps_per_second'], figures['dynamic_batcher']['calls_per_second'],
                  figures['actor_pool']['steps_per_second']):
       self.assertGreater(rate, 0)
@@ -53,6 +55,24 @@ class BenchmarkTest(absltest.TestCase):
     *_, why, last = screen.getvalue().splitlines()
     self.assertEqual(why, 'this section was not measured: out of memory')
     self.assertEqual(json.loads(last)['share_of_bound'], 0.9)
+
+  def test_what_onednn_would_bring_is_measured_where_it_is_off(self):
+    cost = lambda seconds: {'cpu_seconds': seconds, 'vector_env_cpu_seconds': seconds}
+    arguments = (1., benchmark._pong('float32'), cost(1.), cost(0.2), cost(0.5))
+    with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.dict(
+        os.environ, TF_ENABLE_ONEDNN_OPTS='0'):
+      with absltest.mock.patch.multiple(benchmark, _alone=lambda _: False, _on_all_cores=lambda *_: cost(0.2)):
+        lines = benchmark._shortfalls(*arguments)
+      self.assertEqual(lines, ['learner: 2.5 times as fast with oneDNN, which TF_ENABLE_ONEDNN_OPTS=0 switches off: '
+                               'unset it'])
+      self.assertEqual(screen.getvalue().splitlines(), lines)
+      with absltest.mock.patch.multiple(benchmark, _alone=lambda _: True):
+        self.assertEmpty(benchmark._shortfalls(*arguments))
+
+  def test_parts_compute_with_onednn_unless_the_user_has_switched_it_off(self):
+    for before, wanted in (('', True), ('0', False)):
+      with absltest.mock.patch.dict(os.environ, TF_ENABLE_ONEDNN_OPTS=before):
+        self.assertEqual(benchmark._alone(kernels.is_onednn_on), wanted)
 
   def test_regression_a_part_ends_with_the_benchmark(self):
     pipe = os.path.join(self.create_tempdir().full_path, 'pipe')
