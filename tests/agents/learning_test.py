@@ -52,7 +52,6 @@ class LearningTest(parameterized.TestCase):
     _, rows = self._train(level_name='catch', total_environment_frames=35_000, batch_size=8, unroll_length=10,
                           learning_rate=1e-3)
     self.assertGreater(rows[-1]['episode_return'], 0.9)
-    self.assertLess(rows[-1]['wall_seconds'] - rows[0]['wall_seconds'], 60)
 
   def test_only_a_recurrent_agent_recalls(self):
     settings = dict(level_name='recall', total_environment_frames=32_000, batch_size=8, unroll_length=20,

@@ -52,7 +52,7 @@ class SteadyRowsTest(absltest.TestCase):
       self.assertIsNone(measuring.poll())
     measuring.kill()
     measuring.wait()
-    self.assertEmpty(psutil.wait_procs(children, timeout=20)[1])
+    self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
 
   def test_a_training_that_ends_says_why(self):
     with self.assertRaisesRegex(RuntimeError, 'exit code 1: no game'):
