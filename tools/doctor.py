@@ -303,4 +303,8 @@ def main(checks=CHECKS):
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  try:
+    sys.exit(main())
+  except OSError as failure:  # Of printing: what happens in a check is its result.
+    print(f'error: standard output: {failure.strerror}', file=sys.stderr, flush=True)
+    os._exit(1)  # Python would try to write the rest.

@@ -6,6 +6,7 @@ import os
 import pathlib
 import resource
 import stat
+import subprocess
 import sys
 from unittest import mock
 
@@ -198,6 +199,11 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual(result.status, 'warn')
     self.assertIn('Bazel and googletest not found', result.found)
     self.assertIn('apt-get install', result.mend)
+
+  def test_an_output_that_cannot_be_written_to_is_one_line(self):
+    done = subprocess.run(['sh', '-c', 'exec "$@" >/dev/full', 'sh', sys.executable, doctor.__file__], text=True,
+                          stderr=subprocess.PIPE, check=False)
+    self.assertEqual((done.returncode, done.stderr), (1, 'error: standard output: No space left on device\n'))
 
   def test_main_goes_on_after_a_failing_check(self):
     output = io.StringIO()
