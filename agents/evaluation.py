@@ -7,7 +7,9 @@ play side by side, each a fixed number of episodes (actor/evaluator.py).
 
 Where several levels are played, each is kept in a file of its own when it is done, evaluation.unfinished.json: an
 evaluation that was cut short goes on with the others, if the checkpoint is still the latest one. Nothing else is
-written to the run directory before the end, so a trainer may be at work there meanwhile.
+written to the run directory before the end, so a trainer may be at work there meanwhile: the checkpoint is read before
+the environments start, and stays in memory when the trainer deletes its files. Two evaluations of a run at the same time
+are refused (run_directory.open_evaluation).
 """
 
 import contextlib
@@ -62,8 +64,8 @@ def seed_of(training_seed: int) -> int:
   return (training_seed + _SEED_OFFSET) % 2**31
 
 
-def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], run: run_flags.RunConfig, screen: TextIO,
-             free: Container[str] = ()):
+def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], run: run_flags.RunConfig,
+             directory: run_directory.Run, screen: TextIO, free: Container[str] = ()):
   """Plays run.test_num_episodes episodes of each level, writes evaluation.json, and a video where run.video asks.
 
   Levels that an evaluation cut short has finished, of the same checkpoint and under the same protocol, count.
@@ -73,24 +75,28 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
     config: the agent's hyper-parameters.
     levels: names of the levels.
     protocol: of the environments, see registry.make_from_json.
-    run: `logdir` is where the checkpoint is.
+    run: the settings.
+    directory: the run directory, opened to evaluate.
     screen: where progress is shown.
     free: settings of the protocol that do not decide what is played.
   Returns:
     What evaluation.json holds; see `_summary`.
   Raises:
-    run_directory.RunDirectoryError: the checkpoint is damaged or does not fit, or evaluation.json cannot be written.
+    run_directory.RunDirectoryError: the checkpoint is damaged or does not fit, evaluation.json cannot be written, or
+      the directory has been moved or removed.
     run_flags.UserError: there is no checkpoint, its policy cannot act, environments cannot be made or kept alive, a
       return is not finite, or there can be no video.
     KeyboardInterrupt: Ctrl-C. Nothing is left running; evaluation.json and a video of that name are as before.
   """
-  _check_writable(run)
+  if run.video:
+    video.check(run.video)  # Now rather than after minutes of play.
   seed = seed_of(config.seed)
-  latest = checkpoint.latest(run_directory.path(run.logdir, run_directory.CHECKPOINTS))  # A trainer may add others.
-  if not latest:
+  loaded = checkpoint.load(run_directory.path(directory.path, run_directory.CHECKPOINTS))
+  if not loaded:
     raise run_flags.UserError(
-        f'{run.logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
-  finished = _FinishedLevels(run, protocol, seed, latest, free)
+        f'{directory.logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
+  of = {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed}
+  finished = _FinishedLevels(directory.path, of, protocol, free)
   # Where none is missing, somebody was cut short at the very end: one level is played again.
   missing = [level for level in levels if level not in finished.results] or levels[-1:]
   if finished.are_others:
@@ -103,26 +109,31 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   try:
     host = actor_host.ActorHost(missing, protocol, run, seed, screen)
     try:
-      policy = restore(make_agent, config, host, latest)
+      policy = restore(make_agent, config, host, loaded)
       if run.video:
         _record(policy, levels[0], protocol, seed, run, screen)
-      evaluator = _play(policy, make_agent, config, host, run, screen,
-                        lambda evaluator: finished.keep(_results(evaluator, missing)))
+
+      def look(evaluator):
+        directory.check_in_place()
+        finished.keep(_results(evaluator, missing))
+
+      evaluator = _play(policy, make_agent, config, host, run, screen, look)
     finally:
       host.close()
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(str(error)) from error
   except inference.PolicyError as error:
-    raise run_flags.UserError(f'{latest}: {error}') from error
+    raise run_flags.UserError(f'{directory.logdir}: {of["checkpoint"]}: {error}') from error
   results = finished.results | _results(evaluator, missing)
-  summary = _summary(policy, {level: results[level] for level in levels}, protocol, host, run, seed)
-  run_directory.write_json(run_directory.path(run.logdir, run_directory.EVALUATION), summary)
+  summary = _summary(policy, {level: results[level] for level in levels}, protocol, host, of)
+  directory.check_in_place()
+  run_directory.write_json(run_directory.path(directory.path, run_directory.EVALUATION), summary)
   finished.forget()
   return summary
 
 
-def restore(make_agent, config, host: actor_host.ActorHost, path: str) -> Policy:
-  """The agent of a checkpoint.
+def restore(make_agent, config, host: actor_host.ActorHost, loaded: checkpoint.Loaded) -> Policy:
+  """Returns the agent of a checkpoint.
 
   Raises:
     checkpoint.CheckpointError: it is damaged or does not fit.
@@ -132,7 +143,7 @@ def restore(make_agent, config, host: actor_host.ActorHost, path: str) -> Policy
     learner.agent = make_agent(host.specification.num_actions, host.observation_spec, config)
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
   learner.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-  checkpoint.Checkpointer(os.path.dirname(path), learner=learner).restore(path, partial=True)
+  checkpoint.Checkpointer(os.path.dirname(loaded.path), learner=learner).restore(loaded, partial=True)
   return Policy(learner.agent, int(learner.environment_frames), int(learner.update_steps))
 
 
@@ -172,14 +183,20 @@ def _report_of_several(summary):
 class _FinishedLevels:
   """The results of levels that are done while others are not, in a file that outlives this process."""
 
-  def __init__(self, run, protocol, seed, path, free):
-    """Reads what an earlier evaluation has left, if it was of the checkpoint there and went by this protocol."""
-    self._file = run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED)
+  def __init__(self, logdir, of, protocol, free):
+    """Reads what an earlier evaluation has left, if it was of the same checkpoint, episodes, seed and protocol.
+
+    Args:
+      logdir: the run directory.
+      of: checkpoint, num_episodes and seed.
+      protocol: of the environments.
+      free: settings of the protocol that do not decide what is played.
+    """
+    self._file = run_directory.path(logdir, run_directory.EVALUATION_UNFINISHED)
     decisive = {part: settings and {name: value for name, value in settings.items()
                                     if name not in free or value == dmlab.DUMMY_DATASET}
                 for part, settings in protocol.items()}
-    self._of = {'checkpoint': os.path.basename(path), 'num_episodes': run.test_num_episodes, 'seed': seed,
-                'protocol': decisive}
+    self._of = of | {'protocol': decisive}
     self.results, self.are_others = {}, False
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
       left = json.load(stream)
@@ -198,14 +215,6 @@ class _FinishedLevels:
     """Removes the file."""
     with contextlib.suppress(FileNotFoundError):
       os.remove(self._file)
-
-
-def _check_writable(run):
-  """Finds out now, rather than after minutes of play, that a file cannot be written."""
-  if not os.access(run.logdir, os.W_OK | os.X_OK, effective_ids=True):
-    raise run_flags.UserError(f'{run.logdir}: no permission to write {run_directory.EVALUATION} there')
-  if run.video:
-    video.check(run.video)
 
 
 def _record(policy, level, protocol, seed, run, screen):
@@ -317,18 +326,20 @@ def _results(evaluator, levels) -> dict[str, dict[str, Any]]:
   return results
 
 
-def _summary(policy, results, environments, host, run, seed) -> dict[str, Any]:
-  """What evaluation.json holds; `suite` is what scores.suite_figures says, None for a single level."""
+def _summary(policy, results, environments, host, of) -> dict[str, Any]:
+  """What evaluation.json holds; `suite` is what scores.suite_figures says, None for a single level.
+
+  `of` has the checkpoint that was played, the number of episodes and the seed.
+  """
   means = {level: result['mean'] for level, result in results.items()}
   protocol = {
-      'num_episodes': run.test_num_episodes,
+      **of,
       'actions': 'sampled',
       'rewards': 'raw',
       'frames_per_step': host.specification.frames_per_step,
       'num_actions': host.specification.num_actions,
       'num_environments': host.num_environments,
       'environment_restarts': host.pool.restarts,
-      'seed': seed,
       'environment_frames': policy.environment_frames,
       'learner_steps': policy.learner_steps,
       'atari': environments.get('atari') if any(level in atari57.LEVELS for level in results) else None,

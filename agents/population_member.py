@@ -60,7 +60,7 @@ class Member(tf.train.experimental.PythonState):
   """One member. Episodes counted so far are its state, which is part of a checkpoint."""
 
   def __init__(self, learner, report: Callable[[str], None], config: PopulationConfig, levels: Sequence[str], seed: int,
-               logdir: str):
+               directory: run_directory.Run):
     """Reads and writes nothing yet.
 
     Args:
@@ -69,12 +69,12 @@ class Member(tf.train.experimental.PythonState):
       config: of the population.
       levels: what level ids stand for.
       seed: of all that is random here.
-      logdir: the member's run directory.
+      directory: the member's run directory, which the caller has opened.
     """
     self._learner, self._report, self._config, self._levels, self._seed = learner, report, config, tuple(levels), seed
-    self._logdir = logdir
-    self._index = population_directory.member_index(logdir)
-    self._snapshots = self._checkpointer(logdir)
+    self._directory = directory
+    self._index = population_directory.member_index(directory.logdir)
+    self._snapshots = self._checkpointer(directory.path)
     self._measurements = 0  # Of its fitness.
     self._fitness = None
     self._clear()
@@ -85,7 +85,7 @@ class Member(tf.train.experimental.PythonState):
     Raises:
       run_directory.RunDirectoryError: evolution.jsonl is damaged.
     """
-    population_directory.drop_evolutions_after(self._logdir, environment_frames)
+    population_directory.drop_evolutions_after(self._directory.path, environment_frames)
 
   def learned(self, environment_frames: int, level_ids: np.ndarray, returns: np.ndarray):
     """To be called after each update. Where enough episodes have been played, the member evolves.
@@ -106,7 +106,7 @@ class Member(tf.train.experimental.PythonState):
     self._measurements += 1
     self._snapshots.save(number=environment_frames)
     # The snapshot is there first, so that whoever reads of it finds it.
-    population_directory.write_fitness(self._logdir, population_directory.Fitness(
+    population_directory.write_fitness(self._directory.path, population_directory.Fitness(
         environment_frames, self._fitness, self._hyper_parameters()))
     if environment_frames >= self._config.population_initial_frames:
       self._evolve(environment_frames)
@@ -155,7 +155,7 @@ class Member(tf.train.experimental.PythonState):
       copied_frames = self._copy(partner)
     for name, value in pbt.explore(self._hyper_parameters(), random).items():
       self._learner.hyper_parameters[name].assign(value)
-    population_directory.append_evolution(self._logdir, population_directory.Evolution(
+    population_directory.append_evolution(self._directory.path, population_directory.Evolution(
         environment_frames, self._fitness, None if copied_frames is None else partner, copied_frames,
         self._hyper_parameters()))
 
@@ -189,7 +189,7 @@ class Member(tf.train.experimental.PythonState):
     return None
 
   def _sibling(self, index) -> str:
-    return os.path.join(os.path.dirname(self._logdir), population_directory.member_name(index))
+    return os.path.join(os.path.dirname(self._directory.logdir), population_directory.member_name(index))
 
 
 def fitness_of(means: Mapping[str, float]) -> float:

@@ -76,11 +76,10 @@ def main(agent, config_class: type, protocol_class: type):
   if run_config.num_environments != 'auto' and run_config.num_environments < len(levels) and not rests:
     raise run_flags.UserError(
         f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
-  if run_config.mode == 'test':
-    _test(agent, config, protocol, levels, run_config)
-    return
   settings = _settings(config, protocol, population, membership, run_config)
-  if membership.job_name == 'actor':
+  if run_config.mode == 'test':
+    _test(agent, config, protocol, levels, settings, run_config)
+  elif membership.job_name == 'actor':
     _act(agent, config, protocol, membership, levels, settings, run_config)
   else:
     _train(agent, config, protocol, population, membership, levels, settings, run_config)
@@ -109,9 +108,7 @@ def _read_flags(agent, config_class, protocol_class):
   if population.population_size > 1 and ',' in membership.learner_addresses:
     raise run_flags.UserError('--population_size: all learners of a member are in one process; give one address in '
                               '--learner_addresses, and --num_learners for several')
-  if stored:
-    run_directory.check_same(run_config.logdir, *_settings(config, protocol, population, membership, run_config))
-  elif membership.job_name != 'actor':
+  if not stored and membership.job_name != 'actor':
     try:
       population_member.validate_member(population, config.learning_rate_decay, run_config.logdir)
     except ValueError as error:
@@ -149,12 +146,12 @@ def _common(agent, settings):
 
 def _train(agent, config, protocol, population, membership, levels, settings, run_config):
   """Trains, or goes on training, in run_config.logdir."""
-  with run_directory.open_run(run_config.logdir, *settings):
-    quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
+  with run_directory.open_run(run_config.logdir, *settings) as directory:
+    quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
     port, strategy = _join_learners(agent, membership, settings, screen)
-    resumed = checkpoint.latest(run_directory.path(run_config.logdir, run_directory.CHECKPOINTS))
+    resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
     number = cluster_config.host_number(membership)
     # Else a resumed run would begin with the episodes that it began with.
     seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
@@ -163,9 +160,9 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
       make_member = None
       if population.population_size > 1:
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
-                                        logdir=run_config.logdir)
-      train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, screen,
-                         make_member=make_member, port=port, strategy=strategy).train()
+                                        directory=directory)
+      train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, directory,
+                         screen, make_member=make_member, port=port, strategy=strategy).train()
     finally:
       host.close()
 
@@ -224,11 +221,12 @@ def _act(agent, config, protocol, membership, levels, settings, run_config):
   quiet.leave(0)  # Threads may still wait for the network.
 
 
-def _test(agent, config, protocol, levels, run_config):
+def _test(agent, config, protocol, levels, settings, run_config):
   """Evaluates the run in run_config.logdir."""
-  quiet.keep_log(run_directory.path(run_config.logdir, run_directory.LIBRARY_LOG))
-  train_loop.configure_tensorflow()
-  summary = evaluation.evaluate(agent.Agent, config, [registry.test_level(level) for level in levels],
-                                protocol.environments(levels, training=False), run_config, quiet.screen(),
-                                free_settings(protocol))
+  with run_directory.open_evaluation(run_config.logdir, *settings) as directory:
+    quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
+    train_loop.configure_tensorflow()
+    summary = evaluation.evaluate(agent.Agent, config, [registry.test_level(level) for level in levels],
+                                  protocol.environments(levels, training=False), run_config, directory, quiet.screen(),
+                                  free_settings(protocol))
   print(evaluation.report(summary), flush=True)

@@ -128,10 +128,14 @@ def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flag
     flag_values: where the flags are.
   Raises:
     UserError: a value is bad.
+    run_directory.RunDirectoryError: a path cannot be used or shown.
   """
   run = config_from_flags(RunConfig, _validate, flag_values=flag_values)
   logdir = run.logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run))
-  return dataclasses.replace(run, logdir=user_path(logdir), video=run.video and user_path(run.video))
+  run = dataclasses.replace(run, logdir=user_path(logdir), video=run.video and user_path(run.video))
+  for path in (run.logdir, run.video):
+    run_directory.check_name(path)
+  return run
 
 
 def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:

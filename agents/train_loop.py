@@ -58,7 +58,7 @@ class Trainer:
   """One training process."""
 
   def __init__(self, host: actor_host.ActorHost, make_agent, make_learner, config, levels, run,
-               stream, learner_device=None, make_member=None, port=None, strategy=None):
+               directory: run_directory.Run, stream, learner_device=None, make_member=None, port=None, strategy=None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -68,6 +68,7 @@ class Trainer:
       config: the agent's hyper-parameters.
       levels: names of the levels played.
       run: run_flags.RunConfig.
+      directory: the run directory, which the caller has opened.
       stream: where progress is shown.
       learner_device: None for the first GPU, or the CPU without one.
       make_member: called with the learner and a function that shows the user a line; returns a
@@ -79,6 +80,7 @@ class Trainer:
       run_flags.UserError: the agent cannot be made for these environments.
     """
     self._host, self._config, self._levels, self._run = host, config, levels, run
+    self._directory = directory
     self._port = port
     self._device = learner_device or actor_host.inference_device()
     self._together = learners_together.LearnersTogether(strategy, self._device)
@@ -94,20 +96,21 @@ class Trainer:
         levels, suite_score=scores.suite_figures if scores.is_suite(levels) else None)
     self._member = make_member and make_member(self.learner, lambda text: self._progress.message(text))
     self._checkpointer = checkpoint.Checkpointer(
-        run_directory.path(run.logdir, run_directory.CHECKPOINTS), learner=self.learner, statistics=self._statistics,
-        **({'member': self._member} if self._member else {}))
+        run_directory.path(directory.path, run_directory.CHECKPOINTS), learner=self.learner,
+        statistics=self._statistics, **({'member': self._member} if self._member else {}))
     if not self._checkpointer.restore():
-      if run_directory.last_metrics(run.logdir):
-        raise run_directory.RunDirectoryError(f'{run.logdir} has metrics of a run and no checkpoint to go on from: put '
-                                              f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
+      if run_directory.last_metrics(directory.path):
+        raise run_directory.RunDirectoryError(
+            f'{directory.logdir} has metrics of a run and no checkpoint to go on from: put '
+            f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
       self._checkpointer.save()
     self._together.share(self.learner.variables)
     self._frames = int(self.learner.environment_frames.numpy())
-    self._metrics = metrics_lib.MetricsWriter(run.logdir, self._frames)
+    self._metrics = metrics_lib.MetricsWriter(directory.path, self._frames)
     if self._member:
       self._member.resume(self._frames)
     self._progress = progress_lib.Progress(config.total_environment_frames, self._frames, stream)
-    self._curve = curve_process.CurveProcess(run.logdir, self._progress.message)
+    self._curve = curve_process.CurveProcess(directory.path, self._progress.message)
     self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
     host.make_pool(make_agent, config, config.queue_size, self._progress.report_fault)
     self._parameters = parameters_lib.ParameterSnapshot(host.parameter_specs, cluster.PARAMETERS if port else '')
@@ -137,6 +140,7 @@ class Trainer:
     Raises:
       run_flags.UserError: ten updates in a row were not finite, environments cannot be kept alive, or the policy cannot
         act.
+      run_directory.RunDirectoryError: a file could not be written, or the directory has been moved or removed.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._interrupt)
@@ -204,14 +208,14 @@ class Trainer:
       self._host.check()
       failure = None
     except inference.PolicyError as error:  # No checkpoint of it takes the place of one that may be of use.
-      raise run_flags.UserError(f'{error}. {self._run.logdir} keeps its last checkpoint') from error
+      raise run_flags.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
     except Exception as error:  # pylint: disable=broad-except; raised below.
       failure = error
     self._save()
     self._curve.finish()
     self._progress.close()
     self._progress.message(f'{self._frames:,} frames trained, ' + (
-        f'see {self._run.logdir}' if self._has_finished() else 'the same command goes on from there'))
+        f'see {self._directory.logdir}' if self._has_finished() else 'the same command goes on from there'))
     if isinstance(failure, environment_workers.WorkerError):
       raise run_flags.UserError(str(failure)) from failure
     if failure or self._error:
@@ -278,6 +282,7 @@ class Trainer:
   def _await(self, upcoming):
     """The next batch, once it is there; meanwhile rows say that there is none."""
     while True:
+      self._directory.check_in_place()  # Before every update, so that nothing is learned or written in vain.
       silence = None if self._config.synchronous else max(_LONGEST_SILENCE_SECONDS - self._row.age(), 0.)
       with self._row.waiting():
         arrived, _ = futures.wait([upcoming], silence)
@@ -360,6 +365,7 @@ class Trainer:
     self._progress.update(row)
 
   def _save(self):
+    self._directory.check_in_place()
     if self._row.updates:
       self._log()  # So that metrics.jsonl reaches as far as the checkpoint.
     self._checkpointer.save()

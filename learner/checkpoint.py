@@ -1,12 +1,18 @@
 """Everything a run needs to go on, saved so that a kill at any time leaves the last complete checkpoint in force.
 
-TensorFlow writes a checkpoint's data first, its index last, each under another name until it is whole, and then
-replaces the file `checkpoint` that names the latest one.
+TensorFlow writes a checkpoint's data first and its index last, each under another name until it is whole. Then the file
+`checkpoint`, which names the latest one, is replaced in one step. TensorFlow's own tools can read all of them.
+
+TensorFlow takes a path for a pattern in places: to delete `seed[1]/ckpt-1` it deletes `seed1/ckpt-1`. So it never sees
+the path of a run here. It writes through a path of the open directory, and reads from a copy in memory, which also
+stays whole when another process deletes the files.
 """
 
+import contextlib
+import itertools
 import os
 import re
-from typing import Any
+from typing import Any, Iterator, NamedTuple
 
 from google.protobuf import message
 import tensorflow as tf
@@ -14,6 +20,10 @@ import tensorflow as tf
 from scalable_agents.learner import run_directory
 
 _STATE = 'checkpoint'
+_STATE_LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
+_STATE_KEPT = re.compile(rb'^all_model_checkpoint_paths: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
+
+_numbers_in_memory = itertools.count()
 
 # What reading damaged files raises, and what objects raise that find no value, or one of another shape.
 _DAMAGED = (tf.errors.OpError, IndexError, message.DecodeError)
@@ -22,6 +32,12 @@ _OTHER_OBJECTS = (ValueError, AssertionError)
 
 class CheckpointError(run_directory.RunDirectoryError):
   """A checkpoint cannot be read or written. The message is one line: what, where, what to do."""
+
+
+class Loaded(NamedTuple):
+  """A checkpoint in memory."""
+  path: str                # Of its files, without suffix.
+  files: dict[str, bytes]  # Suffix -> content.
 
 
 class Checkpointer:
@@ -38,30 +54,31 @@ class Checkpointer:
     self._directory = os.path.abspath(directory)
     self._keep = keep
     self._checkpoint = tf.train.Checkpoint(**trackables)
-    self._manager = None
 
-  def restore(self, path: str | None = None, partial: bool = False) -> str | None:
+  def restore(self, loaded: Loaded | None = None, partial: bool = False) -> str | None:
     """Gives all objects the values of a checkpoint, bit for bit and at once.
 
     Every variable, optimiser slots included, must have been created before.
 
     Args:
-      path: of the checkpoint, without suffix; default: of the latest one.
+      loaded: the checkpoint; default: the latest one in the directory.
       partial: the checkpoint may hold more than the objects here, as when only the network is wanted.
     Returns:
       The checkpoint's path; None where there is none.
     Raises:
       CheckpointError: it is damaged or does not fit. No file was changed; some variables may have been.
     """
-    path = path or latest(self._directory)
-    if path is None:
+    loaded = loaded or load(self._directory)
+    if loaded is None:
       return None
+    path = loaded.path
     try:
-      status = self._checkpoint.restore(path)
-      if partial:
-        status.assert_existing_objects_matched().expect_partial()
-      else:
-        status.assert_consumed()
+      with _for_tensorflow(loaded) as prefix:
+        status = self._checkpoint.restore(prefix)
+        if partial:
+          status.assert_existing_objects_matched().expect_partial()
+        else:
+          status.assert_consumed()
     except _DAMAGED as error:
       raise CheckpointError(f'checkpoint {path} is damaged ({_one_line(error)}): {self._advice(path)}') from error
     except _OTHER_OBJECTS as error:
@@ -79,16 +96,38 @@ class Checkpointer:
     Raises:
       CheckpointError: it cannot be written; the one before stays in force.
     """
-    if self._manager is None:  # Made late, as it looks into the directory for earlier checkpoints.
-      self._manager = tf.train.CheckpointManager(self._checkpoint, self._directory, max_to_keep=self._keep)
+    self._checkpoint.save_counter.assign_add(1)
+    name = f'ckpt-{int(self._checkpoint.save_counter) if number is None else number}'
+    here = self._directory
     try:
-      return self._manager.save(checkpoint_number=number)
-    except tf.errors.OpError as error:
-      raise CheckpointError(f'{self._directory}: no checkpoint could be written ({error.message}): make room or mend '
-                            'its permissions, and start again to go on from the checkpoint before') from error
+      os.makedirs(self._directory, exist_ok=True)
+      with run_directory.opened(self._directory) as here:
+        self._checkpoint.write(os.path.join(here, name))
+        self._record(here, name)
+    except (tf.errors.OpError, OSError) as error:
+      reason = error.strerror if isinstance(error, OSError) else error.message.replace(here, self._directory)
+      raise CheckpointError(f'{self._directory}: no checkpoint could be written ({reason}): make room or mend its '
+                            'permissions, and start again to go on from the checkpoint before') from error
+    return os.path.join(self._directory, name)
+
+  def _record(self, directory: str, name: str):
+    """Makes a checkpoint the latest one, and deletes those beyond `keep`, in the order in which they were saved."""
+    state = _read_state(directory)
+    numbers = _numbers(os.listdir(directory)) if state is None else map(int, _STATE_KEPT.findall(state))
+    names = [*(earlier for number in numbers if (earlier := f'ckpt-{number}') != name), name]
+    kept = names[-self._keep:]
+    with run_directory.replaced(os.path.join(directory, _STATE)) as new, open(new, 'w', encoding='utf-8') as stream:
+      stream.write(f'model_checkpoint_path: "{name}"\n')
+      stream.writelines(f'all_model_checkpoint_paths: "{other}"\n' for other in kept)
+    # A file's index goes first, so that what a kill leaves of it is no complete checkpoint.
+    for file in sorted(os.listdir(directory), reverse=True):
+      if file.partition('.')[0] in names[:-self._keep]:
+        os.remove(os.path.join(directory, file))
 
   def _advice(self, damaged: str) -> str:
     """What to do about a checkpoint that cannot be restored."""
+    if trainer := run_directory.trainer(os.path.dirname(self._directory)):
+      return _wait_for(trainer)
     others = [number for number in _numbers(os.listdir(self._directory))
               if os.path.basename(damaged) != f'ckpt-{number}']
     if others:
@@ -97,33 +136,78 @@ class Checkpointer:
     return 'choose another --logdir'
 
 
+def load(directory: str) -> Loaded | None:
+  """Reads the latest checkpoint into memory, whole also where a process that trains saves others and deletes old ones.
+
+  Returns:
+    The checkpoint; None where no save has ever been completed.
+  Raises:
+    CheckpointError: what tells which one it is is damaged.
+    run_directory.RunDirectoryError: the files cannot be read.
+  """
+  while path := latest(directory):
+    files = {}
+    with run_directory.one_line_errors(directory):
+      for file in os.listdir(directory):
+        name, _, suffix = file.partition('.')
+        if name == os.path.basename(path):
+          with contextlib.suppress(FileNotFoundError), open(os.path.join(directory, file), 'rb') as stream:
+            files[suffix] = stream.read()
+    if latest(directory) == path:  # Else there may have been a file that was deleted before it could be read.
+      return Loaded(path, files)
+  return None
+
+
 def latest(directory: str) -> str | None:
   """The path without suffix of the checkpoint to restore; None where no save has ever been completed.
 
   Raises:
     CheckpointError: what tells which one it is is damaged.
   """
-  state_file = os.path.join(directory, _STATE)
   with run_directory.one_line_errors(directory):
-    if not os.path.isdir(directory):
-      return None
-    names = os.listdir(directory)
-  if _STATE not in names:
-    # The first save was killed before its last step, or a user has removed a damaged checkpoint and this file.
-    numbers = _numbers(names)
-    return os.path.join(directory, f'ckpt-{numbers[-1]}') if numbers else None
-  try:
-    state = tf.train.get_checkpoint_state(directory)
-  except ValueError:
-    state = None
-  if state is None:
-    raise CheckpointError(f'{state_file} is damaged: delete this file to go on from the latest checkpoint beside it')
-  return state.model_checkpoint_path
+    state = _read_state(directory)
+    if state is None:
+      # There is no directory yet; or the first save was killed before its last step, or a user has removed a damaged
+      # checkpoint and this file.
+      numbers = _numbers(os.listdir(directory)) if os.path.isdir(directory) else []
+      return os.path.join(directory, f'ckpt-{numbers[-1]}') if numbers else None
+  if match := _STATE_LATEST.search(state):
+    return os.path.join(directory, f'ckpt-{int(match[1])}')
+  trainer = run_directory.trainer(os.path.dirname(os.path.abspath(directory)))
+  advice = _wait_for(trainer) if trainer else 'delete this file to go on from the latest checkpoint beside it'
+  raise CheckpointError(f'{os.path.join(directory, _STATE)} is damaged: {advice}')
 
 
 def number_of(path: str) -> int:
   """The number in the name of a checkpoint."""
   return int(path.rpartition('-')[2])
+
+
+def _read_state(directory: str) -> bytes | None:
+  """The content of the file that names the latest checkpoint; None where there is no such file."""
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with open(os.path.join(directory, _STATE), 'rb') as stream:
+      return stream.read()
+  return None
+
+
+@contextlib.contextmanager
+def _for_tensorflow(loaded: Loaded) -> Iterator[str]:
+  """Gives TensorFlow's path of a checkpoint in memory, without suffix, valid inside the block."""
+  prefix = f'ram://checkpoint-{next(_numbers_in_memory)}'
+  try:
+    for suffix, content in loaded.files.items():
+      with tf.io.gfile.GFile(f'{prefix}.{suffix}', 'wb') as stream:
+        stream.write(content)
+    yield prefix
+  finally:
+    for suffix in loaded.files:
+      tf.io.gfile.remove(f'{prefix}.{suffix}')
+
+
+def _wait_for(trainer: str) -> str:
+  """What to do about a damaged file of a run that a process trains."""
+  return f'{trainer} trains there: leave its files alone, and try again after its next checkpoint'
 
 
 def _numbers(names: list[str]) -> list[int]:

@@ -7,10 +7,12 @@
   checkpoints/         see checkpoint.py
   learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same figures as metrics.jsonl
   tensorflow.log       what TensorFlow and other libraries had to say
-  .lock                held by the process that trains here
+  .lock                held by the process that trains here; .evaluation_lock by the one that evaluates
   fitness.json, evolution.jsonl, population/   of a member of a population, see population_directory.py
 
-A directory is bound to the settings it was started with. One process at a time trains in it; any number may read.
+A directory is bound to the settings it was started with. One process at a time trains in it, one evaluates it, and any
+number may read. A process that trains or evaluates uses the directory that it has opened. If the directory is moved or
+removed, the process ends; it never reads or writes another directory that has taken its place.
 This module imports no TensorFlow, so that tools start quickly.
 """
 
@@ -23,9 +25,11 @@ import json
 import math
 import os
 import platform
+import re
 import socket
 import sys
 from typing import Any, Callable, Collection, Iterator, NamedTuple
+import unicodedata
 
 from scalable_agents.learner import row_file
 
@@ -39,10 +43,16 @@ LEARNING_CURVE = 'learning_curve.png'
 LIBRARY_LOG = 'tensorflow.log'
 EPISODES_HEADER = b'frames,level,return,length\n'
 _LOCK = '.lock'
+_EVALUATION_LOCK = '.evaluation_lock'
 _INFINITE = ('inf', '-inf')  # As config.json has them.
 
 # What may lie in a directory in which no run has been started: left by a run that was killed before its config.
-_BEFORE_CONFIG = frozenset({_LOCK, LIBRARY_LOG, CONFIG + '.new'})
+_BEFORE_CONFIG = frozenset({_LOCK, _EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new'})
+
+_MAX_NAME_BYTES = 255    # The longest name of a file on common file systems.
+_MAX_PATH_BYTES = 3_800  # Linux takes paths of 4,095 bytes; this leaves room for the files in the directory.
+_UNFIT_CATEGORIES = frozenset({'Cc', 'Cs', 'Zl', 'Zp'})  # Control characters, line breaks, bytes that are not UTF-8.
+_OPEN_DIRECTORY = re.compile(r'/proc/self/fd/\d+')
 
 # The packages whose versions can change a result.
 _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-python-headless', 'tensorflow')
@@ -50,6 +60,10 @@ _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-pyth
 
 class RunDirectoryError(Exception):
   """A run directory cannot be used. The message is one line: what, where, what to do."""
+
+  def __init__(self, message: str):
+    """Where the message has the `path` of a Run, the exception's text has the directory's name instead."""
+    super().__init__(_OPEN_DIRECTORY.sub(lambda match: os.path.realpath(match[0]), message))
 
 
 class Episode(NamedTuple):
@@ -61,28 +75,97 @@ class Episode(NamedTuple):
 
 
 class Run:
-  """The exclusive use of a run directory, until `close` or the end of the process, however it ends."""
+  """A run directory that this process has opened, until `close` or the end of the process, however it ends.
 
-  def __init__(self, logdir: str, lock: int):
+  Attributes:
+    logdir: the path that the directory was opened by. It is for messages: another directory may be there now.
+    path: a path of the directory itself, valid in this process only and wherever the directory is moved. It has no
+      character that a library could take for a pattern or an address, whatever the directory's name is.
+  """
+
+  def __init__(self, logdir: str):
     self.logdir = logdir
-    self._lock = lock
+    self._directory = os.open(logdir, os.O_RDONLY | os.O_DIRECTORY)
+    self.path = f'/proc/self/fd/{self._directory}'
+    self._lock, self._lock_name = None, None
+
+  def lock(self, name: str, use: str):
+    """Takes a lock, which the kernel releases when the process ends, even by kill -9. No child process inherits it.
+
+    Args:
+      name: of the file that is the lock.
+      use: what the holder of the lock does, and what a user can do whom it refuses.
+    Raises:
+      OSError: the directory cannot be written to.
+      RunDirectoryError: another process holds the lock, or the directory has been moved or removed.
+    """
+    if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
+      raise PermissionError(errno.EACCES, 'no permission to write', self.logdir)
+    self._lock, self._lock_name = os.open(path(self.path, name), os.O_RDWR | os.O_CREAT, 0o666), name
+    try:
+      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise RunDirectoryError(f'{self.logdir} is in use: {_holder(self._lock)} {use}') from error
+    os.truncate(self._lock, 0)
+    os.pwrite(self._lock, _this_process().encode(), 0)
+    self.check_in_place()
+
+  def check_in_place(self):
+    """Checks that `logdir` is still the directory that was opened, with the lock in it.
+
+    Raises:
+      RunDirectoryError: it is not.
+    """
+    with one_line_errors(self.logdir), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+      if os.path.samestat(os.stat(path(self.logdir, self._lock_name)), os.fstat(self._lock)):
+        return
+    raise RunDirectoryError(f'{self.logdir} was moved or removed, or {self._lock_name} in it, while this process used '
+                            'it: nothing more is written. Start again with the present place of the run as --logdir')
 
   def close(self):
-    if self._lock is not None:
-      os.close(self._lock)
-      self._lock = None
+    for descriptor in (self._lock, self._directory):
+      if descriptor is not None:
+        os.close(descriptor)
+    self._lock = self._directory = None
 
   def __enter__(self) -> 'Run':
     return self
 
   def __exit__(self, error, *unused):
-    if error and not set(os.listdir(self.logdir)) - _BEFORE_CONFIG - {CONFIG}:
-      os.remove(path(self.logdir, CONFIG))  # It failed before it began: the directory is free for other settings.
+    if error and self._lock is not None and self._lock_name == _LOCK:
+      names = set(os.listdir(self.path))
+      if CONFIG in names and not names - _BEFORE_CONFIG - {CONFIG}:
+        os.remove(path(self.path, CONFIG))  # It failed before it began: the directory is free for other settings.
     self.close()
+
+
+@contextlib.contextmanager
+def opened(directory: str) -> Iterator[str]:
+  """Gives a path of a directory like Run.path, valid inside the block. Raises OSError where it cannot be opened."""
+  descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    yield f'/proc/self/fd/{descriptor}'
+  finally:
+    os.close(descriptor)
 
 
 def path(logdir: str, name: str) -> str:
   return os.path.join(logdir, name)
+
+
+def check_name(logdir: str):
+  """Checks that a path can be the name of a run directory. Any name can that is one line of text, of a usual length.
+
+  Raises:
+    RunDirectoryError: it cannot.
+  """
+  if any(unicodedata.category(character) in _UNFIT_CATEGORIES for character in logdir):
+    raise RunDirectoryError(f'{logdir!r}: a path with a line break, another control character, or a byte that is not '
+                            'UTF-8: choose another name')
+  encoded = os.fsencode(logdir)
+  if len(encoded) > _MAX_PATH_BYTES or max(map(len, encoded.split(b'/'))) > _MAX_NAME_BYTES:
+    raise RunDirectoryError(f'{logdir}: the path is too long: want at most {_MAX_PATH_BYTES:,} bytes, and at most '
+                            f'{_MAX_NAME_BYTES} in each name: choose another name')
 
 
 def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
@@ -98,25 +181,60 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
     RunDirectoryError: the directory cannot be made or written to, holds something else, belongs to another
       configuration, is in use, or its config.json is damaged. Nothing in it was changed.
   """
-  with one_line_errors(logdir):
+  check_name(logdir)
+  with one_line_errors(logdir), contextlib.ExitStack() as on_error:
     os.makedirs(logdir, exist_ok=True)
-    names = set(os.listdir(logdir))
+    run = Run(logdir)
+    on_error.callback(run.close)
+    names = set(os.listdir(run.path))
     if CONFIG not in names and names - _BEFORE_CONFIG:
       raise RunDirectoryError(f'{logdir} holds other files ({min(names - _BEFORE_CONFIG)}) and no {CONFIG}, so it is '
                               'no run directory: choose another --logdir')
-    if not os.access(logdir, os.W_OK | os.X_OK, effective_ids=True):
-      raise PermissionError(errno.EACCES, 'no permission to write', logdir)
-    lock = _take_lock(logdir)
-  try:
-    if os.path.exists(path(logdir, CONFIG)):
-      check_same(logdir, config, free)
+    run.lock(_LOCK, 'trains there. Stop it or choose another --logdir')
+    if os.path.exists(path(run.path, CONFIG)):
+      check_same(run.path, config, free)
     else:
-      write_json(path(logdir, CONFIG),
+      write_json(path(run.path, CONFIG),
                  {'flags': _strict(config), 'versions': _versions(), 'command_line': sys.orig_argv})
-  except BaseException:
-    os.close(lock)
-    raise
-  return Run(logdir, lock)
+    on_error.pop_all()
+  return run
+
+
+def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
+  """Opens the directory of a run to evaluate it, perhaps beside a process that trains in it.
+
+  One evaluation at a time: two would play the same episodes and write the same files.
+
+  Args:
+    logdir, config, free: as in open_run.
+  Raises:
+    RunDirectoryError: the directory belongs to another configuration, cannot be written to, or is being evaluated by
+      another process. Nothing in it was changed.
+  """
+  with one_line_errors(logdir), contextlib.ExitStack() as on_error:
+    run = Run(logdir)
+    on_error.callback(run.close)
+    check_same(run.path, config, free)
+    run.lock(_EVALUATION_LOCK, 'evaluates the run. Wait until it has finished, or stop it')
+    on_error.pop_all()
+  return run
+
+
+def trainer(logdir: str) -> str | None:
+  """Another process that trains in a run directory, 'process 1 on host'; None if there is none.
+
+  A run that is started at this very moment may be refused, so this is for use after something has gone wrong.
+  """
+  with contextlib.suppress(OSError):
+    lock = os.open(path(logdir, _LOCK), os.O_RDONLY)
+    try:
+      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+      holder = _holder(lock)
+      return holder if holder != _this_process() else None
+    finally:
+      os.close(lock)
+  return None
 
 
 def read_config(logdir: str) -> dict[str, Any]:
@@ -295,22 +413,13 @@ def damaged_row(file: str, row: row_file.Row, why: Any) -> str:
   return damaged(f'{file}, line {row_file.line_number(file, row.position)}', why)
 
 
-def _take_lock(logdir: str) -> int:
-  """Returns a descriptor that holds the lock; the kernel releases it when the process ends, even by kill -9.
+def _this_process() -> str:
+  return f'process {os.getpid()} on {socket.gethostname()}'
 
-  Python opens it close-on-exec, so no environment worker can hold on to it.
-  """
-  lock = os.open(path(logdir, _LOCK), os.O_RDWR | os.O_CREAT, 0o666)
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    owner = os.pread(lock, 256, 0).decode(errors='replace').strip()
-    os.close(lock)
-    raise RunDirectoryError(f'{logdir} is in use: {owner or "another process"} trains there. Stop it or choose '
-                            'another --logdir') from error
-  os.truncate(lock, 0)
-  os.pwrite(lock, f'process {os.getpid()} on {socket.gethostname()}'.encode(), 0)
-  return lock
+
+def _holder(lock: int) -> str:
+  """The process that has taken a lock, in the words of _this_process."""
+  return os.pread(lock, 256, 0).decode(errors='replace').strip() or 'another process'
 
 
 def _versions() -> dict[str, str | None]:

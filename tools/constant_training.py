@@ -26,12 +26,12 @@ _ENVIRONMENT = f'{constant_environment.__name__}:{constant_environment.Constant.
 
 def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
   """Trains in run.logdir; config.level_name is one of constant_environment.LEVELS."""
-  with run_directory.open_run(run.logdir, dataclasses.asdict(config) | dataclasses.asdict(run), ()):
+  with run_directory.open_run(run.logdir, dataclasses.asdict(config) | dataclasses.asdict(run), ()) as directory:
     train_loop.configure_tensorflow()
     levels = [config.level_name]
     host = actor_host.ActorHost(levels, {}, run, config.seed, environment=_ENVIRONMENT)
     try:
-      train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, sys.stderr).train()
+      train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, directory, sys.stderr).train()
     finally:
       host.close()
 

@@ -68,10 +68,10 @@ def _train(logdir, updates):
     return agent
 
   flags = dataclasses.asdict(config) | dataclasses.asdict(run)
-  with run_directory.open_run(logdir, flags, {*run_flags.FREE_FLAGS, 'total_environment_frames'}):
+  with run_directory.open_run(logdir, flags, {*run_flags.FREE_FLAGS, 'total_environment_frames'}) as directory:
     try:
-      trainer = train_loop.Trainer(host, make_agent, _Learner, config, [config.level_name], run, io.StringIO(),
-                                   learner_device='/' + _LEARNING)
+      trainer = train_loop.Trainer(host, make_agent, _Learner, config, [config.level_name], run, directory,
+                                   io.StringIO(), learner_device='/' + _LEARNING)
       collect = trainer._collect  # pylint: disable=protected-access
 
       def collect_and_tell():

@@ -103,8 +103,10 @@ class EvaluationTest(parameterized.TestCase):
 
   def _evaluate(self, config, run, screen=None, protocol=atari57_protocol.Protocol(), **changes):
     levels = registry.expand(config.level_name)
-    return evaluation.evaluate(impala.Agent, config, levels, protocol.environments(levels, training=False),
-                               dataclasses.replace(run, **changes), screen or io.StringIO())
+    run = dataclasses.replace(run, **changes)
+    with run_directory.open_evaluation(run.logdir, run_directory.read_config(run.logdir)['flags'], ()) as directory:
+      return evaluation.evaluate(impala.Agent, config, levels, protocol.environments(levels, training=False), run,
+                                 directory, screen or io.StringIO())
 
   def _stored(self, run):
     with open(run_directory.path(run.logdir, run_directory.EVALUATION), encoding='utf-8') as file:
@@ -127,7 +129,7 @@ class EvaluationTest(parameterized.TestCase):
     self.assertIsNone(result['human_normalised'])
     self.assertIsNone(result['human_normalised_capped'])
     self.assertEqual(summary['protocol'], {
-        'num_episodes': 30, 'actions': 'sampled', 'rewards': 'raw', 'frames_per_step': 1, 'num_actions': 3,
+        'checkpoint': 'ckpt-1', 'num_episodes': 30, 'actions': 'sampled', 'rewards': 'raw', 'frames_per_step': 1, 'num_actions': 3,
         'num_environments': 4, 'environment_restarts': 0, 'seed': 2**30 + 7, 'environment_frames': 12_800,
         'learner_steps': 20, 'atari': None, 'dmlab': None, 'reference_scores': None})
     self.assertEqual(self._stored(run), summary)
@@ -217,7 +219,8 @@ class EvaluationTest(parameterized.TestCase):
     file.write_text(json.dumps(left), encoding='utf-8')
     other = {'atari': {'noop_max': 4, 'renderer': 'hardware'}}
     # pylint: disable-next=protected-access
-    found = evaluation._FinishedLevels(run, other, left['of']['seed'], left['of']['checkpoint'], ('renderer',))
+    found = evaluation._FinishedLevels(run.logdir, {name: value for name, value in left['of'].items()
+                                                    if name != 'protocol'}, other, ('renderer',))
     self.assertEqual(list(found.results), [sound])
     left['of']['protocol'] = evaluated
 
@@ -264,7 +267,7 @@ class EvaluationTest(parameterized.TestCase):
                      video=os.path.join(folder, 'catch.mp4') if word == 'recording' else '')
     self.assertEmpty(_children())
     self.assertEmpty(os.listdir(folder))
-    self.assertEqual(os.listdir(run.logdir), before)
+    self.assertCountEqual(os.listdir(run.logdir), [*before, '.evaluation_lock'])
     self.assertIs(signal.getsignal(signal.SIGINT), handler)
 
   def test_a_damaged_checkpoint_is_one_line_and_the_evaluation_before_stays(self):
@@ -301,16 +304,17 @@ class EvaluationTest(parameterized.TestCase):
   def test_without_a_checkpoint_there_is_nothing_to_evaluate(self):
     config, run = self._make_run()
     logdir = self.create_tempdir().full_path
+    run_directory.open_run(logdir, {}, ()).close()
     with self.assertRaisesRegex(run_flags.UserError, f'^{logdir}: there is no checkpoint to evaluate: train first'):
       self._evaluate(config, run, logdir=logdir)
-    self.assertEmpty(os.listdir(logdir))
+    self.assertCountEqual(os.listdir(logdir), ['.evaluation_lock', '.lock', 'config.json'])
 
   def test_what_cannot_be_written_is_said_before_playing(self):
     config, run = self._make_run()
     with self.assertRaisesRegex(run_flags.UserError, '^--video=/missing/a.mp4: No such file or directory'):
       self._evaluate(config, run, video='/missing/a.mp4')
     with mock.patch.object(os, 'access', return_value=False):
-      with self.assertRaisesRegex(run_flags.UserError, f'^{run.logdir}: no permission to write evaluation.json there$'):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{run.logdir}: no permission to write: '):
         self._evaluate(config, run)
 
   def test_an_environment_without_pictures_is_one_line(self):

@@ -40,10 +40,10 @@ class LearningTest(parameterized.TestCase):
     impala.validate(config)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
     levels = registry.expand(config.level_name)
-    with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()):
+    with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
       protocol = atari57_protocol.Protocol().environments(levels, training=True)
       host = actor_host.ActorHost(levels, protocol, run, config.seed)
-      trainer = train_loop.Trainer(host, make_agent, impala.Learner, config, levels, run, io.StringIO())
+      trainer = train_loop.Trainer(host, make_agent, impala.Learner, config, levels, run, directory, io.StringIO())
       trainer.train()
     with open(run_directory.path(run.logdir, run_directory.METRICS), encoding='utf-8') as file:
       return trainer.learner.agent, [json.loads(line) for line in file]

@@ -15,6 +15,7 @@ from scalable_agents.environments import dmlab30
 from scalable_agents.learner import checkpoint
 from scalable_agents.learner import pbt
 from scalable_agents.learner import population_directory
+from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import unrolls
 
 _PATIENCE = 10  # Episodes.
@@ -69,7 +70,8 @@ class MemberTest(parameterized.TestCase):
     for slot in (*learner.optimizer.mean_squares, *learner.optimizer.momenta):
       slot.assign(slot + 10. * index)
     population = population_member.PopulationConfig(size, _PATIENCE, initial_frames)
-    member = population_member.Member(learner, self.reports.append, population, levels, index, self._logdir(index))
+    directory = self.enterContext(run_directory.Run(self._logdir(index)))
+    member = population_member.Member(learner, self.reports.append, population, levels, index, directory)
     return member, learner
 
   def _play(self, member, frames, mean_return, episodes=_PATIENCE):

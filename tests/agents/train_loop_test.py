@@ -73,6 +73,7 @@ class TrainerTest(parameterized.TestCase):
     super().setUp()
     signal_handlers.restore_after(self)
     self.screen = io.StringIO()
+    self._directory = None
 
   def _trainer(self, make_learner=impala.Learner, make_agent=impala.Agent, logdir=None, updates=3,
                run=run_flags.RunConfig(), num_environments=4, num_workers=2, **settings):
@@ -87,11 +88,13 @@ class TrainerTest(parameterized.TestCase):
                               num_environments=num_environments, num_environment_workers=num_workers)
     flags = dataclasses.asdict(config) | dataclasses.asdict(run)
     free = run_flags.FREE_FLAGS | {'total_environment_frames'}
-    self.enterContext(run_directory.open_run(run.logdir, flags, free)).close()
+    if self._directory:
+      self._directory.close()  # The trainer before, perhaps in the same directory, has done its work.
+    self._directory = self.enterContext(run_directory.open_run(run.logdir, flags, free))
     levels = registry.expand(config.level_name)
     host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, training=True), run, config.seed)
     self.addCleanup(host.close)
-    trainer = train_loop.Trainer(host, make_agent, make_learner, config, levels, run, self.screen)
+    trainer = train_loop.Trainer(host, make_agent, make_learner, config, levels, run, self._directory, self.screen)
     trainer.logdir = run.logdir
     return trainer
 

@@ -155,13 +155,57 @@ class CheckpointTest(parameterized.TestCase):
     restored.checkpointer(self._directory).restore()
     self.assertEqual(restored.frames.numpy(), 22)
 
-  def test_one_that_is_not_the_latest(self):
-    self._saved(times=2)
-    latest = checkpoint.latest(self._directory)
-    self.assertEqual(latest, self._path('ckpt-2'))
+  def test_one_that_was_loaded_before_its_files_were_deleted(self):
+    self._saved(times=1)
+    loaded = checkpoint.load(self._directory)
+    self.assertEqual(loaded.path, self._path('ckpt-1'))
+    self._saved(times=3)
+    self.assertNotIn('ckpt-1.index', os.listdir(self._directory))
     restored = _Objects(seed=9)
-    restored.checkpointer(self._directory).restore(self._path('ckpt-1'))
+    self.assertEqual(restored.checkpointer(self._directory).restore(loaded), loaded.path)
     np.testing.assert_array_equal(restored.network.variables[0], _Objects(seed=0).network.variables[0])
+
+  @parameterized.parameters('data-00000-of-00001', 'index')
+  def test_one_that_is_deleted_while_it_is_read_gives_way_to_the_latest(self, suffix):
+    """As beside a process that trains."""
+    self._saved(times=1)
+
+    def open_and_save(file, *args, **kwargs):
+      if file == self._path(f'ckpt-1.{suffix}') and os.path.exists(file):
+        self._saved(times=3)
+      return open(file, *args, **kwargs)
+
+    with absltest.mock.patch.object(checkpoint, 'open', open_and_save, create=True):
+      loaded = checkpoint.load(self._directory)
+    self.assertEqual(loaded.path, self._path('ckpt-3'))
+    restored = _Objects(seed=9)
+    restored.checkpointer(self._directory).restore(loaded)
+    np.testing.assert_array_equal(restored.network.variables[0], _Objects(seed=2).network.variables[0])
+
+  def test_checkpoints_are_tensorflows_and_those_of_its_manager_are_resumed(self):
+    saved = _Objects(seed=1)
+    trackables = dict(network=saved.network, optimizer=saved.optimizer, frames=saved.frames,
+                      statistics=saved.statistics)
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(**trackables), self._directory, max_to_keep=2)
+    for _ in range(3):
+      manager.save()
+    restored = _Objects(seed=5)
+    checkpointer = restored.checkpointer(self._directory)
+    self.assertEqual(checkpointer.restore(), self._path('ckpt-3'))
+    self.assertEqual(restored.values(), saved.values())
+    self.assertEqual(checkpointer.save(), self._path('ckpt-4'))
+    self.assertEqual(checkpoint._numbers(os.listdir(self._directory)), [3, 4])
+    self.assertEqual(tf.train.latest_checkpoint(self._directory), self._path('ckpt-4'))
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(**trackables), self._directory, max_to_keep=2)
+    tf.train.Checkpoint(**trackables).restore(manager.latest_checkpoint).assert_consumed()
+
+  def test_those_saved_last_are_kept_whatever_their_numbers(self):
+    """A population's snapshots are numbered by frames, of which a resumed run has fewer."""
+    checkpointer = _Objects().checkpointer(self._directory)
+    for number in (600, 900, 500, 600, 700):
+      checkpointer.save(number)
+      self.assertEqual(checkpoint.latest(self._directory), self._path(f'ckpt-{number}'))
+    self.assertEqual(checkpoint._numbers(os.listdir(self._directory)), [600, 700])
 
   def test_a_directory_can_be_moved(self):
     saved = self._saved()
