@@ -52,7 +52,7 @@ _BEFORE_CONFIG = frozenset({_LOCK, _EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new
 _MAX_NAME_BYTES = 255    # The longest name of a file on common file systems.
 _MAX_PATH_BYTES = 3_800  # Linux takes paths of 4,095 bytes; this leaves room for the files in the directory.
 _UNFIT_CATEGORIES = frozenset({'Cc', 'Cs', 'Zl', 'Zp'})  # Control characters, line breaks, bytes that are not UTF-8.
-_OPEN_DIRECTORY = re.compile(r'/proc/self/fd/\d+')
+_OPEN_DIRECTORY = re.compile(r'/proc/\d+/fd/\d+')
 
 # The packages whose versions can change a result.
 _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-python-headless', 'tensorflow')
@@ -79,14 +79,14 @@ class Run:
 
   Attributes:
     logdir: the path that the directory was opened by. It is for messages: another directory may be there now.
-    path: a path of the directory itself, valid in this process only and wherever the directory is moved. It has no
-      character that a library could take for a pattern or an address, whatever the directory's name is.
+    path: a path of the directory itself, wherever it is moved, until it is closed; child processes can use it too. It
+      has no character that a library could take for a pattern or an address, whatever the directory's name is.
   """
 
   def __init__(self, logdir: str):
     self.logdir = logdir
     self._directory = os.open(logdir, os.O_RDONLY | os.O_DIRECTORY)
-    self.path = f'/proc/self/fd/{self._directory}'
+    self.path = _path_of(self._directory)
     self._lock, self._lock_name = None, None
 
   def lock(self, name: str, use: str):
@@ -144,7 +144,7 @@ def opened(directory: str) -> Iterator[str]:
   """Gives a path of a directory like Run.path, valid inside the block. Raises OSError where it cannot be opened."""
   descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
   try:
-    yield f'/proc/self/fd/{descriptor}'
+    yield _path_of(descriptor)
   finally:
     os.close(descriptor)
 
@@ -411,6 +411,11 @@ def damaged(where: str, why: Any) -> str:
 def damaged_row(file: str, row: row_file.Row, why: Any) -> str:
   """What to say of a row that cannot be read."""
   return damaged(f'{file}, line {row_file.line_number(file, row.position)}', why)
+
+
+def _path_of(descriptor: int) -> str:
+  """The path of what a descriptor of this process refers to."""
+  return f'{os.path.realpath("/proc/self")}/fd/{descriptor}'
 
 
 def _this_process() -> str:

@@ -54,13 +54,20 @@ def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
   Raises:
     run_flags.UserError: of one of them. Those of others have been printed.
   """
-  patterns = [run_flags.user_path(pattern.strip()) for pattern in config.runs.split(',') if pattern.strip()]
-  runs, faults = runs_lib.read(patterns, evaluated=config.table != _SWEEP)
+  runs, faults = runs_lib.read(_patterns(config.runs), evaluated=config.table != _SWEEP)
   for fault in faults[:-1]:
     print('error:', fault, file=sys.stderr)
   if faults:
     raise run_flags.UserError(faults[-1])
   return runs
+
+
+def _patterns(text: str) -> list[str]:
+  """Splits --runs at commas and strips spaces, unless that is how a directory is called."""
+  if text and os.path.exists(run_flags.user_path(text)):
+    return [run_flags.user_path(text)]
+  parts = [part for part in text.split(',') if part.strip()]
+  return [run_flags.user_path(part if os.path.exists(run_flags.user_path(part)) else part.strip()) for part in parts]
 
 
 def make_folder(config: TablesConfig) -> str:

@@ -57,8 +57,8 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
   """Reads the run directories that match.
 
   Args:
-    patterns: paths, which may have *, ? and [] as in a shell. Of a run of several learners it is the first one's; the
-      others' accounts are passed over where a pattern finds them.
+    patterns: paths, which may have *, ? and [] as in a shell; what is the path of a directory stands for that one. Of a
+      run of several learners it is the first one's; the others' accounts are passed over where a pattern finds them.
     evaluated: whether evaluation.json is read, and must be there.
   Returns:
     The runs, each directory once, and a line for each input that is none.
@@ -72,6 +72,7 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
       if os.path.realpath(logdir) not in seen:
         seen.add(os.path.realpath(logdir))
         try:
+          run_directory.check_name(logdir)
           run = _read(logdir, evaluated)
           if run.task == 0:
             runs.append(run)

@@ -1,6 +1,7 @@
 """Evaluation through real worker processes: the right episodes, the right figures, and nothing done by halves."""
 
 import dataclasses
+import fcntl
 import glob
 import io
 import json
@@ -8,6 +9,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import signal
 import statistics
 import termios
@@ -20,11 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import actor_pool
+from scalable_agents.agents import actor_host
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import evaluation
 from scalable_agents.agents import impala
 from scalable_agents.agents import run_flags
 from scalable_agents.environments import registry
+from scalable_agents.learner import checkpoint
 from scalable_agents.learner import run_directory
 from scalable_agents.tests.agents import faulty_environments
 from scalable_agents.tests.agents import training
@@ -269,6 +273,70 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEmpty(os.listdir(folder))
     self.assertCountEqual(os.listdir(run.logdir), [*before, '.evaluation_lock'])
     self.assertIs(signal.getsignal(signal.SIGINT), handler)
+
+  def test_regression_a_trainer_beside_may_delete_the_checkpoint_that_was_chosen(self):
+    """As it does while the environments start."""
+    config, run = self._make_run(always=_STAY)
+    make_host = actor_host.ActorHost
+    checkpoints = run_directory.path(run.logdir, run_directory.CHECKPOINTS)
+
+    def save_and_make_host(*args):
+      _, checkpointer = training.make_run(run.logdir, config)
+      checkpointer.restore()
+      for _ in range(3):
+        checkpointer.save()
+      return make_host(*args)
+
+    with mock.patch.object(actor_host, 'ActorHost', save_and_make_host):
+      summary = self._evaluate(config, run)
+    self.assertEqual(checkpoint.latest(checkpoints), os.path.join(checkpoints, 'ckpt-4'))
+    self.assertEqual((summary['protocol']['checkpoint'], summary['protocol']['learner_steps']), ('ckpt-1', 20))
+
+  def test_regression_advice_to_delete_a_checkpoint_is_not_given_beside_a_trainer(self):
+    config, run = self._make_run()
+    checkpoints = run_directory.path(run.logdir, run_directory.CHECKPOINTS)
+    training.make_run(run.logdir, config)[1].save(2)
+    os.truncate(os.path.join(checkpoints, 'ckpt-2.index'), 10)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, r'ckpt-2 is damaged .*: delete .*ckpt-1'):
+      self._evaluate(config, run)
+    # As a trainer in another process does.
+    with open(run_directory.path(run.logdir, '.lock'), 'w', encoding='utf-8') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      lock.write('process 1 on other')
+      lock.flush()
+      with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                  r'ckpt-2 is damaged .*: process 1 on other trains there: leave its files alone'):
+        self._evaluate(config, run)
+      with open(os.path.join(checkpoints, 'checkpoint'), 'w', encoding='utf-8'):
+        pass
+      with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                  'checkpoints/checkpoint is damaged: process 1 on other trains there: leave its'):
+        self._evaluate(config, run)
+
+  @parameterized.parameters('moved', 'removed', 'replaced')
+  def test_regression_a_directory_that_is_gone_ends_the_evaluation(self, what):
+    config, run = self._make_run()
+    moved, other = f'{run.logdir}_moved', f'{run.logdir}_other'
+    shutil.copytree(run.logdir, other)
+
+    def remove():
+      if os.path.exists(other):
+        if what == 'removed':
+          shutil.rmtree(run.logdir)
+        else:
+          os.rename(run.logdir, moved)
+        if what == 'replaced':
+          os.rename(other, run.logdir)
+
+    screen = _Reacting('episodes', remove)
+    before = sorted(os.listdir(other))
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{run.logdir} was moved or removed[^\n]*$'):
+      self._evaluate(config, run, screen, test_num_episodes=10**6, log_interval_seconds=0.1)
+    self.assertEmpty(_children())
+    if what == 'replaced':
+      self.assertEqual(sorted(os.listdir(run.logdir)), before)
+    else:
+      self.assertFalse(os.path.exists(run.logdir))
 
   def test_a_damaged_checkpoint_is_one_line_and_the_evaluation_before_stays(self):
     config, run = self._make_run()

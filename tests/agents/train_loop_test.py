@@ -7,6 +7,7 @@ import dataclasses
 import io
 import itertools
 import os
+import pathlib
 import shutil
 import signal
 import threading
@@ -458,6 +459,54 @@ class TrainerTest(parameterized.TestCase):
     os.remove(run_directory.path(trainer.logdir, run_directory.METRICS))
     with self.assertRaisesRegex(run_directory.RunDirectoryError, said):
       self._trainer(logdir=trainer.logdir)  # Before anything is trained in vain.
+
+  @parameterized.parameters('moved', 'removed', 'replaced')
+  def test_regression_a_run_whose_directory_is_gone_ends_and_writes_nothing_where_it_was(self, what):
+    folder = self.create_tempdir().full_path
+    logdir, moved, other = (os.path.join(folder, name) for name in ('run', 'moved', 'other'))
+    self._trainer(logdir=other, updates=1).train()
+
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        if what == 'removed':
+          shutil.rmtree(logdir)
+        else:
+          os.rename(logdir, moved)
+        if what == 'replaced':
+          os.rename(other, logdir)
+
+    trainer = self._trainer(_learner(before), updates=100, logdir=logdir,
+                            run=run_flags.RunConfig(checkpoint_interval_seconds=1e-9))
+    in_others_place = {path: path.read_bytes() for path in pathlib.Path(other).rglob('*') if path.is_file()}
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} was moved or removed[^\n]*$'):
+      trainer.train()
+    self.assertEmpty(psutil.Process().children())
+    if what != 'removed':
+      self.assertEqual(checkpoint.latest(os.path.join(moved, 'checkpoints')), os.path.join(moved, 'checkpoints/ckpt-2'))
+    if what != 'replaced':
+      self.assertFalse(os.path.exists(logdir))
+    self.assertEqual({pathlib.Path(other, path.relative_to(logdir)): path.read_bytes()
+                      for path in pathlib.Path(logdir).rglob('*') if path.is_file()},
+                     in_others_place if what == 'replaced' else {})
+
+  def test_regression_a_run_is_not_resumed_from_another_ones_directory(self):
+    """The directory is replaced while the environments start."""
+    folder = self.create_tempdir().full_path
+    logdir, moved, other = (os.path.join(folder, name) for name in ('run', 'moved', 'other'))
+    self._trainer(logdir=logdir, updates=2).train()
+    self._trainer(logdir=other, updates=5).train()
+    make_host = actor_host.ActorHost
+
+    def replace_and_make_host(*args):
+      os.rename(logdir, moved)
+      os.rename(other, logdir)
+      return make_host(*args)
+
+    with mock.patch.object(actor_host, 'ActorHost', replace_and_make_host):
+      trainer = self._trainer(logdir=logdir, updates=3)
+    self.assertEqual(int(trainer.learner.update_steps), 2)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} was moved or removed'):
+      trainer.train()
 
   def test_regression_an_error_ends_a_run_whose_environments_are_stuck(self):
     """No batch will come any more, and the collector must not be waited for."""

@@ -18,11 +18,11 @@ from scalable_agents.learner import run_directory
 _CONFIG = {'learning_rate': 6e-4, 'level_name': 'pong', 'use_lstm': False, 'mode': 'train'}
 _FREE = ('mode', 'logdir')
 
-# Holds the directory named by its argument until its stdin ends.
+# Holds the directory named by its argument until its stdin ends, to train or to evaluate.
 _HOLDER = '''
 import sys
 from scalable_agents.learner import run_directory
-run = run_directory.open_run(sys.argv[1], {}, ())
+run = getattr(run_directory, sys.argv[2])(sys.argv[1], {}, ())
 print('held', flush=True)
 sys.stdin.read()
 '''
@@ -54,8 +54,8 @@ def _ordinary_user():
     assert libc.capset(header, sets) == 0
 
 
-def _start_holder(logdir):
-  process = subprocess.Popen([sys.executable, '-c', _HOLDER, logdir], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+def _start_holder(logdir, purpose='open_run'):
+  process = subprocess.Popen([sys.executable, '-c', _HOLDER, logdir, purpose], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              env=python_path.environment(), text=True)
   assert process.stdout.readline() == 'held\n'
   return process
@@ -181,6 +181,54 @@ class OpenRunTest(parameterized.TestCase):
     first.send_signal(signal.SIGKILL)
     first.wait()
     run_directory.open_run(self._logdir, {}, ()).close()
+
+  def test_one_evaluation_at_a_time_also_beside_a_trainer(self):
+    with run_directory.open_run(self._logdir, {}, ()):
+      first = _start_holder(self._logdir, 'open_evaluation')
+      self.addCleanup(first.stdin.close)
+      self.addCleanup(first.stdout.close)
+      with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                  f'^{self._logdir} is in use: process {first.pid} on .* evaluates the run. Wait'):
+        run_directory.open_evaluation(self._logdir, {}, ())
+      first.send_signal(signal.SIGKILL)
+      first.wait()
+      run_directory.open_evaluation(self._logdir, {}, ()).close()
+
+  def test_an_evaluation_of_what_is_no_run_or_another_one_makes_nothing(self):
+    os.makedirs(self._logdir)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{self._logdir}: no run has been started there'):
+      run_directory.open_evaluation(self._logdir, {}, ())
+    self.assertEmpty(os.listdir(self._logdir))
+    self._write('config.json', b'{"flags": {"seed": 1}}')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'another configuration: --seed was 1 and is 2 now'):
+      run_directory.open_evaluation(self._logdir, {'seed': 2}, ())
+    self.assertEqual(os.listdir(self._logdir), ['config.json'])
+
+  def test_who_else_trains_there(self):
+    self.assertIsNone(run_directory.trainer(self._logdir))
+    with run_directory.open_run(self._logdir, {}, ()):
+      self.assertIsNone(run_directory.trainer(self._logdir))  # This process is no other one.
+    self.assertIsNone(run_directory.trainer(self._logdir))
+    other = _start_holder(self._logdir)
+    self.assertRegex(run_directory.trainer(self._logdir), f'^process {other.pid} on .+$')
+    other.communicate()
+    self.assertIsNone(run_directory.trainer(self._logdir))
+
+  def test_a_path_that_follows_the_directory_also_in_child_processes(self):
+    with run_directory.open_run(self._logdir, {}, ()) as run:
+      run.check_in_place()
+      moved = self._logdir + '_moved'
+      os.rename(self._logdir, moved)
+      self._write('config.json', b'of another run')
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{self._logdir} was moved or removed'):
+        run.check_in_place()
+      self.assertEqual(run_directory.read_config(run.path)['flags'], {})
+      subprocess.run(['touch', run_directory.path(run.path, 'by_a_child')], check=True)
+      self.assertIn('by_a_child', os.listdir(moved))
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{moved}/metrics.jsonl, line 1 is damaged'):
+        with open(run_directory.path(run.path, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
+          stream.write('{}\n')
+        run_directory.read_metrics(run.path)
 
   def test_a_child_does_not_keep_the_directory(self):
     run = run_directory.open_run(self._logdir, _CONFIG, _FREE)
