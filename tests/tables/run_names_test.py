@@ -150,7 +150,7 @@ class BinaryTest(absltest.TestCase):
       with training.Training(place, *flags, *more) as process:
         self.assertEqual(process.end()[0], 0, process.screen())
 
-    start('--total_environment_frames=20', place=neighbour)
+    start('--total_environment_frames=20', '--checkpoint_interval_seconds=1000', place=neighbour)
     before = _contents(neighbour)
     self.assertEqual(checkpoint.latest(str(neighbour / 'checkpoints')), str(neighbour / 'checkpoints/ckpt-2'))
     with training.Training(logdir, *flags, endless) as process:
