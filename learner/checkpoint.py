@@ -97,7 +97,7 @@ class Checkpointer:
       CheckpointError: it cannot be written; the one before stays in force.
     """
     self._checkpoint.save_counter.assign_add(1)
-    name = f'ckpt-{int(self._checkpoint.save_counter) if number is None else number}'
+    name = f'ckpt-{self._checkpoint.save_counter.numpy() if number is None else number}'
     here = self._directory
     try:
       os.makedirs(self._directory, exist_ok=True)
