@@ -8,8 +8,8 @@ play side by side, each a fixed number of episodes (actor/evaluator.py).
 Where several levels are played, each is kept in a file of its own when it is done, evaluation.unfinished.json: an
 evaluation that was cut short goes on with the others, if the checkpoint is still the latest one. Nothing else is
 written to the run directory before the end, so a trainer may be at work there meanwhile: the checkpoint is read before
-the environments start, and stays in memory when the trainer deletes its files. Two evaluations of a run at the same time
-are refused (run_directory.open_evaluation).
+the environments start, and stays in memory when the trainer deletes its files. A second evaluation of a run is refused
+while the first one plays (run_directory.open_evaluation).
 """
 
 import contextlib

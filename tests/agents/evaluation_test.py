@@ -133,9 +133,9 @@ class EvaluationTest(parameterized.TestCase):
     self.assertIsNone(result['human_normalised'])
     self.assertIsNone(result['human_normalised_capped'])
     self.assertEqual(summary['protocol'], {
-        'checkpoint': 'ckpt-1', 'num_episodes': 30, 'actions': 'sampled', 'rewards': 'raw', 'frames_per_step': 1, 'num_actions': 3,
-        'num_environments': 4, 'environment_restarts': 0, 'seed': 2**30 + 7, 'environment_frames': 12_800,
-        'learner_steps': 20, 'atari': None, 'dmlab': None, 'reference_scores': None})
+        'checkpoint': 'ckpt-1', 'num_episodes': 30, 'actions': 'sampled', 'rewards': 'raw', 'frames_per_step': 1,
+        'num_actions': 3, 'num_environments': 4, 'environment_restarts': 0, 'seed': 2**30 + 7,
+        'environment_frames': 12_800, 'learner_steps': 20, 'atari': None, 'dmlab': None, 'reference_scores': None})
     self.assertEqual(self._stored(run), summary)
     speed = r' of 30 episodes, [\d,]+ frames/s\n'
     self.assertRegex(screen.getvalue(), rf'^(\d+{speed})*30{speed}$')

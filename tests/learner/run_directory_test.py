@@ -55,8 +55,8 @@ def _ordinary_user():
 
 
 def _start_holder(logdir, purpose='open_run'):
-  process = subprocess.Popen([sys.executable, '-c', _HOLDER, logdir, purpose], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             env=python_path.environment(), text=True)
+  process = subprocess.Popen([sys.executable, '-c', _HOLDER, logdir, purpose], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, env=python_path.environment(), text=True)
   assert process.stdout.readline() == 'held\n'
   return process
 

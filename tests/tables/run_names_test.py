@@ -29,7 +29,8 @@ _PAIRS = (
     ('run_?', 'run_2'), ('{a,b}', 'a'), (r'seed\[1\]', r'seed\1'), ('a,b', 'b'), (' ends ', 'ends'),
     ('two  spaces', 'two spaces'), ("it's", 'its'), ('"quoted"', 'quoted'), ('%d', '0'), ('100%', '100'),
     ('%(asctime)s', 'asctime'), (_CAFE, unicodedata.normalize('NFD', _CAFE)), ('\U0001f3d3\ufe0f', '\U0001f3d3'),
-    ('-x', 'x'), ('--logdir=y', 'y'), ('.hidden', 'hidden'), ('~z', 'z'), ('#1', '1'), ('a&b;c', 'c'), ('$HOME', 'home'),
+    ('-x', 'x'), ('--logdir=y', 'y'), ('.hidden', 'hidden'), ('~z', 'z'), ('#1', '1'), ('a&b;c', 'c'),
+    ('$HOME', 'home'),
     ('`ls`', 'ls'), ('ckpt-1', 'ckpt-2'), ('checkpoints', 'checkpoint'), ('ram:', 'ram'), ('file:', 'file'),
     (_LONG + 'm', _LONG), ('a|b', 'a b'))
 
