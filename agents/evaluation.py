@@ -123,7 +123,8 @@ def evaluate(make_agent, config, levels: list[str], protocol: dict[str, Any], ru
   except environment_workers.WorkerError as error:
     raise run_flags.UserError(str(error)) from error
   except inference.PolicyError as error:
-    raise run_flags.UserError(f'{directory.logdir}: {of["checkpoint"]}: {error}') from error
+    where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, of['checkpoint'])
+    raise run_flags.UserError(f'{where}: {error}') from error
   results = finished.results | _results(evaluator, missing)
   summary = _summary(policy, {level: results[level] for level in levels}, protocol, host, of)
   directory.check_in_place()
