@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _CHECKED_APART = ('tensorflow', 'gymnasium', 'imageio-ffmpeg')
+_DEBIANS_BAZEL = 'bazel no_version'  # What the one of Debian's package bazel-bootstrap says; it is below 8.
 _SECONDS = 120  # For one import in another process, with a cold disk.
 _ASK_ROMS = '''
 import sys
@@ -261,6 +262,8 @@ def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):
   if not lacking:
     answer = subprocess.run([which('bazel'), '--version'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                             timeout=_SECONDS, check=False).stdout
+    if answer.strip() == _DEBIANS_BAZEL:
+      return Result('ok', 'Bazel', "Debian's build")
     major = re.match(r'bazel (\d+)\.', answer)
     if major and int(major[1]) < 8:
       return Result('ok', 'Bazel', answer.strip())

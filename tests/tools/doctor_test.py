@@ -191,7 +191,8 @@ class DoctorTest(parameterized.TestCase):
     self.assertIn(mend, result.mend)
 
   def test_bazel(self):
-    for version, status in (('4.2.3- (@non-git)', 'ok'), ('7.6.1', 'ok'), ('8.0.0', 'warn'), ('', 'warn')):
+    for version, status in (('4.2.3- (@non-git)', 'ok'), ('no_version', 'ok'), ('7.6.1', 'ok'), ('8.0.0', 'warn'),
+                            ('', 'warn')):
       bazel = self.create_tempfile(content=f'#!/bin/sh\necho "bazel {version}"\n')
       os.chmod(bazel.full_path, 0o755)
       self.assertEqual(doctor.check_bazel(lambda _, path=bazel.full_path: path, gtest='/').status, status)
