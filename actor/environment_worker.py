@@ -127,7 +127,7 @@ def _serve(connection, memory_descriptor, environments, specification, numbers):
     for number in np.frombuffer(packet, np.uint32).tolist():
       numbers[shared_memory.AT_WORK] = number + 1
       slots[number].advance()
-    numbers[shared_memory.AT_WORK] = 0
+    numbers[shared_memory.AT_WORK] = numbers[shared_memory.LONG_WORK] = 0  # An environment may never say that it ends.
     numbers[shared_memory.STEPPING_NS] += time.monotonic_ns() - began
     connection.send(packet)
     packet = connection.recv(MAXIMUM_PACKET_BYTES)
@@ -153,7 +153,7 @@ def _leave_with_parent(connection):
 def main(socket_descriptor: int, memory_descriptor: int):
   """Serves until the other end of the socket closes; exit code 1 and a reason in shared memory after an error."""
   standard_streams.make_unfailing()  # An environment may print, and the log may be full.
-  # A program that an environment starts may outlive this one.
+  # Programs that an environment starts must not hold these open: the other end would not notice this process's end.
   for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)
   connection = socket.socket(fileno=socket_descriptor)

@@ -34,7 +34,7 @@ _EARLY_DEATHS = 3  # Of a worker, before it has made its environments, …
 _EARLY_HANGS = 1   # … of which each takes the whole time-out.
 _THREAD_COUNTS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
 _STDERR = 2  # This process's file descriptor.
-_HUNG_UP = 'it closed its connection'
+HUNG_UP = 'it closed its connection'
 
 
 class WorkerError(Exception):
@@ -81,7 +81,7 @@ class EnvironmentWorkers:
       environments: a dict of arguments for each environment, fit for JSON, with a 'seed'. Environment i is actor i.
         A 'level_name' among them is shown in messages.
       num_workers: processes to spread them over, >= 1.
-      timeout_seconds: how long a worker may take to make its environments, their long work not counted.
+      timeout_seconds: how long a worker may take to make its environments; see `receive` for long work.
       report: called with the number of environments that are made, whenever a worker has made its own.
 
     Raises:
@@ -148,7 +148,7 @@ class EnvironmentWorkers:
 
     Args:
       worker: its number.
-      event: what that means for its environment: 'failed', say.
+      event: what to say of its environment: 'failed' or 'could not be made'.
       fault: the reason if the worker has neither left an error nor ended: a time-out, say.
 
     Returns:
@@ -171,7 +171,8 @@ class EnvironmentWorkers:
     """Waits for a packet from a worker; b'' if it has ended.
 
     Raises:
-      TimeoutError: it was silent for too long. While it is at long work it has LONG_WORK_FACTOR times as long.
+      TimeoutError: it was silent for too long; the message says how long. While it is at long work it has
+        LONG_WORK_FACTOR times as long, and when that ends, the time begins anew.
     """
     connection = self._workers[worker].connection
     poll = select.poll()
@@ -182,9 +183,10 @@ class EnvironmentWorkers:
       if self._is_at_long_work(worker):
         waits_since = now
         if now - began > LONG_WORK_FACTOR * timeout_seconds:
-          raise TimeoutError
+          raise TimeoutError(f'no answer for {LONG_WORK_FACTOR * timeout_seconds:g} s (long work, {LONG_WORK_FACTOR} '
+                             'times --environment_timeout_seconds)')
       elif now - waits_since > timeout_seconds:
-        raise TimeoutError
+        raise TimeoutError(f'no answer for {timeout_seconds:g} s (--environment_timeout_seconds)')
     try:
       return connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
     except ConnectionResetError:
@@ -260,14 +262,13 @@ class EnvironmentWorkers:
       _hang_up(connection)
     try:
       answer = self.receive(worker, self._timeout_seconds)
-    except TimeoutError:
-      raise _UnexplainedError(self.explain(
-          worker, 'could not be made', f'it took longer than {self._timeout_seconds:g} s '
-          '(--environment_timeout_seconds, which a slow machine may need larger)'), _EARLY_HANGS) from None
+    except TimeoutError as error:
+      reason = f'{error}; a slow machine may need more'
+      raise _UnexplainedError(self.explain(worker, 'could not be made', reason), _EARLY_HANGS) from None
     if not answer:
       if self._given_up:
         raise WorkerError('the environments are given up')
-      failure = self.explain(worker, 'could not be made', _HUNG_UP)
+      failure = self.explain(worker, 'could not be made', HUNG_UP)
       if shared_memory.read_error(self._header(worker))[0]:
         raise WorkerError(failure)
       raise _UnexplainedError(failure, _EARLY_DEATHS)

@@ -21,7 +21,7 @@ def kill(mark: str):
   """Kills all processes whose mark begins with this one, and what they start meanwhile."""
   deadline = time.monotonic() + _PATIENCE_SECONDS
   looks_in_vain = 0
-  while looks_in_vain < 2 and time.monotonic() < deadline:  # While a process becomes another program it has no mark.
+  while looks_in_vain < 2 and time.monotonic() < deadline:  # During exec a process shows no environment variables.
     if looks_in_vain:
       time.sleep(_LOOK_SECONDS)
     marked = _marked(mark)
@@ -35,7 +35,7 @@ def kill(mark: str):
 
 @contextlib.contextmanager
 def ending():
-  """Kills in the end what is started inside the block: by environments that are made in this process for once."""
+  """On leaving the block, kills the programs started in it: by environments that this process makes, to check them."""
   os.environ[VARIABLE] = mark = f'{os.urandom(8).hex()}.'
   try:
     yield
@@ -45,7 +45,7 @@ def ending():
 
 
 def _marked(mark):
-  """The numbers of these processes, without those that have ended and that nobody has waited for."""
+  """The ids of these processes; zombies are not among them."""
   entry, found = f'\0{VARIABLE}={mark}'.encode(), []
   for name in filter(str.isdecimal, os.listdir('/proc')):
     try:

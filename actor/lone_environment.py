@@ -58,9 +58,9 @@ class LoneEnvironment:
     with contextlib.suppress(OSError):  # It has ended, which `receive` notices.
       self._connection.send(_SLOT)
     try:
-      fault = '' if self._workers.receive(0, self._timeout_seconds) else 'it closed its connection'
-    except TimeoutError:
-      fault = f'no answer for {self._timeout_seconds:g} s (--environment_timeout_seconds)'
+      fault = '' if self._workers.receive(0, self._timeout_seconds) else environment_workers.HUNG_UP
+    except TimeoutError as error:
+      fault = str(error)
     if fault:
       raise environment_workers.WorkerError(self._workers.explain(0, 'failed', fault))
     reward, _, episode_return, episode_length, done = shared_memory.RESULT.unpack_from(

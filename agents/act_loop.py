@@ -62,13 +62,14 @@ class Actor:
         self._parameters_are_due, self._report, self._line.message, self._stop.set)
 
   def act(self):
-    """Acts until the learner's run has ended, or SIGINT or SIGTERM comes.
+    """Acts until the learner's run has ended, or SIGINT, SIGTERM or SIGHUP comes.
 
     Raises:
       run_flags.UserError: the learner refuses this host, environments cannot be kept alive, or the policy cannot act.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-      signal.signal(number, self._interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+      if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP.
+        signal.signal(number, self._interrupt)
     self._learner.start()
     try:
       while not self._is_over() and not self._learner.wait_for_parameters(_SIGNAL_CHECK_SECONDS):

@@ -1,4 +1,4 @@
-"""Draws a run's learning curve in processes of their own.
+"""Draws a run's learning curve: while training in a process of its own, the last one in the training process.
 
 To draw takes a second of Python's lock and a hundred megabytes, which the training process has better use for.
 """
@@ -30,7 +30,8 @@ class CurveProcess:
       say: shows the user a line; called from a thread.
     """
     self._logdir, self._say = logdir, say
-    self._thread = None
+    self._thread = self._process = None
+    self._finished, self._lock = False, threading.Lock()
 
   def begin(self):
     """Begins a picture and returns at once. Does nothing while the one before is still being drawn."""
@@ -40,6 +41,10 @@ class CurveProcess:
 
   def finish(self):
     """Draws the last picture, in this process: the training is over, and no other process has to start for that."""
+    with self._lock:
+      self._finished = True  # A picture that is half drawn would be older than the one that comes now.
+      if self._process:
+        self._process.kill()
     if self._thread:
       self._thread.join()
     try:
@@ -48,20 +53,31 @@ class CurveProcess:
       self._complain(error)
 
   def _run(self):
-    # A session of its own: the terminal's Ctrl-C is for the training process.
+    reason = self._draw()
+    if reason and not self._finished:
+      self._complain(reason)
+
+  def _draw(self):
+    """Why there is no new picture; '' if there is one, or if none is wanted any more."""
     try:
-      done = subprocess.run([sys.executable, '-m', __name__, self._logdir], env=python_path.environment(),
-                            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                            timeout=_PATIENCE_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-      reason = f'it took longer than {_PATIENCE_SECONDS:g} s'
+      with self._lock:
+        if self._finished:
+          return ''
+        # A session of its own: the terminal's Ctrl-C is for the training process.
+        self._process = subprocess.Popen(
+            [sys.executable, '-m', __name__, self._logdir], env=python_path.environment(), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+      with self._process as process:
+        try:
+          said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+          process.kill()
+          return f'it took longer than {_PATIENCE_SECONDS:g} s'
     except OSError as error:
-      reason = str(error)
-    else:
-      if not done.returncode:
-        return
-      reason = done.stdout.strip() or f'exit code {done.returncode}, see {run_directory.LIBRARY_LOG}'
-    self._complain(reason)
+      return str(error)
+    if not process.returncode:
+      return ''
+    return said.strip() or f'exit code {process.returncode}, see {run_directory.LIBRARY_LOG}'
 
   def _complain(self, reason):
     self._say(f'{run_directory.LEARNING_CURVE} could not be drawn: {reason}')

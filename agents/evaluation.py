@@ -249,8 +249,8 @@ def _play_episode(policy, environment, seed, show) -> evaluator_lib.Episode:
     if row.observation.pop(filmed.ENDED):
       return evaluator_lib.Episode(row.episode_return, row.episode_length)
     observation = {name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()}
-    output, agent_state = step(tf.constant([action]), tf.constant([row.reward]), tf.constant([row.done]),
-                               observation, agent_state, tf.constant([seed, steps]))
+    output, agent_state = step(tf.constant([action]), inference.finite_rewards(tf.constant([row.reward])),
+                               tf.constant([row.done]), observation, agent_state, tf.constant([seed, steps]))
     if not inference.is_sound(output):
       raise inference.PolicyError(policy.learner_steps)
     action = int(output.action[0])

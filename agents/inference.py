@@ -16,6 +16,11 @@ class PolicyError(Exception):
                      'has diverged; try a lower --learning_rate')
 
 
+def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:
+  """Rewards as an agent's core is given them: 0 for one that is not finite, which would spoil the core's state."""
+  return tf.where(tf.math.is_finite(rewards), rewards, 0.)
+
+
 def is_sound(agent_output) -> tf.Tensor:
   """Whether an agent's actions for [n, ...] rows were drawn with finite logits: [] bool."""
   _, logits, *_ = agent_output
@@ -47,10 +52,9 @@ def make_loop(pool, agent, parameters, seed: int, device: str):
         for variable, parameter in zip(agent.trainable_variables, latest):
           variable.assign(parameter)
       tf.cond(version == known_version, lambda: None, update)
-      reward = tf.where(tf.math.is_finite(environment_output.reward), environment_output.reward, 0.)
       agent_output, agent_state = agent.step(
-          batch.last_action, reward, environment_output.done, environment_output.observation,
-          batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]))
+          batch.last_action, finite_rewards(environment_output.reward), environment_output.done,
+          environment_output.observation, batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]))
       sound = is_sound(agent_output)
 
     def complete():

@@ -15,7 +15,7 @@ _BFLOAT16 = 'avx512_bf16'
 def choose():
   """Sets TensorFlow's environment variables, unless the user has set them. To be called before it is imported."""
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')  # Keras is then not imported, which takes a quarter of the time.
-  if not os.environ.get(ONEDNN):  # TensorFlow takes an empty value for none.
+  if not os.environ.get(ONEDNN):  # TensorFlow treats an empty value as not set.
     os.environ[ONEDNN] = '1'
 
 

@@ -119,7 +119,7 @@ class LearnersTogether:
 
   def check(self):
     """Raises LostLearnerError where another process has gone. For a learner that has no unrolls to learn from."""
-    # It ends when it finds that one is lost. See cluster.LearnerPort.
+    # TensorFlow's thread ends when it finds that a learner is lost. See cluster.LearnerPort.
     if self.have_peers and not self._strategy.extended._check_health_thread.is_alive():  # pylint: disable=protected-access
       raise LostLearnerError(_LOST)
 

@@ -61,11 +61,10 @@ def main(agent, config_class: type, protocol_class: type):
   """
   config, protocol, population, membership, run_config = _read_flags(agent, config_class, protocol_class)
   try:
-    with quiet.aside():
+    with quiet.aside(), leftovers.ending():
       levels = registry.expand(config.level_name)
       for level in levels:
-        with leftovers.ending():
-          registry.check(level)
+        registry.check(level)
   except (ValueError, ImportError) as error:
     raise run_flags.UserError(f'--level_name: {error}') from error
   try:
@@ -176,8 +175,8 @@ def _join_learners(agent, membership, settings, screen):
       addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
       others = f'; it waits for the other {len(addresses) - 1} learners' * (len(addresses) > 1)
       if others:
-        # They wait in C++ for each other, in which Python would hear no Ctrl-C. SIGTERM has no handler in Python since
-        # quiet.keep_log. Trainer.train handles both again.
+        # They wait in C++ for each other, and Python's handlers of signals do not run meanwhile. SIGTERM has had no
+        # handler in Python since quiet.keep_log. Trainer.train handles both again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
       _, number = cluster_config.split_address(addresses[task])
       print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. Keep '

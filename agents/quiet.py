@@ -140,7 +140,11 @@ def _take_out_the_middle():
   fcntl.fcntl(_STDERR, fcntl.F_SETFL, fcntl.fcntl(_STDERR, fcntl.F_GETFL) | os.O_APPEND)
   file = os.open(f'/proc/self/fd/{_STDERR}', os.O_RDWR)  # Has a flag of its own, and may write in the middle.
   try:
-    source = os.fstat(file).st_size - _LAST_BYTES
+    fcntl.flock(file, fcntl.LOCK_EX)  # A training and an evaluation of it may come to this at the same time.
+    size = os.fstat(file).st_size
+    if size <= _MAXIMUM_BYTES:
+      return
+    source = size - _LAST_BYTES
     target = _FIRST_BYTES + os.pwrite(file, _LEFT_OUT, _FIRST_BYTES)
     while block := os.pread(file, 1 << 16, source):
       source += len(block)

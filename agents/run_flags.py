@@ -61,8 +61,7 @@ class RunConfig:
   num_inference_threads: Count = setting('auto', 'Inference loops, each with a batch of its own.')
   environment_timeout_seconds: float = setting(
       60.0, 'A worker is replaced that does not answer for so long: once all its environments are made, and then each '
-      f'time when half of them have been stepped or reset. While it compiles a map, it has '
-      '20 times as long.')
+      'time when half of them have been stepped or reset. While it compiles a map, it has 20 times as long.')
   # The released code has 600. Saving a deep network takes a few hundredths of a second, so a crash need cost
   # no more than a minute of training.
   checkpoint_interval_seconds: float = setting(60.0, 'A checkpoint is saved so often: what a crash may cost.')

@@ -29,7 +29,7 @@ class SkippedUpdates:
     self._at_fault = {}  # Actor id -> level id, since the last message.
 
   def add(self, learner, metrics, unrolls):
-    """Takes account of an update.
+    """Counts an update, and tells the user if it was skipped.
 
     Args:
       learner: as agents/impala.py's.

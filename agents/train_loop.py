@@ -117,7 +117,8 @@ class Trainer:
     self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec),
                                            cluster.UNROLLS if port else '')
     # Of this process's own environments they are right.
-    self._check = unroll_check.UnrollCheck(len(levels), host.specification.num_actions) if port else None
+    self._check = unroll_check.UnrollCheck(
+        len(levels), host.specification.num_actions, port.actor_name) if port else None
     self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
     self._skipped = skipped_updates.SkippedUpdates(
         levels, port.actor_name if port else 'actor {}'.format, self._progress.message)
@@ -329,7 +330,7 @@ class Trainer:
         self.learner, unrolls, episodes, self._interrupts > 0)
     self._update_began = None
     self._frames = int(self.learner.environment_frames.numpy())
-    sums_up = np.isfinite(returns)  # An episode with a reward that is not a number would spoil all means that it is in.
+    sums_up = np.isfinite(returns)  # NaN would make every mean that includes it NaN.
     level_ids, returns, lengths = level_ids[sums_up], returns[sums_up], lengths[sums_up]
     if self._member:
       self._member.learned(self._frames, level_ids, returns)  # Perhaps it has other parameters now.

@@ -1,20 +1,26 @@
-"""Drops unrolls that cannot be right. They come from processes elsewhere, which may be broken, or something else.
+"""Drops unrolls that cannot be right. They come from processes elsewhere, which may be broken or no actors at all.
 
 The queue has already checked their shapes and types. A level that does not exist would be counted to another one, and
 an action that does not exist has no log-probability.
 """
 
-import tensorflow as tf
+from typing import Callable
 
-from scalable_agents.agents import cluster_config
+import tensorflow as tf
 
 
 class UnrollCheck:
   """Takes batches in which all unrolls can be right, and counts those that it has dropped."""
 
-  def __init__(self, num_levels: int, num_actions: int):
-    """Args: of the run's levels and of the environments' actions."""
-    self._num_levels, self._num_actions = num_levels, num_actions
+  def __init__(self, num_levels: int, num_actions: int, actor_name: Callable[[int], str]):
+    """Nothing is dropped yet.
+
+    Args:
+      num_levels: of the run.
+      num_actions: of the environments.
+      actor_name: gives an actor's name from its id.
+    """
+    self._num_levels, self._num_actions, self._actor_name = num_levels, num_actions, actor_name
     with tf.device('/CPU:0'):
       self._dropped, self._last_actor = tf.Variable(0, dtype=tf.int64), tf.Variable(0)
     self._said = 0
@@ -44,16 +50,20 @@ class UnrollCheck:
     self._said = dropped
     if dropped == since:
       return ''
-    host = int(self._last_actor.numpy()) // cluster_config.MAX_ENVIRONMENTS
-    return (f'unrolls dropped: {dropped - since}, the last one from host {host}: level, actor, actions or parameter '
-            'versions are out of range, or what the agent computed is not finite')
+    return (f'unrolls dropped: {dropped - since}, the last one from {self._actor_name(int(self._last_actor.numpy()))}: '
+            'level, actor, actions or parameter versions are out of range, or what the agent saw or computed is not '
+            'finite')
 
   def _are_good(self, batch):
     """[B] bool."""
     action, version = batch.agent_output.action, batch.parameter_version  # [T+1, B].
     good = (batch.actor_id >= 0) & (batch.level_id >= 0) & (batch.level_id < self._num_levels)
     good &= tf.reduce_all((action >= 0) & (action < self._num_actions) & (version >= 0), axis=0)
-    for values in tf.nest.flatten(batch.agent_output):  # [T+1, B, ...].
-      if values.dtype.is_floating:
-        good &= tf.reduce_all(tf.math.is_finite(values), axis=[axis for axis in range(values.shape.rank) if axis != 1])
+    # Not the reward: an environment's fault, for which the learner skips the update.
+    seen_and_computed = batch.environment_output.observation, batch.agent_output
+    for batch_axis, nest in ((1, seen_and_computed), (0, batch.agent_state)):
+      for values in tf.nest.flatten(nest):
+        if values.dtype.is_floating:
+          other_axes = [axis for axis in range(values.shape.rank) if axis != batch_axis]
+          good &= tf.reduce_all(tf.math.is_finite(values), axis=other_axes)
     return good

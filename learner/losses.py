@@ -57,10 +57,10 @@ def transform_rewards(rewards, name):
     rewards: float32 of any shape.
     name: one of REWARD_TRANSFORMS.
   Returns:
-    float32 of the same shape.
+    float32 of the same shape; NaN where a reward is infinite, which clipping would hide.
   Raises:
     ValueError: unknown name.
   """
   if name not in REWARD_TRANSFORMS:
     raise ValueError(f'reward_transform: want one of {", ".join(REWARD_TRANSFORMS)}, got {name!r}')
-  return REWARD_TRANSFORMS[name](rewards)
+  return tf.where(tf.math.is_finite(rewards), REWARD_TRANSFORMS[name](rewards), float('nan'))

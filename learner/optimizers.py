@@ -74,14 +74,15 @@ def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tens
   """Moves the variables one step, unless a variable or slot would not be finite afterwards: then all stay as they are.
 
   Args:
-    optimizer: that has the variables.
+    optimizer: RMSProp or Adam; it holds the variables and the slots.
     gradients, learning_rate: as for its `apply`.
   Returns:
     [N] bool, for each of `optimizer.variables`, which include those it moves, whether its new value is finite.
   """
   before = [v.read_value() for v in optimizer.variables]
   optimizer.apply(gradients, learning_rate)
-  # The sum of a variable's elements is finite only if all of them are, and takes a single pass over memory.
+  # The sum of a variable's elements is finite only if all of them are, and takes a single pass over memory. Elements so
+  # large that only their sum is infinite count as not finite, too.
   finite = tf.math.is_finite(tf.stack([tf.reduce_sum(v.read_value()) for v in optimizer.variables]))
 
   def restore():

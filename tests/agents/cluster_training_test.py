@@ -87,7 +87,7 @@ class LifeOfAClusterTest(_TestCase):
                                      '--unroll_length is 20 there and 10 here. Give all .*\n$')
     self._send_nonsense()
     for complaint in ('malformed reports ignored: [1-3], the last one from somebody unknown: ',
-                      f'unrolls dropped: [1-{_NONSENSE}], the last one from host '):
+                      f'unrolls dropped: [1-{_NONSENSE}], the last one from environment [0-9]+ of '):
       learner.wait_until(lambda: re.search(f'\n{complaint}', learner.screen()), 'a complaint')  # pylint: disable=cell-var-from-loop
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
     self.assertGreater(row['frames_per_second'], 0)

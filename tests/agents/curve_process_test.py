@@ -98,6 +98,17 @@ class CurveProcessTest(absltest.TestCase):
     self.assertEqual(self.said, ['learning_curve.png could not be drawn: it took longer than 0.1 s'])
     self.assertEmpty(psutil.Process().children())
 
+  def test_the_last_picture_does_not_wait_for_one_that_hangs(self):
+    os.mkfifo(self.metrics)
+    self.curve.begin()
+    self._drawing_process()
+    os.remove(self.metrics)
+    self._write_row()
+    self.curve.finish()
+    self.assertTrue(self.picture.exists())
+    self.assertEmpty(self.said)
+    self.assertEmpty(psutil.Process().children())
+
   def test_the_last_picture_is_there_at_the_end(self):
     self._write_row()
     self.curve.begin()

@@ -68,6 +68,11 @@ class RewardTransformsTest(parameterized.TestCase):
     got = losses.transform_rewards(tf.constant([-10.0, -0.5, 0.0, 0.5, 1.0]), name)
     np.testing.assert_allclose(got, want, atol=1e-4)
 
+  @parameterized.parameters(*losses.REWARD_TRANSFORMS)
+  def test_a_reward_that_is_no_finite_number_is_not_hidden(self, name):
+    got = losses.transform_rewards(tf.constant([np.inf, -np.inf, np.nan, 0.5]), name)
+    self.assertEqual(np.isfinite(got).tolist(), [False, False, False, True])
+
   @hypothesis.settings(deadline=None, derandomize=True)
   @hypothesis.given(hnp.arrays(np.float32, (4,), elements=st.floats(-1e4, 1e4, width=32)),
                     st.sampled_from(sorted(losses.REWARD_TRANSFORMS)))
