@@ -157,6 +157,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
   for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)
   connection = socket.socket(fileno=socket_descriptor)
+  os.register_at_fork(after_in_child=connection.close)
   threading.Thread(target=_leave_with_parent, args=[connection], daemon=True).start()
   header = mmap.mmap(memory_descriptor, shared_memory.HEADER_BYTES)
   numbers = shared_memory.numbers(header)

@@ -199,10 +199,11 @@ class EnvironmentWorkers:
         worker.connection.close()  # All leave at once, then are waited for one by one.
     deadline = time.monotonic() + _LEAVE_SECONDS
     pipes = [worker.stderr for worker in self._workers if worker]
+    sessions = [worker.process.pid for worker in self._workers if worker]
     for worker in range(len(self._workers)):
       self._end(worker, max(deadline - time.monotonic(), 0.))
     if self._keeper is not None:
-      leftovers.kill(self._mark)
+      leftovers.kill(self._mark, sessions)
       os.close(self._keeper)
       self._keeper = None
     deadline = time.monotonic() + _LAST_WORDS_SECONDS
@@ -292,7 +293,7 @@ class EnvironmentWorkers:
       return  # No process could be started.
     is_slow = self._is_at_long_work(worker) and discarded.process.poll() is None
     self._end(worker, patience_seconds=0.)
-    leftovers.kill(f'{self._mark}{worker}.')
+    leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Which is its session's number, too.
     discarded.stderr.wait(_LAST_WORDS_SECONDS)
     if not is_slow:
       self._lives[worker] += 1
@@ -352,7 +353,8 @@ def _ending(worker):
   """How the process of a worker has ended; '' if it runs, though nobody may hear it any more."""
   poll = select.poll()
   poll.register(worker.connection, select.POLLRDHUP)
-  if not poll.poll(0):
+  # A process that an environment has forked may hold the connection open after the worker's end.
+  if not poll.poll(0) and worker.process.poll() is None:
     return ''
   try:
     code = worker.process.wait(_DEATH_SECONDS)

@@ -2,9 +2,11 @@
 
 import os
 import random
+import signal
 import struct
 import subprocess
 import sys
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -40,14 +42,14 @@ class LeftoversTest(parameterized.TestCase):
     return [process for process in psutil.process_iter(['cmdline', 'status'])
             if process.info['cmdline'] == ['sleep', self.seconds] and process.info['status'] != psutil.STATUS_ZOMBIE]
 
-  def _wait_for_three(self):
-    waiting.wait_until(lambda: len(self._started()) == 3)
+  def _wait_for_four(self):
+    waiting.wait_until(lambda: len(self._started()) == 4)
     return self._started()
 
   def _start(self):
     workers = environment_workers.EnvironmentWorkers(_STARTING, [{'seed': 0, 'seconds': self.seconds}], 1)
     self.addCleanup(workers.close)
-    return workers, self._wait_for_three()
+    return workers, self._wait_for_four()
 
   def test_workers_are_closed(self):
     workers, _ = self._start()
@@ -63,14 +65,22 @@ class LeftoversTest(parameterized.TestCase):
       for _ in range(2):  # It begins, and then hangs in a step.
         workers[0].connection.send(struct.pack('<I', 0))
     workers.replace(0)
-    self.assertNoCommonElements(self._wait_for_three(), programs)
+    self.assertNoCommonElements(self._wait_for_four(), programs)
 
   def test_an_environment_that_is_made_in_this_process(self):
     with leftovers.ending():
       test_environments.Starting(0, self.seconds)
-      self._wait_for_three()
+      self._wait_for_four()
     self.assertEmpty(self._started())
     self.assertNotIn(leftovers.VARIABLE, os.environ)
+
+  def test_a_process_that_is_forked_in_this_process_and_is_no_other_program(self):
+    with leftovers.ending():
+      pid = os.fork()
+      if not pid:
+        time.sleep(1000)
+        os._exit(0)
+    self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), -signal.SIGKILL)
 
   def test_of_others_nothing_ends(self):
     programs = {mark: subprocess.Popen(['sleep', self.seconds], env=os.environ | {leftovers.VARIABLE: mark})
@@ -92,7 +102,7 @@ class LeftoversTest(parameterized.TestCase):
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     with program:
       self.assertEqual(program.stdout.readline(), b'made\n')
-      self._wait_for_three()
+      self._wait_for_four()
       program.kill()
     waiting.wait_until(lambda: not self._started())
 

@@ -74,7 +74,9 @@ class Truncating(Constant):
 
 
 class Starting(Constant):
-  """Starts three programs `sleep seconds`: one as usual, one in a session of its own, and one that is nobody's child.
+  """Starts four programs `sleep seconds`.
+
+  One as usual, one without environment variables, one in a session of its own, and one that is nobody's child.
 
   It hangs in its first step.
   """
@@ -82,7 +84,8 @@ class Starting(Constant):
   def __init__(self, seed, seconds):
     super().__init__(seed, shape=(2,))
     command = ['sleep', seconds]
-    self._children = [subprocess.Popen(command), subprocess.Popen(command, start_new_session=True)]
+    self._children = [subprocess.Popen(command), subprocess.Popen(command, env={}),
+                      subprocess.Popen(command, start_new_session=True)]
     subprocess.run(['sh', '-c', 'setsid "$@" &', 'sh', *command], check=True)
 
   def step(self, action):

@@ -59,7 +59,8 @@ class DeparturesTest(parameterized.TestCase):
       ('IMPALA, deep', ('learning_rate', 'entropy_cost', 'renderer', 'level_cache', 'dataset_path')))
   def test_every_setting_departs_that_is_neither_free_nor_swept(self, name, not_departing):
     shown_otherwise = {'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'population_size', 'num_learners'}
-    free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task', *not_departing}
+    free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses',
+            'task', 'learner_timeout_seconds', *not_departing}
     for setting, value in _defaults(published.AGENTS[name].suite).items():
       if setting not in shown_otherwise:
         other = value + '_' if isinstance(value, str) else not value if isinstance(value, bool) else value * 1.1 + 1e-5
