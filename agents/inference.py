@@ -13,7 +13,7 @@ class PolicyError(Exception):
   def __init__(self, version: int):
     """Args: version: of the parameters, in updates."""
     super().__init__(f"the policy's logits are not finite with the parameters of update {version:,}: what is learned "
-                     'has diverged; try a lower --learning_rate')
+                     'has diverged, or an observation is huge; try a lower --learning_rate')
 
 
 def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:

@@ -15,15 +15,17 @@ _MOST_ACTORS_NAMED = 3
 class SkippedUpdates:
   """Looks at each update of a run. A message comes with the first one that is skipped, then once a minute at most."""
 
-  def __init__(self, levels: Sequence[str], actor_name: Callable[[int], str], say: Callable[[str], None]):
+  def __init__(self, levels: Sequence[str], actor_name: Callable[[int], str], say: Callable[[str], None],
+               have_peers: bool = False):
     """Nothing is skipped yet.
 
     Args:
       levels: what level ids stand for.
       actor_name: gives an actor's name from its id.
       say: shows the user a line.
+      have_peers: whether there are learners in other processes, which see other unrolls.
     """
-    self._levels, self._actor_name, self._say = levels, actor_name, say
+    self._levels, self._actor_name, self._say, self._have_peers = levels, actor_name, say, have_peers
     self._in_a_row = self._since_message = 0
     self._said_at = -np.inf
     self._at_fault = {}  # Actor id -> level id, since the last message.
@@ -58,7 +60,8 @@ class SkippedUpdates:
 
   def _advice(self):
     if not self._at_fault:
-      return 'Try a lower --learning_rate, or another --reward_transform where rewards are large'
+      return ('Try a lower --learning_rate, or another --reward_transform where rewards are large' +
+              '; first see whether another learner names an environment that is at fault' * self._have_peers)
     names = [f'{self._levels[level]} ({self._actor_name(actor)})' for actor, level in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED
     return ('An environment gave rewards that are not finite numbers, mend it: ' +

@@ -121,7 +121,8 @@ class Trainer:
         len(levels), host.specification.num_actions, port.actor_name) if port else None
     self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
     self._skipped = skipped_updates.SkippedUpdates(
-        levels, port.actor_name if port else 'actor {}'.format, self._progress.message)
+        levels, port.actor_name if port else 'actor {}'.format, self._progress.message,
+        self._together.have_peers)
     self._memory_megabytes = host.memory_megabytes()
     self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
     self._interrupts, self._all_leave = 0, False

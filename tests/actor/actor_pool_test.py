@@ -208,6 +208,7 @@ class FaultTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('killed', 'kill', 'its process was ended by SIGKILL, perhaps for want of memory$'),
+      ('killed_but_not_its_child', 'fork and kill', 'its process was ended by SIGKILL, perhaps for want of memory$'),
       ('crashes', 'segmentation fault',
        'its process was ended by SIGSEGV; on stderr: emulator.cc:12: the emulator is lost$'),
       ('exits', 'exit', 'its process ended with exit code 3$'),

@@ -192,13 +192,15 @@ class Diary(dm_env.Environment):
       os._exit(3)
     if self._fault == 'kill':
       os.kill(os.getpid(), signal.SIGKILL)
+    if self._fault == 'fork and kill' and os.fork():
+      os.kill(os.getpid(), signal.SIGKILL)
     if self._fault == 'segmentation fault':
       os.write(2, b'emulator.cc:12: the emulator is lost\n  frame 1\n  frame 2\n')
       os.kill(os.getpid(), signal.SIGSEGV)
     if self._fault == 'long work':
       long_work.begin()
       threading.Event().wait()
-    if self._fault == 'hang':
+    if self._fault in ('hang', 'fork and kill'):
       threading.Event().wait()
     if self._fault == 'hang in C':
       print('hangs', flush=True)
