@@ -6,22 +6,28 @@ Espeholt et al. 2018 (IMPALA), section 5.3.2 and table G.1. Built-in and gymnasi
 import dataclasses
 from typing import Any
 
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import atari
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 
 _STICKY_PROBABILITY = 0.25  # Machado et al. 2018.
+_MAX_NOOPS = 100_000  # They take seconds, in which the environment must answer.
+_MAX_EPISODE_FRAMES = 10 ** 9  # Episodes are counted in int32.
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
   """The settings; defaults are the paper's."""
 
-  action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Table G.1.')
+  action_repeats: int = setting(
+      4, 'Environment frames per agent step: each action is repeated so often. Table G.1.', at_least=1,
+      at_most=settings.MAX_ACTION_REPEATS)
   noop_max: int = setting(
       atari57.SUITE.noop_max,
-      'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.')
+      'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.',
+      at_least=0, at_most=_MAX_NOOPS)
   episode_end_on_life_loss: bool = setting(
       True, 'In training, learn as if the episode ended where a life is lost. Table G.1.')
   full_action_set: bool = setting(
@@ -30,16 +36,15 @@ class Protocol:
       False, 'The emulator repeats the previous action with probability 0.25. The paper does not.')
   max_episode_frames: int = setting(
       atari57.SUITE.max_episode_frames,
-      'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.')
+      'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.',
+      at_least=1, at_most=_MAX_EPISODE_FRAMES)
 
   def validate(self, levels: tuple[str, ...]):
     """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""
     for level in levels:
       if level in dmlab.LEVELS:
         raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose binaries end in _dmlab30')
-    for name, least in (('action_repeats', 1), ('max_episode_frames', 1), ('noop_max', 0)):
-      if getattr(self, name) < least:
-        raise ValueError(f'--{name}={getattr(self, name)}: want at least {least}')
+    settings.check(self)
     try:
       atari.AtariSettings(**self.environments(levels, training=True)['atari'])
     except ValueError as error:

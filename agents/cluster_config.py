@@ -5,10 +5,13 @@ import os
 import secrets
 import socket
 
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 
 JOBS = ('learner', 'actor')
 UNROLL = 'unroll'  # A value of --parameter_refresh.
+_MAX_REFRESH_STEPS = 1_000_000
+_MAX_LEARNERS = 64  # Of one process: a GPU each.
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Of an actor_id, which is an int32.
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
 _MAX_SECONDS = 86_400
@@ -20,18 +23,21 @@ class ClusterConfig:
 
   job_name: str = setting(
       '', 'What this process does in a cluster: learner, or actor, which plays for a learner elsewhere and writes no '
-      'files. Empty: all on this machine, and no port is opened.', free=True)
+      'files. Empty: all on this machine, and no port is opened.', free=True, choices=('', *JOBS))
   learner_addresses: str = setting(
       '', 'HOST:PORT of the learner, with commas between several. A learner opens its port on all interfaces, without '
       'authentication: for private networks only.', free=True)
   task: int = setting(
-      -1, 'The number of this process among those of its job, from 0. An actor without one (-1) draws one.', free=True)
+      -1, 'The number of this process among those of its job, from 0. An actor without one (-1) draws one.', free=True,
+      at_least=-1, at_most=MAX_HOSTS // 4 - 1)
   learner_timeout_seconds: int = setting(
       60, 'Of several learners: one that does not answer for this many seconds is taken for lost, and the others end. It '
-      'bounds how long a learner may be frozen. One whose process has ended is noticed at once.', free=True)
+      'bounds how long a learner may be frozen. One whose process has ended is noticed at once.', free=True, at_least=1,
+      at_most=_MAX_SECONDS)
   num_learners: int = setting(
       1, 'Learners in this process, each on a GPU of its own, or all on the CPU without any. They learn in step, each '
-      'from --batch_size unrolls, as do those at several --learner_addresses. Section 3.')
+      'from --batch_size unrolls, as do those at several --learner_addresses. Section 3.', at_least=1,
+      at_most=_MAX_LEARNERS)
   parameter_refresh: str = setting(
       UNROLL, 'How often an actor process fetches parameters: unroll, once per unroll as in section 3, or after so many '
       'agent steps of each environment.', free=True)
@@ -42,9 +48,9 @@ def validate(config: ClusterConfig) -> None:
 
   def require(allowed, name, wanted):
     if not allowed:
-      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
+      raise ValueError(f'--{name}={settings.shown(getattr(config, name))}: want {wanted}')
 
-  require(config.job_name in ('', *JOBS), 'job_name', 'learner or actor')
+  settings.check(config)
   require(bool(config.job_name) == bool(config.learner_addresses), 'learner_addresses',
           'HOST:PORT of the learner together with --job_name, and neither on a single machine')
   for address in config.learner_addresses.split(',') if config.job_name else []:
@@ -54,16 +60,13 @@ def validate(config: ClusterConfig) -> None:
       raise ValueError(f'--learner_addresses={error}') from error
   require(not config.job_name or _all_differ(config.learner_addresses.split(',')), 'learner_addresses',
           'an address of its own for each learner: one is there twice')
-  require(-1 <= config.task < MAX_HOSTS // 4, 'task', f'a number from 0 to {MAX_HOSTS // 4 - 1}, or -1')
-  require(1 <= config.learner_timeout_seconds <= _MAX_SECONDS, 'learner_timeout_seconds',
-          f'1 to {_MAX_SECONDS}, a day')
-  require(config.num_learners >= 1, 'num_learners', 'at least 1')
   require(config.job_name != 'learner' or config.task < len(config.learner_addresses.split(',')), 'task',
           f'the number of one of the learners, {config.learner_addresses}')
   require(config.job_name != 'learner' or config.task >= 0 or ',' not in config.learner_addresses, 'task',
           f'the number of this one of the learners, {config.learner_addresses}')
-  require(config.parameter_refresh == UNROLL or config.parameter_refresh.isdecimal() and int(config.parameter_refresh),
-          'parameter_refresh', 'unroll, or a number of agent steps of at least 1')
+  refresh = config.parameter_refresh
+  require(refresh == UNROLL or refresh.isdecimal() and len(refresh) < 8 and 1 <= int(refresh) <= _MAX_REFRESH_STEPS,
+          'parameter_refresh', f'{UNROLL}, or a number of agent steps from 1 to {_MAX_REFRESH_STEPS}')
 
 
 def host_number(config: ClusterConfig) -> int:
@@ -83,7 +86,7 @@ def host_name(task: int) -> str:
 def split_address(address: str) -> tuple[str, int]:
   """Returns host and port. Raises ValueError where it is not HOST:PORT."""
   host, _, port = address.rpartition(':')
-  if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+  if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
     raise ValueError(f'{address}: want HOST:PORT')
   return host, int(port)
 

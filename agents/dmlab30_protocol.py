@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
@@ -17,9 +18,13 @@ from scalable_agents.environments import level_cache
 class Protocol:
   """The settings; defaults are the paper's."""
 
-  action_repeats: int = setting(4, 'Environment frames per agent step: each action is repeated so often. Section D.1.')
-  action_set: str = setting('impala', 'impala: the 9 actions of table D.2; popart: the 15 of Hessel et al. 2019.')
-  renderer: str = setting('software', "DeepMind Lab's renderer: software, or hardware, which needs EGL.", free=True)
+  action_repeats: int = setting(
+      4, 'Environment frames per agent step: each action is repeated so often. Section D.1.', at_least=1,
+      at_most=settings.MAX_ACTION_REPEATS)
+  action_set: str = setting('impala', 'impala: the 9 actions of table D.2; popart: the 15 of Hessel et al. 2019.',
+                            choices=tuple(dmlab.ACTION_SETS))
+  renderer: str = setting('software', "DeepMind Lab's renderer: software, or hardware, which needs EGL.", free=True,
+                          choices=dmlab.RENDERERS)
   level_cache: str = setting(
       '', 'Folder where compiled maps are kept; several programs may share it. An episode whose map is there begins '
       'in a third of a second rather than after several, but only a run or an evaluation with the seed of an earlier '
@@ -30,17 +35,18 @@ class Protocol:
 
   def validate(self, levels: tuple[str, ...]):
     """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""
+    settings.check(self)
     for level in levels:
       if level in atari57.LEVELS:
         raise ValueError(f'--level_name: {level} is an Atari game, whose binaries end in _atari57')
     try:
-      settings = dmlab.DmlabSettings(**self.environments(levels, training=True)['dmlab'])
+      dmlab_settings = dmlab.DmlabSettings(**self.environments(levels, training=True)['dmlab'])
     except ValueError as error:
       raise ValueError(f'--{error}') from error
     try:
       for level in levels:
         if level in dmlab.LEVELS:
-          dmlab.check_level(level, settings)
+          dmlab.check_level(level, dmlab_settings)
     except ValueError as error:
       raise ValueError(f'--level_name: {error}') from error
     try:

@@ -7,6 +7,7 @@ V-trace. In this order: the hyper-parameters, the agent, its loss, and the learn
 import contextlib
 import dataclasses
 import functools
+import math
 from typing import NamedTuple
 
 import sonnet as snt
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import networks
+from scalable_agents.agents import settings
 from scalable_agents.agents import sweep
 from scalable_agents.agents.settings import setting
 from scalable_agents.learner import losses
@@ -23,6 +25,12 @@ from scalable_agents.learner import vtrace
 
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
+
+# Larger values are typing errors. What this machine has memory for is known only with the environments: memory.py.
+_MAX_UNROLL_LENGTH = 100_000
+_MAX_BATCH_SIZE = 10_000
+_MAX_QUEUE_SIZE = 100_000
+_MAX_POLICY_LAG = 10_000
 
 _TUNED = ('learning_rate', 'entropy_cost', 'rmsprop_epsilon', 'clip_gradient_norm')
 _CHECKED_TERMS = ('loss/policy_gradient', 'loss/baseline', 'loss/entropy')
@@ -38,13 +46,15 @@ class ImpalaConfig:
       'names with commas between them. Environments are spread over them in turn.')
   total_environment_frames: int = setting(
       200_000_000, 'Environment frames (agent steps times action repeats) to train for, of all levels together. '
-      'Section 5.3.2 has 200 million per Atari game: 11_400_000_000 for atari57.')
+      'Section 5.3.2 has 200 million per Atari game: 11_400_000_000 for atari57.', at_least=1,
+      at_most=settings.MAX_FRAMES)
 
   # The network.
-  torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.')
+  torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.', choices=tuple(networks.TORSOS))
   torso_precision: str = setting(
       'float32', 'What the torso for pixels computes in: float32, or bfloat16, which is up to 1.8 times as fast on '
-      'processors that have it. Parameters, LSTM, heads and losses are float32 in either case. Ours.')
+      'processors that have it. Parameters, LSTM, heads and losses are float32 in either case. Ours.',
+      choices=PRECISIONS)
   centre_pixels: bool = setting(
       False, 'Subtract from each observation the mean of its pixels before the torso. All positive, pixels move '
       "all weights of a filter alike, and noise that does so switches whole filters off for ever; LeCun et al. 1998, "
@@ -53,78 +63,65 @@ class ImpalaConfig:
       False, 'An LSTM of 256 after the torso, fed with the last reward and action too. The paper: not on Atari.')
 
   # The loss.
-  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.')
-  batch_size: int = setting(32, 'Unrolls per update. Table G.1.')
-  discount: float = setting(0.99, 'Discount per agent step (gamma). Table G.1.')
-  baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.')
-  entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.')
+  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=_MAX_UNROLL_LENGTH)
+  batch_size: int = setting(32, 'Unrolls per update. Table G.1.', at_least=1, at_most=_MAX_BATCH_SIZE)
+  discount: float = setting(0.99, 'Discount per agent step (gamma). Table G.1.', at_least=0, at_most=1)
+  baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.', at_least=0)
+  entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.', at_least=0)
   reward_transform: str = setting(
       'abs_one', 'What rewards go through before learning: abs_one (clip to [-1, 1], table G.1), soft_asymmetric '
-      '(released code), optimistic_asymmetric (figure D.1) or none.')
+      '(released code), optimistic_asymmetric (figure D.1) or none.', choices=tuple(losses.REWARD_TRANSFORMS))
   off_policy_correction: str = setting(
       'vtrace', 'How the learner corrects for actions of older policies: vtrace, one_step, epsilon or none. '
-      'Section 5.2.2.')
+      'Section 5.2.2.', choices=tuple(off_policy.CORRECTIONS))
   clip_rho_threshold: float = setting(
-      1.0, 'Importance weights in the value targets are clipped here (rho-bar); inf for no clipping. Section 5.2.2.')
+      1.0, 'Importance weights in the value targets are clipped here (rho-bar); inf for no clipping. Section 5.2.2.',
+      at_least=0, at_most=math.inf)
   clip_pg_rho_threshold: float = setting(
-      1.0, 'Importance weights in the policy gradient are clipped here; inf for no clipping. Section 5.2.2.')
+      1.0, 'Importance weights in the policy gradient are clipped here; inf for no clipping. Section 5.2.2.',
+      at_least=0, at_most=math.inf)
   vtrace_lambda: float = setting(
-      1.0, 'V-trace mixes one-step (0) and full (1) value targets. Section 4.1, remark 2.')
+      1.0, 'V-trace mixes one-step (0) and full (1) value targets. Section 4.1, remark 2.', at_least=0, at_most=1)
   policy_lag: int = setting(
       0, 'Actors play with parameters this many updates older than need be, to study staleness; as many copies of them '
-      'are kept in memory. After a resume the lag grows from 0 again, as at the start. Section E.1.')
+      'are kept in memory. After a resume the lag grows from 0 again, as at the start. Section E.1.',
+      at_least=0, at_most=_MAX_POLICY_LAG)
 
   # The optimiser.
-  optimizer: str = setting('rmsprop', 'rmsprop (table G.1) or adam (ours).')
-  learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.')
+  optimizer: str = setting('rmsprop', 'rmsprop (table G.1) or adam (ours).', choices=OPTIMIZERS)
+  learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.', at_least=0)
   learning_rate_decay: bool = setting(
       True, 'Decay the learning rate linearly to 0 over total_environment_frames. Table G.1.')
-  rmsprop_decay: float = setting(0.99, 'RMSProp: decay of the mean square, per update. Released code.')
-  rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.')
-  rmsprop_epsilon: float = setting(0.01, 'RMSProp: added to the mean square inside the root. Table G.1.')
-  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.')
-  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.')
-  adam_epsilon: float = setting(1e-8, 'Adam: added to the root of the second moment. Ours.')
-  clip_gradient_norm: float = setting(40.0, 'Largest global norm of the gradient; 0 for no clipping. Table G.1.')
+  rmsprop_decay: float = setting(
+      0.99, 'RMSProp: decay of the mean square, per update. Released code.', at_least=0, less_than=1)
+  rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.', at_least=0, less_than=1)
+  rmsprop_epsilon: float = setting(
+      0.01, 'RMSProp: added to the mean square inside the root. Table G.1.', at_least=0)
+  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
+  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
+  adam_epsilon: float = setting(1e-8, 'Adam: added to the root of the second moment. Ours.', at_least=0)
+  clip_gradient_norm: float = setting(
+      40.0, 'Largest global norm of the gradient; 0 for no clipping. Table G.1.', at_least=0)
   sweep_index: int = setting(
       sweep.NO_SAMPLE, 'Which sample of learning_rate, entropy_cost and rmsprop_epsilon to take in place of their own '
-      f'flags: 0 to {sweep.NUM_SAMPLES - 1}, more in a population; -1 for none. Table D.1.')
+      f'flags: 0 to {sweep.NUM_SAMPLES - 1}, more in a population; -1 for none. Table D.1.', at_least=sweep.NO_SAMPLE,
+      at_most=settings.MAX_SEED)
 
   # The run.
   queue_size: int = setting(
       1, 'Unrolls in the queue to the learner at most. Beside them wait the batch that it collects and what the actors '
-      'have finished; then they wait too. Released code.')
+      'have finished; then they wait too. Released code.', at_least=1, at_most=_MAX_QUEUE_SIZE)
   synchronous: bool = setting(
       False, 'Environments, inference and learning take turns, so that a seed determines the run. Ours; slower.')
-  seed: int = setting(1, 'Seed of initial weights, sampled actions and environments.')
+  seed: int = setting(
+      1, 'Seed of initial weights, sampled actions and environments.', at_least=0, at_most=settings.MAX_SEED)
 
 
 def validate(config: ImpalaConfig) -> None:
   """Raises ValueError, one line with flag, value and what is allowed, for the first setting out of its range."""
-
-  def require(allowed, name, wanted):
-    if not allowed:
-      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
-
-  for name in ('total_environment_frames', 'unroll_length', 'batch_size', 'queue_size'):
-    require(getattr(config, name) >= 1, name, 'at least 1')
-  for name in ('policy_lag', 'seed'):
-    require(getattr(config, name) >= 0, name, 'at least 0')
-  for name in ('clip_rho_threshold', 'clip_pg_rho_threshold'):
-    require(getattr(config, name) >= 0.0, name, 'a number of at least 0, or inf')
-  for name in ('baseline_cost', 'entropy_cost', 'learning_rate', 'rmsprop_epsilon', 'adam_epsilon',
-               'clip_gradient_norm'):
-    require(0.0 <= getattr(config, name) < float('inf'), name, 'a finite number of at least 0')
-  for name in ('discount', 'vtrace_lambda'):
-    require(0.0 <= getattr(config, name) <= 1.0, name, 'a number from 0 to 1')
-  for name in ('rmsprop_decay', 'rmsprop_momentum', 'adam_beta1', 'adam_beta2'):
-    require(0.0 <= getattr(config, name) < 1.0, name, 'a number of at least 0 and less than 1')
-  for name, choices in (('torso', networks.TORSOS), ('torso_precision', PRECISIONS),
-                        ('reward_transform', losses.REWARD_TRANSFORMS),
-                        ('off_policy_correction', off_policy.CORRECTIONS), ('optimizer', OPTIMIZERS)):
-    require(getattr(config, name) in choices, name, 'one of ' + ', '.join(choices))
-  require(config.seed < 2**31, 'seed', 'less than 2147483648')
-  require(config.level_name, 'level_name', 'the name of a level')
+  settings.check(config)
+  if not config.level_name:
+    raise ValueError('--level_name=: want the name of a level')
 
 
 class NetworkOutput(NamedTuple):

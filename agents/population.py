@@ -19,6 +19,7 @@ from typing import Sequence
 
 from scalable_agents.agents import population_launcher
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30')
@@ -29,20 +30,19 @@ _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index') 
 class LauncherConfig:
   """The flags."""
 
-  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(_AGENTS) + '.')
-  population_size: int = setting(24, 'Members. Appendix F.')
+  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(_AGENTS) + '.',
+                       choices=_AGENTS)
+  population_size: int = setting(24, 'Members. Appendix F.', at_least=2, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories; the same again resumes.")
-  seed: int = setting(1, "Member 0's seed; the others count up from it.")
+  seed: int = setting(1, "Member 0's seed; the others count up from it.", at_least=0,
+                      at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
 
 
 def validate(config: LauncherConfig):
   """Raises ValueError, one line with flag, value and what is allowed."""
-  for allowed, name, wanted in ((config.agent in _AGENTS, 'agent', 'one of ' + ', '.join(_AGENTS)),
-                                (config.population_size >= 2, 'population_size', 'at least 2'),
-                                (config.logdir, 'logdir', 'a folder'),
-                                (config.seed >= 0, 'seed', 'at least 0')):
-    if not allowed:
-      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
+  settings.check(config)
+  if not config.logdir:
+    raise ValueError('--logdir=: want a folder')
 
 
 def main(others: Sequence[str]):

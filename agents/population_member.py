@@ -15,6 +15,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import scores
 from scalable_agents.learner import checkpoint
@@ -29,18 +30,19 @@ class PopulationConfig:
 
   population_size: int = setting(
       1, 'Members of the population that this run is one of, as the name of its directory says: POPULATION/member_00, '
-      'member_01, .... The paper has 24; //agents:population starts them. 1: no population.')
+      'member_01, .... The paper has 24; //agents:population starts them. 1: no population.', at_least=1,
+      at_most=settings.MAX_PROCESSES)
   population_episodes: int = setting(
-      5_000, 'A member evolves after this many episodes of all levels together, and one of each. Appendix F.')
+      5_000, 'A member evolves after this many episodes of all levels together, and one of each. Appendix F.',
+      at_least=1, at_most=settings.MAX_FRAMES)
   population_initial_frames: int = setting(
-      20_000_000, 'Environment frames that a member trains for before it first evolves. Appendix F.')
+      20_000_000, 'Environment frames that a member trains for before it first evolves. Appendix F.', at_least=0,
+      at_most=settings.MAX_FRAMES)
 
 
 def validate(config: PopulationConfig):
   """Raises ValueError, one line with flag, value and what is allowed, for a setting out of its range."""
-  for name, least in (('population_size', 1), ('population_episodes', 1), ('population_initial_frames', 0)):
-    if getattr(config, name) < least:
-      raise ValueError(f'--{name}={getattr(config, name)}: want at least {least}')
+  settings.check(config)
 
 
 def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir: str):

@@ -26,6 +26,7 @@ from absl import flags
 
 from scalable_agents.actor import standard_streams
 from scalable_agents.agents import quiet
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 from scalable_agents.environments import atari57
 from scalable_agents.learner import run_directory
@@ -34,12 +35,13 @@ from scalable_agents.learner import run_directory
 flags.disclaim_key_flags()
 
 Config = TypeVar('Config')
-Count = int | str  # A whole number, or 'auto'.
 
+_MAX_TEST_EPISODES = 10_000_000
 MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
 _MAX_LOG_INTERVAL_SECONDS = 10  # What readers of metrics.jsonl may rely on.
-_MAX_SECONDS = 86_400
+_MAX_SECONDS = 86_400  # A day.
+_MAX_INFERENCE_THREADS = 256
 
 
 class UserError(Exception):
@@ -52,23 +54,30 @@ class RunConfig:
 
   logdir: str = setting('', 'The run directory: metrics, checkpoints, curve; the same again resumes. Default: '
                             'runs/LEVEL_NAME in the current folder.')
-  mode: str = setting('train', 'train, or test to evaluate the run in --logdir: ' + ' or '.join(MODES) + '.')
+  mode: str = setting('train', 'train, or test to evaluate the run in --logdir: ' + ' or '.join(MODES) + '.',
+                      choices=MODES)
   xla: str = setting('auto', 'Whether XLA compiles the learner: always, never, or auto, which is on a GPU but not on a '
-                             'CPU, where it gains nothing.')
-  num_environments: Count = setting('auto', 'Environments stepped at the same time. A learner with actors elsewhere may '
-                                            'have 0.')
-  num_environment_workers: Count = setting('auto', 'Processes that step them.')
-  num_inference_threads: Count = setting('auto', 'Inference loops, each with a batch of its own.')
+                             'CPU, where it gains nothing.', choices=XLA_MODES)
+  num_environments: settings.Count = setting(
+      'auto', 'Environments stepped at the same time. A learner with actors elsewhere may have 0.', at_least=0,
+      at_most=settings.MAX_ENVIRONMENTS)
+  num_environment_workers: settings.Count = setting(
+      'auto', 'Processes that step them.', at_least=1, at_most=settings.MAX_PROCESSES)
+  num_inference_threads: settings.Count = setting(
+      'auto', 'Inference loops, each with a batch of its own.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
   environment_timeout_seconds: float = setting(
       60.0, 'A worker is replaced that does not answer for so long: once all its environments are made, and then each '
-      'time when half of them have been stepped or reset. While it compiles a map, it has 20 times as long.')
+      'time when half of them have been stepped or reset. While it compiles a map, it has 20 times as long.',
+      more_than=0, at_most=_MAX_SECONDS)
   # The released code has 600. Saving a deep network takes a few hundredths of a second, so a crash need cost
   # no more than a minute of training.
-  checkpoint_interval_seconds: float = setting(60.0, 'A checkpoint is saved so often: what a crash may cost.')
+  checkpoint_interval_seconds: float = setting(
+      60.0, 'A checkpoint is saved so often: what a crash may cost.', more_than=0, at_most=_MAX_SECONDS)
   log_interval_seconds: float = setting(
-      5.0, f'A row of metrics.jsonl is written so often; at most {_MAX_LOG_INTERVAL_SECONDS}.')
+      5.0, 'A row of metrics.jsonl is written so often.', more_than=0, at_most=_MAX_LOG_INTERVAL_SECONDS)
   test_num_episodes: int = setting(
-      atari57.SUITE.test_episodes, '--mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and 5.3.2.')
+      atari57.SUITE.test_episodes, '--mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and 5.3.2.',
+      at_least=1, at_most=_MAX_TEST_EPISODES)
   video: str = setting('', '--mode=test: record an episode to this file, .mp4 or .gif.')
 
 
@@ -76,7 +85,7 @@ FREE_FLAGS = frozenset(field.name for field in dataclasses.fields(RunConfig))
 
 
 def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
-  """Makes a flag of every field of a config: its name, type, value, which is the flag's default, and metadata's `help`.
+  """Makes a flag of every field of a config: its name, type, value, which is the flag's default, help and range.
 
   Raises:
     TypeError: there is no kind of flag for the type of a field.
@@ -86,10 +95,13 @@ def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
     kind, name = field_types[field.name], field.name
     if kind not in _DEFINERS:
       raise TypeError(f'{type(defaults).__name__}.{name}: no flag can hold a {kind}')
-    _DEFINERS[kind](name, getattr(defaults, name), field.metadata['help'], flag_values=flag_values)
+    help_text = field.metadata['help']
+    if kind not in (bool, str):  # Of a text with few values the help names them.
+      help_text += f' Want {settings.wanted(kind, field.metadata)}.'
+    _DEFINERS[kind](name, getattr(defaults, name), help_text, flag_values=flag_values)
 
 
-def config_from_flags(config_class: type[Config], validate: Callable[[Config], None] = lambda config: None,
+def config_from_flags(config_class: type[Config], validate: Callable[[Config], None] = settings.check,
                       stored: dict[str, Any] | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> Config:
   """Returns the config that the command line asks for.
 
@@ -110,7 +122,7 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   try:
     validate(config)
   except ValueError as error:
-    raise UserError(str(error)) from error
+    raise UserError(' '.join(str(error).split())) from error  # On one line, whatever the values hold.
   return config
 
 
@@ -188,33 +200,33 @@ def _fail(text: str) -> NoReturn:
 
 
 def user_path(path: str) -> str:
-  """An absolute path. `bazel run` changes the folder, and says where the user was."""
-  return os.path.abspath(os.path.join(os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)))
+  """An absolute path. `bazel run` changes the folder, and says where the user was.
+
+  Raises:
+    UserError: the path is not UTF-8, as TensorFlow wants it; or it starts in a current folder that has been removed.
+  """
+  try:
+    absolute = os.path.abspath(os.path.join(os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)))
+  except FileNotFoundError as error:
+    raise UserError(f'{path}: the current folder has been removed: go to another one, or give a path that starts with '
+                    '/') from error
+  if not settings.is_text(absolute):
+    raise UserError(f'{settings.shown(absolute)}: want a path in UTF-8')
+  return absolute
 
 
 def _validate(run: RunConfig):
-  def require(allowed, name, wanted):
-    if not allowed:
-      raise ValueError(f'--{name}={getattr(run, name)}: want {wanted}')
-
-  require(run.mode in MODES, 'mode', 'one of ' + ', '.join(MODES))
-  require(run.xla in XLA_MODES, 'xla', 'one of ' + ', '.join(XLA_MODES))
-  for name in ('environment_timeout_seconds', 'checkpoint_interval_seconds'):
-    require(0 < getattr(run, name) <= _MAX_SECONDS, name, f'more than 0 and at most {_MAX_SECONDS}, a day')
-  for name in ('num_environment_workers', 'num_inference_threads'):
-    require(getattr(run, name), name, 'auto, or a whole number of at least 1')
-  require(0 < run.log_interval_seconds <= _MAX_LOG_INTERVAL_SECONDS, 'log_interval_seconds',
-          f'more than 0 and at most {_MAX_LOG_INTERVAL_SECONDS}')
-  require(run.test_num_episodes >= 1, 'test_num_episodes', 'at least 1')
-  require(not run.video or run.video.endswith(('.mp4', '.gif')), 'video', 'a file that ends in .mp4 or .gif')
+  settings.check(run)
+  if run.video and not run.video.endswith(('.mp4', '.gif')):
+    raise ValueError(f'--video={settings.shown(run.video)}: want a file that ends in .mp4 or .gif')
 
 
 class _CountParser(flags.ArgumentParser):
   """Reads 'auto' or a whole number."""
   syntactic_help = 'auto, or a whole number'
 
-  def parse(self, argument: Count) -> Count:
-    if argument == 'auto':
+  def parse(self, argument: settings.Count) -> settings.Count:
+    if argument == settings.AUTO:
       return argument
     if not re.fullmatch(r'[0-9]+', str(argument)):
       raise ValueError(f'want {self.syntactic_help}')
@@ -224,9 +236,9 @@ class _CountParser(flags.ArgumentParser):
     return 'count'
 
 
-def _define_count(name: str, default: Count, help_text: str, flag_values: flags.FlagValues):
+def _define_count(name: str, default: settings.Count, help_text: str, flag_values: flags.FlagValues):
   flags.DEFINE(_CountParser(), name, default, help_text, flag_values=flag_values)
 
 
 _DEFINERS = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
-             str: flags.DEFINE_string, Count: _define_count}
+             str: flags.DEFINE_string, settings.Count: _define_count}

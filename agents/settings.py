@@ -1,20 +1,133 @@
-"""How settings are written down: a dataclass field with its default and its explanation."""
+"""How settings are written down: a dataclass field with its default, its help text and the values that it may have."""
 
+import ctypes
 import dataclasses
-from typing import Any
+import math
+import typing
+from typing import Any, NamedTuple
+
+AUTO = 'auto'
+Count = int | str  # A whole number, or AUTO.
+MAX_FRAMES = 10 ** 15   # Environment frames. Centuries of training; and up to here whole numbers are exact as floats.
+MAX_SEED = 2 ** 31 - 1  # TensorFlow's seeds are int32.
+MAX_ACTION_REPEATS = 1_000
+MAX_ENVIRONMENTS = 65_536
+MAX_PROCESSES = 1_024   # Of one kind, on one machine.
+
+_SMALLEST_FLOAT32 = 2.0 ** -126  # Of those with full precision. TensorFlow takes smaller ones for 0.
+_LONGEST_SHOWN = 200  # Characters of a value in a message.
 
 
-def setting(default: Any, help: str, free: bool = False) -> Any:  # pylint: disable=redefined-builtin
+class Bounds(NamedTuple):
+  """The range of a number; None for no bound. A float is finite too, unless `at_most` is infinite."""
+  at_least: float | None
+  more_than: float | None
+  at_most: float | None
+  less_than: float | None
+
+  def contain(self, number: float) -> bool:
+    """Whether the number is in the range. NaN never is."""
+    return (number == number  # pylint: disable=comparison-with-itself
+            and (self.at_least is None or number >= self.at_least)
+            and (self.more_than is None or number > self.more_than)
+            and (self.at_most is None or number <= self.at_most)
+            and (self.less_than is None or number < self.less_than)
+            and (self.at_most == math.inf or abs(number) != math.inf))
+
+
+def setting(default: Any, help: str, free: bool = False, *,  # pylint: disable=redefined-builtin
+            at_least: float | None = None, more_than: float | None = None, at_most: float | None = None,
+            less_than: float | None = None, choices: tuple[str, ...] = ()) -> Any:
   """A field of a config.
 
   Args:
     default: its default.
     help: the help text of the command-line flag of the same name.
     free: whether it may change when a run is resumed, as it decides not what is learned, only where and how fast.
+    at_least, more_than, at_most, less_than: the range of a number. Give `at_most=math.inf` to allow an infinite float.
+    choices: the values of a text that has only a few; () for any text.
   """
-  return dataclasses.field(default=default, metadata={'help': help, 'free': free})
+  bounds = Bounds(at_least, more_than, at_most, less_than)
+  return dataclasses.field(default=default, metadata={'help': help, 'free': free, 'bounds': bounds, 'choices': choices})
 
 
 def free_settings(config: Any) -> frozenset[str]:
   """The names of those fields of a config, or of a class of configs, that are `free`."""
   return frozenset(field.name for field in dataclasses.fields(config) if field.metadata['free'])
+
+
+def check(config: Any) -> None:
+  """Checks the type and the range of every setting of a config.
+
+  A float is held to its range as the float32 that TensorFlow makes of it: 0.99999999999 is 1 there, and 1e39 infinite.
+
+  Raises:
+    ValueError: the first setting that has no such value; one line with flag, value and what is allowed.
+  """
+  kinds = typing.get_type_hints(type(config))
+  for field in dataclasses.fields(config):
+    value, kind = getattr(config, field.name), kinds[field.name]
+    if not _is_allowed(value, kind, field.metadata, _float32):
+      reason = f'want {wanted(kind, field.metadata)}'
+      if isinstance(value, float) and _is_allowed(value, kind, field.metadata, float):
+        reason += f'; in float32 this is {_float32(value):g}'  # Else 0.99999999999 would seem to be less than 1.
+      raise ValueError(f'--{field.name}={shown(value)}: {reason}')
+
+
+def wanted(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
+  """What a setting may be, in words: of a field of this type with this metadata."""
+  if kind is bool:
+    return 'true or false'
+  if kind is str:
+    return 'one of ' + ', '.join(filter(None, metadata['choices'])) if metadata['choices'] else 'text in UTF-8'
+  bounds = metadata['bounds']
+  if kind is not float:
+    return f'{AUTO}, or ' * (kind == Count) + f'a whole number from {bounds.at_least} to {bounds.at_most}'
+  if None not in (bounds.at_least, bounds.at_most) and bounds.at_most < math.inf:
+    return f'a number from {bounds.at_least} to {bounds.at_most}'
+  least = f'of at least {bounds.at_least}' if bounds.more_than is None else f'of more than {bounds.more_than}'
+  if bounds.less_than is not None:
+    return f'a number {least} and less than {bounds.less_than}'
+  if bounds.at_most is None:
+    return f'a finite number {least}'
+  if bounds.at_most == math.inf:
+    return f'a number {least}, or inf'
+  return f'a number {least} and at most {bounds.at_most}'
+
+
+def shown(value: Any) -> str:
+  """A value as a message shows it: on one line, of a bearable length, and fit for any screen."""
+  text = ' '.join(str(value).encode('utf-8', 'backslashreplace').decode().split())
+  return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '...'
+
+
+def is_text(value: str) -> bool:
+  """Whether TensorFlow and the operating system can be given this text. Python reads other bytes as surrogates."""
+  try:
+    value.encode()
+  except UnicodeEncodeError:
+    return False
+  return '\0' not in value
+
+
+def _is_allowed(value, kind, metadata, convert):
+  """Whether a setting may have this value; `convert` gives the number that a float becomes."""
+  if kind is str:
+    return isinstance(value, str) and (value in metadata['choices'] if metadata['choices'] else is_text(value))
+  if isinstance(value, bool) or kind is bool:
+    return isinstance(value, bool) and kind is bool
+  if kind == Count and value == AUTO:
+    return True
+  if kind is float and isinstance(value, (int, float)):
+    number = convert(value)
+    return metadata['bounds'].contain(number) and (value == 0 or number != 0)
+  return isinstance(value, int) and metadata['bounds'].contain(value)
+
+
+def _float32(value: float) -> float:
+  """What TensorFlow makes of a number."""
+  try:
+    number = ctypes.c_float(value).value
+  except OverflowError:  # Of a whole number that is no float either.
+    return math.inf if value > 0 else -math.inf
+  return 0.0 if abs(number) < _SMALLEST_FLOAT32 else number

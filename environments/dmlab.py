@@ -35,9 +35,9 @@ DUMMY_DATASET = 'dummy'  # Lab's own name for plain colours in place of a data s
 _TEST_ONLY = frozenset(dmlab30.TEST_LEVELS) - frozenset(dmlab30.LEVELS)
 _NEED_DATASET = frozenset({'psychlab_arbitrary_visuomotor_mapping', 'psychlab_continuous_recognition'})
 _IMAGES = tuple(f'{number:04}.png' for number in range(1, 2401))  # The data set's files.
-_ACTION_SETS = {'impala': 'impala_9', 'popart': 'popart_15'}  # Their names in data/dmlab_action_sets.csv.
+ACTION_SETS = {'impala': 'impala_9', 'popart': 'popart_15'}  # Their names in data/dmlab_action_sets.csv.
 _ACTION_FIELDS = ('look_left_right', 'look_down_up', 'strafe_left_right', 'move_back_forward', 'fire', 'jump', 'crouch')
-_RENDERERS = ('software', 'hardware')
+RENDERERS = ('software', 'hardware')
 _NO_RENDERER = 'Failed to connect RL API'  # Lab's words for any shared library that is missing.
 _MISSING_LIBRARY = re.compile(r'([^\s"/]+\.so[.\d]*)"?(?:: cannot open shared object file|\n2 - No such file)')
 _PACKAGES = {'libOSMesa.so.8': 'libosmesa6', 'libEGL.so.1': 'libegl1', 'libGL.so.1': 'libgl1',
@@ -68,7 +68,7 @@ class DmlabSettings:
         raise ValueError(f'{name}: want a positive multiple of 4, got {getattr(self, name)}')
     if self.action_repeats < 1:
       raise ValueError(f'action_repeats: want at least 1, got {self.action_repeats}')
-    for name, choices in (('action_set', tuple(_ACTION_SETS)), ('renderer', _RENDERERS)):
+    for name, choices in (('action_set', tuple(ACTION_SETS)), ('renderer', RENDERERS)):
       if getattr(self, name) not in choices:
         raise ValueError(f'{name}: want one of {", ".join(choices)}, got {getattr(self, name)!r}')
     # Found out by Lab only minutes later, with the end of its process.
@@ -277,4 +277,4 @@ def _config(settings):
 def _actions(action_set):
   """[A, 7] of C's int, in one piece: Lab reads the bytes of a row as they lie in memory."""
   return np.array([[int(row[field]) for field in _ACTION_FIELDS] for row in suite.rows('dmlab_action_sets.csv')
-                   if row['set'] == _ACTION_SETS[action_set]], np.intc)
+                   if row['set'] == ACTION_SETS[action_set]], np.intc)

@@ -14,6 +14,7 @@ import sys
 from typing import Sequence
 
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 from scalable_agents.learner import run_directory
 from scalable_agents.tables import figures
@@ -30,7 +31,8 @@ _TABLES = (*paper_tables.TABLES, _SWEEP)
 class TablesConfig:
   """The flags."""
 
-  table: str = setting('', 'Which table: ' + ', '.join(_TABLES) + '. Of a sweep: its samples, best first.')
+  table: str = setting('', 'Which table: ' + ', '.join(_TABLES) + '. Of a sweep: its samples, best first.',
+                       choices=_TABLES)
   runs: str = setting('', 'Run directories to compare with the paper: paths, with * if you like, separated by commas. '
                           'None: only the numbers of the paper.')
   output: str = setting('results', 'The folder to write to.')
@@ -40,8 +42,7 @@ class TablesConfig:
 
 def validate(config: TablesConfig):
   """Raises ValueError, one line with flag, value and what is allowed."""
-  if config.table not in _TABLES:
-    raise ValueError(f'--table={config.table}: want one of {", ".join(_TABLES)}')
+  settings.check(config)
   if config.table == _SWEEP and not config.runs:
     raise ValueError('--runs: want the runs of a sweep')
   if not config.output:

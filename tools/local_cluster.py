@@ -18,6 +18,7 @@ from typing import Sequence, TextIO
 
 from scalable_agents.agents import child_process
 from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
 from scalable_agents.agents.settings import setting
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30')
@@ -33,23 +34,20 @@ _LEAVING_SECONDS = 20.  # … and in which a process has left that cannot go on.
 class LocalClusterConfig:
   """The flags."""
 
-  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(_AGENTS) + '.')
-  learners: int = setting(1, 'Learner processes.')
-  actors: int = setting(2, 'Actor processes.')
+  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(_AGENTS) + '.',
+                       choices=_AGENTS)
+  learners: int = setting(1, 'Learner processes.', at_least=1, at_most=settings.MAX_PROCESSES)
+  actors: int = setting(2, 'Actor processes.', at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('', "The learners' run directory. Default: the agent's.")
-  learner_environments: int = setting(0, 'Environments that a learner has of its own.')
+  learner_environments: int = setting(
+      0, 'Environments that a learner has of its own.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
 
 
 def validate(config: LocalClusterConfig):
   """Raises ValueError, one line with flag, value and what is allowed."""
-  for allowed, name, wanted in (
-      (config.agent in _AGENTS, 'agent', 'one of ' + ', '.join(_AGENTS)),
-      (config.learners >= 1, 'learners', 'at least 1'),
-      (config.learner_environments >= 0, 'learner_environments', 'at least 0'),
-      (config.actors >= (0 if config.learner_environments else 1), 'actors',
-       'at least 1, or 0 with --learner_environments')):
-    if not allowed:
-      raise ValueError(f'--{name}={getattr(config, name)}: want {wanted}')
+  settings.check(config)
+  if not config.actors and not config.learner_environments:
+    raise ValueError('--actors=0: want at least 1, or 0 with --learner_environments')
 
 
 class Cluster:

@@ -35,9 +35,9 @@ class ProtocolTest(parameterized.TestCase):
         'full_action_set': True, 'sticky_actions': 0.25, 'max_episode_frames': 1000}})
 
   @parameterized.parameters(
-      ('action_repeats', 0, '--action_repeats=0: want at least 1'),
-      ('max_episode_frames', -1, '--max_episode_frames=-1: want at least 1'),
-      ('noop_max', -1, '--noop_max=-1: want at least 0'),
+      ('action_repeats', 0, '--action_repeats=0: want a whole number from 1 to 1000'),
+      ('max_episode_frames', -1, '--max_episode_frames=-1: want a whole number from 1 to 1000000000'),
+      ('noop_max', -1, '--noop_max=-1: want a whole number from 0 to 100000'),
       ('max_episode_frames', 20, '--noop_max: want an integer in [0, max_episode_frames = 20), got 30'))
   def test_bad_values_are_named(self, name, value, message):
     with self.assertRaises(ValueError) as caught:

@@ -18,22 +18,22 @@ class SettingsTest(parameterized.TestCase):
     cluster_config.validate(cluster_config.ClusterConfig(**settings))
 
   @parameterized.parameters(
-      (dict(job_name='boss', learner_addresses='a:80'), '--job_name=boss: want learner or actor'),
+      (dict(job_name='boss', learner_addresses='a:80'), '--job_name=boss: want one of learner, actor'),
       (dict(job_name='actor'), '--learner_addresses=: want HOST:PORT of the learner together with --job_name, .*'),
       (dict(learner_addresses='a:80'), '--learner_addresses=a:80: want HOST:PORT .* neither on a single machine'),
       (dict(job_name='actor', learner_addresses='a'), '--learner_addresses=a: want HOST:PORT'),
       (dict(job_name='actor', learner_addresses='a:80,'), '--learner_addresses=: want HOST:PORT'),
       (dict(job_name='actor', learner_addresses='a:80,b:x'), '--learner_addresses=b:x: want HOST:PORT'),
-      (dict(task=-2), '--task=-2: want a number from 0 to [0-9]+, or -1'),
-      (dict(task=cluster_config.MAX_HOSTS // 4), '--task=[0-9]+: want a number from 0 to [0-9]+, or -1'),
+      (dict(task=-2), '--task=-2: want a whole number from -1 to [0-9]+'),
+      (dict(task=cluster_config.MAX_HOSTS // 4), '--task=[0-9]+: want a whole number from -1 to [0-9]+'),
       (dict(job_name='learner', learner_addresses='a:80,b:80', task=2), '--task=2: want the number of one of .*'),
       (dict(job_name='learner', learner_addresses='a:80,b:80'), '--task=-1: want the number of this one of .*'),
       (dict(job_name='actor', learner_addresses='a:80,b:80,a:80'),
        '--learner_addresses=a:80,b:80,a:80: want an address of its own for each learner: one is there twice'),
       (dict(job_name='learner', learner_addresses='Node:80,node:080', task=0), '--learner_addresses=.*: one is there twice'),
-      (dict(learner_timeout_seconds=0), '--learner_timeout_seconds=0: want 1 to 86400, a day'),
-      (dict(num_learners=0), '--num_learners=0: want at least 1'),
-      (dict(parameter_refresh='0'), '--parameter_refresh=0: want unroll, or a number of agent steps of at least 1'),
+      (dict(learner_timeout_seconds=0), '--learner_timeout_seconds=0: want a whole number from 1 to 86400'),
+      (dict(num_learners=0), '--num_learners=0: want a whole number from 1 to 64'),
+      (dict(parameter_refresh='0'), '--parameter_refresh=0: want unroll, or a number of agent steps from 1 to 1000000'),
       (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want unroll, .*'),
       (dict(parameter_refresh='often'), '--parameter_refresh=often: want unroll, .*'))
   def test_what_is_not(self, settings, message):

@@ -33,9 +33,9 @@ class ProtocolTest(parameterized.TestCase):
     self.assertEqual(dummy['dmlab']['dataset_path'], 'dummy')
 
   @parameterized.parameters(
-      ('action_repeats', 0, '--action_repeats: want at least 1, got 0'),
-      ('action_set', 'r2d2', "--action_set: want one of impala, popart, got 'r2d2'"),
-      ('renderer', 'gpu', "--renderer: want one of software, hardware, got 'gpu'"),
+      ('action_repeats', 0, '--action_repeats=0: want a whole number from 1 to 1000'),
+      ('action_set', 'r2d2', '--action_set=r2d2: want one of impala, popart'),
+      ('renderer', 'gpu', '--renderer=gpu: want one of software, hardware'),
       ('dataset_path', '/no/such/folder', '--dataset_path: /no/such/folder is not a folder'),
       ('level_cache', '/dev/null/maps', '--level_cache: /dev/null/maps: compiled maps cannot be kept there: /dev/null: '
        'Not a directory'))

@@ -83,7 +83,7 @@ _CASES = {
     'unknown_gymnasium_id': (_in_new_folder, ('--level_name=gymnasium:CartPol-v1',), r'--level_name: .*CartPole-v1.*'),
     'no_environments': (
         _in_new_folder, (*_FLAGS, '--num_environments=0'), '--num_environments=0: want at least 1, one per level'),
-    'value_out_of_range': (_in_new_folder, (*_FLAGS, '--batch_size=0'), '--batch_size=0: want at least 1'),
+    'value_out_of_range': (_in_new_folder, (*_FLAGS, '--batch_size=0'), '--batch_size=0: want a whole number from 1 to 10000'),
     'text_for_a_number': (_in_new_folder, (*_FLAGS, '--learning_rate=fast'), '.*--learning_rate=fast.*'),
     'unknown_flag': (_in_new_folder, (*_FLAGS, '--learning_rat=1'), '.*learning_rat.*'),
     'no_flag': (_in_new_folder, (*_FLAGS, 'pong'), 'pong: no such argument.*'),
@@ -108,7 +108,7 @@ _CASES = {
         'gymnasium:.*: --torso=shallow: want images of 20x20 pixels at least, got 7x7.*'),
     'endless_timeout': (
         _in_new_folder, (*_FLAGS, '--environment_timeout_seconds=inf'),
-        '--environment_timeout_seconds=inf: want more than 0 and at most 86400, a day'),
+        '--environment_timeout_seconds=inf: want a number of more than 0 and at most 86400'),
 }
 
 _OF_FLAGS = ('text_for_a_number', 'unknown_flag', 'no_flag')  # Found before there is a program to call.

@@ -44,13 +44,13 @@ class ImpalaConfigTest(parameterized.TestCase):
       self.assertEqual(field.metadata['help'][-1], '.', field.name)
 
   @parameterized.parameters(
-      ('total_environment_frames', 0, 'at least 1'),
-      ('unroll_length', 0, 'at least 1'),
-      ('batch_size', 0, 'at least 1'),
-      ('queue_size', 0, 'at least 1'),
-      ('policy_lag', -1, 'at least 0'),
-      ('seed', -1, 'at least 0'),
-      ('seed', 2**31, 'less than 2147483648'),
+      ('total_environment_frames', 0, 'a whole number from 1 to 1000000000000000'),
+      ('unroll_length', 100_001, 'a whole number from 1 to 100000'),
+      ('batch_size', 10 ** 25, 'a whole number from 1 to 10000'),
+      ('queue_size', 0, 'a whole number from 1 to 100000'),
+      ('policy_lag', -1, 'a whole number from 0 to 10000'),
+      ('seed', -1, 'a whole number from 0 to 2147483647'),
+      ('seed', 2**31, 'a whole number from 0 to 2147483647'),
       ('clip_rho_threshold', -1.0, 'a number of at least 0, or inf'),
       ('clip_pg_rho_threshold', float('nan'), 'a number of at least 0, or inf'),
       ('baseline_cost', -0.5, 'a finite number of at least 0'),

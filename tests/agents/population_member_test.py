@@ -279,7 +279,7 @@ class ConfigTest(parameterized.TestCase):
   @parameterized.parameters(
       ('population_size', 0, 1), ('population_episodes', 0, 1), ('population_initial_frames', -1, 0))
   def test_bad_values_are_named(self, name, value, least):
-    with self.assertRaisesRegex(ValueError, f'^--{name}={value}: want at least {least}$'):
+    with self.assertRaisesRegex(ValueError, f'^--{name}={value}: want a whole number from {least} to [0-9]+$'):
       population_member.validate(population_member.PopulationConfig(**{name: value}))
 
   def test_who_may_be_a_member(self):

@@ -78,8 +78,8 @@ class BinaryTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (['--agent=r2d2_atari57'], '--agent=r2d2_atari57: want one of impala_atari57, impala_dmlab30'),
-      (['--population_size=1'], '--population_size=1: want at least 2'),
-      (['--seed=-1'], '--seed=-1: want at least 0'),
+      (['--population_size=1'], '--population_size=1: want a whole number from 2 to 1024'),
+      (['--seed=-1'], '--seed=-1: want a whole number from 0 to 2147482623'),
       (['--logdir='], '--logdir=: want a folder'),
       (['--torso', 'deep', '--population_size=2'],
        'deep: no such argument, flags begin with -- (--help shows them)'),

@@ -178,10 +178,10 @@ class SweepAndPopulationTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (['--sweep_index=24'], '--sweep_index=24: want 0 to 23, or -1 for no sample'),
-      (['--sweep_index=-2'], '--sweep_index=-2: want 0 to 23, or -1 for no sample'),
+      (['--sweep_index=-2'], '--sweep_index=-2: want a whole number from -1 to 2147483647'),
       (['--sweep_index=3', '--entropy_cost=0.01'],
        '--entropy_cost: --sweep_index=3 draws it; leave one of the two out'),
-      (['--population_size=0'], '--population_size=0: want at least 1'),
+      (['--population_size=0'], '--population_size=0: want a whole number from 1 to 1024'),
       (['--population_size=30', '--sweep_index=30'], '--sweep_index=30: want 0 to 29, or -1 for no sample'),
       (['--population_size=30', '--sweep_index=29'],
        '--learning_rate_decay: a population tunes the learning rate and nothing else changes it; add '

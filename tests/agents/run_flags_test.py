@@ -22,18 +22,14 @@ from scalable_agents.learner import run_directory
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  learning_rate: float = setting(0.5, 'How fast it learns.')
-  batch_size: int = setting(32, 'Unrolls per update.')
-
-def validate(config):
-  if config.batch_size < 1:
-    raise ValueError('--batch_size=%d: want at least 1' % config.batch_size)
+  learning_rate: float = setting(0.5, 'How fast it learns.', at_least=0)
+  batch_size: int = setting(32, 'Unrolls per update.', at_least=1, at_most=64)
 
 run_flags.define(Config())
 run_flags.define(run_flags.RunConfig())
 
 def main():
-  config = run_flags.config_from_flags(Config, validate)
+  config = run_flags.config_from_flags(Config)
   run = run_flags.run_config_from_flags('pong')
   if run.logdir.endswith('foreign'):
     raise run_directory.RunDirectoryError('no  run directory')
@@ -60,8 +56,8 @@ run_flags.run_main(main)
 @dataclasses.dataclass(frozen=True)
 class _Config:
   level_name: str = setting('pong', 'What to play.')
-  learning_rate: float = setting(6e-4, 'How fast it learns.')
-  batch_size: int = setting(32, 'Unrolls per update.')
+  learning_rate: float = setting(6e-4, 'How fast it learns.', at_least=0)
+  batch_size: int = setting(32, 'Unrolls per update.', at_least=1, at_most=64)
   use_lstm: bool = setting(False, 'Whether it remembers.')
 
 
@@ -76,9 +72,9 @@ def _parsed(config_class, *arguments):
   return flag_values
 
 
-def _run(*arguments):
+def _run(*arguments, folder=None):
   return subprocess.run([sys.executable, '-c', _PROGRAM, *arguments], env=python_path.environment(), text=True,
-                        capture_output=True, check=False)
+                        capture_output=True, check=False, cwd=folder)
 
 
 class ConfigFromFlagsTest(parameterized.TestCase):
@@ -87,7 +83,8 @@ class ConfigFromFlagsTest(parameterized.TestCase):
     flag_values = _parsed(_Config)
     self.assertEqual(run_flags.config_from_flags(_Config, _accept, flag_values=flag_values), _Config())
     for field in dataclasses.fields(_Config):
-      self.assertEqual(flag_values[field.name].help, field.metadata['help'])
+      self.assertStartsWith(flag_values[field.name].help, field.metadata['help'])
+    self.assertEqual(flag_values['batch_size'].help, 'Unrolls per update. Want a whole number from 1 to 64.')
 
   def test_overrides(self):
     flag_values = _parsed(_Config, '--level_name=gymnasium:CartPole-v1', '--learning_rate=1e-3', '--batch_size', '4',
@@ -153,12 +150,12 @@ class RunConfigTest(parameterized.TestCase):
   @parameterized.parameters(
       ('--mode=play', '--mode=play: want one of train, test'),
       ('--xla=yes', '--xla=yes: want one of auto, always, never'),
-      ('--environment_timeout_seconds=0', '--environment_timeout_seconds=0.0: want more than 0 and at most 86400, a day'),
-      ('--checkpoint_interval_seconds=-1', '--checkpoint_interval_seconds=-1.0: want more than 0 and at most 86400, a day'),
-      ('--checkpoint_interval_seconds=nan', '--checkpoint_interval_seconds=nan: want more than 0 and at most 86400, a day'),
-      ('--log_interval_seconds=0', '--log_interval_seconds=0.0: want more than 0 and at most 10'),
-      ('--log_interval_seconds=10.1', '--log_interval_seconds=10.1: want more than 0 and at most 10'),
-      ('--test_num_episodes=0', '--test_num_episodes=0: want at least 1'),
+      ('--environment_timeout_seconds=0', '--environment_timeout_seconds=0.0: want a number of more than 0 and at most 86400'),
+      ('--checkpoint_interval_seconds=-1', '--checkpoint_interval_seconds=-1.0: want a number of more than 0 and at most 86400'),
+      ('--checkpoint_interval_seconds=nan', '--checkpoint_interval_seconds=nan: want a number of more than 0 and at most 86400'),
+      ('--log_interval_seconds=0', '--log_interval_seconds=0.0: want a number of more than 0 and at most 10'),
+      ('--log_interval_seconds=10.1', '--log_interval_seconds=10.1: want a number of more than 0 and at most 10'),
+      ('--test_num_episodes=0', '--test_num_episodes=0: want a whole number from 1 to 10000000'),
       ('--video=pong.avi', '--video=pong.avi: want a file that ends in .mp4 or .gif'))
   def test_bad_values(self, argument, wanted):
     with self.assertRaisesRegex(run_flags.UserError, f'^{re.escape(wanted)}$'):
@@ -187,20 +184,33 @@ class RunMainTest(parameterized.TestCase):
     self.assertEqual(done.stdout, 'Config(learning_rate=0.5, batch_size=4) 3\n')
 
   @parameterized.parameters(
-      (['--batch_size=0'], 'error: --batch_size=0: want at least 1'),
+      (['--batch_size=0'], 'error: --batch_size=0: want a whole number from 1 to 64'),
       (['--batch_size=x'], 'error: flag --batch_size=x: invalid literal'),
       (['--lerning_rate=1'], "error: Unknown command line flag 'lerning_rate'. Did you mean: learning_rate"),
       (['--num_environments=x'], 'error: flag --num_environments=x: want auto, or a whole number'),
-      (['--num_inference_threads=0'], 'error: --num_inference_threads=0: want auto, or a whole number of at least 1'),
+      (['--num_inference_threads=0'], 'error: --num_inference_threads=0: want auto, or a whole number from 1 to 256'),
       (['--batch_size'], 'error: Missing value for flag --batch_size'),
       (['batch_size=3'], 'error: batch_size=3: no such argument'),
       (['--mode=play'], 'error: --mode=play: want one of'),
+      (['--mode=tr\nain'], 'error: --mode=tr ain: want one of'),
+      (['--logdir=/tmp/\udcff'], 'error: --logdir=/tmp/\\udcff: want text in UTF-8'),
+      (['--video=/tmp/\udcff.mp4'], 'error: --video=/tmp/\\udcff.mp4: want text in UTF-8'),
       (['--logdir=foreign'], 'error: no run directory'))
   def test_what_the_user_can_mend_is_one_line(self, arguments, wanted):
     done = _run(*arguments)
     self.assertEqual((done.returncode, done.stdout), (1, ''))
     self.assertStartsWith(done.stderr, wanted)
     self.assertEqual(done.stderr.count('\n'), 1)
+
+  def test_the_current_folder_may_be_at_fault(self):
+    folder = os.path.join(self.create_tempdir().full_path, '\udcff')
+    os.mkdir(folder)
+    done = _run(folder=folder)
+    self.assertEqual((done.returncode, done.stdout, done.stderr.count('\n')), (1, '', 1))
+    self.assertRegex(done.stderr, r'^error: /.*/\\udcff/runs/pong: want a path in UTF-8\n$')
+    with absltest.mock.patch.object(os, 'getcwd', side_effect=FileNotFoundError):
+      with self.assertRaisesRegex(run_flags.UserError, '^runs/pong: the current folder has been removed: '):
+        run_flags.user_path('runs/pong')
 
   def test_a_workers_traceback_is_shown_before_the_line(self):
     done = _run('--logdir=worker')
@@ -236,8 +246,8 @@ class RunMainTest(parameterized.TestCase):
 
   def test_help_shows_the_flags(self):
     done = _run('--help')
-    self.assertRegex(done.stdout, '--learning_rate: How fast it learns.\n *.default: .0.5')
-    self.assertRegex(done.stdout, '--num_environment_workers: Processes that step them.\n.*\n *.auto, or a whole')
+    self.assertRegex(done.stdout, '--learning_rate: How fast it learns. Want a finite number of at least 0.\n *.default: .0.5')
+    self.assertRegex(done.stdout, '--num_environment_workers: Processes that step them. Want auto, or a whole\n *number from 1 to 1024.')
 
 
 if __name__ == '__main__':

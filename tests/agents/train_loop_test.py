@@ -422,9 +422,10 @@ class TrainerTest(parameterized.TestCase):
     again = self._trainer(updates=99, learning_rate=1e12, logdir=trainer.logdir)
     self.assertEqual(int(again.learner.update_steps), 0)
 
-  @parameterized.parameters(dict(learning_rate=1e39), dict(learning_rate=1e39, optimizer='adam'))
+  @parameterized.parameters(dict(), dict(optimizer='adam'))
   def test_parameters_that_would_not_be_finite_are_neither_published_nor_saved(self, **settings):
     trainer = self._trainer(updates=99, **settings)
+    trainer.learner.learning_rate.assign(np.inf)  # As a flag it would be refused.
     with self.assertRaisesRegex(run_flags.UserError,
                                 '^update 0: the new value of agent/.* was not finite, for the 10th time in a row'):
       trainer.train()
