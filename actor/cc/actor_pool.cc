@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 namespace scalable_agents {
@@ -22,9 +23,12 @@ int64_t Nanoseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
 }
 
-int64_t Sum(const std::vector<int64_t>& bytes) {
-  int64_t sum = 0;
-  for (int64_t b : bytes) sum += b;
+// More than there can ever be memory for, where a sum is beyond size_t.
+size_t Sum(const std::vector<int64_t>& bytes) {
+  size_t sum = 0;
+  for (int64_t b : bytes) {
+    if (__builtin_add_overflow(sum, static_cast<size_t>(b), &sum)) return ~size_t{0};
+  }
   return sum;
 }
 
@@ -52,7 +56,11 @@ ActorPool::ActorPool(const Options& options, Allocate allocate)
     deaf_ = std::string("ActorPool cannot listen to workers: ") + strerror(errno);
     return;
   }
-  listener_ = std::thread([this] { Listen(); });
+  try {
+    listener_ = std::thread([this] { Listen(); });
+  } catch (const std::system_error& error) {
+    deaf_ = std::string("ActorPool cannot start a thread: ") + error.what();
+  }
 }
 
 ActorPool::~ActorPool() {
@@ -67,8 +75,16 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   Status status = EnvironmentChannel::Open(socket, memory, environments.size(), options_.slot_bytes, &opened);
   if (!status.ok()) return status;
   std::shared_ptr<EnvironmentChannel> channel = std::move(opened);
+  Actors actors;
+  status = WithMemory([&] {
+    actors = MakeActors(worker, channel, environments);
+    return Status();
+  });
+  if (!status.ok()) return status;
+  std::map<int, std::vector<uint32_t>> groups;
+  for (const auto& actor : actors) groups[actor->group].push_back(actor->slot);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) return Closed();
+  if (closed_) return closed_status_;
   if (!deaf_.empty()) return Unavailable(deaf_);
   if (worker < 0) return InvalidArgument("worker: want a number >= 0, got " + std::to_string(worker));
   if (static_cast<size_t>(worker) >= workers_.size()) workers_.resize(worker + 1);
@@ -81,8 +97,17 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
     return Unavailable("worker " + std::to_string(worker) + " cannot be listened to: " + strerror(errno));
   }
   entry.channel = channel;
-  entry.actors.clear();
-  std::map<int, std::vector<uint32_t>> groups;
+  entry.actors = std::move(actors);
+  entry.messages_under_way = groups.size();
+  entry.progress = Clock::now();
+  // A worker that is gone already is noticed by the listening thread.
+  for (const auto& group : groups) (void)channel->Send(group.second);
+  return Status();
+}
+
+ActorPool::Actors ActorPool::MakeActors(int worker, const std::shared_ptr<EnvironmentChannel>& channel,
+                                        const std::vector<Environment>& environments) const {
+  Actors actors;
   for (size_t slot = 0; slot < environments.size(); ++slot) {
     auto actor = std::make_shared<Actor>();
     actor->actor_id = environments[slot].actor_id;
@@ -94,21 +119,16 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
     actor->stepping = true;
     actor->output.resize(Sum(options_.agent_output_bytes));
     actor->state.resize(Sum(options_.agent_state_bytes));
-    entry.actors.push_back(actor);
-    groups[actor->group].push_back(slot);
+    actors.push_back(actor);
   }
-  entry.messages_under_way = groups.size();
-  entry.progress = Clock::now();
-  // A worker that is gone already is noticed by the listening thread.
-  for (const auto& group : groups) (void)channel->Send(group.second);
-  return Status();
+  return actors;
 }
 
 Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
                                 const std::vector<const char*>& states) {
   const Actors actors = batcher_.Take(id);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) return Closed();
+  if (closed_) return closed_status_;
   if (actors.empty()) return InvalidArgument("Invalid computation id. Id: " + std::to_string(id));
   auto copy_row = [](size_t row, const std::vector<const char*>& from, const std::vector<int64_t>& bytes, char* to) {
     for (size_t field = 0; field < bytes.size(); ++field) {
@@ -149,7 +169,7 @@ void ActorPool::NextUnroll(OnUnroll on_unroll) {
   Outcome outcome;
   std::unique_lock<std::mutex> lock(mutex_);
   if (closed_) {
-    const Status closed = Closed();
+    const Status closed = closed_status_;
     lock.unlock();
     on_unroll(closed, nullptr);
     return;
@@ -163,7 +183,7 @@ void ActorPool::NextUnroll(OnUnroll on_unroll) {
 void ActorPool::NextFault(OnFault on_fault) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (closed_ || !faults_.empty()) {
-    const Status status = closed_ ? Closed() : Status();
+    const Status status = closed_ ? closed_status_ : Status();
     Fault fault{-1, ""};
     if (!closed_) {
       fault = faults_.front();
@@ -204,14 +224,16 @@ ActorPool::Statistics ActorPool::GetStatistics() const {
   return statistics;
 }
 
-void ActorPool::Close(const std::string& cause) {
+void ActorPool::Close(const std::string& cause) { End(Cancelled(WithCause("ActorPool is closed", cause)), cause); }
+
+void ActorPool::End(const Status& closed, const std::string& cause) {
   std::deque<OnUnroll> unroll_waiters;
   std::deque<OnFault> fault_waiters;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (closed_) return;
     closed_ = true;
-    cause_ = cause;
+    closed_status_ = closed;
     unroll_waiters.swap(unroll_waiters_);
     fault_waiters.swap(fault_waiters_);
     for (Worker& worker : workers_) {
@@ -225,7 +247,6 @@ void ActorPool::Close(const std::string& cause) {
     (void)!write(wake_, &one, sizeof(one));
   }
   batcher_.Close(cause);
-  const Status closed = Closed();  // Constant by now.
   for (OnUnroll& on_unroll : unroll_waiters) on_unroll(closed, nullptr);
   for (OnFault& on_fault : fault_waiters) on_fault(closed, -1, "");
 }
@@ -293,6 +314,7 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
 }
 
 void ActorPool::Settle(Outcome outcome) {
+  if (!outcome.failure.ok()) End(outcome.failure, outcome.failure.message());
   if (!outcome.ready.empty()) (void)batcher_.Submit(std::move(outcome.ready));  // Fails only after Close().
   for (auto& delivery : outcome.unrolls) delivery.first(Status(), &delivery.second);
   for (auto& delivery : outcome.faults) {
@@ -333,17 +355,17 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
     if (retired_.count(actor->actor_id)) {
       actor->unroll.clear();
     } else {
-      (AppendRow(actor.get()) ? full : outcome->ready).push_back(actor);
+      (AppendRow(actor.get(), outcome) ? full : outcome->ready).push_back(actor);
     }
   }
-  if (full.empty()) return;
+  if (full.empty() || !outcome->failure.ok()) return;
   // A group is accepted or parked whole: one that comes apart would make small batches ever after.
   if (options_.synchronous) {
-    AcceptUnrolls(full);
+    AcceptUnrolls(full, outcome);
     Park(std::move(full));
     UnparkEveryone(outcome);
   } else if (static_cast<int>(completed_.size()) < options_.completed_capacity) {
-    AcceptUnrolls(full);
+    AcceptUnrolls(full, outcome);
     outcome->ready.insert(outcome->ready.end(), full.begin(), full.end());
   } else {
     Park(std::move(full));
@@ -351,8 +373,8 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
   DeliverUnrolls(outcome);
 }
 
-bool ActorPool::AppendRow(Actor* actor) {
-  if (actor->unroll.empty()) StartUnroll(actor);
+bool ActorPool::AppendRow(Actor* actor, Outcome* outcome) {
+  if (actor->unroll.empty() && !StartUnroll(actor, outcome)) return false;
   Unroll& unroll = actor->unroll;
   const char* slot = actor->channel->slot(actor->slot);
   const int row = actor->row++;
@@ -369,9 +391,19 @@ bool ActorPool::AppendRow(Actor* actor) {
   return actor->row == options_.unroll_length + 1;
 }
 
-void ActorPool::StartUnroll(Actor* actor) {
+bool ActorPool::StartUnroll(Actor* actor, Outcome* outcome) {
   Unroll& unroll = actor->unroll;
-  for (int component = 0; component <= version_component_; ++component) unroll.push_back(allocate_(component));
+  for (int component = 0; component <= version_component_; ++component) {
+    const Status status = WithMemory([&] {
+      unroll.push_back(allocate_(component));
+      return unroll.back().owner ? Status() : ResourceExhausted("");
+    });
+    if (status.ok()) continue;
+    unroll.clear();
+    outcome->failure = ResourceExhausted("there is not enough memory for another unroll of " +
+                                         std::to_string(options_.unroll_length) + " steps");
+    return false;
+  }
   memcpy(unroll[0].data, &actor->level_id, sizeof(int32_t));
   memcpy(unroll[1].data, &actor->actor_id, sizeof(int32_t));
   const char* state = actor->state.data();
@@ -380,13 +412,14 @@ void ActorPool::StartUnroll(Actor* actor) {
     state += options_.agent_state_bytes[field];
   }
   actor->row = 0;
+  return true;
 }
 
-void ActorPool::AcceptUnrolls(const Actors& actors) {
+void ActorPool::AcceptUnrolls(const Actors& actors, Outcome* outcome) {
   for (const auto& actor : actors) {
     Unroll full = std::move(actor->unroll);
     actor->unroll.clear();
-    StartUnroll(actor.get());
+    if (!StartUnroll(actor.get(), outcome)) return;
     auto repeat_last_row = [&](int component, int64_t bytes) {
       memcpy(actor->unroll[component].data, full[component].data + options_.unroll_length * bytes, bytes);
     };
@@ -434,7 +467,7 @@ void ActorPool::DeliverUnrolls(Outcome* outcome) {
     while (!options_.synchronous && !parked_.empty() &&
            static_cast<int>(completed_.size()) < options_.completed_capacity) {
       const Actors actors = Unpark();
-      AcceptUnrolls(actors);
+      AcceptUnrolls(actors, outcome);
       outcome->ready.insert(outcome->ready.end(), actors.begin(), actors.end());
     }
   }

@@ -33,7 +33,7 @@ struct EnvironmentField {
   int64_t bytes;
 };
 
-// Memory that one component of an unroll is written to; `owner` keeps it alive.
+// Memory that one component of an unroll is written to; `owner` keeps it alive. Without one there was no memory.
 struct Buffer {
   char* data = nullptr;
   std::shared_ptr<void> owner;
@@ -103,7 +103,7 @@ class ActorPool {
 
   // Starts the environments of a worker process: slot i is environments[i]. Its first message asks for each group's
   // first observations. A worker that was at fault is attached again under its old number, with a new process.
-  // kUnavailable: the operating system does not let the pool listen to it.
+  // kUnavailable: the operating system does not let the pool listen to it. kResourceExhausted: there is no memory.
   Status Attach(int worker, int socket, int memory, const std::vector<Environment>& environments);
 
   // Asks for the next actors to act for; see Batcher::Next. The actors may be read until CompleteBatch().
@@ -115,7 +115,8 @@ class ActorPool {
   Status CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
                        const std::vector<const char*>& states);
 
-  // Asks for the next full unroll, oldest first.
+  // Asks for the next full unroll, oldest first. Where there is no memory for another one, the pool closes, and every
+  // wait for an unroll or a fault ends with kResourceExhausted.
   void NextUnroll(OnUnroll on_unroll);
 
   // Asks for the next worker at fault: ended, silent for too long, or talking nonsense. Its partial unrolls are
@@ -153,20 +154,24 @@ class ActorPool {
     Actors ready;  // For inference.
     std::vector<std::pair<OnUnroll, Unroll>> unrolls;
     std::vector<std::pair<OnFault, Fault>> faults;
+    Status failure;  // Which ends the pool.
   };
 
+  Actors MakeActors(int worker, const std::shared_ptr<EnvironmentChannel>& channel,
+                    const std::vector<Environment>& environments) const;
   void Listen();
   void ReadMessage(int worker);
   void CheckTimeouts(Clock::time_point now);
   void Settle(Outcome outcome);
+  void End(const Status& closed, const std::string& cause);
 
   // With mutex_ held:
   Status Receive(Worker* worker, Actors* stepped);
   bool EveryoneStepped(Actors* stepped);
   void Advance(const Actors& stepped, Outcome* outcome);
-  bool AppendRow(Actor* actor);
-  void StartUnroll(Actor* actor);
-  void AcceptUnrolls(const Actors& actors);
+  bool AppendRow(Actor* actor, Outcome* outcome);
+  bool StartUnroll(Actor* actor, Outcome* outcome);
+  void AcceptUnrolls(const Actors& actors, Outcome* outcome);
   void Park(Actors actors);
   Actors Unpark();
   int NumParked() const;
@@ -174,7 +179,6 @@ class ActorPool {
   void DeliverUnrolls(Outcome* outcome);
   void Detach(int worker, const std::string& reason, Outcome* outcome);
   void SendActions(const Actors& actors);
-  Status Closed() const { return Cancelled(WithCause("ActorPool is closed", cause_)); }
 
   const Options options_;
   const Allocate allocate_;
@@ -199,7 +203,7 @@ class ActorPool {
   Statistics statistics_;
   Clock::time_point parked_since_;
   bool closed_ = false;
-  std::string cause_;
+  Status closed_status_;             // What every wait ends with, once closed.
   std::thread listener_;
 };
 

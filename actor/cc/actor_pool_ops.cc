@@ -171,6 +171,7 @@ class PoolResource : public tensorflow::ResourceBase {
     const Field& field = components[component];
     const bool rows = static_cast<size_t>(component) >= first_row_component;
     auto tensor = std::make_shared<Tensor>(field.type, rows ? Prepend(unroll_length + 1, field.shape) : field.shape);
+    if (!tensor->IsInitialized()) return {};  // There was no memory.
     return {Data(*tensor), tensor};
   }
 };
@@ -191,15 +192,16 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     OP_REQUIRES_OK(context, GetFields(context, "environment", &fields_.environment));
     OP_REQUIRES_OK(context, GetFields(context, "output", &fields_.output));
     OP_REQUIRES_OK(context, GetFields(context, "state", &fields_.state));
-    OP_REQUIRES(context, num_environments >= 1 && unroll_length >= 1 && capacity >= 1,
-                InvalidArgument("num_environments, unroll_length and completed_capacity: want >= 1, got ",
-                                num_environments, ", ", unroll_length, " and ", capacity));
+    OP_REQUIRES(context, IsCount(num_environments) && IsCount(unroll_length) && IsCount(capacity),
+                InvalidArgument("num_environments, unroll_length and completed_capacity: want 1 to ", kMaximumCount,
+                                ", got ", num_environments, ", ", unroll_length, " and ", capacity));
     const std::vector<int64_t>& offsets = fields_.environment_offsets;
     OP_REQUIRES(context, offsets.size() == fields_.environment.size(),
                 InvalidArgument("environment_offsets: want ", fields_.environment.size(), ", got ", offsets.size()));
     OP_REQUIRES(context, !fields_.output.empty() && fields_.output[0].type == tensorflow::DT_INT32 &&
                              fields_.output[0].shape.dims() == 0,
                 InvalidArgument("agent output: want the int32 action first"));
+    OP_REQUIRES_OK(context, CheckSizes(unroll_length));
     options_.num_environments = num_environments;
     options_.unroll_length = unroll_length;
     options_.completed_capacity = capacity;
@@ -211,6 +213,35 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
   }
 
  private:
+  static constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;  // An int, also with one row more.
+  static bool IsCount(int64_t value) { return value >= 1 && value <= kMaximumCount; }
+
+  // That all fields lie in a slot, and that the bytes of an unroll can be counted.
+  absl::Status CheckSizes(int64_t unroll_length) const {
+    int64_t row_bytes = 0, unroll_bytes;
+    for (const auto* fields : {&fields_.environment, &fields_.output, &fields_.state}) {
+      for (const Field& field : *fields) {
+        int64_t bytes;
+        if (__builtin_mul_overflow(field.shape.num_elements(), tensorflow::DataTypeSize(field.type), &bytes) ||
+            __builtin_add_overflow(row_bytes, bytes, &row_bytes)) {
+          return InvalidArgument("a row has more bytes than can be counted");
+        }
+      }
+    }
+    if (__builtin_mul_overflow(unroll_length + 1, row_bytes, &unroll_bytes)) {
+      return InvalidArgument("unroll_length: ", unroll_length, " rows of ", row_bytes,
+                             " bytes are more than can be counted");
+    }
+    for (size_t i = 0; i < fields_.environment.size(); ++i) {
+      const int64_t offset = fields_.environment_offsets[i], bytes = fields_.environment[i].bytes();
+      if (offset < 0 || offset > options_.slot_bytes - bytes) {
+        return InvalidArgument("environment_offsets: ", bytes, " bytes at ", offset, " are not in a slot of ",
+                               options_.slot_bytes);
+      }
+    }
+    return absl::OkStatus();
+  }
+
   static absl::Status GetFields(OpKernelConstruction* context, const std::string& name, std::vector<Field>* fields) {
     std::vector<DataType> types;
     std::vector<TensorShape> shapes;

@@ -18,7 +18,12 @@ Status EnvironmentChannel::Open(int socket, int memory, int slots, size_t slot_b
   std::unique_ptr<EnvironmentChannel> opened(new EnvironmentChannel);
   struct stat file;
   if (fstat(memory, &file) != 0) return InvalidArgument(std::string("shared memory: ") + strerror(errno));
-  const size_t bytes = kHeaderBytes + slots * slot_bytes;
+  size_t bytes;
+  if (__builtin_mul_overflow(static_cast<size_t>(slots), slot_bytes, &bytes) ||
+      __builtin_add_overflow(bytes, kHeaderBytes, &bytes)) {
+    return InvalidArgument("shared memory: " + std::to_string(slots) + " slots of " + std::to_string(slot_bytes) +
+                           " bytes are more than there can be");
+  }
   if (static_cast<size_t>(file.st_size) < bytes) {
     return InvalidArgument("shared memory: want " + std::to_string(bytes) + " bytes for " + std::to_string(slots) +
                            " slots, got " + std::to_string(file.st_size));

@@ -24,6 +24,8 @@ inline absl::Status ToTensorFlow(const Status& status) {
       return tensorflow::errors::Cancelled(status.message());
     case StatusCode::kUnavailable:
       return tensorflow::errors::Unavailable(status.message());
+    case StatusCode::kResourceExhausted:
+      return tensorflow::errors::ResourceExhausted(status.message());
   }
   return tensorflow::errors::Internal("unknown status code");
 }

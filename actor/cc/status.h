@@ -2,12 +2,14 @@
 #ifndef SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
 #define SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
 
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 namespace scalable_agents {
 
-enum class StatusCode { kOk, kInvalidArgument, kCancelled, kUnavailable };
+enum class StatusCode { kOk, kInvalidArgument, kCancelled, kUnavailable, kResourceExhausted };
 
 class Status {
  public:
@@ -26,6 +28,19 @@ class Status {
 inline Status InvalidArgument(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 inline Status Cancelled(std::string message) { return {StatusCode::kCancelled, std::move(message)}; }
 inline Status Unavailable(std::string message) { return {StatusCode::kUnavailable, std::move(message)}; }
+inline Status ResourceExhausted(std::string message) { return {StatusCode::kResourceExhausted, std::move(message)}; }
+
+// What `work` returns; kResourceExhausted where it cannot get the memory that it asks for.
+template <typename Work>
+Status WithMemory(const Work& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("there is not enough memory");
+  } catch (const std::length_error&) {  // More than a container can ever hold.
+    return ResourceExhausted("there is not enough memory");
+  }
+}
 
 // "what" alone, or "what: cause" where a cause is known.
 inline std::string WithCause(const std::string& what, const std::string& cause) {

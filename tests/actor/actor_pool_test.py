@@ -171,10 +171,26 @@ class ActorPoolTest(parameterized.TestCase):
       play()
     waiting.wait_until(lambda: traces() == before)
 
-  @parameterized.parameters({'completed_capacity': 0}, {'unroll_length': 0})
+  @parameterized.parameters({'completed_capacity': 0}, {'unroll_length': 0}, {'unroll_length': 2**31 - 1},
+                            {'completed_capacity': 2**40})
   def test_bad_sizes(self, **options):
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'want >= 1, got 1, '):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'want 1 to 2147483646, got 1, '):
       pool_testing.PlayedPool([{}], 1, **options)
+
+  def test_regression_an_unroll_that_no_machine_has_memory_for(self):
+    """Such a one crashed the process."""
+    workers = environment_workers.EnvironmentWorkers(pool_testing.DIARY, [{'seed': 0}], 1)
+    self.addCleanup(workers.close)
+    make = lambda values: actor_pool.ActorPool(
+        workers, 2**30, [tf.TensorSpec([], tf.int32), tf.TensorSpec([values], tf.float32)], (), [0])
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'bytes are more than can be counted'):
+      make(2**31)  # 2**64 bytes.
+    pool = make(2**20)  # 2**52 bytes.
+    pool.start()
+    with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, 'not enough memory for another unroll of 1073741824'):
+      tf.function(pool.next_unroll)()
+    waiting.wait_until(lambda: isinstance(pool.failure, tf.errors.ResourceExhaustedError))
+    pool.close()
 
 
 def _kill(workers, number, previous=None):

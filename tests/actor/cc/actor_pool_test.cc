@@ -90,6 +90,62 @@ TEST(ActorPoolTest, ActorsWaitWhileUnrollsAreNotTaken) {
   for (int i = 0; i < 2; ++i) checker.Check(pool.AwaitUnroll());
 }
 
+void ExpectOutOfMemory(const Status& status) {
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "there is not enough memory for another unroll of 1 steps");
+}
+
+TEST(ActorPoolTest, FirstUnrollForWhichThereIsNoMemoryEndsThePool) {
+  FakeWorker worker(2, 3);
+  TestPool pool(2, 1);
+  pool.out_of_memory = true;
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  pool.AskForUnroll();
+  pool.AskForFault();
+  pool.AskForBatch();
+  worker.Answer(worker.Await());
+  ExpectOutOfMemory(pool.unrolls.Wait()->status);
+  ExpectOutOfMemory(pool.faults.Wait()->status);
+  EXPECT_EQ(pool.batches.Wait()->status.code(), StatusCode::kCancelled);
+  ExpectOutOfMemory(pool.AwaitUnroll().status);
+}
+
+TEST(ActorPoolTest, NextUnrollForWhichThereIsNoMemoryEndsThePool) {
+  for (const bool parked : {false, true}) {  // It is started when a full one is accepted, at once or once it is taken.
+    FakeWorker worker(1, 3);
+    TestPool pool(1, 1);
+    ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+    worker.Answer(worker.Await());
+    for (int i = 0; i < parked; ++i) {
+      pool.Act();
+      worker.Answer(worker.Await());
+    }
+    pool.Act();
+    if (!parked) pool.out_of_memory = true;
+    worker.Answer(worker.Await());
+    if (parked) {
+      ASSERT_TRUE(Eventually([&] { return pool->GetStatistics().blocked_ns > 0; }));
+      pool.out_of_memory = true;
+      EXPECT_TRUE(pool.AwaitUnroll().status.ok());
+    }
+    ExpectOutOfMemory(pool.AwaitUnroll().status);
+  }
+}
+
+TEST(ActorPoolTest, StatesForWhichThereCanBeNoMemoryAreRefused) {
+  FakeWorker worker(1, 3);
+  ActorPool::Options options;
+  options.num_environments = options.unroll_length = 1;
+  options.slot_bytes = sizeof(Row);
+  options.agent_output_bytes = {4};
+  for (const std::vector<int64_t>& bytes : {std::vector<int64_t>{INT64_MAX, 1}, {INT64_MAX, INT64_MAX, 2}}) {
+    options.agent_state_bytes = bytes;
+    ActorPool pool(options, [](int) { return Buffer(); });
+    const Status status = pool.Attach(0, worker.pools_socket(), worker.memory(), {{0, 0, 0}});
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.message();
+  }
+}
+
 TEST(ActorPoolTest, ConsumerThatWaitsIsServedBeforeActorsWait) {
   FakeWorker worker(1, 3);
   TestPool pool(1, 1, 1);

@@ -199,6 +199,13 @@ TEST_F(EnvironmentChannelTest, TooLittleMemory) {
   EXPECT_EQ(status.message(), "shared memory: want 65920 bytes for 3 slots, got 65919");
 }
 
+TEST_F(EnvironmentChannelTest, MoreMemoryThanThereCanBe) {
+  for (const size_t slot_bytes : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX - 4096}) {
+    const Status status = EnvironmentChannel::Open(ours_, memory_, 2, slot_bytes, &channel_);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(EnvironmentChannelTest, MemoryThatCannotBeMapped) {
   const int write_only = open("/dev/null", O_WRONLY);
   const int file = open("/proc/self/exe", O_RDONLY);  // Large enough, but not writable.

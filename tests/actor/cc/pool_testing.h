@@ -78,7 +78,8 @@ class TestPool {
     options.synchronous = synchronous;
     options.environment_timeout_ms = environment_timeout_ms;
     options.long_work_factor = long_work_factor;
-    pool_ = std::make_unique<ActorPool>(options, [unroll_length](int component) {
+    pool_ = std::make_unique<ActorPool>(options, [this, unroll_length](int component) {
+      if (out_of_memory) return Buffer();
       const int rows = component > kTag ? unroll_length + 1 : 1;
       auto memory = std::make_shared<std::vector<char>>(rows * kRowBytes[component], '\x7f');
       return Buffer{memory->data(), memory};
@@ -176,6 +177,7 @@ class TestPool {
     });
   }
 
+  std::atomic<bool> out_of_memory{false};  // No unroll can be started.
   Mailbox<Delivered> batches;
   Mailbox<DeliveredUnroll> unrolls;
   Mailbox<DeliveredFault> faults;
