@@ -14,6 +14,7 @@ from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
 from scalable_agents.agents import cluster_config
 from scalable_agents.agents import inference
+from scalable_agents.agents import memory
 from scalable_agents.agents import remote_learner
 from scalable_agents.agents import run_flags
 from scalable_agents.learner import progress as progress_lib
@@ -46,6 +47,7 @@ class Actor:
       host.make_pool(make_agent, config, config.queue_size, self._line.message)
     except ValueError as error:
       raise run_flags.UserError(f'--level_name: {error}') from error
+    memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
     refresh = membership.parameter_refresh
     if refresh == cluster_config.UNROLL:
       refresh = config.unroll_length

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from absl import flags
 import numpy as np
+import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import leftovers
@@ -76,12 +77,16 @@ def main(agent, config_class: type, protocol_class: type):
     raise run_flags.UserError(
         f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
   settings = _settings(config, protocol, population, membership, run_config)
-  if run_config.mode == 'test':
-    _test(agent, config, protocol, levels, settings, run_config)
-  elif membership.job_name == 'actor':
-    _act(agent, config, protocol, membership, levels, settings, run_config)
-  else:
-    _train(agent, config, protocol, population, membership, levels, settings, run_config)
+  try:
+    if run_config.mode == 'test':
+      _test(agent, config, protocol, levels, settings, run_config)
+    elif membership.job_name == 'actor':
+      _act(agent, config, protocol, membership, levels, settings, run_config)
+    else:
+      _train(agent, config, protocol, population, membership, levels, settings, run_config)
+  except tf.errors.ResourceExhaustedError as error:
+    raise run_flags.UserError(f'memory is used up ({error.message}): choose a smaller --batch_size, --unroll_length, '
+                              '--queue_size or --num_environments') from error
 
 
 def _read_flags(agent, config_class, protocol_class):
@@ -160,8 +165,12 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
       if population.population_size > 1:
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
                                         directory=directory)
-      train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, directory,
-                         screen, make_member=make_member, port=port, strategy=strategy).train()
+      trainer = train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, directory,
+                                   screen, make_member=make_member, port=port, strategy=strategy)
+      try:
+        trainer.train()
+      finally:
+        directory.has_begun |= trainer.has_learned
     finally:
       host.close()
 

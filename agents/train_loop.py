@@ -22,6 +22,7 @@ from scalable_agents.agents import curve_process
 from scalable_agents.agents import inference
 from scalable_agents.agents import kernels
 from scalable_agents.agents import learners_together
+from scalable_agents.agents import memory
 from scalable_agents.agents import metrics_row
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
@@ -77,7 +78,7 @@ class Trainer:
       strategy: tf.distribute.Strategy of several learners.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
-      run_flags.UserError: the agent cannot be made for these environments.
+      run_flags.UserError: the agent cannot be made for these environments, or the machine has too little memory.
     """
     self._host, self._config, self._levels, self._run = host, config, levels, run
     self._directory = directory
@@ -113,6 +114,8 @@ class Trainer:
     self._curve = curve_process.CurveProcess(directory.path, self._progress.message)
     self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
     host.make_pool(make_agent, config, config.queue_size, self._progress.report_fault)
+    memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
+                 len(self._together.devices))
     self._parameters = parameters_lib.ParameterSnapshot(host.parameter_specs, cluster.PARAMETERS if port else '')
     self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec),
                                            cluster.UNROLLS if port else '')
@@ -129,6 +132,11 @@ class Trainer:
     self._update_began, self._told_of_waiting = None, 0.
     self._stop = threading.Event()
     self._error = None
+
+  @property
+  def has_learned(self) -> bool:
+    """Whether the run, in this process or those before, has made an update."""
+    return self._frames > 0
 
   def train(self):
     """Trains until the frames are reached, or SIGINT, SIGTERM or SIGHUP ends it; leaves a checkpoint either way.

@@ -131,7 +131,7 @@ class _Events:
     """
     self._zero_seconds = zero_seconds
     # TensorBoard reads the files in the order of their names.
-    name = f'events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}'
+    name = f'{run_directory.EVENTS}{time.time_ns()}.{socket.gethostname()}.{os.getpid()}'
     self._where = run_directory.path(logdir, name)
     with _one_line_op_errors(self._where):
       self._records = tf.io.TFRecordWriter(self._where)

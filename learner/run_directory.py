@@ -26,9 +26,10 @@ import math
 import os
 import platform
 import re
+import shutil
 import socket
 import sys
-from typing import Any, Callable, Collection, Iterator, NamedTuple
+from typing import Any, Callable, Collection, Iterable, Iterator, NamedTuple
 import unicodedata
 
 from scalable_agents.learner import row_file
@@ -40,6 +41,7 @@ EVALUATION = 'evaluation.json'
 EVALUATION_UNFINISHED = 'evaluation.unfinished.json'
 CHECKPOINTS = 'checkpoints'
 LEARNING_CURVE = 'learning_curve.png'
+EVENTS = 'events.out.tfevents.'  # How the names of TensorBoard's files begin.
 LIBRARY_LOG = 'tensorflow.log'
 EPISODES_HEADER = b'frames,level,return,length\n'
 _LOCK = '.lock'
@@ -48,6 +50,8 @@ _INFINITE = ('inf', '-inf')  # As config.json has them.
 
 # What may lie in a directory in which no run has been started: left by a run that was killed before its config.
 _BEFORE_CONFIG = frozenset({_LOCK, _EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new'})
+# What a run has written when it makes its first update, beside TensorBoard's files.
+_BEFORE_LEARNING = _BEFORE_CONFIG | {CONFIG, METRICS, EPISODES, CHECKPOINTS}
 
 _MAX_NAME_BYTES = 255    # The longest name of a file on common file systems.
 _MAX_PATH_BYTES = 3_800  # Linux takes paths of 4,095 bytes; this leaves room for the files in the directory.
@@ -77,10 +81,14 @@ class Episode(NamedTuple):
 class Run:
   """A run directory that this process has opened, until `close` or the end of the process, however it ends.
 
+  As a context manager, the Run of a training leaves nothing behind where an exception comes before it `has_begun`: the
+  directory is as it was before, or gone if it was made for the run.
+
   Attributes:
     logdir: the path that the directory was opened by. It is for messages: another directory may be there now.
     path: a path of the directory itself, wherever it is moved, until it is closed; child processes can use it too. It
       has no character that a library could take for a pattern or an address, whatever the directory's name is.
+    has_begun: whether there is something to go on from. Of a new run, whoever trains says so after the first update.
   """
 
   def __init__(self, logdir: str):
@@ -88,6 +96,8 @@ class Run:
     self._directory = os.open(logdir, os.O_RDONLY | os.O_DIRECTORY)
     self.path = _path_of(self._directory)
     self._lock, self._lock_name = None, None
+    self.has_begun = True
+    self._kept, self._made = frozenset(), ()  # What `undo` keeps, and the folders that it removes.
 
   def lock(self, name: str, use: str):
     """Takes a lock, which the kernel releases when the process ends, even by kill -9. No child process inherits it.
@@ -131,11 +141,32 @@ class Run:
   def __enter__(self) -> 'Run':
     return self
 
+  def may_come_to_nothing(self, names: Collection[str], made: Collection[str]):
+    """Prepares `undo`, with the lock taken.
+
+    Args:
+      names: what is in the directory and not of this process.
+      made: the folders that were made for the run, deepest first.
+    """
+    self.has_begun = bool(names - _BEFORE_CONFIG - {CONFIG})
+    self._kept, self._made = names, made
+
+  def undo(self):
+    """Removes what a run writes before its first update, and the folders made for it; closes."""
+    written = {name for name in os.listdir(self.path) if name in _BEFORE_LEARNING or name.startswith(EVENTS)}
+    for name in written - self._kept:
+      with contextlib.suppress(OSError):
+        if name == CHECKPOINTS:
+          shutil.rmtree(path(self.path, name))
+        else:
+          os.remove(path(self.path, name))
+    self.close()
+    _remove_folders(self._made)
+
   def __exit__(self, error, *unused):
-    if error and self._lock is not None and self._lock_name == _LOCK:
-      names = set(os.listdir(self.path))
-      if CONFIG in names and not names - _BEFORE_CONFIG - {CONFIG}:
-        os.remove(path(self.path, CONFIG))  # It failed before it began: the directory is free for other settings.
+    if error and not self.has_begun:
+      self._kept -= {CONFIG}  # Also one of a process that was killed: the directory is free for other settings.
+      self.undo()
     self.close()
 
 
@@ -183,6 +214,8 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
   """
   check_name(logdir)
   with one_line_errors(logdir), contextlib.ExitStack() as on_error:
+    made = _missing_folders(logdir)
+    on_error.callback(_remove_folders, made)
     os.makedirs(logdir, exist_ok=True)
     run = Run(logdir)
     on_error.callback(run.close)
@@ -191,6 +224,8 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
       raise RunDirectoryError(f'{logdir} holds other files ({min(names - _BEFORE_CONFIG)}) and no {CONFIG}, so it is '
                               'no run directory: choose another --logdir')
     run.lock(_LOCK, 'trains there. Stop it or choose another --logdir')
+    run.may_come_to_nothing(set(os.listdir(run.path)) - ({_LOCK} - names), made)
+    on_error.callback(run.undo)
     if os.path.exists(path(run.path, CONFIG)):
       check_same(run.path, config, free)
     else:
@@ -411,6 +446,22 @@ def damaged(where: str, why: Any) -> str:
 def damaged_row(file: str, row: row_file.Row, why: Any) -> str:
   """What to say of a row that cannot be read."""
   return damaged(f'{file}, line {row_file.line_number(file, row.position)}', why)
+
+
+def _missing_folders(logdir: str) -> list[str]:
+  """The directory and those above it, as far as they are missing, deepest first."""
+  missing, folder = [], os.path.abspath(logdir)
+  while not os.path.lexists(folder):
+    missing.append(folder)
+    folder = os.path.dirname(folder)
+  return missing
+
+
+def _remove_folders(folders: Iterable[str]):
+  """Removes those that are empty, up to the first that is not."""
+  with contextlib.suppress(OSError):
+    for folder in folders:
+      os.rmdir(folder)
 
 
 def _path_of(descriptor: int) -> str:

@@ -2,11 +2,14 @@
 
 import os
 import pathlib
+import socket
 import shutil
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import tensorflow as tf
 
 from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
@@ -155,6 +158,61 @@ class BadInputTest(parameterized.TestCase):
       return ' '.join(str(caught.exception).split())
 
     self._check_unchanged(_CASES[name], start)
+
+
+class NothingIsLeftTest(parameterized.TestCase):
+  """What is found out only once the run directory is there: it goes again, and so do the folders made for it."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.logdir = self.folder / 'runs' / 'catch'
+
+  def _start(self, *flags):
+    training.run_in_this_process(impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), f'--logdir={self.logdir}',
+                                 *_FLAGS, *flags)
+
+  @parameterized.parameters(
+      ([f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}'], 'gymnasium:.*: --torso=shallow: '),
+      ([f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}', '--environment_timeout_seconds=1e-3'],
+       'no environment within 0.001 s'),
+      (['--unroll_length=100000', '--batch_size=10000', '--queue_size=7'],
+       '--unroll_length=100000, --batch_size=10000, --queue_size=7, .*: up to 20,016 unrolls of .* choose smaller'),
+      (['--job_name=learner', '--learner_addresses=127.0.0.1:{port}'], '.*port [0-9]+ is in use'))
+  def test_of_what_the_user_can_mend(self, flags, wanted):
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+      flags = [flag.replace('{port}', str(taken.getsockname()[1])) for flag in flags]
+      with self.assertRaisesRegex(run_flags.UserError, f'^{wanted}'):
+        self._start(*flags)
+    self.assertEmpty(list(self.folder.iterdir()))
+
+  @parameterized.parameters(tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
+  def test_of_an_update_that_cannot_be_made(self, error):
+    """As when XLA does not compile it; by then there is a first checkpoint."""
+    raised = {tf.errors.ResourceExhaustedError: run_flags.UserError}.get(error, error)
+    with mock.patch.object(impala.Learner, 'step', side_effect=error(None, None, 'no such update')):
+      with self.assertRaisesRegex(raised, 'no such update'):
+        self._start('--unroll_length=2', '--batch_size=1')
+    self.assertEmpty(list(self.folder.iterdir()))
+
+  def test_a_folder_that_was_there_is_as_it_was(self):
+    self.logdir.mkdir(parents=True)
+    with self.assertRaises(run_flags.UserError):
+      self._start('--unroll_length=100000', '--batch_size=10000')
+    self.assertEmpty(list(self.logdir.iterdir()))
+
+  def test_a_run_that_has_learned_stays(self):
+    step, calls = impala.Learner.step, []
+
+    def step_once(learner, unroll):
+      calls.append(unroll)
+      if len(calls) > 1:
+        raise tf.errors.InvalidArgumentError(None, None, 'no second update')
+      return step(learner, unroll)
+    with mock.patch.object(impala.Learner, 'step', step_once):
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'no second update'):
+        self._start('--unroll_length=2', '--batch_size=1')
+    self.assertContainsSubset({'config.json', 'checkpoints', 'metrics.jsonl'}, os.listdir(self.logdir))
 
 
 if __name__ == '__main__':
