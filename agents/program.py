@@ -100,6 +100,8 @@ def _read_flags(agent, config_class, protocol_class):
     run_config = dataclasses.replace(run_config, logdir=f'{run_config.logdir}_learner_{membership.task}')
   if run_config.mode == 'test':
     stored = run_directory.read_config(run_config.logdir)['flags']
+    for part in (config_class, protocol_class, population_member.PopulationConfig, cluster_config.ClusterConfig):
+      run_flags.check_stored(part, stored, run_directory.path(run_config.logdir, run_directory.CONFIG))
     membership = dataclasses.replace(membership, num_learners=stored.get('num_learners', 1))
     config = run_flags.config_from_flags(config_class, agent.validate, stored)
   elif run_config.video:

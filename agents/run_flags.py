@@ -126,6 +126,23 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   return config
 
 
+def check_stored(config_class: type, stored: dict[str, Any], file: str):
+  """Checks what a run's config.json says of the settings of a config.
+
+  Args:
+    config_class: a dataclass of settings.
+    stored: the flags in the file, of other classes too.
+    file: its path.
+  Raises:
+    UserError: a setting has a value that no flag could have; the message names the file and the flag.
+  """
+  names = {field.name for field in dataclasses.fields(config_class)} & stored.keys()
+  try:
+    settings.check(config_class(**{name: stored[name] for name in names}))
+  except ValueError as error:
+    raise UserError(f'{file}: {error}: put the file back, or choose another --logdir') from error
+
+
 def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
   """Those of the flags that are on the command line."""
   return [name for name in names if flag_values[name].present]

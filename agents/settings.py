@@ -59,7 +59,7 @@ def free_settings(config: Any) -> frozenset[str]:
 def check(config: Any) -> None:
   """Checks the type and the range of every setting of a config.
 
-  A float is held to its range as the float32 that TensorFlow makes of it: 0.99999999999 is 1 there, and 1e39 infinite.
+  A float must be in its range as the float32 that TensorFlow makes of it, too: 0.99999999999 is 1 there, 1e39 infinite.
 
   Raises:
     ValueError: the first setting that has no such value; one line with flag, value and what is allowed.
@@ -67,9 +67,9 @@ def check(config: Any) -> None:
   kinds = typing.get_type_hints(type(config))
   for field in dataclasses.fields(config):
     value, kind = getattr(config, field.name), kinds[field.name]
-    if not _is_allowed(value, kind, field.metadata, _float32):
+    if not _is_allowed(value, kind, field.metadata):
       reason = f'want {wanted(kind, field.metadata)}'
-      if isinstance(value, float) and _is_allowed(value, kind, field.metadata, float):
+      if kind is float and isinstance(value, float) and field.metadata['bounds'].contain(value):
         reason += f'; in float32 this is {_float32(value):g}'  # Else 0.99999999999 would seem to be less than 1.
       raise ValueError(f'--{field.name}={shown(value)}: {reason}')
 
@@ -110,8 +110,8 @@ def is_text(value: str) -> bool:
   return '\0' not in value
 
 
-def _is_allowed(value, kind, metadata, convert):
-  """Whether a setting may have this value; `convert` gives the number that a float becomes."""
+def _is_allowed(value, kind, metadata):
+  """Whether a setting of this type and metadata may have this value."""
   if kind is str:
     return isinstance(value, str) and (value in metadata['choices'] if metadata['choices'] else is_text(value))
   if isinstance(value, bool) or kind is bool:
@@ -119,8 +119,8 @@ def _is_allowed(value, kind, metadata, convert):
   if kind == Count and value == AUTO:
     return True
   if kind is float and isinstance(value, (int, float)):
-    number = convert(value)
-    return metadata['bounds'].contain(number) and (value == 0 or number != 0)
+    rounded = _float32(value)
+    return all(map(metadata['bounds'].contain, (value, rounded))) and (value == 0 or rounded != 0)
   return isinstance(value, int) and metadata['bounds'].contain(value)
 
 

@@ -286,7 +286,7 @@ def read_config(logdir: str) -> dict[str, Any]:
     except FileNotFoundError as error:
       raise RunDirectoryError(f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a '
                               'run') from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # It is no JSON, or too deep.
       raise RunDirectoryError(damaged(file, error)) from error
   if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
     raise RunDirectoryError(damaged(file, 'no "flags" in it'))

@@ -17,7 +17,12 @@ from scalable_agents.learner import run_directory
 from scalable_agents.tables import published
 
 # What IMPALA's runs have among their settings; those of an agent without V-trace lack the last one.
-_FLAGS = ('level_name', 'torso', 'use_lstm', 'seed', 'total_environment_frames', 'off_policy_correction')
+_FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int,
+          'off_policy_correction': str}
+# What else the tables read; null stands for the default.
+_OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
+                'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}
+_WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
 _POINTS = 500
 ROWS = 5_000  # Of a metrics.jsonl that are read for figures: of a member of a population, part of them are drawn.
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
@@ -131,6 +136,7 @@ def _read(logdir: str, evaluated: bool) -> Run:
   if missing:
     raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
                                           f'{missing[0]}: want runs of IMPALA')
+  _check_types(flags, run_directory.path(logdir, run_directory.CONFIG))
   agent = _agent_in(config.get('command_line', ()))
   if agent not in (None, 'impala'):
     raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: want runs of IMPALA')
@@ -138,10 +144,20 @@ def _read(logdir: str, evaluated: bool) -> Run:
   return run._replace(evaluation=_read_evaluation(run)) if evaluated and run.task == 0 else run
 
 
-def _agent_in(command_line: Iterable[str]) -> str | None:
+def _check_types(flags: dict[str, Any], file: str):
+  """Raises RunDirectoryError for the first flag that the tables read and that is of another type."""
+  for name, kind in (_FLAGS | _OTHER_FLAGS).items():
+    value = flags.get(name)
+    is_missing = value is None and name in _OTHER_FLAGS
+    if not is_missing and type(value) is not kind and not (kind is float and type(value) is int):
+      raise run_directory.RunDirectoryError(f'{file}: --{name}={settings.shown(value)}: want {_WANTED[kind]}: put the '
+                                            'file back, or leave the run out')
+
+
+def _agent_in(command_line: Any) -> str | None:
   """The agent whose binary a command line starts; None where it starts none of them, but a test, say."""
-  for word in command_line:
-    if word.startswith('--'):
+  for word in command_line if isinstance(command_line, list) else ():
+    if not isinstance(word, str) or word.startswith('--'):
       return None
     if match := _BINARY.fullmatch(word):
       return match[1]

@@ -1,6 +1,7 @@
 """The binary as its users meet it: what it refuses, what it prints, and how it leaves."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -62,7 +63,7 @@ class TrainModeTest(absltest.TestCase):
     self.assertLess(max(seeds), 1 << 29)
 
 
-class TestModeTest(absltest.TestCase):
+class TestModeTest(parameterized.TestCase):
 
   def _make_run(self, **settings):
     """A run directory with a checkpoint of an untrained agent; returns the directory and its flags."""
@@ -151,6 +152,42 @@ class TestModeTest(absltest.TestCase):
     self.assertEqual((config.sweep_index, config.learning_rate), (7, stored['learning_rate']))
     with self.assertRaisesRegex(run_directory.RunDirectoryError, '--sweep_index was 7 and is 8 now'):
       _main('--mode=test', f'--logdir={logdir}', '--sweep_index=8')
+
+  @parameterized.parameters(
+      ('batch_size', [32], r'\[32\]: want a whole number from 1 to 10000'),
+      ('batch_size', 10 ** 25, '1' + 25 * '0' + ': want a whole number .*'),
+      ('learning_rate', 'fast', 'fast: want a finite number of at least 0'),
+      ('learning_rate', math.nan, 'nan: want a finite number of at least 0'),
+      ('discount', 1.00000000001, '1.00000000001: want a number from 0 to 1'),
+      ('use_lstm', 1, '1: want true or false'),
+      ('level_name', None, 'None: want text in UTF-8'),
+      ('level_name', 'a\0b', '.*: want text in UTF-8'),
+      ('noop_max', True, 'True: want a whole number .*'),
+      ('population_size', {'a': 1}, '.*: want a whole number .*'),
+      ('num_learners', 'two', 'two: want a whole number .*'))
+  def test_a_setting_of_another_type_is_refused(self, name, value, wanted):
+    logdir, stored = self._make_run()
+    file = os.path.join(logdir, run_directory.CONFIG)
+    with open(file, 'w', encoding='utf-8') as stream:
+      json.dump({'flags': stored | {name: value}}, stream)
+    before = _files(logdir)
+    with self.assertRaisesRegex(run_flags.UserError, f'^{file}: --{name}={wanted}: put the file back, or .*$'):
+      _main('--mode=test', f'--logdir={logdir}')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} belongs to another .*--{name} was '):
+      _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
+    self.assertEqual(_files(logdir), before)
+
+  @parameterized.parameters('[]', '{"flags": []}', '{"flags": null}', '7', '', '{"flags": {"a": ', 100_000 * '[',
+                            '{"flags": {"a": 1' + 5000 * '0' + '}}', '\udcff')
+  def test_a_config_that_is_none_is_refused(self, text):
+    logdir, _ = self._make_run()
+    with open(os.path.join(logdir, run_directory.CONFIG), 'w', encoding='utf-8', errors='surrogateescape') as stream:
+      stream.write(text)
+    before = _files(logdir)
+    for mode in ('train', 'test'):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, '^[^\n]*config.json is damaged [^\n]*$'):
+        _main(f'--mode={mode}', f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
+    self.assertEqual(_files(logdir), before)
 
   def test_another_agents_directory_is_refused(self):
     logdir = self.create_tempdir().full_path

@@ -36,6 +36,19 @@ class RunsTest(parameterized.TestCase):
     return faults[0]
 
   @parameterized.parameters(
+      ({'level_name': ['pong']}, r"--level_name=\['pong'\]: want text"),
+      ({'use_lstm': 'yes'}, '--use_lstm=yes: want true or false'),
+      ({'seed': 1.5}, '--seed=1.5: want a whole number'),
+      ({'total_environment_frames': '1e9'}, '--total_environment_frames=1e9: want a whole number'),
+      ({'population_size': '24'}, '--population_size=24: want a whole number'),
+      ({'learner_addresses': 7}, '--learner_addresses=7: want text'),
+      ({'task': True}, '--task=True: want a whole number'),
+      ({'learning_rate': {}}, '--learning_rate={}: want a number'))
+  def test_a_setting_of_another_type_is_one_line(self, settings, wanted):
+    logdir = run_directories.make(self.folder, 'run', {'pong': 20.0}, **settings)
+    self.assertRegex(self._fault(logdir), f'^{logdir}/config.json: {wanted}: put the file back, or leave the run out$')
+
+  @parameterized.parameters(
       (_DMLAB | {'torso': 'shallow'}, 'IMPALA, shallow'),
       (_DMLAB, 'IMPALA, deep'),
       (_DMLAB | {'population_size': 1, 'num_learners': 1}, 'IMPALA, deep'),
