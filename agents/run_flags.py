@@ -166,14 +166,14 @@ def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flag
   return run
 
 
-def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
+def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoReturn:
   """Parses the flags, runs `main` and ends the process.
 
   What the user can mend ends it with one line on the screen, above it a worker's traceback if that is the cause, and
   exit code 1; a mistake in the program shows its own traceback. What cannot be written to the screen is dropped.
 
   Args:
-    main: what to run.
+    main: what to run; it may return an exit code.
     takes_others: whether `main` is called with the flags that are of another program, as they were written.
   """
   def guarded(arguments):
@@ -184,7 +184,7 @@ def run_main(main: Callable[..., None], takes_others: bool = False) -> NoReturn:
     quiet.keep_small()
     try:
       signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
-      main(*[others] * takes_others)
+      return main(*[others] * takes_others)
     except (UserError, run_directory.RunDirectoryError) as error:
       first, *details = str(error).splitlines()  # Of an environment worker: its traceback.
       print(*details, sep='\n', end='\n' * bool(details), file=quiet.screen())

@@ -12,6 +12,7 @@ The last line is a JSON object with all figures. Compare figures of one run only
 """
 
 from concurrent import futures
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -20,32 +21,34 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from absl import app
-from absl import flags
 import numpy as np
 import tree
 
 from scalable_agents.actor import parent_death
 from scalable_agents.agents import kernels
+from scalable_agents.agents import run_flags
+from scalable_agents.agents.settings import setting
 from scalable_agents.tools import constant_environment
 from scalable_agents.tools import peers
 from scalable_agents.tools import training_rate
 
-_SECONDS = flags.DEFINE_float('seconds', 10., 'How long each part is measured; end to end six or eight times as long.',
-                              lower_bound=0.1)
-
-_TORSO_PRECISION = flags.DEFINE_enum('torso_precision', 'float32', ['float32', 'bfloat16'],
-                                     'What the network computes in; see the flag of //agents:impala_atari57.')
-
-_DMLAB_UNROLL_LENGTH = flags.DEFINE_integer(
-    'dmlab_unroll_length', 100, 'Second section: agent steps per unroll. Table D.3 of the paper.', lower_bound=1)
-
-_DMLAB_BATCH_SIZE = flags.DEFINE_integer(
-    'dmlab_batch_size', 32, 'Second section: unrolls per update, which takes 3.5 MB of memory for each of their steps: '
-    '11 GB if nothing else is asked for.', lower_bound=1)
-
 _GAME = 'pong'
 _STDERR = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkConfig:
+  """The flags."""
+
+  seconds: float = setting(10., 'How long each part is measured; end to end six or eight times as long.', at_least=0.1,
+                           at_most=training_rate.MAX_SECONDS)
+  torso_precision: str = setting('float32', 'What the network computes in; see the flag of //agents:impala_atari57.',
+                                 choices=('float32', 'bfloat16'))
+  dmlab_unroll_length: int = setting(100, 'Second section: agent steps per unroll. Table D.3 of the paper.', at_least=1,
+                                     at_most=10_000)
+  dmlab_batch_size: int = setting(
+      32, 'Second section: unrolls per update, which takes 3.5 MB of memory for each of their steps: 11 GB if nothing '
+      'else is asked for.', at_least=1, at_most=10_000)
 
 
 class _Workload(NamedTuple):
@@ -66,11 +69,11 @@ def _pong(precision):
                    level='atari', learner_rows=21, wanted_share=0.85)
 
 
-def _dmlab(precision):
+def _dmlab(config):
   """As table D.3 of the IMPALA paper."""
-  return _Workload(dict(level_name='dmlab', torso='deep', torso_precision=precision, use_lstm=True,
-                        unroll_length=_DMLAB_UNROLL_LENGTH.value, batch_size=_DMLAB_BATCH_SIZE.value),
-                   level='dmlab', learner_rows=min(26, _DMLAB_UNROLL_LENGTH.value + 1), wanted_share=0.9)
+  return _Workload(dict(level_name='dmlab', torso='deep', torso_precision=config.torso_precision, use_lstm=True,
+                        unroll_length=config.dmlab_unroll_length, batch_size=config.dmlab_batch_size),
+                   level='dmlab', learner_rows=min(26, config.dmlab_unroll_length + 1), wanted_share=0.9)
 
 
 def _rate(step, amount, seconds):
@@ -371,13 +374,14 @@ def _measure_dmlab(seconds, workload):
   return {**_against_bound(end_to_end, workload, inference, learner), 'learner': learner}
 
 
-def main(_):
+def main():
   """Measures both sections, prints the tables as they grow, then the JSON line."""
-  cores, seconds, precision = len(os.sched_getaffinity(0)), _SECONDS.value, _TORSO_PRECISION.value
+  config = run_flags.config_from_flags(BenchmarkConfig)
+  cores, seconds, precision = len(os.sched_getaffinity(0)), config.seconds, config.torso_precision
   columns = f'{"per second":>12}{"CPU us each":>16}'
   print(f'{f"{cores} cores, {precision}, shallow network":<44}{columns}', flush=True)
   figures = _measure_pong(seconds, _pong(precision))
-  dmlab = _dmlab(precision)
+  dmlab = _dmlab(config)
   print('\nDeep network, LSTM and language on 72x96 pixels; environments that cost nothing; '
         f'{dmlab.config["batch_size"]} unrolls of {dmlab.config["unroll_length"]}\n{"":<44}{columns}', flush=True)
   figures |= {'cores': cores, 'torso_precision': precision, 'dmlab': None}
@@ -390,4 +394,5 @@ def main(_):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  run_flags.define(BenchmarkConfig())
+  run_flags.run_main(main)

@@ -7,48 +7,57 @@ last line is a JSON object with all figures.
 """
 
 import contextlib
+import dataclasses
 import json
 import signal
 import statistics
 import subprocess
 import sys
 
-from absl import app
-from absl import flags
-
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
+from scalable_agents.agents.settings import setting
 from scalable_agents.tools import local_cluster
 from scalable_agents.tools import training_rate
 
-_SECONDS = flags.DEFINE_float('seconds', 40., 'How long each run is measured.', lower_bound=1.)
-_TURNS = flags.DEFINE_integer('turns', 2, 'How often each is measured.', lower_bound=1)
-_ACTORS = flags.DEFINE_integer('actors', 2, 'Actor processes.', lower_bound=1)
-_ENVIRONMENTS = flags.DEFINE_integer('environments', 64, 'Environments, of all actors together.', lower_bound=1)
-_FLAGS = flags.DEFINE_list('flags', ['--level_name=pong', '--torso=shallow'],
-                           'Flags of //agents:impala_atari57 for all processes.')
 _PROGRAM = 'scalable_agents.agents.impala_atari57'
 
 
-def _rate(arguments):
+@dataclasses.dataclass(frozen=True)
+class ClusterRateConfig:
+  """The flags."""
+
+  seconds: float = setting(40., 'How long each run is measured.', at_least=1, at_most=training_rate.MAX_SECONDS)
+  turns: int = setting(2, 'How often each is measured.', at_least=1, at_most=1_000)
+  actors: int = setting(2, 'Actor processes.', at_least=1, at_most=settings.MAX_PROCESSES)
+  environments: int = setting(64, 'Environments, of all actors together.', at_least=1,
+                              at_most=settings.MAX_ENVIRONMENTS)
+  flags: str = setting('--level_name=pong,--torso=shallow',
+                       'Flags of //agents:impala_atari57 for all processes, with commas between them.')
+
+
+def _rate(config, arguments):
   """Environment frames per second, and the mean policy lag in updates, of a run with these flags."""
   rows = training_rate.steady_rows(
-      lambda run: [_PROGRAM, *_FLAGS.value, *arguments, *(f'--{name}={value}' for name, value in run.items())],
-      _SECONDS.value)
+      lambda run: [_PROGRAM, *training_rate.split(config.flags), *arguments,
+                   *(f'--{name}={value}' for name, value in run.items())],
+      config.seconds)
   frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
   return frames / seconds, statistics.mean(row['policy_lag'] for row in rows)
 
 
 @contextlib.contextmanager
-def _actors(address):
+def _actors(config, address):
   """Runs the actor processes."""
-  number, rest = divmod(_ENVIRONMENTS.value, _ACTORS.value)
+  number, rest = divmod(config.environments, config.actors)
   processes = []
   try:
-    for task in range(_ACTORS.value):
+    for task in range(config.actors):
       environments = number + (task < rest)
       processes.append(subprocess.Popen(
-          [sys.executable, '-m', _PROGRAM, *_FLAGS.value, '--job_name=actor', f'--task={task}',
+          [sys.executable, '-m', _PROGRAM, *training_rate.split(config.flags), '--job_name=actor', f'--task={task}',
            f'--learner_addresses={address}', f'--num_environments={environments}', '--num_environment_workers=1'],
           env=python_path.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
           preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM)))
@@ -60,29 +69,31 @@ def _actors(address):
       process.wait()
 
 
-def _one_process():
-  return _rate([f'--num_environments={_ENVIRONMENTS.value}'])
+def _one_process(config):
+  return _rate(config, [f'--num_environments={config.environments}'])
 
 
-def _cluster():
+def _cluster(config):
   address = f'localhost:{local_cluster.free_ports(1)[0]}'
-  with _actors(address):
-    return _rate(['--job_name=learner', f'--learner_addresses={address}', '--num_environments=0'])
+  with _actors(config, address):
+    return _rate(config, ['--job_name=learner', f'--learner_addresses={address}', '--num_environments=0'])
 
 
-def main(_):
+def main():
   """Measures both in turns, and prints the ratio."""
+  config = run_flags.config_from_flags(ClusterRateConfig)
   rates = {'one process': [], 'cluster': []}
   measures = [('one process', _one_process), ('cluster', _cluster)]
-  for turn in range(_TURNS.value):
+  for turn in range(config.turns):
     for name, measure in measures[::(-1) ** turn]:  # A machine that gets slower is to harm both alike.
-      rate, lag = measure()
+      rate, lag = measure(config)
       rates[name].append(rate)
       print(f'{name:<12}{rate:>10,.0f} frames/s, policy lag {lag:.1f} updates', flush=True)
   ratio = statistics.mean(rates['cluster']) / statistics.mean(rates['one process'])
-  print(f'a learner and {_ACTORS.value} actors reach {ratio:.1%} of one process')
+  print(f'a learner and {config.actors} actors reach {ratio:.1%} of one process')
   print(json.dumps(rates | {'ratio': ratio}))
 
 
 if __name__ == '__main__':
-  app.run(main)
+  run_flags.define(ClusterRateConfig())
+  run_flags.run_main(main)

@@ -8,6 +8,7 @@ steps a second, and so how many actors, fill its cores or its network. The last 
 """
 
 from concurrent import futures
+import dataclasses
 import json
 import multiprocessing
 import signal
@@ -20,8 +21,6 @@ if __name__ == '__main__':
   kernels.choose()  # Before TensorFlow is imported.
 
 # pylint: disable=g-import-not-at-top
-from absl import app
-from absl import flags
 import numpy as np
 import tensorflow as tf
 
@@ -30,15 +29,11 @@ from scalable_agents.actor import parent_death
 from scalable_agents.agents import cluster
 from scalable_agents.agents import cluster_config
 from scalable_agents.agents import remote_learner
+from scalable_agents.agents import run_flags
+from scalable_agents.agents.settings import setting
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.tools import local_cluster
-
-_SECONDS = flags.DEFINE_float('seconds', 10., 'How long each kind of unroll is sent.', lower_bound=1.)
-_CORES = flags.DEFINE_integer('cores', 16, "The learner machine's cores that may do nothing but receive.", lower_bound=1)
-_GIGABITS = flags.DEFINE_float('gigabits_per_second', 10., "The learner machine's network.", lower_bound=0.1)
-_ACTOR_FRAMES = flags.DEFINE_float(
-    'actor_frames_per_second', 500., 'Environment frames that one actor, a core with an environment, gives a second.',
-    lower_bound=1.)
+from scalable_agents.tools import training_rate
 
 _KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # Agent steps of an unroll, and pixels of a row.
 _FRAMES_PER_STEP = 4
@@ -47,6 +42,18 @@ _PARAMETERS = [tf.TensorSpec([1_600_000])]  # About as many as the deep network 
 _QUEUE_SIZE, _BATCH_SIZE = 1, 32
 _WARM_UP_SECONDS = 2.
 _PATIENCE_SECONDS = 60.
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterScalingConfig:
+  """The flags."""
+
+  seconds: float = setting(10., 'How long each kind of unroll is sent.', at_least=1, at_most=training_rate.MAX_SECONDS)
+  cores: int = setting(16, "The learner machine's cores that may do nothing but receive.", at_least=1, at_most=65_536)
+  gigabits_per_second: float = setting(10., "The learner machine's network.", at_least=0.1, at_most=1_000_000)
+  actor_frames_per_second: float = setting(
+      500., 'Environment frames that one actor, a core with an environment, gives a second.', at_least=1,
+      at_most=1_000_000_000)
 
 
 class _Unroll(NamedTuple):
@@ -152,23 +159,27 @@ def limits(cost: Cost, steps: int, cores: int, gigabits_per_second: float) -> tu
   return frames * cores / cost.cpu_seconds, frames * gigabits_per_second * 1e9 / 8 / cost.bytes
 
 
-def main(_):
+def main():
   """Measures, and prints the arithmetic."""
+  config = run_flags.config_from_flags(ClusterScalingConfig)
   copied = memory_bandwidth()
   print(f'one core copies {copied * 1e-9:.1f} GB/s of memory')
   results = {'memory_bytes_per_second': copied}
   for kind, (steps, _) in _KINDS.items():
-    cost = measure(kind, _SECONDS.value)
+    cost = measure(kind, config.seconds)
     rate = cost.unrolls_per_second * cost.bytes
-    by_cores, by_network = limits(cost, steps, _CORES.value, _GIGABITS.value)
+    by_cores, by_network = limits(cost, steps, config.cores, config.gigabits_per_second)
     print(f'{kind}: unrolls of {cost.bytes * 1e-6:.2f} MB at {rate * 1e-9:.2f} GB/s ({rate / copied:.0%} of a copy), '
           f'{1e3 * cost.cpu_seconds:.2f} ms of CPU time each')
-    for what, frames in ((f'{_CORES.value} cores', by_cores), (f'{_GIGABITS.value:g} Gbit/s', by_network)):
-      print(f'  {what} are full at {frames:,.0f} frames/s: {frames / _ACTOR_FRAMES.value:,.0f} actors of '
-            f'{_ACTOR_FRAMES.value:,.0f} frames/s, {frames / _PAPER_FRAMES_PER_SECOND:.2f} times the 250,000 of the paper')
+    for what, frames in ((f'{config.cores} cores', by_cores),
+                         (f'{config.gigabits_per_second:g} Gbit/s', by_network)):
+      print(f'  {what} are full at {frames:,.0f} frames/s: {frames / config.actor_frames_per_second:,.0f} actors of '
+            f'{config.actor_frames_per_second:,.0f} frames/s, '
+            f'{frames / _PAPER_FRAMES_PER_SECOND:.2f} times the 250,000 of the paper')
     results[kind] = cost._asdict() | {'frames_per_second_cores': by_cores, 'frames_per_second_network': by_network}
   print(json.dumps(results))
 
 
 if __name__ == '__main__':
-  app.run(main)
+  run_flags.define(ClusterScalingConfig())
+  run_flags.run_main(main)

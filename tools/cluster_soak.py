@@ -9,6 +9,7 @@ memory it had, first when it had settled and then in the end. Exit code 1 if a p
 find the learner again, updates are skipped, or the end is not orderly.
 """
 
+import dataclasses
 import json
 import random
 import signal
@@ -18,27 +19,38 @@ import sys
 import tempfile
 import time
 
-from absl import app
-from absl import flags
 import psutil
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
+from scalable_agents.agents.settings import setting
 from scalable_agents.learner import run_directory
 from scalable_agents.tools import local_cluster
+from scalable_agents.tools import training_rate
 
-_MINUTES = flags.DEFINE_float('minutes', 20., 'How long.', lower_bound=0.1)
-_ACTORS = flags.DEFINE_integer('actors', 4, 'Actor processes at a time.', lower_bound=1)
-_ENVIRONMENTS = flags.DEFINE_integer('environments', 8, 'Of each actor process.', lower_bound=1)
-_ACTOR_LIFE_SECONDS = flags.DEFINE_float('seconds_between_kills', 10., 'Between two kills of an actor.', lower_bound=0.1)
-_LEARNER_LIFE_MINUTES = flags.DEFINE_float('minutes_between_learner_kills', 5., 'Between two kills of the learner.',
-                                           lower_bound=0.1)
-_CALM_SECONDS = flags.DEFINE_float('calm_seconds', 60., 'At the start, in which nothing is killed.', lower_bound=1.)
-_SEED = flags.DEFINE_integer('seed', 1, 'Of which actor is next.')
-_FLAGS = flags.DEFINE_list('flags', ['--level_name=catch', '--torso=shallow'],
-                           'Flags of //agents:impala_atari57 for all processes.')
 _TICK_SECONDS = 0.2
 _PATIENCE_SECONDS = 180.
+_MAX_MINUTES = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterSoakConfig:
+  """The flags."""
+
+  minutes: float = setting(20., 'How long.', at_least=0.1, at_most=_MAX_MINUTES)
+  actors: int = setting(4, 'Actor processes at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
+  environments: int = setting(8, 'Of each actor process.', at_least=1, at_most=settings.MAX_ENVIRONMENTS)
+  seconds_between_kills: float = setting(10., 'Between two kills of an actor.', at_least=0.1,
+                                         at_most=training_rate.MAX_SECONDS)
+  minutes_between_learner_kills: float = setting(5., 'Between two kills of the learner.', at_least=0.1,
+                                                 at_most=_MAX_MINUTES)
+  calm_seconds: float = setting(60., 'At the start, in which nothing is killed.', at_least=1,
+                                at_most=training_rate.MAX_SECONDS)
+  seed: int = setting(1, 'Of which actor is next.', at_least=0, at_most=settings.MAX_SEED)
+  flags: str = setting('--level_name=catch,--torso=shallow',
+                       'Flags of //agents:impala_atari57 for all processes, with commas between them.')
 
 
 class SoakError(Exception):
@@ -48,13 +60,14 @@ class SoakError(Exception):
 class Soak:
   """The processes, and what has been seen of them."""
 
-  def __init__(self, folder: str, address: str):
+  def __init__(self, config: ClusterSoakConfig, folder: str, address: str):
+    self._config = config
     self.logdir = f'{folder}/run'
     self._address = address
     self._log = open(f'{folder}/log', 'w', encoding='utf-8')
     self.kills = {'actor': 0, 'learner': 0}
     self.learner = self._start_learner()
-    self.actors = [self._start_actor() for _ in range(_ACTORS.value)]
+    self.actors = [self._start_actor() for _ in range(config.actors)]
 
   def kill_actor(self, which: int):
     """Kills an actor process and starts another."""
@@ -113,7 +126,7 @@ class Soak:
 
   def _start(self, *arguments):
     return subprocess.Popen(
-        [sys.executable, '-m', 'scalable_agents.agents.impala_atari57', *_FLAGS.value,
+        [sys.executable, '-m', 'scalable_agents.agents.impala_atari57', *training_rate.split(self._config.flags),
          '--total_environment_frames=1_000_000_000_000', f'--learner_addresses={self._address}', *arguments],
         env=python_path.environment(), stdout=self._log, stderr=self._log,
         preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
@@ -123,7 +136,8 @@ class Soak:
                        '--checkpoint_interval_seconds=10', '--log_interval_seconds=2')
 
   def _start_actor(self):
-    return self._start('--job_name=actor', f'--num_environments={_ENVIRONMENTS.value}', '--num_environment_workers=1')
+    return self._start('--job_name=actor', f'--num_environments={self._config.environments}',
+                       '--num_environment_workers=1')
 
 
 def _rate(rows, begin, end):
@@ -133,24 +147,24 @@ def _rate(rows, begin, end):
   return (rows[-1]['environment_frames'] - rows[0]['environment_frames']) / seconds if seconds else 0.
 
 
-def _run(soak):
+def _run(soak, config):
   """Kills until the time is over. Returns the figures."""
-  draw = random.Random(_SEED.value)
+  draw = random.Random(config.seed)
   while not run_directory.read_metrics(soak.logdir):
     soak.watch()
     time.sleep(_TICK_SECONDS)
   began = said = learner_began = time.monotonic()
-  next_kill, lives, settled = began + _CALM_SECONDS.value, [], None
-  while (passed := time.monotonic() - began) < 60 * _MINUTES.value:
+  next_kill, lives, settled = began + config.calm_seconds, [], None
+  while (passed := time.monotonic() - began) < 60 * config.minutes:
     time.sleep(_TICK_SECONDS)
     soak.watch()
     now = time.monotonic()
-    if settled is None and now - learner_began >= _CALM_SECONDS.value:
+    if settled is None and now - learner_began >= config.calm_seconds:
       settled = soak.kills['actor'], soak.megabytes()
     if now >= next_kill:
-      next_kill = now + _ACTOR_LIFE_SECONDS.value
-      soak.kill_actor(draw.randrange(_ACTORS.value))
-    if now - learner_began >= 60 * _LEARNER_LIFE_MINUTES.value:
+      next_kill = now + config.seconds_between_kills
+      soak.kill_actor(draw.randrange(config.actors))
+    if now - learner_began >= 60 * config.minutes_between_learner_kills:
       lives += _life(soak, settled)
       learner_began, settled = now, None
       soak.kill_learner()
@@ -163,8 +177,8 @@ def _run(soak):
   rows = run_directory.read_metrics(soak.logdir)
   if rows[-1]['skipped_updates']:
     raise SoakError(f'{rows[-1]["skipped_updates"]} updates were skipped')
-  return {'calm_frames_per_second': _rate(rows, 0., _CALM_SECONDS.value),
-          'frames_per_second': _rate(rows, _CALM_SECONDS.value, rows[-1]['wall_seconds']),
+  return {'calm_frames_per_second': _rate(rows, 0., config.calm_seconds),
+          'frames_per_second': _rate(rows, config.calm_seconds, rows[-1]['wall_seconds']),
           'kills': soak.kills, 'lives': lives + _life(soak, settled), 'seconds_to_end': soak.end()}
 
 
@@ -176,13 +190,14 @@ def _life(soak, settled):
   return [{'killed_actors': soak.kills['actor'] - kills, 'megabytes': [megabytes, soak.megabytes()]}]
 
 
-def main(_):
+def main():
   """Soaks; exit code 1 if anything went wrong."""
+  config = run_flags.config_from_flags(ClusterSoakConfig)
   address = f'localhost:{local_cluster.free_ports(1)[0]}'
   with tempfile.TemporaryDirectory() as folder:
-    soak = Soak(folder, address)
+    soak = Soak(config, folder, address)
     try:
-      print(json.dumps(_run(soak)))
+      print(json.dumps(_run(soak, config)))
     except SoakError as error:
       print(f'error: {error}')
       return 1
@@ -191,4 +206,5 @@ def main(_):
 
 
 if __name__ == '__main__':
-  app.run(main)
+  run_flags.define(ClusterSoakConfig())
+  run_flags.run_main(main)

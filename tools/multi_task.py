@@ -7,25 +7,41 @@ harmonic mean of their speeds alone is what can be expected of the speed togethe
 is a JSON object with all figures.
 """
 
+import dataclasses
 import json
 import statistics
 
-from absl import app
-from absl import flags
-
+from scalable_agents.agents import run_flags
+from scalable_agents.agents import settings
+from scalable_agents.agents.settings import setting
 from scalable_agents.tools import training_rate
 
-_SECONDS = flags.DEFINE_float('seconds', 30., 'How long each of the nine runs is measured.', lower_bound=1.)
-_GAMES = flags.DEFINE_list('games', ['pong', 'breakout', 'qbert', 'seaquest', 'enduro', 'space_invaders', 'beam_rider',
-                                     'ms_pacman'], 'The games.')
-_FLAGS = flags.DEFINE_list('flags', ['--torso=shallow'], 'Flags of //agents:impala_atari57 for all of the runs.')
+
+@dataclasses.dataclass(frozen=True)
+class MultiTaskConfig:
+  """The flags."""
+
+  seconds: float = setting(30., 'How long each of the nine runs is measured.', at_least=1,
+                           at_most=training_rate.MAX_SECONDS)
+  games: str = setting('pong,breakout,qbert,seaquest,enduro,space_invaders,beam_rider,ms_pacman',
+                       'The games, with commas between them.')
+  flags: str = setting('--torso=shallow',
+                       'Flags of //agents:impala_atari57 for all of the runs, with commas between them.')
 
 
-def _rate(level_name):
+def validate(config: MultiTaskConfig):
+  """Raises ValueError, one line with flag, value and what is allowed."""
+  settings.check(config)
+  if not config.games:
+    raise ValueError('--games=: want games with commas between them')
+
+
+def _rate(config, level_name):
   """Environment frames per second of a training run on these games."""
   rows = training_rate.steady_rows(
       lambda run: ['scalable_agents.agents.impala_atari57', f'--level_name={level_name}', '--full_action_set',
-                   *_FLAGS.value, *(f'--{name}={value}' for name, value in run.items())], _SECONDS.value)
+                   *training_rate.split(config.flags), *(f'--{name}={value}' for name, value in run.items())],
+      config.seconds)
   lacking = [game for game in level_name.split(',') if rows[-1].get(f'episode_return/{game}') is None]
   if lacking:
     print(f'no episode of {", ".join(lacking)} has ended yet: take more --seconds')
@@ -37,19 +53,21 @@ def _line(name, rate):
   print(f'{name:<32}{rate:>10,.0f} frames/s', flush=True)
 
 
-def main(_):
+def main():
   """Measures each game, then all at once, and prints the ratio."""
+  config = run_flags.config_from_flags(MultiTaskConfig, validate)
   alone = {}
-  for game in _GAMES.value:
-    alone[game] = _rate(game)
+  for game in training_rate.split(config.games):
+    alone[game] = _rate(config, game)
     _line(game, alone[game])
   expected = statistics.harmonic_mean(alone.values())
   _line('harmonic mean', expected)
-  together = _rate(','.join(_GAMES.value))
+  together = _rate(config, config.games)
   _line('all at once', together)
   print(f'all at once is {together / expected:.1%} of the harmonic mean')
   print(json.dumps({'alone': alone, 'harmonic_mean': expected, 'together': together, 'share': together / expected}))
 
 
 if __name__ == '__main__':
-  app.run(main)
+  run_flags.define(MultiTaskConfig())
+  run_flags.run_main(main)

@@ -14,12 +14,18 @@ from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
 
 LOG_INTERVAL_SECONDS = 1.
+MAX_SECONDS = 86_400  # Of a measurement.
 _LEAST_ROWS = 3  # To tell a speed from.
 
 
 def warm_up_seconds(seconds: float) -> float:
   """How long something runs before it is measured for so many seconds."""
   return min(seconds, 3.)
+
+
+def split(text: str) -> list[str]:
+  """The parts of a text with commas between them; none of an empty one."""
+  return text.split(',') if text else []
 
 
 def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: float,

@@ -65,7 +65,8 @@ class EverySettingTest(parameterized.TestCase):
   def test_the_configs_are_found(self):
     self.assertContainsSubset({
         'ImpalaConfig', 'RunConfig', 'ClusterConfig', 'PopulationConfig', 'LauncherConfig', 'TablesConfig',
-        'PopulationFigureConfig', 'LocalClusterConfig', 'Protocol'}, {config.__name__ for config in _CONFIGS})
+        'PopulationFigureConfig', 'LocalClusterConfig', 'Protocol', 'BenchmarkConfig', 'MultiTaskConfig',
+        'ClusterRateConfig', 'ClusterScalingConfig', 'ClusterSoakConfig'}, {config.__name__ for config in _CONFIGS})
 
   def test_numbers_have_bounds(self):
     for config, field, kind in _FIELDS:

@@ -177,7 +177,7 @@ class ReadmeTest(absltest.TestCase):
   def test_the_flags_that_it_names_are_there(self):
     known = set(_parse([])) | {'flagfile'}  # That one is absl's own.
     for tool in (source_tree.ROOT / 'tools').glob('cluster_*.py'):
-      known |= set(re.findall(r"DEFINE_\w+\(\s*'(\w+)'", tool.read_text(encoding='utf-8')))
+      known |= set(re.findall(r'^  (\w+): \w+ = setting\(', tool.read_text(encoding='utf-8'), re.MULTILINE))
     named = re.findall(r'`--(\w+)[=`]', self.text)
     self.assertContainsSubset({'job_name', 'task', 'learner_addresses'}, named)
     self.assertContainsSubset(named, known | {'exclusive'})  # Slurm's.

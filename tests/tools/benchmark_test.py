@@ -48,10 +48,11 @@ class BenchmarkTest(absltest.TestCase):
 
   def test_the_first_section_is_told_where_the_second_cannot_be_measured(self):
     screen = io.StringIO()
-    with absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9},
-                                      _measure_dmlab=absltest.mock.Mock(side_effect=RuntimeError('out of memory'))):
+    config = absltest.mock.patch.object(benchmark.run_flags, 'config_from_flags', lambda config_class: config_class())
+    with config, absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9},
+                                              _measure_dmlab=absltest.mock.Mock(side_effect=RuntimeError('out of memory'))):
       with contextlib.redirect_stdout(screen):
-        self.assertEqual(benchmark.main([]), 1)
+        self.assertEqual(benchmark.main(), 1)
     *_, why, last = screen.getvalue().splitlines()
     self.assertEqual(why, 'this section was not measured: out of memory')
     self.assertEqual(json.loads(last)['share_of_bound'], 0.9)
