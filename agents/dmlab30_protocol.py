@@ -50,8 +50,8 @@ class Protocol:
     except ValueError as error:
       raise ValueError(f'--level_name: {error}') from error
     try:
-      if settings.level_cache:
-        level_cache.check(settings.level_cache)
+      if dmlab_settings.level_cache:
+        level_cache.check(dmlab_settings.level_cache)
     except ValueError as error:
       raise ValueError(f'--{error}') from error
 

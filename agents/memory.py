@@ -1,4 +1,4 @@
-"""Whether this machine has the memory that a configuration asks for, which is known once the environments are made."""
+"""Whether this machine has the memory that a configuration asks for."""
 
 import contextlib
 
@@ -6,7 +6,10 @@ import psutil
 import tensorflow as tf
 
 from scalable_agents.agents import run_flags
+from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab
 
+_LAB_BYTES, _GAME_BYTES = 230_000_000, 800_000  # At least: of a DeepMind Lab, and of an emulator with Pong.
 _LIMIT = '/sys/fs/cgroup/memory.max'  # Bytes that a container may have, or 'max'.
 
 
@@ -17,6 +20,21 @@ def machine_bytes() -> int:
     with open(_LIMIT, encoding='ascii') as file:
       total = min(total, int(file.read()))
   return total
+
+
+def check_environments(levels, num_environments: int) -> None:
+  """Checks that so many environments, spread over the levels, fit into memory, before any of them is made.
+
+  Raises:
+    run_flags.UserError: they do not.
+  """
+  per_environment = sum(_LAB_BYTES if level in dmlab.LEVELS else _GAME_BYTES if level in atari57.LEVELS else 0
+                        for level in levels) / len(levels)
+  needed, there = num_environments * per_environment, machine_bytes()
+  if needed > there:
+    raise run_flags.UserError(
+        f'--num_environments={num_environments}: they take at least {needed * 1e-9:,.1f} GB of memory, of which there '
+        f'are {there * 1e-9:,.1f} GB: choose a smaller number')
 
 
 def check(unroll_spec, parameter_specs, config, num_environments: int, num_learners: int) -> None:

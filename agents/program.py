@@ -30,6 +30,7 @@ from scalable_agents.agents import actor_host
 from scalable_agents.agents import cluster
 from scalable_agents.agents import cluster_config
 from scalable_agents.agents import evaluation
+from scalable_agents.agents import memory
 from scalable_agents.agents import population_member
 from scalable_agents.agents import quiet
 from scalable_agents.agents import run_flags
@@ -209,6 +210,7 @@ def _make_host(protocol, membership, levels, run_config, number, seed, screen):
   if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
     raise run_flags.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
                               'a process of a cluster')
+  memory.check_environments(levels, environments)
   try:
     return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
                                 cluster_config.first_actor_id(number))

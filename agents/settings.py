@@ -11,7 +11,7 @@ Count = int | str  # A whole number, or AUTO.
 MAX_FRAMES = 10 ** 15   # Environment frames. Centuries of training; and up to here whole numbers are exact as floats.
 MAX_SEED = 2 ** 31 - 1  # TensorFlow's seeds are int32.
 MAX_ACTION_REPEATS = 1_000
-MAX_ENVIRONMENTS = 65_536
+MAX_ENVIRONMENTS = 10_000
 MAX_PROCESSES = 1_024   # Of one kind, on one machine.
 
 _SMALLEST_FLOAT32 = 2.0 ** -126  # Of those with full precision. TensorFlow takes smaller ones for 0.

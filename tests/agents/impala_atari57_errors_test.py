@@ -86,7 +86,8 @@ _CASES = {
     'unknown_gymnasium_id': (_in_new_folder, ('--level_name=gymnasium:CartPol-v1',), r'--level_name: .*CartPole-v1.*'),
     'no_environments': (
         _in_new_folder, (*_FLAGS, '--num_environments=0'), '--num_environments=0: want at least 1, one per level'),
-    'value_out_of_range': (_in_new_folder, (*_FLAGS, '--batch_size=0'), '--batch_size=0: want a whole number from 1 to 10000'),
+    'value_out_of_range': (_in_new_folder, (*_FLAGS, '--batch_size=0'),
+                           '--batch_size=0: want a whole number from 1 to 10000'),
     'text_for_a_number': (_in_new_folder, (*_FLAGS, '--learning_rate=fast'), '.*--learning_rate=fast.*'),
     'unknown_flag': (_in_new_folder, (*_FLAGS, '--learning_rat=1'), '.*learning_rat.*'),
     'no_flag': (_in_new_folder, (*_FLAGS, 'pong'), 'pong: no such argument.*'),
@@ -173,9 +174,9 @@ class NothingIsLeftTest(parameterized.TestCase):
                                  *_FLAGS, *flags)
 
   @parameterized.parameters(
-      ([f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}'], 'gymnasium:.*: --torso=shallow: '),
-      ([f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}', '--environment_timeout_seconds=1e-3'],
-       'no environment within 0.001 s'),
+      ([f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}'],
+       'gymnasium:.*: --torso=shallow: '),
+      (['--environment_timeout_seconds=1e-3'], 'environment 0 .catch. could not be made: it took longer than 0.001 s'),
       (['--unroll_length=100000', '--batch_size=10000', '--queue_size=7'],
        '--unroll_length=100000, --batch_size=10000, --queue_size=7, .*: up to 20,016 unrolls of .* choose smaller'),
       (['--job_name=learner', '--learner_addresses=127.0.0.1:{port}'], '.*port [0-9]+ is in use'))

@@ -129,7 +129,7 @@ class BadInputTest(parameterized.TestCase):
   @parameterized.parameters(
       (('--level_name=rooms_watermase',), "--level_name: unknown level 'rooms_watermase': did you mean rooms_watermaz"),
       ((), '--level_name: psychlab_arbitrary_visuomotor_mapping: dataset_path: this level needs the images'),
-      (('--level_name=rooms_watermaze', '--action_set=r2d2'), "--action_set: want one of impala, popart, got 'r2d2'"),
+      (('--level_name=rooms_watermaze', '--action_set=r2d2'), '--action_set=r2d2: want one of impala, popart'),
       (('--dataset_path=dummy', '--num_environments=29'), '--num_environments=29: want at least 30, one per level'))
   def test_is_one_line(self, arguments, message):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')

@@ -150,9 +150,12 @@ class RunConfigTest(parameterized.TestCase):
   @parameterized.parameters(
       ('--mode=play', '--mode=play: want one of train, test'),
       ('--xla=yes', '--xla=yes: want one of auto, always, never'),
-      ('--environment_timeout_seconds=0', '--environment_timeout_seconds=0.0: want a number of more than 0 and at most 86400'),
-      ('--checkpoint_interval_seconds=-1', '--checkpoint_interval_seconds=-1.0: want a number of more than 0 and at most 86400'),
-      ('--checkpoint_interval_seconds=nan', '--checkpoint_interval_seconds=nan: want a number of more than 0 and at most 86400'),
+      ('--environment_timeout_seconds=0',
+       '--environment_timeout_seconds=0.0: want a number of more than 0 and at most 86400'),
+      ('--checkpoint_interval_seconds=-1',
+       '--checkpoint_interval_seconds=-1.0: want a number of more than 0 and at most 86400'),
+      ('--checkpoint_interval_seconds=nan',
+       '--checkpoint_interval_seconds=nan: want a number of more than 0 and at most 86400'),
       ('--log_interval_seconds=0', '--log_interval_seconds=0.0: want a number of more than 0 and at most 10'),
       ('--log_interval_seconds=10.1', '--log_interval_seconds=10.1: want a number of more than 0 and at most 10'),
       ('--test_num_episodes=0', '--test_num_episodes=0: want a whole number from 1 to 10000000'),
@@ -238,7 +241,7 @@ class RunMainTest(parameterized.TestCase):
       done = subprocess.run(['sh', '-c', f'exec "$@" {redirections}', 'sh', sys.executable, '-c', _PROGRAM, argument],
                             env=python_path.environment(), text=True, capture_output=True, check=False)
       self.assertEqual(done.returncode, code, done.stderr)
-      self.assertIn(done.stderr, ('', 'error: --batch_size=0: want at least 1\n'))
+      self.assertIn(done.stderr, ('', 'error: --batch_size=0: want a whole number from 1 to 64\n'))
 
   def test_an_interrupt_on_the_way_out_comes_too_late(self):
     done = _run('--logdir=impatient')
@@ -246,8 +249,10 @@ class RunMainTest(parameterized.TestCase):
 
   def test_help_shows_the_flags(self):
     done = _run('--help')
-    self.assertRegex(done.stdout, '--learning_rate: How fast it learns. Want a finite number of at least 0.\n *.default: .0.5')
-    self.assertRegex(done.stdout, '--num_environment_workers: Processes that step them. Want auto, or a whole\n *number from 1 to 1024.')
+    self.assertRegex(done.stdout,
+                     '--learning_rate: How fast it learns. Want a finite number of at least 0.\n *.default: .0.5')
+    self.assertRegex(done.stdout, '--num_environment_workers: Processes that step them. Want auto, or a whole\n *number '
+                                  'from 1 to 1024.')
 
 
 if __name__ == '__main__':

@@ -19,8 +19,9 @@ from scalable_agents.agents import settings
 from scalable_agents.tests import source_tree
 from scalable_agents.tests.agents import training
 
-_NUMBERS = ('-1e30', '-1', '-0.0', '0', '1e-300', '1e-45', '0.5', '0.99999999999', '1', '1.00000000001', '7', '1e3', '1e8',
-            '100000000', '1e9', str(2**31), str(2**63), '1' + 25 * '0', '1' + 400 * '0', '1' + 5000 * '0', '1e25', '1e38', '1e39', '1e400',
+_NUMBERS = ('-1e30', '-1', '-0.0', '0', '1e-300', '1e-45', '0.5', '0.99999999999', '1', '1.00000000001', '7', '1e3',
+            '1e8', '100000000', '1e9', str(2**31), str(2**63), '1' + 25 * '0', '1' + 400 * '0', '1' + 5000 * '0',
+            '1e25', '1e38', '1e39', '1e400',
             'inf', '-inf', 'nan', '', ' ', 'abc', 'auto', 'true', '[1]', '\n', '\udcff')
 _TEXTS = ('', ' ', 'a\nb', 'no such thing', 100_000 * 'x', 'caf\u00e9', '/tmp/\udcff', '\udc80')
 _NEVER_A_NUMBER = ('-1e30', '-inf', 'nan', '', ' ', 'abc', '[1]', '\udcff')
@@ -119,7 +120,8 @@ class EverySettingTest(parameterized.TestCase):
 
   def test_other_types_are_refused(self):
     others = {bool: (0, 1, 'true', None, []), int: (True, 1.0, '1', None, [1], {}, math.nan),
-              float: (True, '1', 'inf', None, [0.5], {}, math.nan, -10**400), str: (0, True, None, ['pong'], {}, 'a\0b'),
+              float: (True, '1', 'inf', None, [0.5], {}, math.nan, -10**400),
+              str: (0, True, None, ['pong'], {}, 'a\0b'),
               settings.Count: (True, 1.0, '1', None, [], 'all')}
     for config, field, kind in _FIELDS:
       for value in others[kind]:

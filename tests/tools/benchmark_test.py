@@ -48,9 +48,10 @@ class BenchmarkTest(absltest.TestCase):
 
   def test_the_first_section_is_told_where_the_second_cannot_be_measured(self):
     screen = io.StringIO()
-    config = absltest.mock.patch.object(benchmark.run_flags, 'config_from_flags', lambda config_class: config_class())
-    with config, absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9},
-                                              _measure_dmlab=absltest.mock.Mock(side_effect=RuntimeError('out of memory'))):
+    flags = absltest.mock.patch.object(benchmark.run_flags, 'config_from_flags', lambda config: config())
+    parts = absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9},
+                                         _measure_dmlab=absltest.mock.Mock(side_effect=RuntimeError('out of memory')))
+    with flags, parts:
       with contextlib.redirect_stdout(screen):
         self.assertEqual(benchmark.main(), 1)
     *_, why, last = screen.getvalue().splitlines()
