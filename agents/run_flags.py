@@ -160,10 +160,7 @@ def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flag
   """
   run = config_from_flags(RunConfig, _validate, flag_values=flag_values)
   logdir = run.logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run))
-  run = dataclasses.replace(run, logdir=user_path(logdir), video=run.video and user_path(run.video))
-  for path in (run.logdir, run.video):
-    run_directory.check_name(path)
-  return run
+  return dataclasses.replace(run, logdir=user_path(logdir), video=run.video and user_path(run.video))
 
 
 def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoReturn:
@@ -220,15 +217,15 @@ def user_path(path: str) -> str:
   """An absolute path. `bazel run` changes the folder, and says where the user was.
 
   Raises:
-    UserError: the path is not UTF-8, as TensorFlow wants it; or it starts in a current folder that has been removed.
+    UserError: the path starts in a current folder that has been removed.
+    run_directory.RunDirectoryError: it is too long, or no line of text in UTF-8.
   """
   try:
     absolute = os.path.abspath(os.path.join(os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)))
   except FileNotFoundError as error:
     raise UserError(f'{path}: the current folder has been removed: go to another one, or give a path that starts with '
                     '/') from error
-  if not settings.is_text(absolute):
-    raise UserError(f'{settings.shown(absolute)}: want a path in UTF-8')
+  run_directory.check_name(absolute)
   return absolute
 
 
