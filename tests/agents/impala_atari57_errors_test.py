@@ -176,7 +176,7 @@ class NothingIsLeftTest(parameterized.TestCase):
   @parameterized.parameters(
       ([f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}'],
        'gymnasium:.*: --torso=shallow: '),
-      (['--environment_timeout_seconds=1e-3'], 'environment 0 .catch. could not be made: it took longer than 0.001 s'),
+      (['--environment_timeout_seconds=1e-3'], 'environment 0 .catch. could not be made: .*0.001 s'),
       (['--unroll_length=100000', '--batch_size=10000', '--queue_size=7'],
        '--unroll_length=100000, --batch_size=10000, --queue_size=7, .*: up to 20,016 unrolls of .* choose smaller'),
       (['--job_name=learner', '--learner_addresses=127.0.0.1:{port}'], '.*port [0-9]+ is in use'))
