@@ -80,7 +80,7 @@ class LearningTest(parameterized.TestCase):
     for correction in ('vtrace', 'none'):
       agent, _ = self._train(
           level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=20_000, batch_size=8,
-          unroll_length=20, policy_lag=10**6, off_policy_correction=correction, learning_rate=1e-3, seed=seed)
+          unroll_length=20, policy_lag=10_000, off_policy_correction=correction, learning_rate=1e-3, seed=seed)
       rungs = {'vector': tf.eye(ladder.RUNGS)}
       zeros = tf.zeros([ladder.RUNGS])
       output, _ = agent.step(tf.cast(zeros, tf.int32), zeros, zeros > 0, rungs, (), tf.zeros([2], tf.int32))

@@ -95,7 +95,7 @@ class RunNamesTest(absltest.TestCase):
     self.assertEqual(len(os.listdir(self._folder)), len(names))
     before = _contents(self._folder)
     for name, _ in _PAIRS:
-      with self.subTest(name):
+      with self.subTest(ascii(name)):
         self.assertEqual(self._train(name, 400), value[name])  # It has come from its own checkpoint.
         self._evaluate(name)
         rows = run_directory.read_metrics(self._logdir(name))
@@ -115,7 +115,7 @@ class RunNamesTest(absltest.TestCase):
   def test_a_name_that_cannot_be_is_refused_in_one_line_and_nothing_is_made(self):
     for name in _REFUSED:
       for refuse in (lambda logdir: run_directory.open_run(logdir, _FLAGS, ()), run_directory.check_name):
-        with self.subTest(name), self.assertRaises(run_directory.RunDirectoryError) as caught:
+        with self.subTest(ascii(name)), self.assertRaises(run_directory.RunDirectoryError) as caught:
           refuse(self._logdir(f'new/{name}'))
         text = str(caught.exception)
         self.assertEqual(text.splitlines(), [text])
