@@ -14,7 +14,6 @@ _MAX_REFRESH_STEPS = 1_000_000
 _MAX_LEARNERS = 64  # Of one process: a GPU each.
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Of an actor_id, which is an int32.
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
-_MAX_SECONDS = 86_400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ClusterConfig:
   learner_timeout_seconds: int = setting(
       60, 'Of several learners: one that does not answer for this many seconds is taken for lost, and the others end. It '
       'bounds how long a learner may be frozen. One whose process has ended is noticed at once.', free=True, at_least=1,
-      at_most=_MAX_SECONDS)
+      at_most=settings.MAX_SECONDS)
   num_learners: int = setting(
       1, 'Learners in this process, each on a GPU of its own, or all on the CPU without any. They learn in step, each '
       'from --batch_size unrolls, as do those at several --learner_addresses. Section 3.', at_least=1,

@@ -40,7 +40,6 @@ _MAX_TEST_EPISODES = 10_000_000
 MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
 _MAX_LOG_INTERVAL_SECONDS = 10  # What readers of metrics.jsonl may rely on.
-_MAX_SECONDS = 86_400  # A day.
 _MAX_INFERENCE_THREADS = 256
 
 
@@ -68,11 +67,11 @@ class RunConfig:
   environment_timeout_seconds: float = setting(
       60.0, 'A worker is replaced that does not answer for so long: once all its environments are made, and then each '
       'time when half of them have been stepped or reset. While it compiles a map, it has 20 times as long.',
-      more_than=0, at_most=_MAX_SECONDS)
+      more_than=0, at_most=settings.MAX_SECONDS)
   # The released code has 600. Saving a deep network takes a few hundredths of a second, so a crash need cost
   # no more than a minute of training.
   checkpoint_interval_seconds: float = setting(
-      60.0, 'A checkpoint is saved so often: what a crash may cost.', more_than=0, at_most=_MAX_SECONDS)
+      60.0, 'A checkpoint is saved so often: what a crash may cost.', more_than=0, at_most=settings.MAX_SECONDS)
   log_interval_seconds: float = setting(
       5.0, 'A row of metrics.jsonl is written so often.', more_than=0, at_most=_MAX_LOG_INTERVAL_SECONDS)
   test_num_episodes: int = setting(

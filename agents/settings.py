@@ -13,6 +13,7 @@ MAX_SEED = 2 ** 31 - 1  # TensorFlow's seeds are int32.
 MAX_ACTION_REPEATS = 1_000
 MAX_ENVIRONMENTS = 10_000
 MAX_PROCESSES = 1_024   # Of one kind, on one machine.
+MAX_SECONDS = 86_400    # Of a wait or an interval: a day.
 
 _SMALLEST_FLOAT32 = 2.0 ** -126  # Of those with full precision. TensorFlow takes smaller ones for 0.
 _LONGEST_SHOWN = 200  # Characters of a value in a message.

@@ -12,7 +12,6 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import population_member
 from scalable_agents.agents import run_flags
-from scalable_agents.agents import sweep
 from scalable_agents.tables import departures
 from scalable_agents.tables import published
 from scalable_agents.tables import runs
