@@ -7,7 +7,7 @@ PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt requirements-dev.txt
 # By the folder that it was done in: copied or moved, .venv would still lead to the code there.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
-OPS := actor/_ops.so
+OPS := ops/_ops.so
 
 # The run directory of `make train`, and further flags for `make train` and `make benchmark`.
 LOGDIR ?= runs/pong
@@ -46,7 +46,7 @@ $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check $(addprefix --requirement ,$(REQUIREMENTS))
 	@touch $@
 
-$(OPS): setup.py pyproject.toml $(wildcard actor/cc/*.cc actor/cc/*.h) $(INSTALLED)
+$(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
 	@echo 'setup: building the C++ ops and linking this folder into $(VENV) as scalable_agents'
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@

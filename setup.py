@@ -7,7 +7,7 @@ import setuptools
 from setuptools.command import build_ext
 
 # The repository's root is the package `scalable_agents`; these folders are its subpackages. The tests stay out.
-_FOLDERS = ('actor', 'agents', 'environments', 'learner', 'tables', 'tools')
+_FOLDERS = ('actor', 'agents', 'environments', 'learner', 'ops', 'records', 'tables', 'tools', 'training')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 
@@ -35,9 +35,9 @@ setuptools.setup(
     package_data={'scalable_agents.environments': ['data/*.csv'], 'scalable_agents.tables': ['data/*.csv']},
     ext_modules=[
         setuptools.Extension(
-            'scalable_agents.actor._ops',
-            sources=sorted(glob.glob('actor/cc/*.cc')),
-            depends=sorted(glob.glob('actor/cc/*.h')),
+            'scalable_agents.ops._ops',
+            sources=sorted(glob.glob('*/cc/*.cc')),
+            depends=sorted(glob.glob('*/cc/*.h')),
             include_dirs=['.'],
             language='c++')
     ],

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
-from scalable_agents.actor import ops
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.ops import ops
 
 # A worker that fails within SHORT_LIFE_SECONDS of its start, for the MAXIMUM_SHORT_LIVES-th time in a row, ends the
 # run. That a worker hangs is seen only after the time-out, which is added.

@@ -15,7 +15,7 @@ import threading
 
 import tensorflow as tf
 
-from scalable_agents.actor import ops
+from scalable_agents.ops import ops
 
 
 def batch_fn(function):

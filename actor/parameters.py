@@ -6,7 +6,7 @@ versions. Here the learner publishes a vector of tensors in one step and readers
 
 import tensorflow as tf
 
-from scalable_agents.actor import ops
+from scalable_agents.ops import ops
 
 
 class ParameterSnapshot:

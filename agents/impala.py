@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import networks
-from scalable_agents.agents import settings
 from scalable_agents.agents import sweep
-from scalable_agents.agents.settings import setting
 from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import vtrace
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
 
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')

@@ -8,15 +8,15 @@ The same --logdir again resumes. Every hyper-parameter is a flag; their defaults
 (table G.1: the deep feed-forward network).
 """
 
-from scalable_agents.agents import quiet
+from scalable_agents.training import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 # pylint: disable=g-import-not-at-top
-from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
-from scalable_agents.agents import program
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import program
 
 if __name__ == '__main__':
   program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())

@@ -13,17 +13,17 @@ DeepMind Lab is built from source, as the message says that comes where it is mi
 images come from that two levels show.
 """
 
-from scalable_agents.agents import quiet
+from scalable_agents.training import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 # pylint: disable=g-import-not-at-top
-from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import impala
-from scalable_agents.agents import program
-from scalable_agents.agents import run_flags
 from scalable_agents.environments import dmlab30
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training import program
+from scalable_agents.training import run_flags
 
 CONFIG = impala.ImpalaConfig(
     level_name='dmlab30',

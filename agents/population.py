@@ -17,10 +17,11 @@ import dataclasses
 import sys
 from typing import Sequence
 
-from scalable_agents.agents import population_launcher
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import settings
-from scalable_agents.agents.settings import setting
+from scalable_agents.records import errors
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training.population import population_launcher
+from scalable_agents.training import run_flags
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30')
 _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')  # Beside those of the same name here.
@@ -50,7 +51,7 @@ def main(others: Sequence[str]):
   config = run_flags.config_from_flags(LauncherConfig, validate)
   for flag in others:
     if flag.lstrip('-').partition('=')[0] in _OURS:
-      raise run_flags.UserError(f'{flag}: a population says this to its members by itself')
+      raise errors.UserError(f'{flag}: a population says this to its members by itself')
   folder = run_flags.user_path(config.logdir)
   flags_of = lambda index: [*others, f'--sweep_index={index}', f'--seed={config.seed + index}',
                             '--nolearning_rate_decay']
@@ -58,7 +59,7 @@ def main(others: Sequence[str]):
   given_up = population_launcher.Launcher(program, folder, config.population_size, flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:
-    raise run_flags.UserError(f'{folder}: {", ".join(given_up)} given up; the same command tries again')
+    raise errors.UserError(f'{folder}: {", ".join(given_up)} given up; the same command tries again')
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@ what their level needs.
 
 import difflib
 
+from scalable_agents.environments.atari import Atari, AtariSettings
 from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 from scalable_agents.environments import catch
@@ -19,7 +20,6 @@ from scalable_agents.environments import gymnasium_adapter
 from scalable_agents.environments import obey
 from scalable_agents.environments import recall
 from scalable_agents.environments import scores
-from scalable_agents.environments.atari import Atari, AtariSettings
 
 _TASKS = {
     'catch': catch.Catch,

@@ -8,15 +8,15 @@ where a binary has a setting that is not here. A setting that this module does n
 import dataclasses
 from typing import Any
 
-from scalable_agents.agents import atari57_protocol
-from scalable_agents.agents import cluster_config
-from scalable_agents.agents import dmlab30_protocol
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import settings
 from scalable_agents.agents import sweep
 from scalable_agents.environments import dmlab
+from scalable_agents.records import settings
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training import run_flags
 
 # These decide which agent of the paper a run is, or how much of it was run; the tables show that in words of their own.
 _SHOWN_OTHERWISE = frozenset({

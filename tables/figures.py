@@ -14,13 +14,13 @@ from matplotlib import ticker
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.learner import population_directory
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
 from scalable_agents.tables import lineage
 from scalable_agents.tables import published
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
+from scalable_agents.training.population import population_directory
 
 _INK = '#3b3b3b'
 _PAPER = '#b8c4d0'

@@ -13,15 +13,16 @@ import os
 import sys
 from typing import Sequence
 
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import settings
-from scalable_agents.agents.settings import setting
-from scalable_agents.learner import run_directory
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
 from scalable_agents.tables import figures
 from scalable_agents.tables import layout
 from scalable_agents.tables import paper_tables
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
+from scalable_agents.training import run_flags
 
 _SWEEP = 'sweep'
 _TABLES = (*paper_tables.TABLES, _SWEEP)
@@ -53,13 +54,13 @@ def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
   """The runs in --runs.
 
   Raises:
-    run_flags.UserError: of one of them. Those of others have been printed.
+    errors.UserError: of one of them. Those of others have been printed.
   """
   runs, faults = runs_lib.read(_patterns(config.runs), evaluated=config.table != _SWEEP)
   for fault in faults[:-1]:
     print('error:', fault, file=sys.stderr)
   if faults:
-    raise run_flags.UserError(faults[-1])
+    raise errors.UserError(faults[-1])
   return runs
 
 
@@ -75,15 +76,15 @@ def make_folder(config: TablesConfig) -> str:
   """The path of --output, which is made where it is missing.
 
   Raises:
-    run_flags.UserError: that cannot be, or nothing can be written there.
+    errors.UserError: that cannot be, or nothing can be written there.
   """
   folder = run_flags.user_path(config.output)
   try:
     os.makedirs(folder, exist_ok=True)
   except OSError as error:
-    raise run_flags.UserError(f'--output: {folder}: {error.strerror}: choose another folder') from error
+    raise errors.UserError(f'--output: {folder}: {error.strerror}: choose another folder') from error
   if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
-    raise run_flags.UserError(f'--output: {folder}: no permission to write there: choose another folder')
+    raise errors.UserError(f'--output: {folder}: no permission to write there: choose another folder')
   return folder
 
 

@@ -5,8 +5,8 @@ Espeholt et al. 2018 (IMPALA), appendix F, draws curves and schedules by trackin
 
 from typing import Mapping, NamedTuple, Sequence
 
-from scalable_agents.learner import population_directory
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
+from scalable_agents.training.population import population_directory
 
 
 class Member(NamedTuple):

@@ -10,11 +10,12 @@ where one was ahead of the other that copied it, the bold lines overlap.
 import dataclasses
 import os
 
-from scalable_agents.agents import run_flags
-from scalable_agents.agents.settings import setting
-from scalable_agents.learner import population_directory
+from scalable_agents.records import errors
+from scalable_agents.records.settings import setting
 from scalable_agents.tables import figures
 from scalable_agents.tables import lineage
+from scalable_agents.training.population import population_directory
+from scalable_agents.training import run_flags
 
 _SCHEDULES = 'schedules.png'
 
@@ -30,11 +31,11 @@ def main():
   """Reads the flags and the population, and draws."""
   config = run_flags.config_from_flags(PopulationFigureConfig)
   if not config.population:
-    raise run_flags.UserError("--population: want the population's directory")
+    raise errors.UserError("--population: want the population's directory")
   folder = run_flags.user_path(config.population)
   members = lineage.read(folder)
   if not members:
-    raise run_flags.UserError(f'--population={folder}: no member there has a fitness yet')
+    raise errors.UserError(f'--population={folder}: no member there has a fitness yet')
   best = lineage.fittest(members)
   lines = {name: [lineage.schedule(member, name) for member in members.values()] for name in members[best].start}
   bold = {name: [lineage.schedule(members[segment.member], name, segment) for segment in lineage.ancestry(members, best)]

@@ -5,15 +5,15 @@ import os
 import statistics
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
-from scalable_agents.agents import cluster_config
-from scalable_agents.agents import dmlab30_protocol
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import settings
 from scalable_agents.agents import sweep
 from scalable_agents.environments import scores
+from scalable_agents.records import settings
 from scalable_agents.tables import departures
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training import run_flags
 
 NOT_RUN = 'not run'
 IN_FULL = 'in full'

@@ -7,14 +7,14 @@ import os
 import re
 from typing import Any, Iterable, NamedTuple, Sequence
 
-from scalable_agents.agents import atari57_protocol
-from scalable_agents.agents import dmlab30_protocol
-from scalable_agents.agents import settings
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.tables import published
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import dmlab30_protocol
 
 # What IMPALA's runs have among their settings; those of an agent without V-trace lack the last one.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Sequence
 
 from scalable_agents.agents import sweep as agents_sweep
 from scalable_agents.environments import scores
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
 from scalable_agents.tables import layout
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib

@@ -11,7 +11,8 @@ from absl.testing import parameterized
 
 from scalable_agents.tests import source_tree
 
-_PYTHON_RULES = ('py_binary', 'py_library', 'py_test')
+_PYTHON_RULES = {'py_binary', 'py_library', 'py_test'}
+_MACROS = {'binaries': 'py_binary', 'modules': 'py_library', 'tests': 'py_test'}  # Of bazel/python.bzl.
 _NO_TARGET = {'__init__.py', 'conftest.py'}
 
 
@@ -25,9 +26,14 @@ def python_targets(build):
   """
   targets = {}
   for node in ast.walk(ast.parse(build)):
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PYTHON_RULES:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+      continue
+    if node.func.id in _PYTHON_RULES:
       values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
       targets[values['name']] = (node.func.id, values.get('srcs', []), values.get('deps', []))
+    elif node.func.id in _MACROS:
+      for name, deps in ast.literal_eval(node.args[-1]).items():
+        targets[name] = (_MACROS[node.func.id], [f'{name}.py'], deps)
   return targets
 
 
@@ -80,9 +86,9 @@ class BuildFilesTest(parameterized.TestCase):
     builds = {
         'learner/BUILD': '''
 py_library(name = "a", srcs = ["a.py"], deps = [":b"])
-py_library(name = "b", srcs = ["b.py"], deps = ["//actor:c"])''',
+modules({"b": ["//actor:c"]})''',
         'actor/BUILD': 'py_library(name = "c", srcs = ["c.py"])\ncc_library(name = "d", srcs = ["d.cc"])',
-        'tests/learner/BUILD': 'py_test(name = "a_test", srcs = ["a_test.py"], deps = ["//learner:a"])',
+        'tests/learner/BUILD': 'tests("small", {"a_test": ["//learner:a"]}, tags = ["external"])',
     }
     self.assertEmpty(faults(files, builds))
 
@@ -90,6 +96,7 @@ py_library(name = "b", srcs = ["b.py"], deps = ["//actor:c"])''',
       ('', 'learner/a.py: want one target a in learner/BUILD, got []'),
       ('py_library(name = "other", srcs = ["a.py"])', "got ['other']"),
       ('py_library(name = "a", srcs = ["a.py"])', 'imports //actor:c, which is not in deps'),
+      ('modules({"a": []})', 'imports //actor:c, which is not in deps'),
       ('py_library(name = "a", srcs = ["a.py"], deps = ["//actor:d", ":c"])', 'imports //actor:c, which'),
   )
   def test_a_fault_is_found(self, build, message):

@@ -2,7 +2,8 @@
 
 Programs that may import TensorFlow choose its kernels first.
 
-environments ← actor; environments, actor, learner ← agents ← tables; tools measure all of them, tests see all.
+environments, ops ← actor, learner; these and records ← training ← agents ← tables; tools measure all of
+them, tests see all.
 """
 
 from absl.testing import absltest
@@ -12,19 +13,22 @@ from scalable_agents.tests import source_tree
 
 _ARROWS = {  # The packages that each package may import.
     'environments': {'environments'},
-    'actor': {'actor', 'environments'},
-    'learner': {'learner'},
-    'agents': {'actor', 'agents', 'environments', 'learner'},
-    'tables': {'actor', 'agents', 'environments', 'learner', 'tables'},
-    'tools': {'actor', 'agents', 'environments', 'learner', 'tables', 'tools'},
-    'tests': {'actor', 'agents', 'environments', 'learner', 'tables', 'tests', 'tools'},
+    'ops': {'ops'},
+    'actor': {'actor', 'environments', 'ops'},
+    'learner': {'learner', 'ops'},
+    'records': {'records'},
+    'training': {'actor', 'environments', 'learner', 'ops', 'records', 'training'},
+    'agents': {'actor', 'agents', 'environments', 'learner', 'records', 'training'},
+    'tables': {'actor', 'agents', 'environments', 'learner', 'records', 'tables', 'training'},
+    'tools': {'actor', 'agents', 'environments', 'learner', 'records', 'tables', 'tools', 'training'},
+    'tests': {'actor', 'agents', 'environments', 'learner', 'ops', 'records', 'tables', 'tests', 'tools', 'training'},
 }
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
-_KERNELS = 'agents/kernels.py'
+_KERNELS = 'training/kernels.py'
 _CHOICES = ('kernels.choose()', 'quiet.start()')  # Of TensorFlow's kernels.
 # Beside the binaries these may know flags: they make them, once for all binaries.
-_FLAG_MAKERS = {'agents/program.py', 'agents/run_flags.py'}
+_FLAG_MAKERS = {'training/program.py', 'training/run_flags.py'}
 
 
 def _reach(path, imports):
@@ -117,7 +121,7 @@ class ImportsTest(parameterized.TestCase):
         'learner/a.py': 'import sonnet as snt\nfrom scalable_agents.learner.vtrace import from_logits',
         'agents/a.py': 'from scalable_agents.actor import a\nfrom scalable_agents.learner import a as b',
         'agents/b.py': "from absl import flags\nif __name__ == '__main__':\n  pass",
-        'agents/run_flags.py': 'from absl import flags',
+        'training/run_flags.py': 'from absl import flags',
         'tools/a.py': "from scalable_agents.learner import a\nkernels.choose()\nif __name__ == '__main__':\n  pass",
         'tables/a.py': 'from scalable_agents.agents import a',
         'tests/a_test.py': 'from scalable_agents.tables import a\nfrom scalable_agents.tests.actor import helper',
@@ -151,7 +155,7 @@ class ImportsTest(parameterized.TestCase):
         _WORKER: 'from scalable_agents.actor import shared_memory',
         'actor/shared_memory.py': 'from scalable_agents.actor.unroll import Unroll',
         'actor/unroll.py': 'import tensorflow as tf',
-        'actor/ops.py': 'import tensorflow as tf',
+        'ops/ops.py': 'import tensorflow as tf',
     }
     self.assertEqual(violations(sources), ['actor/unroll.py: workers load it, but it imports tensorflow'])
 

@@ -25,12 +25,12 @@ import numpy as np
 import tree
 
 from scalable_agents.actor import parent_death
-from scalable_agents.agents import kernels
-from scalable_agents.agents import run_flags
-from scalable_agents.agents.settings import setting
+from scalable_agents.records.settings import setting
 from scalable_agents.tools import constant_environment
 from scalable_agents.tools import peers
 from scalable_agents.tools import training_rate
+from scalable_agents.training import kernels
+from scalable_agents.training import run_flags
 
 _GAME = 'pong'
 _STDERR = 2

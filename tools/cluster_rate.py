@@ -16,11 +16,11 @@ import sys
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import settings
-from scalable_agents.agents.settings import setting
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
 from scalable_agents.tools import local_cluster
 from scalable_agents.tools import training_rate
+from scalable_agents.training import run_flags
 
 _PROGRAM = 'scalable_agents.agents.impala_atari57'
 

@@ -2,7 +2,7 @@
 
   bazel run //tools:cluster_scaling
 
-One process sends unrolls to another through the cluster's own code (agents/remote_learner.py), over loopback and
+One process sends unrolls to another through the cluster's own code (training/cluster/remote_learner.py), over loopback and
 without learning. From the bytes and the CPU time that an unroll takes in the learner's process follows how many agent
 steps a second, and so how many actors, fill its cores or its network. The last line is a JSON object with all figures.
 """
@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Any, NamedTuple
 
-from scalable_agents.agents import kernels
+from scalable_agents.training import kernels
 
 if __name__ == '__main__':
   kernels.choose()  # Before TensorFlow is imported.
@@ -26,14 +26,14 @@ import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import parent_death
-from scalable_agents.agents import cluster
-from scalable_agents.agents import cluster_config
-from scalable_agents.agents import remote_learner
-from scalable_agents.agents import run_flags
-from scalable_agents.agents.settings import setting
 from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.records.settings import setting
 from scalable_agents.tools import local_cluster
 from scalable_agents.tools import training_rate
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import remote_learner
+from scalable_agents.training import run_flags
 
 _KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # Agent steps of an unroll, and pixels of a row.
 _FRAMES_PER_STEP = 4
@@ -77,7 +77,7 @@ def _spec(kind):
 def _send(kind, address):
   """Sends unrolls until the process is ended."""
   unroll = _Unroll(0, np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8))
-  report = cluster.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0, 0)
+  report = learner_port.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0, 0)
   learner = remote_learner.RemoteLearner(
       address, 0, {}, _spec(kind), _PARAMETERS, _QUEUE_SIZE, lambda: False, lambda totals: report, print, lambda: None)
   learner.start()
@@ -94,10 +94,10 @@ def _send(kind, address):
 def _receive(kind, address, seconds):
   """Takes unrolls for so long. Returns a Cost."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
-  port = cluster.LearnerPort(cluster_config.ClusterConfig('learner', address), {})
-  parameters = parameters_lib.ParameterSnapshot(_PARAMETERS, cluster.PARAMETERS)
+  port = learner_port.LearnerPort(cluster_config.ClusterConfig('learner', address), {})
+  parameters = parameters_lib.ParameterSnapshot(_PARAMETERS, learner_port.PARAMETERS)
   parameters.publish(0, [tf.zeros(spec.shape) for spec in _PARAMETERS])
-  queue = unroll_queue.UnrollQueue(_spec(kind), _QUEUE_SIZE, _Unroll(False, True), cluster.UNROLLS)
+  queue = unroll_queue.UnrollQueue(_spec(kind), _QUEUE_SIZE, _Unroll(False, True), learner_port.UNROLLS)
   port.offer(_spec(kind), _PARAMETERS)
   take = tf.function(lambda: queue.take_batch(_BATCH_SIZE), autograph=False)
   take()

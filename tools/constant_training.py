@@ -8,18 +8,18 @@ import json
 import sys
 
 from scalable_agents.actor import standard_streams
-from scalable_agents.agents import kernels
+from scalable_agents.training import kernels
 
 if __name__ == '__main__':
   kernels.choose()  # Before TensorFlow is imported.
 
 # pylint: disable=g-import-not-at-top
-from scalable_agents.agents import actor_host
+from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import train_loop
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
 from scalable_agents.tools import constant_environment
+from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
 
 _ENVIRONMENT = f'{constant_environment.__name__}:{constant_environment.Constant.__name__}'
 

@@ -150,7 +150,7 @@ def check_libraries(wanted=None):
   return Result('ok', 'libraries', f'{len(wanted)} others of the pinned versions')
 
 
-def check_op_library(path=ROOT / 'actor' / '_ops.so', python=sys.executable):
+def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable):
   """The C++ ops: built, and against the TensorFlow that is installed."""
   rebuild = f'rm -f {path} && make setup'
   if not path.exists():
@@ -192,7 +192,7 @@ def check_dmlab(python=sys.executable, root=ROOT):
                 f'see "What to install" in {root / "docs" / "suites.md"}')
 
 
-def check_kernels(python=sys.executable, script=ROOT / 'agents' / 'kernels.py'):
+def check_kernels(python=sys.executable, script=ROOT / 'training' / 'kernels.py'):
   """TensorFlow's kernels on the CPU: oneDNN's are on, unless the user has switched them off."""
   answer = ask(python, '-P', str(script))
   if not answer.worked:

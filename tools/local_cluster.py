@@ -16,10 +16,11 @@ import socket
 import sys
 from typing import Sequence, TextIO
 
-from scalable_agents.agents import child_process
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import settings
-from scalable_agents.agents.settings import setting
+from scalable_agents.records import errors
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training import child_process
+from scalable_agents.training import run_flags
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
@@ -78,7 +79,7 @@ class Cluster:
     """Runs until the learners have ended, or until SIGINT or SIGTERM; nothing is left running either way.
 
     Raises:
-      run_flags.UserError: a process refuses its flags, or cannot be kept alive, or a learner has not ended well.
+      errors.UserError: a process refuses its flags, or cannot be kept alive, or a learner has not ended well.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._interrupt)
@@ -96,7 +97,7 @@ class Cluster:
     failed = [f'{learner.name} ended {learner.reason()}' for learner in self._learners
               if learner.code is not None and learner.code not in (0, *(told if self._interrupted else ()))]
     if failed:
-      raise run_flags.UserError('; '.join(failed))
+      raise errors.UserError('; '.join(failed))
     if self._interrupted:
       self._children.say('stopped')
 
@@ -115,10 +116,10 @@ class Cluster:
     failed = [learner for learner in ended if learner.code]
     died = [learner for learner in failed if not learner.refusal]  # Others may only have refused to go on without it.
     if not died:
-      raise run_flags.UserError(f'{failed[0].name}: {failed[0].refusal}')
+      raise errors.UserError(f'{failed[0].name}: {failed[0].refusal}')
     for learner in died:
       if learner.short_lives >= child_process.SHORT_LIVES:
-        raise run_flags.UserError(_hopeless(learner))
+        raise errors.UserError(_hopeless(learner))
     self._children.say(f'{died[0].name} ended {died[0].reason()}: ' +
                        ('it is started again' if len(self._learners) == 1 else 'all learners are started again'))
     for learner in self._learners:
@@ -130,7 +131,7 @@ class Cluster:
       return  # The run has just ended.
     for actor in self._bury(self._actors):
       if actor.refusal:
-        raise run_flags.UserError(f'{actor.name}: {actor.refusal}')
+        raise errors.UserError(f'{actor.name}: {actor.refusal}')
       if not actor.code or self._interrupted:  # Somebody has told it to leave, or the run is about to end.
         continue
       if actor.short_lives < child_process.SHORT_LIVES:
@@ -139,7 +140,7 @@ class Cluster:
         continue
       self._given_up.add(actor)
       if len(self._given_up) == len(self._actors) and not self._learners_act:
-        raise run_flags.UserError(_hopeless(actor))
+        raise errors.UserError(_hopeless(actor))
       self._children.say(_hopeless(actor))
 
   def _bury(self, children):
@@ -167,7 +168,7 @@ def free_ports(count: int) -> list[int]:
   """Ports at which nobody listens on this machine.
 
   Raises:
-    run_flags.UserError: there are too few.
+    errors.UserError: there are too few.
   """
   found = []
   for port in random.sample(_PORTS, len(_PORTS)):
@@ -180,7 +181,7 @@ def free_ports(count: int) -> list[int]:
     except OSError:
       pass  # Somebody has it.
   if len(found) < count:
-    raise run_flags.UserError(f'--learners={count}: only {len(found)} ports are free from {_PORTS[0]} to {_PORTS[-1]}')
+    raise errors.UserError(f'--learners={count}: only {len(found)} ports are free from {_PORTS[0]} to {_PORTS[-1]}')
   return found
 
 
@@ -190,7 +191,7 @@ def main(others: Sequence[str]):
   common = [flag for flag in others if flag != '--']
   for flag in common:
     if flag.removeprefix('--').partition('=')[0] in _NOT_FOR_ALL:
-      raise run_flags.UserError(f'{flag}: not for every process of a cluster')
+      raise errors.UserError(f'{flag}: not for every process of a cluster')
   program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
   Cluster(program, config, common, sys.stdout).run()
 

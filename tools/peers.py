@@ -5,7 +5,7 @@ A part is compared with the environment on the same core, so that a slow process
 
 from typing import Any
 
-from scalable_agents.agents import kernels
+from scalable_agents.training import kernels
 
 # Rows or transitions per agent step of the environment that a core makes in the same CPU time, with oneDNN: the least of
 # those measured. README.md has an AMD Zen 4 (6.2, 2.4) and an Intel Cascade Lake (learner: 2.9). An Intel Sapphire Rapids

@@ -23,7 +23,7 @@
 
 #include "actor/cc/batcher.h"
 #include "actor/cc/environment_channel.h"
-#include "actor/cc/status.h"
+#include "ops/cc/status.h"
 
 namespace scalable_agents {
 

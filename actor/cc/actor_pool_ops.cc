@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "actor/cc/actor_pool.h"
-#include "actor/cc/op_helpers.h"
+#include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"

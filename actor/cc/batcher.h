@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "actor/cc/status.h"
+#include "ops/cc/status.h"
 
 namespace scalable_agents {
 

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "actor/cc/status.h"
+#include "ops/cc/status.h"
 
 namespace scalable_agents {
 

@@ -11,13 +11,14 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
-from scalable_agents.agents import atari57_protocol
 from scalable_agents.agents import impala
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import train_loop
-from scalable_agents.learner import run_directory
-from scalable_agents.tests.agents import faulty_environments
-from scalable_agents.tests.agents import training
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.tests.training import faulty_environments
+from scalable_agents.tests.training import training
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
 
 _CONFIG = impala.ImpalaConfig(level_name='catch', torso='shallow')
 _FLAGS = ('--level_name=catch', '--torso=shallow', '--num_environments=2')
@@ -153,7 +154,7 @@ class BadInputTest(parameterized.TestCase):
   def test_what_is_wrong_is_said_and_nothing_is_changed(self, name):
     """Of what run_flags.run_main makes a line."""
     def start(logdir, flags):
-      with self.assertRaises((run_flags.UserError, run_directory.RunDirectoryError)) as caught:
+      with self.assertRaises((errors.UserError, run_directory.RunDirectoryError)) as caught:
         training.run_in_this_process(
             impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), f'--logdir={logdir}', *flags)
       return ' '.join(str(caught.exception).split())
@@ -183,14 +184,14 @@ class NothingIsLeftTest(parameterized.TestCase):
   def test_of_what_the_user_can_mend(self, flags, wanted):
     with socket.create_server(('127.0.0.1', 0)) as taken:
       flags = [flag.replace('{port}', str(taken.getsockname()[1])) for flag in flags]
-      with self.assertRaisesRegex(run_flags.UserError, f'^{wanted}'):
+      with self.assertRaisesRegex(errors.UserError, f'^{wanted}'):
         self._start(*flags)
     self.assertEmpty(list(self.folder.iterdir()))
 
   @parameterized.parameters(tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
   def test_of_an_update_that_cannot_be_made(self, error):
     """As when XLA does not compile it; by then there is a first checkpoint."""
-    raised = {tf.errors.ResourceExhaustedError: run_flags.UserError}.get(error, error)
+    raised = {tf.errors.ResourceExhaustedError: errors.UserError}.get(error, error)
     with mock.patch.object(impala.Learner, 'step', side_effect=error(None, None, 'no such update')):
       with self.assertRaisesRegex(raised, 'no such update'):
         self._start('--unroll_length=2', '--batch_size=1')
@@ -198,7 +199,7 @@ class NothingIsLeftTest(parameterized.TestCase):
 
   def test_a_folder_that_was_there_is_as_it_was(self):
     self.logdir.mkdir(parents=True)
-    with self.assertRaises(run_flags.UserError):
+    with self.assertRaises(errors.UserError):
       self._start('--unroll_length=100000', '--batch_size=10000')
     self.assertEmpty(list(self.logdir.iterdir()))
 

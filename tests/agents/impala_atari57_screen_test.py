@@ -6,9 +6,9 @@ import signal
 from absl.testing import absltest
 
 from scalable_agents.agents import impala_atari57
-from scalable_agents.learner import run_directory
-from scalable_agents.tests.agents import faulty_environments
-from scalable_agents.tests.agents import training
+from scalable_agents.records import run_directory
+from scalable_agents.tests.training import faulty_environments
+from scalable_agents.tests.training import training
 
 _FLAGS = ('--torso=shallow', '--num_environments=4', '--num_environment_workers=1', '--batch_size=4',
           '--unroll_length=10', '--log_interval_seconds=0.2')

@@ -14,8 +14,8 @@ import psutil
 from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
-from scalable_agents.tests.agents import faulty_environments
-from scalable_agents.tests.agents import training
+from scalable_agents.tests.training import faulty_environments
+from scalable_agents.tests.training import training
 
 _FRAMES_PER_UPDATE = 80
 _TOTAL_FRAMES = 4_000_000
@@ -37,9 +37,9 @@ _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ET
 # The binary, with an update that does not end.
 _ENDLESS_UPDATE = '''
 import time
-from scalable_agents.agents import quiet
+from scalable_agents.training import quiet
 quiet.start()
-from scalable_agents.agents import atari57_protocol, impala, program
+from scalable_agents.training import atari57_protocol, impala, program
 
 def step(*unused):
   print('the update has begun', flush=True)

@@ -9,13 +9,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.actor import python_path
-from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
-from scalable_agents.agents import run_flags
-from scalable_agents.learner import run_directory
-from scalable_agents.tests.agents import training
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
 from scalable_agents.tests.environments import lab_module
+from scalable_agents.tests.training import training
+from scalable_agents.training import dmlab30_protocol
 
 _TRAINED = ('rooms_collect_good_objects_train', 'language_select_described_object')
 _TESTED = ('rooms_collect_good_objects_test', 'language_select_described_object')
@@ -133,7 +133,7 @@ class BadInputTest(parameterized.TestCase):
       (('--dataset_path=dummy', '--num_environments=29'), '--num_environments=29: want at least 30, one per level'))
   def test_is_one_line(self, arguments, message):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    with self.assertRaises(run_flags.UserError) as caught:
+    with self.assertRaises(errors.UserError) as caught:
       training.run_in_this_process(impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(),
                                    f'--logdir={logdir}', *arguments)
     self.assertStartsWith(str(caught.exception), message)

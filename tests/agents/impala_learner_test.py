@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import impala
-from scalable_agents.tests.agents import unrolls
+from scalable_agents.tests.training import unrolls
 
 PIXELS, VECTOR = unrolls.PIXELS, unrolls.VECTOR
 _unroll = unrolls.random_unroll

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import impala
-from scalable_agents.tests.agents import unrolls
+from scalable_agents.tests.training import unrolls
 
 NUM_ACTIONS, PIXELS, VECTOR, INSTRUCTED = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR, unrolls.INSTRUCTED
 _unroll = unrolls.random_unroll

@@ -8,14 +8,14 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
-from scalable_agents.agents import actor_host
-from scalable_agents.agents import atari57_protocol
+from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
-from scalable_agents.agents import run_flags
-from scalable_agents.agents import train_loop
 from scalable_agents.environments import registry
-from scalable_agents.learner import run_directory
-from scalable_agents.tests.agents import ladder
+from scalable_agents.records import run_directory
+from scalable_agents.tests.training import ladder
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
 
 _OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=40_000, use_lstm=True,
              batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)

@@ -6,16 +6,16 @@ import re
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import atari57_protocol
-from scalable_agents.agents import cluster_config
-from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import population
-from scalable_agents.agents import population_member
-from scalable_agents.agents import run_flags
 from scalable_agents.tables import impala as impala_tables
 from scalable_agents.tables import population as population_figure
 from scalable_agents.tests import source_tree
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training.population import population_member
+from scalable_agents.training import run_flags
 
 _CONFIGS = (impala.ImpalaConfig, atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig,
             population.LauncherConfig, population_member.PopulationConfig, run_flags.RunConfig,

@@ -29,7 +29,7 @@ class FilmedTest(absltest.TestCase):
 
   def test_an_environment_without_pictures_is_refused(self):
     with self.assertRaisesRegex(ValueError, 'pictures'):
-      filmed.Filmed(gymnasium_adapter.Gymnasium('scalable_agents.tests.agents.faulty_environments:Sound-v0', seed=0))
+      filmed.Filmed(gymnasium_adapter.Gymnasium('scalable_agents.tests.training.faulty_environments:Sound-v0', seed=0))
 
 
 if __name__ == '__main__':

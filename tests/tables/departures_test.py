@@ -5,16 +5,16 @@ import dataclasses
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import atari57_protocol
-from scalable_agents.agents import cluster_config
-from scalable_agents.agents import dmlab30_protocol
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
-from scalable_agents.agents import population_member
-from scalable_agents.agents import run_flags
 from scalable_agents.tables import departures
 from scalable_agents.tables import published
 from scalable_agents.tables import runs
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training.population import population_member
+from scalable_agents.training import run_flags
 
 _BINARIES = {'atari57': (impala.ImpalaConfig(), atari57_protocol.Protocol()),
              'dmlab30': (impala_dmlab30.CONFIG, dmlab30_protocol.Protocol())}

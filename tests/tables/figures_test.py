@@ -9,14 +9,14 @@ from matplotlib import image
 import numpy as np
 
 from scalable_agents.environments import dmlab30
-from scalable_agents.learner import population_directory
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
 from scalable_agents.tables import figures
 from scalable_agents.tables import paper_tables
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
 from scalable_agents.tests.tables import run_directories
+from scalable_agents.training.population import population_directory
 
 _PBT = published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT']
 

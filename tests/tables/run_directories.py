@@ -3,8 +3,8 @@
 import json
 import os
 
-from scalable_agents.learner import population_directory
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
+from scalable_agents.training.population import population_directory
 
 _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
           'off_policy_correction': 'vtrace', 'learning_rate': 6e-4, 'entropy_cost': 0.01, 'rmsprop_epsilon': 0.1,

@@ -12,13 +12,13 @@ from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.learner import checkpoint
-from scalable_agents.learner import learning_curve
-from scalable_agents.learner import metrics
-from scalable_agents.learner import run_directory
+from scalable_agents.records import checkpoint
+from scalable_agents.records import learning_curve
+from scalable_agents.records import metrics
+from scalable_agents.records import run_directory
 from scalable_agents.tables import impala
 from scalable_agents.tables import runs
-from scalable_agents.tests.agents import training
+from scalable_agents.tests.training import training
 
 _CAFE = 'caf\u00e9'
 _LONG = 'n' * 254

@@ -11,8 +11,8 @@ from absl.testing import absltest
 import psutil
 
 from scalable_agents.actor import python_path
-from scalable_agents.agents import kernels
 from scalable_agents.tools import benchmark
+from scalable_agents.training import kernels
 
 
 class BenchmarkTest(absltest.TestCase):

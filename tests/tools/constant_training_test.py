@@ -3,9 +3,9 @@
 from absl.testing import absltest
 
 from scalable_agents.agents import impala
-from scalable_agents.agents import run_flags
-from scalable_agents.learner import run_directory
+from scalable_agents.records import run_directory
 from scalable_agents.tools import constant_training
+from scalable_agents.training import run_flags
 
 
 class ConstantTrainingTest(absltest.TestCase):

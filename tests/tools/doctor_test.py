@@ -13,7 +13,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents import actor
+from scalable_agents import ops
 from scalable_agents.actor import python_path
 from scalable_agents.tests.environments import lab_module
 from scalable_agents.tools import doctor
@@ -93,7 +93,7 @@ class DoctorTest(parameterized.TestCase):
         self.assertEqual(doctor._install('dm-env', pathlib.Path(root.full_path)), 'make setup')
 
   def test_op_library(self):
-    library = pathlib.Path(actor.__file__).parent / '_ops.so'
+    library = pathlib.Path(ops.__file__).parent / '_ops.so'
     result = doctor.check_op_library(library)
     self.assertEqual(result.status, 'ok', result.found)
 

@@ -15,9 +15,9 @@ from absl.testing import parameterized
 import psutil
 
 from scalable_agents.actor import python_path
-from scalable_agents.agents import run_flags
-from scalable_agents.tests.agents import signal_handlers
-from scalable_agents.tests.agents import training
+from scalable_agents.records import errors
+from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.training import training
 from scalable_agents.tools import local_cluster
 
 _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4',
@@ -213,7 +213,7 @@ class ClusterTest(parameterized.TestCase):
     self.assertEmpty(self._run({'learner_0': ['finish'], 'actor_0': ['leave'], 'actor_1': ['die', 'act']})[1:])
 
   def test_a_learner_that_keeps_dying_ends_all(self):
-    with self.assertRaisesRegex(run_flags.UserError, '^learner_0 is given up: it ended 3 times in a row within 60 s of '
+    with self.assertRaisesRegex(errors.UserError, '^learner_0 is given up: it ended 3 times in a row within 60 s of '
                                                      'its start, at last by SIGKILL$'):
       self._run({'learner_0': ['die', 'die', 'die'], 'actor_0': ['act']})
 
@@ -224,11 +224,11 @@ class ClusterTest(parameterized.TestCase):
 
   def test_without_any_actor_nothing_goes_on(self):
     plans = {'learner_0': ['wait'], 'actor_0': ['die', 'die', 'die']}
-    with self.assertRaisesRegex(run_flags.UserError, '^actor_0 is given up: '):
+    with self.assertRaisesRegex(errors.UserError, '^actor_0 is given up: '):
       self._run(plans)
 
   def test_a_refusal_ends_all_with_its_line(self):
-    with self.assertRaisesRegex(run_flags.UserError, '^actor_1: --torso=tall: want one of shallow, deep$'):
+    with self.assertRaisesRegex(errors.UserError, '^actor_1: --torso=tall: want one of shallow, deep$'):
       self._run({'learner_0': ['wait'], 'actor_0': ['act'], 'actor_1': ['refuse']})
     self.assertEqual(self.stream.getvalue(), 'learner_0: waiting\n')
 
@@ -270,7 +270,7 @@ class ClusterTest(parameterized.TestCase):
       with socket.socket() as taken:
         taken.bind(('127.0.0.1', ports[0]))
         taken.listen()
-        with self.assertRaisesRegex(run_flags.UserError,
+        with self.assertRaisesRegex(errors.UserError,
                                     '^--learners=10: only [0-9] ports are free from 24500 to 24509$'):
           local_cluster.free_ports(10)
 

@@ -1,0 +1,205 @@
+"""The acting half of an agent: environments, their pool, and the loops that act for them.
+
+Two functions connect it to a learner, wherever that is: `parameters.latest()`, where parameters come from, and `put`,
+where unrolls go.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from typing import TextIO
+
+import psutil
+import tensorflow as tf
+
+from scalable_agents.actor import actor_pool
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import inference
+from scalable_agents.environments import dmlab
+
+_ENVIRONMENTS_PER_CORE = 32
+_LABS_PER_CORE = 4
+_START_REPORT_SECONDS = 10.
+_CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and in how many microseconds.
+_ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
+
+
+def num_cores() -> int:
+  """The cores that this process may use; in a container that is given so much time of them, as many as that makes."""
+  cores = len(os.sched_getaffinity(0))
+  with contextlib.suppress(OSError, ValueError):  # No control group, or one without a limit: 'max'.
+    with open(_CPU_QUOTA, encoding='ascii') as file:
+      quota, period = map(int, file.read().split())
+    cores = min(cores, max(1, round(quota / period)))
+  return cores
+
+
+def counts(run, levels):
+  """What `auto` stands for: environments, as many of each level as of the others, worker processes, inference loops.
+
+  Two groups of environments per worker, one worker per core: while inference looks at one group, the worker steps the
+  other. Groups of sixteen make batches large enough for the network to be fast.
+
+  A DeepMind Lab takes 230 to 450 MB, compiles maps for seconds and ends with its process where it fails: there are
+  fewer of them, and each has a worker of its own.
+
+  None at all stands for one, which rests: it tells what is observed.
+  """
+  labs = any(level in dmlab.LEVELS for level in levels)
+  environments, workers = run.num_environments, run.num_environment_workers
+  if environments == 0:
+    return 1, 1, 1
+  if environments == 'auto':
+    per_level = (_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * num_cores() // len(levels)
+    environments = max(1, per_level) * len(levels)
+  if workers == 'auto':
+    workers = environments if labs else num_cores()
+  loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads
+  return environments, min(workers, environments), loops
+
+
+def inference_device() -> str:
+  """The first GPU, or the CPU without one."""
+  return '/GPU:0' if tf.config.list_logical_devices('GPU') else '/CPU:0'
+
+
+class ActorHost:
+  """Environments in worker processes, an actor for each, and inference for all."""
+
+  def __init__(self, levels, protocol, run, seed: int, screen: TextIO | None = None, first_actor_id: int = 0,
+               environment: str = _ENVIRONMENT):
+    """Starts the worker processes.
+
+    Args:
+      levels: level names; environments are spread over them in turn.
+      protocol: of the environments, see registry.make_from_json.
+      run: run_flags.RunConfig.
+      seed: environment i begins with seed + i.
+      screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
+      first_actor_id: of environment 0's actor; see cluster_config.first_actor_id.
+      environment: 'module:function' that makes one, called as registry.make_from_json.
+    Raises:
+      environment_workers.WorkerError: an environment cannot be made.
+    """
+    self.num_environments, self.num_workers, self.num_loops = counts(run, levels)
+    self.rests = run.num_environments == 0  # All is made for others to act.
+    self._run = run
+    self._seed, self._first_actor_id = seed, first_actor_id
+    self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
+    arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
+                 for actor, level in enumerate(self.level_ids)]
+    self._workers = environment_workers.EnvironmentWorkers(
+        environment, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen))
+    self.specification = self._workers.specification
+    self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
+                             for name, (dtype, shape) in self.specification.observation.items()}
+    self.pool = None
+    self._threads = []
+    self._error = None
+
+  def _reporter(self, screen):
+    """A function to be called with the number of environments that are made."""
+    said = time.monotonic()
+
+    def report(made):
+      nonlocal said
+      if screen and time.monotonic() - said >= _START_REPORT_SECONDS:
+        said = time.monotonic()
+        print(f'{made:,} of {self.num_environments:,} environments made', file=screen, flush=True)
+    return report
+
+  def make_pool(self, make_agent, config, completed_capacity: int, report):
+    """Makes the pool and the agents that act.
+
+    Args:
+      make_agent: called with number of actions, observation spec and config.
+      config: the agent's; `unroll_length` and `synchronous` are read.
+      completed_capacity: see actor_pool.ActorPool.
+      report: called with a line for each fault.
+    """
+    if config.synchronous:
+      self.num_loops = 1  # Several would race for the batches.
+    self._device = inference_device()
+    with tf.device(self._device):
+      self._agents = [make_agent(self.specification.num_actions, self.observation_spec, config)
+                      for _ in range(self.num_loops)]
+    output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
+    self.pool = actor_pool.ActorPool(
+        self._workers, config.unroll_length, output, state, self.level_ids, completed_capacity,
+        self._run.environment_timeout_seconds, config.synchronous, report)
+
+  @property
+  def parameter_specs(self) -> list[tf.TensorSpec]:
+    """Of what `parameters.latest()` has to give."""
+    return [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._agents[0].trainable_variables]
+
+  def start(self, parameters, put, on_end):
+    """Sets everything in motion.
+
+    Args:
+      parameters: `latest()` gives version and parameters.
+      put: takes an unroll, in a graph; may wait.
+      on_end: called from a thread here when a loop ends, for whatever reason; `check` tells.
+    """
+    if self.rests:
+      return
+    pool = self.pool
+
+    @tf.function(autograph=False)
+    def move_unrolls():
+      def move(count):
+        unroll = pool.next_unroll()
+        put(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id))
+        return [count + 1]
+      tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
+
+    loops = [inference.make_loop(pool, agent, parameters, (self._seed + number) % 2**31, self._device)
+             for number, agent in enumerate(self._agents)]
+    pool.start()
+    for loop in [move_unrolls, *loops]:
+      thread = threading.Thread(target=self._guard, args=[loop, on_end], name='actor loop', daemon=True)
+      thread.start()
+      self._threads.append(thread)
+
+  def memory_megabytes(self) -> float:
+    """What this process and its workers take of the machine's memory: the sum of their proportional set sizes."""
+    total = 0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+      with contextlib.suppress(psutil.Error):  # A worker may end just now.
+        total += process.memory_full_info().pss
+    return total * 1e-6
+
+  def check(self):
+    """Raises what ended a loop before its time, if anything did."""
+    if self.pool and self.pool.failure:
+      raise self.pool.failure
+    if self._error:
+      raise self._error
+
+  def close(self):
+    """Ends loops, pool and worker processes. Idempotent. Where `put` may be waiting, end that before."""
+    if self.pool:
+      self.pool.close()
+    for thread in self._threads:
+      thread.join()
+    self._workers.close()
+
+  def _guard(self, loop, on_end):
+    try:
+      loop()
+    except tf.errors.CancelledError:
+      pass  # The pool or the queue was closed.
+    except Exception as error:  # pylint: disable=broad-except; raised by `check`.
+      self._error = error
+    on_end()
+
+
+def _specs_of_one_actor(agent, observation_spec):
+  """The specs of agent output and agent state without their leading dimension."""
+  zeros = lambda spec: tf.zeros([1, *spec.shape], spec.dtype)
+  output, state = agent.step(tf.zeros([1], tf.int32), tf.zeros([1]), tf.ones([1], tf.bool),
+                             tf.nest.map_structure(zeros, observation_spec), agent.initial_state(1),
+                             tf.zeros([2], tf.int32))
+  spec = lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
+  return tf.nest.map_structure(spec, output), tf.nest.map_structure(spec, state)

@@ -1,0 +1,181 @@
+"""The run's figures as they come: metrics.jsonl, TensorBoard events and episodes.csv in the run directory.
+
+Every row is in the kernel's hands when the call that wrote it returns, so a `kill -9` loses no row. A resumed run
+cuts metrics.jsonl and episodes.csv back to the frames of its checkpoint and goes on from there. It writes TensorBoard
+events to a new file, which begins with an event that tells TensorBoard to drop what the earlier files have of later
+frames. So there is no gap and no row twice, provided that
+
+  * rows are written in the order of their frames, and
+  * before a checkpoint is saved, the episodes it has counted have been added and a row of its frames written.
+
+To resume takes as long after a month as after an hour. Nothing here is called per environment step: `add_episodes` once
+per learner update, `write` once per log interval.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import socket
+import time
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.records import row_file
+from scalable_agents.records import run_directory
+
+
+def process_seconds() -> float:
+  """Seconds since this process was started, its imports included."""
+  with open('/proc/self/stat', encoding='ascii', errors='replace') as stream:
+    start_ticks = int(stream.read().rpartition(')')[2].split()[19])  # Field 22 of proc(5); the name may hold spaces.
+  return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf('SC_CLK_TCK')
+
+
+class MetricsWriter:
+  """Writes the figures of a run; one writer per run directory (see run_directory.open_run)."""
+
+  def __init__(self, logdir: str, environment_frames: int, seconds: Callable[[], float] = process_seconds):
+    """Cuts the files back to what the run's checkpoint knows of, and opens them to go on.
+
+    Args:
+      logdir: the run directory.
+      environment_frames: the frame counter of the restored checkpoint; 0 where nothing was restored. Rows of later
+        frames are dropped: they will be lived through again.
+      seconds: the clock behind `wall_seconds`, which goes on from the last row kept.
+    Raises:
+      run_directory.RunDirectoryError: a file cannot be read or written. Damage is found only near the place where a file
+        is cut.
+    """
+    self._seconds = seconds
+    self._last_frames = {}  # File -> frames of its last row.
+    metrics, episodes = (run_directory.path(logdir, name) for name in (run_directory.METRICS, run_directory.EPISODES))
+    metrics_size = run_directory.size_up_to(metrics, _row_frames, environment_frames)
+    episodes_size = run_directory.size_up_to(episodes, _episode_frames, environment_frames)
+    run_directory.cut(metrics, metrics_size)  # Only now that neither has been found damaged.
+    run_directory.cut(episodes, episodes_size)
+    self.last_row = run_directory.last_metrics(logdir) or {}  # Of the processes before this one.
+    self._seconds_before = self.last_row.get('wall_seconds', 0.)
+    with run_directory.one_line_errors(logdir):
+      self._metrics = open(metrics, 'ab', buffering=0)
+      self._episodes = open(episodes, 'ab', buffering=0)
+    if not self._episodes.tell():
+      self._append(self._episodes, environment_frames, run_directory.EPISODES_HEADER)
+    self._events = _Events(logdir, environment_frames, time.time() - seconds() - self._seconds_before)
+
+  def write(self, values: dict[str, Any]):
+    """Adds a row: `values` and `wall_seconds`. Numbers that are not finite become null, text stays out of TensorBoard.
+
+    Args:
+      values: name -> number (Python, NumPy or eager tensor, of one element) or text or None; `environment_frames` is
+        one of them.
+    Raises:
+      ValueError: `environment_frames` is below that of an earlier row.
+      run_directory.RunDirectoryError: the row could not be written.
+    """
+    row = {name: _plain(value) for name, value in values.items()}
+    row['wall_seconds'] = round(self._seconds_before + self._seconds(), 3)
+    self._append(self._metrics, row['environment_frames'], json.dumps(row, allow_nan=False).encode() + b'\n')
+    self._events.write(row)
+
+  def add_episodes(self, frames: int, levels: Sequence[str], returns: np.ndarray, lengths: np.ndarray):
+    """Adds one row per episode that an update has finished.
+
+    Args:
+      frames: environment frames the run has learned from, this update included.
+      levels: [N] the level's name of each episode.
+      returns: [N] float32, sums of raw rewards.
+      lengths: [N] int32, environment frames.
+    Raises:
+      ValueError: the lengths differ, or `frames` is below that of an earlier row.
+      run_directory.RunDirectoryError: the rows could not be written.
+    """
+    if isinstance(levels, str) or not len(levels) == len(returns) == len(lengths):
+      raise ValueError(f'add_episodes: want as many levels as returns and lengths, got {levels!r}, {returns!r}, '
+                       f'{lengths!r}')
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator='\n')
+    for level, episode_return, length in zip(levels, returns, lengths):
+      rows.writerow((int(frames), level, float(episode_return), int(length)))
+    self._append(self._episodes, int(frames), text.getvalue().encode())
+
+  def close(self):
+    self._metrics.close()
+    self._episodes.close()
+    self._events.close()
+
+  def _append(self, file: io.FileIO, frames: int, rows: bytes):
+    last_frames = self._last_frames.get(file.name, 0)
+    if frames < last_frames:
+      raise ValueError(f'{file.name}: rows must come in the order of their frames, want >= {last_frames}, got {frames}')
+    self._last_frames[file.name] = frames
+    with run_directory.one_line_errors(file.name):
+      while rows:
+        rows = rows[file.write(rows):]
+
+
+class _Events:
+  """A file of scalars for TensorBoard, written as records: tf.summary takes 200 times as long."""
+
+  def __init__(self, logdir: str, environment_frames: int, zero_seconds: float):
+    """Begins a new file beside those of earlier processes.
+
+    Args:
+      logdir: the run directory.
+      environment_frames: TensorBoard drops what earlier files have of later frames.
+      zero_seconds: the time of day, less the wall_seconds of a row written now.
+    """
+    self._zero_seconds = zero_seconds
+    # TensorBoard reads the files in the order of their names.
+    name = f'{run_directory.EVENTS}{time.time_ns()}.{socket.gethostname()}.{os.getpid()}'
+    self._where = run_directory.path(logdir, name)
+    with _one_line_op_errors(self._where):
+      self._records = tf.io.TFRecordWriter(self._where)
+    now = time.time()
+    self._write(tf.compat.v1.Event(wall_time=now, file_version='brain.Event:2'))
+    # TensorBoard drops earlier events of this step and of later ones.
+    self._write(tf.compat.v1.Event(wall_time=now, step=environment_frames + 1,
+                                   session_log=tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)))
+
+  def write(self, row: dict[str, Any]):
+    event = tf.compat.v1.Event(wall_time=self._zero_seconds + row['wall_seconds'], step=int(row['environment_frames']))
+    for name, value in row.items():
+      if isinstance(value, (int, float)):
+        event.summary.value.add(tag=name, simple_value=value)
+    self._write(event)
+
+  def _write(self, event: tf.compat.v1.Event):
+    with _one_line_op_errors(self._where):
+      self._records.write(event.SerializeToString())
+      self._records.flush()
+
+  def close(self):
+    self._records.close()
+
+
+@contextlib.contextmanager
+def _one_line_op_errors(where: str):
+  try:
+    yield
+  except tf.errors.OpError as error:
+    raise run_directory.RunDirectoryError(f'{where}: {error.message}') from error
+
+
+def _row_frames(file: str, row: row_file.Row) -> int:
+  return run_directory.metrics_row(file, row)['environment_frames']
+
+
+def _episode_frames(file: str, row: row_file.Row) -> int:
+  return 0 if row.line == run_directory.EPISODES_HEADER else run_directory.episode_row(file, row).frames
+
+
+def _plain(value: Any) -> int | float | str | None:
+  """A value as JSON holds it: NumPy scalars and tensors of one element as Python numbers, NaN and infinity as null."""
+  if value is None or isinstance(value, str):
+    return value
+  number = np.asarray(value).item()
+  return number if math.isfinite(number) else None

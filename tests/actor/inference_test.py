@@ -1,0 +1,161 @@
+"""Inference loops: which parameters act for which batch, and what the agent is given."""
+
+from typing import NamedTuple
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import actor_pool
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import inference
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.tests.actor import waiting
+
+_SHAPES = ([128, 64], [5], [])
+
+
+class _Output(NamedTuple):
+  action: tf.Tensor    # [n] int32, always 1.
+  extremes: tf.Tensor  # [n, 2] float32, the least and the greatest parameter.
+  seed: tf.Tensor      # [n, 2] int64, as it was given.
+
+
+class _Agent:
+  """Its output is its parameters."""
+
+  def __init__(self):
+    self.trainable_variables = [tf.Variable(tf.fill(shape, -1.)) for shape in _SHAPES]
+
+  def step(self, last_action, reward, done, observation, agent_state, seed):
+    del last_action, reward, done, observation
+    elements = tf.concat([tf.reshape(variable, [-1]) for variable in self.trainable_variables], 0)
+    of_each = lambda row: tf.tile(row[tf.newaxis], [tf.shape(agent_state)[0], 1])
+    return _Output(tf.ones_like(agent_state), of_each(tf.stack([tf.reduce_min(elements), tf.reduce_max(elements)])),
+                   of_each(seed)), agent_state + 1
+
+
+def _snapshot():
+  return parameters_lib.ParameterSnapshot([tf.TensorSpec(shape, tf.float32) for shape in _SHAPES])
+
+
+def _publish(snapshot, version):
+  """Publishes parameters that all have the value of the version."""
+  snapshot.publish(version, [tf.fill(shape, float(version)) for shape in _SHAPES])
+
+
+class _PoolInTurns:
+  """A pool of one actor that the test moves: it has a batch when the test says so."""
+
+  def __init__(self):
+    self._asked = tf.queue.FIFOQueue(10, [tf.int64], [[]])
+    self._answers = tf.queue.FIFOQueue(10, [tf.int64, tf.int64, tf.float32, tf.int64, tf.int32],
+                                       [[], [], [1, 2], [1, 2], [1]])
+
+  def next_batch(self):
+    batch_id = self._asked.dequeue()
+    nothing = tf.zeros([1])
+    return actor_pool.Batch(
+        batch_id, actor_id=tf.zeros([1], tf.int32), last_action=tf.zeros([1], tf.int32), agent_state=tf.constant([40]),
+        environment_output=unroll_lib.EnvironmentOutput(
+            reward=nothing, discount=nothing, done=tf.zeros([1], tf.bool), episode_return=nothing,
+            episode_length=tf.zeros([1], tf.int32), observation={'vector': tf.zeros([1, 3])}))
+
+  def complete_batch(self, batch_id, version, agent_output, agent_state):
+    self._answers.enqueue([batch_id, version, agent_output.extremes, agent_output.seed, agent_state])
+
+  def ask(self, batch_id):
+    """Has inference act for a batch; its id, the version, the extreme parameters, seed and state that come back."""
+    self._asked.enqueue(batch_id)
+    return [value.numpy().tolist() for value in waiting.start(self._answers.dequeue)()]
+
+  def close(self):
+    self._asked.close()
+
+
+class InferenceTest(parameterized.TestCase):
+
+  def _start(self, pool, snapshot, seed=7):
+    return waiting.start(inference.make_loop(pool, _Agent(), snapshot, seed, '/CPU:0'))
+
+  def test_a_batch_has_the_parameters_that_are_latest_when_it_is_there(self):
+    pool, snapshot = _PoolInTurns(), _snapshot()
+    self.addCleanup(pool.close)
+    _publish(snapshot, 1)
+    loop = self._start(pool, snapshot)
+    self.assertEqual(pool.ask(100)[:3], [100, 1, [[1., 1.]]])
+    for version in (2, 3, 7, 5):  # Back, too, as after a restored checkpoint.
+      self.assertFalse(loop.ended.wait(0.01))  # It waits for the next batch.
+      _publish(snapshot, version)
+      for batch_id in (100 * version, 100 * version + 1):
+        self.assertEqual(pool.ask(batch_id)[:3], [batch_id, version, [[version, version]]])
+
+  def test_seeds_differ_and_states_go_on(self):
+    pool, snapshot = _PoolInTurns(), _snapshot()
+    self.addCleanup(pool.close)
+    _publish(snapshot, 60)  # As when a run is resumed: seeds are apart from those since version 0.
+    self._start(pool, snapshot, seed=123)
+    answers = [pool.ask(number) for number in range(4)]
+    self.assertEqual([seed for *_, seed, _ in answers], [[[123, (60 << 32) + number]] for number in range(4)])
+    self.assertEqual([state for *_, state in answers], [[41]] * 4)
+
+  def test_nothing_published_yet(self):
+    pool = _PoolInTurns()
+    self.addCleanup(pool.close)
+    loop = self._start(pool, _snapshot())
+    pool._asked.enqueue(1)  # pylint: disable=protected-access
+    with self.assertRaises(tf.errors.FailedPreconditionError):
+      loop()
+
+  def test_a_policy_whose_output_is_not_finite(self):
+    pool, snapshot = _PoolInTurns(), _snapshot()
+    self.addCleanup(pool.close)
+    _publish(snapshot, 1)
+    loop = self._start(pool, snapshot)
+    pool.ask(100)
+    snapshot.publish(1234, [tf.fill(shape, np.nan) for shape in _SHAPES])
+    pool._asked.enqueue(101)  # pylint: disable=protected-access
+    with self.assertRaisesRegex(inference.PolicyError, "^the policy's logits are not finite with .* update 1,234: "):
+      loop()
+    self.assertEqual(pool._answers.size(), 0)  # pylint: disable=protected-access
+
+  @parameterized.parameters(1, 2)
+  def test_no_batch_mixes_versions(self, loops):
+    workers = environment_workers.EnvironmentWorkers(
+        'scalable_agents.tests.actor.test_environments:Constant', [{'seed': i, 'shape': [2]} for i in range(6)], 2)
+    self.addCleanup(workers.close)
+    pool = actor_pool.ActorPool(
+        workers, 10, _Output(tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.float32), tf.TensorSpec([2], tf.int64)),
+        tf.TensorSpec([], tf.int32), [0] * 6)
+    self.addCleanup(pool.close)
+    snapshot = _snapshot()
+    _publish(snapshot, 1)
+    acting = [self._start(pool, snapshot, seed) for seed in range(loops)]
+    pool.start()
+    take = tf.function(lambda: [pool.next_unroll() for _ in range(10)])
+    unrolls, version = [], 1
+    seeds = lambda: {int(seed) for unroll in unrolls for seed in unroll.agent_output.seed[1:, 0]}
+    while len({int(v) for unroll in unrolls for v in unroll.parameter_version}) < 30 or len(seeds()) < loops:
+      taken = waiting.start(take)
+      while not taken.ended.wait(0.001):
+        version += 1
+        _publish(snapshot, version)
+      unrolls += taken()
+    last = {}
+    for unroll in unrolls:
+      rows = slice(0 if int(unroll.actor_id) in last else 1, None)  # Nobody decided the first row of a life.
+      versions = unroll.parameter_version.numpy()[rows]
+      np.testing.assert_array_equal(unroll.agent_output.extremes[rows], np.stack([versions, versions], axis=1))
+      self.assertTrue(np.all(np.diff(versions) >= 0))
+      last[int(unroll.actor_id)] = versions[-1]
+    self.assertEqual(seeds(), set(range(loops)))
+    pool.close()
+    for loop in acting:
+      with self.assertRaises(tf.errors.CancelledError):
+        loop()
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,174 @@
+"""Tests of how the ops are loaded and how their resources go away, and of what the batcher's loop never asks of it."""
+
+import gc
+import importlib.util
+import os
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import tensorflow as tf
+
+from scalable_agents.ops import ops
+from scalable_agents.tests.actor import waiting
+
+
+class _Owner:
+  """Holds a resource."""
+
+
+class OpsTest(absltest.TestCase):
+
+  def test_names_are_unique(self):
+    names = {ops.unique_name('pool') for _ in range(100)}
+    self.assertLen(names, 100)
+    for name in names:
+      self.assertStartsWith(name, 'pool_')
+
+  def test_a_resource_goes_with_its_owner(self):
+    handle = ops.parameter_snapshot(shared_name=ops.unique_name('test'))
+    owner = _Owner()
+    ops.delete_with(owner, handle)
+    ops.parameter_snapshot_publish(handle, 1, [tf.constant(1)])
+    del owner
+    gc.collect()
+    with self.assertRaises(tf.errors.NotFoundError):
+      ops.parameter_snapshot_publish(handle, 1, [tf.constant(1)])
+
+  def test_regression_a_resource_goes_amid_the_tracing_of_a_graph(self):
+    """Where the garbage collector likes to run. The deletion was built into the graph, or waited for its lock."""
+    handle = ops.parameter_snapshot(shared_name=ops.unique_name('test'))
+    owners = [_Owner()]
+    ops.delete_with(owners[0], handle)
+
+    @tf.function
+    def trace():
+      owners.clear()
+      gc.collect()
+      return tf.constant(1)
+
+    self.assertLen(trace.get_concrete_function().graph.get_operations(), 2)  # The constant and its return.
+    with self.assertRaises(tf.errors.NotFoundError):
+      ops.parameter_snapshot_publish(handle, 1, [tf.constant(1)])
+
+  def test_a_missing_library(self):
+    specification = importlib.util.find_spec(ops.__name__)
+    module = importlib.util.module_from_spec(specification)
+    with mock.patch.object(os.path, 'exists', return_value=False):
+      with self.assertRaisesRegex(ImportError, '_ops.so is missing: build it with `make setup`'):
+        specification.loader.exec_module(module)
+
+
+def _fail():
+  raise ValueError('on demand')
+
+
+class DynamicBatcherOpsTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._batcher = ops.dynamic_batcher(minimum_batch_size=1, maximum_batch_size=2, timeout_ms=-1,
+                                        shared_name=ops.unique_name('test'))
+    self.addCleanup(lambda: ops.dynamic_batcher_close(self._batcher, 'the test ends'))
+
+  def _compute(self, value):
+    def compute():
+      result, = ops.dynamic_batcher_compute(self._batcher, [tf.constant([value])], output_types=[tf.string])
+      return result.numpy().tolist()
+    return waiting.start(compute)
+
+  def _get_inputs(self, types=(tf.int32,)):
+    return ops.dynamic_batcher_get_inputs(self._batcher, input_types=types)
+
+  def _set_outputs(self, batch_id, texts):
+    ops.dynamic_batcher_set_outputs(self._batcher, batch_id, [tf.constant(texts, tf.string)])
+
+  def test_results_may_come_out_of_order(self):
+    results, batches = {}, {}
+    for value in (10, 20, 30):
+      results[value] = self._compute(value)
+      batch_id, (values,) = self._get_inputs()
+      batches[value] = int(batch_id)
+      self.assertEqual(values.numpy().tolist(), [value])
+    self.assertEqual(batches, {10: 0, 20: 1, 30: 2})
+    for value in (30, 10, 20):
+      self.assertFalse(results[value].ended.is_set())
+      self._set_outputs(batches[value], [str(value)])
+      self.assertEqual(results[value](), [str(value).encode()])
+
+  def test_an_unknown_id_ends_everything(self):
+    result = self._compute(1)
+    self._get_inputs()
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'Invalid computation id. Id: 42'):
+      self._set_outputs(42, ['x'])
+    with self.assertRaisesRegex(tf.errors.CancelledError, 'Compute was cancelled: Invalid computation id. Id: 42'):
+      result()
+    with self.assertRaisesRegex(tf.errors.CancelledError, 'Batcher is closed: Invalid computation id. Id: 42'):
+      self._get_inputs()
+
+  def test_an_id_is_good_once(self):
+    result = self._compute(1)
+    batch_id, _ = self._get_inputs()
+    self._set_outputs(batch_id, ['x'])
+    result()
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'Invalid computation id. Id: 0'):
+      self._set_outputs(batch_id, ['x'])
+
+  def test_inputs_of_another_type_or_number(self):
+    result = self._compute(1)
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'Types of inputs must be equal'):
+      self._get_inputs([tf.float32])
+    with self.assertRaisesRegex(tf.errors.CancelledError, 'Compute was cancelled: Types of inputs must be equal'):
+      result()
+
+  def test_a_cancelled_get_inputs_ends_everything(self):
+    batcher = ops.dynamic_batcher(minimum_batch_size=2, maximum_batch_size=2, timeout_ms=-1,
+                                  shared_name=ops.unique_name('test'))
+
+    @tf.function
+    def go():
+      tf.py_function(_fail, [], [])  # Whereupon everything else in the graph is cancelled.
+      return ops.dynamic_batcher_get_inputs(batcher, input_types=[tf.int32])
+
+    def cancel():
+      with self.assertRaises(tf.errors.OpError):
+        waiting.start(go)()
+      return compute.ended.is_set()
+
+    compute = waiting.start(
+        lambda: ops.dynamic_batcher_compute(batcher, [tf.constant([1])], output_types=[tf.int32]))
+    waiting.wait_until(cancel)  # The failure may come before get_inputs begins, which is then left out.
+    with self.assertRaisesRegex(tf.errors.CancelledError, 'GetInputs operation was cancelled'):
+      compute()
+
+  def test_a_cancelled_compute_leaves_its_batch_alone(self):
+    @tf.function
+    def go():
+      tf.py_function(_fail_once_computing, [], [])
+      return ops.dynamic_batcher_compute(self._batcher, [tf.constant([5])], output_types=[tf.string])
+
+    batches = []
+    def _fail_once_computing():
+      batches.append(self._get_inputs())
+      _fail()
+
+    with self.assertRaises(tf.errors.OpError):
+      waiting.start(go)()
+    (batch_id, (values,)), = batches
+    self.assertEqual(values.numpy().tolist(), [5])
+    self._set_outputs(batch_id, ['nobody is interested'])
+    result = self._compute(6)
+    batch_id, (values,) = self._get_inputs()
+    self.assertEqual(values.numpy().tolist(), [6])
+    self._set_outputs(batch_id, ['good'])
+    self.assertEqual(result(), [b'good'])
+
+  @parameterized.parameters((0, 1), (3, 2))
+  def test_sizes_are_checked(self, minimum, maximum):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, f'got {minimum} and {maximum}'):
+      ops.dynamic_batcher(minimum_batch_size=minimum, maximum_batch_size=maximum, timeout_ms=0,
+                          shared_name=ops.unique_name('test'))
+
+
+if __name__ == '__main__':
+  absltest.main()

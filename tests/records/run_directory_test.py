@@ -1,0 +1,319 @@
+"""Run directories: what binds them, what is refused, and that nothing is touched when it is."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.actor import python_path
+from scalable_agents.records import run_directory
+
+_CONFIG = {'learning_rate': 6e-4, 'level_name': 'pong', 'use_lstm': False, 'mode': 'train'}
+_FREE = ('mode', 'logdir')
+
+# Holds the directory named by its argument until its stdin ends, to train or to evaluate.
+_HOLDER = '''
+import sys
+from scalable_agents.records import run_directory
+run = getattr(run_directory, sys.argv[2])(sys.argv[1], {}, ())
+print('held', flush=True)
+sys.stdin.read()
+'''
+
+
+def _contents(directory):
+  """Every file below a directory with its bytes."""
+  found = {}
+  for folder, _, names in os.walk(directory):
+    for name in names:
+      with open(os.path.join(folder, name), 'rb') as stream:
+        found[os.path.join(folder, name)] = stream.read()
+  return found
+
+
+@contextlib.contextmanager
+def _ordinary_user():
+  """Permissions mean nothing to root, so this thread gives up for a while what makes it so (capabilities(7))."""
+  libc = ctypes.CDLL(None, use_errno=True)
+  header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+  assert libc.capget(header, sets) == 0
+  effective = sets[0]
+  sets[0] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+  assert libc.capset(header, sets) == 0
+  try:
+    yield
+  finally:
+    sets[0] = effective
+    assert libc.capset(header, sets) == 0
+
+
+def _start_holder(logdir, purpose='open_run'):
+  process = subprocess.Popen([sys.executable, '-c', _HOLDER, logdir, purpose], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, env=python_path.environment(), text=True)
+  assert process.stdout.readline() == 'held\n'
+  return process
+
+
+class OpenRunTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._logdir = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'runs', 'pong')
+
+  def _write(self, name, content):
+    os.makedirs(self._logdir, exist_ok=True)
+    with open(os.path.join(self._logdir, name), 'wb') as stream:
+      stream.write(content)
+
+  def _assert_refused(self, *wanted, config=None):
+    before = _contents(self._logdir)
+    with self.assertRaises(run_directory.RunDirectoryError) as caught:
+      run_directory.open_run(self._logdir, _CONFIG if config is None else config, _FREE)
+    after = _contents(self._logdir)
+    after.pop(os.path.join(self._logdir, '.lock'), None)
+    before.pop(os.path.join(self._logdir, '.lock'), None)
+    self.assertEqual(after, before)
+    text = str(caught.exception)
+    self.assertNotIn('\n', text)
+    for part in wanted:
+      self.assertIn(part, text)
+    return text
+
+  def test_a_new_directory_records_settings_versions_and_command_line(self):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    with open(os.path.join(self._logdir, 'config.json'), encoding='utf-8') as stream:
+      config = json.load(stream)
+    self.assertEqual(config['flags'], _CONFIG)
+    self.assertEqual(config['versions']['python'], '.'.join(map(str, sys.version_info[:3])))
+    self.assertRegex(config['versions']['tensorflow'], r'^2\.\d+')
+    self.assertEqual(config['command_line'], sys.orig_argv)
+    self.assertEqual(run_directory.read_config(self._logdir), config)
+
+  def test_a_package_that_is_not_installed_has_no_version(self):
+    with absltest.mock.patch.object(run_directory, '_PACKAGES', ('no-such-package',)):
+      run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self.assertIsNone(run_directory.read_config(self._logdir)['versions']['no-such-package'])
+
+  def test_the_same_configuration_resumes_and_free_settings_may_differ(self):
+    run_directory.open_run(self._logdir, {**_CONFIG, 'sizes': (1, 2)}, _FREE).close()
+    before = run_directory.read_config(self._logdir)
+    config = {**_CONFIG, 'sizes': (1, 2), 'mode': 'test', 'logdir': 'x'}
+    with run_directory.open_run(self._logdir, config, _FREE) as run:
+      self.assertEqual(run.logdir, self._logdir)
+    self.assertEqual(run_directory.read_config(self._logdir), before)
+
+  def test_infinite_settings_are_json_that_every_program_reads(self):
+    config = {'clip': float('inf'), 'floor': float('-inf')}
+    for _ in range(2):  # The second time resumes.
+      run_directory.open_run(self._logdir, config, ()).close()
+    with open(os.path.join(self._logdir, 'config.json'), encoding='utf-8') as stream:
+      flags = json.load(stream, parse_constant=self.fail)['flags']
+    self.assertEqual(flags, {'clip': 'inf', 'floor': '-inf'})
+    self.assertEqual(run_directory.read_config(self._logdir)['flags'], config)
+
+  def test_another_configuration_is_refused_and_each_difference_named(self):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    text = self._assert_refused(
+        self._logdir, '--learning_rate was 0.0006 and is 0.001 now', '--use_lstm was false and is absent now',
+        '--added was absent and is null now',
+        config={'learning_rate': 1e-3, 'level_name': 'pong', 'mode': 'test', 'added': None})
+    self.assertNotIn('level_name', text)
+    self.assertNotIn('mode', text)
+
+  def test_true_is_not_one(self):
+    run_directory.open_run(self._logdir, {'use_lstm': True}, ()).close()
+    self._assert_refused('--use_lstm was true and is 1 now', config={'use_lstm': 1})
+
+  @parameterized.parameters(b'', b'{"flags": {"learning_rate": 6e', b'\xff\xfe\x00', b'[1, 2]', b'{"flags": 3}', b'{}')
+  def test_a_damaged_config_is_refused(self, content):
+    self._write('config.json', content)
+    self._write('metrics.jsonl', b'{}\n')
+    self._assert_refused('config.json is damaged')
+
+  def test_a_directory_of_other_things_is_refused(self):
+    self._write('thesis.tex', b'four years of work')
+    self._assert_refused(self._logdir, 'thesis.tex', 'choose another --logdir')
+    self.assertEqual(os.listdir(self._logdir), ['thesis.tex'])
+
+  def test_a_file_in_its_place_is_refused(self):
+    os.makedirs(os.path.dirname(self._logdir))
+    with open(self._logdir, 'w', encoding='utf-8') as stream:
+      stream.write('a file')
+    self._assert_refused(self._logdir, 'File exists')
+    self._logdir = os.path.join(self._logdir, 'below')
+    self._assert_refused('Not a directory')
+
+  @parameterized.parameters((0o555, 'no permission to write'), (0o000, 'Permission denied'))
+  def test_a_directory_without_permission_is_refused(self, mode, wanted):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    os.chmod(self._logdir, mode)
+    try:
+      with _ordinary_user(), self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{self._logdir}: {wanted}'):
+        run_directory.open_run(self._logdir, _CONFIG, _FREE)
+    finally:
+      os.chmod(self._logdir, 0o755)
+
+  def test_a_parent_without_permission_is_refused(self):
+    parent = self.enterContext(tempfile.TemporaryDirectory())
+    os.chmod(parent, 0o555)
+    self._logdir = os.path.join(parent, 'run')
+    with _ordinary_user():
+      self._assert_refused('Permission denied')
+
+  def test_a_start_that_was_killed_early_does_not_block_the_directory(self):
+    for name in ('.lock', 'config.json.new', 'tensorflow.log'):
+      self._write(name, b'{"flags"')
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self.assertEqual(run_directory.read_config(self._logdir)['flags'], _CONFIG)
+
+  def test_a_second_trainer_is_refused_until_the_first_has_gone_even_by_kill_9(self):
+    first = _start_holder(self._logdir)
+    self.addCleanup(first.stdin.close)
+    self.addCleanup(first.stdout.close)
+    self._assert_refused('is in use', f'process {first.pid} on ', config={})
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    run_directory.open_run(self._logdir, {}, ()).close()
+
+  def test_one_evaluation_at_a_time_also_beside_a_trainer(self):
+    with run_directory.open_run(self._logdir, {}, ()):
+      first = _start_holder(self._logdir, 'open_evaluation')
+      self.addCleanup(first.stdin.close)
+      self.addCleanup(first.stdout.close)
+      with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                  f'^{self._logdir} is in use: process {first.pid} on .* evaluates the run. Wait'):
+        run_directory.open_evaluation(self._logdir, {}, ())
+      first.send_signal(signal.SIGKILL)
+      first.wait()
+      run_directory.open_evaluation(self._logdir, {}, ()).close()
+
+  def test_an_evaluation_of_what_is_no_run_or_another_one_makes_nothing(self):
+    os.makedirs(self._logdir)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{self._logdir}: no run has been started there'):
+      run_directory.open_evaluation(self._logdir, {}, ())
+    self.assertEmpty(os.listdir(self._logdir))
+    self._write('config.json', b'{"flags": {"seed": 1}}')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'another configuration: --seed was 1 and is 2 now'):
+      run_directory.open_evaluation(self._logdir, {'seed': 2}, ())
+    self.assertEqual(os.listdir(self._logdir), ['config.json'])
+
+  def test_who_else_trains_there(self):
+    self.assertIsNone(run_directory.trainer(self._logdir))
+    with run_directory.open_run(self._logdir, {}, ()):
+      self.assertIsNone(run_directory.trainer(self._logdir))  # This process is no other one.
+    self.assertIsNone(run_directory.trainer(self._logdir))
+    other = _start_holder(self._logdir)
+    self.assertRegex(run_directory.trainer(self._logdir), f'^process {other.pid} on .+$')
+    other.communicate()
+    self.assertIsNone(run_directory.trainer(self._logdir))
+
+  def test_a_path_that_follows_the_directory_also_in_child_processes(self):
+    with run_directory.open_run(self._logdir, {}, ()) as run:
+      run.check_in_place()
+      moved = self._logdir + '_moved'
+      os.rename(self._logdir, moved)
+      self._write('config.json', b'of another run')
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{self._logdir} was moved or removed'):
+        run.check_in_place()
+      self.assertEqual(run_directory.read_config(run.path)['flags'], {})
+      subprocess.run(['touch', run_directory.path(run.path, 'by_a_child')], check=True)
+      self.assertIn('by_a_child', os.listdir(moved))
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{moved}/metrics.jsonl, line 1 is damaged'):
+        with open(run_directory.path(run.path, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
+          stream.write('{}\n')
+        run_directory.read_metrics(run.path)
+
+  def test_a_child_does_not_keep_the_directory(self):
+    run = run_directory.open_run(self._logdir, _CONFIG, _FREE)
+    child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, close_fds=False)
+    run.close()
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    child.communicate()
+
+  def test_a_refused_start_does_not_keep_the_directory(self):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self._assert_refused('another configuration', config={})
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+
+
+class ReadTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._logdir = self.enterContext(tempfile.TemporaryDirectory())
+
+  def _write(self, name, content):
+    with open(os.path.join(self._logdir, name), 'wb') as stream:
+      stream.write(content)
+
+  def test_no_config(self):
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'no run has been started there'):
+      run_directory.read_config(self._logdir)
+
+  def test_nothing_yet(self):
+    self.assertEqual(run_directory.read_metrics(self._logdir), [])
+    self.assertEqual(list(run_directory.read_episodes(self._logdir)), [])
+
+  def test_rows_without_the_one_being_written(self):
+    self._write('metrics.jsonl', b'{"environment_frames": 1, "wall_seconds": 2.5}\n{"environment_frames": 2, "wall_sec')
+    self._write('episodes.csv', b'frames,level,return,length\n10,"a,b",-1.5,4\n20,c,3.0,400\n30,c,1.0,4')
+    self.assertEqual(run_directory.read_metrics(self._logdir), [{'environment_frames': 1, 'wall_seconds': 2.5}])
+    self.assertEqual(list(run_directory.read_episodes(self._logdir)), [(10, 'a,b', -1.5, 4), (20, 'c', 3.0, 400)])
+
+  @parameterized.parameters((2, [9]), (3, [5, 9]), (5, [2, 5, 8, 9]), (100, list(range(10))), (None, list(range(10))))
+  def test_some_of_many_rows(self, at_most, wanted):
+    rows = [b'%d,catch,1.0,4\n' % frames for frames in range(10)]
+    self._write('episodes.csv', b'frames,level,return,length\n' + b''.join(rows))
+    self.assertEqual([row.frames for row in run_directory.read_episodes(self._logdir, at_most)], wanted)
+    rows = [b'{"environment_frames": %d, "wall_seconds": 1}\n' % frames for frames in range(10)]
+    self._write('metrics.jsonl', b''.join(rows))
+    frames = [row['environment_frames'] for row in run_directory.read_metrics(self._logdir, at_most)]
+    self.assertEqual(frames[0], 0)
+    self.assertLessEqual(len(frames), at_most or 10)
+
+  def test_the_last_row(self):
+    self.assertIsNone(run_directory.last_metrics(self._logdir))
+    self._write('metrics.jsonl', b'what is this\n{"environment_frames": 2, "wall_seconds": 2.5}\n{"environ')
+    self.assertEqual(run_directory.last_metrics(self._logdir), {'environment_frames': 2, 'wall_seconds': 2.5})
+    self._write('metrics.jsonl', b'{"environment_frames": 2, "wall_seconds": 2.5}\nwhat is this\n{"environ')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'metrics.jsonl, line 2 is damaged'):
+      run_directory.last_metrics(self._logdir)
+
+  @parameterized.parameters(b'{"environment_frames": 1}', b'{"environment_fra', b'7', b'\xff',
+                            b'{"environment_frames": null, "wall_seconds": 1}')
+  def test_a_damaged_row_of_metrics(self, line):
+    self._write('metrics.jsonl', b'{"environment_frames": 1, "wall_seconds": 2.5}\n' + line + b'\n')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'metrics.jsonl, line 2 is damaged'):
+      run_directory.read_metrics(self._logdir)
+
+  @parameterized.parameters(b'', b'1,a,2', b'1,a,x,3', b'1.5,a,2,3', b'\xff,a,2,3', b'1,a,2,3,4')
+  def test_a_damaged_episode(self, line):
+    self._write('episodes.csv', b'frames,level,return,length\n' + line + b'\n')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'episodes.csv, line 2 is damaged'):
+      list(run_directory.read_episodes(self._logdir))
+
+
+class WriteTest(absltest.TestCase):
+
+  def test_a_failure_leaves_the_old_file(self):
+    file = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'evaluation.json')
+    run_directory.write_json(file, {'mean': 1.5})
+    with self.assertRaises(TypeError):
+      run_directory.write_json(file, {'mean': 2.5, 'network': object()})
+    with open(file, encoding='utf-8') as stream:
+      self.assertEqual(json.load(stream), {'mean': 1.5})
+
+  def test_what_the_system_refuses_is_one_line(self):
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, '^/no/such/folder/x.new: No such file or directory'):
+      run_directory.write_json('/no/such/folder/x', {})
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,243 @@
+"""For tests of clusters: free ports, and a learner's port in a process of its own, which does what a test says."""
+
+import contextlib
+import multiprocessing
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training import quiet
+
+SETTINGS = {'agent': 'impala', '--level_name': 'catch', '--unroll_length': 20, '--torso': 'shallow'}
+PARAMETER_SPECS = [tf.TensorSpec([200, 50]), tf.TensorSpec([7])]
+CAPACITY = 4  # Of a learner's queue, in unrolls.
+_PATIENCE_SECONDS = 120.
+
+
+class Unroll(NamedTuple):
+  """As much of an unroll as matters on its way."""
+  actor_id: Any  # [] int32.
+  number: Any    # [] int64.
+  content: Any   # [5, 2000] float32.
+
+
+UNROLL_SPEC = Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64), tf.TensorSpec([5, 2000]))
+
+
+def processes():
+  """What makes processes that have TensorFlow from the beginning, which takes seconds to import."""
+  context = multiprocessing.get_context('forkserver')
+  context.set_forkserver_preload([__name__])
+  return context
+
+
+def make_unroll(host: int, number: int) -> Unroll:
+  """An unroll whose content tells whose and which it is."""
+  return Unroll(np.int32(cluster_config.first_actor_id(host)), np.int64(number), content(host, number))
+
+
+def content(host: int, number: int) -> np.ndarray:
+  """What the unroll of that host and number holds: [5, 2000] float32."""
+  return np.random.RandomState([host, number]).rand(*UNROLL_SPEC.content.shape).astype(np.float32)
+
+
+@contextlib.contextmanager
+def abrupt_end():
+  """Around absltest.main in tests that connect to learners: ends the process without Python's own way out.
+
+  TensorFlow waits for ever in a session whose learner has gone, and a thread that comes back from there while Python
+  ends takes the process down.
+  """
+  try:
+    yield
+  except SystemExit as end:
+    sys.stdout.flush()
+    quiet.leave(int(bool(end.code)))
+
+
+@contextlib.contextmanager
+def free_port():
+  """A port that nobody listens at, and that the system gives to nobody else inside the block."""
+  with socket.socket() as holder:
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As those set who will listen there.
+    holder.bind(('', 0))
+    yield holder.getsockname()[1]
+
+
+class Proxy:
+  """Passes bytes on between those who connect and a port, in a thread of its own; `with` ends it."""
+
+  def __init__(self, target: int):
+    self._target = target
+    self._listener = socket.create_server(('localhost', 0))
+    self.port = self._listener.getsockname()[1]
+    self._wakes, self._wake = socket.socketpair()
+    self._selector = selectors.DefaultSelector()
+    self._pairs = []     # Of sockets.
+    self._live = {}      # Of the pairs between which bytes are passed on: how many there were.
+    self._to_freeze = None
+    self._thread = threading.Thread(target=self._run, daemon=True)
+
+  def __enter__(self):
+    self._selector.register(self._listener, selectors.EVENT_READ)
+    self._selector.register(self._wakes, selectors.EVENT_READ)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *unused_exception):
+    self._wake.send(b'.')
+    self._thread.join()
+    for one, other in self._pairs:
+      one.close()
+      other.close()
+    for each in (self._listener, self._wakes, self._wake, self._selector):
+      each.close()
+
+  def freeze(self, only_the_busiest=False):
+    """From now on nothing passes on connections that there are, nor are they closed. New ones are as good as ever."""
+    frozen = threading.Event()
+    self._to_freeze = only_the_busiest, frozen
+    self._wake.send(b'f')
+    assert frozen.wait(_PATIENCE_SECONDS)
+
+  def _run(self):
+    while True:
+      for key, _ in self._selector.select():
+        if key.fileobj is self._listener:
+          self._accept()
+        elif key.fileobj is self._wakes:
+          if self._wakes.recv(1) == b'.':
+            return
+          self._freeze(*self._to_freeze)
+        elif key.data[1] in self._live:  # Else it was closed just now.
+          self._pass_on(key.fileobj, *key.data)
+
+  def _accept(self):
+    one, other = self._listener.accept()[0], socket.create_connection(('localhost', self._target))
+    pair = one, other
+    self._pairs.append(pair)
+    self._live[pair] = 0
+    self._selector.register(one, selectors.EVENT_READ, (other, pair))
+    self._selector.register(other, selectors.EVENT_READ, (one, pair))
+
+  def _pass_on(self, source, sink, pair):
+    block = b''
+    with contextlib.suppress(OSError):
+      block = source.recv(1 << 16)
+      sink.sendall(block)
+      self._live[pair] += len(block)
+    if not block:
+      self._ignore(pair)
+      source.close()
+      sink.close()
+
+  def _freeze(self, only_the_busiest, frozen):
+    live = list(self._live)
+    for pair in [max(live, key=self._live.get)] if only_the_busiest else live:
+      self._ignore(pair)
+    frozen.set()
+
+  def _ignore(self, pair):
+    del self._live[pair]
+    for each in pair:
+      self._selector.unregister(each)
+
+
+class Learner:
+  """A process with a learner's port, a queue and parameters; `with` ends it where it has not ended by itself.
+
+  Each method is done there: `take(n)` returns the next n unrolls, stacked; `publish(version)` publishes parameters that
+  all have that value; `size()` of the queue; `metrics()`; `announce_end()`; `wait_for_farewells()`; `close_queue()`.
+  """
+
+  def __init__(self, port: int, settings=None):
+    """Starts it, and waits until actors may come; version 1 is published. Raises learner_port.ClusterError."""
+    context = processes()
+    self._pipe, other_end = context.Pipe()
+    self._process = context.Process(
+        target=_serve, args=[other_end, f'localhost:{port}', settings or SETTINGS], daemon=True)
+    self._process.start()
+    other_end.close()
+    try:
+      self._answer()
+    except BaseException:
+      self.kill()
+      raise
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused_exception):
+    self.kill()
+
+  def __getattr__(self, name):
+    def call(*arguments):
+      self._pipe.send([name, *arguments])
+      return self._answer()
+    return call
+
+  def megabytes(self) -> float:
+    """Its resident memory."""
+    return psutil.Process(self._process.pid).memory_info().rss * 1e-6
+
+  def freeze(self):
+    os.kill(self._process.pid, signal.SIGSTOP)
+
+  def thaw(self):
+    os.kill(self._process.pid, signal.SIGCONT)
+
+  def kill(self):
+    """kill -9. Idempotent."""
+    self._process.kill()
+    self._process.join()
+
+  def _answer(self):
+    if not self._pipe.poll(_PATIENCE_SECONDS):
+      raise TimeoutError('no answer from the learner')
+    value = self._pipe.recv()
+    if isinstance(value, Exception):
+      raise value
+    return value
+
+
+def _serve(pipe, address, settings):
+  """What the process does."""
+  try:
+    port = learner_port.LearnerPort(cluster_config.ClusterConfig(job_name='learner', learner_addresses=address), settings)
+  except learner_port.ClusterError as error:
+    pipe.send(error)
+    return
+  parameters = parameters_lib.ParameterSnapshot(PARAMETER_SPECS, learner_port.PARAMETERS)
+  queue = unroll_queue.UnrollQueue(
+      UNROLL_SPEC, CAPACITY, tf.nest.map_structure(lambda spec: False, UNROLL_SPEC), learner_port.UNROLLS)
+
+  def publish(version):
+    parameters.publish(tf.constant(version, tf.int64), [tf.fill(spec.shape, float(version)) for spec in PARAMETER_SPECS])
+
+  def take(count):
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), queue.take_batch(count))
+
+  publish(1)
+  port.offer(UNROLL_SPEC, PARAMETER_SPECS)
+  pipe.send(None)
+  commands = {'take': take, 'publish': publish, 'size': queue.size, 'close_queue': queue.close, 'metrics': port.metrics,
+              'announce_end': port.announce_end, 'wait_for_farewells': port.wait_for_farewells}
+  with contextlib.suppress(EOFError):  # So ends a pipe whose other end has gone.
+    while True:
+      name, *arguments = pipe.recv()
+      try:
+        pipe.send(commands[name](*arguments))
+      except tf.errors.OpError as error:
+        pipe.send(RuntimeError(str(error)))

@@ -1,0 +1,56 @@
+"""A learner among several processes, for learners_together_test: learns from its part of random batches.
+
+  python -m scalable_agents.tests.training.cluster.learner_process ADDRESSES TASK UPDATES FILE
+
+Writes the values of its variables, and what it knew of the last update, to FILE, an .npz.
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.tests.training import unrolls
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import learners_together
+
+BATCH_SIZE = 2  # Of each learner.
+_MOST_EPISODES = 5
+LEAVING_AT = 2  # The update at which the last learner wants to leave.
+
+
+def config(task):
+  """The learner's settings; without `share` they would begin with different parameters."""
+  return impala.ImpalaConfig(torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, seed=task + 1)
+
+
+def episodes(task, update):
+  """What ended in a learner's batch: nothing for the first one, and more and more for the others."""
+  count = task * update
+  return learners_together.Episodes(
+      tf.where(tf.range(_MOST_EPISODES) < count, task, learners_together.NO_LEVEL),
+      tf.fill([_MOST_EPISODES], float(update)), tf.fill([_MOST_EPISODES], count))
+
+
+def main(addresses, task, updates, file):
+  """Learns."""
+  port = learner_port.LearnerPort(cluster_config.ClusterConfig('learner', addresses, task), {})
+  together = learners_together.LearnersTogether(learner_port.make_strategy(1, port), '/CPU:0')
+  num_learners = len(addresses.split(','))
+  with together.scope():
+    agent = impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config(task))
+    learner = impala.Learner(agent, config(task), frames_per_step=4, xla='never')
+  together.share(learner.variables)
+  for update in range(updates):
+    unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update)
+    last = together.step(learner, [unrolls.part(unroll, task, BATCH_SIZE)], [episodes(task, update)],
+                         task == num_learners - 1 and update == LEAVING_AT)
+    print('updated', flush=True)
+  np.savez(file, *(variable.numpy() for variable in learner.variables), level_ids=last.episodes.level_ids,
+           returns=last.episodes.returns, lengths=last.episodes.lengths, leaving=last.leaving, **last.metrics)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

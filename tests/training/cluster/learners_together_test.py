@@ -1,0 +1,179 @@
+"""Learners in several processes are as one, and end together; real processes, which meet over loopback."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.actor import python_path
+from scalable_agents.agents import impala
+from scalable_agents.records import run_directory
+from scalable_agents.tests.training.cluster import learner_process
+from scalable_agents.tests.training import training
+from scalable_agents.tests.training import unrolls
+from scalable_agents.tools import local_cluster
+from scalable_agents.training.cluster import learners_together
+
+_NUM_LEARNERS = 2
+_UPDATES = 3
+
+
+def _free_addresses():
+  """HOST:PORT of ports that nobody listens at, with commas between them."""
+  return ','.join(f'localhost:{port}' for port in local_cluster.free_ports(_NUM_LEARNERS))
+
+
+class LearnersTogetherTest(absltest.TestCase):
+
+  def test_processes_learn_as_one_with_a_large_batch(self):
+    folder, addresses = self.create_tempdir().full_path, _free_addresses()
+    files = [os.path.join(folder, f'{task}.npz') for task in range(_NUM_LEARNERS)]
+    processes = [subprocess.Popen([sys.executable, '-m', learner_process.__name__, addresses, str(task), str(_UPDATES),
+                                   file], env=python_path.environment(), stdout=subprocess.DEVNULL)
+                 for task, file in enumerate(files)]
+    for process in processes:
+      self.addCleanup(process.kill)
+    config = learner_process.config(task=0)
+    one = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4, 'never')
+    for update in range(_UPDATES):
+      expected = one.step(unrolls.random_unroll(
+          one.agent, batch=_NUM_LEARNERS * learner_process.BATCH_SIZE, seed=update))
+    self.assertEqual([process.wait(300) for process in processes], [0, 0])
+    for file in files:
+      found = np.load(file)
+      for index, variable in enumerate(one.variables):
+        np.testing.assert_allclose(found[f'arr_{index}'], variable, 1e-5, 1e-6, err_msg=variable.name)
+      for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
+      # Everyone knows of all episodes, and of the wish of one to leave.
+      self.assertEqual(found['level_ids'].tolist(), [1, 1])
+      self.assertEqual((found['returns'].tolist(), found['lengths'].tolist()), ([2., 2.], [2, 2]))
+      self.assertTrue(found['leaving'])
+
+  def test_one_alone(self):
+    config = learner_process.config(task=0)
+    learner = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4, 'never')
+    together = learners_together.LearnersTogether(None, '/CPU:0')
+    update = together.step(learner, [unrolls.random_unroll(learner.agent)], [learner_process.episodes(1, 2)], False)
+    self.assertFalse(update.leaving)
+    self.assertEqual(update.episodes.lengths.tolist(), [2, 2])
+    self.assertFalse(together.have_peers)
+
+
+class TrainingTogetherTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    self.addresses = _free_addresses()
+
+  def _start(self, stack, job, task, num_environments, *flags):
+    return stack.enter_context(training.Training(
+        self.logdir, f'--job_name={job}', f'--learner_addresses={self.addresses}', f'--task={task}',
+        '--level_name=catch', '--torso=shallow', '--batch_size=4', f'--num_environments={num_environments}',
+        '--num_environment_workers=1', '--log_interval_seconds=0.5', '--total_environment_frames=100_000_000',
+        '--checkpoint_interval_seconds=0.5', *flags))
+
+  def _start_learners(self, stack):
+    """One with environments of its own, and one without."""
+    return [self._start(stack, 'learner', task, 4 * (task == 0)) for task in range(_NUM_LEARNERS)]
+
+  def _wait_for_actors(self, learners):
+    """Each of the actors plays for a learner of its own."""
+    for task, logdir in enumerate((self.logdir, self.logdir + '_learner_1')):
+      learners[task].wait_until(
+          lambda: any(f'actor/task_{task}/policy_lag' in row for row in training.rows(logdir)[-1:]), 'its actor')  # pylint: disable=cell-var-from-loop
+
+  @parameterized.parameters((0, signal.SIGINT), (1, signal.SIGTERM))
+  def test_one_that_waits_for_others_hears_a_signal(self, task, number):
+    learner = self._start(self.enterContext(contextlib.ExitStack()), 'learner', task, 0)
+    log = pathlib.Path(self.logdir + '_learner_1' * task, run_directory.LIBRARY_LOG)
+    learner.wait_until(lambda: log.exists() and 'Started server' in log.read_text(), 'its port')
+    self.assertEqual(learner.end(number)[0], -number)
+    self.assertRegex(learner.screen(), '^port .*; it waits for the other 1 learners\n$')
+
+  def test_learners_with_other_settings_are_refused(self):
+    stack = self.enterContext(contextlib.ExitStack())
+    learners = [self._start(stack, 'learner', task, 4, f'--learning_rate=0.00{1 + task}') for task in range(2)]
+    for learner in learners:
+      self.assertEqual(learner.end()[0], 1)
+      self.assertRegex(learner.screen(), r'\nerror: learners of one cluster have different configurations: '
+                                         r'--learning_rate is 0\.001 and 0\.002\. Give all .*\n$')
+
+  def test_a_second_ctrl_c_leaves_without_a_learner_that_gets_no_unrolls(self):
+    stack = self.enterContext(contextlib.ExitStack())
+    first, second = self._start_learners(stack)
+    actor = self._start(stack, 'actor', 0, 4)
+    actor.wait_until(lambda: 'unrolls sent' in actor.screen(), 'contact')
+    first.process.send_signal(signal.SIGTERM)
+    first.wait_until(lambda: 'a second signal: without the others' in first.screen(), 'a word')
+    self.assertEqual(first.end(signal.SIGINT)[0], 0)
+    actor.wait_until(lambda: f'no learner at {self.addresses.split(",")[0]}' in actor.screen(), 'waiting')
+    self._check_left_alone(second)  # Which waits for unrolls.
+
+  def _check_left_alone(self, learner):
+    self.assertEqual(learner.end()[0], 1)
+    self.assertRegex(learner.screen(), r'\nerror: a learner of this cluster is gone, so all end: start all again, .*\n$')
+    self.assertNotIn('Traceback', learner.screen())
+
+  @parameterized.parameters(signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+  def test_before_the_first_update(self, number):
+    """One learner dies, or freezes for longer than is allowed; or the other one, which waits for it, hears SIGTERM."""
+    first = self._start(
+        self.enterContext(contextlib.ExitStack()), 'learner', 0, 0, '--learner_timeout_seconds=3')
+    program = ('import signal, sys\n'
+               'from scalable_agents.training.cluster import learner_port, cluster_config\n'
+               'port = learner_port.LearnerPort(cluster_config.ClusterConfig("learner", sys.argv[1], 1), {})\n'
+               'cluster.make_strategy(1, port)\n'
+               'signal.pause()')
+    second = subprocess.Popen([sys.executable, '-c', program, self.addresses], env=python_path.environment())
+    self.addCleanup(second.kill)
+    first.wait_until(first.workers, 'a worker')
+    workers = first.workers()
+    if number == signal.SIGTERM:
+      self.assertEqual(first.end(number)[0], -number)
+    else:
+      second.send_signal(number)
+      self._check_left_alone(first)
+    self.assertEmpty(training.still_alive(workers))
+
+  def test_all_end_with_one_and_begin_again_together(self):
+    actors_stack = self.enterContext(contextlib.ExitStack())
+    actors = [self._start(actors_stack, 'actor', task, 4) for task in range(2)]
+    with contextlib.ExitStack() as stack:
+      first, second = self._start_learners(stack)
+      self._wait_for_actors([first, second])
+      first.wait_for_checkpoint()
+      second.process.send_signal(signal.SIGSTOP)
+      time.sleep(12.)  # TensorFlow's default ends the others after 10 s.
+      second.process.send_signal(signal.SIGCONT)
+      first.wait_for_rows(2)
+      second.kill()
+      self._check_left_alone(first)
+    frames = training.rows(self.logdir)[-1]['environment_frames']
+    with contextlib.ExitStack() as stack:
+      first, second = self._start_learners(stack)
+      first.wait_until(lambda: training.rows(self.logdir)[-1]['environment_frames'] > frames, 'more frames')
+      rows = first.wait_for_rows(1)
+      self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * 4 * 20)
+      self._wait_for_actors([first, second])  # They were not told that it was the end: it was not.
+      self.assertEqual(second.end(signal.SIGINT)[0], 0)  # Ctrl-C to one ends all.
+      self.assertEqual(first.end()[0], 0)
+      for actor in actors:
+        self.assertEqual(actor.end()[0], 0)
+        self.assertRegex(actor.screen(), '\nthe learner has ended the run\n$')
+    ends = [training.rows(logdir)[-1] for logdir in (self.logdir, self.logdir + '_learner_1')]
+    for name in ('environment_frames', 'learner_steps'):
+      self.assertEqual(ends[0][name], ends[1][name])
+    self.assertAlmostEqual(ends[0]['learning_rate'], ends[1]['learning_rate'], delta=1e-7)  # Means of a row's updates.
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,122 @@
+"""Many actor hosts at one learner, which are killed at any moment, too: it keeps draining, and what arrives is whole.
+
+  python -m scalable_agents.tests.training.cluster.many_actors_test --seconds=120 --processes=16
+"""
+
+import collections
+import random
+import signal
+import threading
+import time
+
+from absl import flags
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.actor import parent_death
+from scalable_agents.tests.training.cluster import cluster_testing
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import remote_learner
+
+_SECONDS = flags.DEFINE_float('seconds', 8., 'How long each test lasts, once all actor hosts are there.')
+_PROCESSES = flags.DEFINE_integer('processes', 3, 'Processes with actor hosts at a time.')
+_HOSTS_PER_PROCESS = 4
+_LONGEST_LIFE_SECONDS = 5.
+_BATCH_SIZE = 8
+_PATIENCE_SECONDS = 120.
+_FLAT_MEGABYTES = 30.
+
+
+def _act(port, hosts):
+  """What a process with actor hosts does; `hosts`: their numbers."""
+  parent_death.signal_at_parents_end(signal.SIGKILL)
+  for host in hosts:
+    report = learner_port.Report(host, f'task_{host}', 0., 0., 0, 0, 0)
+    remote = remote_learner.RemoteLearner(
+        f'localhost:{port}', 0, cluster_testing.SETTINGS, cluster_testing.UNROLL_SPEC, cluster_testing.PARAMETER_SPECS,
+        cluster_testing.CAPACITY, lambda: True, lambda totals, report=report: report, print, lambda: None)
+    remote.start()
+    for first in range(_BATCH_SIZE):  # Some at the same time, as actors finish theirs.
+      threading.Thread(target=_put, args=[remote, host, first], daemon=True).start()
+  threading.Event().wait()
+
+
+def _put(remote, host, first):
+  for number in range(first, 1 << 62, _BATCH_SIZE):
+    remote.put(cluster_testing.make_unroll(host, number))
+
+
+class ManyActorsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    port = self.enterContext(cluster_testing.free_port())
+    self.learner = self.enterContext(cluster_testing.Learner(port))
+    self.numbers = collections.defaultdict(set)  # Host -> of its unrolls that have arrived.
+    self._port, self._last_host = port, 0
+    self.processes = {}  # Numbers of hosts -> process.
+    self.addCleanup(lambda: [process.kill() for process in self.processes.values()])
+    for _ in range(_PROCESSES.value):
+      self._start()
+
+  def _start(self):
+    """Starts a process with new actor hosts."""
+    hosts = tuple(range(self._last_host + 1, self._last_host + 1 + _HOSTS_PER_PROCESS))
+    self._last_host = hosts[-1]
+    self.processes[hosts] = cluster_testing.processes().Process(target=_act, args=[self._port, hosts], daemon=True)
+    self.processes[hosts].start()
+
+  def _take(self):
+    """Takes a batch, and looks at it."""
+    unrolls = self.learner.take(_BATCH_SIZE)
+    for actor_id, number, content in zip(*unrolls, strict=True):
+      host = actor_id // cluster_config.MAX_ENVIRONMENTS
+      np.testing.assert_array_equal(content, cluster_testing.content(host, number))
+      self.assertNotIn(number, self.numbers[host])
+      self.numbers[host].add(number)
+
+  def _take_until_all_are_heard(self):
+    began, hosts = time.monotonic(), set(sum(self.processes, ()))
+    while not hosts <= self.numbers.keys():
+      self.assertLess(time.monotonic() - began, _PATIENCE_SECONDS)
+      self._take()
+
+  def test_the_learner_keeps_draining_and_its_memory_is_flat(self):
+    self._take_until_all_are_heard()
+    began, memory = time.monotonic(), []
+    while time.monotonic() - began < _SECONDS.value:
+      self._take()
+      memory.append(self.learner.megabytes())
+    counts = {host: len(numbers) for host, numbers in self.numbers.items()}
+    print(f'{len(counts)} actor hosts in {len(self.processes)} processes, {sum(counts.values()):,} unrolls, from '
+          f'{min(counts.values()):,} to {max(counts.values()):,} of each; learner {memory[0]:.0f} to {memory[-1]:.0f} MB')
+    for hosts in self.processes:
+      for host in hosts:
+        self.assertGreater(counts[host], 0)
+    half = len(memory) // 2
+    self.assertLess(max(memory[half:]) - max(memory[:half]), _FLAT_MEGABYTES)
+
+  def test_what_arrives_of_those_that_are_killed_is_whole(self):
+    self._take_until_all_are_heard()
+    draw, began, kills = random.Random(1), time.monotonic(), 0
+    next_kill, megabytes = began, self.learner.megabytes()
+    while time.monotonic() - began < _SECONDS.value:
+      self._take()
+      if time.monotonic() > next_kill:
+        next_kill = time.monotonic() + draw.uniform(0., _LONGEST_LIFE_SECONDS)
+        victim = draw.choice(sorted(self.processes))
+        process = self.processes.pop(victim)
+        process.kill()
+        process.join()
+        kills += 1
+        self._start()
+    self._take_until_all_are_heard()
+    print(f'{kills} processes with {_HOSTS_PER_PROCESS} actor hosts each were killed, '
+          f'{sum(map(len, self.numbers.values())):,} unrolls arrived, all whole; learner {megabytes:.0f} to '
+          f'{self.learner.megabytes():.0f} MB')
+    self.assertGreater(kills, _SECONDS.value / _LONGEST_LIFE_SECONDS / 2)
+
+
+if __name__ == '__main__':
+  absltest.main()

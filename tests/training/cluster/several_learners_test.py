@@ -1,0 +1,94 @@
+"""Several learners on one host are as one: N of them with batches of B against one with a batch of N B."""
+
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.tests.training import unrolls
+from scalable_agents.training.cluster import learner_port
+
+_NUM_LEARNERS = 3
+_BATCH_SIZE = 2  # Of each.
+
+
+def setUpModule():
+  learner_port.configure_devices(_NUM_LEARNERS)
+
+
+@functools.cache
+def _strategy():
+  return learner_port.make_strategy(_NUM_LEARNERS, port=None)
+
+
+def _make(config, spec, xla):
+  return impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, spec, config), config, frames_per_step=4, xla=xla)
+
+
+class SeveralLearnersTest(parameterized.TestCase):
+
+  def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, **settings):
+    """Makes the same updates with one and with several learners; returns both and their last metrics."""
+    config = impala.ImpalaConfig(**{'torso': 'shallow', 'total_environment_frames': 10_000, 'optimizer': 'rmsprop',
+                                    'learning_rate': 1e-3, 'rmsprop_epsilon': 0.1} | settings)
+    spec = spec or unrolls.VECTOR
+    one = _make(config, spec, xla)
+    strategy = _strategy()
+    with strategy.scope():
+      several = _make(config, spec, xla)
+
+    @tf.function(autograph=False)
+    def step(batches):
+      return strategy.run(several.step, (batches,))
+
+    for update in range(updates):
+      unroll = unrolls.random_unroll(one.agent, spec, batch=_NUM_LEARNERS * _BATCH_SIZE, seed=update)
+      if spoil == update:
+        reward = unroll.environment_output.reward.numpy()
+        reward[2, -1] = np.nan  # In the last learner's part.
+        unroll = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
+      expected = one.step(unroll)
+      batches = strategy.experimental_distribute_values_from_function(
+          lambda context: unrolls.part(unroll, context.replica_id_in_sync_group, _BATCH_SIZE))  # pylint: disable=cell-var-from-loop
+      for name, value in step(batches).items():
+        for local in strategy.experimental_local_results(value):
+          np.testing.assert_allclose(local, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')
+    for ours, theirs in zip(several.variables, one.variables, strict=True):
+      for local in strategy.experimental_local_results(ours):
+        np.testing.assert_allclose(local, theirs, rtol, 1e-6, err_msg=theirs.name)
+    return one, several
+
+  @parameterized.parameters('never', 'always')
+  def test_one_update_is_that_of_one_large_batch(self, xla):
+    one, _ = self._compare(updates=1, xla=xla, spec=unrolls.PIXELS)
+    self.assertEqual(int(one.update_steps.numpy()), 1)
+
+  @parameterized.parameters({'optimizer': 'adam'}, {'use_lstm': True}, {'clip_gradient_norm': 0.5},
+                            {'clip_gradient_norm': 0.0})
+  def test_many_updates_are(self, **settings):
+    before, _ = self._compare(updates=0, **settings)
+    before = [v.numpy() for v in before.agent.trainable_variables]
+    one, several = self._compare(updates=3, **settings)
+    moved = [np.abs(new - old).max() for new, old in zip(one.agent.trainable_variables, before)]
+    self.assertGreater(min(moved), 1e-6)
+    self.assertGreater(max(moved), 1e-5)
+    self.assertEqual(int(several.environment_frames.numpy()), 3 * _NUM_LEARNERS * _BATCH_SIZE * 6 * 4)  # Counted once.
+
+  def test_an_update_that_would_not_be_finite_is_taken_back_by_all(self):
+    _, several = self._compare(updates=2, optimizer='adam', learning_rate=1e39, learning_rate_decay=False)
+    self.assertEqual((int(several.update_steps.numpy()), int(several.skipped_updates.numpy())), (0, 2))
+    for variable in several.optimizer.variables:
+      self.assertTrue(np.all(np.isfinite(variable.numpy())), variable.name)
+
+  def test_what_is_not_finite_for_one_is_learned_by_none(self):
+    _, several = self._compare(updates=3, spoil=1)
+    self.assertEqual((int(several.update_steps.numpy()), int(several.skipped_updates.numpy())), (2, 1))
+    for variable in several.agent.trainable_variables:
+      self.assertTrue(np.all(np.isfinite(variable.numpy())))
+
+
+if __name__ == '__main__':
+  absltest.main()

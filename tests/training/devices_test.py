@@ -1,0 +1,120 @@
+"""Learning on another device than acting: two logical CPU devices stand for a CPU and a GPU.
+
+Devices must be made before TensorFlow computes anything, hence in a process of their own.
+"""
+
+import collections
+import dataclasses
+import io
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+import tensorflow as tf
+
+from scalable_agents.actor import actor_host
+from scalable_agents.actor import python_path
+from scalable_agents.agents import impala
+from scalable_agents.records import run_directory
+from scalable_agents.tests.training import training
+from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
+
+_LEARNING, _ACTING = 'CPU:1', 'CPU:0'
+_TRAIN = 'train'
+_PATIENCE_SECONDS = 60.
+
+
+def _check(what, tensors, device):
+  for tensor in tensors:
+    if not tensor.device.endswith(device):
+      raise AssertionError(f'{what}: want {device}, got {tensor.device}')
+
+
+class _Learner(impala.Learner):
+  """Checks where it is, where its batches come to, and where its results are."""
+
+  def __init__(self, *args):
+    super().__init__(*args)
+    self.collected = queue.SimpleQueue()  # Batches, each as soon as it is there.
+    self._steps = self._batches = 0
+
+  def step(self, unroll):
+    self._steps += 1
+    while self._batches <= self._steps:  # The next update's batch comes before this update ends.
+      _check('prefetched', tf.nest.flatten(self.collected.get(timeout=_PATIENCE_SECONDS)), _LEARNING)
+      self._batches += 1
+    _check('variables', self.variables, _LEARNING)
+    _check('batch', tf.nest.flatten(unroll), _LEARNING)
+    metrics = super().step(unroll)
+    _check('results', metrics.values(), _LEARNING)
+    return metrics
+
+
+def _train(logdir, updates):
+  """Trains with a learner on one device and actors on the other."""
+  config = impala.ImpalaConfig(level_name='catch', torso='shallow', unroll_length=5, batch_size=4, use_lstm=True,
+                               learning_rate_decay=False, total_environment_frames=20 * updates)
+  run = run_flags.RunConfig(logdir=logdir, num_environments=4, num_environment_workers=2)
+  host = actor_host.ActorHost([config.level_name], {}, run, config.seed)
+  acting = []
+
+  def make_agent(*args):
+    agent = impala.Agent(*args)
+    acting.append(agent)  # The first is the learner's.
+    return agent
+
+  flags = dataclasses.asdict(config) | dataclasses.asdict(run)
+  with run_directory.open_run(logdir, flags, {*run_flags.FREE_FLAGS, 'total_environment_frames'}) as directory:
+    try:
+      trainer = train_loop.Trainer(host, make_agent, _Learner, config, [config.level_name], run, directory,
+                                   io.StringIO(), learner_device='/' + _LEARNING)
+      collect = trainer._collect  # pylint: disable=protected-access
+
+      def collect_and_tell():
+        batch = collect()
+        trainer.learner.collected.put(batch[0])
+        return batch
+
+      trainer._collect = collect_and_tell  # pylint: disable=protected-access
+      _check('learner', acting[0].variables, _LEARNING)
+      _check('actors', acting[1].variables, _ACTING)
+      trainer.train()
+    finally:
+      host.close()
+
+
+def _main(logdir):
+  cpu, = tf.config.list_physical_devices('CPU')
+  tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  tf.debugging.set_log_device_placement(True)
+  _train(logdir, updates=3)
+  _train(logdir, updates=6)  # Resumes.
+
+
+class DevicesTest(absltest.TestCase):
+
+  def test_the_learner_has_a_device_of_its_own(self):
+    with tempfile.TemporaryDirectory() as logdir:
+      done = subprocess.run([sys.executable, __file__, _TRAIN, logdir], env=python_path.environment(), text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+      self.assertEqual(done.returncode, 0, done.stderr[-5000:])
+      self.assertEqual(training.rows(logdir)[-1]['learner_steps'], 6)
+    devices = collections.defaultdict(set)
+    for operation, device in re.findall(r'\((\w+)\): \S*/device:(CPU:\d)\n', done.stdout):
+      devices[operation].add(device)
+    for operation in ('Conv2DBackpropFilter', 'LogSoftmax', 'ResourceApplyRMSProp'):
+      self.assertEqual(devices[operation], {_LEARNING})
+    for operation in ('ActorPoolNextBatch', 'ActorPoolNextUnroll', 'QueueDequeueV2', 'ParameterSnapshotLatest'):
+      self.assertEqual(devices[operation], {_ACTING})
+    self.assertEqual(devices['Conv2D'], {_LEARNING, _ACTING})
+
+
+if __name__ == '__main__':
+  if len(sys.argv) == 3 and sys.argv[1] == _TRAIN:
+    _main(sys.argv[2])
+  else:
+    absltest.main()

@@ -1,0 +1,49 @@
+"""What is refused because no machine has the memory for it, and what is not."""
+
+from unittest import mock
+
+from absl.testing import absltest
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.records import errors
+from scalable_agents.training import memory
+
+_UNROLL = {'pixels': tf.TensorSpec([21, 84, 84, 4], tf.uint8), 'reward': tf.TensorSpec([21], tf.float32)}
+_UNROLL_BYTES = 21 * (84 * 84 * 4 + 4)
+_PARAMETERS = [tf.TensorSpec([1000], tf.float32), tf.TensorSpec([], tf.float32)]
+
+
+class MemoryTest(absltest.TestCase):
+
+  def _with(self, size):
+    return mock.patch.object(memory, 'machine_bytes', lambda: size)
+
+  def test_the_machine_has_some(self):
+    self.assertBetween(memory.machine_bytes(), 100_000_000, 1 << 50)
+
+  def test_unrolls_and_parameters_are_counted(self):
+    config = impala.ImpalaConfig(batch_size=3, queue_size=2, policy_lag=4)
+    needed = (5 + 2 * 2 + 2 * 2 * 3) * _UNROLL_BYTES + (1 + 4) * 4004
+    with self._with(needed):
+      memory.check(_UNROLL, _PARAMETERS, config, num_environments=5, num_learners=2)
+    with self._with(needed - 1), self.assertRaisesRegex(
+        errors.UserError, '^--unroll_length=20, --batch_size=3, --queue_size=2, --policy_lag=4, 5 environments: '
+        'up to 21 unrolls of 0.6 MB and 5 copies of 0.0 MB of parameters take 0.0 GB of memory, .*$'):
+      memory.check(_UNROLL, _PARAMETERS, config, num_environments=5, num_learners=2)
+
+  def test_an_actor_host_has_no_batches_and_one_copy(self):
+    with self._with((5 + 2) * _UNROLL_BYTES + 4004):
+      memory.check(_UNROLL, _PARAMETERS, impala.ImpalaConfig(policy_lag=9), num_environments=5, num_learners=0)
+
+  def test_environments_are_counted_before_they_are_made(self):
+    with self._with(23_000_000_000):
+      memory.check_environments(['rooms_watermaze'], 100)
+      memory.check_environments(['catch'], 10_000)
+      memory.check_environments(['pong'], 10_000)
+      with self.assertRaisesRegex(errors.UserError, '^--num_environments=101: they take at least 23.2 GB of memory'):
+        memory.check_environments(['rooms_watermaze'], 101)
+
+
+if __name__ == '__main__':
+  absltest.main()

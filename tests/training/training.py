@@ -1,0 +1,203 @@
+"""Training for tests: run directories, and the binary as a user starts it, watched through its directory and screen."""
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import json
+import os
+import pathlib
+import pty
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from unittest import mock
+
+from absl import flags
+import psutil
+import tensorflow as tf
+
+from scalable_agents.actor import environment_worker
+from scalable_agents.actor import python_path
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_atari57
+from scalable_agents.environments import registry
+from scalable_agents.records import checkpoint
+from scalable_agents.records import episode_statistics
+from scalable_agents.records import run_directory
+from scalable_agents.records.settings import free_settings
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.population import population_member
+from scalable_agents.training import program
+from scalable_agents.training import run_flags
+
+_POLL_SECONDS = 0.05
+_DEADLINE_SECONDS = 300.  # Of everything that takes a few seconds on an idle machine.
+
+
+def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
+  """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
+  flags = {}
+  for settings in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
+                   run_flags.RunConfig(logdir=str(logdir))):
+    flags |= dataclasses.asdict(settings)
+  run_directory.open_run(
+      str(logdir), flags, run_flags.FREE_FLAGS | free_settings(cluster_config.ClusterConfig)).close()
+  levels = registry.expand(config.level_name)
+  environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
+  spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
+  agent = impala.Agent(environment.action_spec().num_values, spec, config)
+  learner = impala.Learner(agent, config, environment.frames_per_step)
+  return learner, checkpoint.Checkpointer(
+      run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
+      statistics=episode_statistics.EpisodeStatistics(levels))
+
+
+def run_in_this_process(agent, config, protocol, *arguments):
+  """Does what program.run does, with flags of its own, and raises what goes wrong."""
+  flag_values = flags.FlagValues()
+  for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
+                   run_flags.RunConfig()):
+    run_flags.define(defaults, flag_values)
+  flag_values(['program', *arguments])
+  replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
+              for name in ('config_from_flags', 'run_config_from_flags', 'present')}
+  with mock.patch.multiple(run_flags, **replaced):
+    program.main(agent, type(config), type(protocol))
+
+
+def rows(logdir):
+  """The complete rows of metrics.jsonl."""
+  file = pathlib.Path(logdir, 'metrics.jsonl')
+  lines = file.read_text(encoding='utf-8').splitlines(keepends=True) if file.exists() else []
+  return [json.loads(line) for line in lines if line.endswith('\n')]
+
+
+def episodes(logdir):
+  """The rows of episodes.csv as lists of text, without the header."""
+  header, *lines = pathlib.Path(logdir, 'episodes.csv').read_text(encoding='utf-8').splitlines()
+  assert header == 'frames,level,return,length', header
+  return [line.split(',') for line in lines]
+
+
+def still_alive(processes, seconds=60.):
+  """Those of the processes that have not ended after so many seconds."""
+  return psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+def commands(process, recursive=False):
+  """Pairs of a child of the process and the words that it was started with: none yet where it has just begun."""
+  pairs = []
+  for child in psutil.Process(process.pid).children(recursive):
+    with contextlib.suppress(psutil.NoSuchProcess):  # It has ended just now.
+      pairs.append((child, child.cmdline()))
+  return pairs
+
+
+class Terminal:
+  """A terminal of 100 columns; `text` is what was printed on it."""
+
+  def __init__(self):
+    self._master, self.descriptor = pty.openpty()
+    fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack('HHHH', 25, 100, 0, 0))
+    self._read = bytearray()
+    self._reader = threading.Thread(target=self._keep_reading, daemon=True)
+    self._reader.start()
+
+  @property
+  def text(self):
+    """All that was shown on it."""
+    return self._read.decode(errors='replace')  # It may end amid a character.
+
+  def press_ctrl_c(self):
+    os.write(self._master, b'\x03')
+
+  def close(self):
+    """To be called when whatever used it has ended."""
+    os.close(self.descriptor)
+    self._reader.join()
+    os.close(self._master)
+
+  def _keep_reading(self):
+    with contextlib.suppress(OSError):  # So ends a terminal that nobody has open any more.
+      while block := os.read(self._master, 1 << 16):
+        self._read += block
+
+
+class Training:
+  """A training process in a session of its own; `with` ends it where it has not ended by itself."""
+
+  def __init__(self, logdir, *flags, terminal=None, program=('-m', impala_atari57.__name__)):
+    """Starts it, in a Terminal if one is given; `program` is what Python runs."""
+    self.logdir = logdir
+    self._output = tempfile.TemporaryFile()
+    screen = {'stdin': subprocess.DEVNULL, 'stdout': self._output, 'stderr': self._output}
+    if terminal:
+      take = lambda: fcntl.ioctl(terminal.descriptor, termios.TIOCSCTTY, 0)
+      screen = dict.fromkeys(screen, terminal.descriptor) | {'preexec_fn': take}
+    self.process = subprocess.Popen([sys.executable, *program, f'--logdir={logdir}', *flags],
+                                    env=python_path.environment(), start_new_session=True, **screen)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused_exception):
+    self.process.kill()
+    self.process.wait()
+    self._output.close()
+
+  def screen(self):
+    """What it has printed so far, unless in a terminal."""
+    return os.pread(self._output.fileno(), 1 << 20, 0).decode()
+
+  def workers(self):
+    """Its environment workers."""
+    return [child for child, words in commands(self.process, recursive=True) if environment_worker.__name__ in words]
+
+  def wait_until(self, condition, what):
+    """Waits until `condition()` is true.
+
+    Raises:
+      AssertionError: it did not come about in time, or the process ended before.
+    """
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while True:
+      over = self.process.poll() is not None or time.monotonic() > deadline  # Before it is looked for the last time.
+      if condition():
+        return
+      if over:
+        raise AssertionError(f'{what}: not seen, exit code {self.process.poll()}, screen:\n{self.screen()}')
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        self.process.wait(_POLL_SECONDS)
+
+  def wait_for_rows(self, count):
+    """Waits until there are `count` rows of metrics.jsonl more than now; returns all."""
+    wanted = len(rows(self.logdir)) + count
+    self.wait_until(lambda: len(rows(self.logdir)) >= wanted, f'{wanted} rows')
+    return rows(self.logdir)
+
+  def wait_for_checkpoint(self):
+    """Waits until there is one more than now."""
+    state = pathlib.Path(self.logdir, 'checkpoints', 'checkpoint')
+    read = lambda: state.read_text(encoding='utf-8') if state.exists() else ''
+    before = read()
+    self.wait_until(lambda: read() != before, 'a checkpoint')
+
+  def kill(self):
+    """kill -9. Returns those of its workers that outlive it."""
+    workers = self.workers()
+    self.process.kill()
+    self.process.wait()
+    return still_alive(workers)
+
+  def end(self, number=None):
+    """Sends a signal, if any, to the process alone, and waits for its end; returns exit code and seconds it took."""
+    began = time.monotonic()
+    if number is not None:
+      self.process.send_signal(number)
+    return self.process.wait(_DEADLINE_SECONDS), time.monotonic() - began

@@ -1,0 +1,133 @@
+"""Acting for a learner in another process: puts an actor host and that learner together, until the run ends.
+
+Threads: the main thread only waits for the end, so that Ctrl-C is always heard. Acting has its own threads
+(actor_host.py), and so has the contact with the learner (remote_learner.py).
+"""
+
+import signal
+import threading
+import time
+from typing import Any, TextIO
+
+from scalable_agents.actor import actor_host
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import inference
+from scalable_agents.records import errors
+from scalable_agents.records import progress as progress_lib
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import remote_learner
+from scalable_agents.training import memory
+from scalable_agents.training import run_flags
+
+_SIGNAL_CHECK_SECONDS = 0.2
+
+
+class Actor:
+  """One actor process."""
+
+  def __init__(self, host: actor_host.ActorHost, make_agent, config, run, membership: cluster_config.ClusterConfig,
+               settings: dict[str, Any], number: int, stream: TextIO):
+    """Builds everything.
+
+    Args:
+      host: running environments.
+      make_agent: called with number of actions, observation spec and config.
+      config: the agent's hyper-parameters.
+      run: run_flags.RunConfig.
+      membership: this process's place in the cluster.
+      settings: all that this process must have in common with the learner.
+      number: the host's in the cluster.
+      stream: where progress is shown.
+    """
+    self._host, self._run, self._number = host, run, number
+    self._name = cluster_config.host_name(membership.task)
+    self._line = progress_lib.Line(0, 0, '{desc}', stream)
+    try:
+      # All of a fault: there is no log that would have the rest.
+      host.make_pool(make_agent, config, config.queue_size, self._line.message)
+    except ValueError as error:
+      raise errors.UserError(f'--level_name: {error}') from error
+    memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
+    refresh = membership.parameter_refresh
+    if refresh == cluster_config.UNROLL:
+      refresh = config.unroll_length
+    self._steps_between_refreshes = int(refresh) * host.num_environments
+    self._refreshed_at_step = 0
+    addresses = membership.learner_addresses.split(',')
+    task = number % len(addresses)  # Learners come before actor hosts, so that this spreads tasks 0, 1, ... in turn.
+    self._stop = threading.Event()
+    self._interrupted = False
+    self._last_report = None
+    self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # When, and what had been done by then.
+    self._learner = remote_learner.RemoteLearner(
+        addresses[task], task, settings, host.pool.unroll_spec, host.parameter_specs, config.queue_size,
+        self._parameters_are_due, self._report, self._line.message, self._stop.set)
+
+  def act(self):
+    """Acts until the learner's run has ended, or SIGINT, SIGTERM or SIGHUP comes.
+
+    Raises:
+      errors.UserError: the learner refuses this host, environments cannot be kept alive, or the policy cannot act.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+      if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP.
+        signal.signal(number, self._interrupt)
+    self._learner.start()
+    try:
+      while not self._is_over() and not self._learner.wait_for_parameters(_SIGNAL_CHECK_SECONDS):
+        pass
+      if not self._is_over():
+        self._host.start(self._learner, self._learner.put, self._stop.set)
+      shown = time.monotonic()
+      while not self._is_over():
+        self._stop.wait(_SIGNAL_CHECK_SECONDS)
+        if time.monotonic() - shown >= self._run.log_interval_seconds:
+          shown = time.monotonic()
+          if self._last_report:
+            self._show()
+    finally:
+      self._host.pool.close()
+      self._learner.close()
+      self._host.close()
+      self._line.close()
+    self._raise_what_went_wrong()
+    self._line.message('stopped' if self._interrupted else 'the learner has ended the run')
+
+  def _raise_what_went_wrong(self):
+    try:
+      self._learner.check()
+      self._host.check()
+    except (remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError) as error:
+      raise errors.UserError(str(error)) from error
+
+  def _is_over(self):
+    return self._stop.is_set() or self._interrupted
+
+  def _interrupt(self, *unused_signal):
+    self._interrupted = True
+
+  def _parameters_are_due(self):
+    steps = self._host.pool.statistics().steps
+    if steps - self._refreshed_at_step < self._steps_between_refreshes:
+      return False
+    self._refreshed_at_step = steps
+    return True
+
+  def _report(self, totals):
+    """What the learner is told; rates since it was told before."""
+    now, steps = time.monotonic(), self._host.pool.statistics().steps
+    then, totals_then, steps_then = self._reported
+    self._reported = now, totals, steps
+    seconds = max(now - then, 1e-9)
+    self._last_report = learner_port.Report(
+        host=self._number, name=self._name,
+        frames_per_second=(steps - steps_then) * self._host.specification.frames_per_step / seconds,
+        bytes_per_second=(totals.bytes - totals_then.bytes) / seconds,
+        environment_restarts=self._host.pool.restarts, reconnects=totals.reconnects, lost_unrolls=totals.lost_unrolls)
+    return self._last_report
+
+  def _show(self):
+    report, totals = self._last_report, self._learner.totals()
+    self._line.show(f'{report.frames_per_second:,.0f} frames/s, {report.bytes_per_second * 1e-6:,.1f} MB/s, '
+                    f'{totals.unrolls:,} unrolls sent, {totals.reconnects} reconnects')

@@ -1,0 +1,167 @@
+"""Learners that learn in step: on the devices of one machine, in processes of several, or one alone.
+
+Espeholt et al. 2018 (IMPALA), section 3 and figure 1: every learner takes a batch of its own, and the gradients of all
+are added up, so that N learners with batches of B are as one with a batch of N B. What they add up is said by the
+agent's learner; here is how they come to do it at the same time.
+"""
+
+import collections
+import contextlib
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.records import errors
+
+NO_LEVEL = -1
+
+# What a collective operation raises when another process has gone; FailedPrecondition from those that come after.
+_PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError,
+                tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
+_LOST = 'a learner of this cluster is gone, so all end: start all again, and they go on from the last checkpoint'
+
+
+class LostLearnerError(errors.UserError):
+  """The learner of another process has gone, perhaps amid an update. The message is one line."""
+
+
+class Episodes(NamedTuple):
+  """Episodes that have ended; [n] each."""
+  level_ids: tf.Tensor  # int32; NO_LEVEL where there is no episode.
+  returns: tf.Tensor    # float32.
+  lengths: tf.Tensor    # int32, environment frames.
+
+
+class Update(NamedTuple):
+  """What all learners know of an update that they made together."""
+  metrics: dict       # Name -> number; of learner.step.
+  episodes: Episodes  # Of all learners' batches; arrays, without those that are none.
+  leaving: bool       # Whether one of them has asked to end.
+
+
+class LearnersTogether:
+  """The learners of this process, and how they are joined to those of others."""
+
+  def __init__(self, strategy: tf.distribute.Strategy | None, device: str):
+    """Args: of several learners, their strategy; and the device of one alone."""
+    self.are_several = strategy is not None and strategy.num_replicas_in_sync > 1
+    self._strategy, self._device = strategy, device
+    self.devices = list(strategy.extended.worker_devices) if self.are_several else [device]
+    self.have_peers = self.are_several and strategy.num_replicas_in_sync > len(self.devices)
+
+  def compare(self, settings: dict[str, Any]):
+    """Holds the settings of all processes against each other.
+
+    Args:
+      settings: those that all must have in common, fit for JSON.
+    Raises:
+      errors.UserError: they differ.
+      LostLearnerError: another process has gone.
+    """
+    if not self.have_peers:
+      return
+    mine = np.frombuffer(json.dumps(settings).encode(), np.uint8).astype(np.int32)
+    with self._explaining():
+      gathered = self._gather(self._spread([tf.constant(mine)] * len(self.devices)))
+    text, everyones = bytes(gathered.numpy().astype(np.uint8)).decode(), []
+    while text:
+      theirs, end = json.JSONDecoder().raw_decode(text)
+      everyones.append(theirs)
+      text = text[end:]
+    values = {name: sorted({json.dumps(theirs.get(name, 'absent')) for theirs in everyones})
+              for name in sorted(set().union(*everyones))}
+    differing = [f'{name} is {" and ".join(those)}' for name, those in values.items() if len(those) > 1]
+    if differing:
+      raise errors.UserError(f'learners of one cluster have different configurations: {"; ".join(differing)}. Give '
+                                'all processes of a cluster the same flags')
+
+  @contextlib.contextmanager
+  def scope(self):
+    """The context to make agent and learner in. Raises LostLearnerError."""
+    with self._explaining(), self._strategy.scope() if self.are_several else tf.device(self._device):
+      yield
+
+  def share(self, variables):
+    """Gives all processes the values that the first one has. Raises LostLearnerError."""
+    if self.have_peers:
+      by_type = collections.defaultdict(list)
+      for variable in variables:
+        by_type[variable.dtype].append(variable)
+      with self._explaining():
+        for those in by_type.values():
+          self._share(those)
+
+  def step(self, learner, unrolls, episodes, leaving: bool) -> Update:
+    """Makes an update.
+
+    Args:
+      learner: as agents/impala.py's.
+      unrolls: for each of `devices` a batch.
+      episodes: Episodes that ended in each of them.
+      leaving: whether this process wants all to end after this update.
+    Raises:
+      LostLearnerError: another process has gone.
+    """
+    if not self.are_several:
+      metrics, = [learner.step(unroll) for unroll in unrolls]
+      everyones, = episodes
+      is_leaving = leaving
+    else:
+      with self._explaining():
+        metrics, everyones, is_leaving = self._step(
+            learner, self._spread(unrolls), self._spread(episodes), tf.constant(float(leaving)))
+    everyones = [values.numpy() for values in everyones]
+    is_episode = everyones[0] != NO_LEVEL
+    return Update({name: value.numpy() for name, value in metrics.items()},
+                  Episodes(*(values[is_episode] for values in everyones)), bool(is_leaving))
+
+  def check(self):
+    """Raises LostLearnerError where another process has gone. For a learner that has no unrolls to learn from."""
+    # TensorFlow's thread ends when it finds that a learner is lost. See cluster.LearnerPort.
+    if self.have_peers and not self._strategy.extended._check_health_thread.is_alive():  # pylint: disable=protected-access
+      raise LostLearnerError(_LOST)
+
+  @contextlib.contextmanager
+  def _explaining(self):
+    try:
+      yield
+    except _PEER_ERRORS as error:
+      if not self.have_peers:
+        raise
+      raise LostLearnerError(_LOST) from error
+
+  def _spread(self, values):
+    """A value for each of `devices`, as the strategy wants them."""
+    remaining = iter(values)
+    return self._strategy.experimental_distribute_values_from_function(lambda unused_context: next(remaining))
+
+  @tf.function(autograph=False)
+  def _step(self, learner, unrolls, episodes, leaving):
+    def step(unroll, ended):
+      metrics = learner.step(unroll)
+      context = tf.distribute.get_replica_context()
+      on_device = lambda values: tf.nest.map_structure(tf.identity, values)  # Which arguments of the graph are not.
+      everyones = context.all_gather(on_device(list(ended)), axis=0)
+      return metrics, everyones, context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(leaving))
+
+    metrics, everyones, leaving = tf.nest.map_structure(
+        lambda value: self._strategy.experimental_local_results(value)[0], self._strategy.run(step, (unrolls, episodes)))
+    return metrics, everyones, leaving > 0
+
+  @tf.function(autograph=False)
+  def _gather(self, values):
+    gather = lambda value: tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
+    return self._strategy.experimental_local_results(self._strategy.run(gather, (values,)))[0]
+
+  @tf.function(autograph=False)
+  def _share(self, variables):
+    def assign():
+      context = tf.distribute.get_replica_context()
+      is_first = tf.equal(context.replica_id_in_sync_group, 0)
+      values = [tf.where(is_first, variable.read_value(), tf.zeros_like(variable)) for variable in variables]
+      for variable, value in zip(variables, context.all_reduce(tf.distribute.ReduceOp.SUM, values)):
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+    self._strategy.run(assign)
+

@@ -1,0 +1,244 @@
+"""What every agent's binary does: reads flags, checks what can be checked at once, and trains or evaluates.
+
+A binary names an agent's module and a protocol, with its own defaults:
+
+  from scalable_agents.training import quiet
+  if __name__ == '__main__':
+    quiet.start()  # Before TensorFlow is imported.
+  ...
+  if __name__ == '__main__':
+    program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+
+The module has `Agent`, `Learner` and `validate`, as agents/impala.py; a protocol `validate` and `environments`, as
+training/atari57_protocol.py.
+"""
+
+import dataclasses
+import functools
+import signal
+import time
+from typing import NoReturn
+
+from absl import flags
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import actor_host
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import leftovers
+from scalable_agents.environments import registry
+from scalable_agents.records import checkpoint
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.records.settings import free_settings
+from scalable_agents.training.cluster import act_loop
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training import evaluation
+from scalable_agents.training import memory
+from scalable_agents.training.population import population_member
+from scalable_agents.training import quiet
+from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
+
+flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
+
+
+def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
+  """Makes flags of all fields of the configs, whose values are the defaults, and does what the flags say.
+
+  The settings of a population and of a cluster are flags too, the same for all binaries.
+  """
+  for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_config):
+    run_flags.define(defaults)
+  run_flags.run_main(lambda: main(agent, type(config), type(protocol)))
+
+
+def main(agent, config_class: type, protocol_class: type):
+  """Does what the flags say, which are defined already.
+
+  Raises:
+    errors.UserError, run_directory.RunDirectoryError: something that the user can mend.
+    KeyboardInterrupt: Ctrl-C, but in training, which ends well then.
+  """
+  config, protocol, population, membership, run_config = _read_flags(agent, config_class, protocol_class)
+  try:
+    with quiet.aside(), leftovers.ending():
+      levels = registry.expand(config.level_name)
+      for level in levels:
+        registry.check(level)
+  except (ValueError, ImportError) as error:
+    raise errors.UserError(f'--level_name: {error}') from error
+  try:
+    protocol.validate(levels)
+  except ValueError as error:
+    raise errors.UserError(str(error)) from error
+  rests = run_config.num_environments == 0 and membership.job_name == 'learner' and run_config.mode == 'train'
+  if run_config.num_environments != 'auto' and run_config.num_environments < len(levels) and not rests:
+    raise errors.UserError(
+        f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
+  settings = _settings(config, protocol, population, membership, run_config)
+  try:
+    if run_config.mode == 'test':
+      _test(agent, config, protocol, levels, settings, run_config)
+    elif membership.job_name == 'actor':
+      _act(agent, config, protocol, membership, levels, settings, run_config)
+    else:
+      _train(agent, config, protocol, population, membership, levels, settings, run_config)
+  except tf.errors.ResourceExhaustedError as error:
+    raise errors.UserError(f'memory is used up ({error.message}): choose a smaller --batch_size, --unroll_length, '
+                              '--queue_size or --num_environments') from error
+
+
+def _read_flags(agent, config_class, protocol_class):
+  """The five configs; to evaluate a run, with its own settings, which the command line cannot change."""
+  stored = None
+  config = run_flags.config_from_flags(config_class, agent.validate)
+  run_config = run_flags.run_config_from_flags(default_run=config.level_name)
+  membership = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
+  if membership.job_name == 'learner' and membership.task > 0 and run_config.mode == 'train':
+    # The run is the first learner's. The others keep their own account, also where they have no disk in common.
+    run_config = dataclasses.replace(run_config, logdir=f'{run_config.logdir}_learner_{membership.task}')
+  if run_config.mode == 'test':
+    stored = run_directory.read_config(run_config.logdir)['flags']
+    for part in (config_class, protocol_class, population_member.PopulationConfig, cluster_config.ClusterConfig):
+      run_flags.check_stored(part, stored, run_directory.path(run_config.logdir, run_directory.CONFIG))
+    membership = dataclasses.replace(membership, num_learners=stored.get('num_learners', 1))
+    config = run_flags.config_from_flags(config_class, agent.validate, stored)
+  elif run_config.video:
+    raise errors.UserError('--video: only with --mode=test')
+  population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
+  config = _with_sample(agent, config, max(agent.sweep.NUM_SAMPLES, population.population_size))
+  protocol = run_flags.config_from_flags(protocol_class, stored=stored)
+  if membership.job_name and config.synchronous:
+    raise errors.UserError('--synchronous: only without --job_name; processes of a cluster take no turns')
+  if population.population_size > 1 and ',' in membership.learner_addresses:
+    raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
+                              '--learner_addresses, and --num_learners for several')
+  if not stored and membership.job_name != 'actor':
+    try:
+      population_member.validate_member(population, config.learning_rate_decay, run_config.logdir)
+    except ValueError as error:
+      raise errors.UserError(str(error)) from error
+  return config, protocol, population, membership, run_config
+
+
+def _with_sample(agent, config, num_samples):
+  """The config with what --sweep_index draws."""
+  if config.sweep_index == agent.sweep.NO_SAMPLE:
+    return config
+  if not 0 <= config.sweep_index < num_samples:
+    raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {agent.sweep.NO_SAMPLE} '
+                              'for no sample')
+  sample = agent.sweep.draw(config.sweep_index)
+  for name in run_flags.present(sample):
+    raise errors.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
+  return dataclasses.replace(config, **sample)
+
+
+def _settings(config, protocol, population, membership, run_config):
+  """All settings, and the names of those that may change when a run is resumed."""
+  values = {}
+  for part in (config, protocol, population, membership, run_config):
+    values |= dataclasses.asdict(part)
+  return values, run_flags.FREE_FLAGS | free_settings(protocol) | free_settings(membership)
+
+
+def _common(agent, settings):
+  """What all processes of a cluster have in common."""
+  values, free = settings
+  return {'agent': agent.__name__.rpartition('.')[2]} | {
+      f'--{name}': value for name, value in values.items() if name not in free}
+
+
+def _train(agent, config, protocol, population, membership, levels, settings, run_config):
+  """Trains, or goes on training, in run_config.logdir."""
+  with run_directory.open_run(run_config.logdir, *settings) as directory:
+    quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
+    train_loop.configure_tensorflow()
+    screen = quiet.screen()
+    port, strategy = _join_learners(agent, membership, settings, screen)
+    resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
+    number = cluster_config.host_number(membership)
+    # Else a resumed run would begin with the episodes that it began with.
+    seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
+    host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
+    try:
+      make_member = None
+      if population.population_size > 1:
+        make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
+                                        directory=directory)
+      trainer = train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, directory,
+                                   screen, make_member=make_member, port=port, strategy=strategy)
+      try:
+        trainer.train()
+      finally:
+        directory.has_begun |= trainer.has_learned
+    finally:
+      host.close()
+
+
+def _join_learners(agent, membership, settings, screen):
+  """The learner's port, None where all is on this machine; and the strategy of all learners."""
+  port = None
+  try:
+    learner_port.configure_devices(membership.num_learners)
+    if membership.job_name:
+      addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
+      others = f'; it waits for the other {len(addresses) - 1} learners' * (len(addresses) > 1)
+      if others:
+        # They wait in C++ for each other, and Python's handlers of signals do not run meanwhile. SIGTERM has had no
+        # handler in Python since quiet.keep_log. Trainer.train handles both again.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+      _, number = cluster_config.split_address(addresses[task])
+      print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. Keep '
+            f'it on a private network{others}', file=screen, flush=True)
+      port = learner_port.LearnerPort(membership, _common(agent, settings))
+    return port, learner_port.make_strategy(membership.num_learners, port)
+  except learner_port.ClusterError as error:
+    raise errors.UserError(str(error)) from error
+
+
+def _seed_of_host(*numbers):
+  """A seed, so that no two hosts of a cluster, and no two runs with seeds beside each other, have the same episodes."""
+  return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below those of evaluations.
+
+
+def _make_host(protocol, membership, levels, run_config, number, seed, screen):
+  """The environments of this process, which is the cluster's host `number`."""
+  environments, *_ = actor_host.counts(run_config, levels)
+  if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
+    raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
+                              'a process of a cluster')
+  memory.check_environments(levels, environments)
+  try:
+    return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
+                                cluster_config.first_actor_id(number))
+  except environment_workers.WorkerError as error:
+    raise errors.UserError(str(error)) from error
+
+
+def _act(agent, config, protocol, membership, levels, settings, run_config):
+  """Acts for a learner elsewhere."""
+  train_loop.configure_tensorflow()
+  screen = quiet.screen()
+  number = cluster_config.host_number(membership)
+  seed = _seed_of_host(config.seed, number, time.time_ns())  # Other episodes than before a restart.
+  host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
+  try:
+    act_loop.Actor(host, agent.Agent, config, run_config, membership, _common(agent, settings), number,
+                   screen).act()
+  finally:
+    host.close()
+  quiet.leave(0)  # Threads may still wait for the network.
+
+
+def _test(agent, config, protocol, levels, settings, run_config):
+  """Evaluates the run in run_config.logdir."""
+  with run_directory.open_evaluation(run_config.logdir, *settings) as directory:
+    quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
+    train_loop.configure_tensorflow()
+    summary = evaluation.evaluate(agent.Agent, config, [registry.test_level(level) for level in levels],
+                                  protocol.environments(levels, training=False), run_config, directory, quiet.screen(),
+                                  free_settings(protocol))
+  print(evaluation.report(summary), flush=True)

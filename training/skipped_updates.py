@@ -1,0 +1,68 @@
+"""Tells the user of updates that the learner has skipped since a number was not finite, and ends hopeless runs."""
+
+import time
+from typing import Callable, Sequence
+
+import numpy as np
+
+from scalable_agents.records import errors
+
+MAXIMUM_IN_A_ROW = 10
+_SECONDS_BETWEEN_MESSAGES = 60.
+_MOST_ACTORS_NAMED = 3
+
+
+class SkippedUpdates:
+  """Looks at each update of a run. A message comes with the first one that is skipped, then once a minute at most."""
+
+  def __init__(self, levels: Sequence[str], actor_name: Callable[[int], str], say: Callable[[str], None],
+               have_peers: bool = False):
+    """Nothing is skipped yet.
+
+    Args:
+      levels: what level ids stand for.
+      actor_name: gives an actor's name from its id.
+      say: shows the user a line.
+      have_peers: whether there are learners in other processes, which see other unrolls.
+    """
+    self._levels, self._actor_name, self._say, self._have_peers = levels, actor_name, say, have_peers
+    self._in_a_row = self._since_message = 0
+    self._said_at = -np.inf
+    self._at_fault = {}  # Actor id -> level id, since the last message.
+
+  def add(self, learner, metrics, unrolls):
+    """Counts an update, and tells the user if it was skipped.
+
+    Args:
+      learner: as agents/impala.py's.
+      metrics: of its `step`.
+      unrolls: the batches of this process's learners; Unroll of [T+1, B, ...] tensors each.
+    Raises:
+      errors.UserError: MAXIMUM_IN_A_ROW updates in a row were skipped.
+    """
+    if not metrics['update_skipped']:
+      self._in_a_row = 0
+      return
+    self._in_a_row += 1
+    self._since_message += 1
+    for unroll in unrolls:
+      is_finite = np.isfinite(unroll.environment_output.reward.numpy()).all(axis=0)  # [B].
+      self._at_fault |= zip(unroll.actor_id.numpy()[~is_finite].tolist(), unroll.level_id.numpy()[~is_finite].tolist())
+    update, culprit = int(learner.update_steps.numpy()), learner.culprit(metrics)
+    if self._in_a_row == MAXIMUM_IN_A_ROW:
+      raise errors.UserError(
+          f'update {update}: {culprit} was not finite, for the {MAXIMUM_IN_A_ROW}th time in a row; the run stops '
+          f'before it does harm. {self._advice()}')
+    if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_MESSAGES:
+      count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'
+      self._say(f'{count} skipped: {culprit} was not finite. {self._advice()}')
+      self._said_at, self._since_message, self._at_fault = time.monotonic(), 0, {}
+
+  def _advice(self):
+    if not self._at_fault:
+      return ('Try a lower --learning_rate, or another --reward_transform where rewards are large' +
+              '; first see whether another learner names an environment that is at fault' * self._have_peers)
+    names = [f'{self._levels[level]} ({self._actor_name(actor)})' for actor, level in sorted(self._at_fault.items())]
+    others = len(names) - _MOST_ACTORS_NAMED
+    return ('An environment gave rewards that are not finite numbers, mend it: ' +
+            ', '.join(names[:_MOST_ACTORS_NAMED]) + (f' and {others} more' if others > 0 else ''))

@@ -1,0 +1,103 @@
+"""Videos: pictures to an .mp4 or .gif file, through the encoder that imageio-ffmpeg brings along."""
+
+import contextlib
+from fractions import Fraction
+import os
+from typing import Iterator
+
+import imageio_ffmpeg
+import numpy as np
+
+from scalable_agents.records import errors
+
+_SMALLEST_SIDE = 320  # Pixels; smaller pictures are enlarged, lest the encoder's half-resolution colours blur them.
+
+# A palette of its own for every picture: 256 colours are more than a console has.
+_GIF = {'codec': 'gif', 'pix_fmt_out': 'pal8', 'output_params': [
+    '-filter_complex', 'split[in][copy];[copy]palettegen=stats_mode=single[palette];'
+                       '[in][palette]paletteuse=new=1:dither=none']}
+_MP4 = {'pix_fmt_out': 'yuv420p', 'quality': 8}  # What every player can show; quality of 10.
+
+
+def check(path: str):
+  """Checks that a video can be written, without writing it.
+
+  Raises:
+    errors.UserError: it cannot.
+  """
+  try:
+    if os.path.isdir(path):
+      raise IsADirectoryError(None, 'is a directory')
+    with open(_unfinished(path), 'wb'):
+      pass
+    os.remove(_unfinished(path))
+  except OSError as error:
+    raise errors.UserError(f'--video={path}: {error.strerror}: choose another file') from error
+
+
+class Writer:
+  """Writes pictures to a file, which appears, or is replaced, when the `with` block is left without an exception."""
+
+  def __init__(self, path: str, pictures_per_second: Fraction):
+    self._path = path
+    self._pictures_per_second = pictures_per_second
+    self._encoder = None
+    self._shape = None
+
+  def add(self, picture: np.ndarray):
+    """Adds a picture, uint8 [H, W, 3].
+
+    Raises:
+      ValueError: it differs in size from those before.
+      errors.UserError: the encoder fails.
+    """
+    if self._encoder is None:
+      self._shape = picture.shape
+    if picture.shape != self._shape:
+      raise ValueError(f'picture: want {self._shape} as those before, got {picture.shape}')
+    picture = _fit(picture)
+    with self._one_line_errors():
+      if self._encoder is None:
+        height, width, _ = picture.shape
+        self._encoder = imageio_ffmpeg.write_frames(
+            _unfinished(self._path), (width, height), fps=self._pictures_per_second, macro_block_size=1,
+            **(_GIF if self._path.endswith('.gif') else _MP4))
+        self._encoder.send(None)
+      self._encoder.send(picture)
+
+  def __enter__(self) -> 'Writer':
+    return self
+
+  def __exit__(self, exception_type, *unused_exception):
+    try:
+      if self._encoder is not None:
+        self._encoder.close()
+      if exception_type is None:
+        with self._one_line_errors():
+          os.replace(_unfinished(self._path), self._path)
+    finally:
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(_unfinished(self._path))
+
+  @contextlib.contextmanager
+  def _one_line_errors(self) -> Iterator[None]:
+    """Turns what imageio-ffmpeg raises, when there is no encoder or when it ends early, into a UserError."""
+    try:
+      yield
+    except (OSError, RuntimeError) as error:
+      reason = next(iter(str(error).splitlines()), type(error).__name__)
+      raise errors.UserError(f'--video={self._path}: no video could be written ({reason})') from error
+
+
+def _unfinished(path: str) -> str:
+  """Where the video is written to, no file of the user's; the encoder goes by the ending."""
+  root, ending = os.path.splitext(path)
+  return f'{root}.unfinished-{os.getpid()}{ending}'
+
+
+def _fit(picture: np.ndarray) -> np.ndarray:
+  """Enlarges a small picture by a whole factor and repeats the edge of an odd one: encoders want even sides."""
+  factor = -(-_SMALLEST_SIDE // min(picture.shape[:2]))
+  picture = picture.repeat(factor, axis=0).repeat(factor, axis=1)
+  height, width, _ = picture.shape
+  return np.ascontiguousarray(np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode='edge'))
