@@ -33,7 +33,6 @@ from scalable_agents.training import kernels
 from scalable_agents.training import memory
 from scalable_agents.training import metrics_row
 from scalable_agents.training import quiet
-from scalable_agents.training import run_flags
 from scalable_agents.training import skipped_updates
 from scalable_agents.training import unroll_check
 

@@ -17,7 +17,6 @@ from scalable_agents.records import run_directory
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import run_flags
 from scalable_agents.training import train_loop
 
 _CONFIG = impala.ImpalaConfig(level_name='catch', torso='shallow')

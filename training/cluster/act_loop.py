@@ -18,7 +18,6 @@ from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import memory
-from scalable_agents.training import run_flags
 
 _SIGNAL_CHECK_SECONDS = 0.2
 

@@ -38,7 +38,7 @@ class _TestCase(parameterized.TestCase):
     self.said, self.ended, self.due = [], threading.Event(), True
     self._set(_RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_WORD_SECONDS=1., _LATER_WORDS_SECONDS=1.)
     self.enterContext(mock.patch.multiple(learner_connection, ANSWER_SECONDS=1., LARGEST_PUSH=_OUTBOX))
-    self.enterContext(mock.patch.object(cluster, 'BEAT_SECONDS', 0.2))
+    self.enterContext(mock.patch.object(learner_port, 'BEAT_SECONDS', 0.2))
 
   def _set(self, **constants):
     self.enterContext(mock.patch.multiple(remote_learner, **constants))
