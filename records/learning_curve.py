@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 
 _INK = '#3b3b3b'
 _LINE = '#1f5fa8'
@@ -29,7 +30,7 @@ def draw(logdir: str):
   Raises:
     run_directory.RunDirectoryError: a file of the run is damaged, or the picture cannot be written.
   """
-  rows = [row for row in run_directory.read_metrics(logdir, _MAX_ROWS) if row.get('episode_return') is not None]
+  rows = [row for row in run_rows.read_metrics(logdir, _MAX_ROWS) if row.get('episode_return') is not None]
   if not rows:
     return
   scored = [row for row in rows if 'suite_score' in row]
@@ -55,7 +56,7 @@ def draw(logdir: str):
 
 def _draw_episodes(axes: Any, logdir: str):
   """Single episodes as dots, and the middle half of them as a band."""
-  episodes = np.array([(row.frames, row.episode_return) for row in run_directory.read_episodes(logdir, _MAX_EPISODES)])
+  episodes = np.array([(row.frames, row.episode_return) for row in run_rows.read_episodes(logdir, _MAX_EPISODES)])
   if not len(episodes):
     return
   dots = episodes[::math.ceil(len(episodes) / _MAX_DOTS)]

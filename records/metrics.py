@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 
 
 def process_seconds() -> float:
@@ -54,17 +55,17 @@ class MetricsWriter:
     self._seconds = seconds
     self._last_frames = {}  # File -> frames of its last row.
     metrics, episodes = (run_directory.path(logdir, name) for name in (run_directory.METRICS, run_directory.EPISODES))
-    metrics_size = run_directory.size_up_to(metrics, _row_frames, environment_frames)
-    episodes_size = run_directory.size_up_to(episodes, _episode_frames, environment_frames)
-    run_directory.cut(metrics, metrics_size)  # Only now that neither has been found damaged.
-    run_directory.cut(episodes, episodes_size)
-    self.last_row = run_directory.last_metrics(logdir) or {}  # Of the processes before this one.
+    metrics_size = run_rows.size_up_to(metrics, _row_frames, environment_frames)
+    episodes_size = run_rows.size_up_to(episodes, _episode_frames, environment_frames)
+    run_rows.cut(metrics, metrics_size)  # Only now that neither has been found damaged.
+    run_rows.cut(episodes, episodes_size)
+    self.last_row = run_rows.last_metrics(logdir) or {}  # Of the processes before this one.
     self._seconds_before = self.last_row.get('wall_seconds', 0.)
     with run_directory.one_line_errors(logdir):
       self._metrics = open(metrics, 'ab', buffering=0)
       self._episodes = open(episodes, 'ab', buffering=0)
     if not self._episodes.tell():
-      self._append(self._episodes, environment_frames, run_directory.EPISODES_HEADER)
+      self._append(self._episodes, environment_frames, run_rows.EPISODES_HEADER)
     self._events = _Events(logdir, environment_frames, time.time() - seconds() - self._seconds_before)
 
   def write(self, values: dict[str, Any]):
@@ -166,11 +167,11 @@ def _one_line_op_errors(where: str):
 
 
 def _row_frames(file: str, row: row_file.Row) -> int:
-  return run_directory.metrics_row(file, row)['environment_frames']
+  return run_rows.metrics_row(file, row)['environment_frames']
 
 
 def _episode_frames(file: str, row: row_file.Row) -> int:
-  return 0 if row.line == run_directory.EPISODES_HEADER else run_directory.episode_row(file, row).frames
+  return 0 if row.line == run_rows.EPISODES_HEADER else run_rows.episode_row(file, row).frames
 
 
 def _plain(value: Any) -> int | float | str | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.tables import lineage
 from scalable_agents.tables import published
 from scalable_agents.tables import results
@@ -268,10 +269,10 @@ def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
   population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
   members = lineage.read(population) if run.population > 1 else {}
   if index not in members:
-    return run_directory.read_metrics(run.logdir, runs_lib.ROWS)
+    return run_rows.read_metrics(run.logdir, runs_lib.ROWS)
   segments = lineage.ancestry(members, index, math.inf)
   logdirs = population_directory.members(population)
-  rows = {member: run_directory.read_metrics(logdirs[member], runs_lib.ROWS)
+  rows = {member: run_rows.read_metrics(logdirs[member], runs_lib.ROWS)
           for member in {segment.member for segment in segments}}
   return [row for segment in reversed(segments) for row in rows[segment.member]
           if segment.begin < row['environment_frames'] <= segment.end]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Sequence
 from scalable_agents.agents import sweep as agents_sweep
 from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.tables import layout
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
@@ -123,7 +124,7 @@ def _scored(run: runs_lib.Run) -> list[tuple[int, float | None]]:
   """Environment frames and score of rows of metrics.jsonl, the last one's too; None before each level has finished an
   episode.
   """
-  rows = runs_lib.thinned(run_directory.read_metrics(run.logdir, runs_lib.ROWS))
+  rows = runs_lib.thinned(run_rows.read_metrics(run.logdir, runs_lib.ROWS))
   if runs_lib.is_expert(run):
     return [(row['environment_frames'], row.get('episode_return')) for row in rows]
   suite = scores.SUITES[run.flags['level_name']]

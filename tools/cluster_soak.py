@@ -23,7 +23,7 @@ import psutil
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
-from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import local_cluster
@@ -96,7 +96,7 @@ class Soak:
 
   def _have_played(self, names):
     """Whether the last row has all of these, and more frames than the first one."""
-    rows = run_directory.read_metrics(self.logdir)
+    rows = run_rows.read_metrics(self.logdir)
     return bool(rows) and names <= rows[-1].keys() and rows[-1]['environment_frames'] > rows[0]['environment_frames']
 
   def end(self) -> float:
@@ -150,7 +150,7 @@ def _rate(rows, begin, end):
 def _run(soak, config):
   """Kills until the time is over. Returns the figures."""
   draw = random.Random(config.seed)
-  while not run_directory.read_metrics(soak.logdir):
+  while not run_rows.read_metrics(soak.logdir):
     soak.watch()
     time.sleep(_TICK_SECONDS)
   began = said = learner_began = time.monotonic()
@@ -170,11 +170,11 @@ def _run(soak, config):
       soak.kill_learner()
     if now - said >= 60:
       said = now
-      row = run_directory.read_metrics(soak.logdir)[-1]
+      row = run_rows.read_metrics(soak.logdir)[-1]
       print(f'minute {passed / 60:.0f}: {row["environment_frames"]:,} frames, {row["frames_per_second"]:,.0f} frames/s, '
             f'{row["actor_hosts"]} actor hosts, learner {soak.megabytes():.0f} MB, killed {soak.kills}', flush=True)
   soak.wait_for_all()
-  rows = run_directory.read_metrics(soak.logdir)
+  rows = run_rows.read_metrics(soak.logdir)
   if rows[-1]['skipped_updates']:
     raise SoakError(f'{rows[-1]["skipped_updates"]} updates were skipped')
   return {'calm_frames_per_second': _rate(rows, 0., config.calm_seconds),

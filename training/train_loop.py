@@ -26,6 +26,7 @@ from scalable_agents.records import errors
 from scalable_agents.records import metrics as metrics_lib
 from scalable_agents.records import progress as progress_lib
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import learners_together
 from scalable_agents.training import curve_process
@@ -100,7 +101,7 @@ class Trainer:
         run_directory.path(directory.path, run_directory.CHECKPOINTS), learner=self.learner,
         statistics=self._statistics, **({'member': self._member} if self._member else {}))
     if not self._checkpointer.restore():
-      if run_directory.last_metrics(directory.path):
+      if run_rows.last_metrics(directory.path):
         raise run_directory.RunDirectoryError(
             f'{directory.logdir} has metrics of a run and no checkpoint to go on from: put '
             f'{run_directory.CHECKPOINTS} back, or choose another --logdir')

@@ -14,6 +14,7 @@ import tensorflow as tf
 from scalable_agents.agents import impala
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
@@ -31,7 +32,7 @@ def _make_run(logdir):
   for _ in range(2):
     checkpointer.save()
   (logdir / 'metrics.jsonl').write_bytes(b'')
-  (logdir / 'episodes.csv').write_bytes(run_directory.EPISODES_HEADER)
+  (logdir / 'episodes.csv').write_bytes(run_rows.EPISODES_HEADER)
 
 
 def _in_new_folder(logdir):
@@ -71,7 +72,7 @@ def _with_damaged_metrics(logdir):
 def _with_damaged_episodes(logdir):
   _make_run(logdir)
   (logdir / 'metrics.jsonl').write_text('{"environment_frames": 80, "wall_seconds": 1}\n')  # Later than the checkpoint.
-  (logdir / 'episodes.csv').write_bytes(run_directory.EPISODES_HEADER + b'0,catch\n')
+  (logdir / 'episodes.csv').write_bytes(run_rows.EPISODES_HEADER + b'0,catch\n')
 
 
 def _without_its_checkpoints(logdir):

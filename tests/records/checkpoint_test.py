@@ -21,6 +21,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 
 # Trains by counting: 100 frames per update, all variables equal to the count, a row per update, a checkpoint every
 # other update. Says so after every update, and goes on until it is killed.
@@ -309,9 +310,9 @@ class KillTest(absltest.TestCase):
       np.testing.assert_array_equal(variable, np.full([50_000], updates, np.float32))
     metrics.MetricsWriter(logdir, int(frames)).close()
     wanted = list(range(100, 100 * updates + 100, 100))
-    self.assertEqual([row['environment_frames'] for row in run_directory.read_metrics(logdir)], wanted)
-    self.assertEqual([row.frames for row in run_directory.read_episodes(logdir)], wanted)
-    self.assertEqual([row.episode_return for row in run_directory.read_episodes(logdir)],
+    self.assertEqual([row['environment_frames'] for row in run_rows.read_metrics(logdir)], wanted)
+    self.assertEqual([row.frames for row in run_rows.read_episodes(logdir)], wanted)
+    self.assertEqual([row.episode_return for row in run_rows.read_episodes(logdir)],
                      [frames / 100 for frames in wanted])
     return int(frames)
 

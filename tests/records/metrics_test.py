@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 
 
 class _Clock:
@@ -96,7 +97,7 @@ class MetricsTest(parameterized.TestCase):
     writer.add_episodes(160, [], np.array([]), np.array([]))
     self.assertEqual(_episodes(self._logdir),
                      ['frames,level,return,length', '80,pong,-21.0,4000', '80,"gymnasium:A,B",1.5,3'])
-    self.assertEqual(list(run_directory.read_episodes(self._logdir)),
+    self.assertEqual(list(run_rows.read_episodes(self._logdir)),
                      [(80, 'pong', -21., 4000), (80, 'gymnasium:A,B', 1.5, 3)])
 
   def test_rows_out_of_order_are_refused(self):
@@ -156,7 +157,7 @@ class MetricsTest(parameterized.TestCase):
         costs[rows] = _bytes_read() - before
         self.assertEqual(writer.last_row['environment_frames'], 100 * rows - 2000)
         writer.close()
-        self.assertEqual(list(run_directory.read_episodes(logdir))[-1].frames, 100 * rows - 2000)
+        self.assertEqual(list(run_rows.read_episodes(logdir))[-1].frames, 100 * rows - 2000)
         self.assertLen(_rows(logdir), rows - 19)
     self.assertLess(costs[50_000], 3 * costs[500])  # Of which log(50,000) / log(500) = 1.7 are its due.
 

@@ -14,6 +14,7 @@ from absl.testing import parameterized
 
 from scalable_agents.actor import python_path
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 
 _CONFIG = {'learning_rate': 6e-4, 'level_name': 'pong', 'use_lstm': False, 'mode': 'train'}
 _FREE = ('mode', 'logdir')
@@ -228,7 +229,7 @@ class OpenRunTest(parameterized.TestCase):
       with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{moved}/metrics.jsonl, line 1 is damaged'):
         with open(run_directory.path(run.path, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
           stream.write('{}\n')
-        run_directory.read_metrics(run.path)
+        run_rows.read_metrics(run.path)
 
   def test_a_child_does_not_keep_the_directory(self):
     run = run_directory.open_run(self._logdir, _CONFIG, _FREE)
@@ -242,62 +243,9 @@ class OpenRunTest(parameterized.TestCase):
     self._assert_refused('another configuration', config={})
     run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
 
-
-class ReadTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self._logdir = self.enterContext(tempfile.TemporaryDirectory())
-
-  def _write(self, name, content):
-    with open(os.path.join(self._logdir, name), 'wb') as stream:
-      stream.write(content)
-
   def test_no_config(self):
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'no run has been started there'):
       run_directory.read_config(self._logdir)
-
-  def test_nothing_yet(self):
-    self.assertEqual(run_directory.read_metrics(self._logdir), [])
-    self.assertEqual(list(run_directory.read_episodes(self._logdir)), [])
-
-  def test_rows_without_the_one_being_written(self):
-    self._write('metrics.jsonl', b'{"environment_frames": 1, "wall_seconds": 2.5}\n{"environment_frames": 2, "wall_sec')
-    self._write('episodes.csv', b'frames,level,return,length\n10,"a,b",-1.5,4\n20,c,3.0,400\n30,c,1.0,4')
-    self.assertEqual(run_directory.read_metrics(self._logdir), [{'environment_frames': 1, 'wall_seconds': 2.5}])
-    self.assertEqual(list(run_directory.read_episodes(self._logdir)), [(10, 'a,b', -1.5, 4), (20, 'c', 3.0, 400)])
-
-  @parameterized.parameters((2, [9]), (3, [5, 9]), (5, [2, 5, 8, 9]), (100, list(range(10))), (None, list(range(10))))
-  def test_some_of_many_rows(self, at_most, wanted):
-    rows = [b'%d,catch,1.0,4\n' % frames for frames in range(10)]
-    self._write('episodes.csv', b'frames,level,return,length\n' + b''.join(rows))
-    self.assertEqual([row.frames for row in run_directory.read_episodes(self._logdir, at_most)], wanted)
-    rows = [b'{"environment_frames": %d, "wall_seconds": 1}\n' % frames for frames in range(10)]
-    self._write('metrics.jsonl', b''.join(rows))
-    frames = [row['environment_frames'] for row in run_directory.read_metrics(self._logdir, at_most)]
-    self.assertEqual(frames[0], 0)
-    self.assertLessEqual(len(frames), at_most or 10)
-
-  def test_the_last_row(self):
-    self.assertIsNone(run_directory.last_metrics(self._logdir))
-    self._write('metrics.jsonl', b'what is this\n{"environment_frames": 2, "wall_seconds": 2.5}\n{"environ')
-    self.assertEqual(run_directory.last_metrics(self._logdir), {'environment_frames': 2, 'wall_seconds': 2.5})
-    self._write('metrics.jsonl', b'{"environment_frames": 2, "wall_seconds": 2.5}\nwhat is this\n{"environ')
-    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'metrics.jsonl, line 2 is damaged'):
-      run_directory.last_metrics(self._logdir)
-
-  @parameterized.parameters(b'{"environment_frames": 1}', b'{"environment_fra', b'7', b'\xff',
-                            b'{"environment_frames": null, "wall_seconds": 1}')
-  def test_a_damaged_row_of_metrics(self, line):
-    self._write('metrics.jsonl', b'{"environment_frames": 1, "wall_seconds": 2.5}\n' + line + b'\n')
-    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'metrics.jsonl, line 2 is damaged'):
-      run_directory.read_metrics(self._logdir)
-
-  @parameterized.parameters(b'', b'1,a,2', b'1,a,x,3', b'1.5,a,2,3', b'\xff,a,2,3', b'1,a,2,3,4')
-  def test_a_damaged_episode(self, line):
-    self._write('episodes.csv', b'frames,level,return,length\n' + line + b'\n')
-    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'episodes.csv, line 2 is damaged'):
-      list(run_directory.read_episodes(self._logdir))
 
 
 class WriteTest(absltest.TestCase):

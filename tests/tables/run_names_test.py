@@ -16,6 +16,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import learning_curve
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.tables import impala
 from scalable_agents.tables import runs
 from scalable_agents.tests.training import training
@@ -98,7 +99,7 @@ class RunNamesTest(absltest.TestCase):
       with self.subTest(ascii(name)):
         self.assertEqual(self._train(name, 400), value[name])  # It has come from its own checkpoint.
         self._evaluate(name)
-        rows = run_directory.read_metrics(self._logdir(name))
+        rows = run_rows.read_metrics(self._logdir(name))
         self.assertEqual([row['environment_frames'] for row in rows], [100, 200, 300, 400])
         self.assertCountEqual(os.listdir(self._logdir(f'{name}/checkpoints')), [
             'checkpoint', 'ckpt-3.data-00000-of-00001', 'ckpt-3.index', 'ckpt-4.data-00000-of-00001', 'ckpt-4.index'])

@@ -27,6 +27,7 @@ from scalable_agents.environments import scores
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import signal_handlers
@@ -152,13 +153,13 @@ class TrainerTest(parameterized.TestCase):
     trainer = self._trainer(level_name=','.join(games), updates=4 * 30, unroll_length=20, num_environments=4)
     self.assertIn((256, 18), [variable.shape for variable in trainer.learner.agent.trainable_variables])
     trainer.train()
-    *_, row = run_directory.read_metrics(trainer.logdir)
+    *_, row = run_rows.read_metrics(trainer.logdir)
     played = {game: row[f'episode_return/{game}'] for game in games}
     self.assertBetween(played['breakout'], 0, 10)
     self.assertBetween(played['space_invaders'], 15, 600)
     self.assertLess(abs(row['suite_score/mean'] - scores.summarise(played).mean), 30)
     self.assertRegex(self.screen.getvalue(), r'score -?[\d.]+ %')
-    self.assertEqual({episode.level for episode in run_directory.read_episodes(trainer.logdir)}, set(games))
+    self.assertEqual({episode.level for episode in run_rows.read_episodes(trainer.logdir)}, set(games))
 
   def test_a_run_that_has_all_its_frames_ends_at_once(self):
     trainer = self._trainer()

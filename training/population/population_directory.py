@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 
 SNAPSHOTS = 'population'
 FITNESS = 'fitness.json'
@@ -101,7 +102,7 @@ def read_evolutions(logdir: str) -> list[Evolution]:
     run_directory.RunDirectoryError: a row cannot be read.
   """
   file = run_directory.path(logdir, EVOLUTION)
-  return [_evolution(file, row) for row in run_directory.complete_rows(file)]
+  return [_evolution(file, row) for row in run_rows.complete_rows(file)]
 
 
 def drop_evolutions_after(logdir: str, environment_frames: int):
@@ -112,7 +113,7 @@ def drop_evolutions_after(logdir: str, environment_frames: int):
   """
   file = run_directory.path(logdir, EVOLUTION)
   frames_of = lambda *row: _evolution(*row).environment_frames
-  run_directory.cut(file, run_directory.size_up_to(file, frames_of, environment_frames))
+  run_rows.cut(file, run_rows.size_up_to(file, frames_of, environment_frames))
 
 
 def _evolution(file: str, row: row_file.Row) -> Evolution:
@@ -121,4 +122,4 @@ def _evolution(file: str, row: row_file.Row) -> Evolution:
     int(evolution.environment_frames), dict(evolution.hyper_parameters)
     return evolution
   except (ValueError, TypeError) as error:
-    raise run_directory.RunDirectoryError(run_directory.damaged_row(file, row, error)) from error
+    raise run_directory.RunDirectoryError(run_rows.damaged_row(file, row, error)) from error

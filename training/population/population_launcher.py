@@ -10,6 +10,7 @@ from typing import Callable, Sequence, TextIO
 
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.training import child_process
 from scalable_agents.training.population import population_directory
 
@@ -87,7 +88,7 @@ class Launcher:
   def _is_finished(self, member) -> bool:
     """Whether the process that has ended left a run with all its frames: without an error a signal may end it, too."""
     logdir = os.path.join(self._folder, member.name)
-    row = run_directory.last_metrics(logdir) if member.code == 0 else None
+    row = run_rows.last_metrics(logdir) if member.code == 0 else None
     return row is not None and (
         row['environment_frames'] >= run_directory.read_config(logdir)['flags']['total_environment_frames'])
 
