@@ -192,7 +192,9 @@ class Checkpointer:
     try:
       os.makedirs(self._directory, exist_ok=True)
       with run_directory.opened(self._directory) as here:
-        self._write_beside(os.path.join(here, f'{name}.{_BESIDE}'))
+        _remove_remains(here, name)
+        if self._beside:
+          self._write_beside(os.path.join(here, f'{name}.{_BESIDE}'))
         checkpoint.write(os.path.join(here, name))
         self._record(here, name)
     except (tf.errors.OpError, OSError) as error:
@@ -202,14 +204,11 @@ class Checkpointer:
     return os.path.join(self._directory, name)
 
   def _write_beside(self, folder: str):
-    """Lets `beside` write to a folder of its own, which is removed if it stays empty."""
-    if os.path.isdir(folder):
-      shutil.rmtree(folder)  # Of a checkpoint that a kill has left incomplete.
-    if self._beside:
-      os.mkdir(folder)
-      self._beside.save(folder)
-      if not os.listdir(folder):
-        os.rmdir(folder)
+    """Lets `beside` write to a new folder, which is removed if it stays empty."""
+    os.mkdir(folder)
+    self._beside.save(folder)
+    if not os.listdir(folder):
+      os.rmdir(folder)
 
   def _record(self, directory: str, name: str):
     """Makes a checkpoint the latest one. Deletes the others, except those that were saved last, `keep` in all."""
@@ -296,6 +295,18 @@ def _read_state(directory: str) -> bytes | None:
     with open(os.path.join(directory, _STATE), 'rb') as stream:
       return stream.read()
   return None
+
+
+def _remove_remains(directory: str, name: str):
+  """Removes the folders that a write leaves behind when it fails or is killed.
+
+  Args:
+    directory: of the checkpoints.
+    name: of the checkpoint that is about to be written, perhaps for the second time.
+  """
+  for folder in os.listdir(directory):
+    if folder == f'{name}.{_BESIDE}' or re.fullmatch(r'ckpt-\d+_temp', folder):  # The latter are TensorFlow's.
+      shutil.rmtree(os.path.join(directory, folder))
 
 
 @contextlib.contextmanager

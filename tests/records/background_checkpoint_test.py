@@ -1,0 +1,345 @@
+"""Checkpoints that another thread writes while training goes on, and what is saved beside them."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import python_path
+from scalable_agents.records import checkpoint
+
+# Saves a checkpoint, and has the thread write another one, which ends in the way that the second argument says. It is
+# killed by its parent, or by the kernel amid the data because of their size.
+_WRITER = '''
+import os, resource, signal, sys, threading
+import tensorflow as tf
+from scalable_agents.records import checkpoint
+directory, end = sys.argv[1:]
+
+def wait_for_the_kill(*unused):
+  print('writing', flush=True)
+  threading.Event().wait()
+
+class Items:
+  def __init__(self):
+    self.text, self.is_last = 'first', False
+  def save(self, folder):
+    with open(os.path.join(folder, 'items'), 'w') as stream:
+      stream.write(self.text)
+    if self.is_last:
+      wait_for_the_kill()
+
+items, weights = Items(), tf.Variable(tf.ones([1_000_000]))
+checkpointer = checkpoint.Checkpointer(directory, beside=items, weights=weights)
+checkpointer.save()
+items.text = 'second'
+weights.assign_add(tf.ones([1_000_000]))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+if end == 'beside':
+  items.is_last = True
+elif end == 'recording':
+  os.replace = wait_for_the_kill
+else:
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+  if end == 'data':
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it.
+    print('writing', flush=True)
+checkpointer.begin_save()
+try:
+  checkpointer.close()
+except checkpoint.CheckpointError as error:
+  print(error)
+'''
+
+
+class _Items:
+  """Something that is saved beside checkpoints: lines of text, in a file, or no file if there are none."""
+
+  def __init__(self, *lines):
+    self.lines = list(lines)
+    self.events = []                 # 'begin' and 'end' of saves.
+    self.may_end = threading.Event()
+    self.may_end.set()
+    self.error = None                # Raised by the next save.
+
+  def save(self, folder):
+    self.events.append('begin')
+    self.may_end.wait()
+    error, self.error = self.error, None
+    if error:
+      raise error
+    if self.lines:
+      with open(os.path.join(folder, 'lines'), 'w', encoding='utf-8') as stream:
+        stream.write('\n'.join(self.lines))
+    self.events.append('end')
+
+  def restore(self, folder):
+    with open(os.path.join(folder, 'lines'), encoding='utf-8') as stream:
+      self.lines = stream.read().split('\n')
+    if 'of another shape' in self.lines:
+      raise ValueError('_Items: want another shape')
+
+
+class _Case(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._directory = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'checkpoints')
+    self._weights = tf.Variable(tf.zeros([1000]))
+    self._items = _Items()
+
+  def _checkpointer(self, weights=None, items=None):
+    made = checkpoint.Checkpointer(self._directory, beside=self._items if items is None else items,
+                                   weights=self._weights if weights is None else weights)
+    self.addCleanup(lambda: made.is_writing and made.close())
+    self.addCleanup(self._items.may_end.set)
+    return made
+
+  def _restored(self):
+    """What a new process would start with: the number of the checkpoint, the value of all weights, and the lines."""
+    weights, items = tf.Variable(tf.fill([1000], -1.)), _Items()
+    path = self._checkpointer(weights, items).restore()
+    value, = set(weights.numpy().tolist())
+    return checkpoint.number_of(path), value, items.lines
+
+  def _files(self):
+    """Name -> content of the files in the directory; None for a folder."""
+    contents = {}
+    for name in os.listdir(self._directory):
+      path = os.path.join(self._directory, name)
+      if os.path.isdir(path):
+        contents[name] = None
+      else:
+        with open(path, 'rb') as stream:
+          contents[name] = stream.read()
+    return contents
+
+
+class BeginSaveTest(_Case):
+
+  def test_the_files_are_those_of_save(self):
+    values = (1., 2., 3.)
+    checkpointer = self._checkpointer()
+    for value in values:
+      self._weights.assign(tf.fill([1000], value))
+      checkpointer.begin_save()
+    checkpointer.close()
+    files = self._files()
+    self._directory += '_of_save'
+    checkpointer = self._checkpointer()
+    for value in values:
+      self._weights.assign(tf.fill([1000], value))
+      checkpointer.save()
+    self.assertEqual(self._files(), files)
+    self.assertCountEqual(files, ['checkpoint', *(f'ckpt-{number}.{suffix}' for number in (2, 3)
+                                                  for suffix in ('index', 'data-00000-of-00001'))])
+
+  def test_values_are_those_of_the_call(self):
+    self._weights.assign(tf.ones([1000]))
+    self._items.may_end.clear()
+    checkpointer = self._checkpointer()
+    checkpointer.begin_save()
+    self.assertTrue(checkpointer.is_writing)
+    self._weights.assign_add(tf.ones([1000]))  # Before the thread has written anything.
+    checkpointer.check()
+    self.assertIsNone(checkpoint.latest(self._directory))
+    self._items.may_end.set()
+    checkpointer.close()
+    self.assertFalse(checkpointer.is_writing)
+    self.assertEqual(self._restored(), (1, 1., []))
+
+  def test_both_kinds_in_turns_across_restarts(self):
+    for restart in range(2):
+      checkpointer = self._checkpointer()
+      restored = checkpointer.restore()
+      self.assertEqual(restored and checkpoint.number_of(restored), 4 * restart or None)
+      for save in (checkpointer.begin_save, checkpointer.save) * 2:
+        self._weights.assign_add(tf.ones([1000]))
+        save()
+      checkpointer.close()
+    self.assertEqual(self._restored(), (8, 8., []))
+
+  @parameterized.parameters('begin_save', 'save')
+  def test_the_next_one_waits_for_the_one_being_written(self, method):
+    self._items.may_end.clear()
+    checkpointer = self._checkpointer()
+    checkpointer.begin_save()
+    writing = checkpointer._writing
+
+    def result():
+      self.assertFalse(writing.done())
+      self._items.may_end.set()
+      return writing.result()
+
+    checkpointer._writing = absltest.mock.Mock(result=result)
+    getattr(checkpointer, method)()
+    checkpointer.close()
+    self.assertEqual(self._items.events, ['begin', 'end'] * 2)
+    self.assertEqual(checkpoint.number_of(checkpoint.latest(self._directory)), 2)
+
+
+class ErrorTest(_Case):
+
+  def _failed(self):
+    """A Checkpointer whose thread has failed to write the second checkpoint."""
+    checkpointer = self._checkpointer()
+    checkpointer.save()
+    self._items.error = OSError(28, 'No space left on device')
+    self._weights.assign(tf.ones([1000]))
+    checkpointer.begin_save()
+    with self.assertRaises(checkpoint.CheckpointError):
+      checkpointer._writing.result()
+    self.assertEqual(self._restored(), (1, 0., []))
+    return checkpointer
+
+  @parameterized.parameters('check', 'begin_save', 'save', 'close')
+  def test_the_next_call_raises_the_error_once(self, method):
+    checkpointer = self._failed()
+    said = '^[^\n]*/checkpoints: no checkpoint could be written .No space left on device.: make room[^\n]*$'
+    with self.assertRaisesRegex(checkpoint.CheckpointError, said):
+      getattr(checkpointer, method)()
+    checkpointer.check()
+    if method != 'close':
+      checkpointer.begin_save()
+      checkpointer.close()
+
+  def test_a_save_after_an_error_is_in_force(self):
+    checkpointer = self._failed()
+    with self.assertRaisesRegex(checkpoint.CheckpointError, 'No space left on device'):
+      checkpointer.save()
+    self.assertEqual(self._restored(), (3, 1., []))
+
+  def test_a_directory_that_cannot_be_made(self):
+    with open(self._directory, 'w', encoding='utf-8') as stream:
+      stream.write('a file where the directory should be')
+    checkpointer = self._checkpointer()
+    checkpointer.begin_save()
+    with self.assertRaisesRegex(checkpoint.CheckpointError, '^[^\n]*no checkpoint could be written .File exists'):
+      checkpointer.close()
+
+  def test_a_mistake_in_the_thread_is_raised_as_it_is(self):
+    self._items.error = ZeroDivisionError('a mistake')
+    checkpointer = self._checkpointer()
+    checkpointer.begin_save()
+    with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
+      checkpointer.close()
+
+
+class BesideTest(_Case):
+
+  def test_each_checkpoint_has_its_own(self):
+    checkpointer = self._checkpointer()
+    for number in (1, 2, 3):
+      self._items.lines = [f'line {number}'] if number > 1 else []
+      checkpointer.begin_save()
+    checkpointer.close()
+    self.assertEqual(self._restored(), (3, 0., ['line 3']))
+    self.assertEqual([name for name, content in sorted(self._files().items()) if content is None],
+                     ['ckpt-2.experience', 'ckpt-3.experience'])
+
+  def test_old_ones_are_deleted_with_their_checkpoints(self):
+    checkpointer = self._checkpointer()
+    self._items.lines = ['a']
+    for _ in range(4):
+      checkpointer.save()
+    self.assertEqual([name for name, content in sorted(self._files().items()) if content is None],
+                     ['ckpt-3.experience', 'ckpt-4.experience'])
+
+  def test_a_checkpoint_without_a_folder_leaves_it_as_it_is(self):
+    self._checkpointer().save()
+    self.assertNotIn('ckpt-1.experience', self._files())
+    self._items.lines = ['as it was']
+    self.assertTrue(self._checkpointer().restore())
+    self.assertEqual(self._items.lines, ['as it was'])
+
+  def test_the_folder_is_not_read_where_nothing_is_beside(self):
+    """As when a run is evaluated."""
+    self._items.lines = ['a']
+    self._checkpointer().save()
+    loaded = checkpoint.load(self._directory)
+    self.assertCountEqual(loaded.files, ['index', 'data-00000-of-00001'])
+    self.assertTrue(checkpoint.Checkpointer(self._directory, weights=self._weights).restore(loaded))
+
+  def test_a_name_that_tensorflow_takes_for_a_pattern(self):
+    self._directory += '[1]'
+    self._items.lines = ['a']
+    for _ in range(3):
+      checkpointer = self._checkpointer()
+      checkpointer.restore()
+      checkpointer.begin_save()
+      checkpointer.close()
+    self.assertEqual(self._restored(), (3, 0., ['a']))
+
+  def test_what_a_kill_has_left_is_removed_first(self):
+    os.makedirs(os.path.join(self._directory, 'ckpt-1.experience'))
+    with open(os.path.join(self._directory, 'ckpt-1.experience', 'half'), 'w', encoding='utf-8'):
+      pass
+    self._items.lines = ['a']
+    self._checkpointer().save()
+    self.assertEqual(os.listdir(os.path.join(self._directory, 'ckpt-1.experience')), ['lines'])
+
+  @parameterized.parameters(('of another shape', 'ckpt-1 does not fit .*want another shape'),
+                            (None, 'ckpt-1 is damaged .No such file or directory.'))
+  def test_a_folder_that_cannot_be_restored(self, line, wanted):
+    self._items.lines = [line or 'a']
+    self._checkpointer().save()
+    if line is None:
+      os.remove(os.path.join(self._directory, 'ckpt-1.experience', 'lines'))
+    with self.assertRaisesRegex(checkpoint.CheckpointError, f'^[^\n]*{wanted}[^\n]*$'):
+      self._restored()
+
+
+class KillTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._directory = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'checkpoints')
+
+  def _start(self, end):
+    writer = subprocess.Popen([sys.executable, '-c', _WRITER, self._directory, end], env=python_path.environment(),
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    self.addCleanup(writer.stdout.close)
+    self.addCleanup(writer.wait)
+    self.addCleanup(writer.kill)
+    return writer
+
+  def _assert_the_first_is_in_force(self):
+    """Also that a process can go on from there, and that it leaves nothing of the second attempt behind."""
+    weights = tf.Variable(tf.zeros([1_000_000]))
+    checkpointer = checkpoint.Checkpointer(self._directory, weights=weights)
+    self.assertEqual(checkpoint.number_of(checkpointer.restore()), 1)
+    np.testing.assert_array_equal(weights, np.ones(1_000_000))
+    with open(os.path.join(self._directory, 'ckpt-1.experience', 'items'), encoding='utf-8') as stream:
+      self.assertEqual(stream.read(), 'first')
+    checkpointer.begin_save()
+    checkpointer.close()
+    self.assertEqual(checkpoint.number_of(checkpoint.latest(self._directory)), 2)
+    self.assertCountEqual(os.listdir(self._directory), [
+        'checkpoint', 'ckpt-1.experience', *(f'ckpt-{number}.{suffix}' for number in (1, 2)
+                                             for suffix in ('index', 'data-00000-of-00001'))])
+
+  @parameterized.parameters(('beside', signal.SIGKILL), ('data', signal.SIGXFSZ), ('recording', signal.SIGKILL))
+  def test_a_kill_amid_the_write_leaves_the_one_before_in_force(self, end, by):
+    writer = self._start(end)
+    self.assertEqual(writer.stdout.readline(), 'writing\n')
+    if by == signal.SIGKILL:
+      writer.kill()
+    self.assertEqual(writer.wait(), -by)
+    self._assert_the_first_is_in_force()
+
+  def test_a_file_that_cannot_grow(self):
+    """As on a full disk."""
+    said, _ = self._start('full').communicate()
+    self.assertRegex(said, f'^{self._directory}: no checkpoint could be written [^\n]*File too large[^\n]*\n$')
+    self._assert_the_first_is_in_force()
+
+
+if __name__ == '__main__':
+  absltest.main()
