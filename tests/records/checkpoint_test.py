@@ -24,7 +24,8 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 
 # Trains by counting: 100 frames per update, all variables equal to the count, a row per update, a checkpoint every
-# other update. Says so after every update, and goes on until it is killed.
+# other update, by this thread and by the Checkpointer's in turns. Prints the frames after every update, until it is
+# killed.
 _TRAINER = '''
 import sys
 import numpy as np
@@ -46,7 +47,7 @@ with run_directory.open_run(logdir, {}, ()):
     writer.add_episodes(count, ['a'], np.array([count / 100]), np.array([4]))
     writer.write({'environment_frames': count})
     if count % 200 == 0:
-      checkpointer.save()
+      (checkpointer.save if count % 400 else checkpointer.begin_save)()
     print(count, flush=True)
 '''
 
