@@ -89,7 +89,7 @@ class Checkpointer:
     self._writing = None  # The future of a checkpoint that begin_save has handed to the thread.
 
   def restore(self, loaded: Loaded | None = None, partial: bool = False) -> str | None:
-    """Gives all objects the values of a checkpoint, bit for bit and at once.
+    """Sets all objects to the values of a checkpoint, bit for bit, before it returns.
 
     Every variable, optimiser slots included, must have been created before. If the checkpoint has no folder beside it,
     `beside` stays as it is.
@@ -311,7 +311,7 @@ def _remove_remains(directory: str, name: str):
 
 @contextlib.contextmanager
 def _for_tensorflow(loaded: Loaded) -> Iterator[str]:
-  """Gives TensorFlow's path without suffix of a checkpoint in memory. It is valid inside the block."""
+  """Yields TensorFlow's path without suffix of a checkpoint in memory. It is valid inside the block."""
   prefix = f'ram://checkpoint-{next(_numbers_in_memory)}'
   try:
     for suffix, content in loaded.files.items():

@@ -1,4 +1,4 @@
-"""The statistics of finished training episodes: what the progress line, metrics.jsonl and the papers' curves show."""
+"""Statistics of finished training episodes, for the progress line, metrics.jsonl and the learning curves."""
 
 import collections
 import json
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 
 class EpisodeStatistics(tf.train.experimental.PythonState):
-  """Returns and lengths of the last `window` episodes, of all levels together and of each; part of a checkpoint.
+  """Returns and lengths of the last `window` episodes, over all levels and per level. Part of a checkpoint.
 
-  And the score of a suite of levels, as the released IMPALA code has it: computed as soon as every level has finished
-  an episode since the last time, from the mean of all that it has finished since.
+  It also computes the score of a suite of levels as the released IMPALA code does: whenever every level has finished at
+  least one episode since the last score, from each level's mean return since then.
   """
 
   def __init__(self, level_names: Sequence[str], window: int = 100,
@@ -20,9 +20,9 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     """Creates statistics without episodes.
 
     Args:
-      level_names: what level ids stand for.
-      window: episodes that means are over.
-      suite_score: gives the figures of a suite, by name, from each level's mean return; None without a suite.
+      level_names: the name of each level id.
+      window: the number of episodes that the means are taken over.
+      suite_score: returns the scores of a suite, by name, given each level's mean return; None without a suite.
     """
     self._level_names = tuple(level_names)
     self._window = window
@@ -42,7 +42,7 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
       returns: [N] float32, sums of raw rewards.
       lengths: [N] int32, environment frames.
     Raises:
-      ValueError: the lengths differ, or a level id is none.
+      ValueError: the lengths differ, or a level id is out of range.
     """
     if not len(level_ids) == len(returns) == len(lengths):
       raise ValueError(f'EpisodeStatistics: want as many level ids as returns and lengths, got {len(level_ids)}, '
@@ -62,26 +62,26 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
       self._unscored = [[] for _ in self._level_names]
 
   def mean_return(self) -> float | None:
-    """Mean return of the last `window` episodes of all levels; None before the first one has ended."""
+    """Returns the mean return of the last `window` episodes of all levels; None before the first one has ended."""
     return _mean(self._returns)
 
   def metrics(self) -> dict[str, float | int | None]:
-    """What a row of metrics.jsonl says of episodes."""
+    """Returns the values about episodes for a row of metrics.jsonl."""
     values = {'episodes': self._episodes, 'episode_return': self.mean_return(), 'episode_length': _mean(self._lengths)}
     return values | {f'episode_return/{name}': _mean(returns)
                      for name, returns in zip(self._level_names, self._level_returns)} | self._scores
 
   def serialize(self) -> str:
-    """The state as text, for tf.train.Checkpoint."""
+    """Returns the state as text, for tf.train.Checkpoint."""
     return json.dumps({'levels': self._level_names, 'episodes': self._episodes, 'returns': list(self._returns),
                        'lengths': list(self._lengths), 'level_returns': [list(x) for x in self._level_returns],
                        'unscored': self._unscored, 'scores': self._scores})
 
   def deserialize(self, string_value: str | bytes):
-    """Takes over the state that `serialize` gave.
+    """Restores a state that `serialize` has returned.
 
     Raises:
-      ValueError: it is of other levels.
+      ValueError: the state has other levels.
     """
     state = json.loads(string_value)
     if tuple(state['levels']) != self._level_names:

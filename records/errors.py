@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-  """Something that whoever started the program can mend. The message is one line: what, where, what to do."""
+  """An error that the user can correct. The message is one line: what, where, what to do."""

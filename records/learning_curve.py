@@ -1,4 +1,4 @@
-"""learning_curve.png: a run's mean return against the environment frames it took, drawn from its run directory."""
+"""learning_curve.png: the mean return of a run over environment frames, drawn from its run directory."""
 
 import gc
 import math
@@ -11,21 +11,21 @@ from scalable_agents.records import run_rows
 
 _INK = '#3b3b3b'
 _LINE = '#1f5fa8'
-_MAX_ROWS = 2_000  # Of metrics.jsonl: two for each of the picture's columns.
-_MAX_EPISODES = 20_000  # Of short episodes there may be millions.
+_MAX_ROWS = 2_000  # Of metrics.jsonl: two per column of pixels.
+_MAX_EPISODES = 20_000  # A run may have millions of short episodes.
 _MAX_DOTS = 4000
-_MAX_SPANS = 60  # The band has the quantiles of so many spans of episodes,
-_EPISODES_PER_SPAN = 20  # each with at least so many.
-_LABEL_WIDTH = 0.06  # Of the picture.
+_MAX_SPANS = 60  # The band shows the quartiles of each span of consecutive episodes.
+_EPISODES_PER_SPAN = 20  # At least.
+_LABEL_WIDTH = 0.06  # As a fraction of the picture's width.
 
 
 def draw(logdir: str):
-  """Draws the run's learning curve into its directory; nothing before the first row with a finished episode.
+  """Draws the learning curve of a run into its directory. Does nothing before an episode has been finished.
 
-  Line: mean return of the last 100 episodes. Dots: episodes. Band: the middle half of the episodes around there. Of a
-  suite instead, whose levels have returns of all sizes: its score. Top axis: hours of training. Of a long run some rows
-  and episodes are read, evenly spread, so that it takes as long after a month as after an hour. Safe in a thread: it
-  shares no state with other figures.
+  The line is the mean return of the last 100 episodes, the dots are single episodes, and the band is the middle half of
+  the episodes around each point. For a suite, whose levels have returns of different sizes, the line is the score,
+  without dots and band. The top axis has the hours of training. In a long run, only some rows and episodes are read, spread
+  evenly, so the time to draw does not grow. It can be called in any thread: it shares no state with other figures.
 
   Raises:
     run_directory.RunDirectoryError: a file of the run is damaged, or the picture cannot be written.
@@ -37,7 +37,7 @@ def draw(logdir: str):
   name, label, quantity = 'episode_return', 'mean of the last 100 episodes', 'episode return'
   if scored:
     rows, name, label, quantity = scored, 'suite_score', 'all levels', 'human-normalised score, %'
-  from matplotlib import figure  # Late: it takes a second to import.  pylint: disable=g-import-not-at-top
+  from matplotlib import figure  # Imported here because it takes a second.  pylint: disable=g-import-not-at-top
   picture = figure.Figure(figsize=(8, 5), dpi=120, layout='constrained')
   axes = picture.add_subplot()
   if not scored:
@@ -51,11 +51,11 @@ def draw(logdir: str):
   with run_directory.replaced(run_directory.path(logdir, run_directory.LEARNING_CURVE)) as new:
     picture.savefig(new, format='png')
   del picture, axes
-  gc.collect()  # A figure is megabytes in cycles, and a run draws one every few minutes.
+  gc.collect()  # A figure has megabytes in reference cycles, and a run draws one every few minutes.
 
 
 def _draw_episodes(axes: Any, logdir: str):
-  """Single episodes as dots, and the middle half of them as a band."""
+  """Draws single episodes as dots, and the middle half of them as a band."""
   episodes = np.array([(row.frames, row.episode_return) for row in run_rows.read_episodes(logdir, _MAX_EPISODES)])
   if not len(episodes):
     return
@@ -82,13 +82,13 @@ def _label(axes: Any, quantity: str, title: str):
 
 
 def _add_hours(axes: Any, frames: np.ndarray, hours: np.ndarray):
-  """A top axis with the hours of training, in minutes where it took less than two hours."""
+  """Adds a top axis with the hours of training, or minutes if it took less than two hours."""
   from matplotlib import ticker  # pylint: disable=g-import-not-at-top
   unit, times = ('minutes', hours * 60) if hours[-1] < 2 else ('hours', hours)
   ticks = []  # (frames, label)
   for mark in ticker.MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, times[-1]):
     position = np.interp(mark, times, frames)
-    # The start of a process takes time and no frames: marks may fall together there.
+    # No frames are played while a process starts, so marks may coincide there.
     if times[0] <= mark <= times[-1] and (not ticks or position > ticks[-1][0] + _LABEL_WIDTH * frames[-1]):
       ticks.append((position, f'{mark:g}'))
   top = axes.twiny()

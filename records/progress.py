@@ -1,4 +1,4 @@
-"""What a run says on the screen: one line that moves on a terminal, a plain line per log interval elsewhere."""
+"""The progress of a run on the screen: a line that is updated in place on a terminal, else a line per log interval."""
 
 import math
 import os
@@ -9,12 +9,17 @@ import tqdm
 
 
 class Line:
-  """What a process has to say: a line that moves, and messages. On anything but a terminal every line stays."""
+  """A status line that is updated in place, and messages above it. Without a terminal, each update is a new line."""
 
   def __init__(self, total: int, initial: int, bar_format: str, stream: TextIO):
-    """Args: what there is to do, what is done already, tqdm's format of the moving line, and where to write.
+    """Creates the line.
 
-    Errors of the stream are not caught: binaries give one that has none, see actor/standard_streams.py.
+    Args:
+      total: the amount of work.
+      initial: the part of it that is already done.
+      bar_format: tqdm's format of the status line.
+      stream: where to write. Its errors are not caught; binaries pass a stream without errors, see
+        actor/standard_streams.py.
     """
     self._stream = stream
     self._bar = None
@@ -22,37 +27,35 @@ class Line:
       self._bar = _Bar(total=total, initial=initial, file=stream, dynamic_ncols=True, bar_format=bar_format)
 
   def message(self, text: str):
-    """Prints a line, above the moving one where there is one."""
+    """Prints a line, above the status line if there is one."""
     if self._bar is None:
       print(text, file=self._stream, flush=True)
     else:
       self._bar.write(text, file=self._stream)
 
   def show(self, text: str):
-    """Lets the moving line say this."""
+    """Sets the text of the status line."""
     if self._bar is None:
       self.message(text)
     else:
       self._bar.set_description_str(text, refresh=True)
 
   def report_fault(self, text: str):
-    """Shows the first line of a fault; all of it, a worker's traceback above all, goes to the log of the libraries."""
+    """Shows the first line of an error. The whole text, such as a worker's traceback, goes to the libraries' log."""
     logging.warning('%s', text)
     self.message(text.splitlines()[0])
 
   def close(self):
-    """Leaves the last state of the line on the screen."""
+    """Ends the status line. Its last state stays on the screen."""
     if self._bar is not None:
       self._bar.close()
 
 
 class Progress(Line):
-  """Shows frames of total, frames/s, the mean return of the last 100 episodes or a suite's score, the time left, the
-  bottleneck, and how many updates were skipped, if any.
-  """
+  """Shows how far a run has come: frames, frames per second, mean return or score, time left, and the bottleneck."""
 
   def __init__(self, total_frames: int, initial_frames: int, stream: TextIO):
-    """Args: environment frames to train for, those already trained for (0 unless resumed), and where to write."""
+    """Args: environment frames to train for, those already trained for (0 in a new run), and where to write."""
     # A narrow terminal cuts the bar first.
     super().__init__(total_frames, initial_frames, '{desc} {percentage:3.0f}% {bar:20}', stream)
     self._total_frames = total_frames
@@ -62,8 +65,8 @@ class Progress(Line):
     """Shows a row of metrics.jsonl.
 
     Args:
-      values: `environment_frames`, `frames_per_second`; where known `episode_return`, `suite_score` (in per cent, which
-        is there for suites only, and shown in place of the return), `bottleneck`, a word, and `skipped_updates`.
+      values: `environment_frames`, `frames_per_second`; if known also `episode_return`, `suite_score` (in per cent, for
+        suites only, shown instead of the return), `bottleneck` (a word) and `skipped_updates`.
     """
     self._smooth(values['frames_per_second'])
     if self._bar is not None:
@@ -71,7 +74,7 @@ class Progress(Line):
     self.show(self._text(values))
 
   def _smooth(self, frames_per_second: float):
-    """Follows the speed over some ten intervals, for a steady estimate of the time left."""
+    """Averages the speed over about ten intervals, for a steady estimate of the time left."""
     if not self._frames_per_second:
       self._frames_per_second = frames_per_second
     self._frames_per_second += 0.1 * (frames_per_second - self._frames_per_second)
@@ -91,17 +94,17 @@ class Progress(Line):
 
 
 class _Bar(tqdm.tqdm):
-  """A bar that is drawn when it is told to, by nobody's thread."""
+  """A tqdm bar without the thread that would redraw it."""
   monitor_interval = 0
 
 
 def _count(frames: int) -> str:
-  """50.2M."""
+  """Formats a number of frames, such as 50.2M."""
   return tqdm.tqdm.format_sizeof(frames)
 
 
 def _duration(seconds: float) -> str:
-  """1:02:03, or 4d 01:02:03."""
+  """Formats a duration, such as 1:02:03 or 4d 01:02:03."""
   if not math.isfinite(seconds):
     return 'unknown'
   minutes, seconds = divmod(math.ceil(seconds), 60)

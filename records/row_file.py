@@ -1,8 +1,8 @@
-"""Files with a row per line, to which a run appends for weeks: ways to read them whose cost does not grow with them.
+"""Reads files with one row per line, to which a run appends for weeks, at a cost that does not grow with the file.
 
-A row is a line. A line without its newline is still being written, or a kill has torn it: it is not a row yet. `sample`,
-`last` and `size_up_to` find rows by their place in the file and read only a few kilobytes around each. The functions
-raise OSError; a file that does not exist has no rows.
+A row is a line with its newline. A last line without one is still being written, or a kill has cut it off, so it does
+not count. `sample`, `last` and `size_up_to` find rows by their place in the file and read only a few kilobytes around
+each. The functions raise OSError. A file that does not exist has no rows.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ def read(file: str) -> Iterator[Row]:
 
 
 def sample(file: str, at_most: int) -> Iterator[Row]:
-  """Yields rows that are spread evenly over the file's bytes, in its order, the first and the last row among them.
+  """Yields rows in order, spread evenly over the bytes of the file. The first and the last row are among them.
 
-  The file is divided into pieces of equal size, and the first row that begins in each piece is read. So all rows come
-  where each is as long as a piece, and otherwise no row is preferred for its length.
+  The file is divided into pieces of equal size, and the first row that begins in each piece is read. So all rows are
+  read if each is at least as long as a piece. Otherwise, long rows are not more likely to be read than short ones.
 
   Args:
     file: the file's name.
-    at_most: the largest number of rows that is wanted, at least 2.
+    at_most: the largest number of rows to read, at least 2.
   """
   with contextlib.suppress(FileNotFoundError), open(file, 'rb') as stream:
     end = _end_of_rows(stream)
@@ -59,18 +59,18 @@ def sample(file: str, at_most: int) -> Iterator[Row]:
 
 
 def last(file: str) -> Row | None:
-  """Returns the last row; None where there is no row."""
+  """Returns the last row; None if there is no row."""
   with contextlib.suppress(FileNotFoundError), open(file, 'rb') as stream:
     end = _end_of_rows(stream)
     return _line_at(stream, end - 1) if end else None
 
 
 def size_up_to(file: str, counts: Callable[[Row], bool]) -> int:
-  """Returns the bytes of those rows at the file's beginning that count, by binary search.
+  """Returns the size in bytes of the rows at the file's beginning that count, by binary search.
 
   Args:
     file: the file's name.
-    counts: whether a row counts. Where one does not, no later one does.
+    counts: whether a row counts. If one does not, no later one may.
   """
   with contextlib.suppress(FileNotFoundError), open(file, 'rb') as stream:
     low, high = 0, _end_of_rows(stream)
@@ -95,12 +95,12 @@ def line_number(file: str, position: int) -> int:
 
 
 def _end_of_rows(stream: BinaryIO) -> int:
-  """The position after the last newline."""
+  """Returns the position after the last newline."""
   return _line_at(stream, stream.seek(0, os.SEEK_END)).position
 
 
 def _line_at(stream: BinaryIO, position: int) -> Row:
-  """The line that has a byte at this position; at the file's end, the line that is not complete, which may be empty."""
+  """Returns the line with the byte at this position; at the file's end, the incomplete line, which may be empty."""
   begin = position
   while begin > 0:
     block = max(0, begin - _BLOCK_BYTES)

@@ -1,18 +1,18 @@
-"""The run directory: what a training run leaves behind, and the interface to every tool that looks at runs.
+"""The run directory: everything that a training run writes, and what every tool that looks at runs reads.
 
   config.json          every setting after overrides, package versions, command line
   metrics.jsonl        one JSON object per log interval
   episodes.csv         one row per finished training episode
-  evaluation.json      what --mode=test measured; evaluation.unfinished.json while levels are missing
+  evaluation.json      the results of --mode=test; evaluation.unfinished.json until all levels are evaluated
   checkpoints/         see checkpoint.py
   learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same figures as metrics.jsonl
-  tensorflow.log       what TensorFlow and other libraries had to say
+  tensorflow.log       the messages of TensorFlow and other libraries
   .lock                held by the process that trains here; .evaluation_lock by the one that evaluates
-  fitness.json, evolution.jsonl, population/   of a member of a population, see population_directory.py
+  fitness.json, evolution.jsonl, population/   only in a member of a population, see population_directory.py
 
-A directory is bound to the settings it was started with. One process at a time trains in it, one evaluates it, and any
-number may read. A process that trains or evaluates uses the directory that it has opened. If the directory is moved or
-removed, the process ends; it never reads or writes another directory that has taken its place.
+A directory is bound to the settings that the run was started with. At any time, one process may train in it, one may
+evaluate it, and any number may read it. A process that trains or evaluates uses the directory that it has opened. If
+that directory is moved or removed, the process ends. It never reads or writes another directory in the same place.
 This module imports no TensorFlow, so that tools start quickly.
 """
 
@@ -44,11 +44,11 @@ EVENTS = 'events.out.tfevents.'  # How the names of TensorBoard's files begin.
 LIBRARY_LOG = 'tensorflow.log'
 _LOCK = '.lock'
 _EVALUATION_LOCK = '.evaluation_lock'
-_INFINITE = ('inf', '-inf')  # As config.json has them.
+_INFINITE = ('inf', '-inf')  # How config.json writes infinite numbers.
 
-# What may lie in a directory in which no run has been started: left by a run that was killed before its config.
+# Files in a directory without a run: a process that was killed before it wrote config.json may have left them.
 _BEFORE_CONFIG = frozenset({_LOCK, _EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new'})
-# What a run has written when it makes its first update, beside TensorBoard's files.
+# Files that a run writes before its first update, besides TensorBoard's.
 _BEFORE_LEARNING = _BEFORE_CONFIG | {CONFIG, METRICS, EPISODES, CHECKPOINTS}
 
 _MAX_NAME_BYTES = 255    # The longest name of a file on common file systems.
@@ -64,21 +64,21 @@ class RunDirectoryError(errors.UserError):
   """A run directory cannot be used. The message is one line: what, where, what to do."""
 
   def __init__(self, message: str):
-    """Where the message has the `path` of a Run, the exception's text has the directory's name instead."""
+    """Creates the error. The `path` of a Run in the message is replaced by the directory's present name."""
     super().__init__(_OPEN_DIRECTORY.sub(lambda match: os.path.realpath(match[0]), message))
 
 
 class Run:
-  """A run directory that this process has opened, until `close` or the end of the process, however it ends.
+  """A run directory that this process holds open until `close`, or until the process ends in any way.
 
-  As a context manager, the Run of a training leaves nothing behind where an exception comes before it `has_begun`: the
-  directory is as it was before, or gone if it was made for the run.
+  As a context manager for training, it undoes everything if an exception is raised before the run `has_begun`: the
+  directory is as it was before, or removed if it was made for the run.
 
   Attributes:
-    logdir: the path that the directory was opened by. It is for messages: another directory may be there now.
-    path: a path of the directory itself, wherever it is moved, until it is closed; child processes can use it too. It
-      has no character that a library could take for a pattern or an address, whatever the directory's name is.
-    has_begun: whether there is something to go on from. Of a new run, whoever trains says so after the first update.
+    logdir: the path with which the directory was opened. Use it in messages only: another directory may be there now.
+    path: a path that leads to this directory, also after it was moved, until `close`. Child processes can use it too.
+      It has no characters that a library could take for a pattern or a URL, whatever the directory's name is.
+    has_begun: whether there is training to resume. In a new run, the trainer sets it after the first update.
   """
 
   def __init__(self, logdir: str):
@@ -90,11 +90,11 @@ class Run:
     self._kept, self._made = frozenset(), ()  # What `undo` keeps, and the folders that it removes.
 
   def lock(self, name: str, use: str):
-    """Takes a lock, which the kernel releases when the process ends, even by kill -9. No child process inherits it.
+    """Takes a lock. The kernel releases it when the process ends, even by kill -9. Child processes do not inherit it.
 
     Args:
-      name: of the file that is the lock.
-      use: what the holder of the lock does, and what a user can do whom it refuses.
+      name: the name of the lock file.
+      use: the end of the message if the lock is held: what its holder does, and what the user can do about it.
     Raises:
       OSError: the directory cannot be written to.
       RunDirectoryError: another process holds the lock, or the directory has been moved or removed.
@@ -132,17 +132,17 @@ class Run:
     return self
 
   def may_come_to_nothing(self, names: Collection[str], made: Collection[str]):
-    """Prepares `undo`, with the lock taken.
+    """Remembers what `undo` keeps and removes. To be called when the lock is taken.
 
     Args:
-      names: what is in the directory and not of this process.
+      names: the files in the directory that this process has not made.
       made: the folders that were made for the run, deepest first.
     """
     self.has_begun = bool(names - _BEFORE_CONFIG - {CONFIG})
     self._kept, self._made = names, made
 
   def undo(self):
-    """Removes what a run writes before its first update, and the folders made for it; closes."""
+    """Removes the files that a run writes before its first update and the folders made for it. Closes the directory."""
     written = {name for name in os.listdir(self.path) if name in _BEFORE_LEARNING or name.startswith(EVENTS)}
     for name in written - self._kept:
       with contextlib.suppress(OSError):
@@ -155,14 +155,14 @@ class Run:
 
   def __exit__(self, error, *unused):
     if error and not self.has_begun:
-      self._kept -= {CONFIG}  # Also one of a process that was killed: the directory is free for other settings.
+      self._kept -= {CONFIG}  # One that a killed process has left goes too, so that other settings can be used.
       self.undo()
     self.close()
 
 
 @contextlib.contextmanager
 def opened(directory: str) -> Iterator[str]:
-  """Gives a path of a directory like Run.path, valid inside the block. Raises OSError where it cannot be opened."""
+  """Yields a path like Run.path, which is valid inside the block. Raises OSError if the directory cannot be opened."""
   descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
   try:
     yield _path_of(descriptor)
@@ -175,7 +175,7 @@ def path(logdir: str, name: str) -> str:
 
 
 def check_name(logdir: str):
-  """Checks that a path can be the name of a run directory. Any name can that is one line of text, of a usual length.
+  """Checks that a path can be the name of a run directory: one line of text that is not too long.
 
   Raises:
     RunDirectoryError: it cannot.
@@ -193,9 +193,9 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
   """Starts or resumes a run: takes the directory for this process and binds it to `config`.
 
   Args:
-    logdir: directory, made where it is missing.
-    config: every setting after overrides, name -> a value that JSON can hold, or an infinite number (kept as 'inf').
-    free: names of settings which may differ when the run is resumed.
+    logdir: the directory. It is made if it is missing.
+    config: every setting after overrides, name -> a value that JSON can hold, or an infinite number (saved as 'inf').
+    free: the names of settings that may change when the run is resumed.
   Returns:
     A Run, which holds the directory until it is closed.
   Raises:
@@ -226,9 +226,9 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
 
 
 def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
-  """Opens the directory of a run to evaluate it, perhaps beside a process that trains in it.
+  """Opens the directory of a run to evaluate it. Another process may train in it at the same time.
 
-  One evaluation at a time: two would play the same episodes and write the same files.
+  Only one process at a time can evaluate a run: two would play the same episodes and write the same files.
 
   Args:
     logdir, config, free: as in open_run.
@@ -246,9 +246,9 @@ def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str]) 
 
 
 def trainer(logdir: str) -> str | None:
-  """Another process that trains in a run directory, 'process 1 on host'; None if there is none.
+  """Returns another process that trains in a run directory, as 'process 1 on host'; None if there is none.
 
-  A run that is started at this very moment may be refused, so this is for use after something has gone wrong.
+  Call this only after an error: while it looks, another process cannot take the lock and would refuse to start.
   """
   with contextlib.suppress(OSError):
     lock = os.open(path(logdir, _LOCK), os.O_RDONLY)
@@ -263,7 +263,7 @@ def trainer(logdir: str) -> str | None:
 
 
 def read_config(logdir: str) -> dict[str, Any]:
-  """Returns what config.json holds: a dict with `flags` as open_run was given them, `versions` and `command_line`.
+  """Returns the content of config.json: a dict with `flags` (the config of open_run), `versions` and `command_line`.
 
   Raises:
     RunDirectoryError: there is no such file, or it cannot be read.
@@ -276,7 +276,7 @@ def read_config(logdir: str) -> dict[str, Any]:
     except FileNotFoundError as error:
       raise RunDirectoryError(f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a '
                               'run') from error
-    except (ValueError, RecursionError) as error:  # It is no JSON, or too deep.
+    except (ValueError, RecursionError) as error:  # It is not JSON, or nested too deeply.
       raise RunDirectoryError(damaged(file, error)) from error
   if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
     raise RunDirectoryError(damaged(file, 'no "flags" in it'))
@@ -285,10 +285,10 @@ def read_config(logdir: str) -> dict[str, Any]:
 
 
 def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
-  """Compares settings with those the directory is bound to, `free` ones apart.
+  """Checks that all settings, except the `free` ones, are those that the directory is bound to.
 
   Raises:
-    RunDirectoryError: naming each setting that differs, with both values; or config.json cannot be read.
+    RunDirectoryError: some differ (the message has both values of each), or config.json cannot be read.
   """
   there = {name: json.dumps(value) for name, value in read_config(logdir)['flags'].items()}
   here = {name: json.dumps(value) for name, value in config.items()}
@@ -300,7 +300,7 @@ def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
 
 
 def write_json(file: str, value: Any):
-  """Writes a JSON file in one go: a reader, or whoever comes after a kill, sees all of it or nothing.
+  """Writes a JSON file in one step: it is either complete or unchanged, for readers and after a kill.
 
   Raises:
     RunDirectoryError: the file cannot be written.
@@ -312,7 +312,7 @@ def write_json(file: str, value: Any):
 
 @contextlib.contextmanager
 def one_line_errors(where: str) -> Iterator[None]:
-  """Turns what the operating system refuses inside the block into a RunDirectoryError that names the file."""
+  """Turns an OSError inside the block into a RunDirectoryError that names the file."""
   try:
     yield
   except OSError as error:
@@ -322,7 +322,7 @@ def one_line_errors(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(file: str) -> Iterator[str]:
-  """Gives a name to write to; the file written there takes the place of `file` in one step, if nothing fails.
+  """Yields a temporary name to write to. After the block, that file replaces `file` in one step, if nothing failed.
 
   Raises:
     RunDirectoryError: the file cannot be written.
@@ -334,18 +334,18 @@ def replaced(file: str) -> Iterator[str]:
 
 
 def _strict(config: dict[str, Any]) -> dict[str, Any]:
-  """Infinite numbers as text: JSON has none, and other programs read config.json too."""
+  """Writes infinite numbers as text, because JSON has none and other programs read config.json too."""
   return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in config.items()}
 
 
 def damaged(where: str, why: Any) -> str:
-  """What to say of a file that cannot be read."""
+  """Returns the message about a file that cannot be read."""
   reason = ' '.join(str(why).split())
   return f'{where} is damaged ({reason}): put the file back, or choose another --logdir'
 
 
 def _missing_folders(logdir: str) -> list[str]:
-  """The directory and those above it, as far as they are missing, deepest first."""
+  """Returns the directory and its parents that do not exist, deepest first."""
   missing, folder = [], os.path.abspath(logdir)
   while not os.path.lexists(folder):
     missing.append(folder)
@@ -354,14 +354,14 @@ def _missing_folders(logdir: str) -> list[str]:
 
 
 def _remove_folders(folders: Iterable[str]):
-  """Removes those that are empty, up to the first that is not."""
+  """Removes folders in order, until one is not empty."""
   with contextlib.suppress(OSError):
     for folder in folders:
       os.rmdir(folder)
 
 
 def _path_of(descriptor: int) -> str:
-  """The path of what a descriptor of this process refers to."""
+  """Returns a path to the open file or directory of a descriptor of this process."""
   return f'{os.path.realpath("/proc/self")}/fd/{descriptor}'
 
 
@@ -370,12 +370,12 @@ def _this_process() -> str:
 
 
 def _holder(lock: int) -> str:
-  """The process that has taken a lock, in the words of _this_process."""
+  """Returns the process that holds a lock, in the format of _this_process."""
   return os.pread(lock, 256, 0).decode(errors='replace').strip() or 'another process'
 
 
 def _versions() -> dict[str, str | None]:
-  """Package -> version; None where it is not installed."""
+  """Returns package -> version; None if it is not installed."""
   versions = {'python': platform.python_version()}
   for package in _PACKAGES:
     try:

@@ -23,12 +23,12 @@ class Episode(NamedTuple):
 
 
 def read_metrics(logdir: str, at_most: int | None = None) -> list[dict[str, Any]]:
-  """Returns the complete rows of metrics.jsonl, oldest first; [] where there is none yet.
+  """Returns the complete rows of metrics.jsonl, oldest first; [] if there is none yet.
 
   Args:
     logdir: the run directory.
-    at_most: the largest number of rows that is wanted, at least 2. Of a longer file, that many rows are read: they are
-      spread evenly over it, the first and the last are among them, and no other part of the file is looked at.
+    at_most: the largest number of rows to return, at least 2; None for all rows. From a longer file, rows are read that
+      are spread evenly over it, the first and the last among them. The rest of the file is not read.
   Raises:
     run_directory.RunDirectoryError: one of these rows cannot be read.
   """
@@ -37,7 +37,7 @@ def read_metrics(logdir: str, at_most: int | None = None) -> list[dict[str, Any]
 
 
 def last_metrics(logdir: str) -> dict[str, Any] | None:
-  """Returns the last complete row of metrics.jsonl; None where there is none yet.
+  """Returns the last complete row of metrics.jsonl; None if there is none yet.
 
   Raises:
     run_directory.RunDirectoryError: the row cannot be read.
@@ -49,7 +49,7 @@ def last_metrics(logdir: str) -> dict[str, Any] | None:
 
 
 def metrics_row(file: str, row: row_file.Row) -> dict[str, Any]:
-  """Returns a row of metrics.jsonl as a dict. Raises run_directory.RunDirectoryError where it is none."""
+  """Returns a row of metrics.jsonl as a dict. Raises run_directory.RunDirectoryError if it is damaged."""
   try:
     values = json.loads(row.line)
     int(values['environment_frames']), float(values['wall_seconds'])
@@ -59,11 +59,11 @@ def metrics_row(file: str, row: row_file.Row) -> dict[str, Any]:
 
 
 def read_episodes(logdir: str, at_most: int | None = None) -> Iterator[Episode]:
-  """Yields the complete rows of episodes.csv, oldest first; none where there is none yet.
+  """Yields the complete rows of episodes.csv, oldest first; none if there are none yet.
 
   Args:
     logdir: the run directory.
-    at_most: as for read_metrics; the file's header is one of the rows.
+    at_most: as for read_metrics; the file's header counts as a row.
   Raises:
     run_directory.RunDirectoryError: one of these rows cannot be read.
   """
@@ -74,7 +74,7 @@ def read_episodes(logdir: str, at_most: int | None = None) -> Iterator[Episode]:
 
 
 def episode_row(file: str, row: row_file.Row) -> Episode:
-  """Returns a row of episodes.csv below its header. Raises run_directory.RunDirectoryError where it is no such row."""
+  """Returns a row of episodes.csv, not its header. Raises run_directory.RunDirectoryError if it is damaged."""
   try:
     (frames, level, episode_return, length), = csv.reader([row.line.decode()])
     return Episode(int(frames), level, float(episode_return), int(length))
@@ -83,20 +83,20 @@ def episode_row(file: str, row: row_file.Row) -> Episode:
 
 
 def complete_rows(file: str, at_most: int | None = None) -> Iterator[row_file.Row]:
-  """Yields the rows of a file that grows, or a sample of them; see row_file."""
+  """Yields the complete rows of a file, or a sample of at most `at_most` of them; see row_file."""
   with run_directory.one_line_errors(file):
     yield from row_file.read(file) if at_most is None else row_file.sample(file, at_most)
 
 
 def size_up_to(file: str, frames_of: Callable[[str, row_file.Row], int], environment_frames: int) -> int:
-  """Returns the bytes of a file before its first row of later frames, and before a last row that a kill has torn.
+  """Returns the size in bytes of the file's rows up to `environment_frames`, without a last row that is incomplete.
 
-  Only some rows are read, however long the file is: damage elsewhere is not found here.
+  Only a few rows are read, by binary search. Damage elsewhere in the file is not found here.
 
   Args:
-    file: with a row per line, in the order of their frames; it may be missing.
-    frames_of: gives a row's frames from the file's name and the row.
-    environment_frames: of the last row that counts.
+    file: a file with one row per line, in the order of their frames. It may be missing.
+    frames_of: returns the frames of a row, given the file's name and the row.
+    environment_frames: rows of more frames than these do not count.
   Raises:
     run_directory.RunDirectoryError: one of the rows that are read is damaged.
   """
@@ -105,12 +105,12 @@ def size_up_to(file: str, frames_of: Callable[[str, row_file.Row], int], environ
 
 
 def cut(file: str, size: int):
-  """One system call and no copy, so there is nothing in between for a kill to leave behind."""
+  """Shortens a file to a size in bytes, if it is longer. It is one system call, so a kill leaves nothing half done."""
   with run_directory.one_line_errors(file):
     if os.path.exists(file) and os.path.getsize(file) > size:
       os.truncate(file, size)
 
 
 def damaged_row(file: str, row: row_file.Row, why: Any) -> str:
-  """What to say of a row that cannot be read."""
+  """Returns the message about a row that cannot be read."""
   return run_directory.damaged(f'{file}, line {row_file.line_number(file, row.position)}', why)

@@ -1,4 +1,4 @@
-"""How settings are written down: a dataclass field with its default, its help text and the values that it may have."""
+"""Settings: dataclass fields with a default, a help text and the values that are allowed."""
 
 import ctypes
 import dataclasses
@@ -8,26 +8,26 @@ from typing import Any, NamedTuple
 
 AUTO = 'auto'
 Count = int | str  # A whole number, or AUTO.
-MAX_FRAMES = 10 ** 15   # Environment frames. Centuries of training; and up to here whole numbers are exact as floats.
+MAX_FRAMES = 10 ** 15   # Environment frames. Centuries of training; floats represent integers exactly up to here.
 MAX_SEED = 2 ** 31 - 1  # TensorFlow's seeds are int32.
 MAX_ACTION_REPEATS = 1_000
 MAX_ENVIRONMENTS = 10_000
 MAX_PROCESSES = 1_024   # Of one kind, on one machine.
-MAX_SECONDS = 86_400    # Of a wait or an interval: a day.
+MAX_SECONDS = 86_400    # The longest wait or interval: a day.
 
-_SMALLEST_FLOAT32 = 2.0 ** -126  # Of those with full precision. TensorFlow takes smaller ones for 0.
+_SMALLEST_FLOAT32 = 2.0 ** -126  # The smallest normal number. TensorFlow treats smaller ones as 0.
 _LONGEST_SHOWN = 200  # Characters of a value in a message.
 
 
 class Bounds(NamedTuple):
-  """The range of a number; None for no bound. A float is finite too, unless `at_most` is infinite."""
+  """The range of a number; None for no bound. A float must also be finite, unless `at_most` is infinite."""
   at_least: float | None
   more_than: float | None
   at_most: float | None
   less_than: float | None
 
   def contain(self, number: float) -> bool:
-    """Whether the number is in the range. NaN never is."""
+    """Returns whether the number is in the range. NaN never is."""
     return (number == number  # pylint: disable=comparison-with-itself
             and (self.at_least is None or number >= self.at_least)
             and (self.more_than is None or number > self.more_than)
@@ -39,31 +39,31 @@ class Bounds(NamedTuple):
 def setting(default: Any, help: str, free: bool = False, *,  # pylint: disable=redefined-builtin
             at_least: float | None = None, more_than: float | None = None, at_most: float | None = None,
             less_than: float | None = None, choices: tuple[str, ...] = ()) -> Any:
-  """A field of a config.
+  """Declares a field of a config.
 
   Args:
-    default: its default.
+    default: the default value.
     help: the help text of the command-line flag of the same name.
-    free: whether it may change when a run is resumed, as it decides not what is learned, only where and how fast.
+    free: whether it may change when a run is resumed. Such a setting affects where and how fast a run learns, not what.
     at_least, more_than, at_most, less_than: the range of a number. Give `at_most=math.inf` to allow an infinite float.
-    choices: the values of a text that has only a few; () for any text.
+    choices: the allowed values of a text; () for any text.
   """
   bounds = Bounds(at_least, more_than, at_most, less_than)
   return dataclasses.field(default=default, metadata={'help': help, 'free': free, 'bounds': bounds, 'choices': choices})
 
 
 def free_settings(config: Any) -> frozenset[str]:
-  """The names of those fields of a config, or of a class of configs, that are `free`."""
+  """Returns the names of the `free` fields of a config, or of a class of configs."""
   return frozenset(field.name for field in dataclasses.fields(config) if field.metadata['free'])
 
 
 def check(config: Any) -> None:
   """Checks the type and the range of every setting of a config.
 
-  A float must be in its range as the float32 that TensorFlow makes of it, too: 0.99999999999 is 1 there, 1e39 infinite.
+  A float must be in its range also after TensorFlow rounds it to float32: 0.99999999999 becomes 1, 1e39 infinity.
 
   Raises:
-    ValueError: the first setting that has no such value; one line with flag, value and what is allowed.
+    ValueError: a setting is not allowed. The message is one line with the flag, its value and the allowed values.
   """
   kinds = typing.get_type_hints(type(config))
   for field in dataclasses.fields(config):
@@ -76,7 +76,7 @@ def check(config: Any) -> None:
 
 
 def wanted(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
-  """What a setting may be, in words: of a field of this type with this metadata."""
+  """Describes the allowed values of a field of this type with this metadata."""
   if kind is bool:
     return 'true or false'
   if kind is str:
@@ -97,13 +97,13 @@ def wanted(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-  """A value as a message shows it: on one line, of a bearable length, and fit for any screen."""
+  """Formats a value for a message: on one line, at most 200 characters of it, and bytes that are not UTF-8 escaped."""
   text = ' '.join(str(value).encode('utf-8', 'backslashreplace').decode().split())
   return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '...'
 
 
 def is_text(value: str) -> bool:
-  """Whether TensorFlow and the operating system can be given this text. Python reads other bytes as surrogates."""
+  """Returns whether the text is valid UTF-8 without null characters. Python reads invalid bytes as surrogates."""
   try:
     value.encode()
   except UnicodeEncodeError:
@@ -112,7 +112,7 @@ def is_text(value: str) -> bool:
 
 
 def _is_allowed(value, kind, metadata):
-  """Whether a setting of this type and metadata may have this value."""
+  """Returns whether a setting of this type with this metadata may have this value."""
   if kind is str:
     return isinstance(value, str) and (value in metadata['choices'] if metadata['choices'] else is_text(value))
   if isinstance(value, bool) or kind is bool:
@@ -126,9 +126,9 @@ def _is_allowed(value, kind, metadata):
 
 
 def _float32(value: float) -> float:
-  """What TensorFlow makes of a number."""
+  """Rounds a number to float32 as TensorFlow does."""
   try:
     number = ctypes.c_float(value).value
-  except OverflowError:  # Of a whole number that is no float either.
+  except OverflowError:  # An integer that is too large for a float.
     return math.inf if value > 0 else -math.inf
   return 0.0 if abs(number) < _SMALLEST_FLOAT32 else number

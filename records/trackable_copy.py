@@ -27,8 +27,8 @@ def copy_children(parent: Any) -> dict[str, Any]:
   A checkpoint of the copies has the keys, the object graph and the values that a checkpoint of the originals would have
   now. So it can be restored into the originals.
 
-  On the CPU, a variable takes about a millisecond, whatever its size: its copy shares its memory until the next update,
-  which writes the new value to other memory. From other devices, the values are transferred to the CPU before this
+  On the CPU, this takes about a millisecond per variable, whatever its size: a copy shares its memory with the variable
+  until the next update, which writes the new value to other memory and so takes longer. From other devices, the values are transferred to the CPU before this
   function returns. Either way the copies take as much memory as the variables until they are deleted.
 
   Args:
