@@ -23,9 +23,9 @@ def draw(logdir: str):
   """Draws the learning curve of a run into its directory. Does nothing before an episode has been finished.
 
   The line is the mean return of the last 100 episodes, the dots are single episodes, and the band is the middle half of
-  the episodes around each point. For a suite, whose levels have returns of different sizes, the line is the score,
-  without dots and band. The top axis has the hours of training. In a long run, only some rows and episodes are read, spread
-  evenly, so the time to draw does not grow. It can be called in any thread: it shares no state with other figures.
+  the episodes around each point. For a suite, whose levels have returns of different sizes, the line is the score, and
+  there are no dots and no band. The top axis has the hours of training. In a long run, only some rows and episodes are
+  read, spread evenly, so the time to draw does not grow. Any thread may call it: it shares no state with other figures.
 
   Raises:
     run_directory.RunDirectoryError: a file of the run is damaged, or the picture cannot be written.

@@ -28,8 +28,9 @@ def copy_children(parent: Any) -> dict[str, Any]:
   now. So it can be restored into the originals.
 
   On the CPU, this takes about a millisecond per variable, whatever its size: a copy shares its memory with the variable
-  until the next update, which writes the new value to other memory and so takes longer. From other devices, the values are transferred to the CPU before this
-  function returns. Either way the copies take as much memory as the variables until they are deleted.
+  until the next update, which writes the new value to other memory and so takes longer. From other devices, the values
+  are transferred to the CPU before this function returns. Either way the copies take as much memory as the variables
+  until they are deleted.
 
   Args:
     parent: a trackable object, such as a tf.train.Checkpoint. The objects below it are variables, PythonStates, and
