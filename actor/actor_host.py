@@ -6,6 +6,7 @@ where unrolls go.
 
 import contextlib
 import os
+import secrets
 import threading
 import time
 from typing import TextIO
@@ -22,6 +23,7 @@ _ENVIRONMENTS_PER_CORE = 32
 _LABS_PER_CORE = 4
 _START_REPORT_SECONDS = 10.
 _CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and in how many microseconds.
+_LIFE_BITS = 24  # Of a life_id: the number of the life in its process. The 39 bits above say which process.
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
@@ -86,6 +88,7 @@ class ActorHost:
     self.rests = run.num_environments == 0  # All is made for others to act.
     self._run = run
     self._seed, self._first_actor_id = seed, first_actor_id
+    self._first_life_id = secrets.randbits(63 - _LIFE_BITS) << _LIFE_BITS  # Of another process it is another one.
     self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level in enumerate(self.level_ids)]
@@ -150,7 +153,8 @@ class ActorHost:
     def move_unrolls():
       def move(count):
         unroll = pool.next_unroll()
-        put(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id))
+        put(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id,
+                            life_id=unroll.life_id + self._first_life_id))
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 

@@ -78,12 +78,12 @@ class ActorPool:
     self._output_spec, self._state_spec = agent_output_spec, agent_state_spec
     outputs, states = tf.nest.flatten(agent_output_spec), tf.nest.flatten(agent_state_spec)
     row = lambda spec: tf.TensorSpec([unroll_length + 1, *spec.shape], spec.dtype)
-    scalar = tf.TensorSpec([], tf.int32)
+    number, large_number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
     self.unroll_spec = unroll_lib.Unroll(
-        level_id=scalar, actor_id=scalar, agent_state=agent_state_spec,
+        level_id=number, actor_id=number, life_id=large_number, index=large_number, agent_state=agent_state_spec,
         environment_output=tf.nest.map_structure(row, self._environment_spec),
         agent_output=tf.nest.map_structure(row, agent_output_spec),
-        parameter_version=row(tf.TensorSpec([], tf.int64)))
+        parameter_version=row(large_number))
     with tf.device('/CPU:0'):
       self._handle = ops.actor_pool(
           num_environments=sum(map(len, workers.actor_ids)), unroll_length=unroll_length,
@@ -138,7 +138,10 @@ class ActorPool:
                                            tf.nest.flatten(agent_state))
 
   def next_unroll(self) -> unroll_lib.Unroll:
-    """Waits for a full unroll, oldest first. CancelledError once the pool is closed."""
+    """Waits for a full unroll, oldest first. CancelledError once the pool is closed.
+
+    A `life_id` is unique in this pool; lives are numbered from 0.
+    """
     specs = tf.nest.flatten(self.unroll_spec)
     with tf.device('/CPU:0'):
       components = ops.actor_pool_next_unroll(self._handle, types=[spec.dtype for spec in specs])

@@ -6,6 +6,10 @@ led to: `agent_output[t]` was computed from row t-1, and `environment_output[t]`
 `agent_output.action[t]`. The learner therefore runs its network on rows 0…T, compares its own outputs of rows 0…T-1
 with actions, behaviour logits, rewards and discounts of rows 1…T, and bootstraps from row T.
 
+A life of an actor begins when a worker process starts its environment and ends with that process. The unrolls of a
+life follow each other: row 0 of the first one, whose index is 0, has `done`. Whoever gets unrolls of one life with an
+index missing has lost those between; see training/unroll_order.py.
+
 Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released agent.
 """
 
@@ -33,6 +37,8 @@ class Unroll(NamedTuple):
   """T+1 rows of one actor, in the order in which they happened."""
   level_id: Any            # [] int32, index into the run's levels.
   actor_id: Any            # [] int32, which environment of the run.
+  life_id: Any             # [] int64, which life of the actor; no two lives of a run have the same.
+  index: Any               # [] int64, the number of the unroll within that life, from 0 without a gap.
   agent_state: Any         # nest of [...], the recurrent state before row 0's observation is processed.
   environment_output: Any  # EnvironmentOutput of [T+1, ...].
   agent_output: Any        # an agent's NamedTuple of [T+1, ...]: `action`, what it was drawn by, and more.

@@ -170,6 +170,7 @@ def _learner(seconds, workload):
   num_actions = constant_environment.LEVELS[workload.level].num_actions
   batch = unroll.Unroll(
       level_id=tf.zeros(rows[1:], tf.int32), actor_id=tf.zeros(rows[1:], tf.int32),
+      life_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
       agent_state=agent.initial_state(config.batch_size),
       environment_output=unroll.EnvironmentOutput(
           reward=tf.random.normal(rows), discount=tf.ones(rows), done=tf.zeros(rows, tf.bool),

@@ -386,5 +386,6 @@ def _time_major(unroll_spec):
   """Which components of an unroll have a time dimension, as UnrollQueue wants to know."""
   mark = lambda nest, value: tf.nest.map_structure(lambda spec: value, nest)
   return unroll_spec._replace(
-      level_id=False, actor_id=False, agent_state=mark(unroll_spec.agent_state, False), parameter_version=True,
-      environment_output=mark(unroll_spec.environment_output, True), agent_output=mark(unroll_spec.agent_output, True))
+      level_id=False, actor_id=False, life_id=False, index=False, parameter_version=True,
+      agent_state=mark(unroll_spec.agent_state, False), agent_output=mark(unroll_spec.agent_output, True),
+      environment_output=mark(unroll_spec.environment_output, True))

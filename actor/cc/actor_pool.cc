@@ -1,35 +1,17 @@
 #include "actor/cc/actor_pool.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 namespace scalable_agents {
 namespace {
 
-constexpr uint64_t kWake = ~uint64_t{0};     // The eventfd's key; workers have their number.
-constexpr int kTimeoutCheckMs = 100;
-constexpr int kFirstStateComponent = 2;      // After level id and actor id.
-
 int64_t Nanoseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-}
-
-// More than there can ever be memory for, where a sum is beyond size_t.
-size_t Sum(const std::vector<int64_t>& bytes) {
-  size_t sum = 0;
-  for (int64_t b : bytes) {
-    if (__builtin_add_overflow(sum, static_cast<size_t>(b), &sum)) return ~size_t{0};
-  }
-  return sum;
 }
 
 BatcherOptions InferenceBatches(const ActorPool::Options& options) {
@@ -40,35 +22,13 @@ BatcherOptions InferenceBatches(const ActorPool::Options& options) {
 
 }  // namespace
 
-ActorPool::ActorPool(const Options& options, Allocate allocate)
+ActorPool::ActorPool(const Options& options, UnrollBuilder::Allocate allocate)
     : options_(options),
       allocate_(std::move(allocate)),
-      first_environment_component_(kFirstStateComponent + options.agent_state_bytes.size()),
-      first_output_component_(first_environment_component_ + options.environment_fields.size()),
-      version_component_(first_output_component_ + options.agent_output_bytes.size()),
       batcher_(InferenceBatches(options)),
-      epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.u64 = kWake;
-  if (epoll_ < 0 || wake_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) != 0) {
-    deaf_ = std::string("ActorPool cannot listen to workers: ") + strerror(errno);
-    return;
-  }
-  try {
-    listener_ = std::thread([this] { Listen(); });
-  } catch (const std::system_error& error) {
-    deaf_ = std::string("ActorPool cannot start a thread: ") + error.what();
-  }
-}
+      listener_([this](int worker) { ReadMessage(worker); }, [this](Clock::time_point now) { CheckTimeouts(now); }) {}
 
-ActorPool::~ActorPool() {
-  Close("");
-  if (listener_.joinable()) listener_.join();
-  if (wake_ >= 0) close(wake_);
-  if (epoll_ >= 0) close(epoll_);
-}
+ActorPool::~ActorPool() { Close(""); }
 
 Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<Environment>& environments) {
   std::unique_ptr<EnvironmentChannel> opened;
@@ -85,19 +45,15 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   for (const auto& actor : actors) groups[actor->group].push_back(actor->slot);
   std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return closed_status_;
-  if (!deaf_.empty()) return Unavailable(deaf_);
   if (worker < 0) return InvalidArgument("worker: want a number >= 0, got " + std::to_string(worker));
   if (static_cast<size_t>(worker) >= workers_.size()) workers_.resize(worker + 1);
   Worker& entry = workers_[worker];
   if (entry.channel) return InvalidArgument("worker " + std::to_string(worker) + " is attached already");
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.u64 = worker;
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, channel->socket(), &event) != 0) {
-    return Unavailable("worker " + std::to_string(worker) + " cannot be listened to: " + strerror(errno));
-  }
+  status = listener_.Add(worker, channel->socket());
+  if (!status.ok()) return status;
   entry.channel = channel;
   entry.actors = std::move(actors);
+  for (const auto& actor : entry.actors) actor->tag.life_id = next_life_++;
   entry.messages_under_way = groups.size();
   entry.progress = Clock::now();
   // A worker that is gone already is noticed by the listening thread.
@@ -109,16 +65,13 @@ ActorPool::Actors ActorPool::MakeActors(int worker, const std::shared_ptr<Enviro
                                         const std::vector<Environment>& environments) const {
   Actors actors;
   for (size_t slot = 0; slot < environments.size(); ++slot) {
-    auto actor = std::make_shared<Actor>();
-    actor->actor_id = environments[slot].actor_id;
-    actor->level_id = environments[slot].level_id;
+    auto actor = std::make_shared<Actor>(&options_.layout, &allocate_);
+    actor->tag.level_id = environments[slot].level_id;
+    actor->tag.actor_id = environments[slot].actor_id;
     actor->worker = worker;
     actor->slot = slot;
     actor->group = environments[slot].group;
     actor->channel = channel;
-    actor->stepping = true;
-    actor->output.resize(Sum(options_.agent_output_bytes));
-    actor->state.resize(Sum(options_.agent_state_bytes));
     actors.push_back(actor);
   }
   return actors;
@@ -140,10 +93,11 @@ Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<c
   for (size_t i = 0; i < actors.size(); ++i) {
     Actor& actor = *actors[i];
     if (!actor.alive) continue;
-    copy_row(i, outputs, options_.agent_output_bytes, actor.output.data());
-    copy_row(i, states, options_.agent_state_bytes, actor.state.data());
-    actor.version = version;
-    memcpy(actor.channel->slot(actor.slot) + options_.action_offset, actor.output.data(), sizeof(int32_t));
+    Decision& decision = actor.decision;
+    copy_row(i, outputs, options_.layout.agent_output_bytes, decision.output.data());
+    copy_row(i, states, options_.layout.agent_state_bytes, decision.state.data());
+    decision.version = version;
+    memcpy(actor.channel->slot(actor.slot) + options_.action_offset, decision.output.data(), sizeof(int32_t));
     reachable.push_back(actors[i]);
   }
   statistics_.batches += 1;
@@ -243,33 +197,11 @@ void ActorPool::End(const Status& closed, const std::string& cause) {
     while (!parked_.empty()) Unpark();  // Counts the time they waited.
     completed_.clear();
     received_.clear();
-    const uint64_t one = 1;
-    (void)!write(wake_, &one, sizeof(one));
+    listener_.Stop();
   }
   batcher_.Close(cause);
   for (OnUnroll& on_unroll : unroll_waiters) on_unroll(closed, nullptr);
   for (OnFault& on_fault : fault_waiters) on_fault(closed, -1, "");
-}
-
-void ActorPool::Listen() {
-  std::vector<epoll_event> events(1024);  // More than there are workers.
-  auto read_messages = [&](int wait_ms) {
-    const int count = epoll_wait(epoll_, events.data(), events.size(), wait_ms);
-    for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 == kWake) return false;
-      ReadMessage(events[i].data.u64);
-    }
-    return true;
-  };
-  Clock::time_point next_check = Clock::now();
-  while (read_messages(kTimeoutCheckMs)) {
-    const Clock::time_point now = Clock::now();
-    if (now < next_check) continue;
-    next_check = now + std::chrono::milliseconds(kTimeoutCheckMs);
-    // This process may have been stopped a moment ago (Ctrl-Z, then fg): what came meanwhile counts before time-outs.
-    if (!read_messages(0)) return;
-    CheckTimeouts(now);
-  }
 }
 
 void ActorPool::ReadMessage(int worker) {
@@ -342,7 +274,8 @@ Status ActorPool::Receive(Worker* worker, Actors* stepped) {
 bool ActorPool::EveryoneStepped(Actors* stepped) {
   received_.insert(received_.end(), stepped->begin(), stepped->end());
   if (static_cast<int>(received_.size()) + NumParked() < options_.num_environments) return false;
-  std::sort(received_.begin(), received_.end(), [](const auto& a, const auto& b) { return a->actor_id < b->actor_id; });
+  std::sort(received_.begin(), received_.end(),
+            [](const auto& a, const auto& b) { return a->tag.actor_id < b->tag.actor_id; });
   stepped->swap(received_);
   received_.clear();
   return true;
@@ -352,13 +285,18 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
   statistics_.steps += stepped.size();
   Actors full;
   for (const auto& actor : stepped) {
-    if (retired_.count(actor->actor_id)) {
-      actor->unroll.clear();
-    } else {
-      (AppendRow(actor.get(), outcome) ? full : outcome->ready).push_back(actor);
+    if (retired_.count(actor->tag.actor_id)) {
+      actor->unroll.Clear();
+      continue;
     }
+    const Status status = actor->unroll.Append(actor->tag, actor->channel->slot(actor->slot), actor->decision);
+    if (!status.ok()) {
+      outcome->failure = status;
+      return;
+    }
+    (actor->unroll.full() ? full : outcome->ready).push_back(actor);
   }
-  if (full.empty() || !outcome->failure.ok()) return;
+  if (full.empty()) return;
   // A group is accepted or parked whole: one that comes apart would make small batches ever after.
   if (options_.synchronous) {
     AcceptUnrolls(full, outcome);
@@ -373,61 +311,14 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
   DeliverUnrolls(outcome);
 }
 
-bool ActorPool::AppendRow(Actor* actor, Outcome* outcome) {
-  if (actor->unroll.empty() && !StartUnroll(actor, outcome)) return false;
-  Unroll& unroll = actor->unroll;
-  const char* slot = actor->channel->slot(actor->slot);
-  const int row = actor->row++;
-  int component = first_environment_component_;
-  for (const EnvironmentField& field : options_.environment_fields) {
-    memcpy(unroll[component++].data + row * field.bytes, slot + field.offset, field.bytes);
-  }
-  const char* output = actor->output.data();
-  for (int64_t bytes : options_.agent_output_bytes) {
-    memcpy(unroll[component++].data + row * bytes, output, bytes);
-    output += bytes;
-  }
-  memcpy(unroll[component].data + row * sizeof(int64_t), &actor->version, sizeof(int64_t));
-  return actor->row == options_.unroll_length + 1;
-}
-
-bool ActorPool::StartUnroll(Actor* actor, Outcome* outcome) {
-  Unroll& unroll = actor->unroll;
-  for (int component = 0; component <= version_component_; ++component) {
-    const Status status = WithMemory([&] {
-      unroll.push_back(allocate_(component));
-      return unroll.back().owner ? Status() : ResourceExhausted("");
-    });
-    if (status.ok()) continue;
-    unroll.clear();
-    outcome->failure = ResourceExhausted("there is not enough memory for another unroll of " +
-                                         std::to_string(options_.unroll_length) + " steps");
-    return false;
-  }
-  memcpy(unroll[0].data, &actor->level_id, sizeof(int32_t));
-  memcpy(unroll[1].data, &actor->actor_id, sizeof(int32_t));
-  const char* state = actor->state.data();
-  for (size_t field = 0; field < options_.agent_state_bytes.size(); ++field) {
-    memcpy(unroll[kFirstStateComponent + field].data, state, options_.agent_state_bytes[field]);
-    state += options_.agent_state_bytes[field];
-  }
-  actor->row = 0;
-  return true;
-}
-
 void ActorPool::AcceptUnrolls(const Actors& actors, Outcome* outcome) {
   for (const auto& actor : actors) {
-    Unroll full = std::move(actor->unroll);
-    actor->unroll.clear();
-    if (!StartUnroll(actor.get(), outcome)) return;
-    auto repeat_last_row = [&](int component, int64_t bytes) {
-      memcpy(actor->unroll[component].data, full[component].data + options_.unroll_length * bytes, bytes);
-    };
-    int component = first_environment_component_;
-    for (const EnvironmentField& field : options_.environment_fields) repeat_last_row(component++, field.bytes);
-    for (int64_t bytes : options_.agent_output_bytes) repeat_last_row(component++, bytes);
-    repeat_last_row(component, sizeof(int64_t));
-    actor->row = 1;
+    Unroll full;
+    const Status status = actor->unroll.TakeFull(actor->tag, actor->decision, &full);
+    if (!status.ok()) {
+      outcome->failure = status;
+      return;
+    }
     completed_.push_back(std::move(full));
   }
 }
@@ -487,7 +378,7 @@ void ActorPool::Detach(int worker, const std::string& reason, Outcome* outcome) 
                 parked_.end());
   if (were_parked && parked_.empty()) statistics_.blocked_ns += Nanoseconds(Clock::now() - parked_since_);
   statistics_.stepping_ns += entry.channel->stepping_ns();
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, entry.channel->socket(), nullptr);
+  listener_.Remove(entry.channel->socket());
   entry = Worker();
   Fault fault{worker, reason};
   if (fault_waiters_.empty()) {

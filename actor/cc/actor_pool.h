@@ -10,7 +10,6 @@
 #ifndef SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_H_
 #define SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_H_
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -18,61 +17,42 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "actor/cc/batcher.h"
 #include "actor/cc/environment_channel.h"
+#include "actor/cc/unroll_builder.h"
+#include "actor/cc/worker_listener.h"
 #include "ops/cc/status.h"
 
 namespace scalable_agents {
 
-// Where one field of a row lies in a worker's slot.
-struct EnvironmentField {
-  int64_t offset;
-  int64_t bytes;
-};
-
-// Memory that one component of an unroll is written to; `owner` keeps it alive. Without one there was no memory.
-struct Buffer {
-  char* data = nullptr;
-  std::shared_ptr<void> owner;
-};
-
-// The components of an unroll, in the order of the fields of actor/unroll.py:
-// level id, actor id, agent state …, environment output …, agent output …, parameter version.
-using Unroll = std::vector<Buffer>;
-
 // One life of an environment, from its worker's start to its worker's end. The pool's, except what a batch reads.
 struct Actor {
-  int32_t actor_id;
-  int32_t level_id;
-  int worker;
-  int slot;
-  int group;
+  Actor(const UnrollLayout* layout, const UnrollBuilder::Allocate* allocate)
+      : unroll(layout, allocate), decision(*layout) {}
+
+  LifeTag tag;
+  int worker = 0;
+  int slot = 0;
+  int group = 0;
   std::shared_ptr<EnvironmentChannel> channel;
   bool alive = true;
-  bool stepping = false;     // Its worker has been asked for a row.
-  int row = 0;               // Rows written to `unroll`; 0 before the first reply.
-  Unroll unroll;
-  std::vector<char> output;  // What the policy last decided, field after field; begins with the int32 action.
-  std::vector<char> state;   // The recurrent state that the next inference starts from, field after field.
-  int64_t version = 0;       // Of the parameters that computed `output`.
+  bool stepping = true;    // Its worker has been asked for a row.
+  UnrollBuilder unroll;
+  Decision decision;
 };
 
 class ActorPool {
  public:
   struct Options {
     int num_environments = 0;
-    int unroll_length = 0;                             // Agent steps.
+    UnrollLayout layout;
     int64_t slot_bytes = 0;
-    int64_t action_offset = 0;                         // In a slot, int32.
-    std::vector<EnvironmentField> environment_fields;  // In the order of EnvironmentOutput: reward, discount, done, …
-    std::vector<int64_t> agent_output_bytes;           // Per row; the first is the int32 action.
-    std::vector<int64_t> agent_state_bytes;
-    int completed_capacity = 1;                        // Full unrolls that may wait before their actors must.
-    int64_t environment_timeout_ms = 60000;            // A worker silent for longer than this is at fault.
-    int64_t long_work_factor = 1;                      // While it is at long work it has so many times as long.
+    int64_t action_offset = 0;               // In a slot, int32.
+    int completed_capacity = 1;              // Full unrolls that may wait before their actors must.
+    int64_t environment_timeout_ms = 60000;  // A worker silent for longer than this is at fault.
+    int64_t long_work_factor = 1;            // While it is at long work it has so many times as long.
     // Environments and inference take turns: rows are taken in the order of actor ids once every environment has
     // stepped, and an actor with a full unroll waits for Release(). Makes a run repeatable.
     bool synchronous = false;
@@ -95,14 +75,14 @@ class ActorPool {
   using OnUnroll = std::function<void(const Status&, Unroll*)>;
   // `worker`, and why it is at fault.
   using OnFault = std::function<void(const Status&, int, const std::string&)>;
-  // Memory for the unroll's component number `component`.
-  using Allocate = std::function<Buffer(int component)>;
 
-  ActorPool(const Options& options, Allocate allocate);
+  // `allocate` gives memory for a component of an unroll.
+  ActorPool(const Options& options, UnrollBuilder::Allocate allocate);
   ~ActorPool();
 
   // Starts the environments of a worker process: slot i is environments[i]. Its first message asks for each group's
   // first observations. A worker that was at fault is attached again under its old number, with a new process.
+  // Each environment begins a life, and no two lives of a pool have the same id.
   // kUnavailable: the operating system does not let the pool listen to it. kResourceExhausted: there is no memory.
   Status Attach(int worker, int socket, int memory, const std::vector<Environment>& environments);
 
@@ -136,7 +116,7 @@ class ActorPool {
   void Close(const std::string& cause);
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = WorkerListener::Clock;
   using Actors = std::vector<std::shared_ptr<Actor>>;
   struct Worker {
     std::shared_ptr<EnvironmentChannel> channel;  // Null while not attached.
@@ -159,7 +139,6 @@ class ActorPool {
 
   Actors MakeActors(int worker, const std::shared_ptr<EnvironmentChannel>& channel,
                     const std::vector<Environment>& environments) const;
-  void Listen();
   void ReadMessage(int worker);
   void CheckTimeouts(Clock::time_point now);
   void Settle(Outcome outcome);
@@ -169,8 +148,6 @@ class ActorPool {
   Status Receive(Worker* worker, Actors* stepped);
   bool EveryoneStepped(Actors* stepped);
   void Advance(const Actors& stepped, Outcome* outcome);
-  bool AppendRow(Actor* actor, Outcome* outcome);
-  bool StartUnroll(Actor* actor, Outcome* outcome);
   void AcceptUnrolls(const Actors& actors, Outcome* outcome);
   void Park(Actors actors);
   Actors Unpark();
@@ -181,17 +158,12 @@ class ActorPool {
   void SendActions(const Actors& actors);
 
   const Options options_;
-  const Allocate allocate_;
-  const int first_environment_component_;
-  const int first_output_component_;
-  const int version_component_;
+  const UnrollBuilder::Allocate allocate_;
   Batcher<std::shared_ptr<Actor>> batcher_;
-  int epoll_ = -1;
-  int wake_ = -1;     // An eventfd that ends the listening thread.
-  std::string deaf_;  // Why there is no listening thread, if there is none: too many open files, say.
 
   mutable std::mutex mutex_;
-  std::vector<Worker> workers_;      // Guarded by mutex_, as all below.
+  std::vector<Worker> workers_;      // Guarded by mutex_, as all below but the listener.
+  int64_t next_life_ = 0;            // The id of the next life.
   std::deque<Unroll> completed_;
   std::deque<Actors> parked_;        // Groups that wait: for room in completed_, or (synchronous) for Release().
   Actors received_;                  // Synchronous: stepped and waiting for the others.
@@ -204,7 +176,7 @@ class ActorPool {
   Clock::time_point parked_since_;
   bool closed_ = false;
   Status closed_status_;             // What every wait ends with, once closed.
-  std::thread listener_;
+  WorkerListener listener_;          // Last, so that its thread ends before what it works on.
 };
 
 }  // namespace scalable_agents

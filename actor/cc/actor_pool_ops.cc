@@ -1,48 +1,26 @@
-// TensorFlow ops of the actor pool; the Python face is actor/actor_pool.py.
+// What is done with an actor pool, as TensorFlow ops; actor_pool_resource_op.cc makes the pool.
+#include <string.h>
+
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "actor/cc/actor_pool.h"
+#include "actor/cc/actor_pool_resource.h"
 #include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace scalable_agents {
 namespace {
 
-using tensorflow::DataType;
 using tensorflow::OpInputList;
-using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::errors::InvalidArgument;
-
-REGISTER_OP("ActorPool")
-    .Output("handle: resource")
-    .Attr("num_environments: int")
-    .Attr("unroll_length: int")
-    .Attr("slot_bytes: int")
-    .Attr("action_offset: int")
-    .Attr("environment_types: list(type)")
-    .Attr("environment_shapes: list(shape)")
-    .Attr("environment_offsets: list(int)")
-    .Attr("output_types: list(type)")
-    .Attr("output_shapes: list(shape)")
-    .Attr("state_types: list(type) >= 0")
-    .Attr("state_shapes: list(shape) >= 0")
-    .Attr("completed_capacity: int")
-    .Attr("environment_timeout_ms: int")
-    .Attr("long_work_factor: int")
-    .Attr("synchronous: bool")
-    .Attr("container: string = ''")
-    .Attr("shared_name: string = ''")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc("The actors of this process. Types and shapes are of one row; offsets lie in a worker's slot.");
 
 REGISTER_OP("ActorPoolAttach")
     .Input("handle: resource")
@@ -124,146 +102,6 @@ REGISTER_OP("ActorPoolClose")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Ends every wait, with `cause` at the end of its message.");
 
-// One field of a row.
-struct Field {
-  DataType type;
-  TensorShape shape;
-  int64_t bytes() const { return shape.num_elements() * tensorflow::DataTypeSize(type); }
-};
-
-TensorShape Prepend(int64_t size, TensorShape shape) {
-  shape.InsertDim(0, size);
-  return shape;
-}
-
-char* Data(const Tensor& tensor) { return static_cast<char*>(tensor.data()); }
-
-struct Fields {
-  std::vector<Field> environment, output, state;
-  std::vector<int64_t> environment_offsets;  // In a worker's slot.
-};
-
-class PoolResource : public tensorflow::ResourceBase {
- public:
-  PoolResource(const ActorPool::Options& options, const Fields& fields)
-      : fields(fields), pool(options, [this, length = options.unroll_length](int component) {
-          return AllocateComponent(component, length);
-        }) {
-    components.push_back({tensorflow::DT_INT32, TensorShape()});  // Level id.
-    components.push_back({tensorflow::DT_INT32, TensorShape()});  // Actor id.
-    for (const Field& field : fields.state) components.push_back(field);
-    first_row_component = components.size();
-    for (const Field& field : fields.environment) components.push_back(field);
-    for (const Field& field : fields.output) components.push_back(field);
-    components.push_back({tensorflow::DT_INT64, TensorShape()});  // Parameter version.
-  }
-  ~PoolResource() override { pool.Close("the pool was deleted"); }
-  std::string DebugString() const override { return "ActorPool"; }
-
-  const Fields fields;
-  std::vector<Field> components;  // Of an unroll; those from first_row_component on have unroll_length + 1 rows.
-  size_t first_row_component;
-  ActorPool pool;
-
- private:
-  // Unrolls are written straight into the tensors that leave the pool.
-  Buffer AllocateComponent(int component, int unroll_length) {
-    const Field& field = components[component];
-    const bool rows = static_cast<size_t>(component) >= first_row_component;
-    auto tensor = std::make_shared<Tensor>(field.type, rows ? Prepend(unroll_length + 1, field.shape) : field.shape);
-    if (!tensor->IsInitialized()) return {};  // There was no memory.
-    return {Data(*tensor), tensor};
-  }
-};
-
-class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
- public:
-  explicit ActorPoolOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
-    int64_t num_environments, unroll_length, capacity;
-    OP_REQUIRES_OK(context, context->GetAttr("num_environments", &num_environments));
-    OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &unroll_length));
-    OP_REQUIRES_OK(context, context->GetAttr("slot_bytes", &options_.slot_bytes));
-    OP_REQUIRES_OK(context, context->GetAttr("action_offset", &options_.action_offset));
-    OP_REQUIRES_OK(context, context->GetAttr("environment_offsets", &fields_.environment_offsets));
-    OP_REQUIRES_OK(context, context->GetAttr("completed_capacity", &capacity));
-    OP_REQUIRES_OK(context, context->GetAttr("environment_timeout_ms", &options_.environment_timeout_ms));
-    OP_REQUIRES_OK(context, context->GetAttr("long_work_factor", &options_.long_work_factor));
-    OP_REQUIRES_OK(context, context->GetAttr("synchronous", &options_.synchronous));
-    OP_REQUIRES_OK(context, GetFields(context, "environment", &fields_.environment));
-    OP_REQUIRES_OK(context, GetFields(context, "output", &fields_.output));
-    OP_REQUIRES_OK(context, GetFields(context, "state", &fields_.state));
-    OP_REQUIRES(context, IsCount(num_environments) && IsCount(unroll_length) && IsCount(capacity),
-                InvalidArgument("num_environments, unroll_length and completed_capacity: want 1 to ", kMaximumCount,
-                                ", got ", num_environments, ", ", unroll_length, " and ", capacity));
-    const std::vector<int64_t>& offsets = fields_.environment_offsets;
-    OP_REQUIRES(context, offsets.size() == fields_.environment.size(),
-                InvalidArgument("environment_offsets: want ", fields_.environment.size(), ", got ", offsets.size()));
-    OP_REQUIRES(context, !fields_.output.empty() && fields_.output[0].type == tensorflow::DT_INT32 &&
-                             fields_.output[0].shape.dims() == 0,
-                InvalidArgument("agent output: want the int32 action first"));
-    OP_REQUIRES_OK(context, CheckSizes(unroll_length));
-    options_.num_environments = num_environments;
-    options_.unroll_length = unroll_length;
-    options_.completed_capacity = capacity;
-    for (size_t i = 0; i < offsets.size(); ++i) {
-      options_.environment_fields.push_back({offsets[i], fields_.environment[i].bytes()});
-    }
-    for (const Field& field : fields_.output) options_.agent_output_bytes.push_back(field.bytes());
-    for (const Field& field : fields_.state) options_.agent_state_bytes.push_back(field.bytes());
-  }
-
- private:
-  static constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;  // An int, also with one row more.
-  static bool IsCount(int64_t value) { return value >= 1 && value <= kMaximumCount; }
-
-  // That all fields lie in a slot, and that the bytes of an unroll can be counted.
-  absl::Status CheckSizes(int64_t unroll_length) const {
-    int64_t row_bytes = 0, unroll_bytes;
-    for (const auto* fields : {&fields_.environment, &fields_.output, &fields_.state}) {
-      for (const Field& field : *fields) {
-        int64_t bytes;
-        if (__builtin_mul_overflow(field.shape.num_elements(), tensorflow::DataTypeSize(field.type), &bytes) ||
-            __builtin_add_overflow(row_bytes, bytes, &row_bytes)) {
-          return InvalidArgument("a row has more bytes than can be counted");
-        }
-      }
-    }
-    if (__builtin_mul_overflow(unroll_length + 1, row_bytes, &unroll_bytes)) {
-      return InvalidArgument("unroll_length: ", unroll_length, " rows of ", row_bytes,
-                             " bytes are more than can be counted");
-    }
-    for (size_t i = 0; i < fields_.environment.size(); ++i) {
-      const int64_t offset = fields_.environment_offsets[i], bytes = fields_.environment[i].bytes();
-      if (offset < 0 || offset > options_.slot_bytes - bytes) {
-        return InvalidArgument("environment_offsets: ", bytes, " bytes at ", offset, " are not in a slot of ",
-                               options_.slot_bytes);
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  static absl::Status GetFields(OpKernelConstruction* context, const std::string& name, std::vector<Field>* fields) {
-    std::vector<DataType> types;
-    std::vector<TensorShape> shapes;
-    TF_RETURN_IF_ERROR(context->GetAttr(name + "_types", &types));
-    TF_RETURN_IF_ERROR(context->GetAttr(name + "_shapes", &shapes));
-    if (types.size() != shapes.size()) return InvalidArgument(name, ": as many types as shapes are wanted");
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (tensorflow::DataTypeSize(types[i]) == 0) return InvalidArgument(name, ": a row has no field of that type");
-      fields->push_back({types[i], shapes[i]});
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CreateResource(PoolResource** resource) override {
-    *resource = new PoolResource(options_, fields_);
-    return absl::OkStatus();
-  }
-
-  ActorPool::Options options_;
-  Fields fields_;
-};
-
 class AttachOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -309,8 +147,8 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({size}), &last_action));
     id->scalar<int64_t>()() = batch.id;
     for (int64_t i = 0; i < size; ++i) {
-      actor_id->vec<int32_t>()(i) = batch.items[i]->actor_id;
-      memcpy(Data(*last_action) + i * sizeof(int32_t), batch.items[i]->output.data(), sizeof(int32_t));
+      actor_id->vec<int32_t>()(i) = batch.items[i]->tag.actor_id;
+      memcpy(Data(*last_action) + i * sizeof(int32_t), batch.items[i]->decision.output.data(), sizeof(int32_t));
     }
     int output = 3;
     for (size_t f = 0; f < fields.environment.size(); ++f) {
@@ -322,7 +160,7 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
     int64_t offset = 0;
     for (const Field& field : fields.state) {
       TF_RETURN_IF_ERROR(GatherField(field, batch, output++, context,
-                                     [offset](const Actor& actor) { return actor.state.data() + offset; }));
+                                     [offset](const Actor& actor) { return actor.decision.state.data() + offset; }));
       offset += field.bytes();
     }
     return absl::OkStatus();
@@ -471,7 +309,6 @@ class CloseOp : public tensorflow::OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("ActorPool").Device(tensorflow::DEVICE_CPU), ActorPoolOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolAttach").Device(tensorflow::DEVICE_CPU), AttachOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextBatch").Device(tensorflow::DEVICE_CPU), NextBatchOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolCompleteBatch").Device(tensorflow::DEVICE_CPU), CompleteBatchOp);

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import io
 import os
+import secrets
 import threading
 from unittest import mock
 
@@ -108,12 +109,16 @@ class ActorHostTest(parameterized.TestCase):
     self.assertEqual(host.specification, (2, {'vector': ['float32', [3]]}, 1))
     self.assertEqual(host.observation_spec['vector'].shape, [3])
     next_unroll, ended = self._start(host)
-    steps = collections.defaultdict(list)
+    steps, indices = collections.defaultdict(list), collections.defaultdict(list)
     while len(steps) < 5 or min(map(len, steps.values())) < 12:
       unroll = next_unroll()
       actor = int(unroll.actor_id)
       self.assertEqual(int(unroll.level_id), actor % 2)  # Levels in turn.
       steps[actor].extend(unroll.environment_output.observation['vector'].numpy()[1:, 0])
+      indices[actor, int(unroll.life_id)].append(int(unroll.index))
+    self.assertLen(indices, 5)  # Each actor has lived once.
+    for played in indices.values():
+      self.assertEqual(played, list(range(len(played))))
     for played in steps.values():  # Unrolls of an actor are in order, and none is missing.
       np.testing.assert_allclose(played[:12], np.arange(1, 13) % 10 / 10, rtol=1e-6)
     self.assertFalse(ended.is_set())
@@ -132,6 +137,19 @@ class ActorHostTest(parameterized.TestCase):
     next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, synchronous=True))
     self.assertEqual([int(next_unroll().actor_id) for _ in range(4)], [70, 71, 72, 73])
     self.assertEqual(host.num_loops, 1)
+
+  def test_lives_of_no_two_processes_have_the_same_id(self):
+    ids = set()
+    for drawn in (0, 1, 2**39 - 1):
+      with mock.patch.object(secrets, 'randbits', return_value=drawn) as randbits:
+        host = self._host(num_environment_workers=1)
+      randbits.assert_called_once_with(39)
+      next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, synchronous=True))
+      lives = [int(next_unroll().life_id) for _ in range(4)]
+      self.assertEqual(lives, [(drawn << 24) + number for number in range(4)])
+      ids.update(lives)
+    self.assertLen(ids, 12)
+    self.assertBetween(max(ids), 0, 2**63 - 1)
 
   def test_no_two_actors_and_no_two_seeds_play_alike(self):
     actions = []

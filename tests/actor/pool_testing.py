@@ -121,6 +121,7 @@ class Checker:
     self._last = {}       # By actor, the last Row.
     self.unrolls = {}     # By actor, how many so far.
     self.lives = {}       # By actor, the seeds of its lives in their order.
+    self._indices = {}    # By actor and seed, the life's id and the index of its next unroll.
     self.episodes = 0     # That ended in the rows checked.
     self.lost_lives = 0
 
@@ -132,6 +133,9 @@ class Checker:
     got |= unrolls.agent_output._asdict() | unrolls.agent_state._asdict() | unrolls.agent_state.last
     for name in expected[0]:
       np.testing.assert_array_equal(got[name], [values[name] for values in expected], err_msg=name)
+    seeds = unrolls.environment_output.observation['record'][:, 0, 0]
+    for life in zip(unrolls.actor_id.tolist(), seeds.tolist(), unrolls.life_id.tolist(), unrolls.index.tolist()):
+      self._check_life(*life)
     done = unrolls.environment_output.done[:, 1:]
     self.episodes += np.sum(done)
     self.lost_lives += np.sum((unrolls.environment_output.discount[:, 1:] == 0) & ~done)
@@ -158,6 +162,14 @@ class Checker:
     self._last[actor] = Row(seed, episode, step, versions[-1])
     values = {name: [row[name] for row in rows] for name in rows[0]}
     return values | {'level_id': self._level_ids[actor], 'count': state, 'row': before or (0, 0)}
+
+  def _check_life(self, actor, seed, life_id, index):
+    """Whether a life has an id of its own, and its unrolls are numbered from 0 without a gap."""
+    if (actor, seed) not in self._indices:
+      assert life_id not in [known for known, _ in self._indices.values()], f'another life has id {life_id}, too'
+      self._indices[actor, seed] = life_id, 0
+    assert (life_id, index) == self._indices[actor, seed], f'want {self._indices[actor, seed]}, got {life_id}, {index}'
+    self._indices[actor, seed] = life_id, index + 1
 
   def _row(self, seed, episode, step, version):
     """All values of one row, by name."""

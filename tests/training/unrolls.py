@@ -30,6 +30,8 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
   unroll = unroll_lib.Unroll(
       level_id=np.zeros(batch, np.int32),
       actor_id=np.arange(batch, dtype=np.int32),
+      life_id=np.arange(batch, dtype=np.int64),
+      index=np.zeros(batch, np.int64),
       agent_state=tf.nest.map_structure(
           lambda x: random.randn(*x.shape).astype(np.float32), agent.initial_state(batch)),
       environment_output=unroll_lib.EnvironmentOutput(

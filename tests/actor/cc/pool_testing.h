@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,8 +25,11 @@
 namespace scalable_agents {
 
 // The components of the unrolls of these tests, in their order, and their bytes per row.
-enum { kLevel, kActor, kCount, kTag, kActed, kLife, kStep, kReward, kDone, kAction, kScore, kVersion, kComponents };
-constexpr int64_t kRowBytes[kComponents] = {4, 4, 8, 4, 4, 8, 8, 4, 1, 4, 8, 8};
+enum {
+  kLevel, kActor, kLifeId, kIndex, kCount, kTag, kActed, kLife, kStep, kReward, kDone, kAction, kScore, kVersion,
+  kComponents
+};
+constexpr int64_t kRowBytes[kComponents] = {4, 4, 8, 8, 8, 4, 4, 8, 8, 4, 1, 4, 8, 8};
 
 inline int32_t LevelOf(int actor_id) { return 100 + actor_id % 3; }
 
@@ -67,13 +71,13 @@ class TestPool {
       : unroll_length_(unroll_length) {
     ActorPool::Options options;
     options.num_environments = num_environments;
-    options.unroll_length = unroll_length;
+    options.layout.unroll_length = unroll_length;
     options.slot_bytes = sizeof(Row);
     options.action_offset = offsetof(Row, action);
-    options.environment_fields = {{offsetof(Row, acted), 4}, {offsetof(Row, life), 8}, {offsetof(Row, step), 8},
-                                  {offsetof(Row, reward), 4}, {offsetof(Row, done), 1}};
-    options.agent_output_bytes = {4, 8};
-    options.agent_state_bytes = {8, 4};
+    options.layout.environment_fields = {{offsetof(Row, acted), 4}, {offsetof(Row, life), 8}, {offsetof(Row, step), 8},
+                                         {offsetof(Row, reward), 4}, {offsetof(Row, done), 1}};
+    options.layout.agent_output_bytes = {4, 8};
+    options.layout.agent_state_bytes = {8, 4};
     options.completed_capacity = completed_capacity;
     options.synchronous = synchronous;
     options.environment_timeout_ms = environment_timeout_ms;
@@ -140,11 +144,11 @@ class TestPool {
     for (const auto& actor : batch.items) {
       const Row& row = *reinterpret_cast<const Row*>(actor->channel->slot(actor->slot));
       int64_t count;
-      memcpy(&count, actor->state.data(), sizeof(count));
+      memcpy(&count, actor->decision.state.data(), sizeof(count));
       EXPECT_EQ(count, ExpectedCountBefore(row.step));
-      actions.push_back(ActionFor(actor->actor_id, row));
+      actions.push_back(ActionFor(actor->tag.actor_id, row));
       counts.push_back(CountAfter(count, row));
-      tags.push_back(actor->actor_id + 1);
+      tags.push_back(actor->tag.actor_id + 1);
     }
     auto bytes = [](const auto& values) { return reinterpret_cast<const char*>(values.data()); };
     return pool_->CompleteBatch(batch.id, version, {bytes(actions), bytes(scores)}, {bytes(counts), bytes(tags)});
@@ -155,7 +159,7 @@ class TestPool {
     const Delivered delivered = AwaitBatch();
     EXPECT_TRUE(delivered.status.ok()) << delivered.status.message();
     std::vector<int> actors;
-    for (const auto& actor : delivered.batch.items) actors.push_back(actor->actor_id);
+    for (const auto& actor : delivered.batch.items) actors.push_back(actor->tag.actor_id);
     if (delivered.status.ok()) {
       EXPECT_TRUE(Complete(delivered.batch).ok());
     }
@@ -203,12 +207,19 @@ class Checker {
     const auto before = last_.find(actor);
     const bool same_life = before != last_.end() && before->second.life == life;
     EXPECT_EQ(first_step, same_life ? before->second.step : 0);
+    EXPECT_EQ(unroll.Get<int64_t>(kIndex) * unroll_length_, first_step);
+    const int64_t life_id = unroll.Get<int64_t>(kLifeId);
+    if (same_life) {
+      EXPECT_EQ(life_id, before->second.life_id);
+    } else {
+      EXPECT_TRUE(life_ids_.insert(life_id).second) << "another life has id " << life_id << ", too";
+    }
     EXPECT_EQ(unroll.Get<int32_t>(kLevel), LevelOf(actor));
     EXPECT_EQ(unroll.Get<int64_t>(kCount), ExpectedCountBefore(first_step));
     EXPECT_EQ(unroll.Get<int32_t>(kTag), first_step == 0 ? 0 : actor + 1);
     for (int t = 0; t <= unroll_length_; ++t) CheckRow(unroll, t, actor, life, first_step + t);
     EXPECT_EQ(unroll.Get<int64_t>(kVersion, 0), same_life ? before->second.version : 0);
-    last_[actor] = {life, first_step + unroll_length_, unroll.Get<int64_t>(kVersion, unroll_length_)};
+    last_[actor] = {life, life_id, first_step + unroll_length_, unroll.Get<int64_t>(kVersion, unroll_length_)};
     ++unrolls_[actor];
   }
 
@@ -221,7 +232,7 @@ class Checker {
 
  private:
   struct Last {
-    int64_t life, step, version;
+    int64_t life, life_id, step, version;
   };
 
   void CheckRow(const DeliveredUnroll& unroll, int t, int32_t actor, int64_t life, int64_t step) {
@@ -245,6 +256,7 @@ class Checker {
 
   const int unroll_length_;
   std::map<int32_t, Last> last_;
+  std::set<int64_t> life_ids_;
   std::map<int32_t, int> unrolls_;
 };
 

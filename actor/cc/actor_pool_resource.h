@@ -1,0 +1,74 @@
+// The resource behind the actor pool's ops.
+#ifndef SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_RESOURCE_H_
+#define SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_RESOURCE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actor/cc/actor_pool.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace scalable_agents {
+
+// One field of a row.
+struct Field {
+  tensorflow::DataType type;
+  tensorflow::TensorShape shape;
+  int64_t bytes() const { return shape.num_elements() * tensorflow::DataTypeSize(type); }
+};
+
+inline tensorflow::TensorShape Prepend(int64_t size, tensorflow::TensorShape shape) {
+  shape.InsertDim(0, size);
+  return shape;
+}
+
+inline char* Data(const tensorflow::Tensor& tensor) { return static_cast<char*>(tensor.data()); }
+
+struct Fields {
+  std::vector<Field> environment, output, state;
+  std::vector<int64_t> environment_offsets;  // In a worker's slot.
+};
+
+// An actor pool that writes its unrolls straight into the tensors that leave it.
+class PoolResource : public tensorflow::ResourceBase {
+ public:
+  PoolResource(const ActorPool::Options& options, const Fields& fields)
+      : fields(fields), pool(options, [this, length = options.layout.unroll_length](int component) {
+          return AllocateComponent(component, length);
+        }) {
+    components.push_back({tensorflow::DT_INT32, {}});  // Level id.
+    components.push_back({tensorflow::DT_INT32, {}});  // Actor id.
+    components.push_back({tensorflow::DT_INT64, {}});  // Life id.
+    components.push_back({tensorflow::DT_INT64, {}});  // Index.
+    for (const Field& field : fields.state) components.push_back(field);
+    first_row_component = components.size();
+    for (const Field& field : fields.environment) components.push_back(field);
+    for (const Field& field : fields.output) components.push_back(field);
+    components.push_back({tensorflow::DT_INT64, {}});  // Parameter version.
+  }
+  ~PoolResource() override { pool.Close("the pool was deleted"); }
+  std::string DebugString() const override { return "ActorPool"; }
+
+  const Fields fields;
+  std::vector<Field> components;  // Of an unroll; those from first_row_component on have unroll_length + 1 rows.
+  size_t first_row_component;
+  ActorPool pool;
+
+ private:
+  Buffer AllocateComponent(int component, int unroll_length) {
+    const Field& field = components[component];
+    const bool rows = static_cast<size_t>(component) >= first_row_component;
+    const tensorflow::TensorShape shape = rows ? Prepend(unroll_length + 1, field.shape) : field.shape;
+    auto tensor = std::make_shared<tensorflow::Tensor>(field.type, shape);
+    if (!tensor->IsInitialized()) return {};  // There was no memory.
+    return {Data(*tensor), tensor};
+  }
+};
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_RESOURCE_H_

@@ -1,0 +1,134 @@
+// The TensorFlow op that makes an actor pool; the Python face is actor/actor_pool.py.
+#include <string>
+#include <vector>
+
+#include "actor/cc/actor_pool.h"
+#include "actor/cc/actor_pool_resource.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace scalable_agents {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::OpKernelConstruction;
+using tensorflow::TensorShape;
+using tensorflow::errors::InvalidArgument;
+
+REGISTER_OP("ActorPool")
+    .Output("handle: resource")
+    .Attr("num_environments: int")
+    .Attr("unroll_length: int")
+    .Attr("slot_bytes: int")
+    .Attr("action_offset: int")
+    .Attr("environment_types: list(type)")
+    .Attr("environment_shapes: list(shape)")
+    .Attr("environment_offsets: list(int)")
+    .Attr("output_types: list(type)")
+    .Attr("output_shapes: list(shape)")
+    .Attr("state_types: list(type) >= 0")
+    .Attr("state_shapes: list(shape) >= 0")
+    .Attr("completed_capacity: int")
+    .Attr("environment_timeout_ms: int")
+    .Attr("long_work_factor: int")
+    .Attr("synchronous: bool")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("The actors of this process. Types and shapes are of one row; offsets lie in a worker's slot.");
+
+class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
+ public:
+  explicit ActorPoolOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
+    int64_t num_environments, unroll_length, capacity;
+    OP_REQUIRES_OK(context, context->GetAttr("num_environments", &num_environments));
+    OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &unroll_length));
+    OP_REQUIRES_OK(context, context->GetAttr("slot_bytes", &options_.slot_bytes));
+    OP_REQUIRES_OK(context, context->GetAttr("action_offset", &options_.action_offset));
+    OP_REQUIRES_OK(context, context->GetAttr("environment_offsets", &fields_.environment_offsets));
+    OP_REQUIRES_OK(context, context->GetAttr("completed_capacity", &capacity));
+    OP_REQUIRES_OK(context, context->GetAttr("environment_timeout_ms", &options_.environment_timeout_ms));
+    OP_REQUIRES_OK(context, context->GetAttr("long_work_factor", &options_.long_work_factor));
+    OP_REQUIRES_OK(context, context->GetAttr("synchronous", &options_.synchronous));
+    OP_REQUIRES_OK(context, GetFields(context, "environment", &fields_.environment));
+    OP_REQUIRES_OK(context, GetFields(context, "output", &fields_.output));
+    OP_REQUIRES_OK(context, GetFields(context, "state", &fields_.state));
+    OP_REQUIRES(context, IsCount(num_environments) && IsCount(unroll_length) && IsCount(capacity),
+                InvalidArgument("num_environments, unroll_length and completed_capacity: want 1 to ", kMaximumCount,
+                                ", got ", num_environments, ", ", unroll_length, " and ", capacity));
+    const std::vector<int64_t>& offsets = fields_.environment_offsets;
+    OP_REQUIRES(context, offsets.size() == fields_.environment.size(),
+                InvalidArgument("environment_offsets: want ", fields_.environment.size(), ", got ", offsets.size()));
+    OP_REQUIRES(context, !fields_.output.empty() && fields_.output[0].type == tensorflow::DT_INT32 &&
+                             fields_.output[0].shape.dims() == 0,
+                InvalidArgument("agent output: want the int32 action first"));
+    OP_REQUIRES_OK(context, CheckSizes(unroll_length));
+    options_.num_environments = num_environments;
+    options_.layout.unroll_length = unroll_length;
+    options_.completed_capacity = capacity;
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      options_.layout.environment_fields.push_back({offsets[i], fields_.environment[i].bytes()});
+    }
+    for (const Field& field : fields_.output) options_.layout.agent_output_bytes.push_back(field.bytes());
+    for (const Field& field : fields_.state) options_.layout.agent_state_bytes.push_back(field.bytes());
+  }
+
+ private:
+  static constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;  // An int, also with one row more.
+  static bool IsCount(int64_t value) { return value >= 1 && value <= kMaximumCount; }
+
+  // That all fields lie in a slot, and that the bytes of an unroll can be counted.
+  absl::Status CheckSizes(int64_t unroll_length) const {
+    int64_t row_bytes = 0, unroll_bytes;
+    for (const auto* fields : {&fields_.environment, &fields_.output, &fields_.state}) {
+      for (const Field& field : *fields) {
+        int64_t bytes;
+        if (__builtin_mul_overflow(field.shape.num_elements(), tensorflow::DataTypeSize(field.type), &bytes) ||
+            __builtin_add_overflow(row_bytes, bytes, &row_bytes)) {
+          return InvalidArgument("a row has more bytes than can be counted");
+        }
+      }
+    }
+    if (__builtin_mul_overflow(unroll_length + 1, row_bytes, &unroll_bytes)) {
+      return InvalidArgument("unroll_length: ", unroll_length, " rows of ", row_bytes,
+                             " bytes are more than can be counted");
+    }
+    for (size_t i = 0; i < fields_.environment.size(); ++i) {
+      const int64_t offset = fields_.environment_offsets[i], bytes = fields_.environment[i].bytes();
+      if (offset < 0 || offset > options_.slot_bytes - bytes) {
+        return InvalidArgument("environment_offsets: ", bytes, " bytes at ", offset, " are not in a slot of ",
+                               options_.slot_bytes);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status GetFields(OpKernelConstruction* context, const std::string& name, std::vector<Field>* fields) {
+    std::vector<DataType> types;
+    std::vector<TensorShape> shapes;
+    TF_RETURN_IF_ERROR(context->GetAttr(name + "_types", &types));
+    TF_RETURN_IF_ERROR(context->GetAttr(name + "_shapes", &shapes));
+    if (types.size() != shapes.size()) return InvalidArgument(name, ": as many types as shapes are wanted");
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (tensorflow::DataTypeSize(types[i]) == 0) return InvalidArgument(name, ": a row has no field of that type");
+      fields->push_back({types[i], shapes[i]});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CreateResource(PoolResource** resource) override {
+    *resource = new PoolResource(options_, fields_);
+    return absl::OkStatus();
+  }
+
+  ActorPool::Options options_;
+  Fields fields_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("ActorPool").Device(tensorflow::DEVICE_CPU), ActorPoolOp);
+
+}  // namespace
+}  // namespace scalable_agents

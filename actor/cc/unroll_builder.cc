@@ -1,0 +1,89 @@
+#include "actor/cc/unroll_builder.h"
+
+#include <string.h>
+
+#include <string>
+#include <utility>
+
+namespace scalable_agents {
+namespace {
+
+// More than there can ever be memory for, where a sum is beyond size_t.
+size_t Sum(const std::vector<int64_t>& bytes) {
+  size_t sum = 0;
+  for (int64_t b : bytes) {
+    if (__builtin_add_overflow(sum, static_cast<size_t>(b), &sum)) return ~size_t{0};
+  }
+  return sum;
+}
+
+}  // namespace
+
+Decision::Decision(const UnrollLayout& layout)
+    : output(Sum(layout.agent_output_bytes)), state(Sum(layout.agent_state_bytes)) {}
+
+Status UnrollBuilder::Append(const LifeTag& tag, const char* slot, const Decision& decision) {
+  if (unroll_.empty()) {
+    const Status status = Start(tag, decision);
+    if (!status.ok()) return status;
+  }
+  const int row = row_++;
+  int component = layout_.first_environment();
+  for (const EnvironmentField& field : layout_.environment_fields) {
+    memcpy(unroll_[component++].data + row * field.bytes, slot + field.offset, field.bytes);
+  }
+  const char* output = decision.output.data();
+  for (int64_t bytes : layout_.agent_output_bytes) {
+    memcpy(unroll_[component++].data + row * bytes, output, bytes);
+    output += bytes;
+  }
+  memcpy(unroll_[component].data + row * sizeof(int64_t), &decision.version, sizeof(int64_t));
+  return Status();
+}
+
+Status UnrollBuilder::TakeFull(const LifeTag& tag, const Decision& decision, Unroll* full) {
+  *full = std::move(unroll_);
+  Clear();
+  ++num_taken_;
+  const Status status = Start(tag, decision);
+  if (!status.ok()) return status;
+  auto repeat_last_row = [&](int component, int64_t bytes) {
+    memcpy(unroll_[component].data, (*full)[component].data + layout_.unroll_length * bytes, bytes);
+  };
+  int component = layout_.first_environment();
+  for (const EnvironmentField& field : layout_.environment_fields) repeat_last_row(component++, field.bytes);
+  for (int64_t bytes : layout_.agent_output_bytes) repeat_last_row(component++, bytes);
+  repeat_last_row(component, sizeof(int64_t));
+  row_ = 1;
+  return Status();
+}
+
+void UnrollBuilder::Clear() {
+  unroll_.clear();
+  row_ = 0;
+}
+
+Status UnrollBuilder::Start(const LifeTag& tag, const Decision& decision) {
+  for (int component = 0; component <= layout_.version(); ++component) {
+    const Status status = WithMemory([&] {
+      unroll_.push_back(allocate_(component));
+      return unroll_.back().owner ? Status() : ResourceExhausted("");
+    });
+    if (status.ok()) continue;
+    Clear();
+    return ResourceExhausted("there is not enough memory for another unroll of " +
+                             std::to_string(layout_.unroll_length) + " steps");
+  }
+  memcpy(unroll_[0].data, &tag.level_id, sizeof(int32_t));
+  memcpy(unroll_[1].data, &tag.actor_id, sizeof(int32_t));
+  memcpy(unroll_[2].data, &tag.life_id, sizeof(int64_t));
+  memcpy(unroll_[3].data, &num_taken_, sizeof(int64_t));
+  const char* state = decision.state.data();
+  for (size_t field = 0; field < layout_.agent_state_bytes.size(); ++field) {
+    memcpy(unroll_[UnrollLayout::kFirstState + field].data, state, layout_.agent_state_bytes[field]);
+    state += layout_.agent_state_bytes[field];
+  }
+  return Status();
+}
+
+}  // namespace scalable_agents

@@ -1,0 +1,273 @@
+// Workers that die, fall silent, talk nonsense or cannot be attached.
+#include "actor/cc/actor_pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/actor/cc/fake_worker.h"
+#include "tests/actor/cc/mailbox.h"
+#include "tests/actor/cc/pool_testing.h"
+
+namespace scalable_agents {
+namespace {
+
+using std::chrono::milliseconds;
+using Slots = std::vector<uint32_t>;
+
+// Worker 0 with actors 0 and 1 dies, worker 1 with actor 2 lives.
+class DeathTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(pool_.Attach(0, first_life_, 0).ok());
+    ASSERT_TRUE(pool_.Attach(1, other_, 2).ok());
+    first_life_.ClosePoolsSocket();
+    first_life_.Answer(first_life_.Await());
+    other_.Serve();
+  }
+
+  void ExpectFault() {
+    const DeliveredFault fault = pool_.AwaitFault();
+    EXPECT_EQ(fault.worker, 0);
+    EXPECT_EQ(fault.reason, "the worker closed its connection");
+  }
+
+  // Attaches the second life and checks that only it is heard of from now on.
+  void ExpectCleanStart() {
+    ASSERT_TRUE(pool_.Attach(0, second_life_, 0).ok());
+    second_life_.Serve();
+    pool_.ActAllTheTime();
+    Checker checker(4);
+    std::set<std::pair<int, int>> seen;
+    for (int i = 0; i < 60 || seen.size() < 3; ++i) {
+      const DeliveredUnroll unroll = pool_.AwaitUnroll();
+      checker.Check(unroll);
+      if (HasFatalFailure()) return;
+      seen.insert({unroll.Get<int32_t>(kActor), unroll.Get<int64_t>(kLife)});
+    }
+    EXPECT_EQ(seen, (std::set<std::pair<int, int>>{{0, 12}, {1, 12}, {2, 20}}));
+  }
+
+  FakeWorker first_life_{2, 11}, second_life_{2, 12}, other_{1, 20};
+  TestPool pool_{3, 4, 3};
+};
+
+TEST_F(DeathTest, InTheMidstOfAnUnroll) {
+  std::set<int> acted;
+  while (acted.size() < 3) {
+    for (int actor : pool_.Act()) acted.insert(actor);
+  }
+  ASSERT_EQ(first_life_.Await().size(), 2);
+  first_life_.Die();
+  ExpectFault();
+  ExpectCleanStart();
+}
+
+// One environment, with unrolls of two steps, that lives for so many steps; the indices of its unrolls.
+std::vector<int64_t> LiveFor(int steps, FakeWorker* worker, TestPool* pool, std::set<int64_t>* life_ids) {
+  EXPECT_TRUE(pool->Attach(0, *worker, 5).ok());
+  worker->ClosePoolsSocket();
+  worker->Answer(worker->Await());
+  std::vector<int64_t> indices;
+  for (int step = 1; step <= steps; ++step) {
+    EXPECT_EQ(pool->Act(), std::vector<int>({5}));
+    worker->Answer(worker->Await());
+    if (step % 2 != 0) continue;
+    const DeliveredUnroll unroll = pool->AwaitUnroll();
+    EXPECT_EQ(unroll.Get<uint8_t>(kDone), indices.empty() || IsDone(step - 2));
+    indices.push_back(unroll.Get<int64_t>(kIndex));
+    life_ids->insert(unroll.Get<int64_t>(kLifeId));
+  }
+  EXPECT_EQ(pool->Act(), std::vector<int>({5}));  // It dies in a step, not in a batch that waits for inference.
+  EXPECT_EQ(worker->Await(), Slots({0}));
+  worker->Die();
+  EXPECT_EQ(pool->AwaitFault().worker, 0);
+  return indices;
+}
+
+TEST(ActorPoolFaultsTest, EveryLifeCountsItsUnrollsFromZero) {
+  TestPool pool(1, 2);
+  std::set<int64_t> life_ids;
+  FakeWorker first_life(1, 11), second_life(1, 12), third_life(1, 13);
+  using Indices = std::vector<int64_t>;
+  EXPECT_EQ(LiveFor(6, &first_life, &pool, &life_ids), Indices({0, 1, 2}));
+  EXPECT_EQ(LiveFor(1, &second_life, &pool, &life_ids), Indices());  // Its partial unroll is dropped.
+  EXPECT_EQ(LiveFor(5, &third_life, &pool, &life_ids), Indices({0, 1}));
+  EXPECT_EQ(life_ids, (std::set<int64_t>{0, 2}));
+}
+
+TEST_F(DeathTest, WhileInferenceActsForIt) {
+  Delivered delivered;
+  bool includes_the_dead = false;
+  while (!includes_the_dead) {
+    delivered = pool_.AwaitBatch();
+    for (const auto& actor : delivered.batch.items) includes_the_dead |= actor->worker == 0;
+    if (!includes_the_dead) {
+      ASSERT_TRUE(pool_.Complete(delivered.batch).ok());
+    }
+  }
+  first_life_.Die();
+  ExpectFault();
+  EXPECT_TRUE(pool_.Complete(delivered.batch).ok());
+  ExpectCleanStart();
+}
+
+TEST_F(DeathTest, WhileInferenceActsForItsSuccessorsPredecessor) {
+  // The batch of the first life ends only when the second one is there, and must not touch it.
+  Delivered delivered = pool_.AwaitBatch();
+  while (delivered.batch.items[0]->worker != 0) {
+    ASSERT_TRUE(pool_.Complete(delivered.batch).ok());
+    delivered = pool_.AwaitBatch();
+  }
+  first_life_.Die();
+  ExpectFault();
+  ASSERT_TRUE(pool_.Attach(0, second_life_, 0).ok());
+  EXPECT_EQ(second_life_.Await(), Slots({0, 1}));
+  EXPECT_TRUE(pool_.Complete(delivered.batch).ok());
+  EXPECT_FALSE(second_life_.IsAsked());
+}
+
+TEST_F(DeathTest, WhileItsActorsWaitForRoom) {
+  auto everyone_has_stepped = [&] {
+    if (first_life_.IsAsked()) first_life_.Answer(first_life_.Await());
+    const auto statistics = pool_->GetStatistics();
+    return statistics.steps == 3 + statistics.rows;
+  };
+  while (true) {
+    ASSERT_TRUE(Eventually(everyone_has_stepped));
+    pool_.AskForBatch();
+    const auto delivered = pool_.batches.Wait(milliseconds(200));
+    if (!delivered) break;  // All wait.
+    ASSERT_TRUE(pool_.Complete(delivered->batch).ok());
+  }
+  first_life_.Die();
+  ExpectFault();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(pool_.AwaitUnroll().status.ok());  // Full ones are kept.
+}
+
+TEST(ActorPoolFaultsTest, FaultsWaitForSomebodyToAsk) {
+  FakeWorker one(1, 1), two(1, 2);
+  TestPool pool(2, 1);
+  ASSERT_TRUE(pool.Attach(0, one, 0).ok());
+  ASSERT_TRUE(pool.Attach(7, two, 1).ok());
+  one.Die();
+  two.Die();
+  std::set<int> workers;
+  for (int i = 0; i < 2; ++i) workers.insert(pool.AwaitFault().worker);
+  EXPECT_EQ(workers, std::set<int>({0, 7}));
+}
+
+TEST(ActorPoolFaultsTest, SilentWorkerIsAtFaultAndIdleOneIsNot) {
+  FakeWorker silent(2, 1), idle(1, 2);
+  TestPool pool(3, 1, 1, false, 40);
+  ASSERT_TRUE(pool.Attach(0, silent, 0, 2).ok());
+  idle.Answer({0});  // Before it is asked, so that it never is late: it waits for an action from the beginning.
+  ASSERT_TRUE(pool.Attach(1, idle, 2).ok());
+  silent.Answer(silent.Await());  // One of two groups.
+  const DeliveredFault fault = pool.AwaitFault();
+  EXPECT_EQ(fault.worker, 0);
+  EXPECT_EQ(fault.reason, "no answer for 0.04 s (--environment_timeout_seconds)");
+  pool.AskForFault();
+  EXPECT_FALSE(pool.faults.Wait(milliseconds(150)).has_value());
+}
+
+TEST(ActorPoolFaultsTest, LongWorkHasMoreTime) {
+  FakeWorker worker(1, 1);
+  worker.SetLongWork(true);
+  TestPool pool(1, 1, 1, false, 40, 1000000);
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  pool.AskForFault();
+  EXPECT_FALSE(pool.faults.Wait(milliseconds(300)).has_value());
+  worker.SetLongWork(false);
+  EXPECT_EQ(pool.faults.Wait().value().reason, "no answer for 0.04 s (--environment_timeout_seconds)");
+}
+
+TEST(ActorPoolFaultsTest, LongWorkHasAnEnd) {
+  FakeWorker worker(1, 1);
+  worker.SetLongWork(true);
+  TestPool pool(1, 1, 1, false, 40, 3);
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  EXPECT_EQ(pool.AwaitFault().reason, "no answer for 0.12 s (long work, 3 times --environment_timeout_seconds)");
+}
+
+class NonsenseTest : public testing::TestWithParam<std::pair<Slots, std::string>> {};
+
+TEST_P(NonsenseTest, IsAFault) {
+  FakeWorker worker(3, 1);
+  TestPool pool(3, 1);
+  ASSERT_TRUE(pool.Attach(0, worker, 0, 2).ok());
+  EXPECT_EQ(worker.Await(), Slots({0, 2}));
+  EXPECT_EQ(worker.Await(), Slots({1}));
+  worker.Answer({1});
+  EXPECT_EQ(pool.AwaitBatch().batch.items.size(), 1);
+  worker.Send(GetParam().first);
+  EXPECT_EQ(pool.AwaitFault().reason, GetParam().second);
+}
+
+INSTANTIATE_TEST_SUITE_P(, NonsenseTest, testing::Values(
+    std::make_pair(Slots({0, 3}), "the worker named slot 3 of 3"),
+    std::make_pair(Slots({0, 0}), "the worker answered for slot 0, which was not asked"),
+    std::make_pair(Slots({1}), "the worker answered for slot 1, which was not asked")));
+
+TEST(ActorPoolFaultsTest, AttachChecksItsArguments) {
+  FakeWorker worker(2, 1);
+  TestPool pool(2, 1);
+  EXPECT_EQ(pool.Attach(-1, worker, 0).message(), "worker: want a number >= 0, got -1");
+  EXPECT_EQ(pool->Attach(0, worker.pools_socket(), worker.memory(), {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}}).code(),
+            StatusCode::kInvalidArgument);  // Memory for two.
+  EXPECT_TRUE(pool.Attach(0, worker, 0).ok());
+  const Status again = pool.Attach(0, worker, 0);
+  EXPECT_EQ(again.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(again.message(), "worker 0 is attached already");
+  pool->Close("the end");
+  const Status late = pool.Attach(1, worker, 0);
+  EXPECT_EQ(late.code(), StatusCode::kCancelled);
+  EXPECT_EQ(late.message(), "ActorPool is closed: the end");
+}
+
+TEST(ActorPoolFaultsTest, RegressionTooManyOpenFilesAreAnError) {
+  FakeWorker worker(2, 1);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  TestPool pool(2, 1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Status status = pool.Attach(0, worker, 0);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "ActorPool cannot listen to workers: Too many open files");
+}
+
+TEST(ActorPoolFaultsTest, WorkersDieWhileEverybodyIsBusy) {
+  constexpr int kLives = 10;
+  std::vector<std::unique_ptr<FakeWorker>> lives;
+  FakeWorker other(2, 1000);
+  TestPool pool(4, 3, 2);
+  ASSERT_TRUE(pool.Attach(1, other, 2, 2).ok());
+  other.Serve();
+  pool.ActAllTheTime();
+  Checker checker(3);
+  std::set<int64_t> seen;
+  for (int life = 1; life <= kLives; ++life) {
+    lives.push_back(std::make_unique<FakeWorker>(2, life));
+    ASSERT_TRUE(pool.Attach(0, *lives.back(), 0, 2).ok());
+    lives.back()->Serve();
+    while (seen.count(life) == 0) {
+      const DeliveredUnroll unroll = pool.AwaitUnroll();
+      checker.Check(unroll);
+      if (HasFatalFailure()) return;
+      seen.insert(unroll.Get<int64_t>(kLife));
+    }
+    lives.back()->Die();
+    EXPECT_EQ(pool.AwaitFault().worker, 0);
+  }
+}
+
+}  // namespace
+}  // namespace scalable_agents

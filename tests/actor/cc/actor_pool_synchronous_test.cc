@@ -1,0 +1,114 @@
+// Synchronous pools, whose actors move in step.
+#include "actor/cc/actor_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <vector>
+
+#include "tests/actor/cc/fake_worker.h"
+#include "tests/actor/cc/mailbox.h"
+#include "tests/actor/cc/pool_testing.h"
+
+namespace scalable_agents {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kShortWhile(30);  // For what must not happen.
+
+TEST(ActorPoolSynchronousTest, SynchronousActorsMoveInStepAndWaitForRelease) {
+  FakeWorker odd(2, 1), even(2, 2);
+  TestPool pool(4, 2, 1, true);
+  // Actors 2 and 3 on the first worker, 0 and 1 on the second.
+  ASSERT_TRUE(pool.Attach(0, odd, 2, 2).ok());
+  ASSERT_TRUE(pool.Attach(1, even, 0).ok());
+  const std::vector<int> everybody = {0, 1, 2, 3};
+  auto step = [&] {
+    odd.Answer(odd.Await());
+    odd.Answer(odd.Await());
+    EXPECT_EQ(pool.batches.size(), 0);
+    even.Answer(even.Await());
+  };
+  Checker checker(2);
+  step();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(pool.Act(), everybody);
+    step();
+  }
+  for (int unroll = 0; unroll < 3; ++unroll) {
+    pool.AskForBatch();
+    for (int actor : everybody) {
+      const DeliveredUnroll delivered = pool.AwaitUnroll();
+      checker.Check(delivered);
+      EXPECT_EQ(delivered.Get<int32_t>(kActor), actor);
+    }
+    EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // Taking the unrolls is not enough.
+    pool->Release();
+    ASSERT_TRUE(pool.Complete(pool.batches.Wait()->batch).ok());
+    step();
+    EXPECT_EQ(pool.Act(), everybody);
+    step();
+  }
+}
+
+TEST(ActorPoolSynchronousTest, SynchronousActorsDoNotRest) {
+  TestPool pool(1, 1, 1, true);
+  EXPECT_EQ(pool->Retire(0).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ActorPoolSynchronousTest, SynchronousReleasesAreCounted) {
+  FakeWorker worker(2, 1);
+  TestPool pool(2, 1, 1, true);
+  pool->Release();  // Before anybody waits, even before there is anybody.
+  pool->Release();
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  worker.Serve();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(pool.Act().size(), 2);  // One unroll without, two after a release.
+  pool.AskForBatch();
+  EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
+  pool->Release();
+  EXPECT_TRUE(pool.batches.Wait().has_value());
+}
+
+TEST(ActorPoolSynchronousTest, SynchronousPoolSurvivesADeath) {
+  FakeWorker first_life(1, 11), second_life(1, 12), other(1, 20);
+  TestPool pool(2, 2, 1, true);
+  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(1, other, 1).ok());
+  first_life.Serve();
+  other.Serve();
+  EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
+  first_life.Die();
+  EXPECT_EQ(pool.AwaitFault().worker, 0);
+  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
+  second_life.Serve();
+  Checker checker(2);
+  for (int unroll = 0; unroll < 3; ++unroll) {
+    pool->Release();
+    for (int i = 0; i < 2; ++i) pool.AskForUnroll();
+    while (pool.unrolls.size() < 2) pool.Act();
+    for (int i = 0; i < 2; ++i) checker.Check(*pool.unrolls.Wait());
+  }
+}
+
+TEST(ActorPoolSynchronousTest, SynchronousPoolForgetsARowWhoseWorkerDied) {
+  FakeWorker first_life(1, 11), second_life(1, 12), other(1, 20);
+  TestPool pool(2, 2, 1, true);
+  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(1, other, 1).ok());
+  first_life.Answer(first_life.Await());  // Is heard of before the end of the worker.
+  first_life.Die();
+  EXPECT_EQ(pool.AwaitFault().worker, 0);
+  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
+  second_life.Answer(second_life.Await());
+  pool.AskForBatch();
+  EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
+  other.Answer(other.Await());
+  const auto batch = pool.batches.Wait();
+  ASSERT_TRUE(batch.has_value());
+  ASSERT_EQ(batch->batch.items.size(), 2);
+  EXPECT_TRUE(batch->batch.items[0]->alive);
+}
+
+}  // namespace
+}  // namespace scalable_agents
