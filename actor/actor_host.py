@@ -1,7 +1,7 @@
-"""The acting half of an agent: environments, their pool, and the loops that act for them.
+"""An actor host: environments, their actor pool, and the loops that act for them.
 
-Two functions connect it to a learner, wherever that is: `parameters.latest()`, where parameters come from, and `put`,
-where unrolls go.
+Two functions connect it to a learner, in this process or another one: `parameters.latest()`, where parameters come
+from, and `put`, where unrolls go.
 """
 
 import contextlib
@@ -9,11 +9,13 @@ import os
 import secrets
 import threading
 import time
-from typing import TextIO
+from typing import Any, Callable, Sequence, TextIO
 
+import numpy as np
 import psutil
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
@@ -28,7 +30,7 @@ _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
 def num_cores() -> int:
-  """The cores that this process may use; in a container that is given so much time of them, as many as that makes."""
+  """The cores that this process may use. In a container with a CPU quota: the quota, rounded to whole cores."""
   cores = len(os.sched_getaffinity(0))
   with contextlib.suppress(OSError, ValueError):  # No control group, or one without a limit: 'max'.
     with open(_CPU_QUOTA, encoding='ascii') as file:
@@ -37,16 +39,21 @@ def num_cores() -> int:
   return cores
 
 
-def counts(run, levels):
-  """What `auto` stands for: environments, as many of each level as of the others, worker processes, inference loops.
+def counts(run, levels: Sequence[str]) -> tuple[int, int, int]:
+  """The numbers of environments, worker processes and inference loops, with values for `auto`.
 
-  Two groups of environments per worker, one worker per core: while inference looks at one group, the worker steps the
-  other. Groups of sixteen make batches large enough for the network to be fast.
+  By default there is a worker per core and there are 32 environments per core, the same number for each level. A worker
+  steps its environments in two groups: while inference looks at one group, the worker steps the other. Groups of
+  sixteen make batches large enough for the network to be fast.
 
-  A DeepMind Lab takes 230 to 450 MB, compiles maps for seconds and ends with its process where it fails: there are
+  A DeepMind Lab takes 230 to 450 MB, compiles maps for seconds and ends with its process where it fails. So there are
   fewer of them, and each has a worker of its own.
 
-  None at all stands for one, which rests: it tells what is observed.
+  With 0 environments the learner still makes one, to learn the observation's shape. It is never stepped.
+
+  Args:
+    run: run_flags.RunConfig.
+    levels: names of the levels that are played.
   """
   labs = any(level in dmlab.LEVELS for level in levels)
   environments, workers = run.num_environments, run.num_environment_workers
@@ -69,29 +76,31 @@ def inference_device() -> str:
 class ActorHost:
   """Environments in worker processes, an actor for each, and inference for all."""
 
-  def __init__(self, levels, protocol, run, seed: int, screen: TextIO | None = None, first_actor_id: int = 0,
-               environment: str = _ENVIRONMENT):
+  def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run, seed: int, screen: TextIO | None = None,
+               first_actor_id: int = 0, environment: str = _ENVIRONMENT, played: Sequence[int] | None = None):
     """Starts the worker processes.
 
     Args:
-      levels: level names; environments are spread over them in turn.
+      levels: names of the run's levels; a level's id is its index.
       protocol: of the environments, see registry.make_from_json.
       run: run_flags.RunConfig.
       seed: environment i begins with seed + i.
       screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
       first_actor_id: of environment 0's actor; see cluster_config.first_actor_id.
       environment: 'module:function' that makes one, called as registry.make_from_json.
+      played: ids of the levels that environments are spread over in turn; None for all.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
-    self.num_environments, self.num_workers, self.num_loops = counts(run, levels)
-    self.rests = run.num_environments == 0  # All is made for others to act.
+    played = range(len(levels)) if played is None else played
+    self.num_environments, self.num_workers, self.num_loops = counts(run, [levels[level_id] for level_id in played])
+    self.rests = run.num_environments == 0  # No actor steps here; the environment only tells what is observed.
     self._run = run
     self._seed, self._first_actor_id = seed, first_actor_id
     self._first_life_id = secrets.randbits(63 - _LIFE_BITS) << _LIFE_BITS  # Of another process it is another one.
-    self.level_ids = [actor % len(levels) for actor in range(self.num_environments)]
-    arguments = [{'level_name': levels[level], 'seed': seed + actor, 'protocol': protocol}
-                 for actor, level in enumerate(self.level_ids)]
+    self.level_ids = [played[actor % len(played)] for actor in range(self.num_environments)]
+    arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
+                 for actor, level_id in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
         environment, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen))
     self.specification = self._workers.specification
@@ -112,38 +121,50 @@ class ActorHost:
         print(f'{made:,} of {self.num_environments:,} environments made', file=screen, flush=True)
     return report
 
-  def make_pool(self, make_agent, config, completed_capacity: int, report):
+  def make_pool(self, make_agent: Callable[[], Any], unroll_length: int, completed_capacity: int,
+                report: Callable[[str], None], synchronous: bool = False):
     """Makes the pool and the agents that act.
 
     Args:
-      make_agent: called with number of actions, observation spec and config.
-      config: the agent's; `unroll_length` and `synchronous` are read.
-      completed_capacity: see actor_pool.ActorPool.
+      make_agent: makes an agent_interface.Agent.
+      unroll_length: agent steps.
+      completed_capacity, synchronous: see actor_pool.ActorPool.
       report: called with a line for each fault.
     """
-    if config.synchronous:
+    if synchronous:
       self.num_loops = 1  # Several would race for the batches.
     self._device = inference_device()
     with tf.device(self._device):
-      self._agents = [make_agent(self.specification.num_actions, self.observation_spec, config)
-                      for _ in range(self.num_loops)]
+      self._agents = [make_agent() for _ in range(self.num_loops)]
     output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
     self.pool = actor_pool.ActorPool(
-        self._workers, config.unroll_length, output, state, self.level_ids, completed_capacity,
-        self._run.environment_timeout_seconds, config.synchronous, report)
+        self._workers, unroll_length, output, state, self.level_ids, completed_capacity,
+        self._run.environment_timeout_seconds, synchronous, report)
 
   @property
   def parameter_specs(self) -> list[tf.TensorSpec]:
     """Of what `parameters.latest()` has to give."""
-    return [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._agents[0].trainable_variables]
+    return inference.specs(self._agents[0].acting_variables)
 
-  def start(self, parameters, put, on_end):
+  @property
+  def actors(self) -> inference.Actors:
+    """The actors here, as agents see them."""
+    ids = np.arange(self.num_environments, dtype=np.int32) + self._first_actor_id
+    places = np.zeros(self.num_environments, np.float32)
+    level_ids = np.array(self.level_ids)
+    for level_id in set(self.level_ids):
+      same = np.flatnonzero(level_ids == level_id)
+      places[same] = np.linspace(0, 1, len(same))
+    return inference.Actors(ids, places)
+
+  def start(self, parameters, put, on_end: Callable[[], None], selection: acting.Selection = acting.Selection()):
     """Sets everything in motion.
 
     Args:
       parameters: `latest()` gives version and parameters.
       put: takes an unroll, in a graph; may wait.
       on_end: called from a thread here when a loop ends, for whatever reason; `check` tells.
+      selection: how actions are selected.
     """
     if self.rests:
       return
@@ -158,7 +179,8 @@ class ActorHost:
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 
-    loops = [inference.make_loop(pool, agent, parameters, (self._seed + number) % 2**31, self._device)
+    loops = [inference.make_loop(pool, agent, parameters, (self._seed + number) % 2**31, self._device, self.actors,
+                                 selection)
              for number, agent in enumerate(self._agents)]
     pool.start()
     for loop in [move_unrolls, *loops]:
@@ -200,10 +222,7 @@ class ActorHost:
 
 
 def _specs_of_one_actor(agent, observation_spec):
-  """The specs of agent output and agent state without their leading dimension."""
-  zeros = lambda spec: tf.zeros([1, *spec.shape], spec.dtype)
-  output, state = agent.step(tf.zeros([1], tf.int32), tf.zeros([1]), tf.ones([1], tf.bool),
-                             tf.nest.map_structure(zeros, observation_spec), agent.initial_state(1),
-                             tf.zeros([2], tf.int32))
+  """The specs of behaviour output and agent state without their leading dimension."""
+  output, state = agent.step(acting.example_input(observation_spec), agent.initial_state(1), tf.zeros([2], tf.int64))
   spec = lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
   return tf.nest.map_structure(spec, output), tf.nest.map_structure(spec, state)

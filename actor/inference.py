@@ -4,11 +4,16 @@ A graph holds the whole loop: no Python runs per batch. Each loop has its own co
 date at the start of a batch, so that no batch is computed with a mixture of two versions.
 """
 
+from typing import NamedTuple
+
+import numpy as np
 import tensorflow as tf
+
+from scalable_agents.actor import acting
 
 
 class PolicyError(Exception):
-  """The policy gives no probabilities to draw actions with. The message is one line."""
+  """The policy's output is not finite, so no action can be taken. The message is one line."""
 
   def __init__(self, version: int):
     """Args: version: of the parameters, in updates."""
@@ -16,45 +21,63 @@ class PolicyError(Exception):
                      'has diverged, or an observation is huge; try a lower --learning_rate')
 
 
+class Actors(NamedTuple):
+  """The actors of a pool, in the order of their numbers there: what acting.ActorInput says of them."""
+  ids: np.ndarray     # [N] int32, in the run.
+  places: np.ndarray  # [N] float32 in [0, 1].
+
+
 def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:
-  """Rewards as an agent's core is given them: 0 for one that is not finite, which would spoil the core's state."""
+  """Rewards as agents are given them: 0 for one that is not finite, which would spoil the state of a core."""
   return tf.where(tf.math.is_finite(rewards), rewards, 0.)
 
 
 def is_sound(agent_output) -> tf.Tensor:
-  """Whether an agent's actions for [n, ...] rows were drawn with finite logits: [] bool."""
-  _, logits, *_ = agent_output
-  return tf.reduce_all(tf.math.is_finite(logits))
+  """Whether all numbers of an agent's behaviour output for [n, ...] rows are finite: [] bool."""
+  return tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in tf.nest.flatten(agent_output)
+                        if values.dtype.is_floating])
 
 
-def make_loop(pool, agent, parameters, seed: int, device: str):
+def specs(variables) -> list[tf.TensorSpec]:
+  """The specs of variables, as a ParameterSnapshot wants to know them."""
+  return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
+
+
+def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
+              selection: acting.Selection = acting.Selection()):
   """Makes a function that acts until the pool is closed, and then raises tf.errors.CancelledError.
 
-  Where the policy's logits are not finite it raises PolicyError, and none of the batch's actions is taken. The agent is
-  given 0 for a reward that is not finite, which would spoil the state of its core; unrolls have the reward as it is.
+  Where the behaviour output is not finite it raises PolicyError, and none of the batch's actions is taken. The agent is
+  given 0 for a reward that is not finite; unrolls have the reward as it is.
 
   Args:
     pool: actor_pool.ActorPool.
-    agent: this loop's copy of the agent; its trainable variables are overwritten.
+    agent: this loop's copy of the agent; its acting variables are overwritten.
     parameters: where parameters come from: `latest()` gives their version and the list of them.
-    seed: of the sampled actions.
+    seed: of what is random in acting.
     device: where to compute.
+    actors: those of the pool.
+    selection: how actions are selected.
   Returns:
     A function without arguments.
   """
+  def inputs(batch):
+    environment_output = batch.environment_output
+    return acting.ActorInput(
+        tf.gather(actors.ids, batch.actor_id), tf.gather(actors.places, batch.actor_id), batch.last_action,
+        finite_rewards(environment_output.reward), environment_output.done, environment_output.observation)
+
   def act(batch_number, known_version, unused_sound):
     batch = pool.next_batch()
     with tf.control_dependencies([batch.id]):  # Else they would be read before the wait for the batch.
       version, latest = parameters.latest()
-    environment_output = batch.environment_output
     with tf.device(device):
       def update():
-        for variable, parameter in zip(agent.trainable_variables, latest):
+        for variable, parameter in zip(agent.acting_variables, latest, strict=True):
           variable.assign(parameter)
       tf.cond(version == known_version, lambda: None, update)
       agent_output, agent_state = agent.step(
-          batch.last_action, finite_rewards(environment_output.reward), environment_output.done,
-          environment_output.observation, batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]))
+          inputs(batch), batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]), selection)
       sound = is_sound(agent_output)
 
     def complete():

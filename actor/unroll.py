@@ -26,13 +26,6 @@ class EnvironmentOutput(NamedTuple):
   observation: Any     # dict of name -> [T+1, ...].
 
 
-class AgentOutput(NamedTuple):
-  """What the policy that acted computed from the row before."""
-  action: Any         # [T+1] int32.
-  policy_logits: Any  # [T+1, A] float32, of the behaviour policy.
-  baseline: Any       # [T+1] float32.
-
-
 class Unroll(NamedTuple):
   """T+1 rows of one actor, in the order in which they happened."""
   level_id: Any            # [] int32, index into the run's levels.

@@ -48,15 +48,22 @@ class UnrollQueue:
       batch = [tf.stack(tensors, axis) for tensors, axis in zip(zip(*unrolls), self._axes)]
     return tf.nest.pack_sequence_as(self._spec, batch)
 
-  def replace(self, batch, slot):
-    """Waits for an unroll and puts it in another one's place. Args: what take_batch has returned; [] index below B."""
+  def drop(self, batch, slot):
+    """Takes an unroll out of a batch and waits for another one, which comes behind the others.
+
+    Args:
+      batch: what take_batch has returned.
+      slot: [] integer below B, the place of the unroll in the batch.
+    Returns:
+      The batch, as take_batch returns it.
+    """
     with tf.device('/CPU:0'):
-      replaced = []
+      changed = []
       for old, new, axis in zip(tf.nest.flatten(batch), tf.nest.flatten(self.take()), self._axes):
-        is_slot = tf.one_hot(slot, old.shape[axis], on_value=True, off_value=False)  # [B].
-        is_slot = tf.reshape(is_slot, [-1 if index == axis else 1 for index in range(old.shape.rank)])
-        replaced.append(tf.where(is_slot, tf.expand_dims(new, axis), old))
-    return tf.nest.pack_sequence_as(self._spec, replaced)
+        places = tf.range(old.shape[axis])
+        kept = tf.gather(old, tf.boolean_mask(places, places != tf.cast(slot, tf.int32)), axis=axis)
+        changed.append(tf.ensure_shape(tf.concat([kept, tf.expand_dims(new, axis)], axis), old.shape))
+    return tf.nest.pack_sequence_as(self._spec, changed)
 
   def take(self):
     """Waits for an unroll, which comes out as it was put. OutOfRangeError once the queue is closed."""

@@ -8,7 +8,7 @@ where a binary has a setting that is not here. A setting that this module does n
 import dataclasses
 from typing import Any
 
-from scalable_agents.agents import sweep
+from scalable_agents.agents import sweeps
 from scalable_agents.environments import dmlab
 from scalable_agents.records import settings
 from scalable_agents.tables import published
@@ -74,7 +74,7 @@ def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent)
   if name == 'reward_transform' and agent.suite == 'dmlab30':
     return value == _FIGURE_D1  # The paper's form; the default is the released code's.
   has_sweep = agent.suite == 'dmlab30' or agent.population > 1
-  if name in sweep.SAMPLED and has_sweep:
-    return sweep.is_within(name, value)
+  if name in sweeps.IMPALA.ranges and has_sweep:
+    return value in sweeps.IMPALA.ranges[name]
   # On Atari the population tunes the threshold, too. The paper does not say where it starts.
   return name == 'clip_gradient_norm' and agent.suite == 'atari57' and agent.population > 1 and value > 0

@@ -5,7 +5,7 @@ import os
 import statistics
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
-from scalable_agents.agents import sweep
+from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
 from scalable_agents.records import settings
 from scalable_agents.tables import departures
@@ -132,7 +132,7 @@ def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
   if expert:
     apart |= {'level_name', 'total_environment_frames'}
   if run.population > 1:
-    apart |= {'sweep_index', *sweep.SAMPLED}
+    apart |= {'sweep_index', *sweeps.IMPALA.ranges}
   suite = runs_lib.suite_of(run)
   # Settings that an older run does not have were as they are by default.
   defaults = departures.PAPER[suite.name] if suite else departures.COMMON

@@ -9,16 +9,17 @@ import re
 import statistics
 from typing import Any, NamedTuple, Sequence
 
-from scalable_agents.agents import sweep as agents_sweep
+from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tables import layout
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.training import sweep as sweep_lib
 
 # What a line is called does not repeat these.
-_IN_OTHER_COLUMNS = {'torso', 'off_policy_correction', 'sweep_index', *agents_sweep.SAMPLED}
+_IN_OTHER_COLUMNS = {'torso', 'off_policy_correction', 'sweep_index', *sweeps.IMPALA.ranges}
 _NUMBER = re.compile(r'(\d[\d_]*(?:\.\d+)?)')
 
 Points = Sequence[tuple[int, float]]  # (environment frames, score).
@@ -72,7 +73,7 @@ def best_three(found: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
 
 def table(found: Sequence[Sample]) -> layout.Table:
   """A row for each of the samples."""
-  columns = ['level', 'setting', 'rank', 'sample', *agents_sweep.SAMPLED, 'final score, this run', 'run']
+  columns = ['level', 'setting', 'rank', 'sample', *sweeps.IMPALA.ranges, 'final score, this run', 'run']
   rows, ranks = [], {}
   for sample in found:
     line = sample.level, sample.line
@@ -80,7 +81,7 @@ def table(found: Sequence[Sample]) -> layout.Table:
     wanted = sample.flags['total_environment_frames']
     extent = results.short(sample.frames) + f' of {results.short(wanted)}' * (sample.frames < wanted)
     rows.append([*line, str(ranks[line]), _index(sample),
-                 *(f'{sample.flags[name]:.3g}' for name in agents_sweep.SAMPLED), layout.Number(sample.score, 2),
+                 *(f'{sample.flags[name]:.3g}' for name in sweeps.IMPALA.ranges), layout.Number(sample.score, 2),
                  f'{extent} frames'])
   notes = [f'{level}: the final score is the {unit(level)} of the last 100 training episodes'
            f'{" of each level" if level in scores.SUITES else ""}.'
@@ -90,7 +91,7 @@ def table(found: Sequence[Sample]) -> layout.Table:
             f'{statistics.fmean(sample.score.mean for sample in best):.2f}.'
             for (level, line), best in best_three(found).items() if len(best) == 3]
   notes.append('Setting: the network, the correction, and every other setting in which runs of the level differ, beside '
-               + ', '.join(agents_sweep.SAMPLED) + '.')
+               + ', '.join(sweeps.IMPALA.ranges) + '.')
   notes.append('The paper has figure 4 for this, and prints no numbers of single samples.')
   return layout.Table('Sweep: training scores of samples of hyper-parameters, best first', columns, rows, notes)
 
@@ -116,8 +117,8 @@ def _natural(text: str) -> list[str | float]:
 
 
 def _index(sample: Sample) -> str:
-  index = sample.flags.get('sweep_index', agents_sweep.NO_SAMPLE)
-  return '–' if index == agents_sweep.NO_SAMPLE else str(index)
+  index = sample.flags.get('sweep_index', sweep_lib.NO_SAMPLE)
+  return '–' if index == sweep_lib.NO_SAMPLE else str(index)
 
 
 def _scored(run: runs_lib.Run) -> list[tuple[int, float | None]]:

@@ -122,9 +122,10 @@ def _one_thread():
 def _agent(tf, workload):
   """The workload's agent and its ImpalaConfig."""
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import agent_interface  # pylint: disable=g-import-not-at-top
   config, level = impala.ImpalaConfig(**workload.config), constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
-  return impala.Agent(level.num_actions, spec, config), config
+  return impala.Agent(agent_interface.EnvironmentSpec(level.num_actions, spec, (workload.level,)), config), config
 
 
 def _observations(tf, workload, *leading):
@@ -139,6 +140,7 @@ def _observations(tf, workload, *leading):
 def _inference(seconds, workload, batch_sizes):
   """Rows/s of the network at each batch size, on one thread: batches in a graph, as in training."""
   tf = _one_thread()
+  from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
   agent, _ = _agent(tf, workload)
   results = {}
   for size in batch_sizes:
@@ -147,9 +149,10 @@ def _inference(seconds, workload, batch_sizes):
     @tf.function(autograph=False)
     def act(observations, size=size):
       def body(count, actions):
-        output, _ = agent.step(tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.bool),
-                               {name: batches[count] for name, batches in observations.items()},
-                               agent.initial_state(size), tf.stack([0, count]))
+        inputs = acting.ActorInput(
+            tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.int32), tf.zeros([size]),
+            tf.zeros([size], tf.bool), {name: batches[count] for name, batches in observations.items()})
+        output, _ = agent.step(inputs, agent.initial_state(size), tf.stack([0, count]))
         return count + 1, actions + output.action
       return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],
                            parallel_iterations=1)
@@ -164,11 +167,12 @@ def _learner(seconds, workload):
   tf = _one_thread()
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top
   agent, config = _agent(tf, workload)
-  learner = impala.Learner(agent, config, frames_per_step=1)
+  learner = impala.make_learner(agent, config)
   rows = [workload.learner_rows, config.batch_size]
   num_actions = constant_environment.LEVELS[workload.level].num_actions
-  batch = unroll.Unroll(
+  batch = experience.Batch(unroll.Unroll(
       level_id=tf.zeros(rows[1:], tf.int32), actor_id=tf.zeros(rows[1:], tf.int32),
       life_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
       agent_state=agent.initial_state(config.batch_size),
@@ -176,8 +180,8 @@ def _learner(seconds, workload):
           reward=tf.random.normal(rows), discount=tf.ones(rows), done=tf.zeros(rows, tf.bool),
           episode_return=tf.zeros(rows), episode_length=tf.zeros(rows, tf.int32),
           observation=_observations(tf, workload, *rows)),
-      agent_output=unroll.AgentOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions]), tf.zeros(rows)),
-      parameter_version=tf.zeros(rows, tf.int64))
+      agent_output=impala.BehaviourOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions])),
+      parameter_version=tf.zeros(rows, tf.int64)))
   # Cost goes with rows, of which a whole unroll has one more than transitions.
   whole_unrolls = workload.learner_rows / (config.unroll_length + 1)
   rate, cpu = _rate(lambda: learner.step(batch), whole_unrolls * workload.transitions, seconds)
@@ -213,14 +217,15 @@ def _batcher(seconds):
 def _pool(seconds, workload):
   """Agent steps/s of the actor pool with environments and a policy that cost nothing, in real worker processes."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
-  from scalable_agents.actor import actor_pool, environment_workers, unroll  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import actor_pool, environment_workers  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
   cores = len(os.sched_getaffinity(0))
   environments = 32 * cores
   unroll_length, batch_size = workload.config['unroll_length'], workload.config['batch_size']
   workers = environment_workers.EnvironmentWorkers(
       'scalable_agents.tools.constant_environment:Constant',
       [{'level_name': workload.level, 'seed': i} for i in range(environments)], cores)
-  output_spec = unroll.AgentOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]), tf.TensorSpec([]))
+  output_spec = impala.BehaviourOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]))
   pool = actor_pool.ActorPool(workers, unroll_length, output_spec, (), [0] * environments, batch_size)
 
   @tf.function(autograph=False)
@@ -228,7 +233,7 @@ def _pool(seconds, workload):
     def body(count):
       batch = pool.next_batch()
       size = tf.shape(batch.actor_id)[0]
-      output = unroll.AgentOutput(tf.zeros([size], tf.int32), tf.zeros([size, 6]), tf.zeros([size]))
+      output = impala.BehaviourOutput(tf.zeros([size], tf.int32), tf.zeros([size, 6]))
       pool.complete_batch(batch.id, tf.constant(0, tf.int64), output, ())
       return [count + 1]
     tf.while_loop(lambda count: True, body, [0], parallel_iterations=1)

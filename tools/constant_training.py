@@ -31,7 +31,7 @@ def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
     levels = [config.level_name]
     host = actor_host.ActorHost(levels, {}, run, config.seed, environment=_ENVIRONMENT)
     try:
-      train_loop.Trainer(host, impala.Agent, impala.Learner, config, levels, run, directory, sys.stderr).train()
+      train_loop.Trainer(host, impala, config, levels, run, directory, sys.stderr).train()
     finally:
       host.close()
 

@@ -1,19 +1,27 @@
-"""What a row of metrics.jsonl says of the updates since the row before, and of where their time went."""
+"""The figures of a row of metrics.jsonl that are measured between two rows: of updates, and of where time went."""
 
 import contextlib
 import time
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-_STANDSTILL = 0.05  # No part of an interval in which all goes well is busy for so small a share of it.
+_STANDSTILL = 0.05  # If every part is busy for less than this share of an interval, something hangs.
 
 
 class MetricsRow:
-  """Gathers the figures of an interval; `finish` gives them and begins the next one."""
+  """Gathers the figures of an interval; `finish` returns them and begins the next one."""
 
-  def __init__(self, host, earlier_restarts: int = 0):
-    """Args: the ActorHost whose pool is asked for its statistics, and environment_restarts of earlier processes."""
+  def __init__(self, host, levels: Sequence[str] = (), earlier_restarts: int = 0):
+    """Begins nothing yet.
+
+    Args:
+      host: the ActorHost whose pool is asked for its statistics.
+      levels: names of the run's levels, for figures of which there is one per level.
+      earlier_restarts: `environment_restarts` of earlier processes.
+    """
     self._host = host
+    self._levels = tuple(levels)
     self._earlier_restarts = earlier_restarts
     self._updates = []
     self._names = ()  # Of the figures of updates.
@@ -43,9 +51,15 @@ class MetricsRow:
     finally:
       self._waited_seconds += time.monotonic() - began
 
-  def add(self, update_metrics):
-    """Adds an update's figures: name -> number."""
-    self._updates.append(update_metrics)
+  def add(self, update_metrics: Mapping[str, Any]):
+    """Adds an update's figures: name -> number, or array with a number per level: one figure `name/level` of each."""
+    figures = {}
+    for name, value in update_metrics.items():
+      if np.ndim(value):
+        figures |= {f'{name}/{level}': number for level, number in zip(self._levels, value, strict=True)}
+      else:
+        figures[name] = value
+    self._updates.append(figures)
 
   def finish(self, environment_frames: int):
     """Returns the row and begins the next interval.
@@ -53,10 +67,10 @@ class MetricsRow:
     Args:
       environment_frames: trained for so far.
     Returns:
-      dict. The figures of updates are means over those of the interval, as far as they are finite; None without any.
-      `time/…` are shares of the interval: the learner waited for data; actors were held up as the queue was full;
-      inference had nothing to do; environments were stepping. `bottleneck` is the part that was busy for the largest
-      share: learner, inference or environments; where all actors are elsewhere, learner or actors.
+      dict. The figures of updates are means of the finite ones in the interval, or None. `time/…` are shares of the
+      interval: the learner waited for data; the queue was full, so that actors waited; inference had nothing to do;
+      environments were stepping. `bottleneck` is the part that was busy for the largest share: learner, inference or
+      environments. If all actors are in other processes, it is learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
@@ -68,7 +82,7 @@ class MetricsRow:
     for name in self._names:
       finite = [update[name] for update in self._updates if np.isfinite(update[name])]
       row[name] = float(np.mean(finite)) if finite else None
-    # Workers count a message's steps once they are done, and some may have begun in the interval before.
+    # A worker counts the time of its steps when they are done; some may have begun in the interval before.
     stepping = min(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 1.)
     row |= {
         'inference_batch_size': since.rows / since.batches if since.batches else None,
@@ -82,7 +96,7 @@ class MetricsRow:
             'environments': stepping}
     if self._host.rests:
       row['bottleneck'] = 'actors' if row['time/learner_waits'] > 0.5 else 'learner'
-    else:  # Where nothing moves an environment hangs, which the time of steps done does not show.
+    else:  # If nothing is busy, an environment hangs: only steps that have ended count as stepping.
       row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
     self._updates = []
     self.begin(environment_frames)

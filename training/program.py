@@ -9,8 +9,8 @@ A binary names an agent's module and a protocol, with its own defaults:
   if __name__ == '__main__':
     program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
 
-The module has `Agent`, `Learner` and `validate`, as agents/impala.py; a protocol `validate` and `environments`, as
-training/atari57_protocol.py.
+agent_interface.AgentModule says what the module has. A protocol has `validate` and `environments`, as in
+atari57_protocol.py.
 """
 
 import dataclasses
@@ -39,6 +39,7 @@ from scalable_agents.training import memory
 from scalable_agents.training.population import population_member
 from scalable_agents.training import quiet
 from scalable_agents.training import run_flags
+from scalable_agents.training import sweep
 from scalable_agents.training import train_loop
 
 flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
@@ -108,7 +109,7 @@ def _read_flags(agent, config_class, protocol_class):
   elif run_config.video:
     raise errors.UserError('--video: only with --mode=test')
   population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
-  config = _with_sample(agent, config, max(agent.sweep.NUM_SAMPLES, population.population_size))
+  config = _with_sample(agent, config, max(agent.SWEEP.num_samples, population.population_size))
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
   if membership.job_name and config.synchronous:
     raise errors.UserError('--synchronous: only without --job_name; processes of a cluster take no turns')
@@ -125,12 +126,12 @@ def _read_flags(agent, config_class, protocol_class):
 
 def _with_sample(agent, config, num_samples):
   """The config with what --sweep_index draws."""
-  if config.sweep_index == agent.sweep.NO_SAMPLE:
+  if config.sweep_index == sweep.NO_SAMPLE:
     return config
   if not 0 <= config.sweep_index < num_samples:
-    raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {agent.sweep.NO_SAMPLE} '
+    raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {sweep.NO_SAMPLE} '
                               'for no sample')
-  sample = agent.sweep.draw(config.sweep_index)
+  sample = agent.SWEEP.draw(config.sweep_index)
   for name in run_flags.present(sample):
     raise errors.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
   return dataclasses.replace(config, **sample)
@@ -147,7 +148,7 @@ def _settings(config, protocol, population, membership, run_config):
 def _common(agent, settings):
   """What all processes of a cluster have in common."""
   values, free = settings
-  return {'agent': agent.__name__.rpartition('.')[2]} | {
+  return {'agent': agent.NAME} | {
       f'--{name}': value for name, value in values.items() if name not in free}
 
 
@@ -168,8 +169,8 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
       if population.population_size > 1:
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
                                         directory=directory)
-      trainer = train_loop.Trainer(host, agent.Agent, agent.Learner, config, levels, run_config, directory,
-                                   screen, make_member=make_member, port=port, strategy=strategy)
+      trainer = train_loop.Trainer(host, agent, config, levels, run_config, directory, screen,
+                                   make_member=make_member, port=port, strategy=strategy)
       try:
         trainer.train()
       finally:
@@ -226,7 +227,7 @@ def _act(agent, config, protocol, membership, levels, settings, run_config):
   seed = _seed_of_host(config.seed, number, time.time_ns())  # Other episodes than before a restart.
   host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
   try:
-    act_loop.Actor(host, agent.Agent, config, run_config, membership, _common(agent, settings), number,
+    act_loop.Actor(host, agent, config, levels, run_config, membership, _common(agent, settings), number,
                    screen).act()
   finally:
     host.close()
@@ -238,7 +239,7 @@ def _test(agent, config, protocol, levels, settings, run_config):
   with run_directory.open_evaluation(run_config.logdir, *settings) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
-    summary = evaluation.evaluate(agent.Agent, config, [registry.test_level(level) for level in levels],
+    summary = evaluation.evaluate(agent, config, [registry.test_level(level) for level in levels],
                                   protocol.environments(levels, training=False), run_config, directory, quiet.screen(),
                                   free_settings(protocol))
   print(evaluation.report(summary), flush=True)

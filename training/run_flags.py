@@ -74,6 +74,12 @@ class RunConfig:
   test_num_episodes: int = setting(
       atari57.SUITE.test_episodes, '--mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and 5.3.2.',
       at_least=1, at_most=_MAX_TEST_EPISODES)
+  test_policy: str = setting(
+      '', '--mode=test: how actions are selected: sampled from the policy, greedy, or epsilon, which takes a random '
+      "action with probability --test_epsilon and else the greedy one. Default: the way of the agent's paper.",
+      choices=('', 'sampled', 'greedy', 'epsilon'))
+  test_epsilon: float = setting(
+      0.001, '--test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
   video: str = setting('', '--mode=test: record an episode to this file, .mp4 or .gif.')
 
 

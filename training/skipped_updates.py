@@ -1,4 +1,4 @@
-"""Tells the user of updates that the learner has skipped since a number was not finite, and ends hopeless runs."""
+"""Tells the user of updates that were skipped because a number was not finite, and ends a run after ten in a row."""
 
 import time
 from typing import Callable, Sequence
@@ -13,7 +13,7 @@ _MOST_ACTORS_NAMED = 3
 
 
 class SkippedUpdates:
-  """Looks at each update of a run. A message comes with the first one that is skipped, then once a minute at most."""
+  """Looks at each update of a run. Tells the user of the first one that is skipped, then at most once a minute."""
 
   def __init__(self, levels: Sequence[str], actor_name: Callable[[int], str], say: Callable[[str], None],
                have_peers: bool = False):
@@ -30,13 +30,13 @@ class SkippedUpdates:
     self._said_at = -np.inf
     self._at_fault = {}  # Actor id -> level id, since the last message.
 
-  def add(self, learner, metrics, unrolls):
+  def add(self, learner, metrics, batches):
     """Counts an update, and tells the user if it was skipped.
 
     Args:
-      learner: as agents/impala.py's.
-      metrics: of its `step`.
-      unrolls: the batches of this process's learners; Unroll of [T+1, B, ...] tensors each.
+      learner: agent_interface.Learner.
+      metrics: of the update, from `learner.read`.
+      batches: those of this process's learners, experience.Batch each.
     Raises:
       errors.UserError: MAXIMUM_IN_A_ROW updates in a row were skipped.
     """
@@ -45,7 +45,7 @@ class SkippedUpdates:
       return
     self._in_a_row += 1
     self._since_message += 1
-    for unroll in unrolls:
+    for unroll in (batch.unroll for batch in batches):
       is_finite = np.isfinite(unroll.environment_output.reward.numpy()).all(axis=0)  # [B].
       self._at_fault |= zip(unroll.actor_id.numpy()[~is_finite].tolist(), unroll.level_id.numpy()[~is_finite].tolist())
     update, culprit = int(learner.update_steps.numpy()), learner.culprit(metrics)

@@ -1,49 +1,44 @@
-"""Training: puts actors, queue, learner and run directory together, and keeps them going.
+"""Training: puts actors, experience, learner and run directory together, and keeps them going.
 
-Threads: the main thread only waits for the end, so that Ctrl-C is always heard; the learner's thread updates, logs
-and saves; a third collects the next batch and copies it to the learner's device meanwhile; a fourth asks now and then
-how much memory is in use. Acting has its own threads (actor_host.py), which run graphs.
+Threads: the main thread only waits for the end, so that Ctrl-C is always heard. The learner's thread updates and logs.
+A third thread collects the next batch meanwhile (collector.py), a fourth writes checkpoints (records/checkpoint.py),
+and a fifth asks now and then how much memory is in use. Acting has its own threads (actor/actor_host.py), which run
+graphs.
 """
 
-import collections
-from concurrent import futures
-import signal
 import threading
 import time
+from typing import Any, Callable, Sequence, TextIO
 
-import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
-from scalable_agents.actor import parameters as parameters_lib
-from scalable_agents.environments import scores
-from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.records import checkpoint
-from scalable_agents.records import episode_statistics
 from scalable_agents.records import errors
-from scalable_agents.records import metrics as metrics_lib
-from scalable_agents.records import progress as progress_lib
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
-from scalable_agents.training.cluster import learner_port
-from scalable_agents.training.cluster import learners_together
-from scalable_agents.training import curve_process
+from scalable_agents.training import agent_interface
+from scalable_agents.training import collector as collector_lib
+from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import kernels
 from scalable_agents.training import memory
-from scalable_agents.training import metrics_row
+from scalable_agents.training import publisher as publisher_lib
 from scalable_agents.training import quiet
+from scalable_agents.training import run_log
 from scalable_agents.training import skipped_updates
+from scalable_agents.training import stop_signals
 from scalable_agents.training import unroll_check
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import learners_together
 
-_CURVE_INTERVAL_SECONDS = 300.
 _MEMORY_INTERVAL_SECONDS = 10.
 _SIGNAL_CHECK_SECONDS = 0.2
-_LONGEST_SILENCE_SECONDS = 10.  # Where no batch comes, a row says so.
+_LONGEST_SILENCE_SECONDS = 10.  # If no batch comes for so long, a row says so.
 _UPDATE_PATIENCE_SECONDS = 3.   # How long Ctrl-C waits for the update under way.
 _AGREEMENT_SECONDS = 60.        # How long it waits for all learners to agree to leave, which they do in an update.
-_WAITING_WORD_SECONDS = 30.     # Of an update that waits for other learners, until the user is told.
+_WAITING_WORD_SECONDS = 30.     # An update waits so long for other learners before the user is told.
 
 
 def configure_tensorflow():
@@ -59,14 +54,15 @@ def configure_tensorflow():
 class Trainer:
   """One training process."""
 
-  def __init__(self, host: actor_host.ActorHost, make_agent, make_learner, config, levels, run,
-               directory: run_directory.Run, stream, learner_device=None, make_member=None, port=None, strategy=None):
+  def __init__(self, host: actor_host.ActorHost, agent: agent_interface.AgentModule, config: agent_interface.Config,
+               levels: Sequence[str], run, directory: run_directory.Run, stream: TextIO,
+               learner_device: str | None = None, make_member: Callable[..., Any] | None = None,
+               port: learner_port.LearnerPort | None = None, strategy: tf.distribute.Strategy | None = None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
       host: running environments.
-      make_agent: called with number of actions, observation spec and config.
-      make_learner: called with agent, config, environment frames per agent step, XLA mode and device.
+      agent: the agent's module.
       config: the agent's hyper-parameters.
       levels: names of the levels played.
       run: run_flags.RunConfig.
@@ -74,65 +70,74 @@ class Trainer:
       stream: where progress is shown.
       learner_device: None for the first GPU, or the CPU without one.
       make_member: called with the learner and a function that shows the user a line; returns a
-        population_member.Member. None where the run is no member of a population.
-      port: learner_port.LearnerPort where actors in other processes may take part.
-      strategy: tf.distribute.Strategy of several learners.
+        population_member.Member. None if the run is no member of a population.
+      port: where actors in other processes may take part; None if there are none.
+      strategy: of several learners.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
     """
-    self._host, self._config, self._levels, self._run = host, config, levels, run
-    self._directory = directory
-    self._port = port
-    self._device = learner_device or actor_host.inference_device()
-    self._together = learners_together.LearnersTogether(strategy, self._device)
+    self._host, self._config, self._run, self._directory, self._port = host, config, run, directory, port
+    device = learner_device or actor_host.inference_device()
+    self._together = learners_together.LearnersTogether(strategy, device)
     if port:
       self._together.compare(port.settings)
+    make_agent = agent_interface.agent_maker(agent, host, levels, config)
     with self._together.scope():
       try:
-        agent = make_agent(host.specification.num_actions, host.observation_spec, config)
+        learning_agent = make_agent()
       except ValueError as error:
         raise errors.UserError(f'{", ".join(levels)}: {error}') from error
-      self.learner = make_learner(agent, config, host.specification.frames_per_step, run.xla, self._device)
-    self._statistics = episode_statistics.EpisodeStatistics(
-        levels, suite_score=scores.suite_figures if scores.is_suite(levels) else None)
-    self._member = make_member and make_member(self.learner, lambda text: self._progress.message(text))
-    self._checkpointer = checkpoint.Checkpointer(
-        run_directory.path(directory.path, run_directory.CHECKPOINTS), learner=self.learner,
-        statistics=self._statistics, **({'member': self._member} if self._member else {}))
-    if not self._checkpointer.restore():
-      if run_rows.last_metrics(directory.path):
-        raise run_directory.RunDirectoryError(
-            f'{directory.logdir} has metrics of a run and no checkpoint to go on from: put '
-            f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
-      self._checkpointer.save()
-    self._together.share(self.learner.variables)
-    self._frames = int(self.learner.environment_frames.numpy())
-    self._metrics = metrics_lib.MetricsWriter(directory.path, self._frames)
-    if self._member:
-      self._member.resume(self._frames)
-    self._progress = progress_lib.Progress(config.total_environment_frames, self._frames, stream)
-    self._curve = curve_process.CurveProcess(directory.path, self._progress.message)
-    self._snapshots = collections.deque(maxlen=config.policy_lag + 1)
-    host.make_pool(make_agent, config, config.queue_size, self._progress.report_fault)
+      self.learner = agent.make_learner(learning_agent, config, run.xla, device)
+    host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
+                   config.synchronous)
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
-    self._parameters = parameters_lib.ParameterSnapshot(host.parameter_specs, learner_port.PARAMETERS if port else '')
-    self._queue = unroll_queue.UnrollQueue(host.pool.unroll_spec, config.queue_size, _time_major(host.pool.unroll_spec),
-                                           learner_port.UNROLLS if port else '')
-    # Of this process's own environments they are right.
-    self._check = unroll_check.UnrollCheck(
-        len(levels), host.specification.num_actions, port.actor_name) if port else None
-    self._row = metrics_row.MetricsRow(host, self._metrics.last_row.get('environment_restarts', 0))
+    self._experience = agent.make_experience(self._make_intake(len(levels)), config)
+    statistics = run_log.make_statistics(levels)
+    self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
+    self._checkpointer = self._restore(statistics)
+    self._frames = int(self.learner.environment_frames.numpy())
+    self._log = run_log.RunLog(directory, host, statistics, levels, self._frames, config.total_environment_frames,
+                               0. if config.synchronous else run.log_interval_seconds, stream)
+    if self._member:
+      self._member.resume(self._frames)
+    self._publisher = publisher_lib.Publisher(
+        self.learner, config.policy_lag, learner_port.PARAMETERS if port else '')
     self._skipped = skipped_updates.SkippedUpdates(
-        levels, port.actor_name if port else 'actor {}'.format, self._progress.message,
-        self._together.have_peers)
+        levels, port.actor_name if port else 'actor {}'.format, self._log.say, self._together.have_peers)
     self._memory_megabytes = host.memory_megabytes()
-    self._unrolls_granted, self._unrolls_taken = host.num_environments, 0  # Synchronous runs only.
-    self._interrupts, self._all_leave = 0, False
+    self._signals, self._all_leave = stop_signals.StopSignals(), False
     self._update_began, self._told_of_waiting = None, 0.
     self._stop = threading.Event()
     self._error = None
+
+  def _restore(self, statistics):
+    """Restores the latest checkpoint, or saves the first one. Returns the Checkpointer."""
+    member = {'member': self._member} if self._member else {}
+    checkpointer = checkpoint.Checkpointer(
+        self._checkpoints, beside=self._experience, learner=self.learner, statistics=statistics, **member)
+    if not checkpointer.restore():
+      if run_rows.last_metrics(self._directory.path):
+        raise run_directory.RunDirectoryError(
+            f'{self._directory.logdir} has metrics of a run and no checkpoint to go on from: put '
+            f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
+      checkpointer.save()
+    self._together.share(self.learner.variables)
+    return checkpointer
+
+  @property
+  def _checkpoints(self):
+    return run_directory.path(self._directory.path, run_directory.CHECKPOINTS)
+
+  def _make_intake(self, num_levels):
+    specification, port = self._host.specification, self._port
+    if not port:  # What comes from this process's own environments is right.
+      return intake_lib.Intake(self._host.pool.unroll_spec, self._config.queue_size, specification.frames_per_step)
+    return intake_lib.Intake(
+        self._host.pool.unroll_spec, self._config.queue_size, specification.frames_per_step,
+        lambda batch: unroll_check.are_possible(batch, num_levels, specification.num_actions),
+        lives_may_have_begun=checkpoint.latest(self._checkpoints) is not None, shared_name=learner_port.UNROLLS, actor_name=port.actor_name)
 
   @property
   def has_learned(self) -> bool:
@@ -153,51 +158,47 @@ class Trainer:
         act.
       run_directory.RunDirectoryError: a file could not be written, or the directory has been moved or removed.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-      signal.signal(number, self._interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it.
-      signal.signal(signal.SIGHUP, self._hang_up)
-    self._publish()
+    self._signals.install()
+    self._publisher.publish()
     if self._port:
       self._port.offer(self._host.pool.unroll_spec, self._host.parameter_specs)
-    self._host.start(self._parameters, self._queue.put, self._stop.set)
+    self._host.start(self._publisher.parameters, self._experience.put, self._stop.set)
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()
     threading.Thread(target=self._watch_memory, name='memory', daemon=True).start()
-    # In turns, as a signal handler must not touch the event: it may interrupt the very thread that holds its lock.
-    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._interrupts:
-      self._tell_of_waiting()
-    if self._together.have_peers:
-      self._await_agreement()
-    self._stop.set()
+    self._wait_for_the_end()
     is_the_end = self._port is not None and self._is_well()  # Else it may come back, and the actors wait for it.
     self._host.pool.close()
     if is_the_end:
       self._port.announce_end()
-    self._queue.close()
-    learner.join(_UPDATE_PATIENCE_SECONDS if self._interrupts else None)
+    self._experience.close()
+    learner.join(_UPDATE_PATIENCE_SECONDS if self._signals.count else None)
     self._host.close()
     if learner.is_alive():  # What a checkpoint would hold is not certain.
-      self._progress.close()
-      self._progress.message('left amid an update, the same command goes on from the last checkpoint')
+      self._log.close_progress()
+      self._log.say('left amid an update, the same command goes on from the last checkpoint')
       if is_the_end:
         self._port.wait_for_farewells()
       quiet.leave(0)
     try:
       self._leave()
     finally:
-      self._metrics.close()
-      self._progress.close()
+      self._log.close()
       if is_the_end:
         self._port.wait_for_farewells()
 
+  def _wait_for_the_end(self):
+    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._signals.count:
+      self._tell_of_waiting()
+    if self._together.have_peers and not self._stop.wait(_UPDATE_PATIENCE_SECONDS):
+      self._await_agreement()
+    self._stop.set()
+
   def _await_agreement(self):
     """After a signal: waits until all learners have heard of it, as far as it can."""
-    if self._stop.wait(_UPDATE_PATIENCE_SECONDS):
-      return
-    self._progress.message('the learners leave together, with their next update; a second signal: without the others')
+    self._log.say('the learners leave together, with their next update; a second signal: without the others')
     deadline = time.monotonic() + _AGREEMENT_SECONDS
-    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and self._interrupts < 2 and time.monotonic() < deadline:
+    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and self._signals.count < 2 and time.monotonic() < deadline:
       pass
 
   def _is_well(self):
@@ -211,7 +212,7 @@ class Trainer:
     return self._error is None
 
   def _leave(self):
-    """Saves, where nothing speaks against it, and raises what has ended the training before its time."""
+    """Saves, if that makes sense, and raises what has ended the training before its time."""
     if isinstance(self._error, learners_together.LostLearnerError) or (
         self._error and not isinstance(self._error, errors.UserError)):
       raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
@@ -222,10 +223,12 @@ class Trainer:
       raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
     except Exception as error:  # pylint: disable=broad-except; raised below.
       failure = error
-    self._save()
-    self._curve.finish()
-    self._progress.close()
-    self._progress.message(f'{self._frames:,} frames trained, ' + (
+    self._prepare_to_save()
+    self._checkpointer.save()
+    self._checkpointer.close()
+    self._log.finish_curve()
+    self._log.close_progress()
+    self._log.say(f'{self._frames:,} frames trained, ' + (
         f'see {self._directory.logdir}' if self._has_finished() else 'the same command goes on from there'))
     if isinstance(failure, environment_workers.WorkerError):
       raise errors.UserError(str(failure)) from failure
@@ -236,18 +239,11 @@ class Trainer:
     return self._frames >= self._config.total_environment_frames
 
   def _tell_of_waiting(self):
-    """Says now and then that other learners are waited for, who may have no actors."""
+    """Says now and then that an update waits for other learners, who may have no actors."""
     began, now = self._update_began, time.monotonic()
     if self._together.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_WORD_SECONDS:
       self._told_of_waiting = now
-      self._progress.message(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
-
-  def _interrupt(self, *unused_signal):
-    self._interrupts += 1
-
-  def _hang_up(self, *unused_signal):
-    """The terminal was closed: both the kernel and the shell may say so, which is no second request."""
-    self._interrupts = max(self._interrupts, 1)
+      self._log.say(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
 
   def _watch_memory(self):
     """Keeps the figure up to date, in a thread of its own: to ask for that of many workers takes long."""
@@ -255,137 +251,78 @@ class Trainer:
       self._memory_megabytes = self._host.memory_megabytes()
 
   def _run_learner(self):
-    with futures.ThreadPoolExecutor(1) as collector:
+    with collector_lib.Collector(self._experience, self._together.devices, self._host.pool,
+                                 self._host.num_environments, self._config.synchronous) as collector:
       try:
         self._learn(collector)
       except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
-        pass  # The queue was closed.
+        pass  # The experience was closed.
       except Exception as error:  # pylint: disable=broad-except; raised by `train`.
         self._error = error
-      self._stop.set()  # Closes the queue, which ends a batch being collected.
+      self._stop.set()  # The main thread closes the experience, which ends the collector's wait.
 
   def _learn(self, collector):
-    self._row.begin(self._frames)
-    first = True
-    last_save = last_curve = time.monotonic()
-    upcoming = collector.submit(self._collect)
+    self._log.begin(self._frames)
+    last_save = None
     while not self._stop.is_set() and not self._all_leave and not self._has_finished():
-      batches = self._await(upcoming)
-      if not self._config.synchronous:
-        upcoming = collector.submit(self._collect)  # Collected, and copied to the device, while the update runs.
-      self._update(batches)
-      if self._config.synchronous:
-        upcoming = collector.submit(self._collect)
-      now = time.monotonic()
-      if first:  # It was traced and compiled: its time is no measure of speed.
-        first = False
-        self._row.begin(self._frames)
-        last_save = now
-      if self._config.synchronous or self._row.age() >= self._run.log_interval_seconds:
-        self._log()
-      if now - last_save >= self._run.checkpoint_interval_seconds:
-        last_save = now
-        self._save()
-      if now - last_curve >= _CURVE_INTERVAL_SECONDS:
-        last_curve = now
-        self._curve.begin()
+      self._await(collector)
+      self._update(collector.take())
+      collector.resume()
+      if last_save is None:  # The update was traced and compiled: its time is no measure of speed.
+        self._log.begin(self._frames)
+        last_save = time.monotonic()
+      if self._log.is_due:
+        self._write_row()
+      self._checkpointer.check()
+      if time.monotonic() - last_save >= self._run.checkpoint_interval_seconds and not self._checkpointer.is_writing:
+        last_save = time.monotonic()
+        self._prepare_to_save()
+        self._checkpointer.begin_save()
+      self._log.draw_curve_now_and_then()
 
-  def _await(self, upcoming):
-    """The next batch, once it is there; meanwhile rows say that there is none."""
+  def _await(self, collector):
+    """Waits for the next batches; meanwhile rows say that there are none."""
     while True:
       self._directory.check_in_place()  # Before every update, so that nothing is learned or written in vain.
-      silence = None if self._config.synchronous else max(_LONGEST_SILENCE_SECONDS - self._row.age(), 0.)
-      with self._row.waiting():
-        arrived, _ = futures.wait([upcoming], silence)
-      if arrived:
-        return upcoming.result()
-      self._log()
+      silence = None if self._config.synchronous else max(_LONGEST_SILENCE_SECONDS - self._log.age(), 0.)
+      with self._log.waiting():
+        if collector.wait(silence):
+          return
+      self._write_row()
       self._together.check()
 
-  def _collect(self):
-    """Waits for a batch for each learner; in a synchronous run first lets the actors play for it."""
-    if self._config.synchronous:
-      wanted = self._config.batch_size * len(self._together.devices)
-      while self._unrolls_taken + wanted > self._unrolls_granted:
-        self._host.pool.release()
-        self._unrolls_granted += self._host.num_environments
-      self._unrolls_taken += wanted
-    batches = []
-    for device in self._together.devices:
-      with tf.device(device):  # Where a function's results are copied to, whatever computes them.
-        batches.append(self._take_batch())
-    return batches
-
-  @tf.function(autograph=False)
-  def _take_batch(self):
-    """The next batch, and the learners_together.Episodes that ended in it."""
-    with tf.device('/CPU:0'):
-      size = self._config.batch_size
-      unroll = self._check.take_batch(self._queue, size) if self._check else self._queue.take_batch(size)
-      environment_output = unroll.environment_output
-      done = environment_output.done[1:]  # Row 0 was in the unroll before.
-      levels = tf.where(done, unroll.level_id, learners_together.NO_LEVEL)
-      episodes = learners_together.Episodes(*(tf.reshape(values, [-1]) for values in (
-          levels, environment_output.episode_return[1:], environment_output.episode_length[1:])))
-    return unroll, episodes
-
-  def _update(self, batches):
-    unrolls, episodes = zip(*batches)
+  def _update(self, collected):
+    batches, arrived = zip(*collected)
     if self._port:
-      for unroll in unrolls:
-        lags = np.maximum(self.learner.update_steps.numpy() - unroll.parameter_version[1:].numpy(), 0)  # [T, B].
-        self._port.learned(unroll.actor_id.numpy(), lags.mean(axis=0))
+      self._port.learned(int(self.learner.update_steps.numpy()), [batch.unroll for batch in batches])
     self._update_began = time.monotonic()
-    metrics, (level_ids, returns, lengths), self._all_leave = self._together.step(
-        self.learner, unrolls, episodes, self._interrupts > 0)
+    update = self._together.step(self.learner, batches, arrived, self._signals.count > 0)
     self._update_began = None
-    self._frames = int(self.learner.environment_frames.numpy())
-    sums_up = np.isfinite(returns)  # NaN would make every mean that includes it NaN.
-    level_ids, returns, lengths = level_ids[sums_up], returns[sums_up], lengths[sums_up]
+    self._all_leave = update.leaving
+    self._frames += update.environment_frames
+    for batch, feedback in zip(batches, update.feedback):
+      self._experience.update(batch.sample, feedback)
+    episodes = intake_lib.finite(update.episodes)
     if self._member:
-      self._member.learned(self._frames, level_ids, returns)  # Perhaps it has other parameters now.
-    self._publish()
-    self._statistics.add(level_ids, returns, lengths)
-    self._metrics.add_episodes(self._frames, [self._levels[i] for i in level_ids], returns, lengths)
-    self._row.add(metrics)
-    self._skipped.add(self.learner, metrics, unrolls)
+      self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # Perhaps it has other parameters now.
+    self._publisher.publish()
+    self._log.add(self._frames, update.metrics, episodes)
+    self._skipped.add(self.learner, update.metrics, batches)
 
-  def _publish(self):
-    """Gives the actors the parameters of `policy_lag` updates ago."""
-    self._snapshots.append((self.learner.update_steps.read_value(), self._read_parameters()))
-    self._parameters.publish(*self._snapshots[0])
-
-  @tf.function(autograph=False)
-  def _read_parameters(self):
-    # No copies: an update gives variables that somebody has read new memory.
-    return [tf.identity(variable) for variable in self.learner.agent.trainable_variables]
-
-  def _log(self):
-    row = self._row.finish(self._frames)
-    row |= self._statistics.metrics()
-    if self._member:
-      row |= self._member.metrics()
-    if self._port:
-      row |= self._port.metrics()
-      row['environment_restarts'] += self._port.environment_restarts
-      for complaint in filter(None, (self._port.complaint(), self._check.complaint())):
-        self._progress.message(complaint)
-    row |= {'learner_steps': int(self.learner.update_steps.numpy()), 'queue_size': self._queue.size(),
+  def _write_row(self):
+    more = {'learner_steps': int(self.learner.update_steps.numpy()),
             'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
-    self._metrics.write(row)
-    self._progress.update(row)
+    complaints = self._experience.complaints()
+    if self._member:
+      more |= self._member.metrics()
+    if self._port:
+      more |= self._port.metrics() | {'environment_restarts': self._port.environment_restarts}
+      complaints.append(self._port.complaint())
+    for complaint in filter(None, complaints):
+      self._log.say(complaint)
+    self._log.write(self._frames, more | self._experience.metrics())
 
-  def _save(self):
+  def _prepare_to_save(self):
     self._directory.check_in_place()
-    if self._row.updates:
-      self._log()  # So that metrics.jsonl reaches as far as the checkpoint.
-    self._checkpointer.save()
-
-
-def _time_major(unroll_spec):
-  """Which components of an unroll have a time dimension, as UnrollQueue wants to know."""
-  mark = lambda nest, value: tf.nest.map_structure(lambda spec: value, nest)
-  return unroll_spec._replace(
-      level_id=False, actor_id=False, life_id=False, index=False, parameter_version=True,
-      agent_state=mark(unroll_spec.agent_state, False), agent_output=mark(unroll_spec.agent_output, True),
-      environment_output=mark(unroll_spec.environment_output, True))
+    if self._log.has_news:
+      self._write_row()  # So that metrics.jsonl reaches as far as the checkpoint.

@@ -6,6 +6,7 @@ import io
 import os
 import secrets
 import threading
+import types
 from unittest import mock
 
 from absl.testing import absltest
@@ -16,12 +17,14 @@ import tensorflow as tf
 
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
+from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.tests.training import faulty_environments
+from scalable_agents.training import agent_interface
 from scalable_agents.training import run_flags
 
 _SOUND = faulty_environments.level(faulty_environments.Sound)
@@ -91,9 +94,11 @@ class ActorHostTest(parameterized.TestCase):
     that is set when a loop ends.
     """
     self.faults = []
-    host.make_pool(make_agent, config, 1, self.faults.append)
-    learned = impala.Agent(host.specification.num_actions, host.observation_spec, config).trainable_variables
-    parameters = parameters_lib.ParameterSnapshot([tf.TensorSpec(v.shape, v.dtype) for v in learned])
+    module = types.SimpleNamespace(Agent=make_agent)
+    host.make_pool(agent_interface.agent_maker(module, host, [_SOUND], config), config.unroll_length, 1,
+                   self.faults.append, config.synchronous)
+    learned = agent_interface.agent_maker(impala, host, [_SOUND], config)().acting_variables
+    parameters = parameters_lib.ParameterSnapshot(inference.specs(learned))
     parameters.publish(0, [variable.read_value() for variable in learned])
     self.queue = unroll_queue.UnrollQueue(
         host.pool.unroll_spec, 1, tf.nest.map_structure(lambda spec: False, host.pool.unroll_spec))
@@ -130,6 +135,17 @@ class ActorHostTest(parameterized.TestCase):
     host.close()
     self.assertEmpty(psutil.Process().children())
     self.assertEmpty(self.faults)
+
+  def test_actors_have_places_among_those_of_their_level(self):
+    host = self._host([_SOUND, _SOUND], num_environments=5, first_actor_id=40)
+    self.assertEqual(host.actors.ids.tolist(), [40, 41, 42, 43, 44])
+    self.assertEqual(host.actors.places.tolist(), [0., 0., 0.5, 1., 1.])
+
+  def test_some_levels_of_a_run_keep_their_ids(self):
+    run = run_flags.RunConfig(num_environments=3, num_environment_workers=1)
+    host = actor_host.ActorHost(['no such level', _SOUND, _SOUND], {}, run, 1, played=[2, 1])
+    self.addCleanup(host.close)
+    self.assertEqual(host.level_ids, [2, 1, 2])
 
   def test_a_synchronous_run_has_one_inference_loop(self):
     """Two would race for the batches, and each samples actions from random numbers of its own."""
@@ -186,7 +202,7 @@ class ActorHostTest(parameterized.TestCase):
     class Agent(impala.Agent):
 
       def step(self, *args):
-        seed = args[-1]
+        _, _, seed, *_ = args
         tf.debugging.Assert(tf.reduce_all(seed == 0), ['no idea'])  # It is 0 while the agent is made.
         return super().step(*args)
 

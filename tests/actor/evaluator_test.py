@@ -13,6 +13,7 @@ from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import evaluator as evaluator_lib
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import impala
 
 _EPISODES = 'scalable_agents.tests.actor.episode_environment:Episodes'
 _DEADLINE_SECONDS = 60.
@@ -94,7 +95,7 @@ class ProcessesTest(absltest.TestCase):
     workers = environment_workers.EnvironmentWorkers(
         _EPISODES, [dict(arguments, seed=seed) for seed, arguments in enumerate(environments)], len(environments))
     self.addCleanup(workers.close)
-    spec = unroll_lib.AgentOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([2]), tf.TensorSpec([]))
+    spec = impala.BehaviourOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([2]))
     level_ids = [0] * len(environments)
     pool = actor_pool.ActorPool(workers, unroll_length, spec, (), level_ids, report=lambda line: None)
     self.addCleanup(pool.close)

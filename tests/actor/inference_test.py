@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
@@ -14,6 +15,7 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.tests.actor import waiting
 
+_ACTORS = inference.Actors(np.arange(6, dtype=np.int32) + 20, np.array([0, 0.25, 0.5, 0.5, 0.75, 1], np.float32))
 _SHAPES = ([128, 64], [5], [])
 
 
@@ -21,20 +23,21 @@ class _Output(NamedTuple):
   action: tf.Tensor    # [n] int32, always 1.
   extremes: tf.Tensor  # [n, 2] float32, the least and the greatest parameter.
   seed: tf.Tensor      # [n, 2] int64, as it was given.
+  actor: tf.Tensor     # [n] int32, the actor's id, place and epsilon: id + 100 place + 1000 epsilon.
 
 
 class _Agent:
   """Its output is its parameters."""
 
   def __init__(self):
-    self.trainable_variables = [tf.Variable(tf.fill(shape, -1.)) for shape in _SHAPES]
+    self.acting_variables = [tf.Variable(tf.fill(shape, -1.)) for shape in _SHAPES]
 
-  def step(self, last_action, reward, done, observation, agent_state, seed):
-    del last_action, reward, done, observation
-    elements = tf.concat([tf.reshape(variable, [-1]) for variable in self.trainable_variables], 0)
+  def step(self, inputs, agent_state, seed, selection):
+    elements = tf.concat([tf.reshape(variable, [-1]) for variable in self.acting_variables], 0)
     of_each = lambda row: tf.tile(row[tf.newaxis], [tf.shape(agent_state)[0], 1])
     return _Output(tf.ones_like(agent_state), of_each(tf.stack([tf.reduce_min(elements), tf.reduce_max(elements)])),
-                   of_each(seed)), agent_state + 1
+                   of_each(seed), inputs.actor_id + tf.cast(100 * inputs.actor_place, tf.int32)
+                   + int(1000 * selection.epsilon)), agent_state + 1
 
 
 def _snapshot():
@@ -78,7 +81,8 @@ class _PoolInTurns:
 class InferenceTest(parameterized.TestCase):
 
   def _start(self, pool, snapshot, seed=7):
-    return waiting.start(inference.make_loop(pool, _Agent(), snapshot, seed, '/CPU:0'))
+    return waiting.start(inference.make_loop(
+        pool, _Agent(), snapshot, seed, '/CPU:0', _ACTORS, acting.Selection(acting.EPSILON, 3.)))
 
   def test_a_batch_has_the_parameters_that_are_latest_when_it_is_there(self):
     pool, snapshot = _PoolInTurns(), _snapshot()
@@ -127,12 +131,12 @@ class InferenceTest(parameterized.TestCase):
         'scalable_agents.tests.actor.test_environments:Constant', [{'seed': i, 'shape': [2]} for i in range(6)], 2)
     self.addCleanup(workers.close)
     pool = actor_pool.ActorPool(
-        workers, 10, _Output(tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.float32), tf.TensorSpec([2], tf.int64)),
-        tf.TensorSpec([], tf.int32), [0] * 6)
+        workers, 10, _Output(tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.float32), tf.TensorSpec([2], tf.int64),
+                             tf.TensorSpec([], tf.int32)), tf.TensorSpec([], tf.int32), [0] * 6)
     self.addCleanup(pool.close)
     snapshot = _snapshot()
     _publish(snapshot, 1)
-    acting = [self._start(pool, snapshot, seed) for seed in range(loops)]
+    loops_running = [self._start(pool, snapshot, seed) for seed in range(loops)]
     pool.start()
     take = tf.function(lambda: [pool.next_unroll() for _ in range(10)])
     unrolls, version = [], 1
@@ -149,10 +153,14 @@ class InferenceTest(parameterized.TestCase):
       versions = unroll.parameter_version.numpy()[rows]
       np.testing.assert_array_equal(unroll.agent_output.extremes[rows], np.stack([versions, versions], axis=1))
       self.assertTrue(np.all(np.diff(versions) >= 0))
+      # What the agent was told of the actor and of the selection.
+      number = int(unroll.actor_id)
+      want = _ACTORS.ids[number] + int(100 * _ACTORS.places[number]) + 3000
+      np.testing.assert_array_equal(unroll.agent_output.actor[rows], np.full_like(versions, want))
       last[int(unroll.actor_id)] = versions[-1]
     self.assertEqual(seeds(), set(range(loops)))
     pool.close()
-    for loop in acting:
+    for loop in loops_running:
       with self.assertRaises(tf.errors.CancelledError):
         loop()
 

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from scalable_agents.agents import impala
+from scalable_agents.agents import learner_step
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
@@ -192,7 +193,7 @@ class NothingIsLeftTest(parameterized.TestCase):
   def test_of_an_update_that_cannot_be_made(self, error):
     """As when XLA does not compile it; by then there is a first checkpoint."""
     raised = {tf.errors.ResourceExhaustedError: errors.UserError}.get(error, error)
-    with mock.patch.object(impala.Learner, 'step', side_effect=error(None, None, 'no such update')):
+    with mock.patch.object(learner_step.Learner, 'step', side_effect=error(None, None, 'no such update')):
       with self.assertRaisesRegex(raised, 'no such update'):
         self._start('--unroll_length=2', '--batch_size=1')
     self.assertEmpty(list(self.folder.iterdir()))
@@ -204,14 +205,14 @@ class NothingIsLeftTest(parameterized.TestCase):
     self.assertEmpty(list(self.logdir.iterdir()))
 
   def test_a_run_that_has_learned_stays(self):
-    step, calls = impala.Learner.step, []
+    step, calls = learner_step.Learner.step, []
 
-    def step_once(learner, unroll):
-      calls.append(unroll)
+    def step_once(learner, batch):
+      calls.append(batch)
       if len(calls) > 1:
         raise tf.errors.InvalidArgumentError(None, None, 'no second update')
-      return step(learner, unroll)
-    with mock.patch.object(impala.Learner, 'step', step_once):
+      return step(learner, batch)
+    with mock.patch.object(learner_step.Learner, 'step', step_once):
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'no second update'):
         self._start('--unroll_length=2', '--batch_size=1')
     self.assertContainsSubset({'config.json', 'checkpoints', 'metrics.jsonl'}, os.listdir(self.logdir))

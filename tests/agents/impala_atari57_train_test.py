@@ -39,13 +39,14 @@ _ENDLESS_UPDATE = '''
 import time
 from scalable_agents.training import quiet
 quiet.start()
-from scalable_agents.training import atari57_protocol, impala, program
+from scalable_agents.agents import impala, learner_step
+from scalable_agents.training import atari57_protocol, program
 
 def step(*unused):
   print('the update has begun', flush=True)
   time.sleep(1000)
 
-impala.Learner.step = step
+learner_step.Learner.step = step
 program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
 '''
 

@@ -1,4 +1,4 @@
-"""Tests of agents/impala.py: settings, agent, and the loss against NumPy; impala_learner_test.py has the learner."""
+"""Tests of agents/impala.py: settings, agent, and the loss against NumPy; learner_step_test.py has the learner."""
 
 import dataclasses
 
@@ -7,15 +7,26 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.tests.training import unrolls
+from scalable_agents.training import experience
 
 NUM_ACTIONS, PIXELS, VECTOR, INSTRUCTED = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR, unrolls.INSTRUCTED
 _unroll = unrolls.random_unroll
 
 
 def _agent(spec=None, **settings):
-  return impala.Agent(NUM_ACTIONS, spec or VECTOR, impala.ImpalaConfig(torso='shallow', **settings))
+  return impala.Agent(unrolls.environment_spec(spec), impala.ImpalaConfig(torso='shallow', **settings))
+
+
+def _inputs(last_action, reward, done, observation):
+  batch = last_action.shape[0]
+  return acting.ActorInput(tf.range(batch), tf.zeros([batch]), last_action, reward, done, observation)
+
+
+def _loss(agent, unroll, config):
+  return impala.loss(agent, experience.Batch(unroll), config)
 
 
 def _forward(agent, unroll):
@@ -96,7 +107,8 @@ class AgentTest(parameterized.TestCase):
   def test_number_of_parameters(self, torso, use_lstm, shape, num_actions, want):
     config = impala.ImpalaConfig(torso=torso, use_lstm=use_lstm)
     instruction = {'instruction': tf.TensorSpec([128], tf.uint8)} if use_lstm else {}
-    agent = impala.Agent(num_actions, {'pixels': tf.TensorSpec(shape, tf.uint8)} | instruction, config)
+    pixels = {'pixels': tf.TensorSpec(shape, tf.uint8)}
+    agent = impala.Agent(unrolls.environment_spec(pixels | instruction, num_actions), config)
     self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables), want)
 
   @parameterized.product(spec=(VECTOR, PIXELS, INSTRUCTED), use_lstm=(False, True))
@@ -106,11 +118,10 @@ class AgentTest(parameterized.TestCase):
     want, last_state = _forward(agent, unroll)
     state, environment = unroll.agent_state, unroll.environment_output
     for t in range(7):
-      got, state = agent.step(
+      got, state = agent.step(_inputs(
           unroll.agent_output.action[t], environment.reward[t], environment.done[t],
-          {name: x[t] for name, x in environment.observation.items()}, state, tf.constant([1, t]))
+          {name: x[t] for name, x in environment.observation.items()}), state, tf.constant([1, t]))
       np.testing.assert_allclose(got.policy_logits, want.policy_logits[t], rtol=1e-4, atol=1e-5)
-      np.testing.assert_allclose(got.baseline, want.baseline[t], rtol=1e-4, atol=1e-5)
     tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last_state)
 
   def test_the_core_is_reset_but_hears_of_the_last_action_and_reward(self):
@@ -171,9 +182,10 @@ class AgentTest(parameterized.TestCase):
     batch = 4000
     observation = {'vector': tf.tile(tf.constant([[1.0, -2.0, 3.0, 0.5]]), [batch, 1])}
 
-    def step(seed):
-      return agent.step(tf.zeros([batch], tf.int32), tf.zeros([batch]), tf.zeros([batch], tf.bool), observation, (),
-                        tf.constant(seed))[0]
+    inputs = _inputs(tf.zeros([batch], tf.int32), tf.zeros([batch]), tf.zeros([batch], tf.bool), observation)
+
+    def step(seed, *selection):
+      return agent.step(inputs, (), tf.constant(seed), *selection)[0]
 
     output = step([1, 2])
     self.assertEqual(output.action.dtype, tf.int32)
@@ -183,6 +195,13 @@ class AgentTest(parameterized.TestCase):
     np.testing.assert_array_equal(step([1, 2]).action, output.action)
     self.assertGreater(np.mean(step([1, 3]).action != output.action), 0.2)
     self.assertGreater(np.mean(step([2, 2]).action != output.action), 0.2)
+    sampled = step([1, 2], acting.Selection(acting.SAMPLED))
+    np.testing.assert_array_equal(sampled.action, output.action)
+    greedy = step([1, 2], acting.Selection(acting.GREEDY))
+    np.testing.assert_array_equal(greedy.action, np.argmax(output.policy_logits, -1))
+    half = step([1, 2], acting.Selection(acting.EPSILON, 0.5)).action
+    # One of five random actions is the greedy one. Four standard deviations are at most 4 * sqrt(0.25 / 4000).
+    self.assertAlmostEqual(np.mean(half == greedy.action), 0.6, delta=0.032)
 
   def test_variables_exist_from_the_start_in_one_order(self):
     names = [v.name for v in _agent(PIXELS, use_lstm=True).trainable_variables]
@@ -260,10 +279,10 @@ class LossTest(parameterized.TestCase):
         clip_rho_threshold=1.5, clip_pg_rho_threshold=1.2, vtrace_lambda=0.9)
     agent = _agent(use_lstm=use_lstm)
     unroll = _unroll(agent)
-    total, terms = impala.loss(agent, unroll, config)
+    loss = _loss(agent, unroll, config)
+    terms = {'loss/total': loss.total} | loss.terms
     want = _numpy_loss(agent, unroll, config)
     self.assertEqual(set(terms), set(want))
-    self.assertEqual(float(total), float(terms['loss/total']))
     for name, value in want.items():
       np.testing.assert_allclose(terms[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
 
@@ -274,7 +293,7 @@ class LossTest(parameterized.TestCase):
     gradients = []
     for one in (unroll, twice):
       with tf.GradientTape() as tape:
-        total, _ = impala.loss(agent, one, config)
+        total = _loss(agent, one, config).total
       gradients.append(tape.gradient(total, agent.trainable_variables))
     for once, double in zip(*gradients):
       np.testing.assert_allclose(double, 2.0 * once, rtol=1e-4, atol=1e-4)
@@ -284,7 +303,7 @@ class LossTest(parameterized.TestCase):
     unroll = _unroll(agent)
     bias = next(v for v in agent.trainable_variables if v.name == 'agent/baseline/b:0')
     with tf.GradientTape() as tape:
-      total, _ = impala.loss(agent, unroll, config)
+      total = _loss(agent, unroll, config).total
     # A bias moves all values alike, and the targets are constants: the gradient is the sum of 0.5 (V - vs).
     output, _ = _forward(agent, unroll)
     want = 0.5 * np.sum(output.baseline[:-1] - _value_targets(agent, unroll, config))
@@ -299,7 +318,7 @@ class LossTest(parameterized.TestCase):
         environment_output=tf.nest.map_structure(
             first_of, unroll.environment_output, other.environment_output)._replace(
                 observation=unroll.environment_output.observation))
-    self.assertEqual(float(impala.loss(agent, unroll, config)[0]), float(impala.loss(agent, changed, config)[0]))
+    self.assertEqual(float(_loss(agent, unroll, config).total), float(_loss(agent, changed, config).total))
 
 
 if __name__ == '__main__':

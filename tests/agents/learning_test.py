@@ -3,11 +3,13 @@
 import dataclasses
 import io
 import json
+import types
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.environments import registry
@@ -28,8 +30,8 @@ def setUpModule():
 class _Deaf(impala.Agent):
   """The agent without what reads instructions."""
 
-  def __init__(self, num_actions, observation_spec, config):
-    super().__init__(num_actions, {'pixels': observation_spec['pixels']}, config)
+  def __init__(self, spec, config):
+    super().__init__(dataclasses.replace(spec, observation={'pixels': spec.observation['pixels']}), config)
 
 
 class LearningTest(parameterized.TestCase):
@@ -43,7 +45,8 @@ class LearningTest(parameterized.TestCase):
     with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
       protocol = atari57_protocol.Protocol().environments(levels, training=True)
       host = actor_host.ActorHost(levels, protocol, run, config.seed)
-      trainer = train_loop.Trainer(host, make_agent, impala.Learner, config, levels, run, directory, io.StringIO())
+      agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent})
+      trainer = train_loop.Trainer(host, agent, config, levels, run, directory, io.StringIO())
       trainer.train()
     with open(run_directory.path(run.logdir, run_directory.METRICS), encoding='utf-8') as file:
       return trainer.learner.agent, [json.loads(line) for line in file]
@@ -83,7 +86,8 @@ class LearningTest(parameterized.TestCase):
           unroll_length=20, policy_lag=10_000, off_policy_correction=correction, learning_rate=1e-3, seed=seed)
       rungs = {'vector': tf.eye(ladder.RUNGS)}
       zeros = tf.zeros([ladder.RUNGS])
-      output, _ = agent.step(tf.cast(zeros, tf.int32), zeros, zeros > 0, rungs, (), tf.zeros([2], tf.int32))
+      inputs = acting.ActorInput(tf.range(ladder.RUNGS), zeros, tf.cast(zeros, tf.int32), zeros, zeros > 0, rungs)
+      output, _ = agent.step(inputs, (), tf.zeros([2], tf.int32))
       returns[correction] = ladder.expected_return(tf.nn.softmax(output.policy_logits)[:, 1].numpy())
     self.assertGreater(returns['vtrace'], 0.9 * ladder.Ladder.optimal_return)
     self.assertGreater(returns['vtrace'], returns['none'] + 0.3 * ladder.Ladder.optimal_return)

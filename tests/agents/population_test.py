@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import population
-from scalable_agents.agents import sweep
+from scalable_agents.agents import sweeps
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
@@ -68,7 +68,7 @@ class BinaryTest(parameterized.TestCase):
       evolved_at = [evolution.environment_frames for evolution in evolutions]
       self.assertEqual(evolved_at, sorted(set(evolved_at)))  # No gap and nothing twice.
       self.assertGreaterEqual(evolved_at[0], initial_frames)
-      start = sweep.draw(index)
+      start = sweeps.IMPALA.draw(index)
       self.assertContainsSubset({'seed': 5 + index, 'sweep_index': index, 'population_size': 2, **start},
                                 run_directory.read_config(logdir)['flags'])
       for name in start:

@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
+from unittest import mock
 
 from absl.testing import absltest
 import tensorflow as tf
@@ -20,6 +22,7 @@ from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import training
+from scalable_agents.training import collector
 from scalable_agents.training import run_flags
 from scalable_agents.training import train_loop
 
@@ -34,24 +37,28 @@ def _check(what, tensors, device):
       raise AssertionError(f'{what}: want {device}, got {tensor.device}')
 
 
-class _Learner(impala.Learner):
-  """Checks where it is, where its batches come to, and where its results are."""
+def _make_learner(collected):
+  """A function that makes a learner which checks where it is, where its batches come to, and where its results are.
 
-  def __init__(self, *args):
-    super().__init__(*args)
-    self.collected = queue.SimpleQueue()  # Batches, each as soon as it is there.
-    self._steps = self._batches = 0
+  Args: a queue of batches, each of which comes as soon as it is there.
+  """
+  def make(*args):
+    learner, counts = impala.make_learner(*args), collections.Counter()
+    step = learner.step
 
-  def step(self, unroll):
-    self._steps += 1
-    while self._batches <= self._steps:  # The next update's batch comes before this update ends.
-      _check('prefetched', tf.nest.flatten(self.collected.get(timeout=_PATIENCE_SECONDS)), _LEARNING)
-      self._batches += 1
-    _check('variables', self.variables, _LEARNING)
-    _check('batch', tf.nest.flatten(unroll), _LEARNING)
-    metrics = super().step(unroll)
-    _check('results', metrics.values(), _LEARNING)
-    return metrics
+    def checked_step(batch):
+      counts['steps'] += 1
+      while counts['batches'] <= counts['steps']:  # The next update's batch comes before this update ends.
+        _check('prefetched', tf.nest.flatten(collected.get(timeout=_PATIENCE_SECONDS)), _LEARNING)
+        counts['batches'] += 1
+      _check('variables', learner.variables, _LEARNING)
+      _check('batch', tf.nest.flatten(batch), _LEARNING)
+      metrics, feedback = step(batch)
+      _check('results', [metrics], _LEARNING)
+      return metrics, feedback
+    learner.step = checked_step
+    return learner
+  return make
 
 
 def _train(logdir, updates):
@@ -60,7 +67,7 @@ def _train(logdir, updates):
                                learning_rate_decay=False, total_environment_frames=20 * updates)
   run = run_flags.RunConfig(logdir=logdir, num_environments=4, num_environment_workers=2)
   host = actor_host.ActorHost([config.level_name], {}, run, config.seed)
-  acting = []
+  acting, collected = [], queue.SimpleQueue()
 
   def make_agent(*args):
     agent = impala.Agent(*args)
@@ -70,19 +77,20 @@ def _train(logdir, updates):
   flags = dataclasses.asdict(config) | dataclasses.asdict(run)
   with run_directory.open_run(logdir, flags, {*run_flags.FREE_FLAGS, 'total_environment_frames'}) as directory:
     try:
-      trainer = train_loop.Trainer(host, make_agent, _Learner, config, [config.level_name], run, directory,
-                                   io.StringIO(), learner_device='/' + _LEARNING)
-      collect = trainer._collect  # pylint: disable=protected-access
+      agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent, 'make_learner': _make_learner(collected)})
+      trainer = train_loop.Trainer(host, agent, config, [config.level_name], run, directory, io.StringIO(),
+                                   learner_device='/' + _LEARNING)
+      collect = collector.Collector._collect  # pylint: disable=protected-access
 
-      def collect_and_tell():
-        batch = collect()
-        trainer.learner.collected.put(batch[0])
-        return batch
+      def collect_and_tell(self):
+        batches = collect(self)
+        collected.put(batches[0][0])
+        return batches
 
-      trainer._collect = collect_and_tell  # pylint: disable=protected-access
       _check('learner', acting[0].variables, _LEARNING)
       _check('actors', acting[1].variables, _ACTING)
-      trainer.train()
+      with mock.patch.object(collector.Collector, '_collect', collect_and_tell):
+        trainer.train()
     finally:
       host.close()
 

@@ -110,7 +110,7 @@ class EvaluationTest(parameterized.TestCase):
     levels = registry.expand(config.level_name)
     run = dataclasses.replace(run, **changes)
     with run_directory.open_evaluation(run.logdir, run_directory.read_config(run.logdir)['flags'], ()) as directory:
-      return evaluation.evaluate(impala.Agent, config, levels, protocol.environments(levels, training=False), run,
+      return evaluation.evaluate(impala, config, levels, protocol.environments(levels, training=False), run,
                                  directory, screen or io.StringIO())
 
   def _stored(self, run):

@@ -17,7 +17,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
-from scalable_agents.agents import sweep
+from scalable_agents.agents import sweeps
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import faulty_environments
@@ -146,7 +146,7 @@ class TestModeTest(parameterized.TestCase):
     self.assertEqual(_files(logdir), before)
 
   def test_a_sample_of_a_sweep_is_evaluated_as_it_was_trained(self):
-    logdir, stored = self._make_run(sweep_index=7, **sweep.draw(7))
+    logdir, stored = self._make_run(sweep_index=7, **sweeps.IMPALA.draw(7))
     with mock.patch.object(program, '_test') as test:
       _main('--mode=test', f'--logdir={logdir}')
     config = test.call_args.args[1]

@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import signal
 import threading
+import types
 import time
 from unittest import mock
 
@@ -32,9 +33,12 @@ from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
+from scalable_agents.tests.training import unrolls
 from scalable_agents.training import atari57_protocol
+from scalable_agents.training import collector
 from scalable_agents.training import metrics_row
 from scalable_agents.training import run_flags
+from scalable_agents.training import run_log
 from scalable_agents.training import train_loop
 
 _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inference_batch_size',
@@ -47,17 +51,18 @@ def setUpModule():
   train_loop.configure_tensorflow()
 
 
-class _Learner(impala.Learner):
-  """Calls `before(learner, unroll)` at the start of each step."""
-  before = staticmethod(lambda learner, unroll: None)
-
-  def step(self, unroll):
-    self.before(self, unroll)
-    return super().step(unroll)
-
-
 def _learner(before):
-  return type('Learner', (_Learner,), {'before': staticmethod(before)})
+  """Makes learners that call `before(learner, unroll)` at the start of each step."""
+  def make(*args):
+    learner = impala.make_learner(*args)
+    step = learner.step
+
+    def step_after(batch):
+      before(learner, batch.unroll)
+      return step(batch)
+    learner.step = step_after
+    return learner
+  return make
 
 
 def _values(learner):
@@ -78,7 +83,7 @@ class TrainerTest(parameterized.TestCase):
     self.screen = io.StringIO()
     self._directory = None
 
-  def _trainer(self, make_learner=impala.Learner, make_agent=impala.Agent, logdir=None, updates=3,
+  def _trainer(self, make_learner=impala.make_learner, make_agent=impala.Agent, logdir=None, updates=3,
                run=run_flags.RunConfig(), num_environments=4, num_workers=2, **settings):
     """A trainer that ends after so many updates, of 4 unrolls of 5 steps if the settings do not say otherwise."""
     config = impala.ImpalaConfig(**dict(
@@ -97,7 +102,8 @@ class TrainerTest(parameterized.TestCase):
     levels = registry.expand(config.level_name)
     host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, training=True), run, config.seed)
     self.addCleanup(host.close)
-    trainer = train_loop.Trainer(host, make_agent, make_learner, config, levels, run, self._directory, self.screen)
+    agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent, 'make_learner': make_learner})
+    trainer = train_loop.Trainer(host, agent, config, levels, run, self._directory, self.screen)
     trainer.logdir = run.logdir
     return trainer
 
@@ -200,9 +206,9 @@ class TrainerTest(parameterized.TestCase):
 
     trainer = self._trainer(_learner(before), make_agent, updates=8, policy_lag=lag, num_environments=num_environments,
                             learning_rate=0.01)
-    trainer.published = trainer._parameters.latest  # pylint: disable=protected-access
+    trainer.published = trainer._publisher.parameters.latest  # pylint: disable=protected-access
     config = trainer._config  # pylint: disable=protected-access
-    agents[:] = [impala.Agent(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, config)]
+    agents[:] = [impala.Agent(unrolls.environment_spec({'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, 3), config)]
     trainer.train()
     self.assertEqual([row['policy_lag'] for row in training.rows(trainer.logdir)], lags)
     self.assertEqual(lags[-1], lag + 7 % (num_environments // 4))
@@ -216,22 +222,23 @@ class TrainerTest(parameterized.TestCase):
         self.assertTrue(collected[upcoming].wait(_PATIENCE_SECONDS), f'batch {upcoming} was not collected meanwhile')
 
     trainer = self._trainer(_learner(before), synchronous=False)
-    collect, events = trainer._collect, iter(collected)  # pylint: disable=protected-access
+    collect, events = collector.Collector._collect, iter(collected)  # pylint: disable=protected-access
 
-    def collect_and_tell():
-      batch = collect()
+    def collect_and_tell(self):
+      batch = collect(self)
       next(events).set()
       return batch
 
-    trainer._collect = collect_and_tell  # pylint: disable=protected-access
-    trainer.train()
+    with mock.patch.object(collector.Collector, '_collect', collect_and_tell):
+      trainer.train()
     self.assertEqual(next(begun), 4)
 
   def test_regression_what_ended_in_a_batch_has_one_shape(self):
     """Several learners would trace their step anew for each number of episodes."""
     trainer = self._trainer()
-    _, episodes = trainer._take_batch.get_concrete_function().structured_outputs  # pylint: disable=protected-access
-    self.assertEqual([values.shape for values in episodes], 3 * [[5 * 4]])
+    take = tf.function(trainer._experience.take_batch)  # pylint: disable=protected-access
+    _, arrived = take.get_concrete_function().structured_outputs
+    self.assertEqual([values.shape for values in arrived.episodes], 3 * [[5 * 4]])
 
   def test_an_update_that_waits_for_other_learners_is_spoken_of(self):
     word = 'do all learners get unrolls?'
@@ -365,7 +372,7 @@ class TrainerTest(parameterized.TestCase):
 
     trainer = self._trainer(_learner(before), updates=4)
     os.mkdir(run_directory.path(trainer.logdir, run_directory.LEARNING_CURVE))
-    with mock.patch.object(train_loop, '_CURVE_INTERVAL_SECONDS', 0.):
+    with mock.patch.object(run_log, '_CURVE_INTERVAL_SECONDS', 0.):
       trainer.train()
     self.assertRegex(self.screen.getvalue(), '(?m)^learning_curve.png could not be drawn: .*Is a directory')
     self.assertEqual(training.rows(trainer.logdir)[-1]['learner_steps'], 4)
@@ -373,8 +380,8 @@ class TrainerTest(parameterized.TestCase):
   def test_updates_that_are_not_finite_are_skipped_and_ten_in_a_row_end_the_run(self):
     skipped = [1] * 9 + [0] + [1] * 10 + [0] * 10
     trainer = self._trainer(updates=len(skipped))
-    step, said = trainer.learner.step, iter(skipped)
-    trainer.learner.step = lambda unroll: step(unroll) | {'update_skipped': tf.constant(next(said))}
+    read, said = trainer.learner.read, iter(skipped)
+    trainer.learner.read = lambda metrics: read(metrics) | {'update_skipped': next(said)}
     trainer.learner.culprit = lambda metrics: 'gradient of this'
     with self.assertRaisesRegex(errors.UserError, '^update 20: gradient of this was not finite.* 10th .*in a row'):
       trainer.train()

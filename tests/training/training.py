@@ -30,6 +30,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import free_settings
+from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.population import population_member
@@ -51,8 +52,9 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   levels = registry.expand(config.level_name)
   environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
-  agent = impala.Agent(environment.action_spec().num_values, spec, config)
-  learner = impala.Learner(agent, config, environment.frames_per_step)
+  agent = impala.Agent(
+      agent_interface.EnvironmentSpec(environment.action_spec().num_values, spec, levels), config)
+  learner = impala.make_learner(agent, config)
   return learner, checkpoint.Checkpointer(
       run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
       statistics=episode_statistics.EpisodeStatistics(levels))

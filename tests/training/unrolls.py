@@ -4,12 +4,30 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import impala
+from scalable_agents.training import agent_interface
+from scalable_agents.training import experience
+from scalable_agents.training import intake
+from scalable_agents.training.cluster import learners_together
 
 NUM_ACTIONS = 5
 VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
 INSTRUCTED = VECTOR | {'instruction': tf.TensorSpec([24], tf.uint8)}
 PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
-_ALONG_TIME = ('environment_output', 'agent_output', 'parameter_version')  # Their batch dimension is the second.
+LEVELS = ('catch',)
+
+
+def environment_spec(observation=None, num_actions=NUM_ACTIONS):
+  """What an agent of these unrolls is made for."""
+  return agent_interface.EnvironmentSpec(num_actions, observation or VECTOR, LEVELS)
+
+
+def update(learner, unroll, frames_per_step=4):
+  """Makes an update as the trainer does, of a single learner; returns its metrics by name."""
+  arrived = intake.Arrived(tf.size(unroll.environment_output.reward[1:], tf.int64) * frames_per_step,
+                           intake.Episodes(*[tf.constant([intake.NO_LEVEL])] * 3))
+  together = learners_together.LearnersTogether(None, '/CPU:0')
+  return together.step(learner, [experience.Batch(unroll)], [arrived], False).metrics
 
 
 def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
@@ -41,10 +59,9 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
           episode_return=np.zeros(shape, np.float32),
           episode_length=np.zeros(shape, np.int32),
           observation=observation),
-      agent_output=unroll_lib.AgentOutput(
+      agent_output=impala.BehaviourOutput(
           action=random.randint(NUM_ACTIONS, size=shape).astype(np.int32),
-          policy_logits=random.randn(*shape, NUM_ACTIONS).astype(np.float32),
-          baseline=random.randn(*shape).astype(np.float32)),
+          policy_logits=random.randn(*shape, NUM_ACTIONS).astype(np.float32)),
       parameter_version=np.zeros(shape, np.int64))
   return tf.nest.map_structure(tf.convert_to_tensor, unroll)
 
@@ -52,6 +69,5 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
 def part(unroll, index, batch):
   """The unrolls of learner `index` of several, each of which has `batch` of them."""
   rows = slice(index * batch, (index + 1) * batch)
-  parts = {name: tf.nest.map_structure(lambda x: x[:, rows] if name in _ALONG_TIME else x[rows], nest)
-           for name, nest in unroll._asdict().items()}
-  return type(unroll)(**parts)
+  return tf.nest.map_structure(lambda x, has_time: x[:, rows] if has_time else x[rows], unroll,
+                               intake.along_time(unroll))

@@ -4,10 +4,9 @@ Threads: the main thread only waits for the end, so that Ctrl-C is always heard.
 (actor_host.py), and so has the contact with the learner (remote_learner.py).
 """
 
-import signal
 import threading
 import time
-from typing import Any, TextIO
+from typing import Any, Sequence, TextIO
 
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
@@ -17,7 +16,9 @@ from scalable_agents.records import progress as progress_lib
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
+from scalable_agents.training import agent_interface
 from scalable_agents.training import memory
+from scalable_agents.training import stop_signals
 
 _SIGNAL_CHECK_SECONDS = 0.2
 
@@ -25,14 +26,16 @@ _SIGNAL_CHECK_SECONDS = 0.2
 class Actor:
   """One actor process."""
 
-  def __init__(self, host: actor_host.ActorHost, make_agent, config, run, membership: cluster_config.ClusterConfig,
-               settings: dict[str, Any], number: int, stream: TextIO):
+  def __init__(self, host: actor_host.ActorHost, agent: agent_interface.AgentModule, config: agent_interface.Config,
+               levels: Sequence[str], run, membership: cluster_config.ClusterConfig, settings: dict[str, Any],
+               number: int, stream: TextIO):
     """Builds everything.
 
     Args:
       host: running environments.
-      make_agent: called with number of actions, observation spec and config.
+      agent: the agent's module.
       config: the agent's hyper-parameters.
+      levels: names of the levels played.
       run: run_flags.RunConfig.
       membership: this process's place in the cluster.
       settings: all that this process must have in common with the learner.
@@ -44,7 +47,8 @@ class Actor:
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     try:
       # All of a fault: there is no log that would have the rest.
-      host.make_pool(make_agent, config, config.queue_size, self._line.message)
+      host.make_pool(agent_interface.agent_maker(agent, host, levels, config), config.unroll_length, config.queue_size,
+                     self._line.message)
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
@@ -56,7 +60,7 @@ class Actor:
     addresses = membership.learner_addresses.split(',')
     task = number % len(addresses)  # Learners come before actor hosts, so that this spreads tasks 0, 1, ... in turn.
     self._stop = threading.Event()
-    self._interrupted = False
+    self._signals = stop_signals.StopSignals()
     self._last_report = None
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # When, and what had been done by then.
     self._learner = remote_learner.RemoteLearner(
@@ -69,9 +73,7 @@ class Actor:
     Raises:
       errors.UserError: the learner refuses this host, environments cannot be kept alive, or the policy cannot act.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-      if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP.
-        signal.signal(number, self._interrupt)
+    self._signals.install()
     self._learner.start()
     try:
       while not self._is_over() and not self._learner.wait_for_parameters(_SIGNAL_CHECK_SECONDS):
@@ -91,7 +93,7 @@ class Actor:
       self._host.close()
       self._line.close()
     self._raise_what_went_wrong()
-    self._line.message('stopped' if self._interrupted else 'the learner has ended the run')
+    self._line.message('stopped' if self._signals.count else 'the learner has ended the run')
 
   def _raise_what_went_wrong(self):
     try:
@@ -101,10 +103,7 @@ class Actor:
       raise errors.UserError(str(error)) from error
 
   def _is_over(self):
-    return self._stop.is_set() or self._interrupted
-
-  def _interrupt(self, *unused_signal):
-    self._interrupted = True
+    return self._stop.is_set() or self._signals.count > 0
 
   def _parameters_are_due(self):
     steps = self._host.pool.statistics().steps

@@ -153,10 +153,17 @@ class LearnerPort:
     self._greet(life=uuid.uuid4().hex, ended=False, unwelcome=[],
                 **contract(self.settings, unroll_spec, parameter_specs))
 
-  def learned(self, actor_ids: np.ndarray, lags: np.ndarray):
-    """Keeps account of a batch. Args: [B] each; `lags` in updates."""
-    for actor_id, lag in zip(actor_ids, lags):
-      self._lags[int(actor_id) // cluster_config.MAX_ENVIRONMENTS].append(lag)
+  def learned(self, updates: int, unrolls):
+    """Notes how old the parameters were that acted in what is about to be learned from.
+
+    Args:
+      updates: made so far.
+      unrolls: Unroll of [T+1, B, ...] tensors, for each learner of this process.
+    """
+    for unroll in unrolls:
+      lags = np.maximum(updates - unroll.parameter_version[1:].numpy(), 0).mean(axis=0)  # [B], updates.
+      for actor_id, lag in zip(unroll.actor_id.numpy(), lags):
+        self._lags[int(actor_id) // cluster_config.MAX_ENVIRONMENTS].append(lag)
 
   def actor_name(self, actor_id: int) -> str:
     """What messages call an actor, of whichever process."""

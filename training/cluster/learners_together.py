@@ -1,8 +1,8 @@
 """Learners that learn in step: on the devices of one machine, in processes of several, or one alone.
 
 Espeholt et al. 2018 (IMPALA), section 3 and figure 1: every learner takes a batch of its own, and the gradients of all
-are added up, so that N learners with batches of B are as one with a batch of N B. What they add up is said by the
-agent's learner; here is how they come to do it at the same time.
+are added up, so that N learners with batches of B are as one with a batch of N B. The agent's learner says what they
+add up (agents/learner_step.py). This module makes them do it at the same time.
 """
 
 import collections
@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.records import errors
-
-NO_LEVEL = -1
+from scalable_agents.training import intake
 
 # What a collective operation raises when another process has gone; FailedPrecondition from those that come after.
 _PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError,
@@ -27,18 +26,13 @@ class LostLearnerError(errors.UserError):
   """The learner of another process has gone, perhaps amid an update. The message is one line."""
 
 
-class Episodes(NamedTuple):
-  """Episodes that have ended; [n] each."""
-  level_ids: tf.Tensor  # int32; NO_LEVEL where there is no episode.
-  returns: tf.Tensor    # float32.
-  lengths: tf.Tensor    # int32, environment frames.
-
-
 class Update(NamedTuple):
   """What all learners know of an update that they made together."""
-  metrics: dict       # Name -> number; of learner.step.
-  episodes: Episodes  # Of all learners' batches; arrays, without those that are none.
-  leaving: bool       # Whether one of them has asked to end.
+  metrics: dict[str, Any]  # Name -> number, or array with a number per level; see agent_interface.Learner.read.
+  environment_frames: int  # That have arrived at all learners with their batches.
+  episodes: intake.Episodes  # That have arrived at all learners; arrays, without those that are none.
+  feedback: list[Any]      # For each of `devices` what its experience is to hear.
+  leaving: bool            # Whether one of the learners has asked to end.
 
 
 class LearnersTogether:
@@ -93,29 +87,30 @@ class LearnersTogether:
         for those in by_type.values():
           self._share(those)
 
-  def step(self, learner, unrolls, episodes, leaving: bool) -> Update:
-    """Makes an update.
+  def step(self, learner, batches, arrived, leaving: bool) -> Update:
+    """Makes an update, and adds what has arrived to `learner.environment_frames`.
 
     Args:
-      learner: as agents/impala.py's.
-      unrolls: for each of `devices` a batch.
-      episodes: Episodes that ended in each of them.
+      learner: agent_interface.Learner.
+      batches: for each of `devices` an experience.Batch.
+      arrived: for each of `devices` the intake.Arrived that came with the batch.
       leaving: whether this process wants all to end after this update.
     Raises:
       LostLearnerError: another process has gone.
     """
     if not self.are_several:
-      metrics, = [learner.step(unroll) for unroll in unrolls]
-      everyones, = episodes
+      metrics, *feedback = learner.step(*batches)
+      frames, everyones = arrived[0]
+      learner.environment_frames.assign_add(frames)
       is_leaving = leaving
     else:
       with self._explaining():
-        metrics, everyones, is_leaving = self._step(
-            learner, self._spread(unrolls), self._spread(episodes), tf.constant(float(leaving)))
+        metrics, feedback, frames, everyones, is_leaving = self._step(
+            learner, self._spread(batches), self._spread(arrived), tf.constant(float(leaving)))
     everyones = [values.numpy() for values in everyones]
-    is_episode = everyones[0] != NO_LEVEL
-    return Update({name: value.numpy() for name, value in metrics.items()},
-                  Episodes(*(values[is_episode] for values in everyones)), bool(is_leaving))
+    is_episode = everyones[0] != intake.NO_LEVEL
+    return Update(learner.read(metrics.numpy()), int(frames),
+                  intake.Episodes(*(values[is_episode] for values in everyones)), feedback, bool(is_leaving))
 
   def check(self):
     """Raises LostLearnerError where another process has gone. For a learner that has no unrolls to learn from."""
@@ -138,17 +133,23 @@ class LearnersTogether:
     return self._strategy.experimental_distribute_values_from_function(lambda unused_context: next(remaining))
 
   @tf.function(autograph=False)
-  def _step(self, learner, unrolls, episodes, leaving):
-    def step(unroll, ended):
-      metrics = learner.step(unroll)
+  def _step(self, learner, batches, arrived, leaving):
+    def step(batch, its_arrived):
+      metrics, feedback = learner.step(batch)
       context = tf.distribute.get_replica_context()
       on_device = lambda values: tf.nest.map_structure(tf.identity, values)  # Which arguments of the graph are not.
-      everyones = context.all_gather(on_device(list(ended)), axis=0)
-      return metrics, everyones, context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(leaving))
+      everyones = context.all_gather(on_device(list(its_arrived.episodes)), axis=0)
+      frames, everyones_leaving = context.all_reduce(
+          tf.distribute.ReduceOp.SUM, on_device([its_arrived.environment_frames, leaving]))
+      learner.environment_frames.assign_add(frames)
+      return (metrics, frames, everyones, everyones_leaving), feedback
 
-    metrics, everyones, leaving = tf.nest.map_structure(
-        lambda value: self._strategy.experimental_local_results(value)[0], self._strategy.run(step, (unrolls, episodes)))
-    return metrics, everyones, leaving > 0
+    same, feedback = self._strategy.run(step, (batches, arrived))
+    locals_of = self._strategy.experimental_local_results
+    metrics, frames, everyones, leaving = tf.nest.map_structure(lambda value: locals_of(value)[0], same)
+    feedback = [tf.nest.map_structure(lambda value: locals_of(value)[index], feedback)  # pylint: disable=cell-var-from-loop
+                for index in range(len(self.devices))]
+    return metrics, feedback, frames, everyones, leaving > 0
 
   @tf.function(autograph=False)
   def _gather(self, values):

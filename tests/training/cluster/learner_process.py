@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from scalable_agents.agents import impala
 from scalable_agents.tests.training import unrolls
+from scalable_agents.training import experience
+from scalable_agents.training import intake
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import learners_together
@@ -26,12 +28,12 @@ def config(task):
   return impala.ImpalaConfig(torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, seed=task + 1)
 
 
-def episodes(task, update):
-  """What ended in a learner's batch: nothing for the first one, and more and more for the others."""
+def arrived(task, update):
+  """What came with a learner's batch: no episodes for the first one, and more and more for the others."""
   count = task * update
-  return learners_together.Episodes(
-      tf.where(tf.range(_MOST_EPISODES) < count, task, learners_together.NO_LEVEL),
-      tf.fill([_MOST_EPISODES], float(update)), tf.fill([_MOST_EPISODES], count))
+  episodes = intake.Episodes(tf.where(tf.range(_MOST_EPISODES) < count, task, intake.NO_LEVEL),
+                             tf.fill([_MOST_EPISODES], float(update)), tf.fill([_MOST_EPISODES], count))
+  return intake.Arrived(tf.constant(BATCH_SIZE * 6 * 4, tf.int64), episodes)
 
 
 def main(addresses, task, updates, file):
@@ -40,12 +42,13 @@ def main(addresses, task, updates, file):
   together = learners_together.LearnersTogether(learner_port.make_strategy(1, port), '/CPU:0')
   num_learners = len(addresses.split(','))
   with together.scope():
-    agent = impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config(task))
-    learner = impala.Learner(agent, config(task), frames_per_step=4, xla='never')
+    agent = impala.Agent(unrolls.environment_spec(), config(task))
+    learner = impala.make_learner(agent, config(task), 'never')
   together.share(learner.variables)
   for update in range(updates):
     unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update)
-    last = together.step(learner, [unrolls.part(unroll, task, BATCH_SIZE)], [episodes(task, update)],
+    batch = experience.Batch(unrolls.part(unroll, task, BATCH_SIZE))
+    last = together.step(learner, [batch], [arrived(task, update)],
                          task == num_learners - 1 and update == LEAVING_AT)
     print('updated', flush=True)
   np.savez(file, *(variable.numpy() for variable in learner.variables), level_ids=last.episodes.level_ids,

@@ -15,10 +15,11 @@ import numpy as np
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.records import run_directory
-from scalable_agents.tests.training.cluster import learner_process
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
+from scalable_agents.tests.training.cluster import learner_process
 from scalable_agents.tools import local_cluster
+from scalable_agents.training import experience
 from scalable_agents.training.cluster import learners_together
 
 _NUM_LEARNERS = 2
@@ -41,9 +42,9 @@ class LearnersTogetherTest(absltest.TestCase):
     for process in processes:
       self.addCleanup(process.kill)
     config = learner_process.config(task=0)
-    one = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4, 'never')
+    one = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config, 'never')
     for update in range(_UPDATES):
-      expected = one.step(unrolls.random_unroll(
+      expected = unrolls.update(one, unrolls.random_unroll(
           one.agent, batch=_NUM_LEARNERS * learner_process.BATCH_SIZE, seed=update))
     self.assertEqual([process.wait(300) for process in processes], [0, 0])
     for file in files:
@@ -59,9 +60,11 @@ class LearnersTogetherTest(absltest.TestCase):
 
   def test_one_alone(self):
     config = learner_process.config(task=0)
-    learner = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4, 'never')
+    learner = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config, 'never')
     together = learners_together.LearnersTogether(None, '/CPU:0')
-    update = together.step(learner, [unrolls.random_unroll(learner.agent)], [learner_process.episodes(1, 2)], False)
+    batch = experience.Batch(unrolls.random_unroll(learner.agent))
+    update = together.step(learner, [batch], [learner_process.arrived(1, 2)], False)
+    self.assertEqual((update.environment_frames, int(learner.environment_frames)), (48, 48))
     self.assertFalse(update.leaving)
     self.assertEqual(update.episodes.lengths.tolist(), [2, 2])
     self.assertFalse(together.have_peers)

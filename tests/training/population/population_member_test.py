@@ -66,7 +66,7 @@ class MemberTest(parameterized.TestCase):
     settings = {'learning_rate': 0.1 * (index + 1), 'entropy_cost': 0.01 * (index + 1), 'seed': index} | settings
     config = impala.ImpalaConfig(learning_rate_decay=False, **settings)
     with learner_port.make_strategy(num_learners, port=None).scope():
-      learner = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, unrolls.VECTOR, config), config, 4)
+      learner = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config)
     for slot in (*learner.optimizer.mean_squares, *learner.optimizer.momenta):
       slot.assign(slot + 10. * index)
     population = population_member.PopulationConfig(size, _PATIENCE, initial_frames)
@@ -176,7 +176,7 @@ class MemberTest(parameterized.TestCase):
     folder = os.path.join(self._logdir(1), population_directory.SNAPSHOTS)
     if what == 'other network':
       config = impala.ImpalaConfig()
-      learner = impala.Learner(impala.Agent(unrolls.NUM_ACTIONS + 1, unrolls.VECTOR, config), config, 4)
+      learner = impala.make_learner(impala.Agent(unrolls.environment_spec(num_actions=unrolls.NUM_ACTIONS + 1), config), config)
       checkpoint.Checkpointer(folder, agent=learner.agent, optimizer=learner.optimizer,
                               **learner.hyper_parameters).save()
     for file in glob.glob(os.path.join(folder, '*')):

@@ -8,34 +8,35 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.agents import impala
-from scalable_agents.agents import sweep
+from scalable_agents.agents import sweeps
+from scalable_agents.training import sweep
 
 
 @functools.cache
 def _samples():
-  return [sweep.draw(index) for index in range(4000)]
+  return [sweeps.IMPALA.draw(index) for index in range(4000)]
 
 
 class SweepTest(parameterized.TestCase):
 
   def test_a_sample_is_always_the_same(self):
-    # Golden: sweep.draw(0) and sweep.draw(23). A change would make other sweeps of old commands.
+    # Golden: samples 0 and 23. A change would make other sweeps of old commands.
     for index, want in ((0, (2.3335869216585813e-05, 0.0013620839244519434, 0.1)),
                         (23, (1.421303295482556e-05, 0.00045505642549765026, 0.1))):
-      self.assertEqual(list(sweep.draw(index)), ['learning_rate', 'entropy_cost', 'rmsprop_epsilon'])
-      np.testing.assert_allclose(list(sweep.draw(index).values()), want, rtol=1e-12)
+      self.assertEqual(list(sweeps.IMPALA.draw(index)), ['learning_rate', 'entropy_cost', 'rmsprop_epsilon'])
+      np.testing.assert_allclose(list(sweeps.IMPALA.draw(index).values()), want, rtol=1e-12)
 
   def test_samples_differ(self):
-    self.assertLen({tuple(sweep.draw(index).values()) for index in range(100)}, 100)
+    self.assertLen({tuple(sweeps.IMPALA.draw(index).values()) for index in range(100)}, 100)
 
   def test_what_samples_may_have_is_within(self):
     for sample in _samples()[:50]:
-      self.assertEqual(tuple(sample), sweep.SAMPLED)
+      self.assertEqual(tuple(sample), tuple(sweeps.IMPALA.ranges))
       for name, value in sample.items():
-        self.assertTrue(sweep.is_within(name, value), (name, value))
+        self.assertTrue(value in sweeps.IMPALA.ranges[name], (name, value))
     for name, value in (('learning_rate', 4.9e-6), ('learning_rate', 5.1e-3), ('entropy_cost', 4.9e-5),
                         ('entropy_cost', 0.011), ('rmsprop_epsilon', 1e-2), ('rmsprop_epsilon', 0.0)):
-      self.assertFalse(sweep.is_within(name, value), (name, value))
+      self.assertFalse(value in sweeps.IMPALA.ranges[name], (name, value))
 
   @parameterized.parameters(('learning_rate', 5e-6, 5e-3), ('entropy_cost', 5e-5, 1e-2))
   def test_log_uniform(self, name, least, most):
@@ -57,12 +58,12 @@ class SweepTest(parameterized.TestCase):
     self.assertLess(np.abs(np.corrcoef(drawn.T) - np.eye(3)).max(), 0.064)
 
   def test_agents_can_take_every_sample(self):
-    for index in range(sweep.NUM_SAMPLES):
-      impala.validate(impala.ImpalaConfig(sweep_index=index, **sweep.draw(index)))
+    for index in range(sweeps.IMPALA.num_samples):
+      impala.validate(impala.ImpalaConfig(sweep_index=index, **sweeps.IMPALA.draw(index)))
 
   def test_there_is_no_sample_before_the_first(self):
     with self.assertRaises(ValueError):
-      sweep.draw(sweep.NO_SAMPLE)
+      sweeps.IMPALA.draw(sweep.NO_SAMPLE)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Tests of the learner of agents/impala.py: its step, its counters, and what it does with a bad batch."""
+"""Tests of the learner, with IMPALA: its step, its counters, and what it does with a bad batch."""
 
 import os
 import time
@@ -8,36 +8,38 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.tests.training import unrolls
+from scalable_agents.training import experience
 
-PIXELS, VECTOR = unrolls.PIXELS, unrolls.VECTOR
-_unroll = unrolls.random_unroll
+PIXELS = unrolls.PIXELS
+_unroll, _update = unrolls.random_unroll, unrolls.update
 
 
 def _variables(learner):
   return [v.numpy() for v in learner.variables]
 
 
-def _learner(spec=None, frames_per_step=4, xla='never', **settings):
+def _learner(spec=None, xla='never', **settings):
   settings = {'torso': 'shallow', 'total_environment_frames': 10_000} | settings
   config = impala.ImpalaConfig(**settings)
-  return impala.Learner(impala.Agent(unrolls.NUM_ACTIONS, spec or VECTOR, config), config, frames_per_step, xla)
+  return impala.make_learner(impala.Agent(unrolls.environment_spec(spec), config), config, xla)
 
 
 class LearnerTest(parameterized.TestCase):
 
   def test_counts_frames_and_decays_the_learning_rate_after_them(self):
-    learner = _learner(frames_per_step=4, learning_rate=1.0, total_environment_frames=144)
+    learner = _learner(learning_rate=1.0, total_environment_frames=144)
     unroll = _unroll(learner.agent, steps=6, batch=3)  # 72 environment frames.
-    self.assertEqual([float(learner.step(unroll)['learning_rate']) for _ in range(3)], [1.0, 0.5, 0.0])
+    self.assertEqual([float(_update(learner, unroll)['learning_rate']) for _ in range(3)], [1.0, 0.5, 0.0])
     self.assertEqual(int(learner.environment_frames), 216)
     self.assertEqual(int(learner.update_steps), 3)
 
   def test_learning_rate_without_decay(self):
     learner = _learner(learning_rate=0.125, learning_rate_decay=False, total_environment_frames=1)
     unroll = _unroll(learner.agent)
-    self.assertEqual([float(learner.step(unroll)['learning_rate']) for _ in range(2)], [0.125, 0.125])
+    self.assertEqual([float(_update(learner, unroll)['learning_rate']) for _ in range(2)], [0.125, 0.125])
 
   @parameterized.parameters((40.0, False), (0.5, True), (0.0, False))
   def test_a_step_is_rmsprop_on_the_clipped_gradient(self, clip, is_clipped):
@@ -45,10 +47,10 @@ class LearnerTest(parameterized.TestCase):
     unroll = _unroll(learner.agent)
     variables = learner.agent.trainable_variables
     with tf.GradientTape() as tape:
-      total, _ = impala.loss(learner.agent, unroll, learner.config)
+      total = impala.loss(learner.agent, experience.Batch(unroll), learner.config).total
     gradients = [np.float64(g) for g in tape.gradient(total, variables)]
     before = [v.numpy() for v in variables]
-    metrics = learner.step(unroll)
+    metrics = _update(learner, unroll)
     norm = np.sqrt(sum(np.sum(g**2) for g in gradients))
     self.assertBetween(norm, 0.5, 40.0)
     np.testing.assert_allclose(metrics['grad_norm'], norm, rtol=1e-4)
@@ -64,17 +66,17 @@ class LearnerTest(parameterized.TestCase):
     learner = _learner(xla=xla, learning_rate_decay=False)
     unroll = _unroll(learner.agent)
     state = [v.numpy() for v in learner.variables]
-    learner.step(unroll)
+    _update(learner, unroll)
     count_traces = learner._compiled_step.experimental_get_tracing_count  # pylint: disable=protected-access
     traces = count_traces()
     for variable, value in zip(learner.variables, state, strict=True):
       variable.assign(value)
     for name, variable in learner.hyper_parameters.items():
       variable.assign(changed[name])
-    metrics = learner.step(unroll)
+    metrics = _update(learner, unroll)
     self.assertEqual(count_traces(), traces)
     wanted = _learner(xla=xla, learning_rate_decay=False, **changed)
-    for name, value in wanted.step(unroll).items():
+    for name, value in _update(wanted, unroll).items():
       np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
     for variable, value in zip(learner.variables, wanted.variables, strict=True):
       np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-7)
@@ -88,16 +90,16 @@ class LearnerTest(parameterized.TestCase):
                      {'learning_rate', 'entropy_cost'})
 
   def test_a_changed_learning_rate_decays_too(self):
-    learner = _learner(frames_per_step=4, learning_rate=1.0, total_environment_frames=144)
+    learner = _learner(learning_rate=1.0, total_environment_frames=144)
     unroll = _unroll(learner.agent, steps=6, batch=3)  # 72 environment frames.
-    learner.step(unroll)
+    _update(learner, unroll)
     learner.learning_rate.assign(0.25)
-    self.assertEqual(float(learner.step(unroll)['learning_rate']), 0.125)
+    self.assertEqual(float(_update(learner, unroll)['learning_rate']), 0.125)
 
   def test_adam(self):
     learner = _learner(optimizer='adam', learning_rate=0.01, adam_epsilon=1e-12)
     before = [v.numpy() for v in learner.agent.trainable_variables]
-    learner.step(_unroll(learner.agent))
+    _update(learner, _unroll(learner.agent))
     for old, new in zip(before, learner.agent.trainable_variables):
       moved = np.abs(new - old)
       np.testing.assert_allclose(moved[moved > 1e-3], 0.01, rtol=1e-2)  # Adam's first step is the learning rate.
@@ -106,11 +108,11 @@ class LearnerTest(parameterized.TestCase):
   def test_policy_lag(self):
     learner = _learner()
     unroll = _unroll(learner.agent)
-    self.assertEqual(float(learner.step(unroll)['policy_lag']), 0.0)
+    self.assertEqual(float(_update(learner, unroll)['policy_lag']), 0.0)
     versions = np.zeros([7, 3], np.int64)
     versions[1:4] = 1
     versions[0] = -1000  # Row 0 was learned from before.
-    self.assertEqual(float(learner.step(unroll._replace(parameter_version=tf.constant(versions)))['policy_lag']), 0.5)
+    self.assertEqual(float(_update(learner, unroll._replace(parameter_version=tf.constant(versions)))['policy_lag']), 0.5)
 
   @parameterized.parameters((PIXELS, False), (unrolls.INSTRUCTED, True))
   def test_xla_agrees_after_ten_updates(self, spec, use_lstm):
@@ -118,7 +120,7 @@ class LearnerTest(parameterized.TestCase):
     processor_seconds = []
     for seed in range(10):
       began = time.process_time()
-      metrics = [learner.step(_unroll(learner.agent, spec, seed=seed)) for learner in learners]
+      metrics = [_update(learner, _unroll(learner.agent, spec, seed=seed)) for learner in learners]
       processor_seconds.append(time.process_time() - began)
     self.assertLess(sum(processor_seconds[1:]), processor_seconds[0])  # The others compiled nothing.
     for name in ('loss/total', 'grad_norm', 'learning_rate'):
@@ -131,7 +133,7 @@ class LearnerTest(parameterized.TestCase):
     runs = []
     for seed in (1, 1, 2):
       learner = _learner(PIXELS, use_lstm=True, seed=seed)
-      metrics = [learner.step(_unroll(learner.agent, PIXELS, seed=i)) for i in range(3)]
+      metrics = [_update(learner, _unroll(learner.agent, PIXELS, seed=i)) for i in range(3)]
       runs.append([float(value) for one in metrics for value in one.values()] + _variables(learner))
     for first, again in zip(runs[0], runs[1]):
       np.testing.assert_array_equal(first, again)
@@ -141,11 +143,11 @@ class LearnerTest(parameterized.TestCase):
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     learner, resumed = _learner(use_lstm=True), _learner(use_lstm=True, seed=2)
     for seed in range(3):
-      learner.step(_unroll(learner.agent, seed=seed))
+      _update(learner, _unroll(learner.agent, seed=seed))
     saved = tf.train.Checkpoint(learner=learner).write(path)
     tf.train.Checkpoint(learner=resumed).read(saved).assert_consumed()
     for one in (learner, resumed):
-      one.step(_unroll(one.agent, seed=3))
+      _update(one, _unroll(one.agent, seed=3))
     self.assertEqual(int(resumed.environment_frames), 4 * 6 * 3 * 4)
     for a, b in zip(_variables(learner), _variables(resumed)):
       np.testing.assert_array_equal(a, b)
@@ -153,7 +155,7 @@ class LearnerTest(parameterized.TestCase):
   def _check_skipped(self, learner, unroll, *culprits):
     kept = learner.agent.variables + learner.optimizer.variables
     before = [v.numpy() for v in kept]
-    metrics = learner.step(unroll)
+    metrics = _update(learner, unroll)
     self.assertEqual(float(metrics['update_skipped']), 1.0)
     self.assertIn(learner.culprit(metrics), culprits)
     for old, new in zip(before, kept):
@@ -170,7 +172,7 @@ class LearnerTest(parameterized.TestCase):
     logits[2, 1] = np.nan
     bad = good._replace(agent_output=good.agent_output._replace(policy_logits=tf.constant(logits)))
     self._check_skipped(learner, bad, 'loss/policy_gradient')
-    metrics = learner.step(good)
+    metrics = _update(learner, good)
     self.assertEqual(float(metrics['update_skipped']), 0.0)
     self.assertIsNone(learner.culprit(metrics))
     self.assertEqual(int(learner.update_steps), 1)
@@ -202,7 +204,7 @@ class LearnerTest(parameterized.TestCase):
     unroll = _unroll(learner.agent)
     self._check_skipped(learner, unroll, *(f'the new value of {v.name}' for v in learner.agent.trainable_variables))
     learner.learning_rate.assign(1e-3)
-    self.assertEqual(float(learner.step(unroll)['update_skipped']), 0.0)
+    self.assertEqual(float(_update(learner, unroll)['update_skipped']), 0.0)
     for variable in learner.variables:
       self.assertTrue(np.all(np.isfinite(variable)), variable.name)
 
@@ -219,7 +221,7 @@ class LearnerTest(parameterized.TestCase):
   def test_a_gradient_norm_beyond_float32_clips_nothing(self, xla):
     learners = [_learner(xla=xla, clip_gradient_norm=clip) for clip in (1e39, 0.0)]
     for learner in learners:
-      self.assertEqual(float(learner.step(_unroll(learner.agent))['update_skipped']), 0.0)
+      self.assertEqual(float(_update(learner, _unroll(learner.agent))['update_skipped']), 0.0)
     for clipped, unclipped in zip(*(learner.agent.trainable_variables for learner in learners)):
       np.testing.assert_array_equal(clipped, unclipped)
 
@@ -229,14 +231,15 @@ class LearnerTest(parameterized.TestCase):
     environment = template.environment_output._replace(
         discount=tf.zeros([6, 16]), observation={'vector': tf.ones([6, 16, 4])})
     for update in range(40):
-      output = learner.agent.step(
-          tf.zeros([96], tf.int32), tf.zeros([96]), tf.zeros([96], tf.bool), {'vector': tf.ones([96, 4])}, (),
-          tf.constant([1, update]))[0]
+      inputs = acting.ActorInput(tf.zeros([96], tf.int32), tf.zeros([96]), tf.zeros([96], tf.int32), tf.zeros([96]),
+                                 tf.zeros([96], tf.bool), {'vector': tf.ones([96, 4])})
+      output = learner.agent.step(inputs, (), tf.constant([1, update]))[0]
+      value = learner.agent.unroll(None, None, None, {'vector': tf.ones([1, 1, 4])}, ())[0].baseline
       output = tf.nest.map_structure(lambda x: tf.reshape(x, [6, 16, *x.shape[1:]]), output)
       reward = tf.cast(output.action == 3, tf.float32)
-      learner.step(template._replace(agent_output=output, environment_output=environment._replace(reward=reward)))
+      _update(learner, template._replace(agent_output=output, environment_output=environment._replace(reward=reward)))
     self.assertGreater(float(tf.nn.softmax(output.policy_logits)[0, 0, 3]), 0.9)
-    self.assertGreater(float(output.baseline[0, 0]), 0.7)
+    self.assertGreater(float(value[0, 0]), 0.7)
 
 
 if __name__ == '__main__':

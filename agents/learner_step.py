@@ -1,0 +1,199 @@
+"""The learner's step, the same for all agents: gradient, optimiser, several learners, XLA, numbers that are not finite.
+
+An agent gives its loss, its optimiser and the hyper-parameters that may change while it trains. What happens in a step,
+in this order:
+
+  1. The agent's loss and its gradient, from the batch of this learner.
+  2. Several learners add up their gradients, and gather the values that `after_update` wants to see of all of them.
+  3. If everything is finite, the optimiser moves the variables, with the gradient clipped. If not, or if a variable
+     would not be finite afterwards, all stay as they are.
+  4. If the update was made, `after_update`: a target network or statistics of the targets, say.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from typing import Any, Callable, Mapping, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.learner import optimizers
+from scalable_agents.training import experience
+
+_TOTAL = 'loss/total'
+
+
+class Loss(NamedTuple):
+  """What an agent's loss function returns for the batch of one learner."""
+  total: tf.Tensor                    # [] float32, to be minimised.
+  terms: Mapping[str, tf.Tensor]      # 'loss/...' -> [] float32. Several learners add them up, as the totals. If one is
+                                      # not finite, the update is skipped.
+  means: Mapping[str, tf.Tensor] = {}  # Name -> [] float32, or [number of levels]: metrics, averaged over learners.
+  feedback: Any = ()                  # Nest of tensors for the experience of this learner: new priorities, say.
+  gathered: Any = ()                  # Nest of [B, ...], of which `after_update` sees those of all learners.
+
+
+class Learner(tf.Module):
+  """The agent's parameters, their optimiser and the counters; `step` learns from one batch.
+
+  Made and stepped under a tf.distribute.Strategy it is one of several learners, which learn in step: each from a batch
+  of its own, and all with the sum of their gradients, as from one large batch. Espeholt et al. 2018 (IMPALA), section 3
+  and figure 1.
+  """
+
+  def __init__(self, agent, loss: Callable[..., Loss], make_optimizer: Callable[..., Any], config: Any,
+               tuned: Mapping[str, bool], xla: str = 'auto', device: str | None = None,
+               after_update: Callable[[Any, tf.Tensor], None] | None = None, name: str = 'learner'):
+    """Creates the optimiser's slots.
+
+    Args:
+      agent: agent_interface.Agent with `trainable_variables` and `prepare`, which XLA does not see: it is called with
+        the observations of a batch before the step.
+      loss: called with agent, Batch (observations prepared) and config; numbers that are tuned are variables there.
+      make_optimizer: called with the trainable variables and that config; makes one of learner/optimizers.py.
+      config: the agent's dataclass. `learning_rate`, `learning_rate_decay`, `total_environment_frames` and
+        `clip_gradient_norm` (0 for no clipping) are read here.
+      tuned: names of the settings that may change between two steps, and whether each is in use with this config.
+      xla: 'always' compiles the step, 'never' does not, 'auto' does except on a CPU, where oneDNN's convolutions
+        are three times as fast as XLA's, and compiling the rest of the step alone gains nothing.
+      device: where to learn, '/GPU:0' say; None for where the agent's variables are. A strategy knows its own.
+      after_update: called in the graph after each update that was made, with Loss.gathered of all learners, one after
+        the other in the order of learners, and with the number of updates so far, [] int64.
+      name: of the module.
+    """
+    super().__init__(name)
+    self.agent = agent
+    self.config = config
+    self._loss, self._after_update = loss, after_update
+    self._tuned_names = [name for name, in_use in tuned.items() if in_use]
+    self._num_learners = tf.distribute.get_strategy().num_replicas_in_sync
+    self._device = device or agent.trainable_variables[0].device
+    with self._on_device():
+      self.environment_frames, self.update_steps, self.skipped_updates = (
+          tf.Variable(0, dtype=tf.int64, trainable=False, name=name,
+                      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+          for name in ('environment_frames', 'update_steps', 'skipped_updates'))
+      for name in tuned:
+        setattr(self, name, tf.Variable(getattr(config, name), dtype=tf.float32, trainable=False, name=name))
+      self._live_config = dataclasses.replace(config, **{name: getattr(self, name) for name in tuned})
+      self.optimizer = make_optimizer(agent.trainable_variables, self._live_config)
+    compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
+    # AutoGraph would convert all of Sonnet that a step calls, which took four fifths of the time to trace it.
+    compile_ = functools.partial(tf.function, autograph=False, jit_compile=compiled)
+    self._compiled_gradients = compile_(self._gradients)
+    # Several learners talk to each other amid the step, which XLA cannot.
+    self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
+    self._terms, self._shapes = (), {}  # Known once the step has been traced.
+
+  def step(self, batch: experience.Batch) -> tuple[tf.Tensor, Any]:
+    """One update.
+
+    Of several learners, this one's part; to be called in a graph, in the context of a replica.
+
+    Args:
+      batch: with an Unroll of [T+1, B, ...] tensors.
+    Returns:
+      The metrics in one tensor, [M] float32, for `read`: one transfer from a GPU. They are the same for all learners.
+      And Loss.feedback.
+    """
+    with self._on_device():
+      environment_output = batch.unroll.environment_output
+      prepared = batch.unroll._replace(environment_output=environment_output._replace(
+          observation=self.agent.prepare(environment_output.observation)))
+      return self._compiled_step(batch._replace(unroll=prepared))
+
+  def read(self, metrics: tf.Tensor) -> dict[str, float | np.ndarray]:
+    """Takes the metrics of `step` apart.
+
+    Args:
+      metrics: [M] float32.
+    Returns:
+      Name -> float, or float32 array [number of levels]: the total and the terms of the loss; Loss.means; 'grad_norm',
+      before clipping; 'learning_rate'; 'update_skipped', 1 where the loss, the gradient or what the update would have
+      made of parameters and slots was not finite, so that nothing was learned; 'culprit', for `culprit`; 'policy_lag',
+      how many updates the parameters that acted were behind, on average.
+    """
+    values, parts, start = np.asarray(metrics), {}, 0
+    for name, shape in self._shapes.items():
+      size = int(np.prod(shape))
+      part = values[start:start + size]
+      parts[name] = part if shape else part[0]
+      start += size
+    return parts
+
+  @property
+  def hyper_parameters(self) -> dict[str, tf.Variable]:
+    """What may be changed between two steps, of what is in use."""
+    return {name: getattr(self, name) for name in self._tuned_names}
+
+  def culprit(self, metrics: Mapping[str, Any]) -> str | None:
+    """The first term of the loss, gradient or new value of a variable that was not finite; None if all were.
+
+    Args:
+      metrics: from `read`.
+    """
+    index = int(metrics['culprit'])
+    names = [*self._terms, *(f'gradient of {v.name}' for v in self.agent.trainable_variables),
+             *(f'the new value of {v.name}' for v in self.optimizer.variables)]
+    return None if index < 0 else names[index]
+
+  def _on_device(self):
+    return tf.device(self._device) if self._num_learners == 1 else contextlib.nullcontext()
+
+  def _gradients(self, batch):
+    """The gradients of the loss, what several learners add up, and what they do not."""
+    variables = self.agent.trainable_variables
+    with tf.GradientTape() as tape:
+      result = self._loss(self.agent, batch, self._live_config)
+    # Those that acted for a learner before, which died, may be ahead.
+    lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - batch.unroll.parameter_version[1:], 0), tf.float32))
+    # Dense: as slices, an embedding's gradient makes XLA compile the step anew for each batch.
+    gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(result.total, variables)]
+    return (gradients, {_TOTAL: result.total, **result.terms}, {**result.means, 'policy_lag': lag},
+            result.feedback, result.gathered)
+
+  def _step(self, batch):
+    gradients, terms, means, feedback, gathered = self._compiled_gradients(batch)
+    if self._num_learners > 1:
+      context = tf.distribute.get_replica_context()
+      gradients, terms, means = context.all_reduce(tf.distribute.ReduceOp.SUM, (gradients, terms, means))
+      means = {name: value / self._num_learners for name, value in means.items()}
+      gathered = tf.nest.map_structure(lambda values: context.all_gather(values, axis=0), gathered)
+    self._terms = tuple(name for name in terms if name != _TOTAL)
+
+    half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
+    grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
+    finite = tf.math.is_finite(tf.concat([[terms[name] for name in self._terms], half_squares], 0))
+    learning_rate = self._learning_rate()
+    finite_after = tf.cond(tf.reduce_all(finite), lambda: self._apply(gradients, grad_norm, learning_rate),
+                           lambda: tf.fill([len(self.optimizer.variables)], True))
+    finite = tf.concat([finite, finite_after], 0)
+    is_made = tf.reduce_all(finite)
+    self.update_steps.assign_add(tf.cast(is_made, tf.int64))
+    self.skipped_updates.assign_add(tf.cast(~is_made, tf.int64))
+    if self._after_update:
+      tf.cond(is_made, lambda: self._after_update(gathered, self.update_steps.read_value()), lambda: None)
+    return self._pack({
+        **terms,
+        'grad_norm': grad_norm,
+        'learning_rate': learning_rate,
+        'update_skipped': 1.0 - tf.cast(is_made, tf.float32),
+        'culprit': tf.where(is_made, -1, tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)),
+        **means,
+    }), feedback
+
+  def _learning_rate(self):
+    learning_rate = tf.convert_to_tensor(self._live_config.learning_rate)
+    if not self.config.learning_rate_decay:
+      return learning_rate
+    return optimizers.linear_decay(learning_rate, self.environment_frames, self.config.total_environment_frames)
+
+  def _apply(self, gradients, grad_norm, learning_rate):
+    if self.config.clip_gradient_norm:  # Else it is off for good, and not tuned.
+      gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self._live_config.clip_gradient_norm)
+    return optimizers.apply_if_finite(self.optimizer, gradients, learning_rate)
+
+  def _pack(self, metrics):
+    self._shapes = {name: tuple(value.shape) for name, value in metrics.items()}
+    return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in metrics.values()], axis=0)

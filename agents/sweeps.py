@@ -1,0 +1,10 @@
+"""The ranges that the papers' sweeps draw hyper-parameters from. No TensorFlow in here: the tables read it, too."""
+
+from scalable_agents.training import sweep
+
+# Espeholt et al. 2018 (IMPALA), section 5.3.1 and table D.1: each of 24 samples draws its values anew.
+IMPALA = sweep.Sweep({
+    'learning_rate': sweep.LogUniform(5e-6, 5e-3),
+    'entropy_cost': sweep.LogUniform(5e-5, 1e-2),
+    'rmsprop_epsilon': sweep.Choice((1e-1, 1e-3, 1e-5, 1e-7)),
+}, num_samples=24)

@@ -1,0 +1,244 @@
+"""What every agent has to be able to do with the runtime, tried with each of them: add yours to _AGENTS.
+
+The toy agent (toy_q.py) is there to show that the runtime does not depend on how IMPALA does things.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import types
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import inference
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_atari57
+from scalable_agents.records import run_directory
+from scalable_agents.tests.agents import toy_q
+from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.training import training
+from scalable_agents.tests.training import unrolls
+from scalable_agents.tools import local_cluster
+from scalable_agents.training import agent_interface
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import experience
+from scalable_agents.training.population import population_directory
+
+# Name -> module, config class, binary's module.
+_AGENTS = {
+    impala.NAME: (impala, impala.ImpalaConfig, impala_atari57.__name__),
+    toy_q.NAME: (toy_q, toy_q.ToyConfig, toy_q.__name__),
+}
+_SPEC = agent_interface.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))
+_SMALL = ('--level_name=catch', '--unroll_length=4', '--batch_size=2', '--nolearning_rate_decay',
+          '--num_environments=4', '--num_environment_workers=2')
+
+
+def setUpModule():
+  # As a binary does it.
+  from scalable_agents.training import train_loop  # pylint: disable=g-import-not-at-top
+  train_loop.configure_tensorflow()
+
+
+def _flags(name):
+  """Of a small run that ends soon."""
+  return _SMALL + (('--torso=shallow',) if name == impala.NAME else ())
+
+
+def _inputs(batch, seed):
+  random = np.random.RandomState(seed)
+  return acting.ActorInput(
+      tf.range(batch) + 100, tf.linspace(0., 1., batch), tf.zeros([batch], tf.int32), tf.zeros([batch]),
+      tf.zeros([batch], tf.bool), {'pixels': tf.constant(random.randint(256, size=[batch, 20, 20, 1]), tf.uint8)})
+
+
+class NetworkTest(parameterized.TestCase):
+  """What needs no environments."""
+
+  def _make(self, name, **settings):
+    agent, config_class, _ = _AGENTS[name]
+    config = config_class(level_name='catch', **settings)
+    agent.validate(config)
+    return agent, config, agent.Agent(_SPEC, config)
+
+  @parameterized.parameters(*_AGENTS)
+  def test_is_made_the_same_from_the_same_seed(self, name):
+    (_, _, first), (_, _, again), (_, _, other) = (self._make(name, seed=seed) for seed in (1, 1, 2))
+    for one, two in zip(first.variables, again.variables, strict=True):
+      self.assertEqual(one.name, two.name)
+      np.testing.assert_array_equal(one, two)
+    self.assertTrue(any(np.any(one != two.numpy()) for one, two in zip(first.variables, other.variables)))
+    state = first.initial_state(2)
+    for values in tf.nest.flatten(state):
+      np.testing.assert_array_equal(values, np.zeros_like(values))
+
+  @parameterized.parameters(*_AGENTS)
+  def test_refuses_environments_that_it_is_not_made_for(self, name):
+    agent, config, _ = self._make(name)
+    with self.assertRaisesRegex(ValueError, 'want '):
+      agent.Agent(agent_interface.EnvironmentSpec(3, {'sound': tf.TensorSpec([4], tf.float32)}, ('catch',)), config)
+
+  @parameterized.parameters(*_AGENTS)
+  def test_acts_in_every_way_that_it_says(self, name):
+    agent, _, network = self._make(name)
+    inputs, state = _inputs(500, seed=0), network.initial_state(500)
+    self.assertNotEmpty(agent.EVALUATION_POLICIES)
+    for kind in (acting.TRAINING, *agent.EVALUATION_POLICIES):
+      selection = acting.Selection(kind, 0.5)
+      (output, new_state), (again, _), (other, _) = (
+          network.step(inputs, state, tf.constant([1, number], tf.int64), selection) for number in (1, 1, 2))
+      self.assertEqual(output._fields[0], 'action')
+      self.assertEqual((output.action.shape, output.action.dtype), ([500], tf.int32))
+      self.assertTrue(np.all((output.action >= 0) & (output.action < 3)))
+      np.testing.assert_array_equal(output.action, again.action)
+      self.assertEqual(bool(np.all(output.action == other.action)), kind == acting.GREEDY, kind)
+      self.assertTrue(inference.is_sound(output))
+      tf.nest.assert_same_structure(new_state, state)
+
+  @parameterized.parameters(*_AGENTS)
+  def test_publishes_what_it_acts_with_and_nothing_else(self, name):
+    """An agent with other parameters acts as the one whose acting variables it is given."""
+    agent, config, network = self._make(name)
+    other = self._make(name, seed=2)[2]
+    inputs, seed = _inputs(200, seed=0), tf.zeros([2], tf.int64)
+    act = lambda which: which.step(inputs, which.initial_state(200), seed)[0]
+    for mine, its in zip(other.acting_variables, network.acting_variables, strict=True):
+      mine.assign(its)
+    tf.nest.map_structure(np.testing.assert_array_equal, act(other), act(network))
+    known = {id(variable) for variable in network.variables}
+    self.assertContainsSubset({id(variable) for variable in network.acting_variables}, known)
+
+  @parameterized.parameters(*_AGENTS)
+  def test_learns_and_skips_what_is_not_finite(self, name):
+    agent, config, network = self._make(name, learning_rate_decay=False)
+    learner = agent.make_learner(network, config)
+    unroll = self._unroll(network, batch=4)
+    sample = tf.range(4, dtype=tf.int64)
+    before = [variable.numpy() for variable in network.trainable_variables]
+    metrics, _ = learner.step(experience.Batch(unroll, sample))
+    metrics = learner.read(metrics.numpy())
+    self.assertContainsSubset({'loss/total', 'grad_norm', 'learning_rate', 'update_skipped', 'policy_lag'}, metrics)
+    self.assertEqual((metrics['update_skipped'], int(learner.update_steps)), (0., 1))
+    self.assertIsNone(learner.culprit(metrics))
+    for old, new in zip(before, network.trainable_variables):
+      self.assertTrue(np.any(old != new.numpy()), new.name)
+    self.assertContainsSubset({'learning_rate'}, learner.hyper_parameters)
+    # A reward that is not finite.
+    reward = unroll.environment_output.reward.numpy()
+    reward[2, 1] = np.nan
+    bad = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
+    before = [variable.numpy() for variable in learner.variables if 'skipped' not in variable.name]
+    metrics = learner.read(learner.step(experience.Batch(bad, sample))[0].numpy())
+    self.assertEqual((metrics['update_skipped'], int(learner.skipped_updates)), (1., 1))
+    self.assertIsInstance(learner.culprit(metrics), str)
+    for old, new in zip(before, (v for v in learner.variables if 'skipped' not in v.name)):
+      np.testing.assert_array_equal(old, new, new.name)
+
+  def _unroll(self, network, batch):
+    """A random batch of unrolls with this agent's behaviour output."""
+    unroll = unrolls.random_unroll(network, dict(_SPEC.observation), steps=5, batch=batch)
+    flat = lambda x: tf.reshape(x, [6 * batch, *x.shape[2:]])
+    inputs = _inputs(6 * batch, seed=3)._replace(
+        observation=tf.nest.map_structure(flat, unroll.environment_output.observation))
+    output, _ = network.step(inputs, network.initial_state(6 * batch), tf.constant([1, 1], tf.int64))
+    return unroll._replace(agent_output=tf.nest.map_structure(
+        lambda x: tf.reshape(x, [6, batch, *x.shape[1:]]), output))
+
+
+class RunTest(parameterized.TestCase):
+  """Runs in this process, with real environments."""
+
+  def setUp(self):
+    super().setUp()
+    signal_handlers.restore_after(self)
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+  def _run(self, name, logdir, *arguments):
+    agent, config_class, _ = _AGENTS[name]
+    training.run_in_this_process(agent, config_class(), atari57_protocol.Protocol(), *_flags(name),
+                                 f'--logdir={self.folder / logdir}', *arguments)
+
+  def _variables(self, logdir):
+    """The tensors of the latest checkpoint by their names."""
+    path = tf.train.latest_checkpoint(self.folder / logdir / 'checkpoints')
+    reader = tf.train.load_checkpoint(path)
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith('learner/')}
+
+  @parameterized.parameters(*_AGENTS)
+  def test_trains_resumes_and_is_evaluated(self, name):
+    self._run(name, 'run', '--synchronous', '--total_environment_frames=160')
+    rows = training.rows(self.folder / 'run')
+    self.assertEqual(rows[-1]['environment_frames'] % 16 + (rows[-1]['environment_frames'] < 160), 0)
+    config = run_directory.read_config(str(self.folder / 'run'))
+    self.assertEqual(config['agent'], name)
+    episodes = [row['episodes'] for row in rows]
+    self.assertEqual(episodes[-1], len(training.episodes(self.folder / 'run')))  # Each once.
+    # To resume where nothing is left to do changes nothing.
+    before = self._variables('run')
+    self._run(name, 'run', '--synchronous', '--total_environment_frames=160')
+    tf.nest.map_structure(np.testing.assert_array_equal, self._variables('run'), before)
+    for policy in ('', *_AGENTS[name][0].EVALUATION_POLICIES):
+      self._run(name, 'run', '--synchronous', '--total_environment_frames=160', '--mode=test',
+                '--test_num_episodes=5', f'--test_policy={policy}', '--test_epsilon=0.25')
+      evaluation = json.loads((self.folder / 'run' / 'evaluation.json').read_text())
+      kind = policy or _AGENTS[name][0].EVALUATION_POLICIES[0]
+      self.assertEqual(evaluation['protocol']['actions'], 'epsilon 0.25' if kind == acting.EPSILON else kind)
+      self.assertLen(evaluation['levels']['catch']['episode_returns'], 5)
+
+  @parameterized.parameters(*_AGENTS)
+  def test_is_in_a_population(self, name):
+    population = ('--population_size=2', '--population_episodes=3', '--population_initial_frames=0', '--synchronous',
+                  '--total_environment_frames=160')
+    for index in range(2):
+      self._run(name, f'member_0{index}', *population, f'--sweep_index={index}', f'--seed={index + 1}')
+    for index in range(2):
+      logdir = str(self.folder / f'member_0{index}')
+      fitness = population_directory.read_fitness(logdir)
+      self.assertContainsSubset({'learning_rate'}, fitness.hyper_parameters)
+      self.assertNotEmpty(population_directory.read_evolutions(logdir))
+      self.assertIn('learning_rate', training.rows(logdir)[-1])
+
+
+class ClusterTest(parameterized.TestCase):
+  """A learner without environments and two actor processes."""
+
+  @parameterized.parameters(*_AGENTS)
+  def test_learns_from_actors_in_other_processes(self, name):
+    program = ('-m', _AGENTS[name][2])
+    port, = local_cluster.free_ports(1)
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    common = (f'--learner_addresses=localhost:{port}', *_flags(name), '--total_environment_frames=2000',
+              '--log_interval_seconds=0.5')
+    with contextlib.ExitStack() as stack:
+      start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=program))
+      learner = start('--job_name=learner', '--num_environments=0')
+      actors = [start('--job_name=actor', f'--task={task}') for task in range(2)]
+      self.assertEqual(learner.end()[0], 0, learner.screen())
+      self.assertEqual([actor.end()[0] for actor in actors], [0, 0], actors[0].screen())
+    last = training.rows(logdir)[-1]
+    self.assertGreaterEqual(last['environment_frames'], 2000)
+    self.assertEqual((last['unrolls_missing'], last['unrolls_late']), (0, 0))
+    self.assertEqual(last['episodes'], len(training.episodes(logdir)))
+
+
+class ModuleTest(parameterized.TestCase):
+
+  @parameterized.parameters(*_AGENTS)
+  def test_has_all_that_the_interface_names(self, name):
+    agent, config_class, _ = _AGENTS[name]
+    self.assertIsInstance(agent, types.ModuleType)
+    public = [member for member in (*vars(agent_interface.AgentModule), *agent_interface.AgentModule.__annotations__)
+              if not member.startswith('_')]
+    self.assertContainsSubset(public, vars(agent))
+    self.assertContainsSubset(agent_interface.Config.__annotations__, config_class.__dataclass_fields__)
+    for index in range(agent.SWEEP.num_samples):
+      agent.validate(config_class(sweep_index=index, **agent.SWEEP.draw(index)))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,204 @@
+"""A toy agent that differs from IMPALA wherever the runtime lets agents differ, to try what the runtime offers them.
+
+Q-learning with a uniform replay of unrolls, an epsilon per actor, a target network that is saved and not published,
+greedy evaluation, and priorities that come back to the replay, which checks that they belong to its items.
+
+  python -m scalable_agents.tests.agents.toy_q --level_name=catch --logdir=runs/toy
+"""
+
+from scalable_agents.training import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
+import collections
+import dataclasses
+import os
+import sys
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import sonnet as snt
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.agents import learner_step
+from scalable_agents.agents import networks
+from scalable_agents.learner import optimizers
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import experience
+from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import program
+from scalable_agents.training import sweep
+
+NAME = 'toy_q'
+SWEEP = sweep.Sweep({'learning_rate': sweep.LogUniform(1e-4, 1e-2)}, num_samples=4)
+EVALUATION_POLICIES = (acting.GREEDY, acting.EPSILON)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyConfig:
+  """The hyper-parameters."""
+  level_name: str = setting('catch', 'What to play.')
+  total_environment_frames: int = setting(30_000, 'Environment frames to train for.', at_least=1)
+  unroll_length: int = setting(8, 'Agent steps per unroll.', at_least=1)
+  batch_size: int = setting(16, 'Unrolls per update.', at_least=1)
+  new_unrolls: int = setting(4, 'New unrolls that come into the replay before each update.', at_least=1)
+  replay_capacity: int = setting(500, 'Unrolls in the replay.', at_least=1)
+  discount: float = setting(0.9, 'Discount per agent step.', at_least=0, at_most=1)
+  target_update_interval: int = setting(20, 'Updates between two copies of the network to the target.', at_least=1)
+  learning_rate: float = setting(1e-3, 'Learning rate.', at_least=0)
+  learning_rate_decay: bool = setting(False, 'Decay the learning rate.')
+  clip_gradient_norm: float = setting(10., 'Largest norm of the gradient.', at_least=0)
+  queue_size: int = setting(4, 'Unrolls in the queue.', at_least=1)
+  policy_lag: int = setting(0, 'Updates that actors are held back.', at_least=0)
+  sweep_index: int = setting(sweep.NO_SAMPLE, 'Sample of the sweep.', at_least=sweep.NO_SAMPLE)
+  synchronous: bool = setting(False, 'Take turns.')
+  seed: int = setting(1, 'Seed.', at_least=0, at_most=settings.MAX_SEED)
+
+
+validate = settings.check
+
+
+class BehaviourOutput(NamedTuple):
+  """Of the policy that acts, the learner reads nothing but the action."""
+  action: tf.Tensor  # [...] int32.
+
+
+class QNetwork(snt.Module):
+  """Pixels [N, H, W, C] -> action values [N, A]."""
+
+  def __init__(self, num_actions, seed, name):
+    super().__init__(name)
+    seeds = networks.Seeds(seed)
+    self._torso, self._head = networks.ShallowTorso(seeds), networks.Linear(num_actions, seeds, 'values')
+
+  def __call__(self, pixels):
+    return self._head(self._torso(pixels))
+
+
+class Agent(snt.Module):
+  """The network that learns and acts, and its older copy."""
+
+  def __init__(self, spec, config):
+    super().__init__('toy_q')
+    if 'pixels' not in spec.observation:
+      raise ValueError("observation_spec: want 'pixels'")
+    self.online, self.target = (QNetwork(spec.num_actions, config.seed, name) for name in ('online', 'target'))
+    for network in (self.online, self.target):
+      network(tf.zeros([1, *spec.observation['pixels'].shape], tf.uint8))
+    self.acting_variables = list(self.online.trainable_variables)
+
+  @property
+  def trainable_variables(self):
+    return self.online.trainable_variables
+
+  def initial_state(self, unused_batch_size):
+    return ()
+
+  def prepare(self, observation):
+    return observation
+
+  def step(self, inputs, agent_state, seed, selection=acting.Selection()):
+    values = self.online(inputs.observation['pixels'])
+    if selection.kind == acting.GREEDY:
+      return BehaviourOutput(acting.greedy(values)), agent_state
+    epsilon = selection.epsilon if selection.kind == acting.EPSILON else 0.4 ** (1 + 7 * inputs.actor_place)
+    return BehaviourOutput(acting.epsilon_greedy(values, epsilon, seed)), agent_state
+
+
+class Feedback(NamedTuple):
+  """What the replay hears of a batch; life and index tell whether it is about the same items."""
+  priority: tf.Tensor  # [B] float32, the mean absolute TD error.
+  life_id: tf.Tensor   # [B] int64.
+  index: tf.Tensor     # [B].
+
+
+def loss(agent, batch, config):
+  """Half the squared error of one-step Q-learning, summed over time and batch."""
+  unroll, environment = batch.unroll, batch.unroll.environment_output
+  apply = lambda network: snt.BatchApply(network)(environment.observation['pixels'])  # [T+1, B, A].
+  values = tf.gather(apply(agent.online)[:-1], unroll.agent_output.action[1:], batch_dims=2)
+  best = tf.reduce_max(apply(agent.target)[1:], axis=-1)
+  td_errors = tf.stop_gradient(environment.reward[1:] + config.discount * environment.discount[1:] * best) - values
+  total = tf.nn.l2_loss(td_errors)
+  priority = tf.reduce_mean(tf.abs(td_errors), axis=0)
+  return learner_step.Loss(total, {'loss/values': total}, {'mean_priority': tf.reduce_mean(priority)},
+                           Feedback(priority, unroll.life_id, unroll.index), gathered=unroll.level_id)
+
+
+def make_learner(agent, config, xla='auto', device=None):
+  def update_target(unused_gathered, updates):
+    @tf.function(autograph=False)
+    def copy():
+      for target, online in zip(agent.target.variables, agent.online.variables, strict=True):
+        tf.raw_ops.AssignVariableOp(resource=target.handle, value=online.read_value())
+    tf.cond(updates % config.target_update_interval == 0, copy, lambda: None)
+  make_optimizer = lambda variables, config: optimizers.Adam(variables, 0.9, 0.999, 1e-5)
+  return learner_step.Learner(agent, loss, make_optimizer, config, {'learning_rate': True}, xla, device, update_target)
+
+
+class Replay:
+  """The last unrolls, each sampled with the same probability."""
+
+  def __init__(self, intake, config):
+    self.unrolls_per_batch, self._capacity, self._batch_size = (
+        config.new_unrolls, config.replay_capacity, config.batch_size)
+    self.put, self.complaints, self.close, self._intake = intake.put, intake.complaints, intake.close, intake
+    self._random, self._lock = np.random.RandomState(config.seed), threading.Lock()
+    self._items, self._priorities = collections.OrderedDict(), {}  # By key: lists of arrays, and numbers.
+    self._next_key = 0
+    self._axes = [int(has_time) for has_time in tf.nest.flatten(intake_lib.along_time(intake.unroll_spec))]
+
+  def take_batch(self):
+    new, arrived = self._intake.take_batch(self.unrolls_per_batch)
+    components = tf.nest.flatten(new)
+    *sampled, keys = tf.numpy_function(self._exchange, components, [c.dtype for c in components] + [tf.int64])
+    for component, axis, was in zip(sampled, self._axes, components):
+      component.set_shape([*was.shape[:axis], self._batch_size, *was.shape[axis + 1:]])
+    keys.set_shape([self._batch_size])
+    return experience.Batch(tf.nest.pack_sequence_as(new, sampled), keys), arrived
+
+  def _exchange(self, *components):
+    with self._lock:
+      for slot in range(self.unrolls_per_batch):
+        self._items[self._next_key] = [np.take(c, slot, axis) for c, axis in zip(components, self._axes)]
+        self._next_key += 1
+      while len(self._items) > self._capacity:
+        self._priorities.pop(self._items.popitem(last=False)[0], None)
+      keys = self._random.choice(list(self._items), self._batch_size)
+      items = [self._items[key] for key in keys]
+    return *(np.stack(those, axis) for *those, axis in zip(*items, self._axes)), keys
+
+  def update(self, sample, feedback):
+    with self._lock:
+      for key, priority, life_id, index in zip(sample.numpy(), *(values.numpy() for values in feedback)):
+        if key in self._items:  # Else its place was needed meanwhile.
+          level_id, actor_id, its_life_id, its_index, *_ = self._items[key]
+          assert (life_id, index) == (its_life_id, its_index), (key, level_id, actor_id)
+          self._priorities[key] = priority
+
+  def metrics(self):
+    with self._lock:
+      return self._intake.metrics() | {'replay_size': len(self._items), 'replay_priorities': len(self._priorities)}
+
+  def save(self, folder):
+    with self._lock:
+      columns = [np.stack(column) for column in zip(*self._items.values())]
+      np.savez(os.path.join(folder, 'items.npz'), *columns, keys=list(self._items))
+
+  def restore(self, folder):
+    with np.load(os.path.join(folder, 'items.npz')) as stored:
+      columns = [stored[f'arr_{number}'] for number in range(len(self._axes))]
+      self._items.update(zip(stored['keys'].tolist(), map(list, zip(*columns))))
+      self._next_key = max(self._items, default=-1) + 1
+
+
+make_experience = Replay
+
+if __name__ == '__main__':
+  program.run(sys.modules[__name__], ToyConfig(), atari57_protocol.Protocol())

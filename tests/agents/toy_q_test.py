@@ -1,0 +1,71 @@
+"""The toy agent learns catch through the real runtime: what it needs that the runtime does not give is a fault of it."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+
+from absl.testing import absltest
+
+from scalable_agents.tests.agents import toy_q
+from scalable_agents.tests.training import training
+from scalable_agents.tools import local_cluster
+
+_COMMON = ('--level_name=catch', '--num_environment_workers=1', '--log_interval_seconds=0.5')
+
+
+class ToyQTest(absltest.TestCase):
+
+  def _start(self, stack, logdir, *flags):
+    return stack.enter_context(training.Training(logdir, *_COMMON, *flags, program=('-m', toy_q.__name__)))
+
+  def _evaluate(self, logdir, *flags):
+    """The mean return of greedy episodes."""
+    with training.Training(logdir, *_COMMON, *flags, '--mode=test', '--test_num_episodes=100',
+                           program=('-m', toy_q.__name__)) as test:
+      self.assertEqual(test.end()[0], 0, test.screen())
+    evaluation = json.loads(pathlib.Path(logdir, 'evaluation.json').read_text())
+    self.assertEqual(evaluation['protocol']['actions'], 'greedy')
+    return evaluation['levels']['catch']['mean']
+
+  def test_learns_on_one_machine(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    flags = ('--num_environments=16', '--total_environment_frames=24_000')
+    with contextlib.ExitStack() as stack:
+      self.assertEqual((run := self._start(stack, logdir, *flags)).end()[0], 0, run.screen())
+    self.assertGreater(self._evaluate(logdir, *flags), 0.9)
+    last = training.rows(logdir)[-1]
+    self.assertEqual(last['replay_size'], 500)
+    self.assertGreater(last['replay_priorities'], 300)  # Most have been sampled.
+    self.assertGreater(last['mean_priority'], 0)
+    # An unroll is learned from several times, and counted once: 4 new ones of 8 steps per update of 16.
+    self.assertEqual(last['environment_frames'], last['learner_steps'] * 4 * 8)
+    self.assertEqual(last['episodes'], len(training.episodes(logdir)))
+    self.assertAlmostEqual(last['episodes'], last['environment_frames'] / 4, delta=100)  # Episodes of catch have 4 steps.
+
+  def test_learns_with_two_actor_processes_and_is_resumed_in_the_middle(self):
+    port, = local_cluster.free_ports(1)
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    flags = (f'--learner_addresses=localhost:{port}', '--num_environments=8', '--total_environment_frames=24_000')
+    with contextlib.ExitStack() as stack:
+      start_learner = lambda: self._start(stack, logdir, *flags[:1], *flags[2:], '--job_name=learner',
+                                          '--num_environments=0')
+      learner = start_learner()
+      actors = [self._start(stack, logdir, *flags, '--job_name=actor', f'--task={task}') for task in range(2)]
+      learner.wait_until(lambda: any(row['environment_frames'] > 8_000 for row in training.rows(logdir)), 'the middle')
+      self.assertEqual(learner.end(signal.SIGTERM)[0], 0, learner.screen())
+      middle = training.rows(logdir)[-1]
+      self.assertLess(middle['environment_frames'], 24_000)
+      learner = start_learner()
+      self.assertEqual(learner.end()[0], 0, learner.screen())
+      self.assertEqual([actor.end()[0] for actor in actors], [0, 0], actors[0].screen())
+    first = next(row for row in training.rows(logdir) if row['environment_frames'] > middle['environment_frames'])
+    self.assertGreaterEqual(first['replay_size'], middle['replay_size'])  # It was saved.
+    last = training.rows(logdir)[-1]
+    self.assertEqual(last['environment_frames'], last['learner_steps'] * 4 * 8)
+    self.assertGreater(self._evaluate(logdir, *flags[2:]), 0.9)
+
+
+if __name__ == '__main__':
+  absltest.main()

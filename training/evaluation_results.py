@@ -1,0 +1,156 @@
+"""The results of an evaluation: what evaluation.json holds, as text too, and what is kept while levels are missing."""
+
+import contextlib
+import json
+import os
+import statistics
+from typing import Any, Container, Iterable, Sequence
+
+import numpy as np
+
+from scalable_agents.actor import evaluator as evaluator_lib
+from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab
+from scalable_agents.environments import scores
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+
+_REFERENCE_SCORES = {'atari57': 'environments/data/atari57_scores.csv: random_paper, human',
+                     'dmlab30': 'environments/data/dmlab30_scores.csv: random, human'}
+
+
+def of_levels(evaluator: evaluator_lib.Evaluator, levels: Sequence[str],
+              played: Iterable[int]) -> dict[str, dict[str, Any]]:
+  """What evaluation.json holds of each level that is finished.
+
+  Human-normalised scores are those of the mean return, in per cent; None if no human's score is known.
+
+  Args:
+    evaluator: has counted the episodes.
+    levels: names of all levels of the run; a level's id is its index.
+    played: ids of those that are played.
+  Raises:
+    errors.UserError: a return is not finite.
+  """
+  results = {}
+  for level_id in played:
+    if not evaluator.is_finished(level_id):
+      continue
+    level = levels[level_id]
+    episodes = evaluator.episodes(level_id)
+    returns = [episode.episode_return for episode in episodes]
+    if not np.all(np.isfinite(returns)):
+      raise errors.UserError(f'{level}: an environment gave rewards that are not finite numbers, mend it')
+    mean = statistics.fmean(returns)
+    normalised = scores.human_normalised(level, mean) if scores.has_reference(level) else None
+    results[level] = {
+        'mean': mean,
+        'median': statistics.median(returns),
+        'human_normalised': normalised,
+        'human_normalised_capped': None if normalised is None else min(100., normalised),
+        'episode_returns': returns,
+        'episode_lengths': [episode.length for episode in episodes],
+    }
+  return results
+
+
+def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, Any], host,
+            of: dict[str, Any]) -> dict[str, Any]:
+  """What evaluation.json holds.
+
+  Args:
+    policy: evaluation.Policy.
+    results: of each level, from `of_levels`.
+    environments: the protocol of the environments, see registry.make_from_json.
+    host: the ActorHost that has played.
+    of: the checkpoint that was played, how actions were selected, the number of episodes and the seed.
+  Returns:
+    A dict. Its `suite` is what scores.suite_figures says; None for a single level.
+  """
+  means = {level: result['mean'] for level, result in results.items()}
+  protocol = {
+      **of,
+      'rewards': 'raw',
+      'frames_per_step': host.specification.frames_per_step,
+      'num_actions': host.specification.num_actions,
+      'num_environments': host.num_environments,
+      'environment_restarts': host.pool.restarts,
+      'environment_frames': policy.environment_frames,
+      'learner_steps': policy.learner_steps,
+      'atari': environments.get('atari') if any(level in atari57.LEVELS for level in results) else None,
+      'dmlab': environments.get('dmlab') if any(level in dmlab.LEVELS for level in results) else None,
+      'reference_scores': next((_REFERENCE_SCORES[name] for name, suite in scores.SUITES.items()
+                                if any(level in suite.scores for level in results)), None),
+  }
+  suite = scores.suite_figures(means) if scores.is_suite(means) else None
+  return {'levels': results, 'suite': suite, 'protocol': protocol}
+
+
+def report(summary: dict[str, Any]) -> str:
+  """A summary as a few lines for the screen."""
+  protocol = summary['protocol']
+  if len(summary['levels']) > 1:
+    return _report_of_several(summary)
+  lines = []
+  for level, result in summary['levels'].items():
+    lines += [f'{level}: {protocol["num_episodes"]:,} episodes after {protocol["environment_frames"]:,} frames of '
+              f'training ({protocol["learner_steps"]:,} updates)',
+              f'  mean return       {result["mean"]:12,.2f}',
+              f'  median return     {result["median"]:12,.2f}']
+    if result['human_normalised'] is not None:
+      lines.append(f'  human-normalised  {result["human_normalised"]:12,.2f} %  (of the mean; random 0 %, human 100 %)')
+    lines.append(f'  mean length       {statistics.fmean(result["episode_lengths"]):12,.2f} frames')
+  return '\n'.join(lines)
+
+
+def _report_of_several(summary):
+  """A line per level, and the figures of the suite that the papers quote."""
+  protocol = summary['protocol']
+  lines = [f'{protocol["num_episodes"]:,} episodes of each of {len(summary["levels"])} levels after '
+           f'{protocol["environment_frames"]:,} frames of training ({protocol["learner_steps"]:,} updates)',
+           f'{"level":42}{"mean":>12}{"median":>12}{"normalised":>12}']
+  for level, result in summary['levels'].items():
+    normalised = '' if result['human_normalised'] is None else f'{result["human_normalised"]:10,.2f} %'
+    lines.append(f'{level:42}{result["mean"]:12,.2f}{result["median"]:12,.2f}{normalised:>12}'.rstrip())
+  if summary['suite']:
+    lines.append('human-normalised over the levels: ' + ', '.join(
+        f'{name.removeprefix("suite_score/").replace("_", " ")} {value:,.2f} %'
+        for name, value in summary['suite'].items() if name != 'suite_score'))
+  return '\n'.join(lines)
+
+
+class FinishedLevels:
+  """The results of the levels that are done while others are not, in a file that outlives this process."""
+
+  def __init__(self, logdir: str, of: dict[str, Any], protocol: dict[str, Any], free: Container[str]):
+    """Reads what an earlier evaluation has left, if `of` and the protocol are the same.
+
+    Args:
+      logdir: the run directory.
+      of: checkpoint, selection of actions, number of episodes and seed.
+      protocol: of the environments.
+      free: settings of the protocol that do not decide what is played.
+    """
+    self._file = run_directory.path(logdir, run_directory.EVALUATION_UNFINISHED)
+    decisive = {part: settings and {name: value for name, value in settings.items()
+                                    if name not in free or value == dmlab.DUMMY_DATASET}
+                for part, settings in protocol.items()}
+    self._of = of | {'protocol': decisive}
+    self.results, self.are_others = {}, False
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
+      left = json.load(stream)
+      self.are_others = left['of'] != self._of
+      if not self.are_others:
+        self.results = left['levels']
+    self._kept = 0
+
+  def keep(self, results):
+    """Writes the file anew where more levels are done than at the last call."""
+    if len(results) > self._kept:
+      self._kept = len(results)
+      run_directory.write_json(self._file, {'of': self._of, 'levels': self.results | results})
+
+  def forget(self):
+    """Removes the file."""
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(self._file)

@@ -1,0 +1,128 @@
+"""Where unrolls come in: a queue, and what is done with an unroll once, when it leaves the queue.
+
+Unrolls that cannot be right are dropped; those of each actor's life come in the order in which they were lived, and
+what is missing is counted; environment frames and finished episodes are counted.
+"""
+
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.training import unroll_order
+
+NO_LEVEL = -1
+
+
+class Episodes(NamedTuple):
+  """Episodes that have ended; [n] each."""
+  level_ids: Any  # int32; NO_LEVEL where there is no episode.
+  returns: Any    # float32, sums of raw rewards.
+  lengths: Any    # int32, environment frames.
+
+
+class Arrived(NamedTuple):
+  """What unrolls that have left the queue bring with them."""
+  environment_frames: Any  # [] int64.
+  episodes: Episodes       # That have ended in them.
+
+
+def along_time(unroll):
+  """Which components of an unroll have a time dimension: a nest of bool like `unroll`.
+
+  In a batch these are [T+1, B, ...], and the others [B, ...].
+  """
+  names = ('environment_output', 'agent_output', 'parameter_version')
+  return type(unroll)(**{name: tf.nest.map_structure(lambda unused: name in names, nest)  # pylint: disable=cell-var-from-loop
+                         for name, nest in unroll._asdict().items()})
+
+
+def finite(episodes: Episodes) -> Episodes:
+  """The episodes, as arrays, whose returns are finite. NaN would make every mean that includes it NaN."""
+  is_finite = np.isfinite(episodes.returns)
+  return Episodes(*(values[is_finite] for values in episodes))
+
+
+class Intake:
+  """The queue of a learner process."""
+
+  def __init__(self, unroll_spec, capacity: int, frames_per_step: int,
+               check: Callable[[Any], tf.Tensor] | None = None, lives_may_have_begun: bool = False,
+               shared_name: str = '', actor_name: Callable[[int], str] = 'actor {}'.format):
+    """Creates the queue.
+
+    Args:
+      unroll_spec: Unroll of tf.TensorSpec.
+      capacity: unrolls that the queue holds before `put` waits, >= 1.
+      frames_per_step: environment frames per agent step.
+      check: says of a batch, in a graph, which unrolls can be right: [B] bool (unroll_check.py). None where all come
+        from this process.
+      lives_may_have_begun: see UnrollOrder; true in a learner that was started again while actors elsewhere lived on.
+      shared_name: under which other processes find the queue; '' to keep it to itself.
+      actor_name: gives an actor's name from its id.
+    """
+    self.unroll_spec = unroll_spec
+    self._queue = unroll_queue.UnrollQueue(unroll_spec, capacity, along_time(unroll_spec), shared_name)
+    self.put, self.close = self._queue.put, self._queue.close
+    self._frames_per_step = frames_per_step
+    self._check, self._actor_name = check, actor_name
+    self._order = unroll_order.UnrollOrder(lives_may_have_begun)
+    self._dropped = self._complained = 0
+    self._last_dropped = 0  # The actor.
+
+  def take_batch(self, batch_size: int) -> tuple[Any, Arrived]:
+    """Waits for so many unrolls, in a graph. OutOfRangeError once the intake is closed.
+
+    Returns:
+      Unroll of [T+1, B, ...] or, without time, [B, ...], in the order in which they came; and what arrived with them.
+    """
+    def drop_one(batch, are_good):
+      slot = tf.argmin(tf.cast(are_good, tf.int32))
+      batch = self._queue.drop(batch, slot)
+      is_good = self._are_good(batch, slice(batch_size - 1, batch_size))
+      are_good = tf.concat([are_good[:slot], are_good[slot + 1:], is_good], axis=0)
+      return batch, tf.ensure_shape(are_good, [batch_size])
+
+    with tf.device('/CPU:0'):
+      batch = self._queue.take_batch(batch_size)
+      batch, _ = tf.while_loop(lambda _, are_good: ~tf.reduce_all(are_good), drop_one,
+                               [batch, self._are_good(batch, slice(batch_size))], parallel_iterations=1)
+      return batch, self._arrived(batch)
+
+  def metrics(self) -> dict[str, float]:
+    """What a row of metrics.jsonl says: unrolls that wait, and the totals of those that were lost or came late."""
+    return {'queue_size': self._queue.size()} | self._order.metrics()
+
+  def complaints(self) -> list[str]:
+    """Lines for the user about what was dropped or is missing since the last call."""
+    lines = [self._order.complaint()]
+    if dropped := self._dropped - self._complained:
+      self._complained += dropped
+      lines.append(f'unrolls dropped: {dropped}, the last one from {self._actor_name(self._last_dropped)}: level, '
+                   'actor, actions or parameter versions are out of range, or what the agent saw or computed is not '
+                   'finite')
+    return list(filter(None, lines))
+
+  def _are_good(self, batch, slots):
+    """Which of the unrolls in these slots are taken: [n] bool. To be asked once of each unroll."""
+    possible = self._check(batch) if self._check else tf.ones_like(batch.actor_id, tf.bool)
+    columns = [column[slots] for column in (possible, batch.actor_id, batch.life_id, batch.index)]
+    return tf.ensure_shape(tf.numpy_function(self._admit, columns, tf.bool), columns[0].shape)
+
+  def _admit(self, possible, actor_ids, life_ids, indices):
+    """Counts the impossible ones, and asks of the others whether they are in order."""
+    if not possible.all():
+      self._dropped += int((~possible).sum())
+      self._last_dropped = int(actor_ids[~possible][-1])
+    admitted = possible.copy()
+    admitted[possible] = self._order.admit(life_ids[possible], indices[possible])
+    return admitted
+
+  def _arrived(self, batch) -> Arrived:
+    environment_output = batch.environment_output
+    done = environment_output.done[1:]  # Row 0 was in the unroll before.
+    levels = tf.where(done, batch.level_id, NO_LEVEL)
+    episodes = Episodes(*(tf.reshape(values, [-1]) for values in (
+        levels, environment_output.episode_return[1:], environment_output.episode_length[1:])))
+    return Arrived(tf.size(done, out_type=tf.int64) * self._frames_per_step, episodes)

@@ -1,0 +1,35 @@
+"""Publishes the parameters that actors act with."""
+
+import collections
+
+import tensorflow as tf
+
+from scalable_agents.actor import inference
+from scalable_agents.actor import parameters as parameters_lib
+
+
+class Publisher:
+  """The learner's side of a parameter snapshot; `parameters` is the side that actors read."""
+
+  def __init__(self, learner, policy_lag: int, shared_name: str = ''):
+    """Publishes nothing yet.
+
+    Args:
+      learner: agent_interface.Learner.
+      policy_lag: actors get the parameters of this many updates ago; at the start of a process the oldest there are.
+      shared_name: see ParameterSnapshot.
+    """
+    self._learner = learner
+    self._variables = list(learner.agent.acting_variables)
+    self.parameters = parameters_lib.ParameterSnapshot(inference.specs(self._variables), shared_name)
+    self._snapshots = collections.deque(maxlen=policy_lag + 1)
+
+  def publish(self):
+    """To be called at the start and after every update."""
+    self._snapshots.append((self._learner.update_steps.read_value(), self._read()))
+    self.parameters.publish(*self._snapshots[0])
+
+  @tf.function(autograph=False)
+  def _read(self):
+    # No copies: an update gives variables that somebody has read new memory.
+    return [tf.identity(variable) for variable in self._variables]

@@ -1,0 +1,75 @@
+"""Records an episode that a policy plays to a video file."""
+
+from fractions import Fraction
+from typing import Any, TextIO
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import evaluator as evaluator_lib
+from scalable_agents.actor import inference
+from scalable_agents.actor import lone_environment
+from scalable_agents.environments import atari57
+from scalable_agents.environments import filmed
+from scalable_agents.records import errors
+from scalable_agents.training import run_flags
+from scalable_agents.training import video
+
+_CONSOLE_FRAMES_PER_SECOND = 60
+_PICTURES_PER_SECOND = 15  # In videos of levels without a console's clock.
+_FILMED = 'scalable_agents.environments.registry:make_filmed'
+
+
+def record(policy, selection: acting.Selection, level: str, protocol: dict[str, Any], seed: int,
+           run: run_flags.RunConfig, screen: TextIO):
+  """Records an episode to run.video, at the speed of the console if there is one.
+
+  Args:
+    policy: evaluation.Policy.
+    selection: how actions are selected.
+    level: its name.
+    protocol: of the environments, see registry.make_from_json.
+    seed: of the environment and of what is random in acting.
+    run: the settings.
+    screen: where it is told.
+  Raises:
+    errors.UserError: the environment draws no pictures or fails, or the encoder fails.
+    inference.PolicyError: the policy cannot act.
+  """
+  arguments = {'level_name': level, 'seed': seed, 'protocol': protocol}
+  try:
+    with lone_environment.LoneEnvironment(_FILMED, arguments, run.environment_timeout_seconds) as environment:
+      frames_per_step = environment.specification.frames_per_step
+      speed = Fraction(_PICTURES_PER_SECOND)
+      if level in atari57.LEVELS:
+        speed = Fraction(_CONSOLE_FRAMES_PER_SECOND, frames_per_step)
+      print(f'recording an episode to {run.video}', file=screen, flush=True)
+      with video.Writer(run.video, speed) as writer:
+        episode = _play_episode(policy, selection, environment, seed, writer.add)
+  except environment_workers.WorkerError as error:
+    raise errors.UserError(f'--video: {error}') from error
+  print(f'recorded: return {episode.episode_return:g}, {episode.length:,} frames', file=screen, flush=True)
+
+
+def _play_episode(policy, selection, environment, seed, show) -> evaluator_lib.Episode:
+  """Plays an episode; `show` is called with the picture before the first step and after every step."""
+  step = tf.function(lambda *args: policy.agent.step(*args, selection), autograph=False)
+  agent_state = policy.agent.initial_state(1)
+  row = environment.advance()
+  action, steps = 0, 0
+  while True:
+    show(row.observation.pop(filmed.PICTURE))
+    if row.observation.pop(filmed.ENDED):
+      return evaluator_lib.Episode(row.episode_return, row.episode_length)
+    inputs = acting.ActorInput(
+        actor_id=tf.constant([0]), actor_place=tf.constant([0.]), last_action=tf.constant([action]),
+        reward=inference.finite_rewards(tf.constant([row.reward])), done=tf.constant([row.done]),
+        observation={name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()})
+    output, agent_state = step(inputs, agent_state, tf.constant([seed, steps]))
+    if not inference.is_sound(output):
+      raise inference.PolicyError(policy.learner_steps)
+    action = int(output.action[0])
+    row = environment.advance(action)
+    steps += 1

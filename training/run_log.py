@@ -1,0 +1,112 @@
+"""What a training run tells of itself: metrics.jsonl, episodes.csv, TensorBoard's events, the curve, the progress line."""
+
+import time
+from typing import Any, Sequence, TextIO
+
+from scalable_agents.environments import scores
+from scalable_agents.records import episode_statistics
+from scalable_agents.records import metrics as metrics_lib
+from scalable_agents.records import progress as progress_lib
+from scalable_agents.records import run_directory
+from scalable_agents.training import curve_process
+from scalable_agents.training import metrics_row
+
+_CURVE_INTERVAL_SECONDS = 300.
+
+
+def make_statistics(levels: Sequence[str]) -> episode_statistics.EpisodeStatistics:
+  """The statistics of a run's episodes, which are part of its checkpoints."""
+  return episode_statistics.EpisodeStatistics(
+      levels, suite_score=scores.suite_figures if scores.is_suite(levels) else None)
+
+
+class RunLog:
+  """Gathers the figures of updates and writes a row once per interval."""
+
+  def __init__(self, directory: run_directory.Run, host, statistics: episode_statistics.EpisodeStatistics,
+               levels: Sequence[str], environment_frames: int, total_environment_frames: int, interval_seconds: float,
+               stream: TextIO):
+    """Cuts the files back to what the checkpoint knows of, and shows the progress line.
+
+    Args:
+      directory: the run directory.
+      host: the actor_host.ActorHost of this process; see metrics_row.MetricsRow.
+      statistics: with the episodes that the checkpoint knows of.
+      levels: what level ids stand for.
+      environment_frames: of the checkpoint.
+      total_environment_frames: of the run.
+      interval_seconds: between two rows; 0 for a row after every update.
+      stream: where progress is shown.
+    Raises:
+      run_directory.RunDirectoryError: a file is damaged, or cannot be written.
+    """
+    self._levels, self._statistics = tuple(levels), statistics
+    self._interval_seconds = interval_seconds
+    self._metrics = metrics_lib.MetricsWriter(directory.path, environment_frames)
+    self._progress = progress_lib.Progress(total_environment_frames, environment_frames, stream)
+    self.say, self.report_fault = self._progress.message, self._progress.report_fault
+    self._curve = curve_process.CurveProcess(directory.path, self.say)
+    self._last_curve = time.monotonic()
+    self._row = metrics_row.MetricsRow(host, levels, self._metrics.last_row.get('environment_restarts', 0))
+
+  def begin(self, environment_frames: int):
+    """Begins an interval, with the frames trained for so far. The host's pool must be there."""
+    self._row.begin(environment_frames)
+
+  def waiting(self):
+    """A context in which the learner waits for data."""
+    return self._row.waiting()
+
+  def age(self) -> float:
+    """Seconds since the last row."""
+    return self._row.age()
+
+  @property
+  def has_news(self) -> bool:
+    """Whether there were updates since the last row."""
+    return self._row.updates > 0
+
+  @property
+  def is_due(self) -> bool:
+    """Whether it is time for a row."""
+    return self._row.age() >= self._interval_seconds
+
+  def add(self, environment_frames: int, metrics: dict[str, Any], episodes):
+    """Adds an update.
+
+    Args:
+      environment_frames: trained for so far, this update included.
+      metrics: of the update; name -> number, or array with a number per level.
+      episodes: intake.Episodes that arrived with the update's batches, as arrays of finite numbers.
+    """
+    level_ids, returns, lengths = episodes
+    self._statistics.add(level_ids, returns, lengths)
+    self._metrics.add_episodes(environment_frames, [self._levels[i] for i in level_ids], returns, lengths)
+    self._row.add(metrics)
+
+  def write(self, environment_frames: int, more: dict[str, Any]):
+    """Writes a row and shows it. `more`: further figures; `environment_restarts` are added to those of this process."""
+    row = self._row.finish(environment_frames) | self._statistics.metrics()
+    restarts = row['environment_restarts'] + more.get('environment_restarts', 0)
+    row |= more | {'environment_restarts': restarts}
+    self._metrics.write(row)
+    self._progress.update(row)
+
+  def draw_curve_now_and_then(self):
+    """Has the curve drawn anew where it is time."""
+    if time.monotonic() - self._last_curve >= _CURVE_INTERVAL_SECONDS:
+      self._last_curve = time.monotonic()
+      self._curve.begin()
+
+  def finish_curve(self):
+    """Draws the curve for the last time."""
+    self._curve.finish()
+
+  def close_progress(self):
+    """Leaves the progress line as it is. Idempotent."""
+    self._progress.close()
+
+  def close(self):
+    """Closes the files."""
+    self._metrics.close()
+    self._progress.close()
