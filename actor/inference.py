@@ -61,12 +61,6 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
   Returns:
     A function without arguments.
   """
-  def inputs(batch):
-    environment_output = batch.environment_output
-    return acting.ActorInput(
-        tf.gather(actors.ids, batch.actor_id), tf.gather(actors.places, batch.actor_id), batch.last_action,
-        finite_rewards(environment_output.reward), environment_output.done, environment_output.observation)
-
   def act(batch_number, known_version, unused_sound):
     batch = pool.next_batch()
     with tf.control_dependencies([batch.id]):  # Else they would be read before the wait for the batch.
@@ -77,7 +71,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
           variable.assign(parameter)
       tf.cond(version == known_version, lambda: None, update)
       agent_output, agent_state = agent.step(
-          inputs(batch), batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]), selection)
+          _inputs(batch, actors), batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]), selection)
       sound = is_sound(agent_output)
 
     def complete():
@@ -98,3 +92,11 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
     raise PolicyError(int(loop()))
 
   return act_until_closed
+
+
+def _inputs(batch, actors):
+  """What the agent is given: the rows of a batch of the pool."""
+  environment_output = batch.environment_output
+  return acting.ActorInput(
+      tf.gather(actors.ids, batch.actor_id), tf.gather(actors.places, batch.actor_id), batch.last_action,
+      finite_rewards(environment_output.reward), environment_output.done, environment_output.observation)

@@ -189,13 +189,14 @@ def check_name(logdir: str):
                             f'{_MAX_NAME_BYTES} in each name: choose another name')
 
 
-def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
+def open_run(logdir: str, config: dict[str, Any], free: Collection[str], agent: str = '') -> Run:
   """Starts or resumes a run: takes the directory for this process and binds it to `config`.
 
   Args:
     logdir: the directory. It is made if it is missing.
     config: every setting after overrides, name -> a value that JSON can hold, or an infinite number (saved as 'inf').
     free: the names of settings that may change when the run is resumed.
+    agent: the name of the agent that is trained.
   Returns:
     A Run, which holds the directory until it is closed.
   Raises:
@@ -217,21 +218,22 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
     run.may_come_to_nothing(set(os.listdir(run.path)) - ({_LOCK} - names), made)
     on_error.callback(run.undo)
     if os.path.exists(path(run.path, CONFIG)):
-      check_same(run.path, config, free)
+      check_same(run.path, config, free, agent)
     else:
+      named = {'agent': agent} if agent else {}
       write_json(path(run.path, CONFIG),
-                 {'flags': _strict(config), 'versions': _versions(), 'command_line': sys.orig_argv})
+                 {**named, 'flags': _strict(config), 'versions': _versions(), 'command_line': sys.orig_argv})
     on_error.pop_all()
   return run
 
 
-def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str]) -> Run:
+def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str], agent: str = '') -> Run:
   """Opens the directory of a run to evaluate it. Another process may train in it at the same time.
 
   Only one process at a time can evaluate a run: two would play the same episodes and write the same files.
 
   Args:
-    logdir, config, free: as in open_run.
+    logdir, config, free, agent: as in open_run.
   Raises:
     RunDirectoryError: the directory belongs to another configuration, cannot be written to, or is being evaluated by
       another process. Nothing in it was changed.
@@ -239,7 +241,7 @@ def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str]) 
   with one_line_errors(logdir), contextlib.ExitStack() as on_error:
     run = Run(logdir)
     on_error.callback(run.close)
-    check_same(run.path, config, free)
+    check_same(run.path, config, free, agent)
     run.lock(_EVALUATION_LOCK, 'evaluates the run. Wait until it has finished, or stop it')
     on_error.pop_all()
   return run
@@ -263,7 +265,10 @@ def trainer(logdir: str) -> str | None:
 
 
 def read_config(logdir: str) -> dict[str, Any]:
-  """Returns the content of config.json: a dict with `flags` (the config of open_run), `versions` and `command_line`.
+  """Returns the content of config.json.
+
+  This is a dict with `agent`, `flags` (the config of open_run), `versions` and `command_line`. Older runs have no
+  `agent`.
 
   Raises:
     RunDirectoryError: there is no such file, or it cannot be read.
@@ -284,13 +289,17 @@ def read_config(logdir: str) -> dict[str, Any]:
   return config | {'flags': flags}
 
 
-def check_same(logdir: str, config: dict[str, Any], free: Collection[str]):
-  """Checks that all settings, except the `free` ones, are those that the directory is bound to.
+def check_same(logdir: str, config: dict[str, Any], free: Collection[str], agent: str = ''):
+  """Checks that the agent and all settings, except the `free` ones, are those that the directory is bound to.
 
   Raises:
     RunDirectoryError: some differ (the message has both values of each), or config.json cannot be read.
   """
-  there = {name: json.dumps(value) for name, value in read_config(logdir)['flags'].items()}
+  stored = read_config(logdir)
+  if agent and stored.get('agent', agent) != agent:
+    raise RunDirectoryError(f'{logdir} is a run of another agent, {stored["agent"]}: use its program, or another '
+                            '--logdir')
+  there = {name: json.dumps(value) for name, value in stored['flags'].items()}
   here = {name: json.dumps(value) for name, value in config.items()}
   differing = [f'--{name} was {there.get(name, "absent")} and is {here.get(name, "absent")} now'
                for name in sorted((there.keys() | here.keys()) - set(free)) if there.get(name) != here.get(name)]

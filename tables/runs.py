@@ -137,7 +137,7 @@ def _read(logdir: str, evaluated: bool) -> Run:
     raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
                                           f'{missing[0]}: want runs of IMPALA')
   _check_types(flags, run_directory.path(logdir, run_directory.CONFIG))
-  agent = _agent_in(config.get('command_line', ()))
+  agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agent not in (None, 'impala'):
     raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: want runs of IMPALA')
   run = Run(logdir, flags, None)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Sequence
 
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
-from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tables import layout
 from scalable_agents.tables import results

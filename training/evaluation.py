@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Container, NamedTuple, Sequence, TextIO
+from typing import Any, Callable, Container, NamedTuple, Sequence, TextIO
 
 import tensorflow as tf
 
@@ -93,21 +93,17 @@ def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config,
   """
   if run.video:
     video.check(run.video)  # Now rather than after minutes of play.
-  selection, seed = selection_of(agent, run), seed_of(config.seed)
-  loaded = checkpoint.load(run_directory.path(directory.path, run_directory.CHECKPOINTS))
-  if not loaded:
-    raise errors.UserError(
-        f'{directory.logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
-  actions = f'{selection.kind} {selection.epsilon:g}' if selection.kind == acting.EPSILON else selection.kind
+  selection, seed, loaded = selection_of(agent, run), seed_of(config.seed), _load(directory)
   of = {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed,
-        'actions': actions}
+        'actions': _in_words(selection)}
   finished = evaluation_results.FinishedLevels(directory.path, of, protocol, free)
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
   try:
     host = actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)
     try:
-      policy = restore(agent, config, levels, host, loaded)
+      make_agent = agent_interface.agent_maker(agent, host, levels, config)
+      policy = restore(make_agent, loaded)
       if run.video:
         recording.record(policy, selection, levels[0], protocol, seed, run, screen)
 
@@ -115,8 +111,7 @@ def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config,
         directory.check_in_place()
         finished.keep(evaluation_results.of_levels(evaluator, levels, played))
 
-      evaluator = _play(policy, agent_interface.agent_maker(agent, host, levels, config), selection, host, run, screen,
-                        look)
+      evaluator = _play(policy, make_agent, selection, host, run, screen, look)
     finally:
       host.close()
   except environment_workers.WorkerError as error:
@@ -132,16 +127,30 @@ def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config,
   return summary
 
 
-def restore(agent: agent_interface.AgentModule, config: agent_interface.Config, levels: Sequence[str],
-            host: actor_host.ActorHost, loaded: checkpoint.Loaded) -> Policy:
+def _load(directory) -> checkpoint.Loaded:
+  loaded = checkpoint.load(run_directory.path(directory.path, run_directory.CHECKPOINTS))
+  if not loaded:
+    raise errors.UserError(
+        f'{directory.logdir}: there is no checkpoint to evaluate: train first, or choose another --logdir')
+  return loaded
+
+
+def _in_words(selection):
+  return f'{selection.kind} {selection.epsilon:g}' if selection.kind == acting.EPSILON else selection.kind
+
+
+def restore(make_agent: Callable[[], agent_interface.Agent], loaded: checkpoint.Loaded) -> Policy:
   """Returns the agent of a checkpoint.
 
+  Args:
+    make_agent: makes an agent with other values.
+    loaded: the checkpoint.
   Raises:
     checkpoint.CheckpointError: it is damaged or does not fit.
   """
   learner = tf.Module()  # The part of an agent_interface.Learner that is of interest here.
   with tf.device(actor_host.inference_device()):
-    learner.agent = agent_interface.agent_maker(agent, host, levels, config)()
+    learner.agent = make_agent()
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
   learner.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False)
   checkpoint.Checkpointer(os.path.dirname(loaded.path), learner=learner).restore(loaded, partial=True)

@@ -154,7 +154,7 @@ def _common(agent, settings):
 
 def _train(agent, config, protocol, population, membership, levels, settings, run_config):
   """Trains, or goes on training, in run_config.logdir."""
-  with run_directory.open_run(run_config.logdir, *settings) as directory:
+  with run_directory.open_run(run_config.logdir, *settings, agent.NAME) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
@@ -236,7 +236,7 @@ def _act(agent, config, protocol, membership, levels, settings, run_config):
 
 def _test(agent, config, protocol, levels, settings, run_config):
   """Evaluates the run in run_config.logdir."""
-  with run_directory.open_evaluation(run_config.logdir, *settings) as directory:
+  with run_directory.open_evaluation(run_config.logdir, *settings, agent.NAME) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     summary = evaluation.evaluate(agent, config, [registry.test_level(level) for level in levels],

@@ -6,6 +6,7 @@ and a fifth asks now and then how much memory is in use. Acting has its own thre
 graphs.
 """
 
+import contextlib
 import threading
 import time
 from typing import Any, Callable, Sequence, TextIO
@@ -83,12 +84,7 @@ class Trainer:
     if port:
       self._together.compare(port.settings)
     make_agent = agent_interface.agent_maker(agent, host, levels, config)
-    with self._together.scope():
-      try:
-        learning_agent = make_agent()
-      except ValueError as error:
-        raise errors.UserError(f'{", ".join(levels)}: {error}') from error
-      self.learner = agent.make_learner(learning_agent, config, run.xla, device)
+    self.learner = self._make_learner(agent, make_agent, levels, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
                    config.synchronous)
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
@@ -109,8 +105,15 @@ class Trainer:
     self._memory_megabytes = host.memory_megabytes()
     self._signals, self._all_leave = stop_signals.StopSignals(), False
     self._update_began, self._told_of_waiting = None, 0.
-    self._stop = threading.Event()
-    self._error = None
+    self._stop, self._error = threading.Event(), None
+
+  def _make_learner(self, agent, make_agent, levels, device):
+    with self._together.scope():
+      try:
+        learning_agent = make_agent()
+      except ValueError as error:
+        raise errors.UserError(f'{", ".join(levels)}: {error}') from error
+      return agent.make_learner(learning_agent, self._config, self._run.xla, device)
 
   def _restore(self, statistics):
     """Restores the latest checkpoint, or saves the first one. Returns the Checkpointer."""
@@ -183,6 +186,8 @@ class Trainer:
     try:
       self._leave()
     finally:
+      with contextlib.suppress(checkpoint.CheckpointError):  # Another error has ended the run, or `save` has raised it.
+        self._checkpointer.close()
       self._log.close()
       if is_the_end:
         self._port.wait_for_farewells()
@@ -225,7 +230,6 @@ class Trainer:
       failure = error
     self._prepare_to_save()
     self._checkpointer.save()
-    self._checkpointer.close()
     self._log.finish_curve()
     self._log.close_progress()
     self._log.say(f'{self._frames:,} frames trained, ' + (

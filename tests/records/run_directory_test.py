@@ -128,6 +128,19 @@ class OpenRunTest(parameterized.TestCase):
     self.assertNotIn('level_name', text)
     self.assertNotIn('mode', text)
 
+  def test_config_json_names_the_agent_and_the_directory_is_bound_to_it(self):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
+    self.assertEqual(run_directory.read_config(self._logdir)['agent'], 'impala')
+    run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
+    for open_as_another in (run_directory.open_run, run_directory.open_evaluation):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, ' is a run of another agent, impala: use its '):
+        open_as_another(self._logdir, _CONFIG, _FREE, 'r2d2')
+
+  def test_a_run_from_before_agents_were_named_goes_on(self):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    self.assertNotIn('agent', run_directory.read_config(self._logdir))
+    run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
+
   def test_true_is_not_one(self):
     run_directory.open_run(self._logdir, {'use_lstm': True}, ()).close()
     self._assert_refused('--use_lstm was true and is 1 now', config={'use_lstm': 1})

@@ -178,6 +178,15 @@ class RunsTest(parameterized.TestCase):
     config.write_text(json.dumps(content), encoding='utf-8')
     self.assertEqual(self._read_one(logdir).evaluation.means, {'pong': 1.0})
 
+  def test_config_json_names_the_agent_whatever_the_command_line_was(self):
+    logdir = run_directories.single_game(self.folder, 'run', 1.0)
+    config = pathlib.Path(logdir, 'config.json')
+    content = json.loads(config.read_text(encoding='utf-8'))
+    config.write_text(json.dumps(content | {'agent': 'impala', 'command_line': ['laser_atari57.py']}), encoding='utf-8')
+    self.assertEqual(self._read_one(logdir).evaluation.means, {'pong': 1.0})
+    config.write_text(json.dumps(content | {'agent': 'laser'}), encoding='utf-8')
+    self.assertEqual(self._fault(logdir), f'{logdir}: a run of another agent, laser: want runs of IMPALA')
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -48,7 +48,7 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
                    run_flags.RunConfig(logdir=str(logdir))):
     flags |= dataclasses.asdict(settings)
   run_directory.open_run(
-      str(logdir), flags, run_flags.FREE_FLAGS | free_settings(cluster_config.ClusterConfig)).close()
+      str(logdir), flags, run_flags.FREE_FLAGS | free_settings(cluster_config.ClusterConfig), impala.NAME).close()
   levels = registry.expand(config.level_name)
   environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
