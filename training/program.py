@@ -35,6 +35,7 @@ from scalable_agents.training.cluster import act_loop
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training import evaluation
+from scalable_agents.training import evaluation_results
 from scalable_agents.training import memory
 from scalable_agents.training.population import population_member
 from scalable_agents.training import quiet
@@ -242,4 +243,4 @@ def _test(agent, config, protocol, levels, settings, run_config):
     summary = evaluation.evaluate(agent, config, [registry.test_level(level) for level in levels],
                                   protocol.environments(levels, training=False), run_config, directory, quiet.screen(),
                                   free_settings(protocol))
-  print(evaluation.report(summary), flush=True)
+  print(evaluation_results.report(summary), flush=True)
