@@ -76,7 +76,7 @@ def _spec(kind):
 
 def _send(kind, address):
   """Sends unrolls until the process is ended."""
-  unroll = _Unroll(0, np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8))
+  pixels = np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8)
   report = learner_port.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0, 0)
   learner = remote_learner.RemoteLearner(
       address, 0, {}, _spec(kind), _PARAMETERS, _QUEUE_SIZE, lambda: False, lambda totals: report, print, lambda: None)
@@ -84,8 +84,10 @@ def _send(kind, address):
 
   @tf.function(autograph=False)
   def send():
-    tf.while_loop(lambda count: True, lambda count: learner.put(tf.nest.map_structure(tf.constant, unroll)) and count,
-                  [0], parallel_iterations=1)
+    def send_one(actor_id):  # Two actors in turn, as each sends through one connection only.
+      learner.put(_Unroll(actor_id, tf.constant(pixels)))
+      return [1 - actor_id]
+    tf.while_loop(lambda actor_id: True, send_one, [0], parallel_iterations=1)
   if not learner.wait_for_parameters(_PATIENCE_SECONDS):
     raise TimeoutError('no parameters came')
   send()

@@ -32,7 +32,7 @@ class Learner(NamedTuple):
   version: tf.Tensor     # Of the …
   parameters: list[tf.Tensor]
   unrolls: list[list[tf.Tensor]]  # Fed, the first k of them with the components of an unroll each, …
-  enqueue_unrolls: list[tf.Operation]  # … for the first k of these.
+  enqueue_unrolls: list[tf.Operation]  # … for the first k of these, each of which waits for the one before it.
 
 
 class NotReadyError(Exception):
@@ -64,9 +64,13 @@ def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: li
     queue = raw.FIFOQueueV2(component_types=[spec.dtype for spec in unroll_specs],
                             shapes=[spec.shape for spec in unroll_specs], capacity=queue_size,
                             shared_name=learner_port.UNROLLS)
+    enqueue_unrolls = []
+    for unroll in unrolls:
+      with tf.control_dependencies(enqueue_unrolls[-1:]):
+        enqueue_unrolls.append(raw.QueueEnqueueV2(handle=queue, components=unroll))
     return Learner(
         graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), version, list(parameters),
-        unrolls, [raw.QueueEnqueueV2(handle=queue, components=unroll) for unroll in unrolls])
+        unrolls, enqueue_unrolls)
 
 
 def reason(error: Exception) -> str:
@@ -92,7 +96,7 @@ class Connection:
     except UnicodeError as error:
       raise OSError(f'{host} is no name of a host') from error
     self.failure = ''          # What a call on it has failed with.
-    self.in_hand, self.is_lost = {}, False  # Blocks of unrolls on their way, by thread; whether they count as lost.
+    self.in_hand, self.is_lost = {}, False  # Blocks of unrolls on their way, by lane; whether they count as lost.
     self.latest_version = -1   # Of the parameters that are here.
     self.unanswered_beats = 0  # Since the session without a deadline was heard of.
     self._address, self._learner = address, learner
@@ -132,7 +136,12 @@ class Connection:
     return now
 
   def push(self, unrolls: list[list[np.ndarray]]):
-    """Puts at most LARGEST_PUSH unrolls, which are lists of components, into the learner's queue; waits for room."""
+    """Puts unrolls into the learner's queue in their order; waits for room.
+
+    Args:
+      unrolls: at most LARGEST_PUSH lists of an unroll's components. Where the connection breaks, the first few of them
+        may have been put.
+    """
     if (count := len(unrolls)) not in self._pushes:
       self._pushes[count] = self._pusher(count)
     self._pushes[count](*sum(unrolls, []))

@@ -1,12 +1,11 @@
 """An actor host's side of a cluster: the learner of another process, as where unrolls go and parameters come from.
 
 Threads push unrolls through TensorFlow sessions into the learner's queue, where they wait while it is full; another
-fetches parameters. A session has no deadline for that, and says nothing where the other side has gone. So a thread asks
-a second session, which has one, for a sign of life every few seconds, and makes a new connection where it has to. The
-other side is learner_port.py.
+fetches parameters. Each actor's unrolls are pushed by one thread, so that they arrive in their order. A session has no
+deadline for that, and says nothing where the other side has gone. So a thread asks a second session, which has one, for
+a sign of life every few seconds, and makes a new connection where it has to. The other side is learner_port.py.
 """
 
-import collections
 import contextlib
 import json
 import threading
@@ -14,13 +13,12 @@ import time
 from typing import Any, Callable, NamedTuple
 import uuid
 
-import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
-from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.training.cluster import learner_connection
 from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import outbox
 
 _PUSHERS = 2
 _PUSH_BYTES = 4_500_000     # Larger calls leave the processors' caches.
@@ -54,7 +52,8 @@ class RemoteLearner:
     Args:
       address: HOST:PORT of the learner.
       task: which of several learners it is.
-      settings, unroll_spec, parameter_specs: as the learner's own, see learner_port.LearnerPort.offer.
+      settings, unroll_spec, parameter_specs: as the learner's own, see learner_port.LearnerPort.offer. An unroll has an
+        `actor_id`.
       queue_size: of the learner's queue, in unrolls.
       is_due: asked now and then whether it is time for the latest parameters.
       make_report: says how this host is.
@@ -66,17 +65,12 @@ class RemoteLearner:
     self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
     self._life = uuid.uuid4().hex
     size = sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(unroll_spec))
-    self._largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
-    # Pushed from there as many at a time as there are.
-    self._outbox = unroll_queue.UnrollQueue(
-        unroll_spec, self._largest_push, tf.nest.map_structure(lambda spec: False, unroll_spec))
-    self._takers = [self._taker(count) for count in range(1, self._largest_push + 1)]
-    self._outbox_lock = threading.Lock()
+    largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
+    self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
     self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
     self._lock = threading.Lock()
-    self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as are the next two.
-    self._unsent = collections.deque()  # Lists of unrolls that have left the outbox, and wait for a connection.
+    self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as are the connection and what is unsent in the lanes.
     self._connection = None
     self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
     self._error = None
@@ -92,7 +86,7 @@ class RemoteLearner:
 
   def put(self, unroll):
     """Takes an unroll, in a graph; waits for room. CancelledError once this is closed."""
-    return self._outbox.put(unroll)
+    return outbox.put(self._lanes, unroll)
 
   def latest(self):
     """The version and the parameters that came last; see ParameterSnapshot."""
@@ -111,15 +105,16 @@ class RemoteLearner:
     """Takes leave and ends all waits but those on the network, which daemons wait for. Idempotent."""
     self._stop.set()
     self._nudge.set()
-    self._outbox.close()
+    for lane in self._lanes:
+      lane.close()
     if self._heart.is_alive():
       self._heart.join(2 * learner_connection.ANSWER_SECONDS)
     if self._connection:
       self._connection.close()
 
-  def _guard(self, target, connection=None):
+  def _guard(self, target, connection=None, *args):
     try:
-      target(*[connection] if connection else [])
+      target(*[connection, *args] if connection else [])
     except Exception as error:  # pylint: disable=broad-except; raised by `check`.
       if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
         connection.failure = learner_connection.reason(error)  # Or the run has ended: the greeting tells.
@@ -183,11 +178,13 @@ class RemoteLearner:
     with self._lock:
       old, self._connection = self._connection, connection
       if old:
-        in_hand, lost = old.in_hand.values(), 0
+        lost = 0
         if old.greeting['life'] != greeting['life']:  # What went to the old one cannot have been learned from.
-          self._unsent.extend(in_hand)
+          for lane, block in old.in_hand.items():
+            lane.unsent.appendleft(block)  # It comes before all that was taken since.
+          old.in_hand.clear()
         else:
-          old.is_lost, lost = True, sum(map(len, in_hand))
+          old.is_lost, lost = True, sum(map(len, old.in_hand.values()))
         self._totals = self._totals._replace(reconnects=self._totals.reconnects + 1,
                                              lost_unrolls=self._totals.lost_unrolls + lost)
         old.close()
@@ -205,57 +202,50 @@ class RemoteLearner:
   def _is_current(self, connection):
     return connection is self._connection and not self._stop.is_set()
 
-  def _start(self, target, connection):
-    threading.Thread(target=self._guard, args=[target, connection], daemon=True).start()
+  def _start(self, target, connection, *args):
+    threading.Thread(target=self._guard, args=[target, connection, *args], daemon=True).start()
 
-  def _push(self, connection):
-    """Pushes unrolls as long as the connection is in use."""
-    while (block := self._next_block(connection)) is not None:
+  def _push(self, connection, lane):
+    """Pushes unrolls of a lane as long as the connection is in use."""
+    while (block := self._next_block(connection, lane)) is not None:
       connection.push(block)  # Waits for room.
       with self._lock:
-        del connection.in_hand[threading.get_ident()]
+        if connection.in_hand.pop(lane, None) is None:
+          return  # It is for the next connection to send.
         self._totals = self._totals._replace(
             unrolls=self._totals.unrolls + len(block),
             bytes=self._totals.bytes + sum(array.nbytes for unroll in block for array in unroll),
             lost_unrolls=self._totals.lost_unrolls - connection.is_lost * len(block))
 
-  def _next_block(self, connection):
+  def _next_block(self, connection, lane):
     """Waits for unrolls, a list of arrays each, and takes them in hand. None where the connection is not in use."""
-    block = self._take_in_hand(connection)
+    block = self._take_in_hand(connection, lane)
     if block is None:
-      with self._outbox_lock:
-        # Whoever had the lock before may have waited there for a connection given up since.
-        block = self._take_in_hand(connection)
+      with lane.taking:
+        # Whoever took unrolls before may have waited there for a connection given up since.
+        block = self._take_in_hand(connection, lane)
         if block is None and self._is_current(connection):
-          take = self._takers[max(1, min(self._outbox.size(), self._largest_push)) - 1]
-          try:
-            taken = [[_array(tensor) for tensor in unroll] for unroll in take()]
-          except tf.errors.OutOfRangeError:
-            return None  # The outbox was closed.
+          if (taken := lane.take()) is None:
+            return None  # It was closed.
           with self._lock:
-            self._unsent.append(taken)
-          block = self._take_in_hand(connection)
+            lane.unsent.append(taken)
+          block = self._take_in_hand(connection, lane)
     return block
 
-  def _take_in_hand(self, connection):
-    """The first of the unsent blocks. None where there is none, or not for this connection."""
+  def _take_in_hand(self, connection, lane):
+    """The first of a lane's unsent blocks. None where there is none, or not for this connection."""
     with self._lock:
-      if not self._unsent or not self._is_current(connection):
+      if not lane.unsent or not self._is_current(connection):
         return None
-      block = connection.in_hand[threading.get_ident()] = self._unsent.popleft()
+      block = connection.in_hand[lane] = lane.unsent.popleft()
       return block
-
-  def _taker(self, count):
-    """A function that waits for so many unrolls."""
-    take = tf.function(lambda: [tf.nest.flatten(self._outbox.take()) for _ in range(count)], autograph=False)
-    return take.get_concrete_function()  # To find it again takes as long as a call of it.
 
   def _refresh(self, connection):
     """Fetches parameters: the first ones, and then, when it is time, as long as the connection is in use."""
     connection.open()
     self._fetch(connection)
-    for _ in range(_PUSHERS):
-      self._start(self._push, connection)
+    for lane in self._lanes:
+      self._start(self._push, connection, lane)
     while self._is_current(connection):
       if self._is_due():
         self._fetch(connection)
@@ -272,11 +262,6 @@ class RemoteLearner:
         self._snapshot.publish(version, parameters)
         self._ready.set()
         self._totals = self._totals._replace(bytes=self._totals.bytes + sum(array.nbytes for array in parameters))
-
-
-def _array(tensor):
-  """A tensor's values; not copied, as Tensor.numpy does, where NumPy can use them as they are."""
-  return tensor.numpy() if tensor.dtype == tf.string else np.asarray(memoryview(tensor))
 
 
 def _compare(address, own, greeting):

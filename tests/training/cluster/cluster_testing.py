@@ -27,13 +27,17 @@ _PATIENCE_SECONDS = 120.
 
 
 class Unroll(NamedTuple):
-  """As much of an unroll as matters on its way."""
+  """As much of an unroll as matters on its way. A host's unrolls have numbers; its actors take turns."""
   actor_id: Any  # [] int32.
+  life_id: Any   # [] int64, each actor lives once.
+  index: Any     # [] int64.
   number: Any    # [] int64.
   content: Any   # [5, 2000] float32.
 
 
-UNROLL_SPEC = Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64), tf.TensorSpec([5, 2000]))
+NUM_ACTORS = 8  # Of a host.
+_NUMBER = tf.TensorSpec([], tf.int64)
+UNROLL_SPEC = Unroll(tf.TensorSpec([], tf.int32), _NUMBER, _NUMBER, _NUMBER, tf.TensorSpec([5, 2000]))
 
 
 def processes():
@@ -45,7 +49,9 @@ def processes():
 
 def make_unroll(host: int, number: int) -> Unroll:
   """An unroll whose content tells whose and which it is."""
-  return Unroll(np.int32(cluster_config.first_actor_id(host)), np.int64(number), content(host, number))
+  index, actor = divmod(number, NUM_ACTORS)
+  actor_id = cluster_config.first_actor_id(host) + actor
+  return Unroll(np.int32(actor_id), np.int64(actor_id), np.int64(index), np.int64(number), content(host, number))
 
 
 def content(host: int, number: int) -> np.ndarray:
@@ -87,7 +93,7 @@ class Proxy:
     self._selector = selectors.DefaultSelector()
     self._pairs = []     # Of sockets.
     self._live = {}      # Of the pairs between which bytes are passed on: how many there were.
-    self._to_freeze = None
+    self._to_do = None   # A function for the thread to call, and the event to set then.
     self._thread = threading.Thread(target=self._run, daemon=True)
 
   def __enter__(self):
@@ -105,12 +111,19 @@ class Proxy:
     for each in (self._listener, self._wakes, self._wake, self._selector):
       each.close()
 
+  def cut(self):
+    """Closes all connections that there are, whatever is on its way."""
+    done = threading.Event()
+    self._to_do = self._cut, done
+    self._wake.send(b'!')
+    assert done.wait(_PATIENCE_SECONDS)
+
   def freeze(self, only_the_busiest=False):
     """From now on nothing passes on connections that there are, nor are they closed. New ones are as good as ever."""
-    frozen = threading.Event()
-    self._to_freeze = only_the_busiest, frozen
-    self._wake.send(b'f')
-    assert frozen.wait(_PATIENCE_SECONDS)
+    done = threading.Event()
+    self._to_do = lambda: self._freeze(only_the_busiest), done
+    self._wake.send(b'!')
+    assert done.wait(_PATIENCE_SECONDS)
 
   def _run(self):
     while True:
@@ -120,12 +133,18 @@ class Proxy:
         elif key.fileobj is self._wakes:
           if self._wakes.recv(1) == b'.':
             return
-          self._freeze(*self._to_freeze)
+          action, done = self._to_do
+          action()
+          done.set()
         elif key.data[1] in self._live:  # Else it was closed just now.
           self._pass_on(key.fileobj, *key.data)
 
   def _accept(self):
-    one, other = self._listener.accept()[0], socket.create_connection(('localhost', self._target))
+    one = self._listener.accept()[0]
+    try:
+      other = socket.create_connection(('localhost', self._target))
+    except OSError:  # Nobody listens there: nor here.
+      return one.close()
     pair = one, other
     self._pairs.append(pair)
     self._live[pair] = 0
@@ -139,15 +158,21 @@ class Proxy:
       sink.sendall(block)
       self._live[pair] += len(block)
     if not block:
-      self._ignore(pair)
-      source.close()
-      sink.close()
+      self._close(pair)
 
-  def _freeze(self, only_the_busiest, frozen):
+  def _cut(self):
+    for pair in list(self._live):
+      self._close(pair)
+
+  def _close(self, pair):
+    self._ignore(pair)
+    for each in pair:
+      each.close()
+
+  def _freeze(self, only_the_busiest):
     live = list(self._live)
     for pair in [max(live, key=self._live.get)] if only_the_busiest else live:
       self._ignore(pair)
-    frozen.set()
 
   def _ignore(self, pair):
     del self._live[pair]

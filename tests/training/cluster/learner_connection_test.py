@@ -31,7 +31,7 @@ class ConnectionTest(absltest.TestCase):
     for numbers in ([0], [1, 2], [3, 4, 5, 6]):
       connection.push([list(cluster_testing.make_unroll(_HOST, number)) for number in numbers])
       unrolls = self.learner.take(len(numbers))
-      self.assertCountEqual(unrolls.number, numbers)
+      self.assertSequenceEqual(unrolls.number.tolist(), numbers)
       for number, content in zip(unrolls.number, unrolls.content):
         np.testing.assert_array_equal(content, cluster_testing.content(_HOST, number))
     self.assertEqual(connection.fetch()[0], 1)
@@ -47,6 +47,13 @@ class ConnectionTest(absltest.TestCase):
     self.assertEqual(self.learner.metrics()['actor/task_7/lost_unrolls'], 4)
     self.learner.announce_end()
     self.assertTrue(connection.beat(report)['ended'])
+
+  def test_unrolls_of_a_push_arrive_in_their_order(self):
+    connection = self._connect()
+    for first in range(0, 200, cluster_testing.CAPACITY):
+      numbers = range(first, first + cluster_testing.CAPACITY)
+      connection.push([list(cluster_testing.make_unroll(_HOST, number)) for number in numbers])
+      self.assertSequenceEqual(self.learner.take(len(numbers)).number.tolist(), numbers)
 
   def test_a_learner_that_has_gone_and_one_that_has_come_in_its_place(self):
     connection = self._connect()
