@@ -33,7 +33,7 @@ class PortTest(absltest.TestCase):
 
   def test_specs_are_fit_for_json(self):
     got = learner_port.specs(cluster_testing.UNROLL_SPEC)
-    self.assertEqual(got, [['int32', []], ['int64', []], ['float32', [5, 2000]]])
+    self.assertEqual(got, [['int32', []], *3 * [['int64', []]], ['float32', [5, 2000]]])
     self.assertEqual(json.loads(json.dumps(got)), got)
 
   def _check_refused(self, port):
