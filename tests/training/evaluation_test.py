@@ -32,6 +32,7 @@ from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import evaluation
+from scalable_agents.training import evaluation_results
 from scalable_agents.training import run_flags
 
 _ALWAYS = 50.  # The bias of a policy that never takes any other action.
@@ -186,7 +187,7 @@ class EvaluationTest(parameterized.TestCase):
     run = dataclasses.replace(run, num_environment_workers=4)
     file = pathlib.Path(run_directory.path(run.logdir, run_directory.EVALUATION_UNFINISHED))
 
-    keep = evaluation._FinishedLevels.keep  # pylint: disable=protected-access
+    keep = evaluation_results.FinishedLevels.keep  # pylint: disable=protected-access
 
     def keep_and_interrupt(*args):
       keep(*args)
@@ -194,7 +195,7 @@ class EvaluationTest(parameterized.TestCase):
         os.kill(os.getpid(), signal.SIGINT)
 
     # pylint: disable-next=protected-access
-    with mock.patch.object(evaluation._FinishedLevels, 'keep', keep_and_interrupt):
+    with mock.patch.object(evaluation_results.FinishedLevels, 'keep', keep_and_interrupt):
       with self.assertRaises(KeyboardInterrupt):
         self._evaluate(config, run)
     self.assertNotIn(run_directory.EVALUATION, os.listdir(run.logdir))
@@ -224,7 +225,7 @@ class EvaluationTest(parameterized.TestCase):
     file.write_text(json.dumps(left), encoding='utf-8')
     other = {'atari': {'noop_max': 4, 'renderer': 'hardware'}}
     # pylint: disable-next=protected-access
-    found = evaluation._FinishedLevels(run.logdir, {name: value for name, value in left['of'].items()
+    found = evaluation_results.FinishedLevels(run.logdir, {name: value for name, value in left['of'].items()
                                                     if name != 'protocol'}, other, ('renderer',))
     self.assertEqual(list(found.results), [sound])
     left['of']['protocol'] = evaluated
@@ -281,12 +282,12 @@ class EvaluationTest(parameterized.TestCase):
     make_host = actor_host.ActorHost
     checkpoints = run_directory.path(run.logdir, run_directory.CHECKPOINTS)
 
-    def save_and_make_host(*args):
+    def save_and_make_host(*args, **options):
       _, checkpointer = training.make_run(run.logdir, config)
       checkpointer.restore()
       for _ in range(3):
         checkpointer.save()
-      return make_host(*args)
+      return make_host(*args, **options)
 
     with mock.patch.object(actor_host, 'ActorHost', save_and_make_host):
       summary = self._evaluate(config, run)
@@ -431,7 +432,7 @@ class ReportTest(absltest.TestCase):
               'episode_returns': [-20., -20.5], 'episode_lengths': [3812, 3100]}
     protocol = {'num_episodes': 2, 'environment_frames': 40_960, 'learner_steps': 16}
     without = dict(result, human_normalised=None, human_normalised_capped=None)
-    report = lambda **levels: evaluation.report({'levels': levels, 'suite': None, 'protocol': protocol})
+    report = lambda **levels: evaluation_results.report({'levels': levels, 'suite': None, 'protocol': protocol})
     self.assertEqual(report(pong=result), '''\
 pong: 2 episodes after 40,960 frames of training (16 updates)
   mean return             -20.25
@@ -447,7 +448,7 @@ catch: 2 episodes after 40,960 frames of training (16 updates)
   def test_report_of_several_levels(self):
     result = {'mean': -20.25, 'median': -20., 'human_normalised': 1.2747}
     without = dict(result, human_normalised=None)
-    self.assertEqual(evaluation.report({
+    self.assertEqual(evaluation_results.report({
         'levels': {'pong': result, 'catch': without}, 'suite': {'suite_score': 1.3, 'suite_score/mean_capped': 1.2747},
         'protocol': {'num_episodes': 2, 'environment_frames': 40_960, 'learner_steps': 16}}), '''\
 2 episodes of each of 2 levels after 40,960 frames of training (16 updates)
