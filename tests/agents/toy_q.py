@@ -97,11 +97,8 @@ class Agent(snt.Module):
   def trainable_variables(self):
     return self.online.trainable_variables
 
-  def initial_state(self, unused_batch_size):
-    return ()
-
-  def prepare(self, observation):
-    return observation
+  initial_state = lambda self, batch_size: ()
+  prepare = lambda self, observation: observation
 
   def step(self, inputs, agent_state, seed, selection=acting.Selection()):
     values = self.online(inputs.observation['pixels'])
@@ -133,7 +130,6 @@ def loss(agent, batch, config):
 
 def make_learner(agent, config, xla='auto', device=None):
   def update_target(unused_gathered, updates):
-    @tf.function(autograph=False)
     def copy():
       for target, online in zip(agent.target.variables, agent.online.variables, strict=True):
         tf.raw_ops.AssignVariableOp(resource=target.handle, value=online.read_value())
