@@ -1,7 +1,7 @@
 """Counts what `bazel test` ran, test case by test case: `python tools/test_summary.py EVENTS`.
 
-EVENTS is the file that `bazel test --build_event_json_file` wrote. Prints a line for each target at fault and closes
-with `N passed, N failed` (and `, N skipped`). Exits with 1 if anything failed or nothing ran. A target that fails
+EVENTS is the file that `bazel test --build_event_json_file` wrote. Prints a line for each target at fault, the ten
+slowest targets with their seconds, and last of all `N passed, N failed` (and `, N skipped`). Exits with 1 if anything failed or nothing ran. A target that fails
 without a failed case (it did not build, crashed, timed out, or a sanitizer spoke up at its end) counts as one failure.
 """
 
@@ -11,13 +11,16 @@ from typing import NamedTuple
 import urllib.parse
 from xml.etree import ElementTree
 
+_NUM_SLOWEST = 10
+
 
 class Summary(NamedTuple):
-  """Test cases by outcome, and a line for each target at fault."""
-  passed: int
+  """What a run of tests came to."""
+  passed: int   # Test cases, as are the next two.
   failed: int
   skipped: int
-  faults: tuple
+  faults: tuple[str, ...]  # A line for each target at fault.
+  seconds: dict[str, float]  # Target -> how long it ran: all attempts and shards together.
 
 
 def count_cases(path):
@@ -53,11 +56,14 @@ def summarize(events):
   Returns:
     A Summary.
   """
-  results, statuses, exit_name = {}, {}, 'an interruption'
+  results, statuses, seconds, exit_name = {}, {}, {}, 'an interruption'
   for event in events:
     kind, key = next(iter(event['id'].items()))
     if kind == 'testResult':  # Later attempts of a flaky test replace earlier ones.
-      results.setdefault(key['label'], {})[key['run'], key['shard']] = event.get('testResult', {})
+      label, result = key['label'], event.get('testResult', {})
+      results.setdefault(label, {})[key['run'], key['shard']] = result
+      # A number of 64 bits, which is text in JSON.
+      seconds[label] = seconds.get(label, 0.) + int(result.get('testAttemptDurationMillis', 0)) / 1000
     elif kind == 'testSummary':
       statuses[key['label']] = event.get('testSummary', {}).get('overallStatus', 'NO_STATUS')
     elif kind == 'targetCompleted' and not event.get('completed', {}).get('success'):
@@ -78,15 +84,25 @@ def summarize(events):
   if exit_name != 'SUCCESS' and not failed:  # For instance a BUILD file that does not parse has no targets.
     faults.append(f'bazel ended with {exit_name}')
     failed = 1
-  return Summary(passed, failed, skipped, tuple(faults))
+  return Summary(passed, failed, skipped, tuple(faults), seconds)
+
+
+def slowest_lines(seconds):
+  """The lines that name the slowest targets, the slowest one first; none without targets.
+
+  Args:
+    seconds: dict of target -> seconds.
+  """
+  slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))[:_NUM_SLOWEST]
+  return ['slowest targets:' for _ in slowest[:1]] + [f'{spent:7.1f} s  {label}' for label, spent in slowest]
 
 
 def main(path):
   """Prints the summary of the events at `path`; returns the exit code."""
   with open(path, encoding='utf-8') as lines:
     summary = summarize([json.loads(line) for line in lines])
-  for fault in summary.faults:
-    print(fault)
+  for line in (*summary.faults, *slowest_lines(summary.seconds)):
+    print(line)
   skipped = f', {summary.skipped} skipped' if summary.skipped else ''
   print(f'{summary.passed} passed, {summary.failed} failed{skipped}')
   return 1 if summary.failed or not summary.passed else 0

@@ -35,15 +35,19 @@ class TestSummaryTest(parameterized.TestCase):
   def _xml(self, content):
     return self.create_tempfile(content=content).full_path
 
-  def _target(self, label, xml, status, attempt=1, shard=1):
+  def _target(self, label, xml, status, attempt=1, shard=1, milliseconds=1500):
     """The events of a tested target."""
     outputs = [{'name': 'test.log', 'uri': 'file:///log'}, {'name': 'test.xml', 'uri': f'file://{self._xml(xml)}'}]
     return [
         {'id': {'targetCompleted': {'label': label}}, 'completed': {'success': True}},
         {'id': {'testResult': {'label': label, 'run': 1, 'shard': shard, 'attempt': attempt}},
-         'testResult': {'testActionOutput': outputs}},
+         'testResult': {'testActionOutput': outputs, 'testAttemptDurationMillis': str(milliseconds)}},
         {'id': {'testSummary': {'label': label}}, 'testSummary': {'overallStatus': status}},
     ]
+
+  def _check(self, events, wanted):
+    """Checks passed, failed, skipped and faults."""
+    self.assertEqual(test_summary.summarize(events)[:4], wanted)
 
   @parameterized.parameters((_GOOGLETEST, (1, 1, 1)), (_ABSLTEST, (2, 1, 1)), ('<testsuites', (0, 0, 0)))
   def test_counts_cases(self, xml, counts):
@@ -54,31 +58,28 @@ class TestSummaryTest(parameterized.TestCase):
 
   def test_adds_targets_up(self):
     events = self._target('//a:x_test', _GOOGLETEST, 'FAILED') + self._target('//a:y_test', _ABSLTEST, 'FAILED')
-    self.assertEqual(test_summary.summarize(events + [_FINISHED]),
-                     (3, 2, 2, ('//a:x_test: FAILED', '//a:y_test: FAILED')))
+    self._check(events + [_FINISHED], (3, 2, 2, ('//a:x_test: FAILED', '//a:y_test: FAILED')))
 
   def test_a_target_that_fails_without_a_failed_case_counts(self):
     events = self._target('//a:x_tsan', _ALL_PASSED, 'FAILED') + self._target('//a:y_test', '', 'TIMEOUT')
-    self.assertEqual(test_summary.summarize(events + [_FINISHED]),
-                     (2, 2, 0, ('//a:x_tsan: FAILED', '//a:y_test: TIMEOUT')))
+    self._check(events + [_FINISHED], (2, 2, 0, ('//a:x_tsan: FAILED', '//a:y_test: TIMEOUT')))
 
   @parameterized.parameters(({'completed': {'failureDetail': {}}},), ({'aborted': {'reason': 'ANALYSIS_FAILURE'}},))
   def test_a_target_that_does_not_build_counts(self, payload):
     events = [{'id': {'targetCompleted': {'label': '//a:x'}}, **payload}, _FINISHED]
-    self.assertEqual(test_summary.summarize(events), (0, 1, 0, ('//a:x: DID NOT BUILD',)))
+    self._check(events, (0, 1, 0, ('//a:x: DID NOT BUILD',)))
 
   def test_the_last_attempt_and_every_shard_count(self):
     events = (self._target('//a:x_test', _GOOGLETEST, 'FLAKY', attempt=1)
               + self._target('//a:x_test', _ALL_PASSED, 'FLAKY', attempt=2)
               + self._target('//a:x_test', _ALL_PASSED, 'FLAKY', shard=2))
-    self.assertEqual(test_summary.summarize(events + [_FINISHED]),
-                     (4, 0, 0, ('//a:x_test: FLAKY, passed in the end',)))
+    self._check(events + [_FINISHED], (4, 0, 0, ('//a:x_test: FLAKY, passed in the end',)))
 
   def test_a_failure_of_bazel_itself_counts(self):
     passed = self._target('//a:x_test', _ALL_PASSED, 'PASSED')
     failure = {'id': {'buildFinished': {}}, 'finished': {'exitCode': {'name': 'PARSING_FAILURE'}}}
-    self.assertEqual(test_summary.summarize(passed + [failure]), (2, 1, 0, ('bazel ended with PARSING_FAILURE',)))
-    self.assertEqual(test_summary.summarize(passed), (2, 1, 0, ('bazel ended with an interruption',)))
+    self._check(passed + [failure], (2, 1, 0, ('bazel ended with PARSING_FAILURE',)))
+    self._check(passed, (2, 1, 0, ('bazel ended with an interruption',)))
 
   @parameterized.parameters(
       ('PASSED', _ALL_PASSED, 0, '2 passed, 0 failed'), ('FAILED', _ABSLTEST, 1, '2 passed, 1 failed, 1 skipped'),
@@ -90,6 +91,23 @@ class TestSummaryTest(parameterized.TestCase):
     with contextlib.redirect_stdout(output):
       self.assertEqual(test_summary.main(path), exit_code)
     self.assertEqual(output.getvalue().splitlines()[-1], line)
+
+  def test_the_ten_slowest_targets_are_named_before_the_counts(self):
+    events = [_FINISHED]
+    for index in range(12):
+      events += self._target(f'//a:x{index}_test', _ALL_PASSED, 'PASSED', milliseconds=1000 * index + 40)
+    # Two shards, of which one was tried twice: 6 s in all.
+    for shard, attempt in ((1, 1), (1, 2), (2, 1)):
+      events += self._target('//a:flaky_test', _ALL_PASSED, 'FLAKY', attempt, shard, milliseconds=2000)
+    path = self.create_tempfile(content='\n'.join(json.dumps(event) for event in events)).full_path
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+      test_summary.main(path)
+    flaky, title, *slowest, _ = output.getvalue().splitlines()
+    self.assertEqual((flaky, title), ('//a:flaky_test: FLAKY, passed in the end', 'slowest targets:'))
+    self.assertEqual([line.split() for line in slowest], [
+        *([f'{index}.0', 's', f'//a:x{index}_test'] for index in range(11, 5, -1)),
+        ['6.0', 's', '//a:flaky_test'], *([f'{index}.0', 's', f'//a:x{index}_test'] for index in range(5, 2, -1))])
 
 
 if __name__ == '__main__':
