@@ -3,6 +3,7 @@
     modules({"queue": [], "actor_host": [":inference", "//environments:dmlab"]})
     binaries({"impala_atari57": [":impala", "//training:program"]})
     tests("small", {"queue_test": ["//learner:queue"]})
+    suite("suite", "small", {"losses_test": ["//learner:losses"], "vtrace_test": ["//learner:vtrace"]})
 
 The values are the targets that the file imports. tests/build_files_test.py holds them against the files.
 """
@@ -21,3 +22,22 @@ def tests(size, deps_by_name, **kwargs):
     """Python tests. `size` and `kwargs` as for py_test."""
     for name, deps in deps_by_name.items():
         native.py_test(name = name, size = size, srcs = [name + ".py"], deps = deps, **kwargs)
+
+def suite(name, size, deps_by_name, tags = [], **kwargs):
+    """Python tests that run in one process, which imports TensorFlow once. For tests that do not disturb one another.
+
+    `bazel test //...` runs the target `name`, which runs all files in the given order. Each file also has a target of
+    its own, which runs only where it is named: `bazel test //tests/learner:vtrace_test`. `size`, `tags` and `kwargs` as
+    for py_test.
+    """
+    tests(size, deps_by_name, tags = tags + ["manual"], **kwargs)
+    native.py_test(
+        name = name,
+        size = size,
+        srcs = ["//tests/suites:suite.py"],
+        main = "//tests/suites:suite.py",
+        args = ["--files=" + ",".join(["%s/%s.py" % (native.package_name(), test) for test in deps_by_name])],
+        tags = tags,
+        deps = [":" + test for test in deps_by_name],
+        **kwargs
+    )

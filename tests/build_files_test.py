@@ -12,7 +12,8 @@ from absl.testing import parameterized
 from scalable_agents.tests import source_tree
 
 _PYTHON_RULES = {'py_binary', 'py_library', 'py_test'}
-_MACROS = {'binaries': 'py_binary', 'modules': 'py_library', 'tests': 'py_test'}  # Of bazel/python.bzl.
+_MACROS = {'binaries': 'py_binary', 'modules': 'py_library', 'suite': 'suite', 'tests': 'py_test'}  # bazel/python.bzl.
+_TEST_END = "\n\n\nif __name__ == '__main__':\n  absltest.main()\n"
 _NO_TARGET = {'__init__.py', 'conftest.py'}
 
 
@@ -22,18 +23,22 @@ def python_targets(build):
   Args:
     build: its text.
   Returns:
-    A dict of name -> (rule, list of sources, list of dependencies).
+    A dict of name -> (rule, list of sources, list of dependencies). The rule of a file in a suite is 'suite'. That of
+    a test that `bazel test //...` leaves out is 'manual test'.
   """
   targets = {}
   for node in ast.walk(ast.parse(build)):
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
       continue
+    if node.func.id not in _PYTHON_RULES | _MACROS.keys():
+      continue
+    values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+    rule = 'manual test' if 'manual' in values.get('tags', []) else _MACROS.get(node.func.id, node.func.id)
     if node.func.id in _PYTHON_RULES:
-      values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
-      targets[values['name']] = (node.func.id, values.get('srcs', []), values.get('deps', []))
-    elif node.func.id in _MACROS:
+      targets[values['name']] = (rule, values.get('srcs', []), values.get('deps', []))
+    else:
       for name, deps in ast.literal_eval(node.args[-1]).items():
-        targets[name] = (_MACROS[node.func.id], [f'{name}.py'], deps)
+        targets[name] = (rule, [f'{name}.py'], deps)
   return targets
 
 
@@ -61,8 +66,10 @@ def faults(files, builds):
     imported = source_tree.project_files(source_tree.imported_names(source), files)
     needed = {'//' + ':'.join(file.removesuffix('.py').rsplit('/', 1)) for file in imported}
     found.extend(f'{path}: imports {label}, which is not in deps' for label in needed - labels)
-    if name.endswith('_test.py') and (rule != 'py_test' or 'absltest.main()' not in source):
+    if name.endswith('_test.py') and (rule not in ('py_test', 'suite') or 'absltest.main()' not in source):
       found.append(f'{path}: want a py_test that ends with absltest.main()')
+    elif rule == 'suite' and not source.endswith(_TEST_END):
+      found.append(f'{path}: in a suite only absltest.main() may be under __main__, as a suite does not run that part')
   return sorted(found)
 
 
@@ -82,13 +89,15 @@ class BuildFilesTest(parameterized.TestCase):
         'learner/__init__.py': '',
         'actor/c.py': '',
         'tests/learner/a_test.py': 'from scalable_agents.learner import a\nabsltest.main()',
+        'tests/learner/b_test.py': 'from scalable_agents.learner import b' + _TEST_END,
     }
     builds = {
         'learner/BUILD': '''
 py_library(name = "a", srcs = ["a.py"], deps = [":b"])
 modules({"b": ["//actor:c"]})''',
         'actor/BUILD': 'py_library(name = "c", srcs = ["c.py"])\ncc_library(name = "d", srcs = ["d.cc"])',
-        'tests/learner/BUILD': 'tests("small", {"a_test": ["//learner:a"]}, tags = ["external"])',
+        'tests/learner/BUILD': 'tests("small", {"a_test": ["//learner:a"]}, tags = ["external"])\n'
+                               'suite("suite", "small", {"b_test": ["//learner:b"]})',
     }
     self.assertEmpty(faults(files, builds))
 
@@ -107,10 +116,19 @@ modules({"b": ["//actor:c"]})''',
 
   @parameterized.parameters(
       ('py_library(name = "a_test", srcs = ["a_test.py"])', 'absltest.main()'),
-      ('py_test(name = "a_test", srcs = ["a_test.py"])', 'pass'))
+      ('py_test(name = "a_test", srcs = ["a_test.py"])', 'pass'),
+      ('py_test(name = "a_test", srcs = ["a_test.py"], tags = ["manual"])', 'absltest.main()'),
+      ('tests("small", {"a_test": []}, tags = ["manual"])', 'absltest.main()'),
+      ('suite("suite", "small", {"a_test": []}, tags = ["manual"])', 'absltest.main()'),
+      ('suite("suite", "small", {"a_test": []})', 'pass'))
   def test_a_test_that_does_not_run_is_found(self, build, source):
     self.assertEqual(faults({'tests/a_test.py': source}, {'tests/BUILD': build}),
                      ['tests/a_test.py: want a py_test that ends with absltest.main()'])
+
+  def test_what_a_suite_would_leave_out_is_found(self):
+    source = "if __name__ == '__main__':\n  prepare()\n  absltest.main()\n"
+    fault, = faults({'tests/a_test.py': source}, {'tests/BUILD': 'suite("suite", "small", {"a_test": []})'})
+    self.assertStartsWith(fault, 'tests/a_test.py: in a suite only absltest.main()')
 
 
 if __name__ == '__main__':
