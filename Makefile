@@ -12,6 +12,8 @@ OPS := ops/_ops.so
 # The run directory of `make train`, and further flags for `make train` and `make benchmark`.
 LOGDIR ?= runs/pong
 ARGS ?=
+# What `make test` runs.
+TESTS ?= //...
 
 # Processors with bfloat16 instructions run the network's convolutions almost twice as fast in it.
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
@@ -55,10 +57,10 @@ train: setup  ## Trains IMPALA on Pong, then evaluates it; LOGDIR=runs/pong, mor
 	$(PYTHON) -m scalable_agents.agents.impala_atari57 $(PONG) --logdir=$(LOGDIR) $(ARGS)
 	$(PYTHON) -m scalable_agents.agents.impala_atari57 --logdir=$(LOGDIR) --mode=test
 
-test: setup  ## Runs every test with Bazel, the C++ core under the sanitizers too, and counts the cases.
+test: setup  ## Runs every test, the C++ core under the sanitizers too; some: TESTS=//tests/learner/...
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }
 	@events=$$(mktemp); trap 'rm -f "$$events"' EXIT; \
-	bazel test --keep_going --build_event_json_file="$$events" //...; \
+	bazel test --keep_going --build_event_json_file="$$events" $(TESTS); \
 	$(PYTHON) tools/test_summary.py "$$events"
 
 benchmark: setup  ## Measures every part and IMPALA end to end, and prints the share of the bound.

@@ -1,5 +1,6 @@
 """Builds the C++ ops with the flags of TensorFlow and names the packages; the metadata are in pyproject.toml."""
 
+from concurrent import futures
 import glob
 import os
 
@@ -21,6 +22,14 @@ class BuildOps(build_ext.build_ext):
     # NDEBUG: as in TensorFlow's own build, with whose inline functions ours are linked.
     ext.extra_compile_args = tf.sysconfig.get_compile_flags() + ['-std=c++17', '-O3', '-DNDEBUG', '-g0']
     ext.extra_link_args = tf.sysconfig.get_link_flags()
+    compile_in_turn = self.compiler.compile
+
+    def compile_at_once(sources, *args, **kwargs):
+      with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        objects = threads.map(lambda source: compile_in_turn([source], *args, **kwargs), sources)
+        return [name for names in objects for name in names]
+
+    self.compiler.compile = compile_at_once  # setuptools compiles one file after another.
     super().build_extension(ext)
 
   def get_ext_filename(self, fullname):

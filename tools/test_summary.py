@@ -1,8 +1,9 @@
 """Counts what `bazel test` ran, test case by test case: `python tools/test_summary.py EVENTS`.
 
-EVENTS is the file that `bazel test --build_event_json_file` wrote. Prints a line for each target at fault, the ten
-slowest targets with their seconds, and last of all `N passed, N failed` (and `, N skipped`). Exits with 1 if anything failed or nothing ran. A target that fails
-without a failed case (it did not build, crashed, timed out, or a sanitizer spoke up at its end) counts as one failure.
+EVENTS is the file that `bazel test --build_event_json_file` wrote. Prints a line for each target at fault and, if there
+is one, how to run one test alone; then the ten slowest targets with their seconds; and last of all `N passed, N failed`
+(and `, N skipped`). Exits with 1 if anything failed or nothing ran. A target that fails without a failed case (it did not
+build, crashed, timed out, or a sanitizer spoke up at its end) counts as one failure.
 """
 
 import json
@@ -12,6 +13,7 @@ import urllib.parse
 from xml.etree import ElementTree
 
 _NUM_SLOWEST = 10
+_HINT = 'to run one test file, or one case of it: .venv/bin/python tests/FOLDER/NAME_test.py [CLASS.CASE]'
 
 
 class Summary(NamedTuple):
@@ -101,7 +103,8 @@ def main(path):
   """Prints the summary of the events at `path`; returns the exit code."""
   with open(path, encoding='utf-8') as lines:
     summary = summarize([json.loads(line) for line in lines])
-  for line in (*summary.faults, *slowest_lines(summary.seconds)):
+  hint = [_HINT] if summary.failed else []
+  for line in (*summary.faults, *hint, *slowest_lines(summary.seconds)):
     print(line)
   skipped = f', {summary.skipped} skipped' if summary.skipped else ''
   print(f'{summary.passed} passed, {summary.failed} failed{skipped}')

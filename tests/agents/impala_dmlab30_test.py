@@ -14,6 +14,7 @@ from scalable_agents.agents import impala_dmlab30
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.environments import lab_module
+from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.training import dmlab30_protocol
 
@@ -29,6 +30,11 @@ def _run(*arguments, path=None):
   environment = python_path.environment() if path is None else dict(os.environ, PYTHONPATH=path)
   return subprocess.run([sys.executable, '-m', _BINARY, *arguments], env=environment, text=True, capture_output=True,
                         check=False)
+
+
+def _main(*arguments):
+  """Does what the binary does, in this process, and raises what goes wrong."""
+  training.run_in_this_process(impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(), *arguments)
 
 
 class DefaultsTest(absltest.TestCase):
@@ -92,9 +98,9 @@ class LifeOfARunTest(absltest.TestCase):
         self.assertEqual(record['config']['appendCommand'], '+set net_enabled 0')
     self.assertNotEmpty(os.listdir(cache))
 
-    done = _run(*_SMALL, f'--logdir={logdir}', '--renderer=hardware', '--action_set=popart')
-    self.assertEqual(done.returncode, 1)
-    self.assertRegex(done.stderr, r'belongs to another configuration: --action_set was "impala" and is "popart" now\. ')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'belongs to another configuration: '
+                                r'--action_set was "impala" and is "popart" now\. '):
+      _main(*_SMALL, f'--logdir={logdir}', '--renderer=hardware', '--action_set=popart')
 
     watch = lab_module.Watch(self)
     done = _run(f'--logdir={logdir}', '--mode=test', '--num_environments=2', '--test_num_episodes=2',
@@ -118,10 +124,11 @@ class LifeOfARunTest(absltest.TestCase):
         self.assertEqual((config['mixerSeed'], config['allowHoldOutLevels']), ('1611489005', 'true'))
 
   def test_built_in_tasks_can_be_tried_without_lab(self):
+    signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    done = _run('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=2', '--num_environments=2',
-                '--total_environment_frames=100', f'--logdir={logdir}')
-    self.assertEqual(done.returncode, 0, done.stderr)
+    _main('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=2', '--num_environments=2',
+          '--total_environment_frames=100', f'--logdir={logdir}')
+    self.assertEqual(training.rows(logdir)[-1]['environment_frames'], 100)
 
 
 class BadInputTest(parameterized.TestCase):
@@ -134,8 +141,7 @@ class BadInputTest(parameterized.TestCase):
   def test_is_one_line(self, arguments, message):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     with self.assertRaises(errors.UserError) as caught:
-      training.run_in_this_process(impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(),
-                                   f'--logdir={logdir}', *arguments)
+      _main(f'--logdir={logdir}', *arguments)
     self.assertStartsWith(str(caught.exception), message)
     self.assertNotIn('\n', str(caught.exception))
     self.assertFalse(os.path.exists(logdir))

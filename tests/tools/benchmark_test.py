@@ -1,8 +1,10 @@
 """The benchmark in little: what its last line holds, not how fast anything is."""
 
+from concurrent import futures
 import contextlib
 import io
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -12,21 +14,33 @@ import psutil
 
 from scalable_agents.actor import python_path
 from scalable_agents.tools import benchmark
-from scalable_agents.training import kernels
 
 
 class BenchmarkTest(absltest.TestCase):
 
+  def setUp(self):
+    super().setUp()
+    allowed = os.sched_getaffinity(0)
+    self.addCleanup(os.sched_setaffinity, 0, allowed)
+    os.sched_setaffinity(0, {min(allowed)})  # Each part runs on all cores that there are.
+
+  def _figures_and_table(self, config):
+    """Runs the benchmark with its parts in copies of this process, in which TensorFlow is imported and not yet used."""
+    # Not at the top: processes that are spawned, as in other tests here, load this file.
+    from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top,unused-import,unused-variable
+    context = multiprocessing.get_context('fork')
+    fork = lambda processes: futures.ProcessPoolExecutor(processes, context, benchmark._begin_part)
+    with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.multiple(
+        benchmark, _executor=fork), absltest.mock.patch.object(
+            benchmark.run_flags, 'config_from_flags', return_value=config):
+      self.assertEqual(benchmark.main(), 0)
+    *table, last = screen.getvalue().splitlines()
+    return json.loads(last), table
+
   def test_the_last_line_has_all_figures(self):
-    one_core = [min(os.sched_getaffinity(0))]  # Each part runs on all cores that there are.
-    done = subprocess.run(
-        [sys.executable, '-m', benchmark.__name__, '--seconds=0.2', '--dmlab_unroll_length=5', '--dmlab_batch_size=2'],
-        env=python_path.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
-        preexec_fn=lambda: os.sched_setaffinity(0, one_core))
-    self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-    *table, last = done.stdout.splitlines()
+    figures, table = self._figures_and_table(
+        benchmark.BenchmarkConfig(seconds=0.2, dmlab_unroll_length=5, dmlab_batch_size=2))
     self.assertLen([line for line in table if ' of the bound (wanted: ' in line], 2)
-    figures = json.loads(last)
     dmlab = figures['dmlab']
     for section, environments in ((figures, [figures['environment']]), (dmlab, [])):
       steps, bound = section['end_to_end_steps_per_second'], section['bound_steps_per_second']
@@ -72,9 +86,16 @@ class BenchmarkTest(absltest.TestCase):
         self.assertEmpty(benchmark._shortfalls(*arguments))
 
   def test_parts_compute_with_onednn_unless_the_user_has_switched_it_off(self):
-    for before, wanted in (('', True), ('0', False)):
+    """tests/training/kernels_test.py has that TensorFlow follows the variable."""
+    for before, wanted in (('', '1'), ('0', '0')):
       with absltest.mock.patch.dict(os.environ, TF_ENABLE_ONEDNN_OPTS=before):
-        self.assertEqual(benchmark._alone(kernels.is_onednn_on), wanted)
+        self.assertEqual(benchmark._alone(os.getenv, 'TF_ENABLE_ONEDNN_OPTS'), wanted)
+
+  def test_the_program_reads_its_flags(self):
+    done = subprocess.run([sys.executable, '-m', benchmark.__name__, '--seconds=0'], env=python_path.environment(),
+                          text=True, capture_output=True, check=False)
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertRegex(done.stderr, '^error: --seconds=0.*: want a number from 0.1 .*\n$')
 
   def test_regression_a_part_ends_with_the_benchmark(self):
     pipe = os.path.join(self.create_tempdir().full_path, 'pipe')

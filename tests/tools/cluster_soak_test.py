@@ -19,7 +19,7 @@ class ClusterSoakTest(absltest.TestCase):
         env=python_path.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
 
   def test_a_process_that_ends_by_itself_is_an_error(self):
-    done = self._soak('--flags=--level_name=no_such_level')
+    done = self._soak('--actors=1', '--flags=--level_name=no_such_level')
     self.assertEqual(done.returncode, 1)
     self.assertRegex(done.stdout, '^error: (learner|actor) ended with exit code 1\n$')
 

@@ -91,6 +91,7 @@ class TestSummaryTest(parameterized.TestCase):
     with contextlib.redirect_stdout(output):
       self.assertEqual(test_summary.main(path), exit_code)
     self.assertEqual(output.getvalue().splitlines()[-1], line)
+    self.assertEqual('to run one test file' in output.getvalue(), ' 0 failed' not in line)
 
   def test_the_ten_slowest_targets_are_named_before_the_counts(self):
     events = [_FINISHED]
