@@ -182,7 +182,7 @@ class NoopTest(absltest.TestCase):
     return counts
 
   def test_counts_are_uniform_from_1_to_30_and_drawn_from_the_seed(self):
-    counts = self._counts(seed=3, episodes=450)
+    counts = self._counts(seed=3, episodes=300)
     self.assertEqual(set(counts), set(range(1, 31)))
     # Chi-squared with 29 degrees of freedom: 58.3 is passed once in a thousand seeds.
     expected = len(counts) / 30
