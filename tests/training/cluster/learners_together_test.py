@@ -134,7 +134,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     program = ('import signal, sys\n'
                'from scalable_agents.training.cluster import learner_port, cluster_config\n'
                'port = learner_port.LearnerPort(cluster_config.ClusterConfig("learner", sys.argv[1], 1), {})\n'
-               'cluster.make_strategy(1, port)\n'
+               'learner_port.make_strategy(1, port)\n'
                'signal.pause()')
     second = subprocess.Popen([sys.executable, '-c', program, self.addresses], env=python_path.environment())
     self.addCleanup(second.kill)
