@@ -45,7 +45,9 @@ $(PYTHON): | packages
 
 $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@echo 'setup: installing the pinned requirements (TensorFlow alone is 600 MB)'
-	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check $(addprefix --requirement ,$(REQUIREMENTS))
+	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile \
+	  $(addprefix --requirement ,$(REQUIREMENTS))
+	@$(PYTHON) -m compileall -qq -j 0 $(VENV)/lib || true  # pip would compile these files on one core.
 	@touch $@
 
 $(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
