@@ -63,7 +63,8 @@ class ScreenTest(absltest.TestCase):
     self.assertGreaterEqual(training.rows(self.logdir)[-1]['environment_frames'], _FRAMES)
 
   def test_a_terminal_that_is_closed_leaves_a_checkpoint(self):
-    code, screen = self._train('--level_name=catch', number=signal.SIGHUP)
+    code, screen = self._train('--level_name=catch', number=signal.SIGHUP,
+                               before='signal.signal(signal.SIGHUP, signal.SIG_DFL)')  # Tests may run under nohup.
     self.assertEqual(code, 0, screen)
     self.assertRegex(screen, r'[\d,]+ frames trained, the same command goes on from there\n$')
 
