@@ -1,23 +1,25 @@
-# Every target sets up what it needs first: a virtual environment in .venv with the pinned requirements, the C++ ops,
-# this project as an editable install, and Bazel. Nothing is done twice.
+# Every target first sets up what it needs: a virtual environment in .venv with the pinned requirements, the C++ ops,
+# this project as an editable install, and Bazel. Steps that are done already are skipped.
 SHELL := /bin/bash
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt requirements-dev.txt
-# By the folder that it was done in: copied or moved, .venv would still lead to the code there.
+# The name contains a checksum of this folder's path: an editable install in a .venv that was copied or moved still points
+# to the old folder.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
 OPS := ops/_ops.so
 
-# The run directory of `make train`, and further flags for `make train` and `make benchmark`.
+# LOGDIR is the run directory of `make train`. ARGS has further flags for `make train` and `make benchmark`.
 LOGDIR ?= runs/pong
 ARGS ?=
 # What `make test` runs.
 TESTS ?= //...
 
-# Processors with bfloat16 instructions run the network's convolutions almost twice as fast in it.
+# On processors with bfloat16 instructions the network's convolutions are almost twice as fast in bfloat16.
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
-# Pong on one small machine, in half an hour rather than 200 million frames; README says why each differs.
+# Settings that learn Pong in half an hour on a small machine, where the paper uses 200 million frames. README.md explains
+# each difference from the paper.
 PONG := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
   --batch_size=8 --learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 \
   --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=20_000_000
@@ -28,11 +30,11 @@ PONG := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centr
 help:  ## Shows this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: packages $(INSTALLED) $(OPS)  ## Sets up .venv, the C++ ops and Bazel; quick when there is nothing to do.
+setup: packages $(INSTALLED) $(OPS)  ## Sets up .venv, the C++ ops and Bazel; quick if all is set up.
 	@echo 'setup: ready'
 
 packages:
-	@tools/install_packages.sh || echo 'setup: going on without'
+	@tools/install_packages.sh || echo 'setup: continuing without these packages'
 
 $(PYTHON): | packages
 	@for python in python3.11 python3.12 python3.13 python3; do \
@@ -55,22 +57,22 @@ $(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
-train: setup  ## Trains IMPALA on Pong, then evaluates it; LOGDIR=runs/pong, more flags in ARGS='--seed=2'.
+train: setup  ## Trains IMPALA on Pong and evaluates it; LOGDIR=runs/pong, further flags in ARGS='--seed=2'.
 	$(PYTHON) -m scalable_agents.agents.impala_atari57 $(PONG) --logdir=$(LOGDIR) $(ARGS)
 	$(PYTHON) -m scalable_agents.agents.impala_atari57 --logdir=$(LOGDIR) --mode=test
 
-test: setup  ## Runs every test, the C++ core under the sanitizers too; some: TESTS=//tests/learner/...
+test: setup  ## Runs every test, the C++ core also under sanitizers. Some: make test TESTS=//tests/learner/...
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }
 	@events=$$(mktemp); trap 'rm -f "$$events"' EXIT; \
 	bazel test --keep_going --build_event_json_file="$$events" $(TESTS); \
 	$(PYTHON) tools/test_summary.py "$$events"
 
-benchmark: setup  ## Measures every part and IMPALA end to end, and prints the share of the bound.
+benchmark: setup  ## Measures each part and IMPALA end to end, and prints the share of the bound.
 	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)
 
-doctor:  ## Checks this machine, and prints the line that mends what is wrong.
+doctor:  ## Checks this machine, and prints a command that fixes each problem.
 	@if test -x $(PYTHON); then python=$(PYTHON); else python=python3; fi; $$python tools/doctor.py
 
-clean:  ## Removes what was built; .venv and runs/ stay.
+clean:  ## Removes build outputs; keeps .venv and runs/.
 	@if command -v bazel >/dev/null; then bazel clean; fi
 	rm -rf build dist $(OPS)

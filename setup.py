@@ -1,4 +1,4 @@
-"""Builds the C++ ops with the flags of TensorFlow and names the packages; the metadata are in pyproject.toml."""
+"""Lists the packages and builds the C++ ops with TensorFlow's flags. The metadata are in pyproject.toml."""
 
 from concurrent import futures
 import glob
@@ -7,19 +7,19 @@ import os
 import setuptools
 from setuptools.command import build_ext
 
-# The repository's root is the package `scalable_agents`; these folders are its subpackages. The tests stay out.
+# The repository's root is the package `scalable_agents`. These folders are its subpackages. Tests are not installed.
 _FOLDERS = ('actor', 'agents', 'environments', 'learner', 'ops', 'records', 'tables', 'tools', 'training')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 
 class BuildOps(build_ext.build_ext):
-  """Compiles against the TensorFlow of this environment into the plain name that Bazel gives too: `_ops.so`."""
+  """Compiles against the installed TensorFlow. The output is called `_ops.so`, as in Bazel."""
 
   def build_extension(self, ext):
-    """Adds the flags that TensorFlow names; it is imported here because only a build needs it."""
+    """Adds TensorFlow's compiler and linker flags. TensorFlow is imported here because only a build needs it."""
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     import tensorflow as tf
-    # NDEBUG: as in TensorFlow's own build, with whose inline functions ours are linked.
+    # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
     ext.extra_compile_args = tf.sysconfig.get_compile_flags() + ['-std=c++17', '-O3', '-DNDEBUG', '-g0']
     ext.extra_link_args = tf.sysconfig.get_link_flags()
     compile_in_turn = self.compiler.compile
@@ -33,12 +33,12 @@ class BuildOps(build_ext.build_ext):
     super().build_extension(ext)
 
   def get_ext_filename(self, fullname):
-    """Without Python's own suffix: an op library is no Python module."""
+    """Returns the file name without Python's suffix, because an op library is not a Python module."""
     return os.path.join(*fullname.split('.')) + '.so'
 
 
 setuptools.setup(
-    script_name='setup.py',  # Else this file would be taken for a module of the root package.
+    script_name='setup.py',  # Otherwise setuptools takes this file for a module of the root package.
     packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
     package_dir={'scalable_agents': '.'},
     package_data={'scalable_agents.environments': ['data/*.csv'], 'scalable_agents.tables': ['data/*.csv']},

@@ -1,14 +1,15 @@
-"""Rules for the C++ core, which knows no TensorFlow and is tested under the sanitizers.
+"""Macros for the C++ core, which does not use TensorFlow and is tested under the sanitizers.
 
-core_library and core_test take the arguments of cc_library and cc_test. Each makes three targets: `name` as it is
-shipped, `name_tsan` under ThreadSanitizer and `name_asan` under AddressSanitizer with LeakSanitizer and
-UndefinedBehaviorSanitizer. A sanitizer only sees what was compiled for it, so sources are compiled once for each.
+core_library and core_test take the arguments of cc_library and cc_test. Each makes three targets: `name` is the normal
+build, `name_tsan` uses ThreadSanitizer, and `name_asan` uses AddressSanitizer with LeakSanitizer and
+UndefinedBehaviorSanitizer. A sanitizer checks only code that was compiled for it, so the sources are compiled once for
+each.
 """
 
-# NDEBUG: as in TensorFlow's own build, with whose inline functions ours are linked.
+# TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
 COPTS = ["-std=c++17", "-O3", "-DNDEBUG", "-Wall", "-Wextra"]
 
-# TensorFlow's own constructors of its errors are marked as deprecated.
+# TensorFlow marks the constructors of its own errors as deprecated.
 OP_COPTS = COPTS + ["-Wno-deprecated-declarations"]
 
 _SANITIZERS = {
@@ -18,11 +19,11 @@ _SANITIZERS = {
 
 _SANITIZED_COPTS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-fPIC", "-Wall", "-Wextra"]
 
-# Debian's libgtest-dev.
+# From Debian's package libgtest-dev.
 _GTEST = ["-lgtest_main", "-lgtest", "-lpthread"]
 
 def core_library(name, srcs = [], hdrs = [], deps = [], testonly = False, **kwargs):
-    """A library of the core; `deps` are core libraries."""
+    """Defines a library of the core. Its `deps` are core libraries."""
     native.cc_library(name = name, testonly = testonly, srcs = srcs, hdrs = hdrs, deps = deps, copts = COPTS, **kwargs)
     for variant, flags in _SANITIZERS.items():
         native.cc_library(
@@ -37,7 +38,7 @@ def core_library(name, srcs = [], hdrs = [], deps = [], testonly = False, **kwar
         )
 
 def core_test(name, srcs, deps, size = "small", **kwargs):
-    """A googletest test, run three times; `deps` are core libraries."""
+    """Defines a googletest test in three variants. Its `deps` are core libraries."""
     native.cc_test(name = name, size = size, srcs = srcs, deps = deps, copts = COPTS, linkopts = _GTEST, **kwargs)
     for variant, flags in _SANITIZERS.items():
         binary = name + "_" + variant + "_binary"

@@ -1,4 +1,4 @@
-"""A repository that the distribution packages, or else its upstream archive."""
+"""A repository from the distribution's package, or from the upstream archive if the package is not installed."""
 
 def _packaged_archive(repository_ctx):
     folder = repository_ctx.path(repository_ctx.attr.path)
@@ -15,7 +15,7 @@ def _packaged_archive(repository_ctx):
 packaged_archive = repository_rule(
     implementation = _packaged_archive,
     attrs = {
-        "path": attr.string(mandatory = True, doc = "Where the distribution's package puts the files."),
+        "path": attr.string(mandatory = True, doc = "The folder of the distribution's package."),
         "sha256": attr.string(mandatory = True),
         "strip_prefix": attr.string(mandatory = True),
         "urls": attr.string_list(mandatory = True),

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a program without address space randomisation where that is allowed: with many random bits the system may put
-# the program where a sanitizer keeps its shadow memory, which then gives up at the start.
+# Runs a program without address space randomisation, if that is allowed. With many random bits the system may place the
+# program where a sanitizer keeps its shadow memory, and the sanitizer then fails at the start.
 if setarch "$(uname -m)" -R true 2>/dev/null; then
   exec setarch "$(uname -m)" -R "$@"
 fi

@@ -1,8 +1,8 @@
-"""Finds the Python that has TensorFlow, and what a TensorFlow op library compiles and links with.
+"""Finds the Python that has TensorFlow, and the flags to compile and link a TensorFlow op library.
 
-The repository offers `:tensorflow`, a cc_library of TensorFlow's headers and its framework library, and
-`:python_toolchain`, the Python that every py_binary and py_test runs with: that of `.venv` in the workspace, or else
-the python3 on PATH. So nothing has to be activated for `bazel run` and `bazel test`.
+The repository has two targets. `:tensorflow` is a cc_library of TensorFlow's headers and its framework library.
+`:python_toolchain` is the Python that runs every py_binary and py_test: the one of `.venv` in the workspace or, without
+it, the python3 on PATH. So `bazel run` and `bazel test` work without activating a virtual environment.
 """
 
 _ASK = """
@@ -54,7 +54,7 @@ toolchain(
 """
 
 def _tensorflow_configure(repository_ctx):
-    # Asking for these paths makes Bazel ask again when the files change.
+    # A path that the rule asks for is a dependency: Bazel runs the rule again when the file changes.
     repository_ctx.path(Label("//:requirements.txt"))
     root = repository_ctx.path(Label("//:WORKSPACE")).dirname
     python = root.get_child(".venv").get_child("bin").get_child("python3")
@@ -65,7 +65,7 @@ def _tensorflow_configure(repository_ctx):
         fail("%s cannot import TensorFlow; run `make setup`.\n%s" % (python, answer.stderr))
     copy, include, lib, compile_flags, link_flags = answer.stdout.split("\n")[-6:-1]
 
-    # An editable install yields to the files that Bazel lays out; an installed copy would be imported in their place.
+    # Bazel's files take precedence over an editable install, but an installed copy would be imported in their place.
     if copy:
         fail("%s would import the copy %s instead of this workspace; run `%s -m pip install --editable %s`." %
              (python, copy, python, root))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs through apt what is missing of: Python's venv, Bazel with its packaged rules, googletest. Where that is not
-# possible, prints the line to run and fails. Without Bazel and googletest only `make test` and `bazel` do not work.
+# Installs missing packages through apt: g++, Python's venv, Bazel with its packaged rules, and googletest. If it
+# cannot, it prints the command to run and fails. Without Bazel and googletest, only `make test` and `bazel` do not work.
 set -eu
 
 packages=''
@@ -13,7 +13,7 @@ test -n "$packages" || exit 0
 sudo=''
 test "$(id -u)" = 0 || sudo='sudo'
 if ! command -v apt-get >/dev/null || { test -n "$sudo" && ! command -v sudo >/dev/null; }; then
-  echo "missing, and not installed (no apt-get, or neither root nor sudo). On Debian 12, as root:" >&2
+  echo "packages are missing and cannot be installed (no apt-get, or neither root nor sudo). On Debian 12, as root:" >&2
   echo "  apt-get install$packages" >&2
   exit 1
 fi

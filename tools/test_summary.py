@@ -1,9 +1,10 @@
-"""Counts what `bazel test` ran, test case by test case: `python tools/test_summary.py EVENTS`.
+"""Counts the test cases that `bazel test` ran: `python tools/test_summary.py EVENTS`.
 
-EVENTS is the file that `bazel test --build_event_json_file` wrote. Prints a line for each target at fault and, if there
-is one, how to run one test alone; then the ten slowest targets with their seconds; and last of all `N passed, N failed`
-(and `, N skipped`). Exits with 1 if anything failed or nothing ran. A target that fails without a failed case (it did not
-build, crashed, timed out, or a sanitizer spoke up at its end) counts as one failure.
+EVENTS is the file that `bazel test --build_event_json_file` wrote. The program prints a line for each failed or flaky
+target and, if there is one, how to run one test alone; then the ten slowest targets with their seconds. Its last line is
+`N passed, N failed` (and `, N skipped`). It exits with code 1 if a test failed or none ran. A target can fail without a
+failed test case: it did not build, crashed, timed out, or a sanitizer reported an error at its end. Such a target counts
+as one failure.
 """
 
 import json
@@ -17,7 +18,7 @@ _HINT = 'to run one test file, or one case of it: .venv/bin/python tests/FOLDER/
 
 
 class Summary(NamedTuple):
-  """What a run of tests came to."""
+  """The outcome of a run of tests."""
   passed: int   # Test cases, as are the next two.
   failed: int
   skipped: int
@@ -26,10 +27,10 @@ class Summary(NamedTuple):
 
 
 def count_cases(path):
-  """Counts the cases of a test.xml of googletest, absl.testing or Bazel itself.
+  """Counts the test cases in a test.xml file of googletest, absl.testing or Bazel.
 
   Args:
-    path: the file. Missing or malformed, as after a crash, it has no cases.
+    path: the file. If it is missing or malformed, as after a crash, it counts as a file without test cases.
   Returns:
     (passed, failed, skipped).
   """
@@ -43,7 +44,7 @@ def count_cases(path):
 
 
 def _test_xml(result):
-  """The path of a testResult event's test.xml, '' if it has none."""
+  """Returns the path of a testResult event's test.xml, or '' if it has none."""
   for output in result.get('testActionOutput', ()):
     if output['name'] == 'test.xml':
       return urllib.parse.unquote(urllib.parse.urlparse(output['uri']).path)
@@ -51,10 +52,10 @@ def _test_xml(result):
 
 
 def summarize(events):
-  """Adds up Bazel's build events.
+  """Summarizes Bazel's build events.
 
   Args:
-    events: the events, as dicts, in the order in which Bazel wrote them.
+    events: iterable of dicts, in the order in which Bazel wrote them.
   Returns:
     A Summary.
   """
@@ -83,7 +84,7 @@ def summarize(events):
     elif status == 'FLAKY':
       faults.append(f'{label}: FLAKY, passed in the end')
     passed, failed, skipped = passed + label_passed, failed + label_failed, skipped + label_skipped
-  if exit_name != 'SUCCESS' and not failed:  # For instance a BUILD file that does not parse has no targets.
+  if exit_name != 'SUCCESS' and not failed:  # For example, a BUILD file that does not parse has no targets.
     faults.append(f'bazel ended with {exit_name}')
     failed = 1
   return Summary(passed, failed, skipped, tuple(faults), seconds)
@@ -100,7 +101,7 @@ def slowest_lines(seconds):
 
 
 def main(path):
-  """Prints the summary of the events at `path`; returns the exit code."""
+  """Prints the summary of the events in the file `path`. Returns the exit code."""
   with open(path, encoding='utf-8') as lines:
     summary = summarize([json.loads(line) for line in lines])
   hint = [_HINT] if summary.failed else []

@@ -1,10 +1,11 @@
 #!/bin/bash
-# A learner on the first node of a Slurm job, and actors on all others, one each. From the project's folder, on a file
-# system that the nodes share, after `make setup`; further flags are for every process:
+# Runs a learner on the first node of a Slurm job, and one actor host on each other node. Run `make setup` first, then
+# this command from the project's folder, which must be on a file system that the nodes share. Further flags go to every
+# process:
 #
 #   sbatch docs/cluster/slurm.sh --level_name=pong --torso=deep
 #
-# The same command resumes, and so does Slurm itself after a node has failed.
+# The same command resumes the run. Slurm resumes it by itself after a node has failed.
 #SBATCH --job-name=impala
 #SBATCH --nodes=5
 #SBATCH --ntasks-per-node=1
@@ -21,17 +22,17 @@ num_actors=$((SLURM_JOB_NUM_NODES - 1))
 program=("${PYTHON:-.venv/bin/python}" -m scalable_agents.agents.impala_atari57
          --learner_addresses="$learner:5000" "$@")
 
-# One that dies is started again; all end by themselves, with exit code 0, when the learner has told them to.
+# An actor host that dies is started again. When the learner ends the run, all actor hosts exit with code 0.
 srun --nodes="$num_actors" --ntasks="$num_actors" --exclude="$learner" --kill-on-bad-exit=0 --label \
   bash -c 'until "$@" --task="$SLURM_PROCID"; do sleep 10; done' actor "${program[@]}" --job_name=actor &
 
-# A learner that has died goes on from its checkpoint, and the actors find it again.
+# If the learner dies, it is started again and continues from its checkpoint. The actor hosts reconnect.
 for life in 1 2 3 4 5; do
   if srun --nodes=1 --ntasks=1 --nodelist="$learner" \
     "${program[@]}" --job_name=learner --task=0 --logdir="$logdir" --num_environments=0; then
     wait
     exit 0
   fi
-  echo "learner: its life $life has ended before the run"
+  echo "learner: attempt $life ended before the run was complete"
 done
-exit 1  # The actors end with the script.
+exit 1  # The actor hosts end with the script.

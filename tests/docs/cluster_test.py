@@ -1,4 +1,4 @@
-"""Holds the examples in docs/cluster against the program: they parse, and every flag in them is one of its flags."""
+"""Tests the examples in docs/cluster: they parse, and the program accepts every flag in them."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ from scalable_agents.training import run_flags
 _FOLDER = source_tree.ROOT / 'docs' / 'cluster'
 _FREE = ('job_name', 'learner_addresses', 'logdir', 'num_environments', 'task')
 
-# Stands for Python on a node: keeps what it is called with. The learner dies once.
+# Takes the place of Python on a node. Records its arguments. The learner exits with an error once.
 _PYTHON = f'''#!{sys.executable}
 import json, os, sys
 with open(os.environ['CALLS'], 'a') as file:
@@ -48,7 +48,7 @@ _SCONTROL = '#!/bin/bash\n[[ $* == "show hostnames node[1-3]" ]] && printf "node
 
 
 def _parse(arguments):
-  """The flags, once they were parsed as the program does. Raises what the program would refuse."""
+  """Parses arguments as the program does and returns the flag values. Raises the errors that the program would raise."""
   flag_values = flags.FlagValues()
   with mock.patch.multiple(run_flags, define=functools.partial(run_flags.define, flag_values=flag_values),
                            run_main=mock.DEFAULT):
@@ -73,13 +73,13 @@ class KubernetesTest(absltest.TestCase):
     self.assertLen(self.parts, len(documents))
 
   def _pod(self, kind, name):
-    """The template of a part's pods."""
+    """Returns the pod template of a part."""
     spec = self.parts[kind, name]['spec']
     self.assertEqual(spec['selector']['matchLabels'], spec['template']['metadata']['labels'])
     return spec['template']
 
   def _flags(self, pod):
-    """What the program in a pod makes of its arguments."""
+    """Returns the flag values that the program in a pod parses from its arguments."""
     container, = pod['spec']['containers']
     self.assertEqual(container['command'], ['python', '-m', 'scalable_agents.agents.impala_atari57'])
     volumes = {volume['name']: volume.get('configMap', {}).get('name') for volume in pod['spec'].get('volumes', [])}
@@ -151,7 +151,7 @@ class SlurmTest(absltest.TestCase):
     done = subprocess.run(['bash', _FOLDER / 'slurm.sh', '--level_name=pong,breakout', '--torso=shallow'],
                           env=environment, text=True, capture_output=True, check=False)
     self.assertEqual((done.returncode, done.stderr), (0, ''))
-    self.assertEqual(done.stdout, 'learner: its life 1 has ended before the run\n')
+    self.assertEqual(done.stdout, 'learner: attempt 1 ended before the run was complete\n')
     roles = []
     for line in open(calls, encoding='utf-8'):
       *module, level, torso = (arguments := json.loads(line))[:5]
@@ -175,12 +175,12 @@ class ReadmeTest(absltest.TestCase):
     self.assertEqual(jobs, ['learner', 'actor', 'learner', 'learner', 'actor'])  # With one learner, and with two.
 
   def test_the_flags_that_it_names_are_there(self):
-    known = set(_parse([])) | {'flagfile'}  # That one is absl's own.
+    known = set(_parse([])) | {'flagfile'}  # absl defines this flag.
     for tool in (source_tree.ROOT / 'tools').glob('cluster_*.py'):
       known |= set(re.findall(r'^  (\w+): \w+ = setting\(', tool.read_text(encoding='utf-8'), re.MULTILINE))
     named = re.findall(r'`--(\w+)[=`]', self.text)
     self.assertContainsSubset({'job_name', 'task', 'learner_addresses'}, named)
-    self.assertContainsSubset(named, known | {'exclusive'})  # Slurm's.
+    self.assertContainsSubset(named, known | {'exclusive'})  # A flag of Slurm.
 
   def test_the_files_that_it_names_are_there(self):
     for name in re.findall(r'\]\(([^)]+)\)|docs/cluster/([\w.]+)', self.text):

@@ -1,4 +1,4 @@
-"""Every flag that docs/fidelity.md and docs/suites.md name is a flag of one of the programs they are about."""
+"""Tests that every flag in docs/fidelity.md and docs/suites.md is a flag of one of the programs that they describe."""
 
 import dataclasses
 import re
