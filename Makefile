@@ -5,8 +5,8 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt requirements-dev.txt
-# The name contains a checksum of this folder's path: an editable install in a .venv that was copied or moved still points
-# to the old folder.
+# The name contains a checksum of this folder's path: an editable install in a .venv that was copied or moved still
+# points to the old folder.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
 OPS := ops/_ops.so
 
@@ -18,8 +18,8 @@ TESTS ?= //...
 
 # On processors with bfloat16 instructions the network's convolutions are almost twice as fast in bfloat16.
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
-# Settings that learn Pong in half an hour on a small machine, where the paper uses 200 million frames. README.md explains
-# each difference from the paper.
+# Settings that learn Pong in half an hour on a small machine, where the paper uses 200 million frames. README.md
+# explains each difference from the paper.
 PONG := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
   --batch_size=8 --learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 \
   --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=20_000_000

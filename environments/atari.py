@@ -1,11 +1,12 @@
-"""Atari 2600 games under the papers' protocol: ale-py behind dm_env.
+"""Atari 2600 games under the papers' protocol, as dm_env environments that use ale-py.
 
-Espeholt et al. 2018 (IMPALA), section 5.3.2 and appendix G; the protocol is that of Mnih et al. 2015 (DQN): an action
-is repeated for four frames, the last two screens are max-pooled against the consoles' flicker, made gray, reduced to
-84x84 and stacked four deep, and an episode starts with a random number of no-ops.
+Espeholt et al. 2018 (IMPALA), section 5.3.2 and appendix G. The protocol is that of Mnih et al. 2015 (DQN). An action
+is repeated for four frames. The last two screens are max-pooled, because the console's sprites flicker. The result is
+converted to gray, resized to 84x84 and stacked with the three frames before it. An episode starts with a random number
+of no-ops.
 
-Differs from the paper: DeepMind pools the two screens in colour, converts to luminance and reduces bilinearly. Here,
-as in today's emulator packages, each screen is made gray first, then pooled, then reduced by area.
+Differs from the paper: DeepMind pools the two screens in colour, converts to luminance and resizes bilinearly. Here,
+as in today's emulator packages, each screen is converted to gray first, then pooled, then resized by area averaging.
 """
 
 import dataclasses
@@ -20,19 +21,19 @@ from scalable_agents.environments import base
 
 @dataclasses.dataclass(frozen=True)
 class AtariSettings:
-  """The protocol. Plain numbers only, so that settings travel to worker processes as JSON.
+  """The protocol of Atari games. All values are plain numbers, so that settings can be sent to workers as JSON.
 
   Raises:
-    ValueError: a value out of its range.
+    ValueError: a value is out of its range.
   """
   action_repeats: int = 4             # environment frames per agent step.
-  max_pooled_frames: int = 2          # the last frames of a step whose element-wise maximum is observed.
+  max_pooled_frames: int = 2          # number of last frames of a step whose element-wise maximum is observed.
   height: int = 84                    # pixels.
   width: int = 84                     # pixels.
   frame_stack: int = 4                # observed frames per observation.
   noop_max: int = atari57.SUITE.noop_max  # no-op frames at a start: uniform integer in [1, noop_max]; 0: none.
-  episode_end_on_life_loss: bool = False  # for learning only (discount 0, no reset); training only.
-  full_action_set: bool = False       # all 18 actions; else the game's minimal set.
+  episode_end_on_life_loss: bool = False  # a lost life has discount 0 and no reset. For training only.
+  full_action_set: bool = False       # True: all 18 actions. False: the game's minimal set.
   sticky_actions: float = 0.0         # probability that a frame repeats the last action; newer convention: 0.25.
   max_episode_frames: int = atari57.SUITE.max_episode_frames  # environment frames, no-ops included: 30 minutes.
 
@@ -51,22 +52,26 @@ class AtariSettings:
 
 
 class Atari(base.Environment):
-  """One game. Observation: {'pixels': uint8 [height, width, frame_stack]}, newest frame last; reward: raw sum.
+  """One Atari game.
 
-  Frames from before the episode are zeros in the stack, as in DQN's and Dopamine's agents, so that a replay that
-  keeps only the newest frame of each step can rebuild every stack. The first frame of an episode, and the last one
-  of an episode that ends inside an action's repetition, show one screen instead of a maximum.
+  The observation is {'pixels': uint8 [height, width, frame_stack]}, with the newest frame last. The reward is the raw
+  sum over the frames of a step.
 
-  The end of the game and the cap on frames are LAST with discount 0. With `episode_end_on_life_loss` the loss of a
-  life is a MID step with discount 0; the emulator plays on.
+  In the first observations of an episode, the frames from before the episode are zeros, as in DQN's and Dopamine's
+  agents. So a replay that stores only the newest frame of each step can rebuild every stack. Two frames show one
+  screen instead of a maximum: the first frame of an episode, and the last frame of an episode that ends while an
+  action is repeated.
+
+  The end of the game and the limit on frames are LAST steps with discount 0. With `episode_end_on_life_loss`, the loss
+  of a life is a MID step with discount 0, and the game continues.
   """
 
   def __init__(self, game: str, *, seed: int, settings: AtariSettings = AtariSettings()):
     """Loads the game.
 
     Args:
-      game: snake_case name, as ale-py names its ROMs.
-      seed: of the numbers of no-ops and of sticky actions, >= 0.
+      game: the name of the game's ROM in ale-py, in snake_case.
+      seed: random seed of the number of no-ops and of sticky actions, >= 0.
       settings: the protocol.
 
     Raises:
@@ -77,10 +82,11 @@ class Atari(base.Environment):
     self._settings = settings
     self.frames_per_step = settings.action_repeats
     self._random = np.random.RandomState(seed % 2**32)
-    # Not the emulator's legal actions: of skiing it calls 9 legal, and takes the others for no-ops.
+    # The emulator's own list of legal actions is not used: for skiing it has only 9 actions, and the emulator takes the
+    # other 9 for no-ops.
     self._actions = all_actions if settings.full_action_set else self._emulator.getMinimalActionSet()
     self._noop = all_actions[0]
-    self._size = (settings.width, settings.height)  # In OpenCV's order.
+    self._size = (settings.width, settings.height)  # OpenCV's order.
     self._shape = (settings.height, settings.width, settings.frame_stack)
     super().__init__(len(self._actions), {'pixels': specs.BoundedArray(self._shape, np.uint8, 0, 255, name='pixels')})
     self._screens = [np.zeros(self._emulator.getScreenDims(), np.uint8) for _ in range(settings.max_pooled_frames)]
@@ -89,14 +95,14 @@ class Atari(base.Environment):
     self._lives = 0
 
   def render(self) -> np.ndarray:
-    """The console's screen in colour: uint8 [210, 160, 3]."""
+    """Returns the console's screen in colour, uint8 [210, 160, 3]."""
     return self._emulator.getScreenRGB()
 
   def _start_episode(self):
     self._reset_emulator()
     if self._settings.noop_max:
       for _ in range(self._random.randint(1, self._settings.noop_max + 1)):
-        self._emulator.act(self._noop)  # Rewards of no-ops belong to no agent step and are not counted.
+        self._emulator.act(self._noop)  # The rewards of no-ops belong to no agent step and are not counted.
         self._episode_frames += 1
         if self._emulator.game_over(with_truncation=False):
           self._reset_emulator()
@@ -110,7 +116,7 @@ class Atari(base.Environment):
     emulator = self._emulator
     emulator_action = self._actions[action]
     frames = min(self._settings.action_repeats, self._settings.max_episode_frames - self._episode_frames)
-    pooled = self._screens[:frames]  # Fewer than usual only where the cap cuts the last step short.
+    pooled = self._screens[:frames]  # Fewer than max_pooled_frames only if the frame limit shortens the last step.
     first_pooled = frames - len(pooled)
     reward = 0
     for i in range(frames):
@@ -133,7 +139,7 @@ class Atari(base.Environment):
     self._episode_frames = 0
 
   def _observe(self, screens):
-    """Pools gray screens, pushes the reduced result onto the stack and returns the stack as an observation."""
+    """Pools gray screens, pushes the resized result onto the stack and returns the stack as an observation."""
     pooled = screens[0]
     for screen in screens[1:]:
       np.maximum(pooled, screen, out=pooled)
@@ -144,9 +150,9 @@ class Atari(base.Environment):
 
 
 def _load_emulator(game, seed, sticky_actions):
-  """OpenCV, an emulator with the game's ROM, and the console's 18 actions.
+  """Returns the OpenCV module, an emulator with the game's ROM, and the console's 18 actions.
 
-  Imported only now: a worker for other levels starts faster.
+  OpenCV and ale-py are imported here, so that workers for other levels start faster.
   """
   try:
     import ale_py
@@ -157,8 +163,9 @@ def _load_emulator(game, seed, sticky_actions):
                       'pip install ale-py opencv-python-headless') from error
   if game not in ale_py.roms.get_all_rom_ids():
     raise ValueError(f'{game}: ale-py {ale_py.__version__} has no such game')
-  cv2.setNumThreads(0)  # Workers fill the cores; threads inside one of them would only get in the way.
-  # Lets OpenCV take Intel's area resize, four times as fast. It rounds ties otherwise: 0.1 % of pixels differ, by 1.
+  cv2.setNumThreads(0)  # There is a worker for each core, so threads within a worker would only slow it down.
+  # Lets OpenCV use Intel's area resize, which is four times as fast. It rounds ties differently: 0.1 % of the pixels
+  # differ, by 1.
   cv2.ipp.setUseIPP_NotExact(True)
   ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
   emulator = ale_py.ALEInterface()

@@ -1,7 +1,7 @@
-"""What every environment of this project offers: dm_env, one discrete action, a count of frames and a picture.
+"""The base class of all environments: dm_env with one discrete action, a count of frames and a picture.
 
-An environment implements `_start_episode` and `_advance`; the base class keeps dm_env's rules (a step after the last
-one of an episode starts the next) and refuses actions that do not exist.
+A subclass implements `_start_episode`, `_advance` and `render`. The base class follows dm_env's rules: a step after the
+last step of an episode starts the next episode. It also rejects invalid actions.
 """
 
 import abc
@@ -14,31 +14,46 @@ import numpy as np
 class Environment(dm_env.Environment):
   """A seeded `dm_env.Environment` with a flat dict of observations and one discrete action.
 
-  Rewards are raw. A discount of 0 in a MID step ends the episode for learning only: the environment goes on. A time
-  limit ends an episode as its goal does: LAST with discount 0.
+  Observations are NumPy arrays by name: `pixels` uint8 [H, W, C] or `vector` float32 [N], and optionally `instruction`
+  uint8 [instruction.BYTES]. The action is an integer in [0, A). Rewards are floats, neither clipped nor scaled.
+
+  A discount of 0 in a MID step ends the episode for learning only: the environment continues. A time limit ends an
+  episode like its goal does, with a LAST step and discount 0.
 
   Attributes:
-    frames_per_step: environment frames in one agent step, the unit in which runs are counted.
+    frames_per_step: environment frames per agent step. The length of a run is counted in environment frames.
   """
 
   frames_per_step: int = 1
 
   def __init__(self, num_actions: int, observation_spec: dict[str, specs.Array]):
-    """Starts between two episodes: the first call of `step` resets, as `reset` does."""
+    """Initialises the environment without starting an episode: the first call of `step` resets, as `reset` does.
+
+    Args:
+      num_actions: A, the number of actions.
+      observation_spec: specs of the observations by name.
+    """
     self._num_actions = num_actions
     self._action_spec = specs.DiscreteArray(num_actions, name='action')
     self._observation_spec = observation_spec
     self._between_episodes = True
 
   def reset(self) -> dm_env.TimeStep:
+    """Starts an episode. Returns its FIRST step."""
     self._between_episodes = False
     return dm_env.restart(self._start_episode())
 
   def step(self, action) -> dm_env.TimeStep:
-    """Plays one agent step; starts an episode instead, whatever the action, where none is running.
+    """Plays one agent step. If no episode is running, it starts one and ignores the action.
+
+    Args:
+      action: integer in [0, A).
+
+    Returns:
+      The step's TimeStep: float reward, float discount, and observations as in `observation_spec`.
 
     Raises:
-      ValueError: there is no such action.
+      ValueError: the action is out of its range.
     """
     if self._between_episodes:
       return self.reset()
@@ -56,17 +71,28 @@ class Environment(dm_env.Environment):
 
   @abc.abstractmethod
   def render(self) -> np.ndarray:
-    """A picture of the present state for videos: uint8 [H, W, 3]."""
+    """Returns a picture of the current state for videos, uint8 [H, W, 3]."""
 
   @abc.abstractmethod
   def _start_episode(self) -> dict[str, np.ndarray]:
-    """The first observation of a new episode, in arrays that are not written again."""
+    """Starts a new episode.
+
+    Returns:
+      The first observation: arrays by name, as in `observation_spec`. They must not be modified later.
+    """
 
   @abc.abstractmethod
   def _advance(self, action: int) -> dm_env.TimeStep:
-    """Plays a valid action in a running episode; its observation's arrays are not written again."""
+    """Plays one agent step of a running episode.
+
+    Args:
+      action: integer in [0, A), checked by the caller.
+
+    Returns:
+      A MID or LAST TimeStep. The arrays of its observation must not be modified later.
+    """
 
 
 def enlarge(pixels: np.ndarray, factor: int) -> np.ndarray:
-  """A gray picture uint8 [H, W] as uint8 [factor H, factor W, 3], every pixel a square."""
+  """Enlarges a gray picture uint8 [H, W] to uint8 [factor H, factor W, 3]. Every pixel becomes a square."""
   return np.repeat(np.kron(pixels, np.ones((factor, factor), np.uint8))[..., np.newaxis], 3, axis=2)

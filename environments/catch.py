@@ -1,4 +1,4 @@
-"""Catch: the smallest task seen through pixels, for tests and first steps (level `catch`)."""
+"""Catch: a very small task with pixels as observations, for tests and first steps (level `catch`)."""
 
 import dm_env
 from dm_env import specs
@@ -6,17 +6,17 @@ import numpy as np
 
 from scalable_agents.environments import base
 
-CELLS = 5        # the board is CELLS x CELLS.
-_CELL_SIZE = 4   # pixels: 20x20, which two VALID convolutions (8x8/4, 4x4/2) cover to the last row and column.
+CELLS = 5        # the board has CELLS x CELLS cells.
+_CELL_SIZE = 4   # pixels. The picture has 20x20: two VALID convolutions (8x8/4, 4x4/2) use all its rows and columns.
 
 
 class Catch(base.Environment):
-  """A ball falls one cell per step from the top of a random column; a paddle on the bottom row is to meet it.
+  """A ball falls one cell per step from the top of a random column. The agent moves a paddle on the bottom row.
 
-  Observation: {'pixels': uint8 [20, 20, 1]}, the ball and the paddle white squares of 4x4 pixels. Actions: left, stay,
-  right. An episode has 4 steps; the last one earns +1 for a catch and -1 for a miss. The paddle starts in the middle,
-  so that every column can be reached. Optimal return: 1. Random return: 2/5 - 1 = -0.6, since the ball's column is
-  uniform whatever the paddle does.
+  The observation is {'pixels': uint8 [20, 20, 1]}. The ball and the paddle are white squares of 4x4 pixels. The actions
+  are left, stay and right. An episode has 4 steps. The last step earns +1 if the paddle catches the ball, else -1. The
+  paddle starts in the middle, so that it can reach every column. The optimal return is 1. A random policy has a return
+  of 2/5 - 1 = -0.6, because the ball's column is uniform and does not depend on the paddle.
   """
 
   optimal_return = 1.0
@@ -30,7 +30,7 @@ class Catch(base.Environment):
     self._paddle_column = CELLS // 2
 
   def render(self) -> np.ndarray:
-    """uint8 [240, 240, 3]."""
+    """Returns the board, uint8 [240, 240, 3]."""
     return base.enlarge(self._pixels()[..., 0], 12)
 
   def _start_episode(self):

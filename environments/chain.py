@@ -14,7 +14,7 @@ _RIGHT_REWARD = 1.0
 
 
 def _return(probability_right: float) -> float:
-  """Expected return of a policy that moves right with one probability everywhere: the gambler's ruin."""
+  """Returns the expected return of a policy that moves right with this probability everywhere (gambler's ruin)."""
   odds = (1 - probability_right) / probability_right
   reach = _START / _LENGTH if odds == 1 else (1 - odds**_START) / (1 - odds**_LENGTH)
   return reach * _RIGHT_REWARD + (1 - reach) * _LEFT_REWARD
@@ -23,12 +23,14 @@ def _return(probability_right: float) -> float:
 class Chain(base.Environment):
   """A walk between a small reward nearby on the left (0.1) and a large one far on the right (1).
 
-  Positions 0 ... 8, start at 2. Action 1 (right) moves one to the right with probability 0.9, else one to the left;
-  action 0 (left) the other way round. Reaching 0 earns 0.1, reaching 8 earns 1, and either ends the episode; all
-  other rewards are 0. Observation: {'vector': float32 [9]}, the position one-hot.
+  The positions are 0 ... 8, and an episode starts at 2. Action 1 (right) moves one position to the right with
+  probability 0.9, else one to the left. Action 0 (left) moves to the left with probability 0.9, else to the right.
+  Reaching 0 earns 0.1, reaching 8 earns 1, and both end the episode. All other rewards are 0. The observation is
+  {'vector': float32 [9]}, the one-hot position.
 
-  Always right is optimal. With r = 0.1 / 0.9 it reaches 8 from position k with probability (1 - r^k) / (1 - r^8), so
-  the optimal return is 0.98889. A random policy reaches it with probability 2/8: random return 0.325.
+  The optimal policy always moves right. With r = 0.1 / 0.9 it reaches 8 from position k with probability
+  (1 - r^k) / (1 - r^8), so the optimal return is 0.98889. A random policy reaches 8 with probability 2/8, so its return
+  is 0.325.
   """
 
   optimal_return = _return(1 - _SLIP)
@@ -40,7 +42,7 @@ class Chain(base.Environment):
     self._position = _START
 
   def render(self) -> np.ndarray:
-    """The chain as a row of squares, lit at the position: uint8 [32, 288, 3]."""
+    """Returns the chain as a row of squares, white at the position and black elsewhere, uint8 [32, 288, 3]."""
     return base.enlarge(np.uint8(255 * self._vector())[np.newaxis], 32)
 
   def _start_episode(self):

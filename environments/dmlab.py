@@ -1,11 +1,11 @@
-"""DeepMind Lab behind dm_env, as the papers use it.
+"""DeepMind Lab as a dm_env environment, under the papers' protocol.
 
 Espeholt et al. 2018 (IMPALA), section 5.3.1 and appendix D: images of 96x72, four frames per agent step, no stack of
 images, nine actions. Hessel et al. 2019 (PopArt): fifteen actions.
 
-`deepmind_lab` is C code that holds a game engine. It ends its process where others raise: on a map that it cannot read,
-on an error in a level's script, on a call after `close`. Here it gets no occasion for what can be avoided; for the rest
-each Lab belongs in a process that may die (actor/environment_worker.py).
+`deepmind_lab` is C code with a game engine. Some errors end its process instead of raising an exception: a map that it
+cannot read, an error in a level's script, a call after `close`. This module avoids those that it can avoid. Because of
+the others, each Lab must run in a process that may die (actor/environment_worker.py).
 """
 
 import dataclasses
@@ -27,40 +27,40 @@ from scalable_agents.environments import level_cache
 from scalable_agents.environments import scratch_folder
 from scalable_agents.environments import suite
 
-# Everyone's first level, not in the suite, is the only one that does not lie in the suite's folder.
+# The level of Lab's first examples is not part of the suite. It is the only level outside the suite's folder.
 _FIRST_LEVEL = 'seekavoid_arena_01'
 LEVELS: tuple[str, ...] = tuple(dict.fromkeys(dmlab30.LEVELS + dmlab30.TEST_LEVELS)) + (_FIRST_LEVEL,)
-DUMMY_DATASET = 'dummy'  # Lab's own name for plain colours in place of a data set.
+DUMMY_DATASET = 'dummy'  # Lab's name for plain colours in place of a data set.
 
 _TEST_ONLY = frozenset(dmlab30.TEST_LEVELS) - frozenset(dmlab30.LEVELS)
 _NEED_DATASET = frozenset({'psychlab_arbitrary_visuomotor_mapping', 'psychlab_continuous_recognition'})
-_IMAGES = tuple(f'{number:04}.png' for number in range(1, 2401))  # The data set's files.
+_IMAGES = tuple(f'{number:04}.png' for number in range(1, 2401))  # The files of the data set.
 ACTION_SETS = {'impala': 'impala_9', 'popart': 'popart_15'}  # Their names in data/dmlab_action_sets.csv.
 _ACTION_FIELDS = ('look_left_right', 'look_down_up', 'strafe_left_right', 'move_back_forward', 'fire', 'jump', 'crouch')
 RENDERERS = ('software', 'hardware')
-_NO_RENDERER = 'Failed to connect RL API'  # Lab's words for any shared library that is missing.
+_NO_RENDERER = 'Failed to connect RL API'  # Lab's message if any shared library is missing.
 _MISSING_LIBRARY = re.compile(r'([^\s"/]+\.so[.\d]*)"?(?:: cannot open shared object file|\n2 - No such file)')
 _PACKAGES = {'libOSMesa.so.8': 'libosmesa6', 'libEGL.so.1': 'libegl1', 'libGL.so.1': 'libgl1',
-             'libSDL2-2.0.so.0': 'libsdl2-2.0-0'}  # Debian's.
-_STDERR = 2  # This process's file descriptor.
-_HOLD_OUT_SEED = 0x600D5EED  # The upper half of the engine's seeds: no episode of a test is one of training.
+             'libSDL2-2.0.so.0': 'libsdl2-2.0-0'}  # Debian packages.
+_STDERR = 2  # The file descriptor of stderr.
+_HOLD_OUT_SEED = 0x600D5EED  # Selects the upper half of the engine's seeds, so that no test episode occurs in training.
 
 
 @dataclasses.dataclass(frozen=True)
 class DmlabSettings:
-  """The protocol. Plain values only, so that settings travel to worker processes as JSON.
+  """The protocol of DeepMind Lab. All values are plain, so that settings can be sent to workers as JSON.
 
   Raises:
-    ValueError: a value out of its range.
+    ValueError: a value is out of its range.
   """
   width: int = 96             # pixels, a multiple of 4.
   height: int = 72            # pixels, a multiple of 4.
   action_repeats: int = 4     # environment frames per agent step.
-  action_set: str = 'impala'  # 'impala': 9 actions (table D.2); 'popart': the 15 of the PopArt paper.
-  renderer: str = 'software'  # or 'hardware', which needs EGL.
-  level_cache: str = ''       # folder for compiled maps, which processes may share; '': none.
+  action_set: str = 'impala'  # 'impala': 9 actions (table D.2); 'popart': the 15 actions of the PopArt paper.
+  renderer: str = 'software'  # 'software' or 'hardware', which needs EGL.
+  level_cache: str = ''       # folder for compiled maps, which processes can share; '': none.
   dataset_path: str = ''      # folder with the images of Brady, Konkle et al. 2008, or DUMMY_DATASET; '': none.
-  hold_out: bool = False      # for tests: allows levels that are held out, and plays episodes that training does not.
+  hold_out: bool = False      # for evaluations: allows held-out levels, and plays episodes that training does not play.
 
   def __post_init__(self):
     for name in ('width', 'height'):
@@ -71,37 +71,39 @@ class DmlabSettings:
     for name, choices in (('action_set', tuple(ACTION_SETS)), ('renderer', RENDERERS)):
       if getattr(self, name) not in choices:
         raise ValueError(f'{name}: want one of {", ".join(choices)}, got {getattr(self, name)!r}')
-    # Found out by Lab only minutes later, with the end of its process.
+    # Lab itself would find this only minutes later, and end its process.
     if self.dataset_path not in ('', DUMMY_DATASET) and not os.path.isdir(self.dataset_path):
       raise ValueError(f'dataset_path: {self.dataset_path} is not a folder')
 
 
 class Dmlab(base.Environment):
-  """One level. Reward: raw sum over the frames of a step.
+  """One level of DeepMind Lab. The reward is the raw sum over the frames of a step.
 
-  Observation: 'pixels', uint8 [height, width, 3], and 'instruction', uint8 [instruction.BYTES]: the level's words to
-  the agent in UTF-8, filled up with zeros; all zeros where it says nothing. What is longer is cut, between characters.
-  The instruction may change within an episode.
+  Observations:
+    pixels: uint8 [height, width, 3].
+    instruction: uint8 [instruction.BYTES], the level's text for the agent in UTF-8, padded with zeros. It is all zeros
+      if the level gives no instruction. Longer text is cut between characters. It can change within an episode.
 
-  Lab has no observation once an episode has ended: LAST repeats the one before. The first episode of a Lab differs
-  from a later one of the same seed. In another process the same seeds give the same episodes, except on the four
-  LaserTag levels: with computer-controlled opponents, episodes of one seed often differ after a few steps.
+  Lab has no observation after the end of an episode, so the LAST step repeats the observation before it. The first
+  episode of a Lab differs from a later one with the same seed. In another process the same seeds give the same
+  episodes, except on the four LaserTag levels: these have computer-controlled opponents, and episodes with one seed
+  often differ after a few steps.
   """
 
   def __init__(self, level: str, *, seed: int, settings: DmlabSettings = DmlabSettings()):
-    """Loads the level's script; the engine itself starts with the first episode, which takes seconds.
+    """Loads the level's script. The engine starts with the first episode, which takes seconds.
 
     Args:
       level: one of LEVELS.
-      seed: of the episodes' seeds, >= 0.
+      seed: random seed from which the episodes' seeds are drawn, >= 0.
       settings: the protocol.
 
     Raises:
-      ImportError: `deepmind_lab` is missing, or a library that it needs, or it cannot run in this process because
-        TensorFlow is in it.
-      ValueError: no such level; a test level without `hold_out`; a data set that is needed but missing.
-      OSError: no temporary folder or level cache can be made.
-      RuntimeError: Lab itself finds a fault.
+      ImportError: `deepmind_lab` or a library that it needs is missing, or this process has imported TensorFlow, with
+        which Lab cannot run.
+      ValueError: no such level, a test level without `hold_out`, or a data set that is needed but missing.
+      OSError: the temporary folder or the level cache cannot be made.
+      RuntimeError: Lab raised an error.
     """
     check_level(level, settings)
     lab = _load_lab(level)
@@ -126,18 +128,18 @@ class Dmlab(base.Environment):
       raise
 
   def render(self) -> np.ndarray:
-    """What the agent sees: uint8 [height, width, 3]."""
+    """Returns the pixels that the agent sees, uint8 [height, width, 3]."""
     return self._observation['pixels'].copy()
 
   def close(self):
-    """Ends Lab and removes its files. Idempotent; episodes are over for good."""
+    """Ends Lab and removes its files. No further episode can be played. Idempotent."""
     lab, self._lab = self._lab, None
     if lab:
       lab.close()
       self._folder.remove()
 
   def _start_episode(self):
-    # A plain int: Lab refuses NumPy's. Without one it would take the time of its import, the same in many workers.
+    # Lab rejects NumPy integers. Without a seed it would use the time of its import, which is equal in many workers.
     self._open_lab().reset(seed=int(self._random.randint(2**31)))
     return self._observe()
 
@@ -149,32 +151,35 @@ class Dmlab(base.Environment):
     return dm_env.termination(reward, self._observation)
 
   def _open_lab(self):
-    """Lab, whose process ends if it is called after its end."""
+    """Returns the Lab. Raises RuntimeError after `close`, where a call of Lab would end the process."""
     if not self._lab:
       raise RuntimeError('this DeepMind Lab is closed')
     return self._lab
 
   def _observe(self):
-    seen = self._lab.observations()  # Arrays that Lab does not touch again.
+    seen = self._lab.observations()  # Lab does not modify these arrays later.
     self._observation = {'pixels': seen['RGB_INTERLEAVED'], 'instruction': instruction.encode(seen['INSTR'])}
     return self._observation
 
 
 def check_installed(level: str) -> None:
-  """Checks that `deepmind_lab` can be found, without loading it into this process.
+  """Checks that `deepmind_lab` is installed, without importing it.
+
+  Args:
+    level: named in the error.
 
   Raises:
-    ImportError: it cannot.
+    ImportError: it is not installed.
   """
   if 'deepmind_lab' not in sys.modules and importlib.util.find_spec('deepmind_lab') is None:
     raise _missing(level, "No module named 'deepmind_lab'")
 
 
 def check_level(level: str, settings: DmlabSettings) -> None:
-  """Finds out beforehand what Lab would tell late or at length.
+  """Checks a level and its settings before Lab does, which would report some errors late or in many lines.
 
   Raises:
-    ValueError: no such level; a test level without `hold_out`; a data set that is needed but missing or incomplete.
+    ValueError: no such level, a test level without `hold_out`, or a data set that is needed but missing or incomplete.
   """
   if level not in LEVELS:
     raise ValueError(f'{level}: DMLab-30 has no such level')
@@ -186,47 +191,46 @@ def check_level(level: str, settings: DmlabSettings) -> None:
 
 
 def _check_dataset(level, path):
-  """Lab itself ends its process, once it shows the first image that is missing."""
+  """Raises ValueError if images are missing. Lab would end its process when it needs the first missing image."""
   if path == DUMMY_DATASET:
     return
   missing = next((name for name in _IMAGES if not (path and os.path.isfile(os.path.join(path, name)))), None)
   if missing:
     found = f'{path} has no {missing}: ' if path else ''
     raise ValueError(f'{level}: dataset_path: {found}this level needs the images of Brady, Konkle et al. 2008, '
-                     f"{_IMAGES[0]} to {_IMAGES[-1]}, which DeepMind Lab's documentation tells how to get "
-                     f'(data/brady_konkle_oliva2008); {DUMMY_DATASET!r} stands for plain colours')
+                     f"{_IMAGES[0]} to {_IMAGES[-1]}; DeepMind Lab's documentation says how to get them "
+                     f'(data/brady_konkle_oliva2008); {DUMMY_DATASET!r} selects plain colours instead')
 
 
 def _load_lab(level):
-  """The module, imported only now: a worker for other levels starts faster."""
+  """Imports and returns the module `deepmind_lab`. Workers for other levels start faster because it happens here."""
   if 'tensorflow' in sys.modules:
-    raise ImportError(f'{level}: DeepMind Lab crashes in a process with TensorFlow in it; it runs in environment '
-                      'workers only')
-  os.environ['LP_NUM_THREADS'] = '0'  # The software renderer's: workers fill the cores already.
+    raise ImportError(f'{level}: DeepMind Lab crashes in a process that has imported TensorFlow; it runs in '
+                      'environment workers only')
+  os.environ['LP_NUM_THREADS'] = '0'  # No threads in the software renderer, because there is a worker for each core.
   try:
     import deepmind_lab
   except ImportError as error:
     if importlib.util.find_spec('deepmind_lab') is None:
       raise _missing(level, error) from error
-    raise ImportError(f'{level}: DeepMind Lab is installed and cannot be imported ({error}). Its wheel wants Python '
-                      '3.11 at most, and of packages numpy, six, dm_env and a setuptools that still has '
+    raise ImportError(f'{level}: DeepMind Lab is installed but cannot be imported ({error}). Its wheel needs Python '
+                      '3.11 or older, and the packages numpy, six, dm_env and a setuptools that still has '
                       'pkg_resources') from error
   return deepmind_lab
 
 
 def _missing(level, reason):
   return ImportError(
-      f'{level}: DeepMind Lab, the 3D game of DMLab-30, is missing ({reason}). It is on no package index: build its '
-      'wheel from source as its own documentation says (https://github.com/google-deepmind/lab, target '
-      '//python/pip_package:build_pip_package) and install that with pip, for Python 3.11 at most. To try the agent '
-      'without it: '
-      '--level_name=catch')
+      f'{level}: DeepMind Lab, the 3D game of DMLab-30, is not installed ({reason}). No package index has it: build '
+      'its wheel from source as its own documentation says (https://github.com/google-deepmind/lab, target '
+      '//python/pip_package:build_pip_package) and install the wheel with pip. It needs Python 3.11 or older. To try '
+      'the agent without DeepMind Lab: --level_name=catch')
 
 
 def _connect(connect, level, renderer):
-  """Calls `connect`, which makes a Lab.
+  """Calls `connect`, which makes a Lab, and returns the Lab.
 
-  Lab says on stderr alone which library it misses. So it is asked a second time, with stderr going to a file.
+  If a library is missing, Lab names it only on stderr. So `connect` is called again with stderr redirected to a file.
   """
   try:
     return connect()
@@ -237,20 +241,21 @@ def _connect(connect, level, renderer):
     library = _MISSING_LIBRARY.search(said)
     package = library and _PACKAGES.get(library[1])
     raise ImportError(
-        f'{level}: DeepMind Lab cannot load what --renderer={renderer} needs' + (f', {library[1]}' if library else '') +
+        f'{level}: DeepMind Lab cannot load a library that --renderer={renderer} needs' +
+        (f', {library[1]}' if library else '') +
         (f'; on Debian: apt-get install {package}' if package else '') +
         f' ({error}: {" ".join(said.split())})') from error
 
 
 def _stderr_of(function):
-  """What C code writes on stderr while `function` fails once more."""
+  """Calls `function`, which fails, and returns what C code writes to stderr meanwhile."""
   with tempfile.TemporaryFile() as file:
     stderr = os.dup(_STDERR)
     os.dup2(file.fileno(), _STDERR)
     try:
       function()
     except RuntimeError:
-      pass  # As before.
+      pass  # The same error as before.
     finally:
       os.dup2(stderr, _STDERR)
       os.close(stderr)
@@ -259,12 +264,12 @@ def _stderr_of(function):
 
 
 def _config(settings):
-  """Lab's configuration: strings to strings."""
+  """Returns Lab's configuration, a dict of strings."""
   config = {
       'width': str(settings.width),
       'height': str(settings.height),
       'logLevel': 'WARN',
-      'appendCommand': '+set net_enabled 0',  # The engine is a game server too and would listen on all interfaces.
+      'appendCommand': '+set net_enabled 0',  # The engine is also a game server, and would listen on all interfaces.
   }
   if settings.dataset_path:
     config['datasetPath'] = (DUMMY_DATASET if settings.dataset_path == DUMMY_DATASET
@@ -275,6 +280,6 @@ def _config(settings):
 
 
 def _actions(action_set):
-  """[A, 7] of C's int, in one piece: Lab reads the bytes of a row as they lie in memory."""
+  """Returns the actions, int32 [A, 7]. The array is contiguous because Lab reads the bytes of a row in memory."""
   return np.array([[int(row[field]) for field in _ACTION_FIELDS] for row in suite.rows('dmlab_action_sets.csv')
                    if row['set'] == ACTION_SETS[action_set]], np.intc)

@@ -1,8 +1,9 @@
 """The DMLab-30 suite: its levels, with the scores of a random policy and of a human.
 
-Espeholt et al. 2018 (IMPALA), table B.1. The scores are the unrounded ones of the released code, except that it has
-small and large of the four LaserTag levels exchanged: here they are labelled as in the paper, whose own means only come
-out so. Two levels have a version for testing, and the scores of both are those of the test version, as in the release.
+Espeholt et al. 2018 (IMPALA), table B.1. The scores are the unrounded scores of the released code, with one exception:
+the released code has exchanged the small and the large levels of LaserTag. Here these four levels are labelled as in
+the paper, because the paper's means follow only from these labels. Two levels have a version for testing. Both versions
+have the scores of the test version, as in the released code.
 """
 
 from scalable_agents.environments import suite

@@ -1,4 +1,4 @@
-"""An environment whose pictures are for somebody who is not in its process: they come with the observation."""
+"""Adds an environment's pictures to its observations, so that another process can make a video of them."""
 
 import dm_env
 from dm_env import specs
@@ -11,16 +11,17 @@ ENDED = 'ended'      # bool [], whether the episode has ended.
 
 
 class Filmed(base.Environment):
-  """Plays one episode and adds PICTURE and ENDED to its observations.
+  """Plays one episode, with PICTURE and ENDED in its observations.
 
-  The end of the episode is a step as any other, so that its picture is seen; nothing is to be asked after it.
+  The last step of the episode is a MID step with ENDED = True, so that its picture is part of the video. `step` must
+  not be called after it.
   """
 
   def __init__(self, environment: base.Environment):
-    """Resets the environment, which shows how large its pictures are.
+    """Resets the environment, to find out the size of its pictures.
 
     Raises:
-      ValueError, ImportError: it draws none.
+      ValueError, ImportError: the environment draws no pictures.
     """
     self._environment = environment
     self.frames_per_step = environment.frames_per_step

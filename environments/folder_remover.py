@@ -1,7 +1,7 @@
-"""Removes a folder when the process that uses it has ended, however it ended. See environments/scratch_folder.py.
+"""Removes a folder when the process that uses it has ended for any reason. See environments/scratch_folder.py.
 
-Waits for the end of its standard input, a pipe from that process which nothing but the kernel has to close. Programs
-that still work in the folder, such as map compilers, are ended first, else they would fill it again.
+Standard input is a pipe from that process. The kernel closes the pipe when the process ends. Programs that still work
+in the folder, such as map compilers, are killed first, because they would otherwise write new files.
 """
 
 import os
@@ -12,16 +12,16 @@ import time
 
 
 def _works_in(pid: str, folder: str) -> bool:
-  """Whether a process was given a path in the folder, or stands in it."""
+  """Returns whether a process has a path of the folder in its arguments, or its working directory in the folder."""
   try:
     with open(f'/proc/{pid}/cmdline', 'rb') as file:
       return os.fsencode(folder) in file.read() or folder in os.readlink(f'/proc/{pid}/cwd')
   except OSError:
-    return False  # It is gone, or somebody else's.
+    return False  # The process has ended or belongs to another user.
 
 
 def main(folder: str):
-  """Waits, then ends who works in `folder` and removes it."""
+  """Waits for the end of standard input, then kills the programs that work in `folder` and removes it."""
   sys.stdin.buffer.read()
   while at_work := [int(pid) for pid in os.listdir('/proc')
                     if pid.isdigit() and int(pid) != os.getpid() and _works_in(pid, folder)]:
@@ -29,7 +29,7 @@ def main(folder: str):
       try:
         os.kill(pid, signal.SIGKILL)
       except OSError:
-        pass  # It has ended just now.
+        pass  # It has ended meanwhile.
     time.sleep(0.01)
   shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Any gymnasium environment with discrete actions as a dm_env: users bring their own."""
+"""Adapts gymnasium environments with discrete actions, such as those of users, to dm_env."""
 
 import difflib
 import functools
@@ -14,24 +14,27 @@ from scalable_agents.environments import base
 class Gymnasium(base.Environment):
   """One gymnasium environment.
 
-  Observations: images (Box uint8 [H, W, C] or [H, W]) are {'pixels': uint8 [H, W, C or 1]}, also where the channels
-  come first, as gymnasium stacks frames: the smaller of first and last dimension is the channels. Every other Box of at
-  most two dimensions is {'vector': float32 [N]}, flattened; a Discrete observation is {'vector': float32 [N]}, one-hot.
+  The action space must be Discrete. The observation space determines the observation:
+    Box uint8 [H, W, C], [C, H, W] or [H, W]: {'pixels': uint8 [H, W, C]}, with C = 1 for [H, W]. The channels are the
+      first dimension if it is smaller than the last one, as when gymnasium stacks frames.
+    any other Box of at most two dimensions: {'vector': float32 [N]}, flattened.
+    Discrete: {'vector': float32 [N]}, one-hot.
 
-  Rewards are raw. Truncation, a time limit, ends an episode as termination does: LAST with discount 0, as in the
-  papers.
+  Rewards are raw. Truncation (a time limit) ends an episode like termination does, with a LAST step and discount 0, as
+  in the papers.
   """
 
   def __init__(self, environment_id: str, *, seed: int):
     """Makes the environment.
 
     Args:
-      environment_id: what `gymnasium.make` takes; 'package:id' imports the package first.
-      seed: given to the first reset only, as gymnasium asks; later episodes go on from there.
+      environment_id: the id for `gymnasium.make`. 'package:id' imports the package first.
+      seed: random seed, >= 0. Only the first reset gets it, as gymnasium recommends; later episodes continue from
+        there.
 
     Raises:
-      ImportError: gymnasium, or a package that this environment needs, is missing.
-      ValueError: unknown id, or spaces other than those above.
+      ImportError: gymnasium, or a package that this environment needs, is not installed.
+      ValueError: the id is unknown, or a space is not one of those above.
     """
     self._id = environment_id
     self._gymnasium, self._environment, self._draws_not = _make(environment_id)
@@ -43,10 +46,10 @@ class Gymnasium(base.Environment):
     super().__init__(int(actions.n), self._convert_space(self._environment.observation_space))
 
   def render(self) -> np.ndarray:
-    """The environment's own picture, uint8 [H, W, 3].
+    """Returns the environment's own picture, uint8 [H, W, 3].
 
     Raises:
-      ImportError: drawing needs a package that is missing.
+      ImportError: drawing needs a package that is not installed.
       ValueError: the environment has no render mode 'rgb_array'.
     """
     if self._environment.render_mode != 'rgb_array':
@@ -71,7 +74,7 @@ class Gymnasium(base.Environment):
     return dm_env.transition(float(reward), self._convert(observation))
 
   def _convert_space(self, space):
-    """Observation spec of a gymnasium space; chooses the conversion that `_convert` does from then on."""
+    """Returns the observation spec of a gymnasium space, and selects the conversion that `_convert` does."""
     spaces = self._gymnasium.spaces
     self._one_hot = None
     if isinstance(space, spaces.Discrete):
@@ -96,27 +99,30 @@ class Gymnasium(base.Environment):
       return {'vector': self._one_hot[int(observation) - self._first_observation].copy()}
     if self._channels_first:
       observation = np.moveaxis(observation, 0, -1)
-    # A copy: environments may write the next observation into the same array.
+    # Makes a copy, because the environment may write the next observation into the same array.
     return {self._name: np.array(observation, self._dtype).reshape(self._shape)}
 
 
 def _make(environment_id):
-  """The gymnasium module, imported only now, the environment, able to draw where it knows how, and why it cannot."""
+  """Returns the gymnasium module, the environment, and the reason if the environment cannot draw pictures.
+
+  gymnasium is imported here, so that workers for other levels start faster.
+  """
   name = f'gymnasium:{environment_id}'
   try:
     import gymnasium
   except ImportError as error:
-    raise ImportError(f'{name}: gymnasium is missing ({error}): pip install gymnasium') from error
+    raise ImportError(f'{name}: gymnasium is not installed ({error}): pip install gymnasium') from error
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # 'Out of date' and the like: the user has chosen this id.
+      warnings.simplefilter('ignore')  # For example that the id is out of date: the user has chosen it.
       make = functools.partial(gymnasium.make, environment_id, disable_env_checker=True)
       environment, draws_not = make(), "no render mode 'rgb_array'"
       if 'rgb_array' in (environment.metadata.get('render_modes') or ()):
         environment.close()
         try:
           environment = make(render_mode='rgb_array')
-        except Exception as error:  # pylint: disable=broad-except; it cannot draw, and nobody may want it to.
+        except Exception as error:  # pylint: disable=broad-except; it cannot draw, but may be used without pictures.
           environment = make()
           draws_not = f'{type(error).__name__}: {_line(error)}'
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:

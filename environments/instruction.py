@@ -1,18 +1,18 @@
-"""Instructions, an environment's words to the agent, as what all of them observe has them: bytes of fixed length."""
+"""The observation 'instruction': an environment's text for the agent, as a fixed number of bytes."""
 
 from dm_env import specs
 import numpy as np
 
-BYTES = 128  # The longest instruction seen has 62.
+BYTES = 128  # The longest instruction that was seen has 62 bytes.
 
 
 def spec() -> specs.Array:
-  """The spec of an observation 'instruction'."""
+  """Returns the spec of the observation 'instruction', uint8 [BYTES]."""
   return specs.Array((BYTES,), np.uint8, name='instruction')
 
 
 def encode(text: str) -> np.ndarray:
-  """Text as uint8 [BYTES]: UTF-8, cut between characters where it is too long, filled up with zeros."""
+  """Encodes text as UTF-8 in uint8 [BYTES]. Text that is too long is cut between characters. Zeros fill the rest."""
   encoded = text.encode()
   if len(encoded) > BYTES:
     encoded = encoded[:BYTES].decode(errors='ignore').encode()

@@ -1,10 +1,10 @@
-"""A folder of compiled maps, for all DeepMind Labs of a machine: compiling one takes seconds, fetching it does not.
+"""A folder of compiled maps that all DeepMind Labs of a machine share, because compiling a map takes seconds.
 
-`check` says beforehand whether the folder can be used. `Announcing` tells when Lab compiles a map.
+`check` tests whether the folder can be used. `Announcing` reports when Lab compiles a map.
 
-Lab ends its process, without an exception, where it is given a map that it cannot read. So an entry is a SHA-256 digest
-followed by the map, and whatever does not fit its digest is no entry: it is removed, and the map is compiled again.
-Entries appear whole, under a temporary name first, so processes share the folder without locks.
+If Lab gets a map that it cannot read, it ends its process without an exception. So an entry of the cache is a SHA-256
+digest followed by the map. An entry that does not match its digest is removed, and the map is compiled again. An entry
+is written under a temporary name first and then renamed, so processes share the folder without locks.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ _DIGEST = hashlib.sha256
 
 
 def check(folder: str) -> None:
-  """Checks, without leaving anything, that the folder is there and can be written to, or that it can be made.
+  """Checks that the folder is writable or can be made. Leaves no files behind.
 
   Raises:
-    ValueError: it cannot.
+    ValueError: it is not writable and cannot be made.
   """
   existing = os.path.abspath(folder)
   while not os.path.lexists(existing):
@@ -39,24 +39,24 @@ def check(folder: str) -> None:
 
 
 class LevelCache:
-  """What `deepmind_lab.Lab` takes as its level_cache. Trouble with files makes a miss, never an exception."""
+  """The `level_cache` argument of `deepmind_lab.Lab`. An error with a file is a miss, never an exception."""
 
   def __init__(self, folder: str):
-    """Makes the folder if need be.
+    """Makes the folder if it does not exist.
 
     Raises:
-      OSError: it is not there and cannot be made.
+      OSError: it cannot be made.
     """
     os.makedirs(folder, exist_ok=True)
     self._folder = folder
 
   def fetch(self, key: str, pk3_path: str) -> bool:
-    """Copies the map of that key over `pk3_path`, where an older one may lie; False if there is none."""
+    """Copies the map of this key to `pk3_path`, which may exist already. Returns False if there is no such map."""
     if not _KEY.fullmatch(key):
       return False
     entry = os.path.join(self._folder, key + _SUFFIX)
     try:
-      if not os.path.isfile(entry):  # Waiting for what comes out of a pipe would be for ever.
+      if not os.path.isfile(entry):  # Reading from a pipe could block for ever.
         return False
       with open(entry, 'rb') as file:
         digest, pk3 = file.read(_DIGEST().digest_size), file.read()
@@ -69,7 +69,7 @@ class LevelCache:
     return True
 
   def write(self, key: str, pk3_path: str) -> None:
-    """Keeps the map at `pk3_path` under that key, if it is one."""
+    """Stores the map at `pk3_path` under this key, if the file is a map."""
     if not _KEY.fullmatch(key) or not _is_map(pk3_path):
       return
     with contextlib.suppress(OSError):
@@ -79,9 +79,9 @@ class LevelCache:
 
 
 class Announcing:
-  """What Lab takes as its level_cache, with a LevelCache behind it or none: says when Lab compiles a map.
+  """A `level_cache` for Lab that reports when Lab compiles a map. It can use a LevelCache.
 
-  Lab asks for every map first. It compiles what it did not get, and then offers it.
+  Lab calls `fetch` for every map. If there is none, Lab compiles the map and then calls `write`.
   """
 
   def __init__(self, cache: LevelCache | None):
@@ -102,16 +102,16 @@ class Announcing:
 
 
 def _is_map(path):
-  """Whether a file is a zip archive with one map in it, all of whose checksums fit."""
+  """Returns whether a file is a zip archive that contains one map and whose checksums are all correct."""
   try:
     with zipfile.ZipFile(path) as archive:
       return sum(name.endswith('.bsp') for name in archive.namelist()) == 1 and archive.testzip() is None
-  except Exception:  # pylint: disable=broad-except; zipfile and zlib raise a dozen kinds over damaged archives.
+  except Exception:  # pylint: disable=broad-except; damaged archives raise many kinds of errors in zipfile and zlib.
     return False
 
 
 def _put(content, path):
-  """Gives a file its content at once: whoever opens it sees all of the old one or all of the new one."""
+  """Writes a file atomically: a reader sees either the whole old content or the whole new content."""
   descriptor, temporary = tempfile.mkstemp(prefix='.', suffix='.tmp', dir=os.path.dirname(path))
   try:
     with open(descriptor, 'wb') as file:

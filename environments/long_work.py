@@ -1,7 +1,8 @@
-"""Work of an environment that may take many minutes, such as compiling a map, and whoever waits for it.
+"""Reports work of an environment that may take many minutes, such as compiling a map.
 
-A process that waits for an environment ends it after a while without an answer. The environment says here when it
-begins such work and when it has finished; the environment worker (actor/environment_worker.py) passes that on.
+The training process replaces an environment worker that does not answer for some time. An environment calls `begin` and
+`end` around long work. The environment worker (actor/environment_worker.py) reports this to the training process, which
+then waits longer.
 """
 
 from typing import Callable
@@ -10,16 +11,16 @@ _listener: Callable[[bool], None] = lambda under_way: None
 
 
 def tell(listener: Callable[[bool], None]):
-  """From now on, calls `listener` with True when long work of this process begins and with False when it ends."""
+  """Sets the function to call with True when long work of this process begins, and with False when it ends."""
   global _listener
   _listener = listener
 
 
 def begin():
-  """Says that work has begun that may take many minutes."""
+  """Reports that work has begun that may take many minutes."""
   _listener(True)
 
 
 def end():
-  """Says that it has ended."""
+  """Reports that the work has ended."""
   _listener(False)

@@ -1,14 +1,14 @@
-"""Obey: catch with words that decide what is rewarded (levels `obey_ball`, `obey_side` and `obey_nothing`).
+"""Obey: catch with an instruction that determines the goal (levels `obey_ball`, `obey_side` and `obey_nothing`).
 
-The three look alike and have the same actions, so that one agent can play them together: told apart by what is said,
-they can all be solved; by an agent that does not listen, the last one only.
+The three levels have the same pixels and the same actions, so that one agent can play all of them. An agent that reads
+the instruction can solve all three. An agent that ignores it can solve only the last one.
 """
 
 from scalable_agents.environments import catch
 from scalable_agents.environments import instruction
 
 _MIDDLE = catch.CELLS // 2
-# Where the paddle is to be when the ball arrives, given the columns of both.
+# Whether the goal is reached, given the columns of ball and paddle when the ball arrives.
 _GOALS = {
     'catch the ball': lambda ball, paddle: paddle == ball,
     'avoid the ball': lambda ball, paddle: paddle != ball,
@@ -19,10 +19,17 @@ _GOALS = {
 
 
 class _Obey(catch.Catch):
-  """Catch, but for the goal: one of several sentences, drawn for each episode and said in all of its steps, sets it.
+  """Catch with a different goal in each episode. A random sentence sets the goal and is observed in every step.
 
-  Observation: the 'pixels' of catch, which tell nothing of the sentence, and 'instruction', uint8 [instruction.BYTES].
-  The last of an episode's 4 steps earns +1 where the goal is reached and -1 where it is not. Optimal return: 1.
+  Observations:
+    pixels: uint8 [20, 20, 1], as in catch. They do not depend on the sentence.
+    instruction: uint8 [instruction.BYTES], the sentence.
+
+  The last of an episode's 4 steps earns +1 if the goal is reached, else -1. The optimal return is 1.
+
+  Attributes:
+    sentences: the sentences, of which each episode has one.
+    deaf_return: the highest return of an agent that ignores the instruction.
   """
 
   sentences: tuple[str, ...]
@@ -44,7 +51,7 @@ class _Obey(catch.Catch):
 
 
 class ObeyBall(_Obey):
-  """To catch the ball or to avoid it, as told. Who does not listen returns 0, whatever the policy."""
+  """The goal is to catch the ball or to avoid it. An agent that ignores the instruction has a return of 0."""
 
   sentences = ('catch the ball', 'avoid the ball')
   deaf_return = 0.0
@@ -52,9 +59,9 @@ class ObeyBall(_Obey):
 
 
 class ObeySide(_Obey):
-  """To go left or right of the middle, as told, whatever the ball does. Who does not listen returns 0 at best.
+  """The goal is to move left or right of the middle. An agent that ignores the instruction has a return of 0 at best.
 
-  The random return is less by the probability of ending in the middle: 19 of the 81 equally likely walks do.
+  A random policy has a lower return, because 19 of the 81 equally likely walks end in the middle.
   """
 
   sentences = ('go left', 'go right')
@@ -63,7 +70,7 @@ class ObeySide(_Obey):
 
 
 class ObeyNothing(_Obey):
-  """Catch itself: nothing is said."""
+  """Catch with an empty instruction."""
 
   sentences = ('',)
   deaf_return = 1.0

@@ -1,4 +1,4 @@
-"""Recall: a memory task that only a recurrent agent solves (level `recall`)."""
+"""Recall: a memory task that only a recurrent agent can solve (level `recall`)."""
 
 import dm_env
 from dm_env import specs
@@ -10,13 +10,15 @@ _DELAY = 4  # blank steps between the cue and the question.
 
 
 class Recall(base.Environment):
-  """One of two cues is shown once; some blank steps later the agent is asked which.
+  """The first observation shows one of two cues. Some blank steps later the agent must say which cue it was.
 
-  Observation: {'vector': float32 [3]}: the cue one-hot in the first step, then 4 blank steps of zeros, then the
-  question, a one in the last place. The action that answers the question (the cue's index) earns +1 where right and
-  -1 where wrong and ends the episode; the five actions before it change nothing. Optimal return: 1, with memory.
-  Without: 0, which is also the random return, since the question looks the same after either cue. (An agent without
-  a recurrent state that is fed its own last action could keep the cue there; one that sees observations only cannot.)
+  The observation is {'vector': float32 [3]}. It is the one-hot cue in the first step, then zeros for 4 steps, then the
+  question [0, 0, 1]. The correct answer to the question is the index of the cue. It earns +1, the other answer earns
+  -1, and the episode ends. The five actions before it have no effect.
+
+  The optimal return is 1. Without memory the best return is 0, because the question is the same for both cues. A random
+  policy also has a return of 0. (An agent without a recurrent state could store the cue in its last action, if that is
+  one of its inputs. An agent whose only inputs are observations cannot.)
   """
 
   optimal_return = 1.0
@@ -30,7 +32,7 @@ class Recall(base.Environment):
     self._step = 0
 
   def render(self) -> np.ndarray:
-    """The observation as three squares, lit where one: uint8 [64, 192, 3]."""
+    """Returns the observation as three squares, white for 1 and black for 0, uint8 [64, 192, 3]."""
     return base.enlarge(np.uint8(255 * self._vector())[np.newaxis], 64)
 
   def _start_episode(self):

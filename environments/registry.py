@@ -1,10 +1,16 @@
-"""Levels by name. Names are parsed here and nowhere else.
+"""Makes environments from the names of levels. No other module parses these names.
 
-A name is a game of Atari-57 in snake_case (`space_invaders`), a level of DMLab-30 (`rooms_watermaze`) or DeepMind Lab's
-`seekavoid_arena_01`, a built-in task (`_TASKS`: `catch` and others) or `gymnasium:` with any id that gymnasium knows
-(`gymnasium:CartPole-v1`; `gymnasium:my_package:MyTask-v0` imports `my_package` first, which registers the id).
-Importing this module loads no emulator, no gymnasium and no DeepMind Lab: environment workers start fast, and load only
-what their level needs.
+A level has one of these names:
+  a game of Atari-57 in snake_case: `space_invaders`;
+  a level of DMLab-30, or DeepMind Lab's `seekavoid_arena_01`: `rooms_watermaze`;
+  a built-in task (`_TASKS`): `catch`;
+  `gymnasium:` and an id of gymnasium: `gymnasium:CartPole-v1`. `gymnasium:my_package:MyTask-v0` first imports
+    `my_package`, which registers the id.
+
+To add a built-in task, write a subclass of `base.Environment` whose only argument is `seed`, and add it to `_TASKS`.
+
+Importing this module imports no emulator, no gymnasium and no DeepMind Lab. So environment workers start fast, and
+import only the packages that their levels need.
 """
 
 import difflib
@@ -33,29 +39,32 @@ _GYMNASIUM = 'gymnasium:'
 
 
 def levels() -> tuple[str, ...]:
-  """All level names but the ids of gymnasium: 57 Atari games, DeepMind Lab's for training and tests, built-in tasks."""
+  """Returns all level names except gymnasium ids: 57 Atari games, all DeepMind Lab levels and the built-in tasks."""
   return atari57.LEVELS + dmlab_lib.LEVELS + tuple(_TASKS)
 
 
 def expand(level_names: str) -> tuple[str, ...]:
-  """The levels that one name stands for: those of a suite (`atari57`), of a list with commas, or a level itself.
+  """Expands the value of `--level_name` to a tuple of levels.
+
+  Args:
+    level_names: a suite (`atari57`), a level, or several levels with commas between them.
 
   Raises:
-    ValueError: the list names a level twice, a suite, or none at one of its places.
+    ValueError: the list has a level twice, a suite, or an empty name.
   """
   if level_names in scores.SUITES:
     return scores.SUITES[level_names].levels
   names = tuple(name.strip() for name in level_names.split(','))
   if len(set(names)) < len(names) or '' in names:
-    raise ValueError(f'{level_names!r}: want every level of a list named, and once')
+    raise ValueError(f'{level_names!r}: want different levels with commas between them, got a repeated or empty name')
   for name in names:
     if name in scores.SUITES:
-      raise ValueError(f'{level_names!r}: {name} is a suite, which stands alone; a list has levels')
+      raise ValueError(f'{level_names!r}: {name} is a suite; want either one suite or a list of levels')
   return names
 
 
 def test_level(level_name: str) -> str:
-  """What is played to test an agent that was trained on a level: two of DMLab-30 have a version of their own."""
+  """Returns the level that evaluates an agent trained on `level_name`. Two levels of DMLab-30 have a test version."""
   for suite in scores.SUITES.values():
     if level_name in suite.levels:
       return suite.test_levels[suite.levels.index(level_name)]
@@ -63,19 +72,21 @@ def test_level(level_name: str) -> str:
 
 
 def check(level_name: str) -> None:
-  """Checks, without starting an emulator, that `make` would know the level.
+  """Checks that `make` supports a level, without starting an emulator.
 
   Raises:
-    ImportError: a gymnasium id needs a package that is not installed, or DeepMind Lab is not.
-    ValueError: unknown level, with the closest names; or a gymnasium environment whose spaces are not supported.
+    ImportError: a gymnasium id needs a package that is not installed, or DeepMind Lab is not installed.
+    ValueError: the level is unknown (the message has the closest names), or a gymnasium environment has spaces that are
+      not supported.
   """
   if level_name.startswith(_GYMNASIUM):
     try:
       gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=0).close()
     except (ImportError, ValueError):
       raise
-    except Exception as error:  # Of the user's own code.
-      raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {" ".join(str(error).split())}') from error
+    except Exception as error:  # The user's own code can raise anything.
+      reason = ' '.join(str(error).split())
+      raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {reason}') from error
   elif level_name in dmlab_lib.LEVELS:
     dmlab_lib.check_installed(level_name)
   elif level_name not in levels():
@@ -87,14 +98,17 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
   """Makes an environment.
 
   Args:
-    level_name: see above.
-    seed: of everything random in the environment, >= 0.
-    atari: the protocol of Atari games; other levels ignore it.
-    dmlab: the protocol of DeepMind Lab; other levels ignore it.
+    level_name: the name of one level, see the module's docstring.
+    seed: random seed of the environment, >= 0.
+    atari: the protocol of Atari games. Other levels ignore it.
+    dmlab: the protocol of DeepMind Lab. Other levels ignore it.
+
+  Returns:
+    An environment with observations and actions as `base.Environment` describes them.
 
   Raises:
     ImportError: a package that the level needs is not installed.
-    ValueError: as `check`; or the settings do not fit the level.
+    ValueError: as for `check`, or the settings are invalid for the level.
   """
   if level_name in atari57.LEVELS:
     return Atari(level_name, seed=seed, settings=atari)
@@ -108,18 +122,20 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
 
 
 def make_from_json(level_name: str, seed: int, protocol: dict[str, dict]) -> base.Environment:
-  """`make` with the settings as plain values, which is how a worker process is asked.
+  """Like `make`, but with settings as plain values. Worker processes call this function.
 
   Args:
-    level_name, seed: as for `make`.
-    protocol: what differs from the defaults: 'atari' and 'dmlab' to fields of AtariSettings and DmlabSettings.
+    level_name: as for `make`.
+    seed: as for `make`.
+    protocol: fields of AtariSettings and DmlabSettings that differ from their defaults, under the keys 'atari' and
+      'dmlab'.
   """
   return make(level_name, seed=seed, atari=AtariSettings(**protocol.get('atari', {})),
               dmlab=dmlab_lib.DmlabSettings(**protocol.get('dmlab', {})))
 
 
 def make_filmed(level_name: str, seed: int, protocol: dict[str, dict]) -> filmed.Filmed:
-  """As `make_from_json`, with pictures in the observations."""
+  """Like `make_from_json`, with pictures in the observations."""
   return filmed.Filmed(make_from_json(level_name, seed, protocol))
 
 

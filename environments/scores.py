@@ -1,4 +1,7 @@
-"""Human-normalised scores: 0 is a random policy, 100 a human. Espeholt et al. 2018 (IMPALA), section 5.3."""
+"""Human-normalised scores: 0 is the score of a random policy, 100 of a human.
+
+Espeholt et al. 2018 (IMPALA), section 5.3. To add a suite, add a `suite.Suite` to SUITES.
+"""
 
 import statistics
 from typing import Collection, Mapping, NamedTuple
@@ -11,31 +14,31 @@ _REFERENCES = {level: scores for suite in SUITES.values() for level, scores in s
 
 
 class SuiteScore(NamedTuple):
-  """One number per way of summing up a suite, in per cent of a human."""
+  """Three summaries of the human-normalised scores of a suite's levels, in per cent of a human."""
   median: float
   mean: float
-  mean_capped: float  # every level counts at most 100.
+  mean_capped: float  # the mean of scores that are capped at 100.
 
 
 def has_reference(level: str) -> bool:
-  """Whether a random and a human score of the level are known."""
+  """Returns whether the level has a random and a human reference score."""
   return level in _REFERENCES
 
 
 def is_suite(levels: Collection[str]) -> bool:
-  """Whether these are several levels of one suite, all of it or a part, so that they have a score together."""
+  """Returns whether these are at least two levels of one suite. Such levels have a suite score."""
   return len(levels) > 1 and any(suite.scores.keys() >= set(levels) for suite in SUITES.values())
 
 
 def human_normalised(level: str, score: float) -> float:
-  """100 (score - random) / (human - random), with the papers' reference scores.
+  """Returns 100 (score - random) / (human - random), with the papers' reference scores.
 
   Args:
     level: a level of a suite.
-    score: raw episode return, or a mean of them.
+    score: a raw episode return, or the mean of several.
 
   Raises:
-    ValueError: no reference scores are known for the level.
+    ValueError: the level has no reference scores.
   """
   if not has_reference(level):
     raise ValueError(f'{level}: no human and random scores are known for this level')
@@ -44,10 +47,13 @@ def human_normalised(level: str, score: float) -> float:
 
 
 def summarise(scores: Mapping[str, float]) -> SuiteScore:
-  """Sums up raw scores per level as human-normalised median, mean and capped mean over the levels given.
+  """Returns the median, mean and capped mean of the levels' human-normalised scores.
+
+  Args:
+    scores: mean raw return by level.
 
   Raises:
-    ValueError: there is no level, or one without reference scores.
+    ValueError: there is no level, or a level has no reference scores.
   """
   if not scores:
     raise ValueError('scores: want at least one level, got none')
@@ -57,12 +63,16 @@ def summarise(scores: Mapping[str, float]) -> SuiteScore:
 
 
 def suite_figures(scores: Mapping[str, float]) -> dict[str, float]:
-  """What metrics say of a suite, in per cent of a human: every way to sum it up, and `suite_score`, what papers quote.
+  """Returns the metrics of a suite, in per cent of a human.
 
   Args:
-    scores: mean raw return by level. All levels are of one suite, and need not be all of it.
+    scores: mean raw return by level, for all or some levels of one suite.
+
+  Returns:
+    `suite_score`, the summary that the papers quote for the suite, and `suite_score/NAME` for each field of SuiteScore.
+
   Raises:
-    ValueError: as `summarise`.
+    ValueError: as for `summarise`.
   """
   summary = summarise(scores)
   quoted, = {suite.summary for suite in SUITES.values() if scores.keys() <= suite.scores.keys()}

@@ -1,4 +1,4 @@
-"""A folder that does not outlive the process that uses it, not even one that C code or a signal ends."""
+"""A temporary folder that is removed when its process ends, even if C code or a signal ends the process."""
 
 import os
 import secrets
@@ -8,32 +8,33 @@ import tempfile
 
 from scalable_agents.environments import folder_remover
 
-_VARIABLES_OF_PYTHON = ('LD_LIBRARY_PATH',)  # Where it may find its own libraries.
+_VARIABLES_OF_PYTHON = ('LD_LIBRARY_PATH',)  # Python may need it to find its own libraries.
 
 
 class ScratchFolder:
-  """An empty folder among the system's temporary files.
+  """A new folder in the system's folder for temporary files.
 
-  A small process of its own waits for this one's end, then ends the programs that still work in the folder, and
-  removes it.
+  A small helper process waits for the end of this process. It then kills the programs that still work in the folder,
+  and removes the folder.
 
   Attributes:
-    path: where it is.
+    path: the folder's path.
   """
 
   def __init__(self, prefix: str):
     """Makes the folder.
 
     Raises:
-      OSError: it cannot be made, or no process can be started.
+      OSError: the folder cannot be made, or the helper process cannot be started.
     """
     self.path = os.path.join(tempfile.gettempdir(), prefix + secrets.token_hex(8))
     reading, writing = os.pipe()
     self._lifeline = open(writing, 'wb')
-    # By its environment variables it would be taken for a program that ends with the worker; see actor/leftovers.py.
+    # With the worker's environment variables, the helper process would be killed with the worker; see
+    # actor/leftovers.py.
     variables = {name: os.environ[name] for name in _VARIABLES_OF_PYTHON if name in os.environ}
     with open(reading, 'rb') as stdin:
-      # Before there is a folder. In a session of its own, so that the signals of a terminal pass it by.
+      # The helper starts before the folder exists. It has a session of its own, so it gets no signals of a terminal.
       self._remover = subprocess.Popen(
           [sys.executable, '-I', '-S', folder_remover.__file__, self.path], stdin=stdin, env=variables,
           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd='/')
@@ -44,6 +45,6 @@ class ScratchFolder:
       raise
 
   def remove(self):
-    """Removes it now, with all that is in it. Idempotent."""
+    """Removes the folder and its content now. Idempotent."""
     self._lifeline.close()
     self._remover.wait()

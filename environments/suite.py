@@ -1,4 +1,4 @@
-"""What a suite of levels is: names for training and testing, and the scores of a random policy and of a human."""
+"""The definition of a suite: levels for training and testing, and the scores of a random policy and of a human."""
 
 import csv
 import os
@@ -8,24 +8,29 @@ _DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
 
 
 class ReferenceScores(NamedTuple):
-  """Raw episode returns of one level."""
-  random: float
-  human: float
+  """Mean raw episode returns on one level."""
+  random: float  # of a random policy.
+  human: float   # of a human.
 
 
 class Suite(NamedTuple):
-  """Levels that one agent is trained and tested on."""
+  """A set of levels on which one agent is trained and evaluated."""
   name: str
-  levels: tuple[str, ...]       # Trained on.
-  test_levels: tuple[str, ...]  # Tested on, in the same order.
-  scores: dict[str, ReferenceScores]  # By either name.
-  summary: str        # The field of scores.SuiteScore that the papers quote.
-  test_episodes: int  # Per level.
-  noop_max: int = 0   # No-ops at the start of an episode: 1 to so many, drawn uniformly; 0 for none.
-  max_episode_frames: int | None = None  # Environment frames; None where levels end by themselves.
+  levels: tuple[str, ...]       # for training.
+  test_levels: tuple[str, ...]  # for evaluation. test_levels[i] belongs to levels[i].
+  scores: dict[str, ReferenceScores]  # by level, with the names of both tuples.
+  summary: str        # the field of scores.SuiteScore that the papers quote.
+  test_episodes: int  # episodes per level in an evaluation.
+  noop_max: int = 0   # an episode starts with 1 to noop_max no-ops, drawn uniformly; 0: none.
+  max_episode_frames: int | None = None  # environment frames; None: levels end by themselves.
 
 
 def rows(file: str, folder: str = _DATA) -> Iterator[dict[str, str]]:
-  """The rows of a CSV file, one of environments/data if not of another folder, by the names in its first line."""
+  """Yields the rows of a CSV file as dicts, with the names in the file's first line as keys.
+
+  Args:
+    file: the file's name.
+    folder: the file's folder, by default environments/data.
+  """
   with open(os.path.join(folder, file), newline='', encoding='utf-8') as lines:
     yield from csv.DictReader(lines)

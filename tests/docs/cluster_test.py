@@ -48,14 +48,15 @@ _SCONTROL = '#!/bin/bash\n[[ $* == "show hostnames node[1-3]" ]] && printf "node
 
 
 def _parse(arguments):
-  """Parses arguments as the program does and returns the flag values. Raises the errors that the program would raise."""
+  """Parses arguments as the program does and returns the flag values. Raises the errors that the program raises."""
   flag_values = flags.FlagValues()
   with mock.patch.multiple(run_flags, define=functools.partial(run_flags.define, flag_values=flag_values),
                            run_main=mock.DEFAULT):
     program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
   rest = flag_values(['program', *arguments])
   assert rest == ['program'], rest
-  for config_class, validate in ((impala.ImpalaConfig, impala.validate), (cluster_config.ClusterConfig, cluster_config.validate)):
+  for config_class, validate in ((impala.ImpalaConfig, impala.validate), (cluster_config.ClusterConfig,
+  cluster_config.validate)):
     run_flags.config_from_flags(config_class, validate, flag_values=flag_values)
   return flag_values
 
