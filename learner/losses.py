@@ -1,24 +1,44 @@
-"""The three terms of the actor-critic loss, and what rewards go through before they are learned from.
+"""The three terms of the actor-critic loss, and the transformations of rewards.
 
-Espeholt et al. 2018 (IMPALA), sections 4.2 and D.1: losses are *sums* over time and batch. Figure D.1 and table G.1
-for the rewards.
+Espeholt et al. 2018 (IMPALA), sections 4.2 and D.1 for the losses, which are *sums* over time and batch. Figure D.1 and
+table G.1 for the rewards.
 """
 
 import tensorflow as tf
 
 
 def policy_gradient_loss(action_log_probs, advantages):
-  """-sum log pi(a|x) advantage; [T, B] each, no gradient through the advantages -> []."""
+  """Policy gradient loss: -sum log pi(a|x) advantage.
+
+  Args:
+    action_log_probs: [T, B] float32, log pi(a|x) of the actions taken.
+    advantages: [T, B] float32. No gradient flows through them.
+  Returns:
+    [] float32.
+  """
   return -tf.reduce_sum(action_log_probs * tf.stop_gradient(advantages))
 
 
 def baseline_loss(targets, values):
-  """0.5 sum (vs - V(x))^2; [T, B] each, no gradient through the targets -> []."""
+  """Baseline loss: 0.5 sum (vs - V(x))^2.
+
+  Args:
+    targets: [T, B] float32, vs. No gradient flows through them.
+    values: [T, B] float32, V(x).
+  Returns:
+    [] float32.
+  """
   return 0.5 * tf.reduce_sum(tf.square(tf.stop_gradient(targets) - values))
 
 
 def entropy_loss(logits):
-  """The policies' entropy, summed and negated: sum pi log pi; [T, B, A] -> []."""
+  """Entropy loss, the negative sum of the policies' entropies: sum pi log pi.
+
+  Args:
+    logits: [T, B, A] float32.
+  Returns:
+    [] float32.
+  """
   return tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits))
 
 
@@ -27,7 +47,7 @@ def _abs_one(rewards):
 
 
 def _soft_asymmetric(rewards):
-  # The released code's form, which has a tuned recipe; figure D.1 prints the other one.
+  # The form of the released code, which has a tuned recipe for it. Figure D.1 has `_optimistic_asymmetric`.
   squeezed = 5.0 * tf.tanh(rewards / 5.0)
   return tf.where(rewards < 0.0, 0.3 * squeezed, squeezed)
 
@@ -46,7 +66,7 @@ REWARD_TRANSFORMS = {
 
 
 def transform_rewards(rewards, name):
-  """Rewards as the agent learns from them.
+  """Transforms raw rewards to the rewards that the agent learns from.
 
     abs_one                r clipped to [-1, 1]  (table G.1).
     soft_asymmetric        5 tanh(r / 5), times 0.3 where r < 0  (the released code).
@@ -57,9 +77,9 @@ def transform_rewards(rewards, name):
     rewards: float32 of any shape.
     name: one of REWARD_TRANSFORMS.
   Returns:
-    float32 of the same shape; NaN where a reward is infinite, which clipping would hide.
+    float32 of the same shape. It is NaN where a reward is not finite, because clipping would hide an infinite reward.
   Raises:
-    ValueError: unknown name.
+    ValueError: the name is unknown.
   """
   if name not in REWARD_TRANSFORMS:
     raise ValueError(f'reward_transform: want one of {", ".join(REWARD_TRANSFORMS)}, got {name!r}')

@@ -2,12 +2,12 @@
 
 Espeholt et al. 2018, section 5.2.2:
 
-  vtrace    section 4.
-  one_step  the values' targets are the uncorrected n-step returns; each advantage of the policy gradient is
-            multiplied by its own importance weight, clipped as V-trace's.
-  epsilon   no importance weights; 1e-6 is added to pi in the policy gradient's log pi, which bounds the gradient
-            where the learner's policy has all but left an action that was taken.
-  none      no correction at all.
+  vtrace    V-trace (section 4).
+  one_step  The value targets are the uncorrected n-step returns. Each advantage of the policy gradient is multiplied by
+            its own importance weight, which is clipped as in V-trace.
+  epsilon   There are no importance weights. 1e-6 is added to pi in the policy gradient's log pi. This bounds the
+            gradient if the learner's policy gives an action that was taken a probability near 0.
+  none      No correction.
 """
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ EPSILON = 1e-6
 
 def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
             clip_pg_rho_threshold=1.0, lambda_=1.0) -> vtrace.VTraceReturns:
-  """Value targets and advantages of the policy gradient under one of CORRECTIONS.
+  """Computes value targets and policy gradient advantages with one of CORRECTIONS.
 
   Args:
     correction: one of CORRECTIONS.
@@ -30,9 +30,9 @@ def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, c
     clip_pg_rho_threshold: scalar or None, used by 'vtrace' and 'one_step'.
     lambda_: scalar in [0, 1].
   Returns:
-    VTraceReturns of [T, B] float32, without gradients.
+    VTraceReturns of [T, B] float32. No gradient flows through them.
   Raises:
-    ValueError: unknown correction or inconsistent ranks.
+    ValueError: the correction is unknown or the ranks are inconsistent.
   """
   if correction not in CORRECTIONS:
     raise ValueError(f'off_policy_correction: want one of {", ".join(CORRECTIONS)}, got {correction!r}')
@@ -50,7 +50,7 @@ def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, c
 
 
 def log_pi(correction, action_log_probs):
-  """log pi(a|x) as it enters the policy gradient: log(pi + 1e-6) for 'epsilon', unchanged otherwise; any shape."""
+  """Returns log pi(a|x) for the policy gradient: log(pi + 1e-6) for 'epsilon', else the argument. Any shape."""
   if correction == 'epsilon':
     return tf.math.log(tf.exp(action_log_probs) + EPSILON)
   return action_log_probs

@@ -1,23 +1,31 @@
 """The papers' optimisers, their learning-rate schedule and gradient clipping.
 
-Espeholt et al. 2018 (IMPALA), appendices D and G. The learning rate is an argument of each `apply`, so that
-schedules need no state here; the slots are `tf.Variable`s that a `tf.train.Checkpoint`
-of the optimiser saves.
+Espeholt et al. 2018 (IMPALA), appendices D and G. The learning rate is an argument of `apply`, so the optimisers have
+no state for schedules. The slots are `tf.Variable`s, so a `tf.train.Checkpoint` of an optimiser saves them.
 """
 
 import tensorflow as tf
 
 
 class RMSProp(tf.Module):
-  """RMSProp as TensorFlow 1 has it, which the papers' step sizes presuppose.
+  """RMSProp in TensorFlow 1's form, for which the papers' learning rates were chosen.
 
   ms <- decay ms + (1 - decay) g^2;  mom <- momentum mom + lr g / sqrt(ms + epsilon);  w <- w - mom.
-  Epsilon is *inside* the root, ms starts at ones and mom at zeros: with an epsilon as large as 0.1, Keras's and
-  Sonnet's forms take quite different steps.
+
+  Epsilon is *inside* the root, ms starts at ones and mom at zeros. With an epsilon as large as 0.1, the steps of
+  Keras's and Sonnet's forms are very different.
   """
 
   def __init__(self, variables, decay: float, momentum: float, epsilon: float | tf.Variable, name: str = 'rmsprop'):
-    """Creates the slots. An `epsilon` that is a variable is read at each step."""
+    """Creates the slots.
+
+    Args:
+      variables: iterable of tf.Variable to optimise.
+      decay: decay of the mean squares.
+      momentum: scalar, 0 for none.
+      epsilon: added to the mean squares. A variable is read at each step.
+      name: name of the module.
+    """
     super().__init__(name)
     self._variables = list(variables)
     self._decay, self._momentum, self._epsilon = decay, momentum, epsilon
@@ -25,10 +33,10 @@ class RMSProp(tf.Module):
     self.momenta = _slots(tf.zeros_like, self._variables, 'momentum')
 
   def apply(self, gradients, learning_rate: tf.Tensor) -> None:
-    """Moves the variables one step.
+    """Applies one update to the variables.
 
     Args:
-      gradients: one tensor per variable, same order.
+      gradients: one tensor per variable, in the same order.
       learning_rate: [] float32.
     """
     for variable, ms, mom, gradient in zip(
@@ -39,7 +47,7 @@ class RMSProp(tf.Module):
 
 
 class Adam(tf.Module):
-  """Adam (Kingma & Ba 2015), in the form of its section 2 that TensorFlow 1 has.
+  """Adam (Kingma & Ba 2015) in TensorFlow 1's form, which is the efficient form of the paper's section 2.
 
   m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
   w <- w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + epsilon).
@@ -55,14 +63,14 @@ class Adam(tf.Module):
     self.beta2_power = tf.Variable(beta2, trainable=False, dtype=tf.float32, name='beta2_power')
 
   def apply(self, gradients, learning_rate: tf.Tensor) -> None:
-    """Moves the variables one step; arguments as in `RMSProp.apply`."""
+    """Applies one update to the variables. The arguments are those of `RMSProp.apply`."""
     for variable, m, v, gradient in zip(
         self._variables, self.first_moments, self.second_moments, gradients, strict=True):
       tf.raw_ops.ResourceApplyAdam(
           var=variable.handle, m=m.handle, v=v.handle, beta1_power=self.beta1_power, beta2_power=self.beta2_power,
           lr=learning_rate, beta1=self._beta1, beta2=self._beta2, epsilon=self._epsilon, grad=gradient)
     for power, beta in ((self.beta1_power, self._beta1), (self.beta2_power, self._beta2)):
-      # Not `assign`, which for one of several learners is no business of its own.
+      # A raw op, because tf.distribute does not allow `assign` here when there are several learners.
       tf.raw_ops.AssignVariableOp(resource=power.handle, value=power * beta)
 
 
@@ -71,30 +79,32 @@ def _slots(initial_value, variables, name):
 
 
 def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tensor) -> tf.Tensor:
-  """Moves the variables one step, unless a variable or slot would not be finite afterwards: then all stay as they are.
+  """Applies one update. If a variable or slot would not be finite afterwards, all keep their old values.
 
   Args:
-    optimizer: RMSProp or Adam; it holds the variables and the slots.
-    gradients, learning_rate: as for its `apply`.
+    optimizer: RMSProp or Adam, which holds the variables and the slots.
+    gradients: as for `optimizer.apply`.
+    learning_rate: as for `optimizer.apply`.
   Returns:
-    [N] bool, for each of `optimizer.variables`, which include those it moves, whether its new value is finite.
+    [N] bool: whether the new value of each of `optimizer.variables` is finite. These are the optimised variables and
+    the slots.
   """
   before = [v.read_value() for v in optimizer.variables]
   optimizer.apply(gradients, learning_rate)
-  # The sum of a variable's elements is finite only if all of them are, and takes a single pass over memory. Elements so
-  # large that only their sum is infinite count as not finite, too.
+  # The sum of a variable's elements is finite only if all elements are. It takes a single pass over memory. If the
+  # elements are finite but their sum is not, they also count as not finite.
   finite = tf.math.is_finite(tf.stack([tf.reduce_sum(v.read_value()) for v in optimizer.variables]))
 
   def restore():
     for variable, value in zip(optimizer.variables, before):
-      tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)  # As in Adam.apply.
+      tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)  # A raw op, as in Adam.apply.
 
   tf.cond(tf.reduce_all(finite), lambda: None, restore)
   return finite
 
 
 def linear_decay(initial, environment_frames, total_environment_frames):
-  """initial (1 - frames / total), and 0 from the total on.
+  """Linear decay: initial (1 - frames / total), and 0 for more frames than the total.
 
   Args:
     initial: scalar.
@@ -103,18 +113,18 @@ def linear_decay(initial, environment_frames, total_environment_frames):
   Returns:
     [] float32.
   """
-  # In float64: float32 cannot tell the frames of one update apart once there are more than 16 million.
+  # float64, because from 16 million frames on, float32 cannot represent the frames of one update.
   share = tf.cast(environment_frames, tf.float64) / tf.cast(total_environment_frames, tf.float64)
   return tf.cast(tf.cast(initial, tf.float64) * tf.maximum(1.0 - share, 0.0), tf.float32)
 
 
 def clip_by_global_norm(gradients, norm, clip_norm):
-  """Gradients scaled so that their global norm is at most `clip_norm`.
+  """Scales gradients so that their global norm is at most `clip_norm`.
 
   Args:
     gradients: list of float32 tensors.
     norm: [] float32, their global norm.
-    clip_norm: scalar, more than 0; with infinity nothing is clipped.
+    clip_norm: scalar > 0. Infinity disables clipping.
   Returns:
     list of float32 tensors.
   """

@@ -1,49 +1,57 @@
-"""The queue between actors and learner: unrolls go in one by one and come out as time-major batches.
+"""The queue between actors and learner. It takes single unrolls and returns time-major batches.
 
-It is bounded: when the learner is slow, putting waits, and with it the actors (back-pressure).
+The queue is bounded. When it is full, `put` blocks, and so do the actors.
 """
 
 import tensorflow as tf
 
 
 class UnrollQueue:
-  """A first-in first-out queue of unrolls, which are nests of tensors of one structure."""
+  """A first-in first-out queue of unrolls. All unrolls are nests of tensors with the same structure."""
 
   def __init__(self, unroll_spec, capacity: int, time_major_batch, shared_name: str = ''):
     """Creates the queue.
 
     Args:
       unroll_spec: nest of tf.TensorSpec.
-      capacity: unrolls it holds before `put` waits, >= 1.
-      time_major_batch: nest of bool like unroll_spec: whether a component has a time dimension, [T+1, ...], to be
-        batched as [T+1, B, ...]; the others become [B, ...].
-      shared_name: under which other processes find it, where this one has opened a port; '' to keep it to itself.
+      capacity: maximum number of unrolls in the queue, >= 1. `put` blocks when it is reached.
+      time_major_batch: nest of bool with the structure of unroll_spec. True: the component is [T+1, ...] and its batch
+        is [T+1, B, ...]. False: its batch is [B, ...].
+      shared_name: the name under which other processes find the queue, if this process has opened a port. '': the queue
+        is not shared.
     """
     self._spec = unroll_spec
     self._axes = [1 if time_major else 0 for time_major in tf.nest.flatten(time_major_batch)]
     specs = tf.nest.flatten(unroll_spec)
     dtypes, shapes = [spec.dtype for spec in specs], [spec.shape for spec in specs]
     with tf.device('/CPU:0'):
-      if shared_name:  # To which an eager tf.queue.FIFOQueue does not listen.
+      if shared_name:  # In eager mode, tf.queue.FIFOQueue ignores its shared_name.
         self._queue = tf.queue.QueueBase(dtypes, shapes, None, tf.raw_ops.FIFOQueueV2(
             component_types=dtypes, shapes=shapes, capacity=capacity, shared_name=shared_name))
       else:
         self._queue = tf.queue.FIFOQueue(capacity, dtypes, shapes)
 
   def put(self, unroll):
-    """Waits for room and adds an unroll. CancelledError once the queue is closed."""
+    """Adds an unroll. Blocks while the queue is full.
+
+    Raises:
+      tf.errors.CancelledError: the queue is closed.
+    """
     tf.nest.assert_same_structure(unroll, self._spec)
     with tf.device('/CPU:0'):
       return self._queue.enqueue(tf.nest.flatten(unroll))
 
   def take_batch(self, batch_size: int):
-    """Waits for `batch_size` unrolls and stacks them. OutOfRangeError once the queue is closed.
+    """Removes `batch_size` unrolls and stacks them. Blocks until there are enough.
 
     Returns:
-      The nest, with tensors [T+1, B, ...] or, without time, [B, ...].
+      A nest of tensors [T+1, B, ...] or, for components without a time dimension, [B, ...].
+    Raises:
+      tf.errors.OutOfRangeError: the queue is closed.
     """
     with tf.device('/CPU:0'):
-      # One by one, then one copy: dequeue_many would copy to [B, T+1, ...], and transposing that would copy again.
+      # Unrolls are taken one by one and copied once. dequeue_many would copy them to [B, T+1, ...], and transposing
+      # would copy them again.
       unrolls = [tf.nest.flatten(self.take()) for _ in range(batch_size)]
       batch = [tf.stack(tensors, axis) for tensors, axis in zip(zip(*unrolls), self._axes)]
     return tf.nest.pack_sequence_as(self._spec, batch)
@@ -66,15 +74,19 @@ class UnrollQueue:
     return tf.nest.pack_sequence_as(self._spec, changed)
 
   def take(self):
-    """Waits for an unroll, which comes out as it was put. OutOfRangeError once the queue is closed."""
+    """Removes an unroll and returns it as it was put. Blocks while the queue is empty.
+
+    Raises:
+      tf.errors.OutOfRangeError: the queue is closed.
+    """
     with tf.device('/CPU:0'):
       return tf.nest.pack_sequence_as(self._spec, self._queue.dequeue())
 
   def size(self) -> int:
-    """Unrolls in the queue now."""
+    """Returns the current number of unrolls in the queue."""
     return int(self._queue.size())
 
   def close(self):
-    """Ends every wait in `put`, `take` and `take_batch`."""
+    """Closes the queue and ends every wait in `put`, `take`, `take_batch` and `replace`."""
     with tf.device('/CPU:0'):
       self._queue.close(cancel_pending_enqueues=True)

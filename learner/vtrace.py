@@ -1,4 +1,4 @@
-"""V-trace, the off-policy actor-critic targets of IMPALA.
+"""V-trace, the off-policy targets of IMPALA's actor-critic.
 
 Espeholt et al. 2018, section 4.1. With importance weights rho_t = pi(a_t|x_t) / mu(a_t|x_t) and thresholds
 rho-bar and c-bar = 1,
@@ -7,7 +7,7 @@ rho-bar and c-bar = 1,
   delta_t = min(rho-bar, rho_t) (r_t + discount_t V(x_{t+1}) - V(x_t)),   c_i = lambda min(c-bar, rho_i),
 
 computed backwards as vs_t - V(x_t) = delta_t + discount_t c_t (vs_{t+1} - V(x_{t+1})). Names, argument order and
-defaults are those of the released code; lambda (remark 2 of the paper) is the last keyword.
+defaults are those of the released code. The additional last argument is lambda (remark 2 of the paper).
 """
 
 import collections
@@ -22,7 +22,7 @@ VTraceReturns = collections.namedtuple('VTraceReturns', 'vs pg_advantages')
 
 
 def log_probs_from_logits_and_actions(policy_logits, actions):
-  """log pi(a|x) of the actions taken.
+  """Returns log pi(a|x) of the actions taken.
 
   Args:
     policy_logits: [T, B, A] float32, un-normalised log-probabilities.
@@ -41,11 +41,11 @@ def log_probs_from_logits_and_actions(policy_logits, actions):
 
 def from_logits(behaviour_policy_logits, target_policy_logits, actions, discounts, rewards, values, bootstrap_value,
                 clip_rho_threshold=1.0, clip_pg_rho_threshold=1.0, name='vtrace_from_logits', lambda_=1.0):
-  """V-trace for softmax policies.
+  """Computes V-trace for softmax policies.
 
   Args:
-    behaviour_policy_logits: [T, B, A] float32, mu, the policy that acted.
-    target_policy_logits: [T, B, A] float32, pi, the policy that learns.
+    behaviour_policy_logits: [T, B, A] float32, logits of mu, the policy that acted.
+    target_policy_logits: [T, B, A] float32, logits of pi, the policy that learns.
     actions: [T, B] int32, sampled from mu.
     discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold, lambda_: see
       `from_importance_weights`.
@@ -53,7 +53,7 @@ def from_logits(behaviour_policy_logits, target_policy_logits, actions, discount
   Returns:
     VTraceFromLogitsReturns of [T, B] float32. No gradient flows through vs and pg_advantages.
   Raises:
-    ValueError: inconsistent ranks.
+    ValueError: the ranks are inconsistent.
   """
   with tf.name_scope(name):
     behaviour_policy_logits = tf.convert_to_tensor(behaviour_policy_logits, tf.float32)
@@ -75,23 +75,23 @@ def from_logits(behaviour_policy_logits, target_policy_logits, actions, discount
 
 def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
                             clip_pg_rho_threshold=1.0, name='vtrace_from_importance_weights', lambda_=1.0):
-  """V-trace from log importance weights.
+  """Computes V-trace from log importance weights.
 
   Args:
-    log_rhos: [T, B, ...] float32, log(pi(a|x) / mu(a|x)). May have size 1 where rewards have more.
-    discounts: [T, B, ...] float32, gamma included, 0 where an episode ended. May have size 1 likewise.
+    log_rhos: [T, B, ...] float32, log(pi(a|x) / mu(a|x)). Dimensions of size 1 are broadcast to those of the rewards.
+    discounts: [T, B, ...] float32, gamma included, 0 where an episode ended. They are broadcast in the same way.
     rewards: [T, B, ...] float32.
     values: [T, B, ...] float32, V(x_t).
     bootstrap_value: [B, ...] float32, V(x_T).
     clip_rho_threshold: scalar rho-bar, or None for no clipping.
-    clip_pg_rho_threshold: scalar, the same for the policy gradient's weight, or None.
+    clip_pg_rho_threshold: scalar rho-bar_pg for the weights of the policy gradient, or None for no clipping.
     name: name scope of the operations.
-    lambda_: scalar in [0, 1], mixes one-step (0) and full (1) targets.
+    lambda_: scalar in [0, 1]. 0 gives one-step targets, 1 the full sum above.
   Returns:
     VTraceReturns: vs [T, B, ...], the value targets, and pg_advantages [T, B, ...],
     min(rho-bar_pg, rho_t) (r_t + discount_t vs_{t+1} - V(x_t)). No gradient flows through them.
   Raises:
-    ValueError: inconsistent ranks.
+    ValueError: the ranks are inconsistent.
   """
   with tf.name_scope(name):
     log_rhos, discounts, rewards, values, bootstrap_value = (
@@ -109,7 +109,7 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
 
 
 def importance_weights(log_rhos, threshold):
-  """min(threshold, rho), of any shape; a threshold of None does not clip."""
+  """Returns min(threshold, rho) for log_rhos of any shape. With a threshold of None, rho is not clipped."""
   rhos = tf.exp(log_rhos)
   if threshold is None:
     return rhos
@@ -119,7 +119,7 @@ def importance_weights(log_rhos, threshold):
 
 
 def _discounted_sums(weights, terms):
-  """sums_t = terms_t + weights_t sums_{t+1}, backwards in time over [T, B, ...]."""
+  """Returns sums_t = terms_t + weights_t sums_{t+1}, computed backwards in time over [T, B, ...]."""
   weights = tf.broadcast_to(weights, tf.shape(terms))
   return tf.scan(
       lambda following, row: row[1] + row[0] * following, (weights, terms), initializer=tf.zeros_like(terms[0]),
