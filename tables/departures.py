@@ -1,8 +1,8 @@
-"""Which settings of a run are not those of the paper, beside what the paper swept or tuned.
+"""Finds the settings of a run that differ from the paper's, except those that the paper swept or tuned.
 
-Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. Where the paper names no value, the one
-here is the released code's or this project's default: tests hold these values against the binaries' defaults, and fail
-where a binary has a setting that is not here. A setting that this module does not know is a departure.
+Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. If the paper states no value, the value
+here is the released code's or this project's default. Tests compare these values with the binaries' defaults, and fail
+if a binary has a setting that is missing here. A setting that this module does not know counts as a departure.
 """
 
 import dataclasses
@@ -18,16 +18,17 @@ from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_flags
 
-# These decide which agent of the paper a run is, or how much of it was run; the tables show that in words of their own.
+# These settings decide which agent of the paper a run is, or how much of it was run. The tables show them in other
+# ways.
 _SHOWN_OTHERWISE = frozenset({
     'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'total_environment_frames', 'population_size',
     'num_learners'})
-# These do not change what is learned, apart from chance.
+# These settings do not change what is learned, apart from chance.
 _FREE = frozenset({
     'seed', 'sweep_index', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
     *settings.free_settings(cluster_config.ClusterConfig)}) - {'parameter_refresh'}
 
-COMMON: dict[str, Any] = {  # Flag -> value, in both suites.
+COMMON: dict[str, Any] = {  # Flag -> value, for both suites.
     'torso_precision': 'float32', 'centre_pixels': False,
     'batch_size': 32, 'discount': 0.99, 'baseline_cost': 0.5,
     'clip_rho_threshold': 1.0, 'clip_pg_rho_threshold': 1.0, 'vtrace_lambda': 1.0, 'policy_lag': 0,
@@ -48,33 +49,37 @@ _FIGURE_D1 = 'optimistic_asymmetric'
 
 
 def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
-  """Setting -> value in an evaluated run of the agent, for all that are not as in the paper.
+  """Returns the settings of an evaluated run that differ from the paper's, and their values.
 
-  Settings that an older run's config.json does not have are not among them.
+  Args:
+    run: an evaluated run.
+    agent: the agent of the paper that the run is.
+  Returns:
+    A dict from setting to the run's value. Settings that are missing in the config.json of an older run are left out.
   """
   found = dict(run.evaluation.departures)
   found |= {name: value for name, value in run.flags.items()
             if name not in _SHOWN_OTHERWISE | _FREE and not _is_papers(name, value, run, agent)}
   if run.flags.get('dataset_path') == dmlab.DUMMY_DATASET:
     found['dataset_path'] = dmlab.DUMMY_DATASET
-  if run.flags['total_environment_frames'] > agent.frames:  # If it is less, the cell says so already.
+  if run.flags['total_environment_frames'] > agent.frames:  # Fewer frames are part of the cell's text already.
     found['total_environment_frames'] = run.flags['total_environment_frames']
   return found
 
 
 def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent) -> bool:
-  """Whether the paper has used the value for the agent, or its sweep or population may have."""
+  """Returns whether the paper used the value for the agent, or may have used it in its sweep or population."""
   paper = PAPER[agent.suite]
   if name == 'learning_rate_decay' and run.population > 1:
-    return not value  # Figure F.1: the population tunes the learning rate, nothing anneals it.
+    return not value  # Figure F.1: the population tunes the learning rate, which is not annealed.
   if name == 'full_action_set' and not agent.experts:
-    return True  # All games together have all actions in any case.
+    return True  # An agent for several games always has all actions.
   if name in paper and value == paper[name]:
     return True
   if name == 'reward_transform' and agent.suite == 'dmlab30':
-    return value == _FIGURE_D1  # The paper's form; the default is the released code's.
+    return value == _FIGURE_D1  # The paper's form. The default is the released code's form.
   has_sweep = agent.suite == 'dmlab30' or agent.population > 1
   if name in sweeps.IMPALA.ranges and has_sweep:
     return value in sweeps.IMPALA.ranges[name]
-  # On Atari the population tunes the threshold, too. The paper does not say where it starts.
+  # On Atari the population also tunes the clipping threshold. The paper does not state its initial value.
   return name == 'clip_gradient_norm' and agent.suite == 'atari57' and agent.population > 1 and value > 0

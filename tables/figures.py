@@ -1,4 +1,4 @@
-"""Pictures of runs: bars and curves beside the paper's numbers, curves and stability of sweeps, populations' schedules.
+"""Draws the figures: scores and curves of runs with the paper's numbers, sweeps, and the schedules of populations.
 
 Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's curves), 4 (stability), F.1 (schedules).
 """
@@ -27,11 +27,11 @@ _INK = '#3b3b3b'
 _PAPER = '#b8c4d0'
 _LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = 100.0  # Per cent.
-_LINEAR_UP_TO = 100.0  # Per cent; beyond that Atari's scores go up to tens of thousands.
-_POINTS = 500  # Of a mean of curves.
-_EXTENT_WIDTH = 52  # Letters.
-_STYLES = ('-', '--', ':', '-.')  # Of lines beyond the number of colours.
-# What the paper's numbers in figures of levels are.
+_LINEAR_UP_TO = 100.0  # Per cent. The axis is logarithmic above it, because Atari scores reach tens of thousands.
+_POINTS = 500  # Points of a mean curve.
+_EXTENT_WIDTH = 52  # Letters per line.
+_STYLES = ('-', '--', ':', '-.')  # Used in turn when the colours are used up.
+# Legends of the paper's numbers.
 _PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
 _BARS_TITLES = {
     'dmlab30': "DMLab-30: evaluation scores beside the paper's test scores (table B.1; the paper's figure B.1 shows "
@@ -40,14 +40,15 @@ _BARS_TITLES = {
 
 
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
-  """Human-normalised evaluation scores of all levels, a panel per agent whose levels the paper prints.
+  """Draws human-normalised evaluation scores of all levels as bars.
 
-  The runs' bars are beside those of the paper's table of levels. The paper's figure B.1 is of training scores.
+  There is a panel for each agent whose levels the paper prints. Each level has a bar for the runs and a bar for the
+  paper's table of levels. (The paper's figure B.1 shows training scores.)
 
   Args:
-    suite_name: of the suite.
-    gathered: agent -> result, for all the agents in the suite's table of levels.
-    file: to write.
+    suite_name: name of the suite.
+    gathered: agent -> result, for all agents in the suite's table of levels.
+    file: path of the PNG file to write.
   Raises:
     run_directory.RunDirectoryError: the picture cannot be written.
   """
@@ -70,7 +71,7 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
                 error_kw={'ecolor': _INK, 'elinewidth': 0.8})
     axes.axvline(_HUMAN, color=_INK, linewidth=0.9, linestyle=':', label='human')
     axes.axvline(0, color=_INK, linewidth=0.9)
-    if suite.summary == 'median':  # Not capped, so that single levels may be far out.
+    if suite.summary == 'median':  # The scores are not capped, so some levels have very large ones.
       axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
       axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
       axes.xaxis.set_minor_locator(ticker.NullLocator())
@@ -85,13 +86,17 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
 
 
 def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result], file: str) -> bool:
-  """A panel per level with training returns against frames, and the evaluation score that the paper prints as a line.
+  """Draws a panel per level with training returns against frames, and the paper's evaluation score as a line.
 
-  A member of a population has the curve of those that its agent was copied from, as in the paper's appendix F; where one
-  was ahead of its copy, the curve goes back. Levels with a version for testing have been trained on the other one; the
-  line is of the version for testing. Where the paper prints no levels of an agent, the line is of the one whose levels it
-  prints.
+  The curve of a population's member follows the members that its agent was copied from, as in the paper's appendix F.
+  If a member was copied by one with fewer frames, the curve goes back in frames there. If a level has a version for
+  testing, the curve is of the version for training and the line of the version for testing. If the paper prints no
+  scores per level of an agent, the line shows the multi-task agent whose scores per level the paper prints.
 
+  Args:
+    suite_name: name of the suite.
+    gathered: agent -> result.
+    file: path of the PNG file to write.
   Returns:
     Whether there was a curve to draw.
   Raises:
@@ -127,15 +132,20 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
     axes.set_visible(False)
   picture.supxlabel('environment frames', color=_INK, fontsize=10)
   picture.supylabel('return of the last 100 training episodes', color=_INK, fontsize=10)
-  _title_and_legend(picture, f'Training returns, and as dashed lines {_PAPERS_SCORES[suite_name]}, which are of '
-                    'evaluations', panels[:len(levels)])
+  _title_and_legend(picture, f'Training returns. Dashed lines: {_PAPERS_SCORES[suite_name]}, from evaluations',
+                    panels[:len(levels)])
   _save(picture, file)
   return True
 
 
 def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
-  """Training scores against frames: a panel per level, a line per setting, the mean of its best three samples.
+  """Draws training scores of a sweep against frames: a panel per level, and a line per setting.
 
+  A line is the mean of the best three samples of the setting.
+
+  Args:
+    found: from `sweep.samples`.
+    file: path of the PNG file to write.
   Returns:
     Whether there was a curve to draw.
   Raises:
@@ -163,8 +173,11 @@ def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
 
 
 def draw_stability(found: Sequence[sweep.Sample], file: str):
-  """Final training scores of a sweep's samples, best first: a panel per level, a line per setting.
+  """Draws the final training scores of a sweep's samples, best first: a panel per level, and a line per setting.
 
+  Args:
+    found: from `sweep.samples`.
+    file: path of the PNG file to write.
   Raises:
     run_directory.RunDirectoryError: the picture cannot be written.
   """
@@ -192,13 +205,13 @@ def draw_stability(found: Sequence[sweep.Sample], file: str):
 
 def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mapping[str, Sequence[sweep.Points]],
                    name: str, file: str):
-  """A panel per hyper-parameter with the values that a population has had, against environment frames.
+  """Draws the hyper-parameters of a population against environment frames, with a panel per hyper-parameter.
 
   Args:
-    members: hyper-parameter -> a line per member: (frames, value from there on).
+    members: hyper-parameter -> a line per member. A point is (frames, value from there on).
     fittest: hyper-parameter -> the parts of the fittest member's ancestry, which are drawn bold.
-    name: the fittest member's.
-    file: to write.
+    name: name of the fittest member.
+    file: path of the PNG file to write.
   Raises:
     run_directory.RunDirectoryError: the picture cannot be written.
   """
@@ -224,7 +237,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
 
 
 def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
-  """A picture with a panel for each level."""
+  """Makes a picture with a panel for each level."""
   picture = figure.Figure(figsize=(1.5 + 4.5 * max(len(levels), 2), 4.6), dpi=110, layout='constrained')
   panels = dict(zip(levels, picture.subplots(1, len(levels), squeeze=False)[0]))
   for level, axes in panels.items():
@@ -234,7 +247,10 @@ def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]
 
 
 def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray]:
-  """Frames [N] and mean scores [N]: of each sample the mean over its seeds, as far as all of their curves reach."""
+  """Returns frames [N] and mean scores [N] of samples.
+
+  The mean of each sample is over its seeds. The result is the mean of these means, up to the shortest curve's end.
+  """
   curves = [np.transpose(curve) for sample in samples for curve in sample.curves]
   begin, end = max(frames[0] for frames, _ in curves), min(frames[-1] for frames, _ in curves)
   at = np.linspace(min(begin, end), end, _POINTS)
@@ -243,7 +259,7 @@ def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray
 
 
 def _style(number: int) -> dict[str, str]:
-  """Colour and style of the line with this number."""
+  """Returns the colour and style of the line with this number."""
   return {'color': _LINES[number % len(_LINES)], 'linestyle': _STYLES[number // len(_LINES) % len(_STYLES)]}
 
 
@@ -253,7 +269,7 @@ def _legend_below(axes: Any):
 
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Level -> frames [N] and returns [N] of the training, for the levels that have any; thinned out."""
+  """Returns frames [N] and training returns [N] by level. Levels without returns are left out. Rows are thinned."""
   rows = _rows(run)
   curves = {}
   for level in levels:
@@ -265,7 +281,7 @@ def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndar
 
 
 def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
-  """Rows of metrics.jsonl, evenly spread; of a population's member, of the training that its agent comes from."""
+  """Returns evenly spaced rows of metrics.jsonl. For a population's member, they follow its agent's ancestry."""
   population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
   members = lineage.read(population) if run.population > 1 else {}
   if index not in members:
@@ -279,7 +295,7 @@ def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
 
 
 def _with_levels(suite_name: str, agent: str) -> str:
-  """The agent, or the multi-task agent whose levels the paper prints."""
+  """Returns the agent if the paper prints its scores per level, else the multi-task agent for which it does."""
   printed = published.LEVEL_SCORES[suite_name]
   if agent in printed:
     return agent
@@ -291,7 +307,7 @@ def _normalised_paper(suite_name: str, agent: str, level: str) -> float:
 
 
 def _spread(level: str, score: results.Score) -> float:
-  """The standard deviation over seeds, in per cent of a human."""
+  """Returns the standard deviation over seeds, in per cent of a human."""
   return scores.human_normalised(level, score.mean + (score.spread or 0)) - scores.human_normalised(level, score.mean)
 
 
@@ -311,9 +327,9 @@ def _title(picture: figure.Figure, text: str):
 
 
 def _title_and_legend(picture: figure.Figure, text: str, panels: Iterable[Any]):
-  """Above the panels a title, and below it a legend of what is in any of them."""
+  """Adds a title above the panels, and below the title a legend of the lines and bars in all panels."""
   handles = {handle.get_label(): handle for axes in panels for handle in _labelled(axes)}
-  # As the legend's title: matplotlib would draw another one over the legend.
+  # The title is the legend's title, because matplotlib would draw a figure title over the legend.
   picture.legend(handles.values(), handles.keys(), title=text, alignment='left', loc='outside upper left', ncols=2,
                  frameon=False, fontsize=9, title_fontproperties={'size': 11})
 

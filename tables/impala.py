@@ -1,10 +1,10 @@
-"""The IMPALA paper's tables, with what your runs have reached beside them.
+"""Makes the IMPALA paper's tables, with the results of your runs next to the paper's numbers.
 
   bazel run //tables:impala -- --table=3 --runs='runs/dmlab30_*' --output=results
   bazel run //tables:impala -- --table=C.1 --figures
   bazel run //tables:impala -- --table=sweep --runs='runs/sweep_*' --figures
 
-Prints the table, and writes it as Markdown and CSV. Espeholt et al. 2018: tables 3, 4, B.1 and C.1, figures
+The program prints the table and writes it as Markdown and CSV. Espeholt et al. 2018: tables 3, 4, B.1 and C.1, figures
 4 and E.1.
 """
 
@@ -32,17 +32,17 @@ _TABLES = (*paper_tables.TABLES, _SWEEP)
 class TablesConfig:
   """The flags."""
 
-  table: str = setting('', 'Which table: ' + ', '.join(_TABLES) + '. Of a sweep: its samples, best first.',
-                       choices=_TABLES)
-  runs: str = setting('', 'Run directories to compare with the paper: paths, with * if you like, separated by commas. '
-                          'None: only the numbers of the paper.')
-  output: str = setting('results', 'The folder to write to.')
-  figures: bool = setting(False, 'Draw pictures too: learning curves, and scores of levels as bars; of a sweep the '
-                                 'curves of its best samples, and its stability.')
+  table: str = setting('', 'The table to make: ' + ', '.join(_TABLES) + '. The table of a sweep lists its samples, '
+                       'best first.', choices=_TABLES)
+  runs: str = setting('', 'Run directories to compare with the paper: paths or patterns with *, separated by commas. '
+                          'Without it, the table has only the numbers of the paper.')
+  output: str = setting('results', 'Folder to write to.')
+  figures: bool = setting(False, 'Also draw figures: learning curves and bars of scores per level. For a sweep: the '
+                                 'curves of the best samples, and the stability.')
 
 
 def validate(config: TablesConfig):
-  """Raises ValueError, one line with flag, value and what is allowed."""
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
   if config.table == _SWEEP and not config.runs:
     raise ValueError('--runs: want the runs of a sweep')
@@ -51,10 +51,10 @@ def validate(config: TablesConfig):
 
 
 def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
-  """The runs in --runs.
+  """Reads the runs in --runs.
 
   Raises:
-    errors.UserError: of one of them. Those of others have been printed.
+    errors.UserError: some run directories cannot be read. The error has the last fault; the others were printed.
   """
   runs, faults = runs_lib.read(_patterns(config.runs), evaluated=config.table != _SWEEP)
   for fault in faults[:-1]:
@@ -65,7 +65,7 @@ def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
 
 
 def _patterns(text: str) -> list[str]:
-  """Splits --runs at commas and strips spaces, unless that is how a directory is called."""
+  """Splits --runs at commas and strips spaces, unless a directory has this name."""
   if text and os.path.exists(run_flags.user_path(text)):
     return [run_flags.user_path(text)]
   parts = [part for part in text.split(',') if part.strip()]
@@ -73,10 +73,10 @@ def _patterns(text: str) -> list[str]:
 
 
 def make_folder(config: TablesConfig) -> str:
-  """The path of --output, which is made where it is missing.
+  """Returns the path of --output. Makes the folder if it does not exist.
 
   Raises:
-    errors.UserError: that cannot be, or nothing can be written there.
+    errors.UserError: the folder cannot be made or is not writable.
   """
   folder = run_flags.user_path(config.output)
   try:
@@ -100,7 +100,7 @@ def write(table: layout.Table, folder: str, name: str):
 
 
 def draw_paper_table(table: paper_tables.PaperTable, runs: Sequence[runs_lib.Run], folder: str) -> Sequence[str]:
-  """Draws what belongs to a table of the paper; returns the files."""
+  """Draws the figures of a paper's table. Returns the files."""
   bars = os.path.join(folder, f'{table.suite}_scores.png')
   of_levels, _ = paper_tables.gather(paper_tables.levels_table(table.suite), runs)
   figures.draw_bars(table.suite, of_levels, bars)
@@ -110,14 +110,14 @@ def draw_paper_table(table: paper_tables.PaperTable, runs: Sequence[runs_lib.Run
 
 
 def draw_sweep(found: Sequence[sweep.Sample], folder: str) -> Sequence[str]:
-  """Draws the samples of a sweep; returns the files."""
+  """Draws the figures of a sweep. Returns the files."""
   stability, curves = (os.path.join(folder, name) for name in ('stability.png', 'best_three_curves.png'))
   figures.draw_stability(found, stability)
   return [stability, curves] if figures.draw_sweep_curves(found, curves) else [stability]
 
 
 def main():
-  """Reads the flags and the runs, and writes what is asked for."""
+  """Reads the flags and the runs, and writes the table and the figures."""
   config = run_flags.config_from_flags(TablesConfig, validate)
   runs = read_runs(config)
   folder = make_folder(config)

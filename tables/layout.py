@@ -1,4 +1,4 @@
-"""A table as Markdown, for screen and file, and as CSV."""
+"""Formats a table as Markdown and as CSV."""
 
 import csv
 import io
@@ -10,33 +10,39 @@ _MISSING = '–'
 
 
 class Number(NamedTuple):
-  """A number, or None where there is none, with the digits that Markdown shows; CSV has them all."""
-  value: results.Score | float | None
-  decimals: int
+  """A cell with a number."""
+  value: results.Score | float | None  # None for an empty cell.
+  decimals: int                        # Digits after the point in Markdown. CSV has all digits.
 
 
 class Table(NamedTuple):
-  """Rows of text and Numbers."""
+  """A table of texts and Numbers."""
   title: str
   columns: Sequence[str]
   rows: Sequence[Sequence[str | Number]]
-  notes: Sequence[str]
+  notes: Sequence[str]  # Lines below the table.
 
 
 def compared(paper: float | None, cell: results.Cell, decimals: int) -> list[str | Number]:
-  """The cells under `comparison_columns`."""
+  """Returns the cells of the columns of `comparison_columns`.
+
+  Args:
+    paper: the paper's number, None if it has none.
+    cell: the runs' result.
+    decimals: digits after the point.
+  """
   score = cell.score
   difference = score.mean - paper if score is not None and paper is not None else None
   return [Number(paper, decimals), Number(score, decimals), Number(difference, decimals), cell.extent]
 
 
 def comparison_columns(name: str) -> list[str]:
-  """The heads of paper, this run, their difference, and how far it was run."""
+  """Returns the headings for the paper's number, the run's score, their difference, and the extent of the run."""
   return [f'{name}: {head}' for head in ('paper', 'this run', 'difference', 'run')]
 
 
 def markdown(table: Table) -> str:
-  """Columns are padded, so that it can be read as it is."""
+  """Formats a table as Markdown. Columns are padded, so that the text is also readable on the screen."""
   differences = [column.endswith('difference') for column in table.columns]
   rows = [[_text(value, signed) for value, signed in zip(row, differences)] for row in table.rows]
   widths = [max(map(len, column)) for column in zip(table.columns, *rows)]
@@ -50,7 +56,7 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-  """The same numbers with all their digits; spread and seeds in columns of their own, empty where there is none."""
+  """Formats a table as CSV, with all digits. The spread and the number of seeds have their own columns."""
   scored = [column.endswith('this run') for column in table.columns]
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')

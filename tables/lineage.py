@@ -1,6 +1,6 @@
-"""Where the agents of a population come from: each member's hyper-parameters, and who was copied from whom.
+"""The history of a population: each member's hyper-parameters, and which members it copied.
 
-Espeholt et al. 2018 (IMPALA), appendix F, draws curves and schedules by tracking back through the ancestors.
+In Espeholt et al. 2018 (IMPALA), appendix F, curves and schedules follow the ancestors of the fittest member.
 """
 
 from typing import Mapping, NamedTuple, Sequence
@@ -10,22 +10,26 @@ from scalable_agents.training.population import population_directory
 
 
 class Member(NamedTuple):
-  """What a member has left behind."""
-  start: dict[str, float]  # Its hyper-parameters at the start.
+  """The record of a member."""
+  start: dict[str, float]  # The initial hyper-parameters.
   evolutions: Sequence[population_directory.Evolution]
   fitness: population_directory.Fitness
 
 
 class Segment(NamedTuple):
-  """A part of an ancestry: what a member did between two numbers of its environment frames."""
+  """A part of an ancestry: the training of one member between two numbers of environment frames."""
   member: int
-  begin: int
-  end: float
+  begin: int  # Environment frames.
+  end: float  # Environment frames.
 
 
 def read(population: str) -> dict[int, Member]:
-  """The members by index; those without a fitness are not among them, as they have not evolved.
+  """Reads the members of a population. Members without a fitness have not evolved and are left out.
 
+  Args:
+    population: the population's directory.
+  Returns:
+    A dict from index to Member.
   Raises:
     run_directory.RunDirectoryError: a file of a member is damaged.
   """
@@ -39,23 +43,26 @@ def read(population: str) -> dict[int, Member]:
 
 
 def fittest(members: Mapping[int, Member]) -> int:
-  """The member of the highest fitness."""
+  """Returns the index of the member with the highest fitness."""
   return max(members, key=lambda index: members[index].fitness.fitness)
 
 
 def ancestry(members: Mapping[int, Member], index: int, end: float | None = None) -> list[Segment]:
-  """The segments that led to a member's agent at so many environment frames, latest first.
+  """Returns the segments that led to a member's agent, latest first.
 
-  Default: the agent of which the member's fitness is.
+  Args:
+    members: all members by index.
+    index: the member.
+    end: environment frames of the agent. Default: those at which the member's fitness was measured.
   """
   segments = []
   end = members[index].fitness.environment_frames if end is None else end
   while index in members:
-    # A snapshot is older than the evolution at its frames.
+    # A snapshot is made before the evolution with the same number of frames.
     copies = [evolution for evolution in members[index].evolutions
               if evolution.parent is not None and evolution.environment_frames < end]
     segment = Segment(index, copies[-1].environment_frames if copies else 0, end)
-    if segment in segments:  # Members that lost evolutions in a crash may be each other's ancestors.
+    if segment in segments:  # If members lost evolutions in a crash, each may be an ancestor of the other.
       break
     segments.append(segment)
     if not copies:
@@ -65,7 +72,15 @@ def ancestry(members: Mapping[int, Member], index: int, end: float | None = None
 
 
 def schedule(member: Member, name: str, segment: Segment | None = None) -> list[tuple[int, float]]:
-  """(frames, value from there on) of a hyper-parameter, the last value twice; of a segment, where one is given."""
+  """Returns the values of a hyper-parameter as points (environment frames, value from there on).
+
+  Args:
+    member: the member.
+    name: the hyper-parameter.
+    segment: restricts the points to this segment, if given.
+  Returns:
+    The points. The last value is repeated at the end, so that a line can be drawn to it.
+  """
   points = [(0, member.start[name])] + [(evolution.environment_frames, evolution.hyper_parameters[name])
                                         for evolution in member.evolutions]
   begin, end = (segment.begin, segment.end) if segment else (0, member.fitness.environment_frames)

@@ -1,4 +1,4 @@
-"""Tables 3, 4, B.1 and C.1 of Espeholt et al. 2018 (IMPALA): the paper's numbers beside those of runs."""
+"""Tables 3, 4, B.1 and C.1 of Espeholt et al. 2018 (IMPALA), with the paper's numbers and the results of runs."""
 
 from typing import Mapping, NamedTuple, Sequence
 
@@ -12,12 +12,12 @@ _MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean'}  
 
 
 class PaperTable(NamedTuple):
-  """Which of the paper's tables it is."""
+  """A table of the paper."""
   number: str
   title: str
   suite: str
-  of_levels: bool  # A row per level, rather than per agent.
-  decimals: int    # As many as the paper prints.
+  of_levels: bool  # True: a row per level. False: a row per agent.
+  decimals: int    # Digits after the point in the paper.
 
 
 TABLES = {table.number: table for table in (
@@ -29,24 +29,24 @@ TABLES = {table.number: table for table in (
 
 
 def levels_table(suite: str) -> PaperTable:
-  """The table with the levels of a suite."""
+  """Returns the table with a row per level of a suite."""
   return next(table for table in TABLES.values() if table.suite == suite and table.of_levels)
 
 
 def agents(table: PaperTable) -> list[published.Agent]:
-  """The agents in a table that this project can train."""
+  """Returns the agents of a table that this project can train."""
   names = published.LEVEL_SCORES[table.suite] if table.of_levels else published.SUMMARIES[table.suite]
   return [published.AGENTS[name] for name in names if name in published.AGENTS]
 
 
 def gather(table: PaperTable, runs: Sequence[runs_lib.Run]) -> tuple[dict[str, results.Result], list[str]]:
-  """Gives each run to the agent in the table that it is.
+  """Assigns each run to an agent of the table.
 
   Args:
     table: one of TABLES.
     runs: evaluated runs.
   Returns:
-    A result for every agent of `agents`, by its name, and notes on runs that the table does not show.
+    A dict from the name of each agent of `agents` to its result, and notes on runs that the table does not show.
   """
   of_agent = {agent: [] for agent in agents(table)}
   others = {}  # Description -> directories.
@@ -69,18 +69,18 @@ def gather(table: PaperTable, runs: Sequence[runs_lib.Run]) -> tuple[dict[str, r
 
 
 def make(table: PaperTable, gathered: Mapping[str, results.Result], notes: Sequence[str]) -> layout.Table:
-  """The table, as it is printed. `gathered` and `notes`: from `gather`."""
+  """Makes the table to print. `gathered` and `notes` come from `gather`."""
   return (_levels_table if table.of_levels else _agents_table)(table, gathered, notes)
 
 
 def recomputed(suite: str, agent: str) -> scores.SuiteScore | None:
-  """What the function that scores runs makes of the paper's own rows; None where they are not all there."""
+  """Scores the paper's own rows with the function that scores runs. Returns None if the paper's rows are incomplete."""
   means = published.LEVEL_SCORES[suite].get(agent, {})
   return scores.summarise(means) if len(means) == len(scores.SUITES[suite].test_levels) else None
 
 
 def _measures(suite: str) -> list[str]:
-  """The fields of scores.SuiteScore that the paper prints for a suite."""
+  """Returns the fields of scores.SuiteScore that the paper prints for a suite."""
   printed = {name for summary in published.SUMMARIES[suite].values() for name in summary}
   return [name for name in _MEASURES if name in printed]
 
@@ -101,18 +101,19 @@ def _agents_table(table, gathered, notes) -> layout.Table:
       cell = gathered[agent].summary(measure) if agent in gathered else results.Cell(None, results.NOT_RUN)
       paper, run, difference, extent = layout.compared(printed.get(measure), cell, table.decimals)
       row += [paper, layout.Number(getattr(again, measure) if again else None, 2), run, difference]
-    rows.append([*row, extent])  # The same for every measure.
-  explained = (f"From its levels: from the paper's rows in table {levels_table(table.suite).number}, "
-               'by the function that scores runs; the paper rounds those rows.')
+    rows.append([*row, extent])  # The extent is the same for every measure.
+  explained = (f"From its levels: computed from the paper's rows in table {levels_table(table.suite).number} with the "
+               'function that scores runs. The paper rounds those rows.')
   return layout.Table(f'Table {table.number}: {table.title}', columns, rows, [explained, _explanation(table), *notes])
 
 
 def _levels_table(table, gathered, notes) -> layout.Table:
-  """A row per level; below them the suite's scores, as they are printed and as they come out of these rows."""
+  """Makes a table with a row per level. Below are the suite's scores, as printed and as computed from these rows."""
   columns = ['level', 'human', 'random']
   by_agent = published.LEVEL_SCORES[table.suite]
   for agent in by_agent:
-    columns += layout.comparison_columns(agent)[:None if agent in gathered else 1]  # Other people's: the paper only.
+    # Agents of other papers have only the column with the paper's numbers.
+    columns += layout.comparison_columns(agent)[:None if agent in gathered else 1]
   suite = scores.SUITES[table.suite]
   rows = []
   for level in by_agent[agents(table)[0].name]:  # In the paper's order.
@@ -143,7 +144,8 @@ def _levels_table(table, gathered, notes) -> layout.Table:
 
 
 def _explanation(table: PaperTable) -> str:
-  return ('This run: from the mean return of evaluation episodes, ± the standard deviation over seeds. '
-          f'"{results.IN_FULL.capitalize()}" is {scores.SUITES[table.suite].test_episodes} episodes per level, as many '
-          'frames of training, members of a population and learners as in the paper, and no other setting than the '
-          "paper's, apart from what the paper swept or tuned for the agent. Anything else is named.")
+  return ('This run: computed from the mean return of evaluation episodes, ± the standard deviation over seeds. '
+          f'"{results.IN_FULL.capitalize()}" means {scores.SUITES[table.suite].test_episodes} episodes per level, as '
+          'many frames of training, members of a population and learners as in the paper, and the paper\'s value of '
+          'every other setting, except settings that the paper swept or tuned for the agent. Other differences are '
+          'named.')

@@ -1,10 +1,10 @@
-"""How hyper-parameters have moved in a population: their schedules, as in appendix F of Espeholt et al. 2018.
+"""Draws how hyper-parameters changed in a population (their schedules), as in appendix F of Espeholt et al. 2018.
 
   bazel run //tables:population -- --population=runs/population
 
-Writes POPULATION/schedules.png: a panel per hyper-parameter, a thin line per member; and bold, back-tracked from copy
-to copy, how those came about that the fittest member was trained with. Each member is drawn over its own frames, so
-where one was ahead of the other that copied it, the bold lines overlap.
+The figure is POPULATION/schedules.png. It has a panel per hyper-parameter and a thin line per member. Bold lines show
+the schedule of the fittest member's agent, followed back through the members that it was copied from. Each member is
+drawn against its own frames. If a member was copied by one with fewer frames, the bold lines overlap there.
 """
 
 import dataclasses
@@ -24,21 +24,22 @@ _SCHEDULES = 'schedules.png'
 class PopulationFigureConfig:
   """The flags."""
 
-  population: str = setting('', "The population's directory, with member_00, member_01, ... in it.")
+  population: str = setting('', "The population's directory, which contains member_00, member_01, ...")
 
 
 def main():
-  """Reads the flags and the population, and draws."""
+  """Reads the flags and the population, and draws the figure."""
   config = run_flags.config_from_flags(PopulationFigureConfig)
   if not config.population:
     raise errors.UserError("--population: want the population's directory")
   folder = run_flags.user_path(config.population)
   members = lineage.read(folder)
   if not members:
-    raise errors.UserError(f'--population={folder}: no member there has a fitness yet')
+    raise errors.UserError(f'--population={folder}: no member in this folder has a fitness yet')
   best = lineage.fittest(members)
   lines = {name: [lineage.schedule(member, name) for member in members.values()] for name in members[best].start}
-  bold = {name: [lineage.schedule(members[segment.member], name, segment) for segment in lineage.ancestry(members, best)]
+  bold = {name: [lineage.schedule(members[segment.member], name, segment) for segment in lineage.ancestry(members,
+  best)]
           for name in lines}
   file = os.path.join(folder, _SCHEDULES)
   figures.draw_schedules(lines, bold, population_directory.member_name(best), file)

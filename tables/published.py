@@ -1,4 +1,4 @@
-"""The numbers that the IMPALA paper prints, and the agents they are of. Espeholt et al. 2018, tables 3, 4, B.1, C.1."""
+"""The IMPALA paper's agents and their published scores. Espeholt et al. 2018, tables 3, 4, B.1 and C.1."""
 
 import functools
 import os
@@ -13,16 +13,16 @@ class Agent(NamedTuple):
   """An agent of the paper that this project can train."""
   name: str        # In table 3 or 4.
   suite: str
-  experts: bool    # An agent per level, rather than one for all levels.
+  experts: bool    # True: an agent per level. False: one agent for all levels.
   torso: str
-  use_lstm: bool   # Figure 3; section 5.3.2: not on Atari.
-  frames: int      # Environment frames it is trained for; an expert: on its level.
-  population: int  # Members that population-based training has; 1 without it.
+  use_lstm: bool   # Figure 3. Section 5.3.2: no LSTM on Atari.
+  frames: int      # Environment frames of training. For an expert: on its level.
+  population: int  # Members of the population; 1 without population-based training.
   learners: int
 
 
-# For DMLab-30 the paper's text names no number; the released recipe trains for 10 billion frames, and figure 5 counts
-# the frames of all 30 experts together.
+# The paper's text states no number of frames for DMLab-30. The released code's recipe has 10 billion, and figure 5
+# counts the frames of all 30 experts together.
 _DMLAB_FRAMES = 10_000_000_000
 _ATARI_FRAMES = 200_000_000  # Per game. Section 5.3.2.
 
@@ -37,7 +37,7 @@ AGENTS = {agent.name: agent for agent in (
     Agent('IMPALA, deep, multi-task', 'atari57', False, 'deep', False, 57 * _ATARI_FRAMES, 24, 1),
 )}
 
-# The columns of the tables of levels, by the agents' names in tables 3 and 4.
+# The columns of the CSV files of levels, by the agents' names in tables 3 and 4.
 LEVEL_COLUMNS = {
     'dmlab30': {'IMPALA-Experts, deep': 'experts', 'IMPALA, deep, PBT': 'impala'},
     'atari57': {'ACKTR': 'acktr', 'Reactor, experts': 'reactor', 'IMPALA, deep, multi-task': 'impala_deep_multitask',
@@ -50,7 +50,7 @@ def _level_scores(file: str, level: str, columns: dict[str, str]) -> dict[str, d
   return {name: {row[level]: float(row[column]) for row in rows if row[column]} for name, column in columns.items()}
 
 
-# Suite -> agent -> the field of scores.SuiteScore that is printed -> per cent. In the order of table 3 or 4.
+# Suite -> agent -> field of scores.SuiteScore that the paper prints -> per cent. In the order of table 3 or 4.
 SUMMARIES: dict[str, dict[str, dict[str, float]]] = {
     'dmlab30': {row['model']: {'mean_capped': float(row['test_mean_capped_hns_pct'])}
                 for row in _rows('impala_table_3.csv')},
@@ -59,7 +59,7 @@ SUMMARIES: dict[str, dict[str, dict[str, float]]] = {
                 for row in _rows('impala_table_4.csv')},
 }
 
-# Suite -> agent -> level -> raw score; levels that the paper leaves out are missing. In the order of table B.1 or C.1.
+# Suite -> agent -> level -> raw score, without levels that the paper leaves out. In the order of table B.1 or C.1.
 LEVEL_SCORES: dict[str, dict[str, dict[str, float]]] = {
     'dmlab30': _level_scores('impala_table_B1.csv', 'level', LEVEL_COLUMNS['dmlab30']),
     'atari57': _level_scores('impala_table_C1.csv', 'game', LEVEL_COLUMNS['atari57']),

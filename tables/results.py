@@ -1,4 +1,4 @@
-"""What runs have reached as the agents of the paper: per level and over a suite, with the spread over seeds."""
+"""The results of runs as agents of the paper: per level and over a suite, with the spread over seeds."""
 
 import json
 import os
@@ -21,29 +21,40 @@ _UNITS = ((1_000_000_000, 'B'), (1_000_000, 'M'), (1_000, 'K'))
 
 
 class Score(NamedTuple):
-  """The mean over seeds."""
+  """A score over seeds."""
   mean: float
-  spread: float | None = None  # Sample standard deviation; None of a single seed.
+  spread: float | None = None  # Sample standard deviation over seeds; None for a single seed.
   seeds: int = 1
 
 
 class Cell(NamedTuple):
   """A cell of a table."""
   score: Score | None
-  extent: str  # In full, or how it was scaled down and departs from the paper, or not run.
+  extent: str  # IN_FULL, NOT_RUN, or how the runs were scaled down and differ from the paper.
 
 
 class Result:
-  """What the runs of one agent have reached.
+  """The results of the runs of one agent.
 
-  Of a population the best member counts, as in the paper. Runs that differ in no setting but the seed (experts: and the
-  level) are repetitions, and so are populations. Where runs have other settings too, as in a sweep, those of one setting
-  are shown, as in the paper ("the best score for each architecture"). The best: most levels first, then those in full,
-  then the best score.
+  For a population, only the best member counts, as in the paper. Runs that differ only in the seed are repetitions of
+  one setting. Runs of experts may also differ in the level. Populations are repetitions in the same way.
+
+  If the runs have several settings, as in a sweep, the runs of the best setting are shown, as in the paper ("the best
+  score for each architecture"). Settings are ordered by the number of levels, then by whether they were run in full,
+  then by the score.
+
+  Attributes:
+    runs: the runs that are shown.
+    num_settings: the number of settings among all runs.
   """
 
   def __init__(self, agent: published.Agent, runs: Sequence[runs_lib.Run]):
-    """Args: the agent, and runs that are all of it (runs.agent_of); there may be none."""
+    """Selects the runs to show.
+
+    Args:
+      agent: the agent.
+      runs: evaluated runs of this agent (see runs.agent_of). There may be none.
+    """
     self._agent = agent
     self._suite = scores.SUITES[agent.suite]
     by_setting = {}
@@ -51,17 +62,17 @@ class Result:
       by_setting.setdefault(setting(run, agent.experts), []).append(run)
     groups = [_longest(group) if agent.experts else group for group in by_setting.values()]
     self.num_settings = len(groups)
-    self.runs = max(groups, key=self._rank, default=[])  # Those that are shown.
+    self.runs = max(groups, key=self._rank, default=[])
 
   def level(self, level: str) -> Cell:
-    """The mean return on a level."""
+    """Returns the mean return on a level."""
     played = [run for run in self.runs if level in run.evaluation.means]
     if not played:
       return Cell(None, NOT_RUN)
     return Cell(mean_over_seeds([run.evaluation.means[level] for run in played]), self._extent(played))
 
   def summary(self, measure: str) -> Cell:
-    """A field of scores.SuiteScore; no score before every level has one."""
+    """Returns a field of scores.SuiteScore. There is no score until every level has one."""
     if not self.runs:
       return Cell(None, NOT_RUN)
     num_levels = len(self._suite.test_levels)
@@ -74,8 +85,8 @@ class Result:
                 self._extent(self.runs))
 
   def _fittest(self, runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
-    """The best member of each population, and the runs that are of none."""
-    populations = {}  # Members lie side by side.
+    """Returns the best member of each population, and all runs without a population."""
+    populations = {}  # The members of a population are in the same folder.
     for run in runs:
       populations.setdefault(os.path.dirname(run.logdir) if run.population > 1 else run.logdir, []).append([run])
     return [max(members, key=self._rank)[0] for members in populations.values()]
@@ -89,7 +100,7 @@ class Result:
     return (len(means), self._extent(group) == IN_FULL, getattr(scores.summarise(means), self._suite.summary))
 
   def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
-    """In full, or all that is not as in the paper. `num_levels`: that there should be, where they count."""
+    """Returns IN_FULL or a text with all differences from the paper. `num_levels`: the wanted number, 0 for any."""
     evaluated = len({level for run in runs for level in run.evaluation.means})
     less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
     for name, wanted, get, write in (
@@ -111,21 +122,23 @@ class Result:
 
 
 def written(value: Any) -> str:
-  """A setting's value as a flag could have it, never rounded."""
+  """Returns a setting's value as it can be written in a flag. It is never rounded."""
   if isinstance(value, int) and not isinstance(value, bool):
     return f'{value:_}'
   return f'{value:g}' if isinstance(value, float) and float(f'{value:g}') == value else str(value)
 
 
 def setting(run: runs_lib.Run, expert: bool) -> str:
-  """A key that is the same for runs that differ only in their seed; experts: or in level and length; members of
-  populations: or in what they have started with.
+  """Returns a key that is equal for runs that differ only in their seed.
+
+  Runs of experts may also differ in the level and the number of frames. Members of a population may also differ in
+  their initial hyper-parameters.
   """
   return json.dumps(settings_of(run, expert), sort_keys=True)
 
 
 def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
-  """The settings that `setting` compares."""
+  """Returns the settings that `setting` compares, by name."""
   apart = {'seed', *run_flags.FREE_FLAGS}
   for config in (dmlab30_protocol.Protocol, cluster_config.ClusterConfig):
     apart |= settings.free_settings(config)
@@ -134,14 +147,14 @@ def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
   if run.population > 1:
     apart |= {'sweep_index', *sweeps.IMPALA.ranges}
   suite = runs_lib.suite_of(run)
-  # Settings that an older run does not have were as they are by default.
+  # Settings that are missing in an older run had the default values.
   defaults = departures.PAPER[suite.name] if suite else departures.COMMON
-  values = defaults | run.flags | {'num_learners': run.learners}  # Learners may be in one process or in several.
+  values = defaults | run.flags | {'num_learners': run.learners}  # The learners can be in one process or in several.
   return {name: value for name, value in values.items() if name not in apart}
 
 
 def short(frames: int) -> str:
-  """A number of frames as it is spoken: 200M, 11.4B. Rounded down, so that nothing seems more than it is."""
+  """Returns a short form of a number of frames, such as 200M or 11.4B. It is rounded down."""
   for unit, letter in _UNITS:
     if frames >= unit:
       step = unit if frames >= 100 * unit else unit // 10 if frames >= 10 * unit else unit // 100
@@ -154,12 +167,12 @@ def _range(least: int, most: int, write: Callable[[float], str]) -> str:
 
 
 def mean_over_seeds(values: Sequence[float]) -> Score:
-  """The score that runs with these values, of different seeds, have together."""
+  """Returns the score over seeds, given the value of each seed."""
   return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
 def _longest(runs: Iterable[runs_lib.Run]) -> list[runs_lib.Run]:
-  """Of the runs of each level those with the most frames to train for."""
+  """Returns the runs with the largest number of frames for each level."""
   by_level = {}
   for run in runs:
     by_level.setdefault(run.flags['level_name'], []).append(run)
@@ -169,7 +182,10 @@ def _longest(runs: Iterable[runs_lib.Run]) -> list[runs_lib.Run]:
 
 
 def _complete(runs: Iterable[runs_lib.Run], num_levels: int) -> list[dict[str, float]]:
-  """Level -> score, once for each seed that has them all. Runs of one seed on other levels are experts of one suite."""
+  """Returns a dict from level to score for each seed that has all levels.
+
+  Runs with the same seed on different levels are experts of one suite and are combined.
+  """
   samples = []  # (seed, {level: score})
   for run in runs:
     means = run.evaluation.means

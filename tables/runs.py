@@ -1,4 +1,4 @@
-"""Reads run directories, and tells from a run's settings which agent of the paper it is."""
+"""Reads run directories, and finds the agent of the paper that corresponds to a run's settings."""
 
 import glob
 import json
@@ -16,45 +16,46 @@ from scalable_agents.tables import published
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
 
-# What IMPALA's runs have among their settings; those of an agent without V-trace lack the last one.
+# Settings that all runs of IMPALA have. Runs of agents without V-trace do not have the last one.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int,
           'off_policy_correction': str}
-# What else the tables read; null stands for the default.
+# Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
                 'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}
 _WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
 _POINTS = 500
-ROWS = 5_000  # Of a metrics.jsonl that are read for figures: of a member of a population, part of them are drawn.
+ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only a part of them is drawn.
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
 
 
 class Evaluation(NamedTuple):
-  """What of evaluation.json is in the tables."""
-  means: dict[str, float]  # Level, as it is called for testing -> mean return.
-  episodes: int            # Per level.
-  frames: int              # Environment frames trained for.
-  departures: tuple[tuple[str, Any], ...] = ()  # (setting of the protocol, value) for those that are not the paper's.
+  """The part of evaluation.json that the tables use."""
+  means: dict[str, float]  # Test level -> mean return.
+  episodes: int            # Episodes per level.
+  frames: int              # Environment frames of training.
+  departures: tuple[tuple[str, Any], ...] = ()  # (setting of the protocol, value) where it differs from the paper.
 
 
 class Run(NamedTuple):
   """A run directory of IMPALA."""
   logdir: str
   flags: dict[str, Any]
-  evaluation: Evaluation | None  # None where only the training is of interest.
+  evaluation: Evaluation | None  # None if it was not read.
 
   @property
   def population(self) -> int:
-    return self.flags.get('population_size') or 1  # 0 or null, too, is none.
+    """The number of members of the run's population; 1 without a population."""
+    return self.flags.get('population_size') or 1
 
   @property
   def learners(self) -> int:
-    """Of all processes; each has as many."""
+    """The number of learners of all processes. Each process has the same number."""
     processes = len((self.flags.get('learner_addresses') or '').split(','))
     return processes * (self.flags.get('num_learners') or 1)
 
   @property
   def task(self) -> int:
-    """Which of several learner processes has written it; 0 is the one whose run it is."""
+    """The number of the learner process that wrote the directory. The run belongs to learner 0."""
     return max(self.flags.get('task', 0), 0) if self.flags.get('job_name') == 'learner' else 0
 
 
@@ -62,11 +63,12 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
   """Reads the run directories that match.
 
   Args:
-    patterns: paths, which may have *, ? and [] as in a shell; what is the path of a directory stands for that one. Of a
-      run of several learners it is the first one's; the others' accounts are passed over where a pattern finds them.
-    evaluated: whether evaluation.json is read, and must be there.
+    patterns: paths with *, ? and [] as in a shell. A pattern that is itself the path of a directory means this
+      directory. A run of several learners belongs to the first one. The directories of the other learners are skipped
+      if a pattern matches them.
+    evaluated: whether to read evaluation.json, which must then exist.
   Returns:
-    The runs, each directory once, and a line for each input that is none.
+    The runs, each directory once, and a one-line message for each input that is not a run.
   """
   runs, faults, seen = [], [], set()
   for pattern in patterns:
@@ -82,14 +84,14 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
           if run.task == 0:
             runs.append(run)
           elif logdir == pattern:
-            faults.append(f'{logdir}: the account of learner {run.task} of a run: want that of its learner 0')
+            faults.append(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))
   return runs, faults
 
 
 def suite_of(run: Run) -> suite_lib.Suite | None:
-  """The suite that the run's level is, or is in."""
+  """Returns the suite that the run has learned, or the suite of its level. None if there is no such suite."""
   name = run.flags['level_name']
   for suite in scores.SUITES.values():
     if name == suite.name or name in suite.scores:
@@ -98,13 +100,15 @@ def suite_of(run: Run) -> suite_lib.Suite | None:
 
 
 def is_expert(run: Run) -> bool:
-  """Whether the run has learned a single level."""
+  """Returns whether the run has learned a single level."""
   return run.flags['level_name'] not in scores.SUITES
 
 
 def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | None:
-  """The agent that the run is, in full or scaled down: of those with no smaller population and no fewer learners the
-  nearest. None where it is none of them.
+  """Returns the agent of the paper that corresponds to a run, in full or scaled down.
+
+  Among the agents with the same network and suite, it must have at least the run's population and number of learners.
+  If there are several, the one with the smallest population and the fewest learners is returned; None if there is none.
   """
   suite = suite_of(run)
   if suite is None or run.flags['off_policy_correction'] != 'vtrace':
@@ -116,7 +120,7 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
 
 
 def describe(run: Run) -> str:
-  """The settings that decide which agent of the paper a run is."""
+  """Describes the settings that decide which agent of the paper a run is."""
   flags, suite = run.flags, suite_of(run)
   task = f'a single level of {suite.name}' if suite and is_expert(run) else flags['level_name']
   lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
@@ -125,7 +129,7 @@ def describe(run: Run) -> str:
 
 
 def thinned(rows: Sequence[Any]) -> list[Any]:
-  """Every k-th of the rows and the last one, at most 501: as many as a figure needs."""
+  """Returns every k-th row and the last one, so that a figure has at most 501 points."""
   return [*rows[:-1:len(rows) // _POINTS + 1], *rows[-1:]]
 
 
@@ -134,7 +138,7 @@ def _read(logdir: str, evaluated: bool) -> Run:
   flags = config['flags']
   missing = [name for name in _FLAGS if name not in flags]
   if missing:
-    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
+    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent; its {run_directory.CONFIG} has no '
                                           f'{missing[0]}: want runs of IMPALA')
   _check_types(flags, run_directory.path(logdir, run_directory.CONFIG))
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
@@ -145,7 +149,7 @@ def _read(logdir: str, evaluated: bool) -> Run:
 
 
 def _check_types(flags: dict[str, Any], file: str):
-  """Raises RunDirectoryError for the first flag that the tables read and that is of another type."""
+  """Raises RunDirectoryError if a flag that the tables read has the wrong type."""
   for name, kind in (_FLAGS | _OTHER_FLAGS).items():
     value = flags.get(name)
     is_missing = value is None and name in _OTHER_FLAGS
@@ -155,7 +159,7 @@ def _check_types(flags: dict[str, Any], file: str):
 
 
 def _agent_in(command_line: Any) -> str | None:
-  """The agent whose binary a command line starts; None where it starts none of them, but a test, say."""
+  """Returns the agent whose binary a command line starts. None if it starts another program, such as a test."""
   for word in command_line if isinstance(command_line, list) else ():
     if not isinstance(word, str) or word.startswith('--'):
       return None
@@ -178,7 +182,7 @@ def _read_evaluation(run: Run) -> Evaluation:
         raise ValueError('want a finite mean of at least one level')
     except FileNotFoundError as error:
       raise run_directory.RunDirectoryError(f'{run.logdir}: not evaluated (it has no {run_directory.EVALUATION}): run '
-                                            'the agent with --mode=test on it') from error
+                                            'the agent on it with --mode=test') from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
       reason = ' '.join(f'{type(error).__name__}: {error}'.split())
       raise run_directory.RunDirectoryError(f'{file} is damaged ({reason}): run the agent with --mode=test '
@@ -187,7 +191,7 @@ def _read_evaluation(run: Run) -> Evaluation:
 
 
 def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-  """The settings in which levels were played otherwise than in the paper, and their values, from evaluation.json."""
+  """Returns the settings of evaluation.json's protocol that differ from the paper's, and their values."""
   found = []
   levels = () if is_expert(run) else (suite_of(run) or scores.SUITES['atari57']).levels
   for name, papers in (('atari', atari57_protocol.Protocol()), ('dmlab', dmlab30_protocol.Protocol())):
@@ -202,10 +206,10 @@ def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ..
 
 
 def _as_tested(run: Run, means: dict[str, float], file: str) -> dict[str, float]:
-  """Levels by their names for testing.
+  """Returns the means with the names of test levels.
 
   Raises:
-    run_directory.RunDirectoryError: a level is none that the run has learned.
+    run_directory.RunDirectoryError: the run has not learned one of the levels.
   """
   suite = suite_of(run)
   if suite is None:

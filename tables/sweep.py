@@ -1,7 +1,8 @@
-"""The samples of a sweep, sorted by what each has reached. Espeholt et al. 2018, figures 4, E.1, table D.1.
+"""Makes the table of a sweep's results: its samples, sorted by their scores. agents/sweep.py draws the samples.
 
-Runs that differ in more than what a sweep samples are different lines, of the table and of the figures: another network
-or correction, say, or --policy_lag (figure E.1) or --clip_rho_threshold (section 5.2.2).
+Espeholt et al. 2018, figures 4 and E.1, table D.1. A sweep samples some hyper-parameters. Runs that also differ in
+other settings belong to different lines of the table and the figures. Examples are the network, the correction,
+--policy_lag (figure E.1) and --clip_rho_threshold (section 5.2.2).
 """
 
 import json
@@ -17,7 +18,7 @@ from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.training import sweep as sweep_lib
 
-# What a line is called does not repeat these.
+# The name of a line does not repeat these settings.
 _IN_OTHER_COLUMNS = {'torso', 'off_policy_correction', 'sweep_index', *sweeps.IMPALA.ranges}
 _NUMBER = re.compile(r'(\d[\d_]*(?:\.\d+)?)')
 
@@ -25,18 +26,20 @@ Points = Sequence[tuple[int, float]]  # (environment frames, score).
 
 
 class Sample(NamedTuple):
-  """Runs that differ in nothing but the seed."""
+  """One sample of the hyper-parameters. Its runs differ only in the seed."""
   level: str
   line: str              # Network, correction, and every other setting in which the level's runs differ.
-  flags: dict[str, Any]  # Of the first run.
-  score: results.Score | None  # At the end of training; None where a run has not finished an episode of each level.
-  frames: int            # Trained for so far, by the run with the fewest.
-  curves: Sequence[Points]  # Of each run; without the rows before it had finished an episode of each level.
+  flags: dict[str, Any]  # The flags of the first run.
+  score: results.Score | None  # At the end of training. None if a run has not finished an episode of each level.
+  frames: int            # Environment frames of training so far, the minimum over the runs.
+  curves: Sequence[Points]  # A curve per run. It starts when the run has finished an episode of each level.
 
 
 def samples(runs: Sequence[runs_lib.Run]) -> list[Sample]:
-  """The samples of the runs by level and line, best first.
+  """Returns the samples of the runs, ordered by level and line, and then best first.
 
+  Args:
+    runs: the runs of one or several sweeps.
   Raises:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged.
   """
@@ -55,23 +58,23 @@ def samples(runs: Sequence[runs_lib.Run]) -> list[Sample]:
 
 
 def unit(level: str) -> str:
-  """What a final score is on a level, or on a suite as --level_name has it."""
+  """Returns the name of the score on a level or suite, where `level` is the value of --level_name."""
   if level in scores.SUITES:
     return scores.SUITES[level].summary.replace('_', ' ') + ' human-normalised return (%)'
   return 'return'
 
 
 def best_three(found: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
-  """(level, line) -> the three samples with the best final scores, or as many as there are."""
+  """Returns the three samples with the best final scores, or fewer if there are fewer, by (level, line)."""
   best = {}
-  for sample in found:  # They are sorted.
+  for sample in found:  # The samples are sorted.
     if sample.score and len(best.setdefault((sample.level, sample.line), [])) < 3:
       best[sample.level, sample.line].append(sample)
   return best
 
 
 def table(found: Sequence[Sample]) -> layout.Table:
-  """A row for each of the samples."""
+  """Makes the table, with a row per sample."""
   columns = ['level', 'setting', 'rank', 'sample', *sweeps.IMPALA.ranges, 'final score, this run', 'run']
   rows, ranks = [], {}
   for sample in found:
@@ -85,20 +88,20 @@ def table(found: Sequence[Sample]) -> layout.Table:
   notes = [f'{level}: the final score is the {unit(level)} of the last 100 training episodes'
            f'{" of each level" if level in scores.SUITES else ""}.'
            for level in dict.fromkeys(sample.level for sample in found)]
-  # As in the paper's table 2.
-  notes += [f'{level}, {line}: on average the best 3 samples have '
+  # The mean of the best three samples is the score in the paper's table 2.
+  notes += [f'{level}, {line}: the mean of the best 3 samples is '
             f'{statistics.fmean(sample.score.mean for sample in best):.2f}.'
             for (level, line), best in best_three(found).items() if len(best) == 3]
-  notes.append('Setting: the network, the correction, and every other setting in which runs of the level differ, beside '
-               + ', '.join(sweeps.IMPALA.ranges) + '.')
-  notes.append('The paper has figure 4 for this, and prints no numbers of single samples.')
+  notes.append('Setting: the network, the correction, and every other setting in which runs of the level differ, '
+               f'except {", ".join(sweeps.IMPALA.ranges)}.')
+  notes.append('The paper shows these results in figure 4, and prints no numbers of single samples.')
   return layout.Table('Sweep: training scores of samples of hyper-parameters, best first', columns, rows, notes)
 
 
 def _lines(runs: Sequence[runs_lib.Run]) -> list[str]:
-  """The line of each run."""
+  """Returns the name of each run's line."""
   settings = [results.settings_of(run, expert=False) for run in runs]
-  values = {}  # (level, setting) -> its values, as JSON.
+  values = {}  # (level, setting) -> the setting's values, as JSON.
   for those in settings:
     for name, value in those.items():
       values.setdefault((those['level_name'], name), set()).add(json.dumps(value))
@@ -111,7 +114,7 @@ def _lines(runs: Sequence[runs_lib.Run]) -> list[str]:
 
 
 def _natural(text: str) -> list[str | float]:
-  """A key that sorts text with numbers in it by these: lag=2 before lag=10."""
+  """Returns a key that sorts numbers within a text by their values: lag=2 before lag=10."""
   return [float(part) if number % 2 else part for number, part in enumerate(_NUMBER.split(text))]
 
 
@@ -121,8 +124,9 @@ def _index(sample: Sample) -> str:
 
 
 def _scored(run: runs_lib.Run) -> list[tuple[int, float | None]]:
-  """Environment frames and score of rows of metrics.jsonl, the last one's too; None before each level has finished an
-  episode.
+  """Returns (environment frames, score) of evenly spaced rows of metrics.jsonl, including the last row.
+
+  A score is None until each level has finished an episode.
   """
   rows = runs_lib.thinned(run_rows.read_metrics(run.logdir, runs_lib.ROWS))
   if runs_lib.is_expert(run):

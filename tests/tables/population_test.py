@@ -35,7 +35,7 @@ class PopulationTest(absltest.TestCase):
   def test_bad_input_is_one_line(self):
     self._make(0, None, 0)
     for flags, message in (((), "--population: want the population's directory"),
-                           ((f'--population={self.folder}',), f'--population={self.folder}: no member there has')):
+                           ((f'--population={self.folder}',), f'--population={self.folder}: no member in this')):
       done = self._start(*flags)
       self.assertEqual((done.returncode, done.stdout), (1, ''))
       self.assertStartsWith(done.stderr, f'error: {message}')

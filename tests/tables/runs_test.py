@@ -120,7 +120,7 @@ class RunsTest(parameterized.TestCase):
     found, faults = runs.read([os.path.join(self.folder, '*')], evaluated=True)
     self.assertEqual([run.logdir for run in found], [first])
     self.assertEmpty(faults)
-    self.assertEqual(self._fault(second), f'{second}: the account of learner 1 of a run: want that of its learner 0')
+    self.assertEqual(self._fault(second), f'{second}: the directory of learner 1 of a run: want that of learner 0')
 
   def test_a_file_is_no_run_directory(self):
     file = os.path.join(self.folder, 'file')
@@ -130,8 +130,8 @@ class RunsTest(parameterized.TestCase):
   def test_an_evaluation_is_only_missed_where_it_is_needed(self):
     logdir = run_directories.single_game(self.folder, 'run')
     self.assertIsNone(self._read_one(logdir, evaluated=False).evaluation)
-    self.assertEqual(self._fault(logdir), f'{logdir}: not evaluated (it has no evaluation.json): run the agent with '
-                                          '--mode=test on it')
+    self.assertEqual(self._fault(logdir), f'{logdir}: not evaluated (it has no evaluation.json): run the agent on '
+                                          'it with --mode=test')
 
   @parameterized.parameters('config.json', 'evaluation.json')
   def test_a_file_cut_in_half_is_named(self, name):

@@ -110,7 +110,7 @@ class SweepTest(parameterized.TestCase):
                                      layout.Number((6.0, None, 1), 2), '5M of 200M frames'])
     self.assertEqual([row[2] for row in table.rows], ['1', '2', '3', '4'])
     self.assertEqual([row[3] for row in table.rows], ['2', '3', '1', '0'])
-    self.assertIn('pong, deep, vtrace: on average the best 3 samples have 3.67.', table.notes)
+    self.assertIn('pong, deep, vtrace: the mean of the best 3 samples is 3.67.', table.notes)
 
   def test_what_was_not_drawn_has_no_number(self):
     self._pong(-1, 1.0)
