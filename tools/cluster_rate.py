@@ -1,9 +1,9 @@
-"""Measures what a cluster costs: a learner and actors in processes of their own against one process that does it all.
+"""Compares the speed of a cluster (a learner and several actor hosts) with the speed of a single process.
 
   bazel run //tools:cluster_rate
 
-All run on this machine, in turns, so that what they have is the same: as many environments, and the same cores. The
-last line is a JSON object with all figures.
+Both run on this machine, one after the other, with the same number of environments on the same cores. The last line of
+the output is a JSON object with all numbers.
 """
 
 import contextlib
@@ -29,17 +29,18 @@ _PROGRAM = 'scalable_agents.agents.impala_atari57'
 class ClusterRateConfig:
   """The flags."""
 
-  seconds: float = setting(40., 'How long each run is measured.', at_least=1, at_most=training_rate.MAX_SECONDS)
-  turns: int = setting(2, 'How often each is measured.', at_least=1, at_most=1_000)
-  actors: int = setting(2, 'Actor processes.', at_least=1, at_most=settings.MAX_PROCESSES)
-  environments: int = setting(64, 'Environments, of all actors together.', at_least=1,
+  seconds: float = setting(40., 'Seconds for which each run is measured.', at_least=1,
+                           at_most=training_rate.MAX_SECONDS)
+  turns: int = setting(2, 'How often each run is measured.', at_least=1, at_most=1_000)
+  actors: int = setting(2, 'Number of actor hosts.', at_least=1, at_most=settings.MAX_PROCESSES)
+  environments: int = setting(64, 'Number of environments of all actor hosts together.', at_least=1,
                               at_most=settings.MAX_ENVIRONMENTS)
   flags: str = setting('--level_name=pong,--torso=shallow',
                        'Flags of //agents:impala_atari57 for all processes, with commas between them.')
 
 
 def _rate(config, arguments):
-  """Environment frames per second, and the mean policy lag in updates, of a run with these flags."""
+  """Returns the environment frames per second and the mean policy lag in updates of a run with these flags."""
   rows = training_rate.steady_rows(
       lambda run: [_PROGRAM, *training_rate.split(config.flags), *arguments,
                    *(f'--{name}={value}' for name, value in run.items())],
@@ -50,7 +51,7 @@ def _rate(config, arguments):
 
 @contextlib.contextmanager
 def _actors(config, address):
-  """Runs the actor processes."""
+  """Runs the actor hosts."""
   number, rest = divmod(config.environments, config.actors)
   processes = []
   try:
@@ -80,17 +81,17 @@ def _cluster(config):
 
 
 def main():
-  """Measures both in turns, and prints the ratio."""
+  """Measures both runs in turns, and prints the ratio."""
   config = run_flags.config_from_flags(ClusterRateConfig)
   rates = {'one process': [], 'cluster': []}
   measures = [('one process', _one_process), ('cluster', _cluster)]
   for turn in range(config.turns):
-    for name, measure in measures[::(-1) ** turn]:  # A machine that gets slower is to harm both alike.
+    for name, measure in measures[::(-1) ** turn]:  # The order alternates, so that a slowing machine affects both.
       rate, lag = measure(config)
       rates[name].append(rate)
       print(f'{name:<12}{rate:>10,.0f} frames/s, policy lag {lag:.1f} updates', flush=True)
   ratio = statistics.mean(rates['cluster']) / statistics.mean(rates['one process'])
-  print(f'a learner and {config.actors} actors reach {ratio:.1%} of one process')
+  print(f'a learner and {config.actors} actor hosts reach {ratio:.1%} of one process')
   print(json.dumps(rates | {'ratio': ratio}))
 
 

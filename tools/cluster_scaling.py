@@ -1,10 +1,11 @@
-"""Measures what unrolls cost on their way to a learner, and says how many actors one can feed on.
+"""Measures the cost of sending unrolls to a learner, and computes how many actors a learner can serve.
 
   bazel run //tools:cluster_scaling
 
-One process sends unrolls to another through the cluster's own code (training/cluster/remote_learner.py), over loopback and
-without learning. From the bytes and the CPU time that an unroll takes in the learner's process follows how many agent
-steps a second, and so how many actors, fill its cores or its network. The last line is a JSON object with all figures.
+One process sends unrolls to another through the cluster's own code (training/cluster/remote_learner.py), over loopback
+and without learning. The program measures the bytes of an unroll and its CPU time in the receiving process. From these
+it computes the rate, and the number of actors, at which the learner's cores or network are fully used. The last line of
+the output is a JSON object with all numbers.
 """
 
 from concurrent import futures
@@ -35,10 +36,10 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import run_flags
 
-_KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # Agent steps of an unroll, and pixels of a row.
+_KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # Agent steps per unroll, shape of the pixels.
 _FRAMES_PER_STEP = 4
 _PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 actors, one learner.
-_PARAMETERS = [tf.TensorSpec([1_600_000])]  # About as many as the deep network has.
+_PARAMETERS = [tf.TensorSpec([1_600_000])]  # About the number of parameters of the deep network.
 _QUEUE_SIZE, _BATCH_SIZE = 1, 32
 _WARM_UP_SECONDS = 2.
 _PATIENCE_SECONDS = 60.
@@ -48,25 +49,28 @@ _PATIENCE_SECONDS = 60.
 class ClusterScalingConfig:
   """The flags."""
 
-  seconds: float = setting(10., 'How long each kind of unroll is sent.', at_least=1, at_most=training_rate.MAX_SECONDS)
-  cores: int = setting(16, "The learner machine's cores that may do nothing but receive.", at_least=1, at_most=65_536)
-  gigabits_per_second: float = setting(10., "The learner machine's network.", at_least=0.1, at_most=1_000_000)
+  seconds: float = setting(10., 'Seconds for which each kind of unroll is sent.', at_least=1,
+                           at_most=training_rate.MAX_SECONDS)
+  cores: int = setting(16, "Number of the learner machine's cores that only receive unrolls.", at_least=1,
+                       at_most=65_536)
+  gigabits_per_second: float = setting(10., "Speed of the learner machine's network.", at_least=0.1,
+                                       at_most=1_000_000)
   actor_frames_per_second: float = setting(
-      500., 'Environment frames that one actor, a core with an environment, gives a second.', at_least=1,
+      500., 'Environment frames per second of one actor, which is a core with one environment.', at_least=1,
       at_most=1_000_000_000)
 
 
 class _Unroll(NamedTuple):
-  """As much of an unroll as has a size worth speaking of."""
-  actor_id: Any
-  pixels: Any
+  """The parts of an unroll that determine its size."""
+  actor_id: Any  # [] int32.
+  pixels: Any    # [T+1, H, W, C] uint8.
 
 
 class Cost(NamedTuple):
-  """What was measured of one kind of unroll."""
+  """The measured cost of one kind of unroll."""
   unrolls_per_second: float
-  bytes: int          # Of an unroll.
-  cpu_seconds: float  # Of an unroll, in the learner's process.
+  bytes: int          # Bytes per unroll.
+  cpu_seconds: float  # CPU seconds per unroll in the learner's process.
 
 
 def _spec(kind):
@@ -75,7 +79,7 @@ def _spec(kind):
 
 
 def _send(kind, address):
-  """Sends unrolls until the process is ended."""
+  """Sends unrolls until the process is killed."""
   pixels = np.random.default_rng(0).integers(256, size=_spec(kind).pixels.shape, dtype=np.uint8)
   report = learner_port.Report(cluster_config.MAX_HOSTS - 1, 'sender', 0., 0., 0, 0, 0)
   learner = remote_learner.RemoteLearner(
@@ -89,12 +93,12 @@ def _send(kind, address):
       return [1 - actor_id]
     tf.while_loop(lambda actor_id: True, send_one, [0], parallel_iterations=1)
   if not learner.wait_for_parameters(_PATIENCE_SECONDS):
-    raise TimeoutError('no parameters came')
+    raise TimeoutError('the learner sent no parameters')
   send()
 
 
 def _receive(kind, address, seconds):
-  """Takes unrolls for so long. Returns a Cost."""
+  """Receives unrolls for this number of seconds. Returns a Cost."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
   port = learner_port.LearnerPort(cluster_config.ClusterConfig('learner', address), {})
   parameters = parameters_lib.ParameterSnapshot(_PARAMETERS, learner_port.PARAMETERS)
@@ -119,7 +123,7 @@ def _begin():
 
 
 def measure(kind: str, seconds: float) -> Cost:
-  """Sends and takes unrolls of a kind, in two processes that end with this one."""
+  """Measures one kind of unrolls with a sending and a receiving process, which end with this process."""
   address = f'localhost:{local_cluster.free_ports(1)[0]}'
   context = multiprocessing.get_context('spawn')
   sender = context.Process(target=_send, args=(kind, address), daemon=True)
@@ -137,7 +141,7 @@ def measure(kind: str, seconds: float) -> Cost:
 
 
 def memory_bandwidth() -> float:
-  """Bytes a second that one core copies: what to hold the transport against, on whatever machine."""
+  """Returns the bytes per second that one core copies in memory, for comparison with the transport."""
   source = np.ones(64_000_000, np.uint8)
   target = np.empty_like(source)
   best = np.inf
@@ -149,20 +153,20 @@ def memory_bandwidth() -> float:
 
 
 def limits(cost: Cost, steps: int, cores: int, gigabits_per_second: float) -> tuple[float, float]:
-  """Environment frames a second at which the learner's cores, and its network, are full.
+  """Returns the environment frames per second at which the learner's cores, and its network, are fully used.
 
   Args:
-    cost: of an unroll.
-    steps: agent steps of an unroll.
-    cores: that do nothing but receive.
-    gigabits_per_second: of the network.
+    cost: the cost of an unroll.
+    steps: agent steps per unroll.
+    cores: number of cores that only receive unrolls.
+    gigabits_per_second: speed of the network.
   """
   frames = steps * _FRAMES_PER_STEP
   return frames * cores / cost.cpu_seconds, frames * gigabits_per_second * 1e9 / 8 / cost.bytes
 
 
 def main():
-  """Measures, and prints the arithmetic."""
+  """Measures both kinds of unrolls, and prints the limits."""
   config = run_flags.config_from_flags(ClusterScalingConfig)
   copied = memory_bandwidth()
   print(f'one core copies {copied * 1e-9:.1f} GB/s of memory')

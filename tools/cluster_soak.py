@@ -1,12 +1,14 @@
-"""Lets a cluster run for a while, ends its processes at random and starts others, and watches that it goes on.
+"""Runs a cluster, kills and restarts its processes at random, and checks that training continues.
 
   bazel run //tools:cluster_soak -- --minutes=20
 
-An actor process is killed every few seconds and another started in its place; every few minutes the learner is killed,
-too, and started again. A line each minute says how far it is; the last line is a JSON object, which holds the rate while
-nothing is killed and while something is, and for each life of the learner how many actors were killed in it and what
-memory it had, first when it had settled and then in the end. Exit code 1 if a process ends by itself, an actor does not
-find the learner again, updates are skipped, or the end is not orderly.
+Every few seconds an actor host is killed and another one is started. Every few minutes the learner is killed and
+started again. The program prints a line of progress each minute. Its last line is a JSON object with the frames per
+second before and during the kills. For each learner process it has the number of actor hosts that were killed, and the
+learner's memory after a settling time and at the end.
+
+The exit code is 1 if a process ends by itself, an actor host does not reconnect to the learner, updates are skipped, or
+a process does not end with exit code 0.
 """
 
 import dataclasses
@@ -39,26 +41,27 @@ _MAX_MINUTES = 100_000
 class ClusterSoakConfig:
   """The flags."""
 
-  minutes: float = setting(20., 'How long.', at_least=0.1, at_most=_MAX_MINUTES)
-  actors: int = setting(4, 'Actor processes at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
-  environments: int = setting(8, 'Of each actor process.', at_least=1, at_most=settings.MAX_ENVIRONMENTS)
-  seconds_between_kills: float = setting(10., 'Between two kills of an actor.', at_least=0.1,
+  minutes: float = setting(20., 'Length of the test in minutes.', at_least=0.1, at_most=_MAX_MINUTES)
+  actors: int = setting(4, 'Number of actor hosts that run at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
+  environments: int = setting(8, 'Environments per actor host.', at_least=1, at_most=settings.MAX_ENVIRONMENTS)
+  seconds_between_kills: float = setting(10., 'Seconds between two kills of an actor host.', at_least=0.1,
                                          at_most=training_rate.MAX_SECONDS)
-  minutes_between_learner_kills: float = setting(5., 'Between two kills of the learner.', at_least=0.1,
+  minutes_between_learner_kills: float = setting(5., 'Minutes between two kills of the learner.', at_least=0.1,
                                                  at_most=_MAX_MINUTES)
-  calm_seconds: float = setting(60., 'At the start, in which nothing is killed.', at_least=1,
+  calm_seconds: float = setting(60., 'Seconds at the start in which nothing is killed.', at_least=1,
                                 at_most=training_rate.MAX_SECONDS)
-  seed: int = setting(1, 'Of which actor is next.', at_least=0, at_most=settings.MAX_SEED)
+  seed: int = setting(1, 'Random seed of the order in which actor hosts are killed.', at_least=0,
+                      at_most=settings.MAX_SEED)
   flags: str = setting('--level_name=catch,--torso=shallow',
                        'Flags of //agents:impala_atari57 for all processes, with commas between them.')
 
 
 class SoakError(Exception):
-  """What must not happen has happened. The message is one line."""
+  """The cluster did not behave as it should. The message is one line."""
 
 
 class Soak:
-  """The processes, and what has been seen of them."""
+  """The processes of the cluster, and the numbers of kills."""
 
   def __init__(self, config: ClusterSoakConfig, folder: str, address: str):
     self._config = config
@@ -70,7 +73,7 @@ class Soak:
     self.actors = [self._start_actor() for _ in range(config.actors)]
 
   def kill_actor(self, which: int):
-    """Kills an actor process and starts another."""
+    """Kills an actor host and starts another one."""
     self._kill(self.actors[which], 'actor')
     self.actors[which] = self._start_actor()
 
@@ -80,43 +83,43 @@ class Soak:
     self.learner = self._start_learner()
 
   def watch(self):
-    """Raises SoakError if one has ended by itself."""
+    """Raises SoakError if a process has ended by itself."""
     for name, process in (('learner', self.learner), *(('actor', actor) for actor in self.actors)):
       if process.poll() is not None:
         raise SoakError(f'{name} ended with exit code {process.returncode}')
 
   def wait_for_all(self):
-    """Waits until the learner knows all actors: one that it does not know would look for it after its end."""
+    """Waits until the learner knows all actor hosts. One that it does not know would go on after the learner's end."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     names = {f'actor/{socket.gethostname()}-{actor.pid}/frames_per_second' for actor in self.actors}
     while not self._have_played(names):
       if time.monotonic() > deadline:
-        raise SoakError(f'not all actors have found the learner within {_PATIENCE_SECONDS:g} s')
+        raise SoakError(f'not all actor hosts have connected to the learner within {_PATIENCE_SECONDS:g} s')
       time.sleep(_TICK_SECONDS)
 
   def _have_played(self, names):
-    """Whether the last row has all of these, and more frames than the first one."""
+    """Returns whether the last row of the metrics has all these names, and more frames than the first row."""
     rows = run_rows.read_metrics(self.logdir)
     return bool(rows) and names <= rows[-1].keys() and rows[-1]['environment_frames'] > rows[0]['environment_frames']
 
   def end(self) -> float:
-    """Ends the learner in an orderly way. Returns the seconds until the last actor had left by itself."""
+    """Ends the learner with SIGINT. Returns the seconds until the last actor host had ended by itself."""
     began = time.monotonic()
     self.learner.send_signal(signal.SIGINT)
     codes = [process.wait(_PATIENCE_SECONDS) for process in (self.learner, *self.actors)]
     if any(codes):
-      raise SoakError(f'exit codes at the end, the learner first: {codes}')
+      raise SoakError(f'exit codes at the end, starting with the learner: {codes}; want 0')
     return time.monotonic() - began
 
   def close(self):
-    """Ends whatever still runs."""
+    """Kills all processes that still run."""
     for process in (self.learner, *self.actors):
       process.kill()
       process.wait()
     self._log.close()
 
   def megabytes(self) -> float:
-    """The learner's resident memory."""
+    """Returns the learner's resident memory in megabytes."""
     return psutil.Process(self.learner.pid).memory_info().rss * 1e-6
 
   def _kill(self, process, name):
@@ -141,14 +144,14 @@ class Soak:
 
 
 def _rate(rows, begin, end):
-  """Environment frames a second between two wall_seconds of a run."""
+  """Returns the environment frames per second between two values of a run's wall_seconds."""
   rows = [row for row in rows if begin <= row['wall_seconds'] <= end]
   seconds = rows[-1]['wall_seconds'] - rows[0]['wall_seconds'] if rows else 0.
   return (rows[-1]['environment_frames'] - rows[0]['environment_frames']) / seconds if seconds else 0.
 
 
 def _run(soak, config):
-  """Kills until the time is over. Returns the figures."""
+  """Kills processes until the time is over. Returns the numbers for the JSON line."""
   draw = random.Random(config.seed)
   while not run_rows.read_metrics(soak.logdir):
     soak.watch()
@@ -183,7 +186,7 @@ def _run(soak, config):
 
 
 def _life(soak, settled):
-  """What a life of the learner's has been; nothing if it has not `settled`."""
+  """Returns a list with the numbers of one learner process, empty if the process has not settled."""
   if settled is None:
     return []
   kills, megabytes = settled
@@ -191,7 +194,7 @@ def _life(soak, settled):
 
 
 def main():
-  """Soaks; exit code 1 if anything went wrong."""
+  """Runs the test. Returns the exit code, 1 after an error."""
   config = run_flags.config_from_flags(ClusterSoakConfig)
   address = f'localhost:{local_cluster.free_ports(1)[0]}'
   with tempfile.TemporaryDirectory() as folder:

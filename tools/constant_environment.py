@@ -1,4 +1,4 @@
-"""An environment that costs nothing, to measure what everything around it costs."""
+"""An environment whose steps take almost no time, to measure the cost of everything else."""
 
 from typing import NamedTuple
 
@@ -10,9 +10,9 @@ from scalable_agents.environments import instruction
 
 
 class Level(NamedTuple):
-  """What is like some real environment."""
+  """A level with the actions and the shapes of a real environment."""
   num_actions: int
-  observation: dict[str, np.ndarray]  # uint8, the only one.
+  observation: dict[str, np.ndarray]  # uint8 arrays by name, returned in every step.
 
 
 def _noise(*shape):
@@ -26,12 +26,12 @@ LEVELS = {
 
 
 class Constant(dm_env.Environment):
-  """The same observation in all steps, in episodes of 1,000 agent steps."""
+  """Returns the same observation in all steps. Episodes have 1,000 agent steps."""
 
   frames_per_step = 1
 
   def __init__(self, level_name: str, seed: int, protocol: dict | None = None):
-    """Takes what registry.make_from_json takes, with the name of one of LEVELS."""
+    """The arguments are those of registry.make_from_json. `level_name` is one of LEVELS."""
     del seed, protocol
     self._level = LEVELS[level_name]
     self._middle = dm_env.transition(0., self._level.observation)

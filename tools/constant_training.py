@@ -1,4 +1,4 @@
-"""Trains IMPALA on environments that cost nothing. Started by benchmark.py, and ended by a signal.
+"""Trains IMPALA on `constant_environment`. benchmark.py starts this program and ends it with a signal.
 
   python -m scalable_agents.tools.constant_training '{"level_name": "dmlab"}' '{"logdir": "/tmp/run"}'
 """

@@ -1,8 +1,10 @@
-"""Says whether this machine can train, and how to mend what is missing: `make doctor`.
+"""Checks whether this machine can train, and says how to fix what is missing: `make doctor`.
 
-One line per check, and below a line that is not `ok` the command that mends it. `warn` marks what only some uses need.
-Exits with 1 if something is `wrong` that training needs. Runs before anything is installed, so it imports nothing but
-the standard library, and every import that it tries happens in another process, which may crash.
+Each check prints one line: `ok`, `warn` for a problem that affects only some uses, or `wrong` for a problem that
+prevents training. Below each problem is a command that fixes it. The exit code is 1 if a check is `wrong`.
+
+The program runs before anything is installed. So it imports only the standard library. It tries other imports in
+another process, which may crash.
 """
 
 import importlib.metadata
@@ -20,14 +22,14 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _CHECKED_APART = ('tensorflow', 'gymnasium', 'imageio-ffmpeg')
-_DEBIANS_BAZEL = 'bazel no_version'  # What the one of Debian's package bazel-bootstrap says; it is below 8.
-_SECONDS = 120  # For one import in another process, with a cold disk.
+_DEBIANS_BAZEL = 'bazel no_version'  # The output of Debian's package bazel-bootstrap. Its version is below 8.
+_SECONDS = 120  # The time limit of another process, long enough for an import from a slow disk.
 _ASK_ROMS = '''
 import sys
 from ale_py import roms
 print(len(roms.get_all_rom_ids()), 'games') if roms.get_rom_path('pong') else sys.exit('Pong is missing or damaged')
 '''
-# A level whose map is compiled, so that the programs which that takes are asked for, too. Lab's own errors span lines.
+# This level compiles a map, so it also checks the programs for that. Lab's errors have several lines, which are joined.
 _OPEN_LEVEL = '''
 import sys
 import deepmind_lab
@@ -43,26 +45,26 @@ print('opens a level')
 
 
 class Result(NamedTuple):
-  """One check's answer; `status` is 'ok', 'warn' (only some uses need it) or 'wrong' (training needs it)."""
-  status: str
+  """The result of a check."""
+  status: str     # 'ok', 'warn' (only some uses need it) or 'wrong' (training needs it).
   name: str
   found: str
-  mend: str = ''  # The line to run.
+  mend: str = ''  # A command or a hint that fixes the problem.
 
 
 class Answer(NamedTuple):
-  """What a program in another process printed last, or, if it failed, why."""
+  """The result of a program in another process."""
   worked: bool
-  text: str
+  text: str  # The last line of its output or, if it failed, the reason.
 
 
 def ask(*command):
   """Runs a program.
 
   Args:
-    *command: its words.
+    *command: the program and its arguments.
   Returns:
-    An Answer with the last line of its output, or, on failure, of its errors.
+    An Answer with the last line of the program's output. If it failed, the last line of its errors.
   """
   try:
     done = subprocess.run(
@@ -80,7 +82,7 @@ def ask(*command):
 
 
 def requirements(root=ROOT):
-  """The pinned requirements by name: from `root`'s requirements.txt, or else from the installed package."""
+  """Returns the pinned requirements by name, from `root`'s requirements.txt or else from the installed package."""
   try:
     lines = (root / 'requirements.txt').read_text(encoding='utf-8').splitlines()
   except OSError:
@@ -92,14 +94,14 @@ def requirements(root=ROOT):
 
 
 def _install(name, root=ROOT):
-  """The line that installs a requirement into the Python that runs this, or that sets up everything."""
+  """Returns the command that installs a requirement for this Python, or the command that sets up everything."""
   if sys.prefix == sys.base_prefix and (root / 'Makefile').exists():
     return 'make setup'
   return f'{sys.executable} -m pip install {requirements(root).get(name, name)}'
 
 
 def check_python(version=sys.version_info[:3]):
-  """TensorFlow has wheels for these versions, and so have the other pinned requirements."""
+  """Checks the Python version. TensorFlow and the other requirements have wheels for 3.11, 3.12 and 3.13."""
   text = '.'.join(map(str, version))
   if (3, 11) <= tuple(version[:2]) <= (3, 13):
     return Result('ok', 'Python', f'{text}, {sys.executable}')
@@ -108,14 +110,14 @@ def check_python(version=sys.version_info[:3]):
 
 
 def check_package(name, module, python=sys.executable, required=True, use=''):
-  """A Python package: installed, importable, and of the pinned version.
+  """Checks that a Python package is installed, can be imported and has the pinned version.
 
   Args:
-    name: of the requirement.
-    module: its import name.
-    python: the interpreter that should have it.
-    required: whether training needs it.
-    use: what needs it, for the line that misses it.
+    name: the requirement's name.
+    module: the name to import.
+    python: the interpreter that should have the package.
+    required: whether training needs the package.
+    use: the use that needs the package, for the message.
   Returns:
     A Result.
   """
@@ -128,10 +130,10 @@ def check_package(name, module, python=sys.executable, required=True, use=''):
 
 
 def check_libraries(wanted=None):
-  """The requirements that have no check of their own: installed, of the pinned versions.
+  """Checks the versions of all requirements that have no check of their own.
 
   Args:
-    wanted: as `requirements` has them, which is the default.
+    wanted: requirements by name. Default: `requirements()`.
   Returns:
     A Result.
   """
@@ -147,11 +149,11 @@ def check_libraries(wanted=None):
       lacking[name] = f'{name} is {found}, want {version}'
   if lacking:
     return Result('wrong', 'libraries', '; '.join(lacking.values()), _install(next(iter(lacking))))
-  return Result('ok', 'libraries', f'{len(wanted)} others of the pinned versions')
+  return Result('ok', 'libraries', f'{len(wanted)} others have the pinned versions')
 
 
 def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable):
-  """The C++ ops: built, and against the TensorFlow that is installed."""
+  """Checks that the C++ ops are built, for the installed TensorFlow."""
   rebuild = f'rm -f {path} && make setup'
   if not path.exists():
     return Result('wrong', 'op library', f'{path} is not built', 'make setup')
@@ -162,7 +164,7 @@ def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable):
 
 
 def check_roms(python=sys.executable):
-  """The Atari games, which ale-py brings along."""
+  """Checks the Atari games, which are part of ale-py."""
   answer = ask(python, '-c', _ASK_ROMS)
   if answer.worked:
     return Result('ok', 'Atari ROMs', answer.text)
@@ -171,11 +173,11 @@ def check_roms(python=sys.executable):
 
 
 def check_dmlab(python=sys.executable, root=ROOT):
-  """DeepMind Lab, which is no requirement: it has no wheel on PyPI. Where it is installed, it has to open a level.
+  """Checks that DeepMind Lab can open a level. It is not a requirement, because it has no wheel on PyPI.
 
   Args:
     python: the interpreter that should have it.
-    root: of this project, for docs/suites.md.
+    root: this project's root, for the path of docs/suites.md.
   Returns:
     A Result.
   """
@@ -193,7 +195,7 @@ def check_dmlab(python=sys.executable, root=ROOT):
 
 
 def check_kernels(python=sys.executable, script=ROOT / 'training' / 'kernels.py'):
-  """TensorFlow's kernels on the CPU: oneDNN's are on, unless the user has switched them off."""
+  """Checks that TensorFlow uses oneDNN's kernels on the CPU. They are on unless the user has turned them off."""
   answer = ask(python, '-P', str(script))
   if not answer.worked:
     return Result('warn', 'kernels', f'unknown: {answer.text}', _install('tensorflow'))
@@ -203,24 +205,26 @@ def check_kernels(python=sys.executable, script=ROOT / 'training' / 'kernels.py'
 
 
 def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi'):
-  """GPUs: none is needed, but those that are there should be seen by TensorFlow."""
+  """Checks that TensorFlow finds the machine's GPUs. Training needs no GPU."""
   there = ask(nvidia_smi, '--query-gpu=name', '--format=csv,noheader')
   if not there.worked:
     return Result('ok', 'GPUs', 'none: training runs on the CPU')
   seen = ask(python, '-c', 'import tensorflow as tf; print(len(tf.config.list_physical_devices("GPU")))')
   if seen.worked and seen.text != '0':
     return Result('ok', 'GPUs', f'{seen.text}, {there.text}')
-  return Result('warn', 'GPUs', f'{there.text} is there, but TensorFlow does not see it',
+  return Result('warn', 'GPUs', f'the machine has {there.text}, but TensorFlow does not find it',
                 _install('tensorflow').replace('tensorflow==', 'tensorflow[and-cuda]=='))
 
 
 def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminfo='/proc/meminfo'):
-  """Environments answer through anonymous shared memory; it counts as memory, not as space in /dev/shm.
+  """Checks shared memory and free memory.
+
+  Environments write observations to anonymous shared memory. It counts as memory, not as space in /dev/shm.
 
   Args:
-    needed_bytes: what the slots of some hundred environments take.
-    wanted_free_bytes: what training Pong with 32 environments takes, with some air.
-    meminfo: the kernel's account.
+    needed_bytes: shared memory of some hundred environments.
+    wanted_free_bytes: memory for training Pong with 32 environments, with some reserve.
+    meminfo: the kernel's file with memory statistics.
   Returns:
     A Result.
   """
@@ -244,7 +248,10 @@ def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminf
 
 
 def check_open_files(workers=64):
-  """Each environment worker takes four descriptors of the training process: memory and socket, and their duplicates."""
+  """Checks the limit of open files.
+
+  For each environment worker, the training process has four file descriptors: memory, socket and a duplicate of each.
+  """
   needed = 256 + 4 * workers
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -257,7 +264,7 @@ def check_open_files(workers=64):
 
 
 def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):
-  """Bazel and googletest, for `make test` and `bazel run`; training works without."""
+  """Checks Bazel and googletest, which `make test` and `bazel run` need. Training works without them."""
   lacking = [name for name, there in (('Bazel', which('bazel')), ('googletest', os.path.exists(gtest))) if not there]
   if not lacking:
     answer = subprocess.run([which('bazel'), '--version'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -267,8 +274,8 @@ def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):
     major = re.match(r'bazel (\d+)\.', answer)
     if major and int(major[1]) < 8:
       return Result('ok', 'Bazel', answer.strip())
-    return Result('warn', 'Bazel', f'{which("bazel")} --version: {answer.strip()!r}; from 8 on it ignores WORKSPACE',
-                  'export USE_BAZEL_VERSION=4.2.3, if this is Bazelisk; else: apt-get install bazel-bootstrap')
+    return Result('warn', 'Bazel', f'{which("bazel")} --version: {answer.strip()!r}; Bazel 8 ignores WORKSPACE',
+                  'for Bazelisk: export USE_BAZEL_VERSION=4.2.3; otherwise: apt-get install bazel-bootstrap')
   return Result('warn', 'Bazel', f'{" and ".join(lacking)} not found (for make test)',
                 'apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto libgtest-dev')
 
@@ -291,16 +298,16 @@ CHECKS = (
 
 
 def main(checks=CHECKS):
-  """Runs the checks and prints their results; returns the exit code."""
+  """Runs the checks and prints their results. Returns the exit code."""
   wrong = 0
   for check in checks:
     try:
       result = check()
-    except Exception as error:  # pylint: disable=broad-except  (A sick machine must not silence the other checks.)
+    except Exception as error:  # pylint: disable=broad-except  (The other checks must run in any case.)
       result = Result('wrong', getattr(check, '__name__', 'check'), f'the check itself failed: {error!r}')
     print(f'{result.status:6}{result.name:16}{result.found}', flush=True)
     if result.mend:
-      print(f'{"":6}{"":16}mend: {result.mend}', flush=True)
+      print(f'{"":6}{"":16}fix: {result.mend}', flush=True)
     wrong += result.status == 'wrong'
   return 1 if wrong else 0
 
@@ -308,6 +315,6 @@ def main(checks=CHECKS):
 if __name__ == '__main__':
   try:
     sys.exit(main())
-  except OSError as failure:  # Of printing: what happens in a check is its result.
+  except OSError as failure:  # Printing failed. Errors within a check become its result.
     print(f'error: standard output: {failure.strerror}', file=sys.stderr, flush=True)
-    os._exit(1)  # Python would try to write the rest.
+    os._exit(1)  # A normal exit would try to write the rest of the output.

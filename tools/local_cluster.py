@@ -1,12 +1,13 @@
-"""A whole cluster on this machine, for trying out what will run on several: learners, actors, and their lines.
+"""Runs a whole cluster on this machine, to try out what will run on several: learners, actor hosts and their output.
 
   bazel run //tools:local_cluster -- --agent=impala_atari57 --learners=1 --actors=2 --logdir=runs/pong -- \\
     --level_name=pong --torso=shallow --num_environments=16
 
-The flags behind the second -- are for every process; --num_environments is the actors' there, as
---learner_environments says how many a learner has of its own. A process that dies is started again, learners all
-together. Ctrl-C ends the learners, which save, and tell the actors. Learners are reached at free ports of the
-loopback interface. As those of any cluster the ports are open on all interfaces, without authentication.
+The flags after the second -- are for every process. There, --num_environments is the number per actor host; a learner
+has --learner_environments. If an actor host dies, it is started again. If a learner dies, all learners are started
+again. Ctrl-C ends the learners, which save and tell the actor hosts to end. The learners listen at free ports and are
+reached through the loopback interface. As in any cluster, the ports are open on all interfaces and have no
+authentication.
 """
 
 import dataclasses
@@ -24,11 +25,12 @@ from scalable_agents.training import run_flags
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
-# None that the kernel gives to connections: one of an actor's, in search of a learner, might take the learner's port.
+# The kernel gives none of these ports to outgoing connections. Otherwise, an actor host's attempt to connect could take
+# the learner's port.
 _PORTS = range(20_000, 32_000)
-_SAVING_SECONDS = 90.   # Of a learner, once it is told to leave. It waits up to a minute for others to agree.
-_HEARING_SECONDS = 10.  # In which actors hear of the learners' end and leave by themselves, …
-_LEAVING_SECONDS = 20.  # … and in which a process has left that cannot go on.
+_SAVING_SECONDS = 90.   # Time for a learner to save and exit. It waits up to a minute for the other learners to agree.
+_HEARING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.
+_LEAVING_SECONDS = 20.  # Time for a process to exit if it cannot continue.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,31 +39,31 @@ class LocalClusterConfig:
 
   agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(_AGENTS) + '.',
                        choices=_AGENTS)
-  learners: int = setting(1, 'Learner processes.', at_least=1, at_most=settings.MAX_PROCESSES)
-  actors: int = setting(2, 'Actor processes.', at_least=0, at_most=settings.MAX_PROCESSES)
-  logdir: str = setting('', "The learners' run directory. Default: the agent's.")
+  learners: int = setting(1, 'Number of learner processes.', at_least=1, at_most=settings.MAX_PROCESSES)
+  actors: int = setting(2, 'Number of actor hosts.', at_least=0, at_most=settings.MAX_PROCESSES)
+  logdir: str = setting('', "The learners' run directory. Default: that of the binary.")
   learner_environments: int = setting(
-      0, 'Environments that a learner has of its own.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
+      0, 'Number of environments per learner.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
 
 
 def validate(config: LocalClusterConfig):
-  """Raises ValueError, one line with flag, value and what is allowed."""
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
   if not config.actors and not config.learner_environments:
     raise ValueError('--actors=0: want at least 1, or 0 with --learner_environments')
 
 
 class Cluster:
-  """The processes."""
+  """The processes of a cluster on this machine."""
 
   def __init__(self, program: Sequence[str], config: LocalClusterConfig, others: Sequence[str], stream: TextIO):
     """Starts nothing yet.
 
     Args:
-      program: the agent's binary, as a command.
-      config: how many there are of what.
+      program: the command that starts the agent's binary.
+      config: the numbers of processes and environments.
       others: flags for every process.
-      stream: what processes say goes there, line by line, with their names.
+      stream: gets each line of output of each process, with the name of the process.
     """
     self._children = child_process.Children(stream)
     addresses = ','.join(f'127.0.0.1:{port}' for port in free_ports(config.learners))
@@ -72,14 +74,14 @@ class Cluster:
                       for index in range(config.learners)]
     self._actors = [make('actor', index) for index in range(config.actors)]
     self._learners_act = config.learner_environments > 0
-    self._given_up = set()  # Actors.
+    self._given_up = set()  # Actor hosts.
     self._interrupted = False
 
   def run(self):
-    """Runs until the learners have ended, or until SIGINT or SIGTERM; nothing is left running either way.
+    """Runs until the learners have ended, or until SIGINT or SIGTERM. All processes have ended when it returns.
 
     Raises:
-      errors.UserError: a process refuses its flags, or cannot be kept alive, or a learner has not ended well.
+      errors.UserError: a process refuses its flags or dies too often, or a learner has ended with an error.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._interrupt)
@@ -93,7 +95,7 @@ class Cluster:
     finally:
       self._end()
       self._children.close()
-    told = (-signal.SIGINT, 128 + signal.SIGINT)  # While it was starting.
+    told = (-signal.SIGINT, 128 + signal.SIGINT)  # The exit code after SIGINT while a learner was starting.
     failed = [f'{learner.name} ended {learner.reason()}' for learner in self._learners
               if learner.code is not None and learner.code not in (0, *(told if self._interrupted else ()))]
     if failed:
@@ -105,16 +107,16 @@ class Cluster:
     self._interrupted = True
 
   def _look_after_learners(self):
-    """Starts all again where one has died: they learn in step, and none can go on without the others."""
+    """Starts all learners again if one has died, because none can continue without the others."""
     ended = self._bury(self._learners)
     if self._interrupted or not any(learner.code for learner in ended):
       return
     self._children.wait(self._learners, _LEAVING_SECONDS)
     ended += self._bury(self._learners)
-    # Without a chance to tell the actors that it is the end.
+    # SIGKILL gives the learners no chance to tell the actor hosts that the run has ended.
     self._children.end(self._learners, signal.SIGKILL, _LEAVING_SECONDS)
     failed = [learner for learner in ended if learner.code]
-    died = [learner for learner in failed if not learner.refusal]  # Others may only have refused to go on without it.
+    died = [learner for learner in failed if not learner.refusal]  # The others may have refused to continue without it.
     if not died:
       raise errors.UserError(f'{failed[0].name}: {failed[0].refusal}')
     for learner in died:
@@ -126,13 +128,13 @@ class Cluster:
       learner.start()
 
   def _look_after_actors(self):
-    """Starts those again that have died."""
+    """Starts actor hosts again that have died."""
     if not any(learner.process for learner in self._learners):
-      return  # The run has just ended.
+      return  # The run has ended.
     for actor in self._bury(self._actors):
       if actor.refusal:
         raise errors.UserError(f'{actor.name}: {actor.refusal}')
-      if not actor.code or self._interrupted:  # Somebody has told it to leave, or the run is about to end.
+      if not actor.code or self._interrupted:  # It was told to end, or the run is ending.
         continue
       if actor.short_lives < child_process.SHORT_LIVES:
         self._children.say(f'{actor.name} ended {actor.reason()}: it is started again')
@@ -144,31 +146,31 @@ class Cluster:
       self._children.say(_hopeless(actor))
 
   def _bury(self, children):
-    """Those whose processes have ended since the last time."""
+    """Returns the children whose processes have ended since the last call."""
     ended = [child for child in children if child.has_ended()]
     for child in ended:
       child.bury()
     return ended
 
   def _end(self):
-    """Ends the learners, which save and tell the actors, and then those."""
+    """Ends the learners, which save and tell the actor hosts to end, and then the actor hosts."""
     self._children.end(self._learners, signal.SIGINT, _SAVING_SECONDS)
     patience = _HEARING_SECONDS if all(learner.code == 0 for learner in self._learners) else 0.
     self._children.wait(self._actors, patience)
-    # One that has just been started looks for learners that are gone.
+    # An actor host that has just been started still tries to connect to the learners.
     self._children.end(self._actors, signal.SIGTERM, _LEAVING_SECONDS - patience)
 
 
 def _hopeless(child):
-  return (f'{child.name} is given up: it ended {child_process.SHORT_LIVES} times in a row within '
-          f'{child_process.SHORT_LIFE_SECONDS:g} s of its start, at last {child.reason()}')
+  return (f'{child.name} is not started again: it ended {child_process.SHORT_LIVES} times in a row within '
+          f'{child_process.SHORT_LIFE_SECONDS:g} s of its start, the last time {child.reason()}')
 
 
 def free_ports(count: int) -> list[int]:
-  """Ports at which nobody listens on this machine.
+  """Returns ports of this machine that are free.
 
   Raises:
-    errors.UserError: there are too few.
+    errors.UserError: there are too few free ports.
   """
   found = []
   for port in random.sample(_PORTS, len(_PORTS)):
@@ -179,19 +181,19 @@ def free_ports(count: int) -> list[int]:
         probe.bind(('', port))
       found.append(port)
     except OSError:
-      pass  # Somebody has it.
+      pass  # The port is in use.
   if len(found) < count:
     raise errors.UserError(f'--learners={count}: only {len(found)} ports are free from {_PORTS[0]} to {_PORTS[-1]}')
   return found
 
 
 def main(others: Sequence[str]):
-  """Runs the cluster. `others`: the flags for every process, and the -- before them."""
+  """Runs the cluster. `others` are the flags for every process, and the -- before them."""
   config = run_flags.config_from_flags(LocalClusterConfig, validate)
   common = [flag for flag in others if flag != '--']
   for flag in common:
     if flag.removeprefix('--').partition('=')[0] in _NOT_FOR_ALL:
-      raise errors.UserError(f'{flag}: not for every process of a cluster')
+      raise errors.UserError(f'{flag}: this flag cannot be the same for every process of a cluster')
   program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
   Cluster(program, config, common, sys.stdout).run()
 

@@ -1,10 +1,9 @@
-"""Measures what playing several games at once costs: one agent on eight games against eight agents, one after another.
+"""Compares the speed of one agent on eight games with the speed of eight agents on one game each.
 
   bazel run //tools:multi_task
 
-A game that is emulated fast and one that is emulated slowly take turns where they are learned together, so that the
-harmonic mean of their speeds alone is what can be expected of the speed together. All have 18 actions. The last line
-is a JSON object with all figures.
+One agent on several games plays equally many steps of each game. So the expected speed is the harmonic mean of the
+games' own speeds. All games have 18 actions. The last line of the output is a JSON object with all numbers.
 """
 
 import dataclasses
@@ -21,30 +20,30 @@ from scalable_agents.training import run_flags
 class MultiTaskConfig:
   """The flags."""
 
-  seconds: float = setting(30., 'How long each of the nine runs is measured.', at_least=1,
+  seconds: float = setting(30., 'Seconds for which each of the nine runs is measured.', at_least=1,
                            at_most=training_rate.MAX_SECONDS)
   games: str = setting('pong,breakout,qbert,seaquest,enduro,space_invaders,beam_rider,ms_pacman',
                        'The games, with commas between them.')
   flags: str = setting('--torso=shallow',
-                       'Flags of //agents:impala_atari57 for all of the runs, with commas between them.')
+                       'Flags of //agents:impala_atari57 for all runs, with commas between them.')
 
 
 def validate(config: MultiTaskConfig):
-  """Raises ValueError, one line with flag, value and what is allowed."""
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
   if not config.games:
     raise ValueError('--games=: want games with commas between them')
 
 
 def _rate(config, level_name):
-  """Environment frames per second of a training run on these games."""
+  """Returns the environment frames per second of a training run on these games."""
   rows = training_rate.steady_rows(
       lambda run: ['scalable_agents.agents.impala_atari57', f'--level_name={level_name}', '--full_action_set',
                    *training_rate.split(config.flags), *(f'--{name}={value}' for name, value in run.items())],
       config.seconds)
   lacking = [game for game in level_name.split(',') if rows[-1].get(f'episode_return/{game}') is None]
   if lacking:
-    print(f'no episode of {", ".join(lacking)} has ended yet: take more --seconds')
+    print(f'no episode of {", ".join(lacking)} has ended yet: choose larger --seconds')
   frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
   return frames / seconds
 
@@ -54,7 +53,7 @@ def _line(name, rate):
 
 
 def main():
-  """Measures each game, then all at once, and prints the ratio."""
+  """Measures each game, then all games at once, and prints the ratio."""
   config = run_flags.config_from_flags(MultiTaskConfig, validate)
   alone = {}
   for game in training_rate.split(config.games):

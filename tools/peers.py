@@ -1,33 +1,34 @@
-"""Says which parts of a benchmark are far below what comparable processors reach, and why that may be.
+"""Finds the parts of a benchmark that are much slower than on comparable processors, and the likely cause.
 
-A part is compared with the environment on the same core, so that a slow processor is no shortfall.
+Each part is compared with the environment on the same core, so that a slow processor alone is not reported.
 """
 
 from typing import Any
 
 from scalable_agents.training import kernels
 
-# Rows or transitions per agent step of the environment that a core makes in the same CPU time, with oneDNN: the least of
-# those measured. README.md has an AMD Zen 4 (6.2, 2.4) and an Intel Cascade Lake (learner: 2.9). An Intel Sapphire Rapids
-# had 3.9 to 6.9 and 1.7 to 2.7, and 3.1 to 4.6 and 1.2 to 2.1 when it was held to AVX2.
+# _INFERENCE: rows of inference that a core computes in the CPU time of one agent step of the environment, with oneDNN.
+# _LEARNER: transitions in the same time. Both are the smallest of the measured values. README.md has an AMD Zen 4 (6.2,
+# 2.4) and an Intel Cascade Lake (learner: 2.9). An Intel Sapphire Rapids had 3.9 to 6.9 and 1.7 to 2.7, and 3.1 to 4.6
+# and 1.2 to 2.1 when it was restricted to AVX2.
 _INFERENCE = 3.1
 _LEARNER = 1.2
 _ENVIRONMENT = 0.8   # Agent steps per step of ale-py's AtariVectorEnv.
-_FAR_BELOW = 0.5     # Of the least.
-_WORTH_A_WORD = 1.3  # Times as fast with oneDNN.
+_FAR_BELOW = 0.5     # A part is reported below this share of the smallest value.
+_WORTH_A_WORD = 1.3  # oneDNN is mentioned if it makes the learner this many times as fast.
 _BUSY = 'other programs on these cores'
 
 
 def shortfalls(environment: dict[str, Any], inference: dict[str, Any], learner: dict[str, Any], precision: str,
                is_onednn_on: bool) -> list[str]:
-  """Returns a line for each part that is far below its peers.
+  """Returns a line for each part that is much slower than on comparable processors.
 
   Args:
-    environment: `cpu_seconds` of an agent step, and of AtariVectorEnv's, `vector_env_cpu_seconds`.
+    environment: `cpu_seconds` of an agent step, and `vector_env_cpu_seconds` of a step of AtariVectorEnv.
     inference: `cpu_seconds` of a row of the shallow network, in batches of 32.
     learner: `cpu_seconds` of a transition.
-    precision: what the network computes in, float32 or bfloat16.
-    is_onednn_on: whether TensorFlow computed with oneDNN's kernels.
+    precision: data type of the network's torso, float32 or bfloat16.
+    is_onednn_on: whether TensorFlow used oneDNN's kernels.
   """
   lines = []
   for name, cost, reference, least, reason in (
@@ -36,17 +37,22 @@ def shortfalls(environment: dict[str, Any], inference: dict[str, Any], learner: 
       ('learner', learner['cpu_seconds'], environment['cpu_seconds'], _LEARNER, _reason(precision, is_onednn_on))):
     wanted = least / reference
     if 1 / cost < _FAR_BELOW * wanted:
-      lines.append(f'{name}: {1 / cost:,.0f} per second and core is far below the {wanted:,.0f} and more of comparable '
-                   f'processors; likely cause: {reason}')
+      lines.append(f'{name}: {1 / cost:,.0f} per second and core is far below comparable processors, which reach '
+                   f'{wanted:,.0f} or more; likely cause: {reason}')
   return lines
 
 
 def shortfall_without_onednn(learner: dict[str, Any], with_onednn: dict[str, Any]) -> list[str]:
-  """Returns a line if the learner is much faster with oneDNN, which is off. Args: `cpu_seconds` of both."""
+  """Returns a list with one line if the learner is much faster with oneDNN, which is off, else an empty list.
+
+  Args:
+    learner: `cpu_seconds` of a transition without oneDNN.
+    with_onednn: `cpu_seconds` of a transition with oneDNN.
+  """
   ratio = learner['cpu_seconds'] / with_onednn['cpu_seconds']
   if ratio < _WORTH_A_WORD:
     return []
-  return [f'learner: {ratio:.1f} times as fast with oneDNN, which {kernels.why_onednn_is_off()} switches off: unset it']
+  return [f'learner: {ratio:.1f} times as fast with oneDNN, which {kernels.why_onednn_is_off()} turns off: unset it']
 
 
 def _reason(precision, is_onednn_on):

@@ -1,4 +1,4 @@
-"""Runs a training in a process of its own for a while, to see how fast it is once it is under way."""
+"""Measures the speed of a training run, without its start. The training runs in a process of its own."""
 
 import itertools
 import json
@@ -14,37 +14,37 @@ from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
 
 LOG_INTERVAL_SECONDS = 1.
-MAX_SECONDS = 86_400  # Of a measurement.
-_LEAST_ROWS = 3  # To tell a speed from.
+MAX_SECONDS = 86_400  # The longest measurement.
+_LEAST_ROWS = 3  # The smallest number of rows from which a speed is computed.
 
 
 def warm_up_seconds(seconds: float) -> float:
-  """How long something runs before it is measured for so many seconds."""
+  """Returns the seconds of warm-up before a measurement of this length."""
   return min(seconds, 3.)
 
 
 def split(text: str) -> list[str]:
-  """The parts of a text with commas between them; none of an empty one."""
+  """Splits a text at commas. An empty text has no parts."""
   return text.split(',') if text else []
 
 
 def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: float,
                 suffice: Callable[[list[dict[str, Any]]], bool] = lambda rows: True) -> list[dict[str, Any]]:
-  """Trains in a directory that is removed afterwards.
+  """Trains in a temporary run directory and returns its metrics.
 
   Args:
-    arguments: the module, and arguments with which Python runs it, for these settings of RunConfig.
-    seconds: how long the speed is of interest, at least.
-    suffice: whether such rows are enough; it goes on until they are.
+    arguments: called with settings of RunConfig by name. Returns the module to run, and its arguments.
+    seconds: shortest time to measure, after the warm-up.
+    suffice: called with the rows so far. Returns whether they are enough; training continues until then.
   Returns:
-    The rows of metrics.jsonl that were written after an update, from the warm-up's end on.
+    The rows of metrics.jsonl after the warm-up that were written after an update.
   Raises:
-    RuntimeError: the training has ended, with what it had to say.
+    RuntimeError: the training has ended. The message has its output.
   """
   with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)
     run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
-    # Whoever kills this process does not want a training to go on.
+    # The training ends with this process, also if this process is killed.
     training = subprocess.Popen([sys.executable, '-m', *arguments(run)], env=python_path.environment(), stdout=screen,
                                 stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
     try:
@@ -64,7 +64,7 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
 
 
 def _steady(metrics, warm_up):
-  """The rows so far, as dicts, that were written after an update and not before the warm-up's end."""
+  """Returns the rows after the warm-up that were written after an update, as dicts."""
   if not os.path.exists(metrics):
     return []
   with open(metrics, encoding='utf-8') as file:

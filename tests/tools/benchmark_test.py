@@ -79,7 +79,7 @@ class BenchmarkTest(absltest.TestCase):
         os.environ, TF_ENABLE_ONEDNN_OPTS='0'):
       with absltest.mock.patch.multiple(benchmark, _alone=lambda _: False, _on_all_cores=lambda *_: cost(0.2)):
         lines = benchmark._shortfalls(*arguments)
-      self.assertEqual(lines, ['learner: 2.5 times as fast with oneDNN, which TF_ENABLE_ONEDNN_OPTS=0 switches off: '
+      self.assertEqual(lines, ['learner: 2.5 times as fast with oneDNN, which TF_ENABLE_ONEDNN_OPTS=0 turns off: '
                                'unset it'])
       self.assertEqual(screen.getvalue().splitlines(), lines)
       with absltest.mock.patch.multiple(benchmark, _alone=lambda _: True):

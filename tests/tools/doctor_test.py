@@ -141,7 +141,7 @@ class DoctorTest(parameterized.TestCase):
       ('raise_in_init', 'Failed to init environment - "the engine has crashed stack traceback:'),
       ('no_zip_in_reset', 'Failed to start environment - "Failed to compile map.'),
       ('abort_in_reset', 'killed by SIGABRT'), ('exit_in_reset', 'ERROR: the engine ends'),
-      ('missing_library', 'explore_goal_locations_small: DeepMind Lab cannot load what --renderer=software needs'))
+      ('missing_library', 'explore_goal_locations_small: DeepMind Lab cannot load a library that --renderer=software'))
   def test_dmlab_that_opens_no_level(self, fault, reason):
     if lab_module.IS_REAL:
       self.skipTest('only the fake module fails on demand')
@@ -218,7 +218,7 @@ class DoctorTest(parameterized.TestCase):
       self.assertEqual(doctor.main((lambda: doctor.Result('warn', 'two', 'x', 'mend it'),)), 0)
       self.assertEqual(doctor.main((check_that_fails, good)), 1)
     self.assertIn("check_that_fails", output.getvalue())
-    self.assertIn('mend: mend it', output.getvalue())
+    self.assertIn('fix: mend it', output.getvalue())
     self.assertEqual(output.getvalue().count('found'), 2)
 
 

@@ -142,9 +142,9 @@ class BinaryTest(parameterized.TestCase):
       (['--actors=0'], '--actors=0: want at least 1, or 0 with --learner_environments'),
       (['--actors=-1', '--learner_environments=4'],
        '--actors=-1: want a whole number from 0 to 1024'),
-      (['--torso', 'deep'], 'deep: no such argument, flags begin with -- (--help shows them)'),
-      (['--', '--task=3'], '--task=3: not for every process of a cluster'),
-      (['--', '--logdir=here'], '--logdir=here: not for every process of a cluster'))
+      (['--torso', 'deep'], 'deep: no such argument; flags begin with -- (--help shows them)'),
+      (['--', '--task=3'], '--task=3: this flag cannot be the same for every process of a cluster'),
+      (['--', '--logdir=here'], '--logdir=here: this flag cannot be the same for every'))
   def test_bad_input_is_one_line(self, flags, wanted):
     self._refuse(flags, re.escape(wanted))
 
@@ -211,8 +211,8 @@ class ClusterTest(parameterized.TestCase):
     self.assertEmpty(self._run({'learner_0': ['finish'], 'actor_0': ['leave'], 'actor_1': ['die', 'act']})[1:])
 
   def test_a_learner_that_keeps_dying_ends_all(self):
-    with self.assertRaisesRegex(errors.UserError, '^learner_0 is given up: it ended 3 times in a row within 60 s of '
-                                                     'its start, at last by SIGKILL$'):
+    with self.assertRaisesRegex(errors.UserError, '^learner_0 is not started again: it ended 3 times in a row within '
+                                                  '60 s of its start, the last time by SIGKILL$'):
       self._run({'learner_0': ['die', 'die', 'die'], 'actor_0': ['act']})
 
   def test_without_an_actor_that_keeps_dying_the_others_go_on(self):
@@ -222,7 +222,7 @@ class ClusterTest(parameterized.TestCase):
 
   def test_without_any_actor_nothing_goes_on(self):
     plans = {'learner_0': ['wait'], 'actor_0': ['die', 'die', 'die']}
-    with self.assertRaisesRegex(errors.UserError, '^actor_0 is given up: '):
+    with self.assertRaisesRegex(errors.UserError, '^actor_0 is not started again: '):
       self._run(plans)
 
   def test_a_refusal_ends_all_with_its_line(self):
@@ -233,7 +233,7 @@ class ClusterTest(parameterized.TestCase):
   def test_an_actor_that_does_not_hear_of_the_end_is_killed(self):
     with mock.patch.multiple(local_cluster, _HEARING_SECONDS=0.2, _LEAVING_SECONDS=1.):
       lines = self._run({'learner_0': ['finish'], 'actor_0': ['stubborn']})
-    self.assertEqual(lines, ['actor_0 has not left within 0.8 s: it is killed'])
+    self.assertEqual(lines, ['actor_0 has not ended within 0.8 s: it is killed'])
 
   def _launch(self):
     """Starts a launcher, whose processes wait, in a process of its own. Returns it and them."""
