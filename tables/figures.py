@@ -124,9 +124,7 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
       axes.axhline(published.LEVEL_SCORES[suite_name][name][tested[level]], color=colours[name], linewidth=1.2,
                    linestyle='--', label=f'{name}: {_PAPERS_SCORES[suite_name]}')
     axes.set_title(level, color=_INK, loc='left', fontsize=9)
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
-    axes.set_xlim(left=0)
+    _frames_axis(axes)
     _plain(axes, 'both')
   for axes in panels[len(levels):]:
     axes.set_visible(False)
@@ -163,9 +161,7 @@ def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
                 **_style(number))
     axes.set_xlabel('environment frames', color=_INK)
     axes.set_ylabel(f'training {sweep.unit(level)}', color=_INK)
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
-    axes.set_xlim(left=0)
+    _frames_axis(axes)
     _legend_below(axes)
   _title(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)')
   _save(picture, file)
@@ -226,9 +222,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
     axes.set_yscale('log')
     axes.tick_params(which='minor', labelsize=8)
     axes.set_title(hyper_parameter, color=_INK, loc='left', fontweight='bold', fontsize=10)
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
-    axes.set_xlim(left=0)
+    _frames_axis(axes)
     _plain(axes, 'both')
   picture.supxlabel('environment frames', color=_INK, fontsize=10)
   _title_and_legend(picture, "Hyper-parameters in the population (the paper's figure F.1 shows the learning rate)",
@@ -313,6 +307,13 @@ def _spread(level: str, score: results.Score) -> float:
 
 def _labelled(axes: Any) -> list[Any]:
   return axes.get_legend_handles_labels()[0]
+
+
+def _frames_axis(axes: Any):
+  """Formats the horizontal axis for environment frames from 0."""
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
+  axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+  axes.set_xlim(left=0)
 
 
 def _plain(axes: Any, grid: str):

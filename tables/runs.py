@@ -138,7 +138,7 @@ def _read(logdir: str, evaluated: bool) -> Run:
   flags = config['flags']
   missing = [name for name in _FLAGS if name not in flags]
   if missing:
-    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent; its {run_directory.CONFIG} has no '
+    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
                                           f'{missing[0]}: want runs of IMPALA')
   _check_types(flags, run_directory.path(logdir, run_directory.CONFIG))
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
