@@ -1,7 +1,7 @@
-"""The actors of this process as TensorFlow sees them: batches to act on, unrolls to learn from.
+"""TensorFlow's interface to the actors of this process: batches for inference, and unrolls for the learner.
 
-The work is done in C++ (cc/actor_pool.h): no Python runs per environment step or per unroll. Python starts the worker
-processes and replaces those at fault.
+The work is done in C++ (cc/actor_pool.h), so that no Python code runs per environment step or per unroll. Python starts
+the worker processes and replaces those that fail.
 """
 
 import threading
@@ -14,51 +14,57 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.ops import ops
 
-# A worker that fails within SHORT_LIFE_SECONDS of its start, for the MAXIMUM_SHORT_LIVES-th time in a row, ends the
-# run. That a worker hangs is seen only after the time-out, which is added.
+# A worker has a short life if it fails within SHORT_LIFE_SECONDS of its start. MAXIMUM_SHORT_LIVES short lives in a row
+# end the run. The environments' timeout is added, because a worker that hangs is noticed only after it.
 SHORT_LIFE_SECONDS = 60.
 MAXIMUM_SHORT_LIVES = 5
 
 
 class Batch(NamedTuple):
-  """What inference is asked: one row for each of n actors."""
-  id: tf.Tensor           # [] int64, names the batch to complete_batch.
+  """The input of inference: one row for each of n actors."""
+  id: tf.Tensor           # [] int64, the batch's id for complete_batch.
   actor_id: tf.Tensor     # [n] int32.
   last_action: tf.Tensor  # [n] int32, the action that led to this row.
   environment_output: unroll_lib.EnvironmentOutput  # [n, ...].
-  agent_state: Any        # nest of [n, ...], before this row.
+  agent_state: Any        # nest of [n, ...], the state before this row.
 
 
 class Statistics(NamedTuple):
-  """Counts and times since the pool began."""
+  """Counts and times since the pool's start."""
   steps: int                 # Agent steps.
-  batches: int               # Batches of inference …
-  rows: int                  # … and the rows in them.
-  inference_waiting_ns: int  # Summed over the consumers of batches.
-  stepping_ns: int           # Environments busy, summed over workers.
-  blocked_ns: int            # Some actor waited for its unroll to be taken.
+  batches: int               # Batches of inference.
+  rows: int                  # Rows in these batches.
+  inference_waiting_ns: int  # Time that inference waited for batches, summed over its threads.
+  stepping_ns: int           # Time that workers stepped environments, summed over workers.
+  blocked_ns: int            # Time in which at least one actor waited for its unroll to be taken.
 
 
 class ActorPool:
-  """Runs the environments of `workers` and collects their unrolls."""
+  """Runs the environments of `workers` and collects their unrolls.
+
+  Attributes:
+    unroll_spec: unroll.Unroll of tf.TensorSpec.
+    failure: the error that ended the pool, usually a WorkerError; None if there was none.
+  """
 
   def __init__(self, workers: environment_workers.EnvironmentWorkers, unroll_length: int, agent_output_spec,
                agent_state_spec, level_ids, completed_capacity: int = 1, environment_timeout_seconds: float = 60.,
                synchronous: bool = False, report=print):
-    """Prepares the pool; `start` lets it run.
+    """Makes the pool. `start` starts it.
 
     Args:
-      workers: started workers. The pool replaces those at fault; closing them is left to the caller, after `close`.
+      workers: started workers. The pool replaces those that fail. The caller must close them after the pool's `close`.
       unroll_length: T, agent steps.
-      agent_output_spec: NamedTuple of tf.TensorSpec for one actor; the first is the action, int32 [].
-      agent_state_spec: nest of tf.TensorSpec for one actor; states begin at zero.
-      level_ids: for each actor the index of its level.
-      completed_capacity: full unrolls that may wait to be taken before actors must wait too; exceeded by less than
-        the environments that a worker steps at once.
-      environment_timeout_seconds: a worker that answers nothing for so long is replaced. It has
-        environment_workers.LONG_WORK_FACTOR times as long while it is at long work.
-      synchronous: actors move in step and wait with full unrolls for `release`, which makes a run repeatable.
-      report: called with one line for each fault.
+      agent_output_spec: NamedTuple of tf.TensorSpec for one actor. The first field is the action, int32 [].
+      agent_state_spec: nest of tf.TensorSpec for one actor. Initial states are zero.
+      level_ids: the index of each actor's level.
+      completed_capacity: number of full unrolls in the pool at which actors block. It can be exceeded by less than the
+        number of environments that a worker steps at once.
+      environment_timeout_seconds: a worker that does not answer for this time is replaced. During long work it has
+        environment_workers.LONG_WORK_FACTOR times as long.
+      synchronous: if True, actors step in lockstep and wait with full unrolls for `release`. This makes a run
+        repeatable.
+      report: called with one line for each failure.
     """
     self._workers = workers
     self._level_ids = list(level_ids)
@@ -68,7 +74,7 @@ class ActorPool:
     self._started_at = [time.monotonic()] * len(workers)
     self._short_life_seconds = SHORT_LIFE_SECONDS + environment_timeout_seconds
     self._watcher = threading.Thread(target=self._watch, name='environment worker watcher', daemon=True)
-    self.failure = None  # The error that ended the pool, a WorkerError if all goes by the rules.
+    self.failure = None
     self._closed = False
     layout = workers.layout
     fields = layout.scalars + layout.observation
@@ -77,13 +83,7 @@ class ActorPool:
         observation={field.name: _field_spec(field) for field in layout.observation})
     self._output_spec, self._state_spec = agent_output_spec, agent_state_spec
     outputs, states = tf.nest.flatten(agent_output_spec), tf.nest.flatten(agent_state_spec)
-    row = lambda spec: tf.TensorSpec([unroll_length + 1, *spec.shape], spec.dtype)
-    number, large_number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
-    self.unroll_spec = unroll_lib.Unroll(
-        level_id=number, actor_id=number, life_id=large_number, index=large_number, agent_state=agent_state_spec,
-        environment_output=tf.nest.map_structure(row, self._environment_spec),
-        agent_output=tf.nest.map_structure(row, agent_output_spec),
-        parameter_version=row(large_number))
+    self.unroll_spec = _unroll_spec(unroll_length, self._environment_spec, agent_output_spec, agent_state_spec)
     with tf.device('/CPU:0'):
       self._handle = ops.actor_pool(
           num_environments=sum(map(len, workers.actor_ids)), unroll_length=unroll_length,
@@ -99,17 +99,21 @@ class ActorPool:
 
   @property
   def restarts(self) -> int:
-    """Workers replaced so far, those included that ended before all were there."""
+    """The number of workers replaced so far, including those that ended before all were started."""
     return self._workers.early_deaths + self._restarts
 
   def start(self):
-    """Sets the environments in motion and watches over them."""
+    """Starts the environments and a thread that replaces workers that fail."""
     for worker in range(len(self._workers)):
       self._attach(worker)
     self._watcher.start()
 
   def next_batch(self) -> Batch:
-    """Waits for actors that need an action. For graphs; CancelledError once the pool is closed."""
+    """Waits for actors that need an action and returns them as a batch. For use in graphs.
+
+    Raises:
+      tf.errors.CancelledError: the pool is closed.
+    """
     with tf.device('/CPU:0'):
       batch = ops.actor_pool_next_batch(
           self._handle, environment_types=[spec.dtype for spec in tf.nest.flatten(self._environment_spec)],
@@ -122,12 +126,13 @@ class ActorPool:
                  _pack(self._state_spec, batch.agent_state, prefix=[None]))
 
   def complete_batch(self, batch_id, version, agent_output, agent_state):
-    """Hands in the decisions for a batch.
+    """Passes the agent's outputs for a batch to the pool.
 
     Args:
       batch_id: Batch.id.
-      version: [] int64, of the parameters that took the decisions.
-      agent_output, agent_state: as the specs, [n, ...].
+      version: [] int64, the version of the parameters that computed the outputs.
+      agent_output: nest of [n, ...] with the structure of agent_output_spec.
+      agent_state: nest of [n, ...] with the structure of agent_state_spec.
     Returns:
       The op, in a graph.
     """
@@ -138,9 +143,10 @@ class ActorPool:
                                            tf.nest.flatten(agent_state))
 
   def next_unroll(self) -> unroll_lib.Unroll:
-    """Waits for a full unroll, oldest first. CancelledError once the pool is closed.
+    """Waits for a full unroll and returns the oldest one. Its `life_id` counts the lives of this pool, from 0.
 
-    A `life_id` is unique in this pool; lives are numbered from 0.
+    Raises:
+      tf.errors.CancelledError: the pool is closed.
     """
     specs = tf.nest.flatten(self.unroll_spec)
     with tf.device('/CPU:0'):
@@ -148,12 +154,12 @@ class ActorPool:
     return _pack(self.unroll_spec, components, prefix=[])
 
   def release(self):
-    """Synchronous pools: once all actors wait with a full unroll, now or later, lets them go on for another one."""
+    """Lets the actors of a synchronous pool continue for another unroll, once all of them have a full unroll."""
     with tf.device('/CPU:0'):
       ops.actor_pool_release(self._handle)
 
   def retire(self, actor_id: int):
-    """Lets an actor's environment rest: no more steps are asked of it.
+    """Stops stepping an actor's environment for good.
 
     Raises:
       tf.errors.InvalidArgumentError: the pool is synchronous.
@@ -162,22 +168,26 @@ class ActorPool:
       ops.actor_pool_retire(self._handle, actor_id)
 
   def statistics(self) -> Statistics:
-    """What the pool has done so far, and where its time went."""
+    """Returns counts and times since the pool's start."""
     with tf.device('/CPU:0'):
       return Statistics(*ops.actor_pool_statistics(self._handle).numpy().tolist())
 
   def close(self, cause: str = 'the run ends'):
-    """Ends every wait in the pool and the watch over the workers, which leave. Idempotent."""
+    """Closes the pool: ends every wait in it, stops replacing workers and makes them exit. Idempotent.
+
+    Args:
+      cause: the reason, for the messages of cancelled calls.
+    """
     self._closed = True
     with tf.device('/CPU:0'):
       ops.actor_pool_close(self._handle, cause)
     if self._watcher.is_alive() and self._watcher is not threading.current_thread():
-      self._workers.give_up()  # The watcher may be waiting for a new one.
+      self._workers.give_up()  # The watcher may be waiting for a new worker.
       self._watcher.join()
 
   def _attach(self, worker):
     running, actor_ids = self._workers[worker], self._workers.actor_ids[worker]
-    # Two groups: while the policy looks at one, the worker steps the other.
+    # The environments form two groups: the worker steps one while the policy computes actions for the other.
     groups = [2 * slot // len(actor_ids) for slot in range(len(actor_ids))]
     with tf.device('/CPU:0'):
       ops.actor_pool_attach(self._handle, worker, running.connection.fileno(), running.memory, actor_ids,
@@ -185,7 +195,7 @@ class ActorPool:
     self._started_at[worker] = time.monotonic()
 
   def _watch(self):
-    """Replaces workers at fault until the pool is closed or one cannot be kept alive."""
+    """Replaces workers that fail, until the pool is closed or a worker fails too often."""
     try:
       while True:
         with tf.device('/CPU:0'):
@@ -194,12 +204,12 @@ class ActorPool:
     except tf.errors.CancelledError:
       pass
     except Exception as error:  # pylint: disable=broad-except; without this thread no worker would be replaced.
-      if not self._closed:  # Else it was given up.
+      if not self._closed:  # In a closed pool, `give_up` has caused the error.
         self.failure = error
         self.close('an environment worker cannot be kept alive')
 
   def _replace(self, worker, reason):
-    """Starts other workers in its place until one comes up."""
+    """Starts new workers in its place until one succeeds."""
     life_seconds = time.monotonic() - self._started_at[worker]
     reason = self._workers.explain(worker, 'failed', reason)
     while True:
@@ -220,12 +230,22 @@ class ActorPool:
         reason, life_seconds = str(error), 0.
 
 
+def _unroll_spec(unroll_length, environment_spec, agent_output_spec, agent_state_spec):
+  """Returns the specs of an unroll, given those of one row and of the agent's state."""
+  row = lambda spec: tf.TensorSpec([unroll_length + 1, *spec.shape], spec.dtype)
+  number, large_number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
+  return unroll_lib.Unroll(
+      level_id=number, actor_id=number, life_id=large_number, index=large_number, agent_state=agent_state_spec,
+      environment_output=tf.nest.map_structure(row, environment_spec),
+      agent_output=tf.nest.map_structure(row, agent_output_spec), parameter_version=row(large_number))
+
+
 def _field_spec(field):
   return tf.TensorSpec(field.shape, field.dtype, field.name)
 
 
 def _pack(spec, tensors, prefix):
-  """Gives a flat list of tensors the structure and, behind `prefix`, the shapes of `spec`."""
+  """Packs a flat list of tensors into the structure of `spec`, with the shapes of `prefix` followed by `spec`'s."""
   for tensor, tensor_spec in zip(tensors, tf.nest.flatten(spec)):
     tensor.set_shape([*prefix, *tensor_spec.shape])
   return tf.nest.pack_sequence_as(spec, tensors)

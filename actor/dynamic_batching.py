@@ -1,12 +1,12 @@
-"""Dynamic batching of any function of tensors: concurrent callers are merged into one call.
+"""Dynamic batching of any function of tensors: concurrent calls are merged into one call.
 
-Espeholt et al. 2018 (IMPALA), section 3.1; the options and error messages are the released agent's.
+Espeholt et al. 2018 (IMPALA), section 3.1. The options and error messages are those of the released code.
 
   @dynamic_batching.batch_fn
-  def double(x):     # Called with x of shape [n, ...], for whichever n callers wait.
+  def double(x):     # Called with x of shape [n, ...] for n concurrent callers.
     return 2 * x
 
-  double(tf.constant([21]))  # From many threads, eagerly or in a tf.function; a leading dimension of 1.
+  double(tf.constant([21]))  # From many threads, eagerly or in a tf.function, with a leading dimension of 1.
 """
 
 import functools
@@ -26,19 +26,23 @@ def batch_fn(function):
 def batch_fn_with_options(minimum_batch_size: int = 1, maximum_batch_size: int = 1024, timeout_ms=100):
   """Makes a decorator that batches a function of tensors.
 
-  The function is traced at its first call and runs in one background loop, on a batch at a time. Its callers pass
-  tensors, or nests of them, with a leading dimension of 1, and get their row of the result. There are no gradients
-  through the batcher. An error in the function, or `close()` of the decorated function, ends every waiting call with
-  CancelledError, "Compute was cancelled: " and the cause, and every later one with "Batcher is closed: …".
+  The function is traced at its first call. One background loop runs it, one batch at a time. Callers pass tensors, or
+  nests of tensors, with a leading dimension of 1, and get their row of the result. Gradients do not flow through the
+  batcher.
+
+  The decorated function has a method `close()`. After `close()` or an error in the function, waiting calls raise
+  CancelledError with "Compute was cancelled: " and the cause. Later calls raise it with "Batcher is closed: …".
+
+  The decorated function raises InvalidArgumentError if an argument's leading dimension is not 1, or if its shape
+  differs from other callers' shapes. It raises ValueError or TypeError if a type or the structure differs.
 
   Args:
-    minimum_batch_size: callers to wait for, unless the timeout passes.
-    maximum_batch_size: callers to merge at most.
-    timeout_ms: after so long the callers that are there, if any, are enough; None: wait for the minimum.
+    minimum_batch_size: number of calls to wait for before the function runs.
+    maximum_batch_size: largest number of calls in a batch.
+    timeout_ms: milliseconds after which a batch may be smaller than the minimum, but not empty. None: no timeout.
 
   Returns:
-    The decorator. What it returns has a method `close()`, and raises InvalidArgumentError for a leading dimension other
-    than 1 or another shape than other callers', ValueError or TypeError for other types or another structure.
+    The decorator.
 
   Raises:
     ValueError: unless 1 <= minimum_batch_size <= maximum_batch_size.
@@ -66,7 +70,7 @@ class _Batched:
 
   def __init__(self, function, minimum_batch_size, maximum_batch_size, timeout_ms):
     self._function = function
-    # With a known size the function sees a static batch dimension.
+    # If all batches have the same size, the function gets a static batch dimension.
     self._static_size = minimum_batch_size if minimum_batch_size == maximum_batch_size and timeout_ms < 0 else None
     with tf.init_scope(), tf.device('/CPU:0'):
       self._handle = ops.dynamic_batcher(
@@ -74,8 +78,8 @@ class _Batched:
           shared_name=ops.unique_name('batcher'))
     ops.delete_with(self, self._handle)
     self._lock = threading.Lock()
-    self._specs = None  # Of the arguments on a batch, from the first call.
-    self._traced = None  # The function on a batch, as a ConcreteFunction.
+    self._specs = None  # The specs of a batch's arguments, set by the first call.
+    self._traced = None  # The function for a batch, a ConcreteFunction.
 
   def __call__(self, *args):
     args = tf.nest.map_structure(tf.convert_to_tensor, args)
@@ -85,14 +89,14 @@ class _Batched:
       with tf.device('/CPU:0'):
         rows = ops.dynamic_batcher_compute(self._handle, tf.nest.flatten(args),
                                            output_types=[output.dtype for output in outputs])
-    except tf.errors.OpError as error:  # Of an eager call; in a graph the op has not run yet.
+    except tf.errors.OpError as error:  # Raised by an eager call. In a graph the op has not run yet.
       raise type(error)(None, None, _plain(error.message)) from None
     for row, output in zip(rows, outputs):
       row.set_shape([1, *output.shape[1:]] if output.shape.rank else None)
     return tf.nest.pack_sequence_as(self._traced.structured_outputs, rows)
 
   def close(self):
-    """Ends every waiting call and refuses later ones."""
+    """Cancels waiting calls and rejects later ones."""
     self._close('close() was called')
 
   def _close(self, cause):
@@ -100,7 +104,7 @@ class _Batched:
       ops.dynamic_batcher_close(self._handle, cause)
 
   def _start(self, args):
-    """At the first call, traces the function for batches of such arguments and starts its loop."""
+    """Checks the arguments. The first call also traces the function for batches of them, and starts the loop."""
     with self._lock:
       if self._traced is None:
         self._specs = tf.nest.map_structure(lambda x: tf.TensorSpec([self._static_size, *x.shape[1:]], x.dtype), args)
@@ -117,8 +121,8 @@ class _Batched:
         batch_id, inputs = ops.dynamic_batcher_get_inputs(self._handle, input_types=[s.dtype for s in flat_specs])
       for tensor, spec in zip(inputs, flat_specs):
         tensor.set_shape(spec.shape)
-      # Variables are to be read when the batch is there. The inputs alone delay only what is computed from them, and
-      # a direct dependency on their op is dropped as implied.
+      # Variables must be read after the batch has arrived. The inputs themselves delay only ops that depend on them,
+      # and TensorFlow would drop a direct control dependency on their op as redundant.
       with tf.control_dependencies([tf.identity(batch_id)]):
         outputs = self._traced(*tf.nest.pack_sequence_as(self._specs, inputs))
       with tf.device('/CPU:0'):
@@ -128,21 +132,21 @@ class _Batched:
     try:
       tf.function(lambda: tf.while_loop(
           lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
-    except Exception as error:  # pylint: disable=broad-except; the callers get it.
+    except Exception as error:  # pylint: disable=broad-except; the callers get the error.
       self._close(_plain(getattr(error, 'message', None) or str(error)))
 
 
 def _check(x, spec):
-  """Refuses an argument that the function was not traced for: the others in its batch would suffer too."""
+  """Rejects an argument for which the function was not traced, because it would make the whole batch fail."""
   if x.dtype != spec.dtype:
     raise ValueError(f'want {spec.dtype.name} as in the first call, got {x.dtype.name}')
   if not spec.shape[1:].is_compatible_with(x.shape[1:]):
     raise tf.errors.InvalidArgumentError(
-        None, None, 'Shapes of inputs must be equal across the callers: behind the leading dimension, want '
+        None, None, 'Shapes of inputs must be equal across the callers: after the leading dimension, want '
         f'{spec.shape[1:]} as in the first call, got {x.shape[1:]}')
 
 
 def _plain(message):
-  """An error's message without what TensorFlow adds about the place."""
+  """Returns an error's message without TensorFlow's additions about the op and the function."""
   message = re.sub(r'^\{\{function_node [^}]*\}\} ', '', message)
   return re.sub(r'(\s*\[\[.*\]\])?\s*\[Op:[^]]*\]( name: .*)?$', '', message)

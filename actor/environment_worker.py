@@ -1,10 +1,11 @@
-"""A worker process: steps its environments on request. Started by actor/environment_workers.py, imports no TensorFlow.
+"""A worker process, which steps its environments on request. actor/environment_workers.py starts it.
 
-At first the shared memory holds, behind its header, a request in JSON: which function makes an environment, with which
-arguments. The first packet on the socket is the request's length; the worker answers with the environments'
-specification, JSON too. From then on packets are uint32 slot numbers, as described in cc/environment_channel.h: an
-environment that has not begun is reset, the others are stepped with the action in their slot, and the packet goes back
-once all have their result in their slots.
+The worker does not import TensorFlow. At the start, the shared memory has a JSON request after its header: the function
+that makes an environment, and its arguments. The first packet on the socket is the request's length. The worker answers
+with the environments' specification, also JSON.
+
+Later packets are uint32 slot numbers, see cc/environment_channel.h. The worker resets an environment at its first
+request and then steps it with the action in its slot. When all results are in their slots, it sends the packet back.
 """
 
 import functools
@@ -28,12 +29,12 @@ from scalable_agents.actor import standard_streams
 from scalable_agents.environments import long_work
 
 MAXIMUM_PACKET_BYTES = 1 << 17
-CLOSE_SECONDS = 2.  # In which a step has to end, and the environments to close, once the worker is to leave.
+CLOSE_SECONDS = 2.  # Time for the current step and for closing the environments, when the worker is told to exit.
 REQUEST_LENGTH = struct.Struct('<q')
 
 
 class _Slot:
-  """One environment and its record in shared memory. Rows are as actor/unroll.py describes them."""
+  """One environment and its slot in shared memory. actor/unroll.py describes the rows."""
 
   def __init__(self, environment, memory, layout, number):
     self._environment = environment
@@ -63,7 +64,7 @@ class _Slot:
       self._write(reward, 0., True, *finished)
     else:
       self._copy_observation(timestep.observation)
-      # A discount of 0 amid an episode is a lost life, which ends it for learning only.
+      # A discount of 0 within an episode is a lost life, which ends the episode for learning only.
       self._write(reward, 0. if timestep.discount == 0. else 1., False, self._episode_return, self._episode_length)
 
   def _reset(self):
@@ -73,10 +74,10 @@ class _Slot:
 
   def _copy_observation(self, observation):
     for name, view in self._observation:
-      if np.shape(observation[name]) != view.shape:  # Would be broadcast, if it can be.
+      if np.shape(observation[name]) != view.shape:  # np.copyto might broadcast it.
         raise ValueError(f'observation {name!r}: want shape {view.shape}, got {np.shape(observation[name])}')
       np.copyto(view, observation[name])
-      if view.dtype.kind == 'f' and not np.isfinite(view).all():  # No policy can act on it.
+      if view.dtype.kind == 'f' and not np.isfinite(view).all():  # The policy's output would not be finite.
         raise ValueError(f'observation {name!r}: not finite')
 
   def _write(self, reward, discount, done, episode_return=0., episode_length=0):
@@ -85,7 +86,7 @@ class _Slot:
 
 
 def _receive_request(connection, memory_descriptor):
-  """The request, which may be too long for a packet."""
+  """Returns the request. It is read from shared memory, because it may be too long for a packet."""
   length, = REQUEST_LENGTH.unpack(connection.recv(REQUEST_LENGTH.size))
   return json.loads(os.pread(memory_descriptor, length, shared_memory.HEADER_BYTES))
 
@@ -113,7 +114,7 @@ def _specification_of_all(environments):
   for environment in environments[1:]:
     other = _specification(environment)
     if other != first:
-      raise ValueError(f'the environments of a run must be alike: got {first} and {other}')
+      raise ValueError(f'the environments of a run must have the same specification: got {first} and {other}')
   return first
 
 
@@ -127,7 +128,8 @@ def _serve(connection, memory_descriptor, environments, specification, numbers):
     for number in np.frombuffer(packet, np.uint32).tolist():
       numbers[shared_memory.AT_WORK] = number + 1
       slots[number].advance()
-    numbers[shared_memory.AT_WORK] = numbers[shared_memory.LONG_WORK] = 0  # An environment may never say that it ends.
+    # An environment may have reported the beginning of long work, but not its end.
+    numbers[shared_memory.AT_WORK] = numbers[shared_memory.LONG_WORK] = 0
     numbers[shared_memory.STEPPING_NS] += time.monotonic_ns() - began
     connection.send(packet)
     packet = connection.recv(MAXIMUM_PACKET_BYTES)
@@ -137,12 +139,12 @@ def _close(environments):
   for environment in environments:
     try:
       environment.close()
-    except BaseException:  # pylint: disable=broad-except; the others are closed all the same.
+    except BaseException:  # pylint: disable=broad-except; the others must be closed in any case.
       traceback.print_exc()
 
 
 def _leave_with_parent(connection):
-  """Ends this process soon after the other end of the socket closes, even while a step or a `close` hangs."""
+  """Ends this process soon after the other end of the socket is closed, even if a step or a `close` hangs."""
   poll = select.poll()
   poll.register(connection, select.POLLRDHUP | select.POLLHUP)
   poll.poll()
@@ -151,9 +153,15 @@ def _leave_with_parent(connection):
 
 
 def main(socket_descriptor: int, memory_descriptor: int):
-  """Serves until the other end of the socket closes; exit code 1 and a reason in shared memory after an error."""
-  standard_streams.make_unfailing()  # An environment may print, and the log may be full.
-  # Programs that an environment starts must not hold these open: the other end would not notice this process's end.
+  """Serves until the other end of the socket is closed. After an error, writes it to shared memory and exits with 1.
+
+  Args:
+    socket_descriptor: file descriptor of the socket.
+    memory_descriptor: file descriptor of the shared memory.
+  """
+  standard_streams.make_unfailing()  # An environment may print, and the log's disk may be full.
+  # Programs that an environment starts must not inherit these. Otherwise the training process would not notice this
+  # process's end.
   for descriptor in (socket_descriptor, memory_descriptor):
     os.set_inheritable(descriptor, False)
   connection = socket.socket(fileno=socket_descriptor)
@@ -169,13 +177,13 @@ def main(socket_descriptor: int, memory_descriptor: int):
     connection.send(json.dumps(specification).encode())
     _serve(connection, memory_descriptor, environments, specification, numbers)
   except (BrokenPipeError, ConnectionResetError):
-    pass  # The training process is gone.
-  except BaseException as error:  # pylint: disable=broad-except; whatever ends a worker is for its parent to show.
+    pass  # The training process has ended.
+  except BaseException as error:  # pylint: disable=broad-except; the training process shows the error.
     shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()
     os._exit(1)
   _close(environments)
-  os._exit(0)  # Not through the emulators' destructors, which may hang.
+  os._exit(0)  # A normal exit would call the emulators' destructors, which may hang.
 
 
 if __name__ == '__main__':

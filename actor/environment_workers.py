@@ -1,7 +1,7 @@
-"""The training process's side of the environment workers: starts them, replaces them, ends them.
+"""Starts, replaces and ends the environment workers of a training process.
 
-A worker is a process of its own (actor/environment_worker.py) with a socket to ring at and a block of shared memory
-without a name, so that neither outlives the processes that hold them.
+A worker is a process of its own (actor/environment_worker.py). It is connected by a socket and a block of shared
+memory. Neither has a name, so they disappear with the processes that use them.
 """
 
 import contextlib
@@ -24,28 +24,28 @@ from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
 from scalable_agents.actor import worker_stderr
 
-# Long work, such as compiling a map, may take so many times the time-out.
+# Long work, such as compiling a map, may take this many times the timeout.
 LONG_WORK_FACTOR = 20
 _LEAVE_SECONDS = environment_worker.CLOSE_SECONDS + 1.
 _LAST_WORDS_SECONDS = 1.
-_DEATH_SECONDS = 10.  # From the end of a worker's connection to that of its process: the kernel has begun with it.
+_DEATH_SECONDS = 10.  # Time for a process to end after its connection has ended.
 _LOOK_SECONDS = 0.1
-_EARLY_DEATHS = 3  # Of a worker, before it has made its environments, …
-_EARLY_HANGS = 1   # … of which each takes the whole time-out.
+_EARLY_DEATHS = 3  # A worker that dies before it has made its environments is replaced this many times.
+_EARLY_HANGS = 1   # A worker that hangs before that is replaced this many times. Each takes the whole timeout.
 _THREAD_COUNTS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
-_STDERR = 2  # This process's file descriptor.
+_STDERR = 2  # The file descriptor of stderr.
 HUNG_UP = 'it closed its connection'
 
 
 class WorkerError(Exception):
   """Environments cannot be started or kept alive.
 
-  The message's first line says what has happened. A worker's traceback may follow, for the log.
+  The first line of the message says what happened. A worker's traceback may follow.
   """
 
 
 class _UnexplainedError(WorkerError):
-  """A worker has made no environments, and left no traceback: another life of it may, up to so many."""
+  """A worker has failed to make its environments without a traceback. It may be replaced `lives` times."""
 
   def __init__(self, message: str, lives: int):
     super().__init__(message)
@@ -53,14 +53,14 @@ class _UnexplainedError(WorkerError):
 
 
 class Specification(NamedTuple):
-  """What all environments of a run have in common."""
+  """The specification that all environments of a run share."""
   num_actions: int
   observation: dict     # name -> (dtype name, shape).
   frames_per_step: int  # Environment frames per agent step.
 
 
 class Worker(NamedTuple):
-  """A running worker process and this process's ends of what it shares with it."""
+  """A running worker process, and this process's ends of the socket, the memory and the pipe."""
   process: subprocess.Popen
   connection: socket.socket
   memory: int  # File descriptor.
@@ -68,28 +68,34 @@ class Worker(NamedTuple):
 
 
 class EnvironmentWorkers:
-  """The worker processes of a run. They end with this process, and what they have started ends with them."""
+  """The worker processes of a run. They end with this process, and programs that they have started end with them.
+
+  Attributes:
+    actor_ids: for each worker, the ids of its actors. Environment i belongs to actor i.
+    specification: the environments' Specification.
+    early_deaths: number of workers that were replaced before all workers were started.
+  """
 
   def __init__(self, constructor: str, environments: list, num_workers: int, timeout_seconds: float = 60.,
                report: Callable[[int], None] = lambda made: None):
     """Starts all workers at once and waits until every environment is made.
 
-    A worker that ends meanwhile without a word, as crashes inside an emulator do, is replaced a few times.
+    A worker that ends meanwhile without an error message, as after a crash inside an emulator, is replaced a few times.
 
     Args:
-      constructor: 'module:function', called once per environment in a worker with the keyword arguments below.
-      environments: a dict of arguments for each environment, fit for JSON, with a 'seed'. Environment i is actor i.
-        A 'level_name' among them is shown in messages.
-      num_workers: processes to spread them over, >= 1.
-      timeout_seconds: how long a worker may take to make its environments; see `receive` for long work.
-      report: called with the number of environments that are made, whenever a worker has made its own.
+      constructor: 'module:function'. A worker calls it once per environment with the arguments below.
+      environments: for each environment, a dict of keyword arguments that can be written as JSON. It must have a
+        'seed'. Messages show its 'level_name', if it has one.
+      num_workers: number of processes, >= 1.
+      timeout_seconds: time for a worker to make its environments. `receive` describes long work.
+      report: called with the number of environments made so far, each time a worker has made its environments.
 
     Raises:
-      ValueError: not 1 to len(environments) workers.
+      ValueError: num_workers is not in [1, len(environments)].
       WorkerError: a worker could not make its environments, or no process can be started.
     """
     if not 1 <= num_workers <= len(environments):
-      raise ValueError(f'num_workers: want 1 to {len(environments)}, one environment each at least, got {num_workers}')
+      raise ValueError(f'num_workers: want 1 to {len(environments)}, the number of environments, got {num_workers}')
     self._constructor = constructor
     self._environments = environments
     self._timeout_seconds = timeout_seconds
@@ -97,7 +103,7 @@ class EnvironmentWorkers:
     self._workers: list[Optional[Worker]] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self.specification: Optional[Specification] = None
-    self.early_deaths = 0  # Workers replaced before all were there.
+    self.early_deaths = 0
     self._given_up = False
     self._mark = f'{secrets.token_hex(8)}.'
     self._keeper = _start_keeper(self._mark)
@@ -119,17 +125,17 @@ class EnvironmentWorkers:
 
   @property
   def layout(self) -> shared_memory.SlotLayout:
-    """Where the fields of a row lie in a worker's slots."""
+    """The layout of a worker's slots."""
     return shared_memory.slot_layout(self.specification.observation)
 
   def replace(self, worker: int) -> Worker:
-    """Ends a worker that is at fault, or dead already, and starts another with new seeds.
+    """Ends a worker that has failed or died, and starts another one with new seeds.
 
-    A worker that is still at long work keeps its seeds: what it has finished may be in a cache, so that the next one
-    gets further.
+    If the worker was at long work, the new worker has the same seeds. Finished work may be in a cache, so the new
+    worker needs less time.
 
     Raises:
-      WorkerError: the new one could not make its environments, or no process can be started.
+      WorkerError: the new worker could not make its environments, or no process can be started.
     """
     self._discard(worker)
     self._spawn(worker)
@@ -137,24 +143,24 @@ class EnvironmentWorkers:
     return self._workers[worker]
 
   def give_up(self):
-    """Ends all workers, and with WorkerError a `replace` that waits for one in another thread."""
+    """Ends all workers. A `replace` that waits in another thread raises WorkerError."""
     self._given_up = True
     for worker in self._workers:
       if worker:
         _hang_up(worker.connection)
 
   def explain(self, worker: int, event: str, fault: str) -> str:
-    """Says what has happened to a worker.
+    """Explains what happened to a worker.
 
     Args:
-      worker: its number.
-      event: what to say of its environment: 'failed' or 'could not be made'.
-      fault: the reason if the worker has neither left an error nor ended: a time-out, say.
+      worker: the worker's number.
+      event: what happened to its environment: 'failed' or 'could not be made'.
+      fault: the reason if the worker has neither written an error nor ended, for example a timeout.
 
     Returns:
-      A line that names the environment that the worker was at and the reason: the error that it left, how its process
-      ended, or `fault`; and what it has written on stderr since it was asked. The error's traceback follows on further
-      lines.
+      A line with the environment that the worker was making or stepping, and the reason: the error that it wrote, how
+      its process ended, or `fault`. The line also has the worker's output on stderr since the last request. The error's
+      traceback follows on further lines.
     """
     running = self._workers[worker]
     ending = _ending(running)
@@ -168,11 +174,12 @@ class EnvironmentWorkers:
     return f'{line}\n{traceback}' if traceback else line
 
   def receive(self, worker: int, timeout_seconds: float) -> bytes:
-    """Waits for a packet from a worker; b'' if it has ended.
+    """Waits for a packet from a worker. Returns b'' if the worker has ended.
+
+    During long work, the worker has LONG_WORK_FACTOR times as long. The time restarts when the long work ends.
 
     Raises:
-      TimeoutError: it was silent for too long; the message says how long. While it is at long work it has
-        LONG_WORK_FACTOR times as long, and when that ends, the time begins anew.
+      TimeoutError: the worker has not answered in time. The message says how long it took.
     """
     connection = self._workers[worker].connection
     poll = select.poll()
@@ -196,7 +203,7 @@ class EnvironmentWorkers:
     """Ends all workers. Idempotent."""
     for worker in self._workers:
       if worker:
-        worker.connection.close()  # All leave at once, then are waited for one by one.
+        worker.connection.close()  # All workers exit at the same time. They are waited for below.
     deadline = time.monotonic() + _LEAVE_SECONDS
     pipes = [worker.stderr for worker in self._workers if worker]
     sessions = [worker.process.pid for worker in self._workers if worker]
@@ -220,22 +227,22 @@ class EnvironmentWorkers:
     try:
       connection.send(environment_worker.REQUEST_LENGTH.pack(len(encoded)))
     except BrokenPipeError:
-      pass  # _greet tells why.
+      pass  # _greet reports the reason.
 
   def _arguments(self, actor_id, life):
-    """An environment's arguments; a life after a fault has another seed, lest it repeats what led there."""
+    """Returns an environment's arguments. After a failure the seed changes, so that the failure is not repeated."""
     arguments = self._environments[actor_id]
     return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
 
   def _header(self, worker):
-    """A copy of what stands at the beginning of the worker's memory."""
+    """Returns a copy of the header of the worker's memory."""
     return os.pread(self._workers[worker].memory, shared_memory.HEADER_BYTES, 0)
 
   def _is_at_long_work(self, worker):
     return bool(shared_memory.read_number(self._header(worker), shared_memory.LONG_WORK))
 
   def _name_of_environment(self, worker):
-    """The environment that a worker is at: its number and, where it has one, its level."""
+    """Returns a name for the environment that a worker is working on: its number and its level, if it has one."""
     actors = self.actor_ids[worker]
     at_work = shared_memory.read_number(self._header(worker), shared_memory.AT_WORK)
     if not at_work and len(actors) > 1:
@@ -245,7 +252,7 @@ class EnvironmentWorkers:
     return f'environment {actor} ({level})' if level else f'environment {actor}'
 
   def _greet_or_replace(self, worker):
-    """As `_greet`, but for a few ends that nothing explains."""
+    """Like `_greet`, but replaces the worker a few times if it fails without an explanation."""
     for lives in itertools.count():
       try:
         return self._greet(worker)
@@ -257,9 +264,9 @@ class EnvironmentWorkers:
       self._spawn(worker)
 
   def _greet(self, worker):
-    """Waits for the worker's specification and gives its shared memory the size for it."""
+    """Waits for the worker's specification, and enlarges its shared memory accordingly."""
     connection = self._workers[worker].connection
-    if self._given_up:  # Perhaps before there was this connection.
+    if self._given_up:  # `give_up` may have been called before this connection was made.
       _hang_up(connection)
     try:
       answer = self.receive(worker, self._timeout_seconds)
@@ -268,7 +275,7 @@ class EnvironmentWorkers:
       raise _UnexplainedError(self.explain(worker, 'could not be made', reason), _EARLY_HANGS) from None
     if not answer:
       if self._given_up:
-        raise WorkerError('the environments are given up')
+        raise WorkerError('the environments were closed')
       failure = self.explain(worker, 'could not be made', HUNG_UP)
       if shared_memory.read_error(self._header(worker))[0]:
         raise WorkerError(failure)
@@ -278,22 +285,23 @@ class EnvironmentWorkers:
       self.specification = specification
     elif specification != self.specification:
       raise WorkerError(
-          f'the environments of a run must be alike: got {self.specification} and {specification}')
+          f'the environments of a run must have the same specification: got {self.specification} and {specification}')
     connection.setblocking(False)
     slots = len(self.actor_ids[worker])
     memory = self._workers[worker].memory
     os.ftruncate(memory, shared_memory.block_bytes(self.layout, slots))
-    # Whoever touches memory that has been cut off is killed: a worker shall not do that to this process.
+    # A process that accesses memory after the end of the file is killed. The seal keeps a worker from shrinking the
+    # file.
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 
   def _discard(self, worker):
-    """Ends a worker whose place another one takes."""
+    """Ends a worker that will be replaced."""
     discarded = self._workers[worker]
     if discarded is None:
-      return  # No process could be started.
+      return  # The process could not be started.
     is_slow = self._is_at_long_work(worker) and discarded.process.poll() is None
     self._end(worker, patience_seconds=0.)
-    leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Which is its session's number, too.
+    leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Its process id is also its session's id.
     discarded.stderr.wait(_LAST_WORDS_SECONDS)
     if not is_slow:
       self._lives[worker] += 1
@@ -313,7 +321,7 @@ class EnvironmentWorkers:
 
 
 def _start_keeper(mark):
-  """Starts the program in leftovers.py; returns the descriptor whose last copy's end it waits for."""
+  """Starts the program in leftovers.py. Returns a descriptor; the program waits until all its copies are closed."""
   waits, alive = os.pipe()
   command = [sys.executable, '-I', '-S', leftovers.__file__, mark]
   try:
@@ -327,7 +335,7 @@ def _start_keeper(mark):
 
 
 def _start_process(mark):
-  """Starts a worker process, which waits for a request, with the mark that leftovers.py looks for."""
+  """Starts a worker process, which waits for a request. leftovers.py finds its descendants by the mark."""
   with contextlib.ExitStack() as undo:
     try:
       ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -338,8 +346,8 @@ def _start_process(mark):
         os.ftruncate(memory, shared_memory.HEADER_BYTES)
         environment = python_path.environment() | dict.fromkeys(_THREAD_COUNTS, '1') | {leftovers.VARIABLE: mark}
         command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
-        # A session of its own: the terminal's Ctrl-C is for the training process, which ends its workers itself. What
-        # environments print joins the libraries' messages: the screen is the run's.
+        # The worker has a session of its own, so that only the training process gets the terminal's Ctrl-C. Its stdout
+        # goes where libraries' messages go, because the screen is for the progress of the run.
         process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment,
                                    start_new_session=True, stdin=subprocess.DEVNULL, stdout=_STDERR,
                                    stderr=subprocess.PIPE)
@@ -350,10 +358,10 @@ def _start_process(mark):
 
 
 def _ending(worker):
-  """How the process of a worker has ended; '' if it runs, though nobody may hear it any more."""
+  """Returns how the process of a worker has ended, or '' if it still runs."""
   poll = select.poll()
   poll.register(worker.connection, select.POLLRDHUP)
-  # A process that an environment has forked may hold the connection open after the worker's end.
+  # A process that an environment has forked may keep the connection open after the worker's end.
   if not poll.poll(0) and worker.process.poll() is None:
     return ''
   try:
@@ -363,7 +371,7 @@ def _ending(worker):
   if code >= 0:
     return f'its process ended with exit code {code}'
   name = {number.value: number.name for number in signal.Signals}.get(-code, f'signal {-code}')
-  hint = ', perhaps for want of memory' if -code == signal.SIGKILL else ''
+  hint = ', perhaps out of memory' if -code == signal.SIGKILL else ''
   return f'its process was ended by {name}{hint}'
 
 
@@ -371,4 +379,4 @@ def _hang_up(connection):
   try:
     connection.shutdown(socket.SHUT_RDWR)
   except OSError:
-    pass  # Another thread has closed it just now.
+    pass  # Another thread has closed it meanwhile.

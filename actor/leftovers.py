@@ -1,10 +1,12 @@
-"""Ends what environments have started, emulators and simulators, together with their worker, however that ended.
+"""Kills the programs that environments have started, such as emulators and simulators, when their worker has ended.
 
-A process can leave its group, its session and its parent, but few change their environment variables. So a worker has
-a mark among its own, which all that descends from it inherit. The process that has the workers looks for the mark, and
-for processes in the worker's session, where a worker has ended. Should that process itself be gone, by `kill -9` say, a
-keeper does: this file as a program. It imports nothing that takes time or memory. Only a program that is started both
-without the mark and in a session of its own is not found.
+A process can leave its process group, its session and its parent, but few programs change their environment variables.
+So a worker has a mark in an environment variable, which its descendants inherit. When a worker has ended, the training
+process kills all processes with the mark, and all processes in the worker's session.
+
+If the training process itself has ended, for example by `kill -9`, a keeper process does the same. The keeper is this
+file, run as a program. It imports nothing that takes time or memory. A program is not found if it is started both
+without the mark and in a session of its own.
 """
 
 import contextlib
@@ -14,9 +16,9 @@ import sys
 import time
 from typing import Callable, Collection, Iterable, Iterator, NamedTuple
 
-VARIABLE = 'SCALABLE_AGENTS_WORKER'  # Its value is the mark.
+VARIABLE = 'SCALABLE_AGENTS_WORKER'  # The environment variable with the mark.
 _LOOK_SECONDS = 0.01
-_PATIENCE_SECONDS = 5.  # With processes that the kernel cannot end yet.
+_PATIENCE_SECONDS = 5.  # Time limit for processes that the kernel cannot end yet.
 
 
 class _Process(NamedTuple):
@@ -26,18 +28,18 @@ class _Process(NamedTuple):
 
 
 def kill(mark: str, sessions: Iterable[int] = ()):
-  """Kills all processes whose mark begins with this one, those in their sessions, and what they start meanwhile.
+  """Kills all processes whose mark begins with `mark`, all processes in their sessions, and those that they start.
 
   Args:
     mark: the beginning of a mark.
-    sessions: further sessions, whose leaders may have ended.
+    sessions: ids of further sessions, whose leaders may have ended.
   """
   _kill(lambda: _marked(mark, sessions))
 
 
 @contextlib.contextmanager
 def ending():
-  """On leaving the block, kills the programs started in it: by environments that this process makes, to check them."""
+  """At the end of the block, kills the programs started in it, by environments that this process makes for a check."""
   os.environ[VARIABLE] = mark = f'{os.urandom(8).hex()}.'
   before = _descendants()
   try:
@@ -45,14 +47,15 @@ def ending():
   finally:
     del os.environ[VARIABLE]
     kill(mark)
-    _kill(lambda: _descendants() - before)  # What has been forked and is no other program has no mark.
+    _kill(lambda: _descendants() - before)  # A process that was forked, but executed no program, has no mark.
 
 
 def _kill(find: Callable[[], Collection[int]]):
-  """Kills the processes that `find` finds, until there are none."""
+  """Kills the processes that `find` returns, until it returns none."""
   deadline = time.monotonic() + _PATIENCE_SECONDS
   looks_in_vain = 0
-  while looks_in_vain < 2 and time.monotonic() < deadline:  # During exec a process shows no environment variables.
+  # It looks twice, because a process has no visible environment variables during exec.
+  while looks_in_vain < 2 and time.monotonic() < deadline:
     if looks_in_vain:
       time.sleep(_LOOK_SECONDS)
     found = find()
@@ -65,12 +68,13 @@ def _kill(find: Callable[[], Collection[int]]):
 
 
 def _marked(mark: str, sessions: Iterable[int]) -> set[int]:
-  """The ids of the processes that `kill` kills."""
+  """Returns the ids of the processes that `kill` kills."""
   entry = f'\0{VARIABLE}={mark}'.encode()
   processes = list(_processes())
   marked = set()
   for process in processes:
-    with contextlib.suppress(OSError), open(f'/proc/{process.pid}/environ', 'rb') as file:  # Another user's; it ended.
+    # The file cannot be read if the process has ended or belongs to another user.
+    with contextlib.suppress(OSError), open(f'/proc/{process.pid}/environ', 'rb') as file:
       if entry in b'\0' + file.read():
         marked.add(process.pid)
   sessions = {*sessions, *(process.session for process in processes if process.pid in marked)} - {os.getsid(0)}
@@ -78,7 +82,7 @@ def _marked(mark: str, sessions: Iterable[int]) -> set[int]:
 
 
 def _descendants() -> set[int]:
-  """The ids of this process's children, their children, and so on."""
+  """Returns the ids of this process's children, their children, and so on."""
   found, last = set(), {os.getpid()}
   processes = list(_processes())
   while last:
@@ -88,17 +92,17 @@ def _descendants() -> set[int]:
 
 
 def _processes() -> Iterator[_Process]:
-  """All processes without zombies."""
+  """Yields all processes except zombies."""
   for name in filter(str.isdecimal, os.listdir('/proc')):
     with contextlib.suppress(OSError), open(f'/proc/{name}/stat', encoding='ascii', errors='replace') as file:
-      # See proc(5). The second field, a name in parentheses, may hold anything.
+      # See proc(5). The second field is a name in parentheses, which may contain any characters.
       state, parent, unused_group, session, *_ = file.read().rpartition(')')[2].split()
       if state not in 'ZX':
         yield _Process(int(name), int(parent), int(session))
 
 
 def main(mark: str):
-  """Waits for the end of stdin, in a process that is nobody's child, and kills what has the mark."""
+  """Waits in a detached process for the end of stdin, and kills the processes with the mark."""
   if os.fork():
     os._exit(0)
   os.setsid()

@@ -1,4 +1,4 @@
-"""One environment in a worker process, stepped from here: for what is done once and need not be fast."""
+"""One environment in a worker process, stepped from Python. For uses that need not be fast, such as a video."""
 
 import contextlib
 import mmap
@@ -9,27 +9,28 @@ import numpy as np
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import shared_memory
 
-_SLOT = np.zeros([1], np.uint32).tobytes()  # The only environment's number.
+_SLOT = np.zeros([1], np.uint32).tobytes()  # A packet with the number of the only environment.
 
 
 class Row(NamedTuple):
-  """What an action has led to, as actor/unroll.py describes rows. A first row has no reward."""
+  """The result of an action, a row as in actor/unroll.py. The reward of the first row is 0."""
   reward: float
-  done: bool             # The observation is the first of an episode.
-  episode_return: float  # Of the episode that `reward` belongs to.
-  episode_length: int    # Environment frames.
+  done: bool             # The observation is the first one of an episode.
+  episode_return: float  # Return of the episode to which `reward` belongs.
+  episode_length: int    # Length of this episode in environment frames.
   observation: dict[str, np.ndarray]
 
 
 class LoneEnvironment:
-  """The environment and its worker. A context manager, which ends the worker."""
+  """An environment and its worker. It is a context manager, which ends the worker."""
 
   def __init__(self, constructor: str, arguments: dict[str, Any], timeout_seconds: float):
     """Starts the worker.
 
     Args:
-      constructor, arguments: as for environment_workers.EnvironmentWorkers, of the one environment.
-      timeout_seconds: how long the worker may take to make its environment, and for each step.
+      constructor: as for environment_workers.EnvironmentWorkers.
+      arguments: keyword arguments of the environment.
+      timeout_seconds: time for the worker to make its environment, and for each step.
     Raises:
       environment_workers.WorkerError: the environment cannot be made.
     """
@@ -48,14 +49,14 @@ class LoneEnvironment:
     self._workers.close()
 
   def advance(self, action: int = 0) -> Row:
-    """Begins the first episode, whatever the action, and then steps.
+    """Steps the environment. The first call starts an episode instead and ignores the action.
 
     Raises:
-      environment_workers.WorkerError: the worker fails, ends or is silent for too long.
+      environment_workers.WorkerError: the worker fails, ends or does not answer in time.
     """
     start = shared_memory.HEADER_BYTES
     shared_memory.ACTION.pack_into(self._memory, start, action)
-    with contextlib.suppress(OSError):  # It has ended, which `receive` notices.
+    with contextlib.suppress(OSError):  # The worker has ended. `receive` notices this.
       self._connection.send(_SLOT)
     try:
       fault = '' if self._workers.receive(0, self._timeout_seconds) else environment_workers.HUNG_UP

@@ -1,7 +1,7 @@
-"""The parameters that inference reads: a snapshot, swapped as a whole.
+"""The parameters that inference reads: a snapshot that is replaced as a whole.
 
-A learner that updates its variables one by one while inference reads them one by one hands out mixtures of two
-versions. Here the learner publishes a vector of tensors in one step and readers take one vector in one step.
+If inference read the learner's variables one by one during an update, it could get a mixture of two versions. Here the
+learner publishes a vector of tensors in one step, and a reader gets a vector in one step.
 """
 
 import tensorflow as tf
@@ -10,14 +10,15 @@ from scalable_agents.ops import ops
 
 
 class ParameterSnapshot:
-  """The latest published parameters and their version. Thread-safe; lives in host memory."""
+  """The latest published parameters and their version, in host memory. Thread-safe."""
 
   def __init__(self, specs, shared_name: str = ''):
     """Publishes nothing yet.
 
     Args:
       specs: a tf.TensorSpec for each parameter, in the order of publication.
-      shared_name: under which other processes find it, where this one has opened a port; '' to keep it to itself.
+      shared_name: the name under which other processes find the snapshot, if this process has opened a port. '': the
+        snapshot is not shared.
     """
     self._specs = list(specs)
     with tf.device('/CPU:0'):
@@ -25,12 +26,17 @@ class ParameterSnapshot:
     ops.delete_with(self, self._handle)
 
   def publish(self, version, parameters):
-    """Replaces what latest() gives. `version`: learner updates so far, int64."""
+    """Replaces the published parameters.
+
+    Args:
+      version: [] int64, number of learner updates so far.
+      parameters: one tensor per spec.
+    """
     with tf.device('/CPU:0'):
       ops.parameter_snapshot_publish(self._handle, tf.cast(version, tf.int64), list(parameters))
 
   def latest(self):
-    """The version, int64 [], and the list of parameters last published, which belong together.
+    """Returns the version, int64 [], and the list of parameters that were published last. They belong together.
 
     Raises:
       tf.errors.FailedPreconditionError: nothing has been published yet.

@@ -1,9 +1,9 @@
-"""What Python programs started from here need to find the same modules."""
+"""Lets child processes that run Python import the same modules as this process."""
 
 import os
 import sys
 
 
 def environment() -> dict[str, str]:
-  """The environment variables with which a child process finds the modules that this process finds."""
+  """Returns the environment variables of this process, with a PYTHONPATH that has this process's sys.path."""
   return dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))

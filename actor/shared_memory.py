@@ -1,8 +1,8 @@
-"""Layout of the memory that a worker process shares with the training process; mirror of cc/environment_channel.h.
+"""Layout of the memory that a worker process shares with the training process. It must match cc/environment_channel.h.
 
-A block begins with a header of HEADER_BYTES: four numbers (int64) that the worker writes while it works, see
-`STEPPING_NS` and those below it, then, if the worker had to give up, the reason as text. One record ("slot") per
-environment follows. This module imports no TensorFlow, since workers use it.
+A block begins with a header of HEADER_BYTES. The header has four int64 numbers that the worker writes (`STEPPING_NS`
+and those below it). After an error of the worker, it also has the error as text. One slot per environment follows. This
+module does not import TensorFlow, because workers use it.
 """
 
 import struct
@@ -10,27 +10,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-HEADER_BYTES = 1 << 16  # Room for a long traceback; pages that nobody writes to take no memory.
+HEADER_BYTES = 1 << 16  # Space for a long traceback. Pages that are not written take no memory.
 _ERROR_OFFSET = 64
 _MAXIMUM_HEADLINE_CHARACTERS = 300
 _ALIGNMENT = 64
 
-# The header's numbers, by their places in `numbers`.
-STEPPING_NS = 0  # Spent stepping so far.
-AT_WORK = 1      # The slot whose environment is being made, reset or stepped, plus 1; 0 between two requests.
-LONG_WORK = 2    # 1 while that work may take many minutes, such as compiling a map; else 0.
-REQUEST_NS = 3   # When the last request to step came, of the clock time.monotonic_ns; 0 before the first one.
+# The header's numbers, as indices of `numbers`.
+STEPPING_NS = 0  # Total time of stepping environments.
+AT_WORK = 1      # 1 + the slot whose environment is being made, reset or stepped. 0 between two requests.
+LONG_WORK = 2    # 1 while this work may take many minutes, such as compiling a map. Else 0.
+REQUEST_NS = 3   # Time of the last request to step (time.monotonic_ns). 0 before the first request.
 _NUMBER = struct.Struct('<q')
 _NUMBERS_BYTES = 4 * _NUMBER.size
 
-# The scalars at the start of a slot. The action goes to the environment, the rest comes back.
+# The scalars at the start of a slot. The training process writes the action, the worker writes the result.
 ACTION = struct.Struct('<i')
 RESULT = struct.Struct('<fffi?')  # reward, discount, episode_return, episode_length, done.
 RESULT_OFFSET = ACTION.size
 
 
 class Field(NamedTuple):
-  """One field of a row, as it lies in a slot."""
+  """One field of a row in a slot."""
   name: str
   dtype: np.dtype
   shape: tuple
@@ -38,14 +38,18 @@ class Field(NamedTuple):
 
 
 class SlotLayout(NamedTuple):
-  """Where everything lies in a slot. `scalars` and `observation` are in the order of EnvironmentOutput's fields."""
+  """The layout of a slot. `scalars` and `observation` are in the order of EnvironmentOutput's fields."""
   scalars: tuple      # Fields reward, discount, done, episode_return, episode_length.
   observation: tuple  # Fields, sorted by name.
   slot_bytes: int
 
 
 def slot_layout(observation_spec) -> SlotLayout:
-  """The layout of a slot for observations of `observation_spec`: a dict of name -> (dtype, shape)."""
+  """Returns the layout of a slot.
+
+  Args:
+    observation_spec: dict of name -> (dtype, shape).
+  """
   scalars = (
       Field('reward', np.dtype(np.float32), (), RESULT_OFFSET),
       Field('discount', np.dtype(np.float32), (), RESULT_OFFSET + 4),
@@ -62,27 +66,27 @@ def slot_layout(observation_spec) -> SlotLayout:
 
 
 def block_bytes(layout: SlotLayout, slots: int) -> int:
-  """The size of a block with `slots` environments."""
+  """Returns the size of a block with `slots` environments."""
   return HEADER_BYTES + slots * layout.slot_bytes
 
 
 def numbers(memory) -> memoryview:
-  """The header's numbers; writing to them writes to the header (a writable buffer)."""
+  """Returns a view of the header's numbers. `memory` is a writable buffer; writing to the view changes the header."""
   return memoryview(memory)[:_NUMBERS_BYTES].cast('q')
 
 
 def read_number(memory, place: int) -> int:
-  """One of the header's numbers, for readers that hold on to nothing."""
+  """Returns one of the header's numbers. `place` is its index. Keeps no reference to `memory`."""
   return _NUMBER.unpack_from(memory, place * _NUMBER.size)[0]
 
 
 def write_error(memory, headline: str, traceback: str):
-  """Leaves in the header (a writable buffer) why the worker gives up.
+  """Writes the worker's error to the header.
 
   Args:
-    memory: the header.
-    headline: the exception and its message; made one line, of which the beginning is kept.
-    traceback: lines for the log. The end of a text that is too long is kept.
+    memory: the header, a writable buffer.
+    headline: the exception and its message. They are joined to one line. If it is too long, its beginning is kept.
+    traceback: lines for the log. If they are too long, their end is kept.
   """
   first = ' '.join(headline.split())
   if len(first) > _MAXIMUM_HEADLINE_CHARACTERS:
@@ -93,7 +97,7 @@ def write_error(memory, headline: str, traceback: str):
 
 
 def read_error(memory) -> tuple[str, str]:
-  """The headline and the traceback that write_error left; both are '' if it left none."""
+  """Returns the headline and the traceback from write_error. Both are '' if there was no error."""
   text = bytes(memory[_ERROR_OFFSET:HEADER_BYTES]).split(b'\0', 1)[0].decode('utf-8', 'replace')
   headline, _, traceback = text.partition('\n')
   return headline, traceback

@@ -1,7 +1,7 @@
 """Standard streams to which writing never fails.
 
-A training goes on when its screen or log cannot be written to: the disk is full, the terminal is gone, nobody reads the
-pipe any more, or the stream was closed when the process started. What cannot be written is dropped.
+A training must continue when it cannot write to its screen or log: the disk is full, the terminal has closed, the
+reader of a pipe has ended, or the stream was closed when the process started. Output that cannot be written is dropped.
 """
 
 import io
@@ -10,10 +10,15 @@ import sys
 
 
 class UnfailingStream(io.TextIOWrapper):
-  """A text stream on a file descriptor. Writes what the system accepts, line by line, and drops the rest."""
+  """A text stream on a file descriptor. It writes line by line, and drops output that the system does not accept."""
 
   def __init__(self, descriptor: int, closefd: bool = True):
-    """Args: the descriptor, and whether it is closed with the stream."""
+    """Makes the stream.
+
+    Args:
+      descriptor: the file descriptor.
+      closefd: whether closing the stream also closes the descriptor.
+    """
     super().__init__(io.BufferedWriter(_UnfailingFile(descriptor, 'w', closefd=closefd)), errors='backslashreplace',
                      line_buffering=True)
 
@@ -25,14 +30,14 @@ class _UnfailingFile(io.FileIO):
       written = super().write(data)
     except OSError:
       written = None
-    return memoryview(data).nbytes if written is None else written  # None: a descriptor that does not wait is full.
+    return memoryview(data).nbytes if written is None else written  # None: a non-blocking descriptor is full.
 
 
 def make_unfailing():
-  """Replaces sys.stdout and sys.stderr, where that has not been done, and opens what was closed from 0 to 2.
+  """Replaces sys.stdout and sys.stderr by UnfailingStreams, and opens closed descriptors among 0, 1 and 2. Idempotent.
 
-  To be called before files are opened: they would get the numbers of closed descriptors, and what is meant for the
-  screen would land in them.
+  It must be called before files are opened. Otherwise a file could get the number of a closed standard stream, and
+  output for the screen would be written to the file.
   """
   open_closed_descriptors()
   for name, descriptor in (('stdout', 1), ('stderr', 2)):
@@ -41,10 +46,10 @@ def make_unfailing():
 
 
 def open_closed_descriptors():
-  """Opens /dev/null at each of the descriptors 0, 1 and 2 that is closed."""
+  """Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed."""
   for descriptor in range(3):
     try:
       os.fstat(descriptor)
     except OSError:
-      os.open(os.devnull, os.O_RDWR)  # Gets the lowest number that is free.
-      os.set_inheritable(descriptor, True)  # As standard streams are.
+      os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number.
+      os.set_inheritable(descriptor, True)  # Like other standard streams.

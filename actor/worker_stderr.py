@@ -1,6 +1,6 @@
-"""What an environment worker writes on stderr: all of it goes to this process's stderr, and its end is kept.
+"""Copies a worker's stderr to this process's stderr, and keeps its last part for messages.
 
-C and C++ code says on stderr alone why it ends its process, and so do the programs that it starts.
+C and C++ code writes only to stderr why it ends its process. Programs that it starts do the same.
 """
 
 import collections
@@ -10,7 +10,7 @@ import threading
 import time
 from typing import BinaryIO
 
-_STDERR = 2  # This process's file descriptor.
+_STDERR = 2  # The file descriptor of stderr.
 _PIECE_BYTES = 4096
 _KEPT_PIECES = 16
 _SHOWN_LINES = 3
@@ -18,35 +18,35 @@ _SHOWN_CHARACTERS = 300
 
 
 class WorkerStderr:
-  """Reads the pipe of one worker in a thread of its own, until nobody can write to it any more."""
+  """Reads the pipe of one worker in a thread, until all its writers have closed it."""
 
   def __init__(self, pipe: BinaryIO):
-    """Takes the pipe over.
+    """Starts the thread.
 
     Args:
-      pipe: the end to read from.
+      pipe: the end to read from. The thread closes it.
     """
     self._pipe = pipe
-    self._kept = collections.deque(maxlen=_KEPT_PIECES)  # When a piece was read, and its bytes.
+    self._kept = collections.deque(maxlen=_KEPT_PIECES)  # (time of reading in ns, bytes).
     self._thread = threading.Thread(target=self._read, name='worker stderr', daemon=True)
     self._thread.start()
 
   def wait(self, seconds: float):
-    """Waits until all that the worker wrote is read, which takes a moment once its process has ended.
+    """Waits until all output of the worker has been read, which takes a moment after its process has ended.
 
     Args:
-      seconds: the longest time to wait. A program that the worker started may live on with the pipe; then all that
-        the worker wrote is read, and the thread goes on until that program ends.
+      seconds: the longest time to wait. If a program that the worker has started keeps the pipe open, the thread
+        continues until this program ends.
     """
     self._thread.join(seconds)
 
   def last_words(self, since_ns: int) -> str:
-    """The last lines as one line, '' if there is none.
+    """Returns the last lines, joined to one line, or '' if there are none.
 
-    Indented lines are left out: they belong to the stack traces of Python and Lua, which say least at their end.
+    Indented lines are left out, because they belong to stack traces of Python and Lua.
 
     Args:
-      since_ns: what was read before this time, of the clock time.monotonic_ns, does not count.
+      since_ns: only output that was read after this time (time.monotonic_ns) is returned.
     """
     written = b''.join(piece for read_ns, piece in list(self._kept) if read_ns >= since_ns)
     lines = [line.rstrip() for line in written.decode('utf-8', 'replace').splitlines()]
@@ -58,5 +58,5 @@ class WorkerStderr:
     with self._pipe:
       while piece := os.read(self._pipe.fileno(), _PIECE_BYTES):
         self._kept.append((time.monotonic_ns(), piece))
-        with contextlib.suppress(OSError):  # A screen that is gone.
+        with contextlib.suppress(OSError):  # The screen may be closed.
           os.write(_STDERR, piece)

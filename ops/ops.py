@@ -1,4 +1,4 @@
-"""The TensorFlow ops of actor/cc, loaded from the library that Bazel or setup.py built beside this file."""
+"""The TensorFlow ops of actor/cc, loaded from the library that Bazel or setup.py builds in this folder."""
 
 import os
 import uuid
@@ -14,8 +14,8 @@ if not os.path.exists(_LIBRARY):
 
 _ops = tf.load_op_library(_LIBRARY)
 
-# In a tf.function, ops on one resource run one after the other unless they only read it. Callers of a batcher must
-# wait side by side, else they would wait for each other for ever. There is no public name for this.
+# In a tf.function, ops on one resource run one after the other, unless they are registered as read-only. Calls of a
+# batcher must run concurrently, because each waits for the others. TensorFlow has no public function for this.
 auto_control_deps_utils.register_read_only_resource_op('DynamicBatcherCompute')
 
 dynamic_batcher = _ops.dynamic_batcher
@@ -39,15 +39,15 @@ actor_pool_close = _ops.actor_pool_close
 
 
 def unique_name(prefix: str) -> str:
-  """A name for a resource of its own: TensorFlow shares resources of one name."""
+  """Returns a unique name for a resource. TensorFlow shares resources that have the same name."""
   return f'{prefix}_{uuid.uuid4().hex}'
 
 
 def delete_with(owner, handle) -> None:
-  """Deletes the resource behind `handle` when the Python object `owner` is gone; without this it stays for good."""
+  """Deletes the resource of `handle` when the Python object `owner` is deleted. TensorFlow would keep it for ever."""
   weakref.finalize(owner, _delete, handle).atexit = False
 
 
 def _delete(handle):
-  with tf.init_scope():  # The garbage collector may call this amid the tracing of a graph, which holds a lock.
+  with tf.init_scope():  # The garbage collector may call this while a graph is traced.
     tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)

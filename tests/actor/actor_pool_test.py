@@ -223,8 +223,8 @@ class FaultTest(parameterized.TestCase):
       checker.check(played.take(10))
 
   @parameterized.named_parameters(
-      ('killed', 'kill', 'its process was ended by SIGKILL, perhaps for want of memory$'),
-      ('killed_but_not_its_child', 'fork and kill', 'its process was ended by SIGKILL, perhaps for want of memory$'),
+      ('killed', 'kill', 'its process was ended by SIGKILL, perhaps out of memory$'),
+      ('killed_but_not_its_child', 'fork and kill', 'its process was ended by SIGKILL, perhaps out of memory$'),
       ('crashes', 'segmentation fault',
        'its process was ended by SIGSEGV; on stderr: emulator.cc:12: the emulator is lost$'),
       ('exits', 'exit', 'its process ended with exit code 3$'),

@@ -124,13 +124,13 @@ class EnvironmentWorkersTest(parameterized.TestCase):
   @parameterized.parameters(0, 3)
   def test_every_worker_has_an_environment(self, num_workers):
     with self.assertRaisesRegex(
-        ValueError, f'num_workers: want 1 to 2, one environment each at least, got {num_workers}'):
+        ValueError, f'num_workers: want 1 to 2, the number of environments, got {num_workers}'):
       _workers([{}] * 2, num_workers)
 
   @parameterized.parameters(
       ('raise', '(?s)^environment 1 could not be made: RuntimeError: the emulator has crashed\nTraceback .*crashed\n$'),
       ('exit', '^environment 1 could not be made: its process ended with exit code 3$'),
-      ('kill', '^environment 1 could not be made: its process was ended by SIGKILL, perhaps for want of memory$'))
+      ('kill', '^environment 1 could not be made: its process was ended by SIGKILL, perhaps out of memory$'))
   def test_an_environment_that_cannot_be_made(self, fault, message):
     with self.assertRaisesRegex(environment_workers.WorkerError, message):
       _workers([{}, {'fault': fault, **_FAILING}, {}], num_workers=3)
@@ -158,7 +158,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     start = environment_workers._start_process  # pylint: disable=protected-access
     spawn = self.enter_context(absltest.mock.patch.object(environment_workers, '_start_process', wraps=start))
     self.addCleanup(lambda: self.assertEqual(spawn.call_count, num_workers))  # None is replaced.
-    with self.assertRaisesRegex(environment_workers.WorkerError, 'the environments of a run must be alike'):
+    with self.assertRaisesRegex(environment_workers.WorkerError, 'the environments of a run must have the same'):
       _workers([{'shape': [2, 3]}, {'shape': [3, 2]}], num_workers, constructor=f'{_ENVIRONMENTS}:Constant')
 
   def test_a_process_that_cannot_be_started(self):
@@ -179,7 +179,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     workers[0].process.kill()
     workers[0].process.wait()
     self.assertEqual(workers.explain(0, 'failed', 'unknown'),
-                     'an environment failed: its process was ended by SIGKILL, perhaps for want of memory')
+                     'an environment failed: its process was ended by SIGKILL, perhaps out of memory')
 
   @parameterized.parameters(None, 'hang', 'hang in C')
   def test_close(self, fault):
