@@ -1,11 +1,11 @@
-"""IMPALA on an Atari game, on several or all 57 at once, or on a built-in or gymnasium task.
+"""Trains and evaluates IMPALA on one Atari game, several games or all 57, or on a built-in or gymnasium task.
 
   bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong
   bazel run //agents:impala_atari57 -- --level_name=pong --logdir=runs/pong --mode=test
   bazel run //agents:impala_atari57 -- --level_name=atari57 --total_environment_frames=11_400_000_000
 
-The same --logdir again resumes. Every hyper-parameter is a flag; their defaults are those of Espeholt et al. 2018
-(table G.1: the deep feed-forward network).
+The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Espeholt et al. 2018 (table
+G.1, with the deep feed-forward network).
 """
 
 from scalable_agents.training import quiet

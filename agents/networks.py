@@ -1,8 +1,10 @@
-"""The networks of IMPALA: torsos, the LSTM core and the two heads.
+"""The networks' modules: torsos, the LSTM core, the language encoder and fully connected layers.
 
-Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.2. Everything starts from the released initial values:
-weights from a normal distribution of standard deviation 1/sqrt(fan-in), truncated at two deviations, and zero
-biases; the LSTM's kernel from a Glorot uniform distribution over the whole matrix.
+Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.2. The initial values are those of the released code. Weights
+have a normal distribution with standard deviation 1/sqrt(fan-in), truncated at two standard deviations. Biases are
+zero. The LSTM's kernel has a Glorot uniform distribution over the whole matrix.
+
+To add a torso, write a module like ShallowTorso and add it to TORSOS.
 """
 
 import math
@@ -12,7 +14,7 @@ import sonnet as snt
 import tensorflow as tf
 
 
-INSTRUCTION_WORDS = 16  # The longest of DMLab-30 has 8.
+INSTRUCTION_WORDS = 16  # DMLab-30's longest instruction has 8.
 LANGUAGE_SIZE = 64
 _BUCKETS = 1000
 _EMBEDDING = 20
@@ -26,7 +28,10 @@ class LSTMState(NamedTuple):
 
 
 class TruncatedNormal(snt.initializers.Initializer):
-  """Normal of standard deviation 1/sqrt(fan-in), truncated at two deviations, drawn from a seed of its own."""
+  """Draws from a normal distribution with standard deviation 1/sqrt(fan-in), truncated at two standard deviations.
+
+  The values depend only on the seed, a pair of integers, and on the shape.
+  """
 
   def __init__(self, seed):
     self._seed = seed
@@ -37,7 +42,10 @@ class TruncatedNormal(snt.initializers.Initializer):
 
 
 class GlorotUniform(snt.initializers.Initializer):
-  """Uniform in ±sqrt(6 / (fan-in + fan-out)) of a matrix, drawn from a seed of its own."""
+  """Draws a matrix from the uniform distribution on ±sqrt(6 / (fan-in + fan-out)).
+
+  The values depend only on the seed, a pair of integers, and on the shape.
+  """
 
   def __init__(self, seed):
     self._seed = seed
@@ -48,19 +56,20 @@ class GlorotUniform(snt.initializers.Initializer):
 
 
 class Seeds:
-  """Hands out one seed per layer, in the order of construction, so that a network is a function of one number."""
+  """Returns a new seed for each layer, in the order of construction. So one number determines the initial network."""
 
   def __init__(self, seed: int):
     self._seed = seed
     self._layers = 0
 
   def next(self) -> tuple[int, int]:
+    """Returns the seed of the next layer, for the stateless functions of tf.random."""
     self._layers += 1
     return (self._seed, self._layers)
 
 
 class Convolution(snt.Module):
-  """A convolution of NHWC images, with bias and the released initial values."""
+  """A convolution of NHWC images, with a bias and the released code's initial values."""
 
   def __init__(self, channels: int, kernel: int, stride: int, padding: str, seeds: Seeds, name: str,
                input_scale: float = 1.0):
@@ -76,17 +85,23 @@ class Convolution(snt.Module):
     self.b = tf.Variable(tf.zeros([self._channels]), name='b')
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
-    """[N, H, W, C] times `input_scale` -> [N, H', W', channels]; computed in the images' type."""
+    """Convolves `input_scale` times the images.
+
+    Args:
+      images: [N, H, W, C] of any floating-point type.
+    Returns:
+      [N, H', W', channels] of the same type.
+    """
     self._initialize(images.shape[-1])
-    # Scaling the kernel does the same as scaling the images, which would take a pass over all pixels.
+    # The kernel is scaled in place of the images, because scaling these would take a pass over all pixels.
     kernel = self.w if self._input_scale == 1.0 else self._input_scale * self.w
     outputs = tf.nn.conv2d(images, tf.cast(kernel, images.dtype), self._stride, self._padding)
-    # Not bias_add, whose gradient sums bfloat16 in bfloat16 and comes out at half of its value.
+    # bias_add is not used: its gradient sums bfloat16 values in bfloat16, and is half of its true value.
     return outputs + tf.cast(self.b, images.dtype)
 
 
 class Linear(snt.Module):
-  """A fully connected layer with the released initial values."""
+  """A fully connected layer with the released code's initial values."""
 
   def __init__(self, size: int, seeds: Seeds, name: str):
     super().__init__(name)
@@ -99,23 +114,31 @@ class Linear(snt.Module):
     self.b = tf.Variable(tf.zeros([self._size]), name='b')
 
   def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-    """[..., D] -> [..., size]; computed in the inputs' type."""
+    """Maps [..., D] to [..., size] of the same floating-point type."""
     self._initialize(inputs.shape[-1])
     return tf.linalg.matmul(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
 
 
 def _numbers(pixels, dtype, centred):
-  """uint8 [N, H, W, C] in the type to compute in; if `centred`, less the mean of each observation's pixels."""
+  """Casts pixels uint8 [N, H, W, C] to `dtype`. If `centred`, subtracts the mean of each observation's pixels."""
   pixels = tf.cast(pixels, dtype)
-  # Differs from the paper where it is asked for: see ImpalaConfig.centre_pixels.
+  # Differs from the paper if `centred`: see ImpalaConfig.centre_pixels.
   return pixels - tf.reduce_mean(pixels, axis=[1, 2, 3], keepdims=True) if centred else pixels
 
 
 class ShallowTorso(snt.Module):
-  """Figure 3 left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, a ReLU after each."""
+  """Figure 3, left: 16 channels 8x8/4, 32 channels 4x4/2, fully connected 256, with a ReLU after each layer."""
 
   def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
                name: str = 'shallow_torso'):
+    """Makes the layers.
+
+    Args:
+      seeds: seeds of the initial values.
+      dtype: type to compute in, float32 or bfloat16.
+      centre_pixels: whether to subtract the mean of each observation's pixels.
+      name: name of the module.
+    """
     super().__init__(name)
     self._dtype, self._centre_pixels = dtype, centre_pixels
     self._conv1 = Convolution(16, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0)
@@ -123,17 +146,26 @@ class ShallowTorso(snt.Module):
     self._linear = Linear(256, seeds, 'linear')
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
-    """uint8 [N, H, W, C] -> float32 [N, 256]. ValueError: H or W is below 20."""
+    """Computes features.
+
+    Args:
+      pixels: uint8 [N, H, W, C].
+    Returns:
+      float32 [N, 256].
+    Raises:
+      ValueError: H or W is less than 20.
+    """
     height, width = pixels.shape[1:3]
     if min(height, width) < 20:
-      raise ValueError(f'--torso=shallow: want images of 20x20 pixels at least, got {height}x{width}; deep takes any')
+      raise ValueError(f'--torso=shallow: want images of at least 20x20 pixels, got {height}x{width}; --torso=deep '
+                       'accepts any size')
     features = tf.nn.relu(self._conv1(_numbers(pixels, self._dtype, self._centre_pixels)))
     features = tf.nn.relu(self._conv2(features))
     return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
 
 
 class _ResidualBlock(snt.Module):
-  """ReLU, convolution 3x3, ReLU, convolution 3x3, plus the input."""
+  """ReLU, convolution 3x3, ReLU, convolution 3x3; the input is added to the result."""
 
   def __init__(self, channels, seeds, name):
     super().__init__(name)
@@ -160,10 +192,11 @@ class _ResidualSection(snt.Module):
 
 
 class DeepTorso(snt.Module):
-  """Figure 3 right: residual sections of 16, 32 and 32 channels, ReLU, fully connected 256, ReLU."""
+  """Figure 3, right: residual sections of 16, 32 and 32 channels, ReLU, fully connected 256, ReLU."""
 
   def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
                name: str = 'deep_torso'):
+    """Makes the layers. The arguments are those of ShallowTorso."""
     super().__init__(name)
     self._dtype, self._centre_pixels = dtype, centre_pixels
     self._sections = [
@@ -174,7 +207,7 @@ class DeepTorso(snt.Module):
     self._linear = Linear(256, seeds, 'linear')
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
-    """uint8 [N, H, W, C] -> float32 [N, 256]."""
+    """Maps pixels uint8 [N, H, W, C] to features float32 [N, 256]."""
     features = _numbers(pixels, self._dtype, self._centre_pixels)
     for section in self._sections:
       features = section(features)
@@ -182,7 +215,7 @@ class DeepTorso(snt.Module):
 
 
 class VectorTorso(snt.Module):
-  """Two fully connected layers of 256 with ReLU, for observations that are no images."""
+  """Two fully connected layers of 256 units with ReLU, for vector observations."""
 
   def __init__(self, seeds: Seeds, name: str = 'vector_torso'):
     super().__init__(name)
@@ -190,18 +223,18 @@ class VectorTorso(snt.Module):
     self._linear2 = Linear(256, seeds, 'linear2')
 
   def __call__(self, vector: tf.Tensor) -> tf.Tensor:
-    """float32 [N, D] -> float32 [N, 256]."""
+    """Maps vectors float32 [N, D] to features float32 [N, 256]."""
     return tf.nn.relu(self._linear2(tf.nn.relu(self._linear1(vector))))
 
 
-TORSOS = {'shallow': ShallowTorso, 'deep': DeepTorso}
+TORSOS = {'shallow': ShallowTorso, 'deep': DeepTorso}  # The values of --torso.
 
 
 class LSTMCore(snt.Module):
-  """The released LSTM: one [D + H, 4H] kernel, gates in the order input, candidate, forget, output.
+  """The released code's LSTM, with one [D + H, 4H] kernel. The order of the gates is input, candidate, forget, output.
 
   i, g, f, o = [x, h] W + b;  c' = sigmoid(f + 1) c + sigmoid(i) tanh(g);  h' = sigmoid(o) tanh(c').
-  The forget bias of 1 is a constant, so that the bias variable starts at zero.
+  The forget bias of 1 is a constant, and the initial bias variable is zero.
   """
 
   def __init__(self, input_size: int, hidden_size: int, seeds: Seeds, name: str = 'lstm'):
@@ -213,7 +246,7 @@ class LSTMCore(snt.Module):
     self.bias = tf.Variable(tf.zeros([4 * hidden_size]), name='bias')
 
   def initial_state(self, batch_size) -> LSTMState:
-    """Zeros, [batch_size, H] each."""
+    """Returns an LSTMState of zeros, [batch_size, H] each."""
     zeros = tf.zeros([batch_size, self._hidden_size])
     return LSTMState(zeros, zeros)
 
@@ -228,23 +261,31 @@ class LSTMCore(snt.Module):
     return LSTMState(tf.sigmoid(o) * tf.tanh(cell), cell)
 
   def step(self, inputs: tf.Tensor, done: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
-    """One row: the state is reset where `done` *before* the row is processed.
+    """Processes one row. Where `done` is True, the state is reset *before* the row is processed.
 
     Args:
       inputs: [B, D] float32.
       done: [B] bool.
       state: LSTMState of [B, H].
     Returns:
-      [B, H] float32 and the new state.
+      The output, [B, H] float32, and the new state.
     """
     state = self._advance(self._project(inputs), done, state, self.kernel[self._input_size:])
     return state.hidden, state
 
   def unroll(self, inputs: tf.Tensor, done: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
-    """`step` over the rows of [T, B, D] inputs and [T, B] done; returns [T, B, H] and the last state."""
-    # A while loop with a known bound: a statically unrolled LSTM takes XLA a minute and a half to compile, and
-    # without the bound XLA refuses the gradient. The inputs' share of the gates needs no loop; it is unstacked
-    # because the gradient of a slice would be as long as the whole sequence, once per row.
+    """Processes T rows, as `step` does.
+
+    Args:
+      inputs: [T, B, D] float32.
+      done: [T, B] bool.
+      state: LSTMState of [B, H], before the first row.
+    Returns:
+      The outputs, [T, B, H] float32, and the state after the last row.
+    """
+    # This is a while loop with a known bound. XLA needs a minute and a half to compile a statically unrolled LSTM, and
+    # without the bound it refuses the gradient. The inputs' part of the gates is computed outside the loop. It is
+    # unstacked, because the gradient of a slice would have the size of the whole sequence, for each row.
     rows = inputs.shape[0]
     projected = tf.TensorArray(tf.float32, rows).unstack(self._project(inputs))
     done = tf.TensorArray(tf.bool, rows).unstack(done)
@@ -262,17 +303,18 @@ class LSTMCore(snt.Module):
 
 @tf.function(autograph=False)
 def instruction_words(instruction: tf.Tensor) -> tf.Tensor:
-  """The words of texts as numbers. Strings are involved: for the CPU, and not for XLA.
+  """Converts instructions to word numbers. It uses strings, so it runs on the CPU and not in XLA.
 
-  Figure 3: text is split at white space, and every word hashed by TensorFlow's fast hash, which needs no vocabulary.
+  Figure 3: a text is split at white space, and every word is hashed with TensorFlow's fast hash. This needs no
+  vocabulary.
 
   Args:
-    instruction: uint8 [..., L], filled up with zeros.
+    instruction: uint8 [..., L], UTF-8 texts padded with zeros.
   Returns:
-    int32 [..., INSTRUCTION_WORDS], each word's bucket; -1 after the last. Words beyond the last place are dropped.
+    int32 [..., INSTRUCTION_WORDS], each word's bucket, and -1 after the last word. Further words are dropped.
   """
   texts = tf.reshape(instruction, [-1, instruction.shape[-1]])
-  rows = tf.where(texts[:, 0] > 0)  # On most levels there is none.
+  rows = tf.where(texts[:, 0] > 0)  # Most levels have no instructions.
   characters = tf.constant([b''] + [bytes([code]) for code in range(1, 256)])
   strings = tf.strings.reduce_join(tf.gather(characters, tf.cast(tf.gather(texts, rows[:, 0]), tf.int32)), axis=-1)
   words = tf.ragged.map_flat_values(tf.strings.to_hash_bucket_fast, tf.strings.split(strings), _BUCKETS)
@@ -284,7 +326,7 @@ def instruction_words(instruction: tf.Tensor) -> tf.Tensor:
 
 
 class LanguageEncoder(snt.Module):
-  """Figure 3: words embedded in 20 numbers each, an LSTM of 64, its output at the last word."""
+  """Figure 3: an embedding of 20 numbers per word and an LSTM of 64 units, of which the last word's output is used."""
 
   def __init__(self, seeds: Seeds, name: str = 'language'):
     super().__init__(name)
@@ -292,11 +334,17 @@ class LanguageEncoder(snt.Module):
     self._lstm = LSTMCore(_EMBEDDING, LANGUAGE_SIZE, seeds)
 
   def __call__(self, words: tf.Tensor) -> tf.Tensor:
-    """int32 [N, INSTRUCTION_WORDS], as `instruction_words` gives them -> float32 [N, LANGUAGE_SIZE]; zeros without."""
+    """Encodes instructions.
+
+    Args:
+      words: int32 [N, INSTRUCTION_WORDS], from `instruction_words`.
+    Returns:
+      float32 [N, LANGUAGE_SIZE]. An empty instruction gives zeros.
+    """
     embedded = tf.transpose(tf.gather(self.embedding, tf.maximum(words, 0)), [1, 0, 2])
     never = tf.zeros(tf.shape(embedded)[:2], tf.bool)
     never = tf.ensure_shape(never, embedded.shape[:2])
     outputs, _ = self._lstm.unroll(embedded, never, self._lstm.initial_state(tf.shape(words)[0]))
-    # What the LSTM made of the places behind the last word does not count.
+    # Outputs after the last word are not used.
     is_last = (words >= 0) & (tf.pad(words[:, 1:], [[0, 0], [0, 1]], constant_values=_NO_WORD) < 0)
     return tf.einsum('wnd,nw->nd', outputs, tf.cast(is_last, tf.float32))

@@ -1,13 +1,15 @@
-"""A population of agents on this machine: population-based training. Espeholt et al. 2018 (IMPALA), appendix F.
+"""Population-based training of agents on this machine. Espeholt et al. 2018 (IMPALA), appendix F.
 
   bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
   bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
 
-Starts the members, POPULATION/member_00, member_01, ..., with table D.1's samples as hyper-parameters, and starts those
-again that die; the same command resumes. All flags that are none of this program's go to every member. Each member is a
-training process with environments of its own: 24 of them are for a large machine, and --num_environments, by default
-as many as fit the machine, should be told. On several machines that share a file system members are started one by
-one, and this program is not needed:
+The program starts the members POPULATION/member_00, member_01, ... with the samples of table D.1 as hyper-parameters.
+It restarts members that die. The same command resumes. Flags that this program does not define go to every member.
+
+Each member is a training process with environments of its own, so 24 members need a large machine. Set
+--num_environments, because by default each member has as many environments as are good for the whole machine.
+
+On several machines with a shared file system, start the members one by one. This program is not needed then:
 
   bazel run //agents:impala_dmlab30 -- --population_size=8 --logdir=shared/population/member_03 --sweep_index=3 \\
     --seed=4 --nolearning_rate_decay --dataset_path=IMAGES
@@ -24,7 +26,8 @@ from scalable_agents.training.population import population_launcher
 from scalable_agents.training import run_flags
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30')
-_OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')  # Beside those of the same name here.
+# The launcher sets these flags of the members, besides the flags of LauncherConfig.
+_OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,25 +36,26 @@ class LauncherConfig:
 
   agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(_AGENTS) + '.',
                        choices=_AGENTS)
-  population_size: int = setting(24, 'Members. Appendix F.', at_least=2, at_most=settings.MAX_PROCESSES)
-  logdir: str = setting('runs/population', "The folder of the members' run directories; the same again resumes.")
-  seed: int = setting(1, "Member 0's seed; the others count up from it.", at_least=0,
+  population_size: int = setting(24, 'Number of members. Appendix F.', at_least=2, at_most=settings.MAX_PROCESSES)
+  logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
+                        'already, the population is resumed.')
+  seed: int = setting(1, "Member 0's random seed. Member i has this seed + i.", at_least=0,
                       at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
 
 
 def validate(config: LauncherConfig):
-  """Raises ValueError, one line with flag, value and what is allowed."""
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
   if not config.logdir:
     raise ValueError('--logdir=: want a folder')
 
 
 def main(others: Sequence[str]):
-  """Runs the population. `others`: the flags for members."""
+  """Runs the population. `others` are the flags for all members."""
   config = run_flags.config_from_flags(LauncherConfig, validate)
   for flag in others:
     if flag.lstrip('-').partition('=')[0] in _OURS:
-      raise errors.UserError(f'{flag}: a population says this to its members by itself')
+      raise errors.UserError(f'{flag}: the population sets this flag of its members by itself')
   folder = run_flags.user_path(config.logdir)
   flags_of = lambda index: [*others, f'--sweep_index={index}', f'--seed={config.seed + index}',
                             '--nolearning_rate_decay']
@@ -59,7 +63,7 @@ def main(others: Sequence[str]):
   given_up = population_launcher.Launcher(program, folder, config.population_size, flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:
-    raise errors.UserError(f'{folder}: {", ".join(given_up)} given up; the same command tries again')
+    raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')
 
 
 if __name__ == '__main__':

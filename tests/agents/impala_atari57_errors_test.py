@@ -109,7 +109,7 @@ _CASES = {
         r'--noop_max: want an integer in \[0, max_episode_frames = 20\), got 30'),
     'small_images': (
         _in_new_folder, (f'--level_name={faulty_environments.level(faulty_environments.SmallImages)}', _FLAGS[1]),
-        'gymnasium:.*: --torso=shallow: want images of 20x20 pixels at least, got 7x7.*'),
+        'gymnasium:.*: --torso=shallow: want images of at least 20x20 pixels, got 7x7.*'),
     'endless_timeout': (
         _in_new_folder, (*_FLAGS, '--environment_timeout_seconds=inf'),
         '--environment_timeout_seconds=inf: want a number of more than 0 and at most 86400'),

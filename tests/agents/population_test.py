@@ -82,9 +82,10 @@ class BinaryTest(parameterized.TestCase):
       (['--seed=-1'], '--seed=-1: want a whole number from 0 to 2147482623'),
       (['--logdir='], '--logdir=: want a folder'),
       (['--torso', 'deep', '--population_size=2'],
-       'deep: no such argument, flags begin with -- (--help shows them)'),
-      (['--mode=test'], '--mode=test: a population says this to its members by itself'),
-      (['--nolearning_rate_decay'], '--nolearning_rate_decay: a population says this to its members by itself'),
+       'deep: no such argument; flags begin with -- (--help shows them)'),
+      (['--mode=test'], '--mode=test: the population sets this flag of its members by itself'),
+      (['--nolearning_rate_decay'],
+       '--nolearning_rate_decay: the population sets this flag of its members by itself'),
       # A member finds this.
       (['--agent=impala_atari57', '--population_size=2', '--learning_rate=1'],
        'member_0[01]: --learning_rate: --sweep_index=[01] draws it; leave one of the two out'))
