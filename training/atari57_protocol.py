@@ -1,6 +1,7 @@
-"""How Atari is played: each setting of the protocol is a flag, and environments are told what follows from them.
+"""The protocol of Atari games. Each of its settings is a flag.
 
-Espeholt et al. 2018 (IMPALA), section 5.3.2 and table G.1. Built-in and gymnasium tasks take no notice of it.
+Espeholt et al. 2018 (IMPALA), section 5.3.2 and table G.1. Built-in and gymnasium tasks ignore it. A protocol is a
+frozen dataclass with `validate` and `environments`; training/program.py calls both.
 """
 
 import dataclasses
@@ -13,34 +14,40 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
 _STICKY_PROBABILITY = 0.25  # Machado et al. 2018.
-_MAX_NOOPS = 100_000  # They take seconds, in which the environment must answer.
+_MAX_NOOPS = 100_000  # These take seconds, and an environment must answer before its timeout.
 _MAX_EPISODE_FRAMES = 10 ** 9  # Episodes are counted in int32.
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-  """The settings; defaults are the paper's."""
+  """The settings of the protocol. The defaults are the paper's."""
 
   action_repeats: int = setting(
-      4, 'Environment frames per agent step: each action is repeated so often. Table G.1.', at_least=1,
+      4, 'Environment frames per agent step: each action is repeated this many times. Table G.1.', at_least=1,
       at_most=settings.MAX_ACTION_REPEATS)
   noop_max: int = setting(
       atari57.SUITE.noop_max,
       'An episode starts with 1 to this many no-op actions, drawn uniformly; 0 for none. Section 5.3.2.',
       at_least=0, at_most=_MAX_NOOPS)
   episode_end_on_life_loss: bool = setting(
-      True, 'In training, learn as if the episode ended where a life is lost. Table G.1.')
+      True, 'In training, the loss of a life has discount 0, as if the episode ended. Table G.1.')
   full_action_set: bool = setting(
-      False, 'Offer all 18 actions of the Atari 2600 rather than those the game uses. Section 5.3.2.')
+      False, 'Use all 18 actions of the Atari 2600, not only those that the game uses. Section 5.3.2.')
   sticky_actions: bool = setting(
-      False, 'The emulator repeats the previous action with probability 0.25. The paper does not.')
+      False, 'The emulator repeats the previous action with probability 0.25. The paper does not do this.')
   max_episode_frames: int = setting(
       atari57.SUITE.max_episode_frames,
-      'Environment frames after which an episode is cut (30 minutes of play). Ours: the paper names none.',
+      'Environment frames after which an episode ends (30 minutes of play). The paper states no limit.',
       at_least=1, at_most=_MAX_EPISODE_FRAMES)
 
   def validate(self, levels: tuple[str, ...]):
-    """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""
+    """Checks the settings for a run on these levels.
+
+    Args:
+      levels: names of levels, see environments/registry.py.
+    Raises:
+      ValueError: a setting is out of its range, or a level has another protocol. The message is one line.
+    """
     for level in levels:
       if level in dmlab.LEVELS:
         raise ValueError(f'--level_name: {level} is a level of DeepMind Lab, whose binaries end in _dmlab30')
@@ -51,7 +58,14 @@ class Protocol:
       raise ValueError(f'--{error}') from error
 
   def environments(self, levels: tuple[str, ...], training: bool) -> dict[str, Any]:
-    """What environments/registry.py takes. An agent of several games has all 18 actions in each (section 5.3.2)."""
+    """Returns the `protocol` argument of `registry.make_from_json`.
+
+    Args:
+      levels: names of the run's levels. With several levels the agent has all 18 actions in each (section 5.3.2).
+      training: True for training, False for evaluation.
+    Returns:
+      {'atari': fields of atari.AtariSettings by name}.
+    """
     return {'atari': {
         'action_repeats': self.action_repeats,
         'max_pooled_frames': min(2, self.action_repeats),

@@ -1,6 +1,6 @@
-"""Child processes of a launcher: what they say is shown line by line with their names, and how they end is remembered.
+"""Child processes of a launcher. Their output is shown line by line with their names, and their ends are recorded.
 
-One thread, so that a child may be told to leave with its parent: that is the thread that forked it.
+Only one thread may use this module, because a child gets its parent's death signal when the thread that forked it ends.
 """
 
 import os
@@ -13,27 +13,32 @@ from typing import Iterable, Sequence, TextIO
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
 
-SHORT_LIVES = 3  # So many in a row, and a child is not worth another start.
+SHORT_LIVES = 3  # After this many short lives in a row, a child is not started again.
 SHORT_LIFE_SECONDS = 60.
 _TICK_SECONDS = 0.2
-_ERROR = 'error: '  # So begins the line with which a program refuses what its user has said; see run_flags.run_main.
+_ERROR = 'error: '  # The beginning of a program's one-line error message; see run_flags.run_main.
 
 
 class Children:
   """The children of one launcher."""
 
   def __init__(self, stream: TextIO, short_life_seconds: float = SHORT_LIFE_SECONDS):
-    """Has none yet.
+    """Makes a launcher's set of children, which is empty.
 
     Args:
-      stream: what children say goes there.
-      short_life_seconds: a life is short that ends within so many seconds of its start.
+      stream: gets the children's output.
+      short_life_seconds: a process that ends within this many seconds of its start has had a short life.
     """
     self._stream, self._short_life_seconds = stream, short_life_seconds
     self._selector = selectors.DefaultSelector()
 
   def add(self, name: str, command: Sequence[str]) -> 'Child':
-    """Returns a child, which is not started yet."""
+    """Returns a new child, which is not started yet.
+
+    Args:
+      name: shown before each line of its output.
+      command: the program and its arguments.
+    """
     return Child(name, command, self._short_life_seconds, self._selector, self.say)
 
   def say(self, text: str):
@@ -41,56 +46,64 @@ class Children:
     print(text, file=self._stream, flush=True)
 
   def listen(self):
-    """Shows what children say, for a moment."""
+    """Shows new output of the children. Waits for a moment if there is none."""
     for key, _ in self._selector.select(_TICK_SECONDS):
       key.data.read()
 
   def wait(self, children: Iterable['Child'], seconds: float) -> list['Child']:
-    """Listens until all of these have ended, or so many seconds have passed. Returns those that are running still."""
+    """Listens until these children have ended or the time is over. Returns those that are still running."""
     running, deadline = [child for child in children if child.is_running()], time.monotonic() + seconds
     while running and time.monotonic() < deadline:
       self.listen()
       running = [child for child in running if child.is_running()]
-    return [child for child in running if child.is_running()]  # One may have ended while this process had no processor.
+    return [child for child in running if child.is_running()]  # A child may have ended since the last check.
 
   def end(self, children: Iterable['Child'], number: int, seconds: float):
-    """Ends and buries children.
+    """Ends children and calls `bury` for each.
 
     Args:
-      children: of which some may have ended, or never have been started.
-      number: the signal that tells a child to leave.
-      seconds: a child that has not left so many seconds later is killed.
+      children: the children. Some may have ended already, or were never started.
+      number: the signal that tells a child to end.
+      seconds: a child that has not ended after this many seconds is killed.
     """
     present = [child for child in children if child.process]
     for child in present:
       child.process.send_signal(number)
     for child in self.wait(present, seconds):
-      self.say(f'{child.name} has not left within {seconds:g} s: it is killed')
+      self.say(f'{child.name} has not ended within {seconds:g} s: it is killed')
       child.process.kill()
       child.process.wait()
     for child in present:
       child.bury()
 
   def close(self):
-    """To be called when all have ended."""
+    """Releases resources. Must be called when all children have ended."""
     self._selector.close()
 
 
 class Child:
-  """One child: its process while there is one, and what became of those before."""
+  """One child, which can be started several times.
+
+  Attributes:
+    name: the child's name.
+    process: the running process, from `start` until `bury`; else None.
+    code: exit code of the last process, or minus the number of the signal that ended it. None before the first end.
+    last_error: the last process's line after 'error: ', or ''.
+    refusal: `last_error` if the last process printed nothing else and exited with code 1; else None.
+    short_lives: the number of short lives in a row.
+  """
 
   def __init__(self, name, command, short_life_seconds, selector, say):
     self.name = name
     self._command, self._short_life_seconds, self._selector, self._say = command, short_life_seconds, selector, say
-    self.process = None   # From `start` until `bury`.
-    # Of the process that was buried last; minus the number of the signal if one has ended it. None: there was none.
+    self.process = None
     self.code = None
-    self.last_error = ''  # What it said behind 'error: '.
-    self.refusal = None   # The same, if it did nothing but refuse.
-    self.short_lives = 0  # In a row.
+    self.last_error = ''
+    self.refusal = None
+    self.short_lives = 0
 
   def start(self):
-    """Starts the process, in a session of its own: Ctrl-C is for the launcher alone."""
+    """Starts the process. It has a session of its own, so that only the launcher gets Ctrl-C."""
     self._began, self._unfinished_line, self.last_error, self._has_spoken = time.monotonic(), b'', '', False
     self.process = subprocess.Popen(
         self._command, bufsize=0, env=python_path.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -103,7 +116,7 @@ class Child:
     return self.process is not None and self.process.poll() is None
 
   def has_ended(self) -> bool:
-    """Whether there is something to bury."""
+    """Returns whether the process has ended and `bury` was not called yet."""
     return self.process is not None and self.process.poll() is not None
 
   def read(self):
@@ -112,15 +125,15 @@ class Child:
       *lines, self._unfinished_line = (self._unfinished_line + block).split(b'\n')
       for line in lines:
         self._show(line.decode(errors='replace'))
-    if block is not None and self._is_heard:  # Nobody can write there any more, which would wake the launcher for ever.
+    if block is not None and self._is_heard:  # At its end, the pipe would wake the selector again and again.
       self._stop_hearing()
 
   def bury(self) -> str:
-    """To be called when the process has ended. Returns how it has."""
+    """Records the end of the process. Must be called when it has ended. Returns `reason()`."""
     self.read()
     if self._unfinished_line:
       self._show(self._unfinished_line.decode(errors='replace'))
-    if self._is_heard:  # Something that it has started has its stdout still.
+    if self._is_heard:  # A program that the process has started may still have its stdout open.
       self._stop_hearing()
     self.process.stdout.close()
     self.code, self.process = self.process.returncode, None
@@ -129,7 +142,7 @@ class Child:
     return self.reason()
 
   def reason(self) -> str:
-    """How the process that was buried last has ended."""
+    """Returns how the last process has ended, for a message."""
     if self.code < 0:
       return f'by {signal.Signals(-self.code).name}'
     return f'with exit code {self.code}' + f' ({self.last_error})' * bool(self.last_error)
@@ -139,7 +152,7 @@ class Child:
     self._is_heard = False
 
   def _show(self, line):
-    if line.startswith(_ERROR):  # Shown where its end is.
+    if line.startswith(_ERROR):  # The message about the child's end shows this line.
       self.last_error = line.removeprefix(_ERROR)
     else:
       self._has_spoken = True

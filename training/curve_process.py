@@ -1,6 +1,6 @@
-"""Draws a run's learning curve: while training in a process of its own, the last one in the training process.
+"""Draws a run's learning curve: during training in a process of its own, and at the end in the training process.
 
-To draw takes a second of Python's lock and a hundred megabytes, which the training process has better use for.
+Drawing holds Python's lock for a second and takes a hundred megabytes, which would slow the training process down.
 """
 
 import os
@@ -15,34 +15,34 @@ from scalable_agents.actor import python_path
 from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
 
-_NICENESS = 10  # Of the process, so that environments and learner come first.
+_NICENESS = 10  # Gives the process a lower priority than environments and learner.
 _PATIENCE_SECONDS = 120.
 
 
 class CurveProcess:
-  """Draws the curve of one run, one picture at a time. What goes wrong is a line for the user and ends nothing."""
+  """Draws the curve of one run, one picture at a time. After an error it shows a line, and training continues."""
 
   def __init__(self, logdir: str, say: Callable[[str], None]):
-    """Draws nothing yet.
+    """Starts no process yet.
 
     Args:
       logdir: the run directory.
-      say: shows the user a line; called from a thread.
+      say: shows the user a line. It is called from a thread.
     """
     self._logdir, self._say = logdir, say
     self._thread = self._process = None
     self._finished, self._lock = False, threading.Lock()
 
   def begin(self):
-    """Begins a picture and returns at once. Does nothing while the one before is still being drawn."""
+    """Starts to draw a picture and returns at once. Does nothing while the picture before is being drawn."""
     if self._thread is None or not self._thread.is_alive():
       self._thread = threading.Thread(target=self._run, name='learning curve', daemon=True)
       self._thread.start()
 
   def finish(self):
-    """Draws the last picture, in this process: the training is over, and no other process has to start for that."""
+    """Draws the last picture in this process. The training is over, so it cannot slow it down."""
     with self._lock:
-      self._finished = True  # A picture that is half drawn would be older than the one that comes now.
+      self._finished = True  # A picture that is being drawn is older than the last picture, so it is not needed.
       if self._process:
         self._process.kill()
     if self._thread:
@@ -58,12 +58,12 @@ class CurveProcess:
       self._complain(reason)
 
   def _draw(self):
-    """Why there is no new picture; '' if there is one, or if none is wanted any more."""
+    """Draws a picture. Returns the reason if it failed; '' if it did not, or if the picture is no longer needed."""
     try:
       with self._lock:
         if self._finished:
           return ''
-        # A session of its own: the terminal's Ctrl-C is for the training process.
+        # The process has a session of its own, so that only the training process gets the terminal's Ctrl-C.
         self._process = subprocess.Popen(
             [sys.executable, '-m', __name__, self._logdir], env=python_path.environment(), start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -84,7 +84,7 @@ class CurveProcess:
 
 
 def _main():
-  """Draws the curve of the run directory that is the argument. What a user can mend is printed, with exit code 1."""
+  """Draws the curve of the run directory in the first argument. Prints a RunDirectoryError and exits with code 1."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
   os.nice(_NICENESS)
   try:

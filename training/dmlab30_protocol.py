@@ -1,6 +1,7 @@
-"""How DeepMind Lab is played: each setting of the protocol is a flag, and environments are told what follows from them.
+"""The protocol of DeepMind Lab. Each of its settings is a flag.
 
-Espeholt et al. 2018 (IMPALA), sections 5.3.1 and D. Built-in and gymnasium tasks take no notice of it.
+Espeholt et al. 2018 (IMPALA), sections 5.3.1 and D. Built-in and gymnasium tasks ignore it. A protocol is a frozen
+dataclass with `validate` and `environments`; training/program.py calls both.
 """
 
 import dataclasses
@@ -16,25 +17,31 @@ from scalable_agents.training import run_flags
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-  """The settings; defaults are the paper's."""
+  """The settings of the protocol. The defaults are the paper's."""
 
   action_repeats: int = setting(
-      4, 'Environment frames per agent step: each action is repeated so often. Section D.1.', at_least=1,
+      4, 'Environment frames per agent step: each action is repeated this many times. Section D.1.', at_least=1,
       at_most=settings.MAX_ACTION_REPEATS)
-  action_set: str = setting('impala', 'impala: the 9 actions of table D.2; popart: the 15 of Hessel et al. 2019.',
-                            choices=tuple(dmlab.ACTION_SETS))
+  action_set: str = setting('impala', 'impala: the 9 actions of table D.2. popart: the 15 actions of Hessel et al. '
+                            '2019.', choices=tuple(dmlab.ACTION_SETS))
   renderer: str = setting('software', "DeepMind Lab's renderer: software, or hardware, which needs EGL.", free=True,
                           choices=dmlab.RENDERERS)
   level_cache: str = setting(
-      '', 'Folder where compiled maps are kept; several programs may share it. An episode whose map is there begins '
-      'in a third of a second rather than after several, but only a run or an evaluation with the seed of an earlier '
-      'one meets its maps again. Default: none.', free=True)
+      '', 'Folder for compiled maps, which several programs can share. If it has the map of an episode, the episode '
+      'begins within a third of a second, else after several seconds. Maps occur again only in runs and evaluations '
+      'with the same seed. Default: no folder.', free=True)
   dataset_path: str = setting(
       '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab '
-      'need; or dummy, for plain colours instead.', free=True)
+      'need. dummy selects plain colours instead.', free=True)
 
   def validate(self, levels: tuple[str, ...]):
-    """Raises ValueError, one line, for a setting out of its range or a level that is played by another protocol."""
+    """Checks the settings for a run on these levels.
+
+    Args:
+      levels: names of levels, see environments/registry.py.
+    Raises:
+      ValueError: a setting is out of its range, or a level has another protocol. The message is one line.
+    """
     settings.check(self)
     for level in levels:
       if level in atari57.LEVELS:
@@ -56,7 +63,14 @@ class Protocol:
       raise ValueError(f'--{error}') from error
 
   def environments(self, unused_levels: tuple[str, ...], training: bool) -> dict[str, Any]:
-    """What environments/registry.py takes. Tests play levels and episodes that training does not."""
+    """Returns the `protocol` argument of `registry.make_from_json`.
+
+    Args:
+      unused_levels: names of the run's levels.
+      training: True for training, False for evaluation, which plays held-out levels and episodes.
+    Returns:
+      {'dmlab': fields of dmlab.DmlabSettings by name}.
+    """
     paths = {name: path and run_flags.user_path(path)
              for name, path in (('level_cache', self.level_cache), ('dataset_path', self.dataset_path))
              if path != dmlab.DUMMY_DATASET}

@@ -1,8 +1,8 @@
-"""Which of TensorFlow's kernels compute on the processor, and what else of the processor decides the speed.
+"""Selects TensorFlow's kernels for the CPU, and describes the processor's instructions that matter for speed.
 
-oneDNN's kernels make the learner two to three times as fast, but TensorFlow switches them on by itself only on
-processors with VNNI or newer instructions. It decides while it is imported, so every program that imports it calls
-`choose` first. Run as a script, this file prints `describe()`; it needs no other file of this project.
+oneDNN's kernels make the learner two to three times as fast. By default, TensorFlow uses them only on processors with
+VNNI or newer instructions. TensorFlow decides this while it is imported, so every program must call `choose` before it
+imports TensorFlow. Run as a script, this file prints `describe()`. It needs no other file of this project.
 """
 
 import os
@@ -13,25 +13,25 @@ _BFLOAT16 = 'avx512_bf16'
 
 
 def choose():
-  """Sets TensorFlow's environment variables, unless the user has set them. To be called before it is imported."""
-  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')  # Keras is then not imported, which takes a quarter of the time.
+  """Sets TensorFlow's environment variables, unless the user has set them. Call it before TensorFlow's import."""
+  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')  # Avoids the import of Keras, a quarter of the import time.
   if not os.environ.get(ONEDNN):  # TensorFlow treats an empty value as not set.
     os.environ[ONEDNN] = '1'
 
 
 def is_onednn_on() -> bool:
-  """Whether TensorFlow, which is imported here at the latest, computes with oneDNN's kernels."""
+  """Returns whether TensorFlow uses oneDNN's kernels. Imports TensorFlow."""
   from tensorflow.python.util import _pywrap_util_port  # There is no public name.  pylint: disable=g-import-not-at-top
   return _pywrap_util_port.IsMklEnabled()
 
 
 def why_onednn_is_off() -> str:
-  """The likely reason, for a message."""
+  """Returns the likely reason, for a message."""
   return f'{ONEDNN}={os.environ.get(ONEDNN, "")}'
 
 
 def instruction_sets(cpuinfo: str = '/proc/cpuinfo') -> list[str]:
-  """Those of the processor's instruction sets that matter for speed, by Linux' names; [] where it does not tell."""
+  """Returns the processor's instruction sets that matter for speed, with Linux's names. [] if they are unknown."""
   try:
     with open(cpuinfo, encoding='ascii', errors='replace') as lines:
       present = next((line.split() for line in lines if line.startswith('flags')), [])
@@ -41,12 +41,12 @@ def instruction_sets(cpuinfo: str = '/proc/cpuinfo') -> list[str]:
 
 
 def has_bfloat16() -> bool:
-  """Whether the processor has instructions that make --torso_precision=bfloat16 faster than float32."""
+  """Returns whether the processor has instructions that make --torso_precision=bfloat16 faster than float32."""
   return _BFLOAT16 in instruction_sets()
 
 
 def describe() -> str:
-  """One line: whether oneDNN is on, what the processor has, and what that means for --torso_precision."""
+  """Returns a line that says whether oneDNN is on, and lists the instruction sets and the best --torso_precision."""
   onednn = 'oneDNN is on' if is_onednn_on() else f'oneDNN is off ({why_onednn_is_off()}), so learning is slow'
   present = instruction_sets()
   precision = 'bfloat16 is faster than float32' if has_bfloat16() else 'use float32, bfloat16 is slow'

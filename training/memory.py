@@ -1,4 +1,4 @@
-"""Whether this machine has the memory that a configuration asks for."""
+"""Checks whether this machine has the memory that a configuration needs."""
 
 import contextlib
 
@@ -9,47 +9,50 @@ from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.records import errors
 
-_LAB_BYTES, _GAME_BYTES = 230_000_000, 800_000  # At least: of a DeepMind Lab, and of an emulator with Pong.
-_LIMIT = '/sys/fs/cgroup/memory.max'  # Bytes that a container may have, or 'max'.
+_LAB_BYTES, _GAME_BYTES = 230_000_000, 800_000  # The least memory of a DeepMind Lab, and of an emulator with Pong.
+_LIMIT = '/sys/fs/cgroup/memory.max'  # This file has the container's limit in bytes, or 'max'.
 
 
 def machine_bytes() -> int:
-  """The memory that this process can hope for: the machine's, or the container's where that is less."""
+  """Returns the memory of the machine, or the container's limit if it is smaller."""
   total = psutil.virtual_memory().total
-  with contextlib.suppress(OSError, ValueError):  # No control group, or one without a limit.
+  with contextlib.suppress(OSError, ValueError):  # There is no control group, or it has no limit.
     with open(_LIMIT, encoding='ascii') as file:
       total = min(total, int(file.read()))
   return total
 
 
 def check_environments(levels, num_environments: int) -> None:
-  """Checks that so many environments, spread over the levels, fit into memory, before any of them is made.
+  """Checks that environments fit into memory, before any of them is made.
 
+  Args:
+    levels: names of levels. The environments are spread evenly over them.
+    num_environments: number of environments.
   Raises:
-    errors.UserError: they do not.
+    errors.UserError: they do not fit.
   """
   per_environment = sum(_LAB_BYTES if level in dmlab.LEVELS else _GAME_BYTES if level in atari57.LEVELS else 0
                         for level in levels) / len(levels)
   needed, there = num_environments * per_environment, machine_bytes()
   if needed > there:
     raise errors.UserError(
-        f'--num_environments={num_environments}: they take at least {needed * 1e-9:,.1f} GB of memory, of which there '
-        f'are {there * 1e-9:,.1f} GB: choose a smaller number')
+        f'--num_environments={num_environments}: they need at least {needed * 1e-9:,.1f} GB of memory, but the machine '
+        f'has {there * 1e-9:,.1f} GB: choose a smaller number')
 
 
 def check(unroll_spec, parameter_specs, config, num_environments: int, num_learners: int) -> None:
-  """Checks that unrolls and copies of the parameters fit into memory. The network's own needs come on top.
+  """Checks that unrolls and copies of the parameters fit into memory. The network needs further memory.
 
   Args:
     unroll_spec: nest of tf.TensorSpec of one unroll.
     parameter_specs: tf.TensorSpec of each parameter.
-    config: with `unroll_length`, `batch_size`, `queue_size` and `policy_lag`.
-    num_environments: of this process; each fills an unroll.
-    num_learners: of this process; each has a batch that is learned from and one that is collected.
+    config: the agent's config, with `unroll_length`, `batch_size`, `queue_size` and `policy_lag`.
+    num_environments: number of environments of this process. Each fills an unroll.
+    num_learners: number of learners of this process. Each has a batch in its update and a batch that is collected.
   Raises:
-    errors.UserError: they do not.
+    errors.UserError: they do not fit.
   """
-  # As many as the queue holds may wait in the actor pool, too.
+  # The actor pool can hold as many finished unrolls as the queue.
   unrolls = num_environments + 2 * config.queue_size + 2 * num_learners * config.batch_size
   copies = 1 + config.policy_lag * (num_learners > 0)
   unroll_bytes, parameter_bytes = _bytes(unroll_spec), _bytes(parameter_specs)
@@ -58,8 +61,8 @@ def check(unroll_spec, parameter_specs, config, num_environments: int, num_learn
     raise errors.UserError(
         f'--unroll_length={config.unroll_length}, --batch_size={config.batch_size}, --queue_size={config.queue_size}, '
         f'--policy_lag={config.policy_lag}, {num_environments} environments: up to {unrolls:,} unrolls of '
-        f'{unroll_bytes * 1e-6:,.1f} MB and {copies:,} copies of {parameter_bytes * 1e-6:,.1f} MB of parameters take '
-        f'{needed * 1e-9:,.1f} GB of memory, of which there are {there * 1e-9:,.1f} GB: choose smaller numbers')
+        f'{unroll_bytes * 1e-6:,.1f} MB and {copies:,} copies of {parameter_bytes * 1e-6:,.1f} MB of parameters need '
+        f'{needed * 1e-9:,.1f} GB of memory, but the machine has {there * 1e-9:,.1f} GB: choose smaller numbers')
 
 
 def _bytes(specs) -> int:

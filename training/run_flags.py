@@ -1,6 +1,6 @@
 """Command-line flags: every field of an agent's config and of RunConfig is a flag of the same name.
 
-Only binaries and what they share (training/program.py) use this module:
+Only binaries and training/program.py use this module:
 
   run_flags.define(impala.ImpalaConfig())
   run_flags.define(run_flags.RunConfig())
@@ -32,7 +32,7 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import quiet
 
-# All that is defined here belongs to the binary: its --help shows it.
+# The flags that this module defines belong to the binary, so --help shows them.
 flags.disclaim_key_flags()
 
 Config = TypeVar('Config')
@@ -40,57 +40,61 @@ Config = TypeVar('Config')
 _MAX_TEST_EPISODES = 10_000_000
 MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
-_MAX_LOG_INTERVAL_SECONDS = 10  # What readers of metrics.jsonl may rely on.
+_MAX_LOG_INTERVAL_SECONDS = 10  # Readers of metrics.jsonl may rely on this limit.
 _MAX_INFERENCE_THREADS = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """The settings that may change when a run is resumed: they do not decide what is learned, only where and how fast."""
+  """The settings that may change when a run is resumed. They do not affect what is learned, only where and how fast."""
 
-  logdir: str = setting('', 'The run directory: metrics, checkpoints, curve; the same again resumes. Default: '
-                            'runs/LEVEL_NAME in the current folder.')
-  mode: str = setting('train', 'train, or test to evaluate the run in --logdir: ' + ' or '.join(MODES) + '.',
+  logdir: str = setting('', 'The run directory, with metrics, checkpoints and curve. If it has a run already, the run '
+                            'is resumed. Default: runs/LEVEL_NAME in the current folder.')
+  mode: str = setting('train', 'What to do: ' + ' or '.join(MODES) + '. test evaluates the run in --logdir.',
                       choices=MODES)
-  xla: str = setting('auto', 'Whether XLA compiles the learner: always, never, or auto, which is on a GPU but not on a '
-                             'CPU, where it gains nothing.', choices=XLA_MODES)
+  xla: str = setting('auto', 'Whether XLA compiles the learner: always, never or auto. auto compiles on a GPU, but not '
+                             'on a CPU, where it is not faster.', choices=XLA_MODES)
   num_environments: settings.Count = setting(
-      'auto', 'Environments stepped at the same time. A learner with actors elsewhere may have 0.', at_least=0,
+      'auto', 'Number of environments that are stepped in parallel. A learner with actor hosts may have 0.', at_least=0,
       at_most=settings.MAX_ENVIRONMENTS)
   num_environment_workers: settings.Count = setting(
-      'auto', 'Processes that step them.', at_least=1, at_most=settings.MAX_PROCESSES)
+      'auto', 'Number of processes that step the environments.', at_least=1, at_most=settings.MAX_PROCESSES)
   num_inference_threads: settings.Count = setting(
-      'auto', 'Inference loops, each with a batch of its own.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
+      'auto', 'Number of inference loops, each with a batch of its own.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
   environment_timeout_seconds: float = setting(
-      60.0, 'A worker is replaced that does not answer for so long: once all its environments are made, and then each '
-      'time when half of them have been stepped or reset. While it compiles a map, it has 20 times as long.',
-      more_than=0, at_most=settings.MAX_SECONDS)
-  # The released code has 600. Saving a deep network takes a few hundredths of a second, so a crash need cost
-  # no more than a minute of training.
+      60.0, 'A worker that does not answer for this many seconds is replaced. It answers when it has made all its '
+      'environments, and each time it has stepped or reset half of them. While it compiles a map, it has 20 times as '
+      'long.', more_than=0, at_most=settings.MAX_SECONDS)
+  # The released code has 600. Saving a deep network takes a few hundredths of a second, so the loss after a crash can
+  # be limited to a minute of training.
   checkpoint_interval_seconds: float = setting(
-      60.0, 'A checkpoint is saved so often: what a crash may cost.', more_than=0, at_most=settings.MAX_SECONDS)
+      60.0, 'Seconds between two checkpoints. After a crash, training since the last checkpoint is lost.', more_than=0,
+      at_most=settings.MAX_SECONDS)
   log_interval_seconds: float = setting(
-      5.0, 'A row of metrics.jsonl is written so often.', more_than=0, at_most=_MAX_LOG_INTERVAL_SECONDS)
+      5.0, 'Seconds between two rows of metrics.jsonl.', more_than=0, at_most=_MAX_LOG_INTERVAL_SECONDS)
   test_num_episodes: int = setting(
-      atari57.SUITE.test_episodes, '--mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and 5.3.2.',
-      at_least=1, at_most=_MAX_TEST_EPISODES)
+      atari57.SUITE.test_episodes, 'With --mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and '
+      '5.3.2.', at_least=1, at_most=_MAX_TEST_EPISODES)
   test_policy: str = setting(
       '', '--mode=test: how actions are selected: sampled from the policy, greedy, or epsilon, which takes a random '
       "action with probability --test_epsilon and else the greedy one. Default: the way of the agent's paper.",
       choices=('', 'sampled', 'greedy', 'epsilon'))
   test_epsilon: float = setting(
       0.001, '--test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
-  video: str = setting('', '--mode=test: record an episode to this file, .mp4 or .gif.')
+  video: str = setting('', 'With --mode=test: record an episode to this .mp4 or .gif file.')
 
 
 FREE_FLAGS = frozenset(field.name for field in dataclasses.fields(RunConfig))
 
 
 def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
-  """Makes a flag of every field of a config: its name, type, value, which is the flag's default, help and range.
+  """Defines a flag for every field of a config, with the field's name, type, help and range.
 
+  Args:
+    defaults: the config. Its values are the flags' defaults.
+    flag_values: where the flags are defined.
   Raises:
-    TypeError: there is no kind of flag for the type of a field.
+    TypeError: a field's type has no kind of flag.
   """
   field_types = typing.get_type_hints(type(defaults))
   for field in dataclasses.fields(defaults):
@@ -98,23 +102,23 @@ def define(defaults: Any, flag_values: flags.FlagValues = flags.FLAGS):
     if kind not in _DEFINERS:
       raise TypeError(f'{type(defaults).__name__}.{name}: no flag can hold a {kind}')
     help_text = field.metadata['help']
-    if kind not in (bool, str):  # Of a text with few values the help names them.
+    if kind not in (bool, str):  # If a text has only a few values, its help names them.
       help_text += f' Want {settings.wanted(kind, field.metadata)}.'
     _DEFINERS[kind](name, getattr(defaults, name), help_text, flag_values=flag_values)
 
 
 def config_from_flags(config_class: type[Config], validate: Callable[[Config], None] = settings.check,
                       stored: dict[str, Any] | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> Config:
-  """Returns the config that the command line asks for.
+  """Returns the config with the values of the flags.
 
   Args:
     config_class: a dataclass for which `define` was called.
-    validate: raises ValueError for a config with a bad value.
-    stored: the flags in a run's config.json. They stand for those which are not on the command line, so that a run
+    validate: raises ValueError for a config with an invalid value.
+    stored: the flags in a run's config.json. They are used for flags that are not on the command line, so that a run
       can be evaluated without repeating its flags.
-    flag_values: where the flags are.
+    flag_values: where the flags are defined.
   Raises:
-    UserError: a value is bad.
+    UserError: a value is invalid.
   """
   values = {}
   for field in dataclasses.fields(config_class):
@@ -124,19 +128,19 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
   try:
     validate(config)
   except ValueError as error:
-    raise errors.UserError(' '.join(str(error).split())) from error  # On one line, whatever the values hold.
+    raise errors.UserError(' '.join(str(error).split())) from error  # On one line, even if a value has several lines.
   return config
 
 
 def check_stored(config_class: type, stored: dict[str, Any], file: str):
-  """Checks what a run's config.json says of the settings of a config.
+  """Checks the values of a config's settings in a run's config.json.
 
   Args:
     config_class: a dataclass of settings.
-    stored: the flags in the file, of other classes too.
-    file: its path.
+    stored: the flags in the file. Those of other classes are ignored.
+    file: the path of the file.
   Raises:
-    UserError: a setting has a value that no flag could have; the message names the file and the flag.
+    UserError: a setting has a value that its flag cannot have. The message names the file and the flag.
   """
   names = {field.name for field in dataclasses.fields(config_class)} & stored.keys()
   try:
@@ -146,19 +150,19 @@ def check_stored(config_class: type, stored: dict[str, Any], file: str):
 
 
 def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
-  """Those of the flags that are on the command line."""
+  """Returns the names of those flags that are on the command line."""
   return [name for name in names if flag_values[name].present]
 
 
 def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) -> RunConfig:
-  """Returns the RunConfig that the command line asks for, with absolute paths.
+  """Returns the RunConfig with the values of the flags, and with absolute paths.
 
   Args:
-    default_run: the run directory's name under runs/, where --logdir does not say otherwise.
-    flag_values: where the flags are.
+    default_run: the run directory's name under runs/ if --logdir is not given.
+    flag_values: where the flags are defined.
   Raises:
-    UserError: a value is bad.
-    run_directory.RunDirectoryError: a path cannot be used or shown.
+    UserError: a value is invalid.
+    run_directory.RunDirectoryError: a path cannot be used or printed.
   """
   run = config_from_flags(RunConfig, _validate, flag_values=flag_values)
   logdir = run.logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run))
@@ -168,30 +172,30 @@ def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flag
 def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoReturn:
   """Parses the flags, runs `main` and ends the process.
 
-  What the user can mend ends it with one line on the screen, above it a worker's traceback if that is the cause, and
-  exit code 1; a mistake in the program shows its own traceback. What cannot be written to the screen is dropped.
+  A UserError ends the process with a one-line message and exit code 1. If an environment worker caused it, the worker's
+  traceback is printed above the message. Other exceptions show a traceback. Output that cannot be written is dropped.
 
   Args:
-    main: what to run; it may return an exit code.
-    takes_others: whether `main` is called with the flags that are of another program, as they were written.
+    main: the function to run. It may return an exit code.
+    takes_others: whether `main` gets a list of the flags that this program does not define, as they were written.
   """
   def guarded(arguments):
     others = [argument for argument in arguments[1:] if takes_others and argument.startswith('--')]
     for argument in arguments[1:]:
       if argument not in others:
-        _fail(f'{argument}: no such argument, flags begin with -- (--help shows them)')
+        _fail(f'{argument}: no such argument; flags begin with -- (--help shows them)')
     quiet.keep_small()
     try:
-      signal.signal(signal.SIGINT, signal.default_int_handler)  # Not quiet's any more.
+      signal.signal(signal.SIGINT, signal.default_int_handler)  # Replaces the handler of quiet.start.
       return main(*[others] * takes_others)
     except errors.UserError as error:
-      first, *details = str(error).splitlines()  # Of an environment worker: its traceback.
+      first, *details = str(error).splitlines()  # The details are an environment worker's traceback.
       print(*details, sep='\n', end='\n' * bool(details), file=quiet.screen())
       _fail(first)
     except KeyboardInterrupt:
-      sys.exit(130)  # As a shell reports it; in training, the loop handles Ctrl-C itself.
+      sys.exit(130)  # The exit code of a shell after Ctrl-C. In training, the loop handles Ctrl-C itself.
     finally:
-      _ignore_signals()  # Python's way out takes a moment, and a second Ctrl-C would only spoil the exit code.
+      _ignore_signals()  # Python takes a moment to exit, and a second Ctrl-C would change the exit code.
   standard_streams.make_unfailing()
   app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
 
@@ -212,21 +216,21 @@ def _fail(text: str) -> NoReturn:
   _ignore_signals()
   sys.stdout.flush()
   print('error:', ' '.join(text.split()), file=quiet.screen(), flush=True)
-  quiet.leave(1)  # Threads may wait in C++, for a learner elsewhere, say.
+  quiet.leave(1)  # A normal exit could hang, because threads may wait in C++ code, for example for a learner.
 
 
 def user_path(path: str) -> str:
-  """An absolute path. `bazel run` changes the folder, and says where the user was.
+  """Returns an absolute path. A relative path starts in the user's folder, also under `bazel run`, which changes it.
 
   Raises:
-    UserError: the path starts in a current folder that has been removed.
-    run_directory.RunDirectoryError: it is too long, or no line of text in UTF-8.
+    UserError: the path is relative, and the current folder has been removed.
+    run_directory.RunDirectoryError: the path is too long, or not a single line of UTF-8 text.
   """
   try:
     absolute = os.path.abspath(os.path.join(os.environ.get('BUILD_WORKING_DIRECTORY', ''), os.path.expanduser(path)))
   except FileNotFoundError as error:
-    raise errors.UserError(f'{path}: the current folder has been removed: go to another one, or give a path that starts with '
-                    '/') from error
+    raise errors.UserError(f'{path}: the current folder has been removed: change to another folder, or give a path '
+                           'that starts with /') from error
   run_directory.check_name(absolute)
   return absolute
 

@@ -1,4 +1,4 @@
-"""Videos: pictures to an .mp4 or .gif file, through the encoder that imageio-ffmpeg brings along."""
+"""Writes videos to .mp4 or .gif files, with the encoder that is part of imageio-ffmpeg."""
 
 import contextlib
 from fractions import Fraction
@@ -10,20 +10,20 @@ import numpy as np
 
 from scalable_agents.records import errors
 
-_SMALLEST_SIDE = 320  # Pixels; smaller pictures are enlarged, lest the encoder's half-resolution colours blur them.
+_SMALLEST_SIDE = 320  # Pixels. Smaller pictures are enlarged, because the encoder's half-resolution colours blur them.
 
-# A palette of its own for every picture: 256 colours are more than a console has.
+# Every picture has a palette of its own. Its 256 colours are more than an Atari console has.
 _GIF = {'codec': 'gif', 'pix_fmt_out': 'pal8', 'output_params': [
     '-filter_complex', 'split[in][copy];[copy]palettegen=stats_mode=single[palette];'
                        '[in][palette]paletteuse=new=1:dither=none']}
-_MP4 = {'pix_fmt_out': 'yuv420p', 'quality': 8}  # What every player can show; quality of 10.
+_MP4 = {'pix_fmt_out': 'yuv420p', 'quality': 8}  # Every player can show this format. The best quality is 10.
 
 
 def check(path: str):
-  """Checks that a video can be written, without writing it.
+  """Checks that a video can be written to a path. Leaves no file behind.
 
   Raises:
-    errors.UserError: it cannot.
+    errors.UserError: it cannot be written.
   """
   try:
     if os.path.isdir(path):
@@ -36,25 +36,36 @@ def check(path: str):
 
 
 class Writer:
-  """Writes pictures to a file, which appears, or is replaced, when the `with` block is left without an exception."""
+  """Writes pictures to a video, in a `with` block.
+
+  The file appears, or is replaced, at the end of the block. After an exception it is left as it was.
+  """
 
   def __init__(self, path: str, pictures_per_second: Fraction):
+    """Writes nothing yet.
+
+    Args:
+      path: the video's file, which ends in .mp4 or .gif.
+      pictures_per_second: speed of the video.
+    """
     self._path = path
     self._pictures_per_second = pictures_per_second
     self._encoder = None
     self._shape = None
 
   def add(self, picture: np.ndarray):
-    """Adds a picture, uint8 [H, W, 3].
+    """Adds a picture.
 
+    Args:
+      picture: uint8 [H, W, 3].
     Raises:
-      ValueError: it differs in size from those before.
+      ValueError: its size differs from the pictures before.
       errors.UserError: the encoder fails.
     """
     if self._encoder is None:
       self._shape = picture.shape
     if picture.shape != self._shape:
-      raise ValueError(f'picture: want {self._shape} as those before, got {picture.shape}')
+      raise ValueError(f'picture: want {self._shape}, the size of the first one, got {picture.shape}')
     picture = _fit(picture)
     with self._one_line_errors():
       if self._encoder is None:
@@ -81,7 +92,7 @@ class Writer:
 
   @contextlib.contextmanager
   def _one_line_errors(self) -> Iterator[None]:
-    """Turns what imageio-ffmpeg raises, when there is no encoder or when it ends early, into a UserError."""
+    """Turns errors of imageio-ffmpeg into a UserError. They occur if there is no encoder or if it ends early."""
     try:
       yield
     except (OSError, RuntimeError) as error:
@@ -90,13 +101,13 @@ class Writer:
 
 
 def _unfinished(path: str) -> str:
-  """Where the video is written to, no file of the user's; the encoder goes by the ending."""
+  """Returns the path of the unfinished video. It keeps the ending, which determines the encoder."""
   root, ending = os.path.splitext(path)
   return f'{root}.unfinished-{os.getpid()}{ending}'
 
 
 def _fit(picture: np.ndarray) -> np.ndarray:
-  """Enlarges a small picture by a whole factor and repeats the edge of an odd one: encoders want even sides."""
+  """Enlarges a small picture by a whole factor, and repeats the edge of odd sides. Encoders need even sides."""
   factor = -(-_SMALLEST_SIDE // min(picture.shape[:2]))
   picture = picture.repeat(factor, axis=0).repeat(factor, axis=1)
   height, width, _ = picture.shape

@@ -239,7 +239,7 @@ class ConfigurationTest(_TestCase):
     dmlab.check_level('psychlab_continuous_recognition', settings)
     os.remove(os.path.join(folder, '0042.png'))
     with self.assertRaisesRegex(ValueError, f'^psychlab_continuous_recognition: dataset_path: {folder} has no 0042.png:'
-                                ' this level needs the images .* 0001.png to 2400.png, .*$'):
+                                ' this level needs the images .* 0001.png to 2400.png; .*$'):
       dmlab.check_level('psychlab_continuous_recognition', settings)
     dmlab.check_level(_LEVEL, settings)  # Needs none.
 

@@ -101,7 +101,7 @@ sys.exit(1)''')
     self.children.end(children[1:], signal.SIGTERM, _PATIENCE_SECONDS)
     self.children.end(children[:1], signal.SIGTERM, 0.5)
     self.assertEqual([child.code for child in children], [-signal.SIGKILL, -signal.SIGTERM, None])
-    self.assertEqual(self.stream.getvalue().splitlines()[2:], ['stubborn has not left within 0.5 s: it is killed'])
+    self.assertEqual(self.stream.getvalue().splitlines()[2:], ['stubborn has not ended within 0.5 s: it is killed'])
     self.assertEmpty(psutil.Process().children())
 
   def test_regression_waiting_beside_the_dead_takes_no_processor_time(self):

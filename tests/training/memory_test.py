@@ -29,7 +29,7 @@ class MemoryTest(absltest.TestCase):
       memory.check(_UNROLL, _PARAMETERS, config, num_environments=5, num_learners=2)
     with self._with(needed - 1), self.assertRaisesRegex(
         errors.UserError, '^--unroll_length=20, --batch_size=3, --queue_size=2, --policy_lag=4, 5 environments: '
-        'up to 21 unrolls of 0.6 MB and 5 copies of 0.0 MB of parameters take 0.0 GB of memory, .*$'):
+        'up to 21 unrolls of 0.6 MB and 5 copies of 0.0 MB of parameters need 0.0 GB of memory, .*$'):
       memory.check(_UNROLL, _PARAMETERS, config, num_environments=5, num_learners=2)
 
   def test_an_actor_host_has_no_batches_and_one_copy(self):
@@ -41,7 +41,7 @@ class MemoryTest(absltest.TestCase):
       memory.check_environments(['rooms_watermaze'], 100)
       memory.check_environments(['catch'], 10_000)
       memory.check_environments(['pong'], 10_000)
-      with self.assertRaisesRegex(errors.UserError, '^--num_environments=101: they take at least 23.2 GB of memory'):
+      with self.assertRaisesRegex(errors.UserError, '^--num_environments=101: they need at least 23.2 GB of memory'):
         memory.check_environments(['rooms_watermaze'], 101)
 
 

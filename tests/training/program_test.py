@@ -222,7 +222,7 @@ class SweepAndPopulationTest(parameterized.TestCase):
       (['--population_size=0'], '--population_size=0: want a whole number from 1 to 1024'),
       (['--population_size=30', '--sweep_index=30'], '--sweep_index=30: want 0 to 29, or -1 for no sample'),
       (['--population_size=30', '--sweep_index=29'],
-       '--learning_rate_decay: a population tunes the learning rate and nothing else changes it; add '
+       '--learning_rate_decay: only the population may change the learning rate; add '
        '--nolearning_rate_decay'),
       (['--population_size=2', '--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'],
        '--population_size: all learners of a member are in one process; give one address in --learner_addresses, and '

@@ -144,7 +144,7 @@ def main():
       text = file.read()
     assert text.startswith(b"the first line\\n"), text[:100]
     assert text.endswith(b"the child\\nturn %d\\n" % turn), text[-100:]
-    assert text.count(b"left out here") == 1 and b"\\0" not in text, text
+    assert text.count(b"this part was removed") == 1 and b"\\0" not in text, text
 sys.argv = sys.argv[:1]
 run_flags.run_main(main)
 ''')

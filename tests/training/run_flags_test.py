@@ -253,8 +253,8 @@ class RunMainTest(parameterized.TestCase):
     done = _run('--help')
     self.assertRegex(done.stdout,
                      '--learning_rate: How fast it learns. Want a finite number of at least 0.\n *.default: .0.5')
-    self.assertRegex(done.stdout, '--num_environment_workers: Processes that step them. Want auto, or a whole\n *number '
-                                  'from 1 to 1024.')
+    self.assertRegex(done.stdout, '--num_environment_workers: Number of processes that step the environments.\n *Want '
+                                  'auto, or a whole number from 1 to 1024.')
 
 
 if __name__ == '__main__':

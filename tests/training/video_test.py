@@ -77,7 +77,7 @@ class VideoTest(parameterized.TestCase):
     self.assertEqual(os.listdir(self._folder), ['episode.gif'])
 
   def test_pictures_of_another_size_are_refused(self):
-    with self.assertRaisesRegex(ValueError, r'want \(8, 8, 3\) as those before, got \(8, 9, 3\)'):
+    with self.assertRaisesRegex(ValueError, r'want \(8, 8, 3\), the size of the first one, got \(8, 9, 3\)'):
       with video.Writer(self._path('episode.mp4'), Fraction(15)) as writer:
         writer.add(_pictures(1, 8, 8)[0])
         writer.add(_pictures(1, 8, 9)[0])

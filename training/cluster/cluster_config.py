@@ -1,4 +1,8 @@
-"""What a process is in a cluster: its flags, and the numbers that it and its actors have. No TensorFlow in here."""
+"""The role of a process in a cluster: its flags, its number and the ids of its actors.
+
+A cluster has learners, which train, and actor hosts, which run environments. An actor is one environment's sequence of
+steps; each host has several. This module does not import TensorFlow.
+"""
 
 import dataclasses
 import os
@@ -11,39 +15,40 @@ from scalable_agents.records.settings import setting
 JOBS = ('learner', 'actor')
 UNROLL = 'unroll'  # A value of --parameter_refresh.
 _MAX_REFRESH_STEPS = 1_000_000
-_MAX_LEARNERS = 64  # Of one process: a GPU each.
-_HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Of an actor_id, which is an int32.
+_MAX_LEARNERS = 64  # Learners of one process. Each has a GPU.
+_HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Bits of an actor_id, which is an int32.
 MAX_HOSTS, MAX_ENVIRONMENTS = 1 << _HOST_BITS, 1 << _ENVIRONMENT_BITS
 
 
 @dataclasses.dataclass(frozen=True)
 class ClusterConfig:
-  """What a process is in a cluster. All processes of it have all other flags in common."""
+  """The role of a process in a cluster. Most other flags must be the same for all processes of the cluster."""
 
   job_name: str = setting(
-      '', 'What this process does in a cluster: learner, or actor, which plays for a learner elsewhere and writes no '
-      'files. Empty: all on this machine, and no port is opened.', free=True, choices=('', *JOBS))
+      '', 'The role of this process in a cluster: learner, or actor for an actor host. An actor host runs environments '
+      'for a learner in another process and writes no files. Empty: everything runs on this machine, and no port is '
+      'opened.', free=True, choices=('', *JOBS))
   learner_addresses: str = setting(
-      '', 'HOST:PORT of the learner, with commas between several. A learner opens its port on all interfaces, without '
-      'authentication: for private networks only.', free=True)
+      '', 'HOST:PORT of the learner, or of several learners with commas between them. A learner opens its port on all '
+      'network interfaces without authentication, so use private networks only.', free=True)
   task: int = setting(
-      -1, 'The number of this process among those of its job, from 0. An actor without one (-1) draws one.', free=True,
-      at_least=-1, at_most=MAX_HOSTS // 4 - 1)
+      -1, 'The number of this process among those with the same --job_name, from 0. An actor host without a number '
+      '(-1) draws a random one.', free=True, at_least=-1, at_most=MAX_HOSTS // 4 - 1)
   learner_timeout_seconds: int = setting(
-      60, 'Of several learners: one that does not answer for this many seconds is taken for lost, and the others end. It '
-      'bounds how long a learner may be frozen. One whose process has ended is noticed at once.', free=True, at_least=1,
+      60, 'With several learners: if a learner does not answer for this many seconds, the others end. So a learner may '
+      'freeze for a shorter time. If its process ends, the others notice it at once.', free=True, at_least=1,
       at_most=settings.MAX_SECONDS)
   num_learners: int = setting(
-      1, 'Learners in this process, each on a GPU of its own, or all on the CPU without any. They learn in step, each '
-      'from --batch_size unrolls, as do those at several --learner_addresses. Section 3.', at_least=1,
-      at_most=_MAX_LEARNERS)
+      1, 'Number of learners in this process. Each has a GPU of its own; without GPUs all share the CPU. They make '
+      'each update together, and each takes --batch_size unrolls for it, like learners at several '
+      '--learner_addresses. Section 3.', at_least=1, at_most=_MAX_LEARNERS)
   parameter_refresh: str = setting(
-      UNROLL, 'How often an actor process fetches parameters: unroll, once per unroll as in section 3, or after so many '
+      UNROLL, 'How often an actor host fetches parameters: unroll for once per unroll, as in section 3, or a number of '
       'agent steps of each environment.', free=True)
 
 
 def validate(config: ClusterConfig) -> None:
-  """Raises ValueError, one line with flag, value and what is allowed, for the first setting out of its range."""
+  """Raises ValueError for the first invalid setting, with one line: the flag, its value and the allowed values."""
 
   def require(allowed, name, wanted):
     if not allowed:
@@ -51,39 +56,42 @@ def validate(config: ClusterConfig) -> None:
 
   settings.check(config)
   require(bool(config.job_name) == bool(config.learner_addresses), 'learner_addresses',
-          'HOST:PORT of the learner together with --job_name, and neither on a single machine')
+          'HOST:PORT of the learner together with --job_name, or neither of them on a single machine')
   for address in config.learner_addresses.split(',') if config.job_name else []:
     try:
       split_address(address)
     except ValueError as error:
       raise ValueError(f'--learner_addresses={error}') from error
   require(not config.job_name or _all_differ(config.learner_addresses.split(',')), 'learner_addresses',
-          'an address of its own for each learner: one is there twice')
+          'a different address for each learner')
   require(config.job_name != 'learner' or config.task < len(config.learner_addresses.split(',')), 'task',
-          f'the number of one of the learners, {config.learner_addresses}')
+          f'the number of one of the learners {config.learner_addresses}')
   require(config.job_name != 'learner' or config.task >= 0 or ',' not in config.learner_addresses, 'task',
-          f'the number of this one of the learners, {config.learner_addresses}')
+          f'the number of this learner in {config.learner_addresses}')
   refresh = config.parameter_refresh
   require(refresh == UNROLL or refresh.isdecimal() and len(refresh) < 8 and 1 <= int(refresh) <= _MAX_REFRESH_STEPS,
           'parameter_refresh', f'{UNROLL}, or a number of agent steps from 1 to {_MAX_REFRESH_STEPS}')
 
 
 def host_number(config: ClusterConfig) -> int:
-  """The number of this process's host; 0 where all is on one machine."""
+  """Returns the number of this host, from which its actors' ids follow. 0 without a cluster.
+
+  Learners have the numbers 0, 1, ... Actor hosts with a --task follow. Actor hosts without one draw a random number.
+  """
   if config.job_name != 'actor':
     return max(config.task, 0)
   num_learners = len(config.learner_addresses.split(','))
-  # Those that are drawn are beyond those that are given.
+  # Random numbers are larger than all numbers that follow from --task.
   return MAX_HOSTS // 2 + secrets.randbelow(MAX_HOSTS // 2) if config.task < 0 else num_learners + config.task
 
 
 def host_name(task: int) -> str:
-  """As metrics call an actor host."""
+  """Returns the name of an actor host in the metrics."""
   return f'{socket.gethostname()}-{os.getpid()}' if task < 0 else f'task_{task}'
 
 
 def split_address(address: str) -> tuple[str, int]:
-  """Returns host and port. Raises ValueError where it is not HOST:PORT."""
+  """Returns host and port. Raises ValueError if the address is not HOST:PORT."""
   host, _, port = address.rpartition(':')
   if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
     raise ValueError(f'{address}: want HOST:PORT')
@@ -91,14 +99,15 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _all_differ(addresses):
-  """Whether no address is there twice, also in other letters or with zeros before its port."""
+  """Returns whether all addresses differ. Upper case and leading zeros of the port make no difference."""
   different = {(host.lower(), port) for host, port in map(split_address, addresses)}
   return len(different) == len(addresses)
 
 
 def first_actor_id(host: int) -> int:
-  """The id of the first actor of a host; those of its others count up from it.
+  """Returns the id of the first actor of a host. The ids of the host's other actors follow it.
 
-  Learners are hosts 0, 1, ...; actor hosts come behind them.
+  Args:
+    host: from `host_number`.
   """
   return host * MAX_ENVIRONMENTS

@@ -1,11 +1,11 @@
-"""What the members of a population leave for each other: run directories side by side, and in each of them
+"""The files that members of a population exchange. Each member's run directory in the population's folder has:
 
-  population/      snapshots of agent, optimiser and hyper-parameters, see checkpoint.py
-  fitness.json     what the agent of the latest snapshot was worth
+  population/      snapshots of agent, optimiser and hyper-parameters, see records/checkpoint.py
+  fitness.json     the fitness of the agent of the latest snapshot
   evolution.jsonl  one JSON object per evolution
 
-Members meet nowhere else. They need no server, only a file system that they share, and do not mind who is dead.
-This module imports no TensorFlow, so that tools start quickly.
+Members communicate only through these files. They need a shared file system, but no server, and a dead member does not
+affect the others. This module does not import TensorFlow, so that tools start quickly.
 """
 
 import glob
@@ -24,41 +24,41 @@ EVOLUTION = 'evolution.jsonl'
 
 
 class Fitness(NamedTuple):
-  """What a member's agent was worth."""
-  environment_frames: int  # That the member had trained for, and its snapshot is of.
-  fitness: float           # Points: per cent of a human, or of a return of 1.
-  hyper_parameters: dict[str, float]  # That the agent was trained with.
+  """The fitness of a member's agent."""
+  environment_frames: int  # Frames of training when the fitness was measured and the snapshot was made.
+  fitness: float           # Points: per cent of a human's score, or of a return of 1.
+  hyper_parameters: dict[str, float]  # The agent's hyper-parameters by then.
 
 
 class Evolution(NamedTuple):
   """A step of a member's evolution."""
   environment_frames: int
-  fitness: float      # Before it, in points.
-  parent: int | None  # The member that weights and hyper-parameters were copied from; None if its own were kept.
-  parent_environment_frames: int | None  # That the parent's snapshot had been trained for.
-  hyper_parameters: dict[str, float]     # After it.
+  fitness: float      # Fitness before the step, in points.
+  parent: int | None  # The member whose weights and hyper-parameters were copied; None if none were.
+  parent_environment_frames: int | None  # Frames of training of the parent's snapshot.
+  hyper_parameters: dict[str, float]     # Hyper-parameters after the step.
 
 
 def member_name(index: int) -> str:
-  """The name of a member's run directory."""
+  """Returns the name of a member's run directory."""
   return f'member_{index:02}'
 
 
 def member_index(logdir: str) -> int | None:
-  """Which member a run directory is by its name; None if by none."""
+  """Returns the index of the member whose run directory has this name. None if it is not a member's name."""
   match = re.fullmatch(r'member_(\d\d+)', os.path.basename(os.path.normpath(logdir)))
   return int(match[1]) if match else None
 
 
 def members(population: str) -> dict[int, str]:
-  """Member -> run directory, of those that have been started, in order."""
+  """Returns the run directories of all members that have been started, by index and in order."""
   found = {member_index(os.path.dirname(config)): os.path.dirname(config)
            for config in glob.glob(os.path.join(glob.escape(population), 'member_*', run_directory.CONFIG))}
   return {index: found[index] for index in sorted(found.keys() - {None})}
 
 
 def write_fitness(logdir: str, fitness: Fitness):
-  """Makes a member's fitness known, in one go.
+  """Writes a member's fitness atomically.
 
   Raises:
     run_directory.RunDirectoryError: the file cannot be written.
@@ -67,7 +67,7 @@ def write_fitness(logdir: str, fitness: Fitness):
 
 
 def read_fitness(logdir: str) -> Fitness | None:
-  """What a member has written last; None before that.
+  """Reads the fitness that a member has written last. None if there is none yet.
 
   Raises:
     run_directory.RunDirectoryError: the file cannot be read.
@@ -96,7 +96,7 @@ def append_evolution(logdir: str, evolution: Evolution):
 
 
 def read_evolutions(logdir: str) -> list[Evolution]:
-  """The complete rows of evolution.jsonl, oldest first; [] where there is none yet.
+  """Reads the complete rows of evolution.jsonl, oldest first. [] if there is no such file yet.
 
   Raises:
     run_directory.RunDirectoryError: a row cannot be read.
@@ -106,10 +106,13 @@ def read_evolutions(logdir: str) -> list[Evolution]:
 
 
 def drop_evolutions_after(logdir: str, environment_frames: int):
-  """Cuts evolution.jsonl back to what a checkpoint knows of: later evolutions will be lived through again.
+  """Removes the rows of evolution.jsonl after a checkpoint, because training continues from the checkpoint.
 
+  Args:
+    logdir: the member's run directory.
+    environment_frames: of the checkpoint.
   Raises:
-    run_directory.RunDirectoryError: a row cannot be read, or the file not be cut.
+    run_directory.RunDirectoryError: a row cannot be read, or the file cannot be cut.
   """
   file = run_directory.path(logdir, EVOLUTION)
   frames_of = lambda *row: _evolution(*row).environment_frames

@@ -1,7 +1,6 @@
-"""Keeps the members of a population running: starts them, starts them again, and shows what they say.
+"""Starts the members of a population on one machine, restarts members that die, and shows their output.
 
-All of it is for convenience on one machine: members need each other's files (training/population/population_directory.py) and
-nothing from here.
+This is a convenience. Members need only each other's files (training/population/population_directory.py).
 """
 
 import os
@@ -15,7 +14,7 @@ from scalable_agents.training import child_process
 from scalable_agents.training.population import population_directory
 
 _SHORT_LIFE_SECONDS = child_process.SHORT_LIFE_SECONDS
-_LEAVING_SECONDS = 60.  # Saving takes a moment; Ctrl-C waits a few seconds for an update under way.
+_LEAVING_SECONDS = 60.  # Time for a member to end: it waits a few seconds for its update, and saves a checkpoint.
 
 
 class Launcher:
@@ -26,11 +25,11 @@ class Launcher:
     """Starts nothing yet.
 
     Args:
-      program: the agent's binary, as a command.
-      folder: of the members' run directories.
+      program: the command that starts the agent's binary.
+      folder: the folder of the members' run directories.
       size: number of members.
-      flags_of: gives a member's flags by its index; `--logdir` and `--population_size` are added.
-      stream: what members say goes there, line by line, with their names.
+      flags_of: returns a member's flags, given its index. `--logdir` and `--population_size` are added.
+      stream: gets each line of output of each member, with the member's name.
     """
     self._folder = folder
     self._children = child_process.Children(stream, _SHORT_LIFE_SECONDS)
@@ -42,10 +41,10 @@ class Launcher:
     self._interrupted = False
 
   def run(self) -> list[str]:
-    """Runs all members to their ends, or until SIGINT or SIGTERM; nothing is left running either way.
+    """Runs until all members have ended, or until SIGINT or SIGTERM. All processes have ended when it returns.
 
     Returns:
-      The names of the members that were given up.
+      The names of members that died too often and were not started again.
     Raises:
       errors.UserError: a member refuses its flags or its directory.
     """
@@ -61,32 +60,32 @@ class Launcher:
           if member.has_ended() and not self._interrupted and not self._follow_up(member):
             given_up.append(member.name)
     finally:
-      self._children.end(self._members, signal.SIGTERM, _LEAVING_SECONDS)  # They leave checkpoints.
+      self._children.end(self._members, signal.SIGTERM, _LEAVING_SECONDS)  # The members save checkpoints.
       self._children.close()
     if self._interrupted:
-      self._children.say('stopped, the same command goes on from there')
+      self._children.say('stopped; the same command continues')
     return given_up
 
   def _interrupt(self, *unused_signal):
     self._interrupted = True
 
   def _follow_up(self, member) -> bool:
-    """Decides what comes after a member's end. False if it is given up."""
+    """Starts a member again after its end, if necessary. Returns False if it has died too often for that."""
     reason = member.bury()
     if self._is_finished(member):
       return True
     if member.refusal:
       raise errors.UserError(f'{member.name}: {member.refusal}')
     if member.short_lives == child_process.SHORT_LIVES:
-      self._children.say(f'{member.name} is given up: it ended {child_process.SHORT_LIVES} times in a row within '
-                         f'{_SHORT_LIFE_SECONDS:g} s of its start, at last {reason}')
+      self._children.say(f'{member.name} is not started again: it ended {child_process.SHORT_LIVES} times in a row '
+                         f'within {_SHORT_LIFE_SECONDS:g} s of its start, the last time {reason}')
       return False
     self._children.say(f'{member.name} ended {reason}: it is started again')
     member.start()
     return True
 
   def _is_finished(self, member) -> bool:
-    """Whether the process that has ended left a run with all its frames: without an error a signal may end it, too."""
+    """Returns whether the member's run is complete. Exit code 0 alone is not enough: it also follows a signal."""
     logdir = os.path.join(self._folder, member.name)
     row = run_rows.last_metrics(logdir) if member.code == 0 else None
     return row is not None and (
@@ -94,7 +93,7 @@ class Launcher:
 
 
 def summary(folder: str) -> str:
-  """A line per member, and which is the fittest.
+  """Returns a line per member, and a line that names the fittest.
 
   Raises:
     run_directory.RunDirectoryError: a file of a member is damaged.

@@ -1,9 +1,11 @@
-"""A member of a population: population-based training, from the side of one training process.
+"""Population-based training within one training process, a member of the population.
 
-Espeholt et al. 2018 (IMPALA), appendix F. Members are training processes whose run directories POPULATION/member_00,
-member_01, ... lie side by side; agents/population.py starts them, but they may just as well be started one by one, on
-machines that share a file system. Each one counts its episodes, says what its agent is worth, leaves a snapshot of it,
-and looks at one of the others: training/population/population_directory.py has the files, training/population/pbt.py what is decided.
+Espeholt et al. 2018 (IMPALA), appendix F. Members are training processes. Their run directories are
+POPULATION/member_00, member_01, ... agents/population.py starts the members, but they can also be started one by one,
+on machines that share a file system.
+
+After a number of episodes, a member measures its fitness, writes a snapshot of its agent and compares itself with
+another member. training/population/population_directory.py has the files, and training/population/pbt.py the decisions.
 """
 
 import dataclasses
@@ -26,31 +28,31 @@ from scalable_agents.training.population import population_directory
 
 @dataclasses.dataclass(frozen=True)
 class PopulationConfig:
-  """The settings, the same for all members; defaults are the paper's, but that there is no population."""
+  """The settings of a population, the same for all members. The defaults are the paper's, except population_size."""
 
   population_size: int = setting(
-      1, 'Members of the population that this run is one of, as the name of its directory says: POPULATION/member_00, '
-      'member_01, .... The paper has 24; //agents:population starts them. 1: no population.', at_least=1,
-      at_most=settings.MAX_PROCESSES)
+      1, 'Number of members of the population to which this run belongs. The run directories of the members are '
+      'POPULATION/member_00, member_01, .... The paper has 24 members; //agents:population starts them. 1: no '
+      'population.', at_least=1, at_most=settings.MAX_PROCESSES)
   population_episodes: int = setting(
-      5_000, 'A member evolves after this many episodes of all levels together, and one of each. Appendix F.',
-      at_least=1, at_most=settings.MAX_FRAMES)
+      5_000, 'A member evolves after this many episodes of all levels together, with at least one of each level. '
+      'Appendix F.', at_least=1, at_most=settings.MAX_FRAMES)
   population_initial_frames: int = setting(
       20_000_000, 'Environment frames that a member trains for before it first evolves. Appendix F.', at_least=0,
       at_most=settings.MAX_FRAMES)
 
 
 def validate(config: PopulationConfig):
-  """Raises ValueError, one line with flag, value and what is allowed, for a setting out of its range."""
+  """Raises ValueError for an invalid setting, with one line: the flag, its value and the allowed values."""
   settings.check(config)
 
 
 def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir: str):
-  """Raises ValueError, one line, where a run with these settings cannot be a member of its population."""
+  """Raises ValueError with one line if a run with these settings cannot be a member of its population."""
   if config.population_size == 1:
     return
   if learning_rate_decay:
-    raise ValueError('--learning_rate_decay: a population tunes the learning rate and nothing else changes it; add '
+    raise ValueError('--learning_rate_decay: only the population may change the learning rate; add '
                      '--nolearning_rate_decay')
   if population_directory.member_index(logdir) not in range(config.population_size):
     last = population_directory.member_name(config.population_size - 1)
@@ -59,74 +61,76 @@ def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir:
 
 
 class Member(tf.train.experimental.PythonState):
-  """One member. Episodes counted so far are its state, which is part of a checkpoint."""
+  """A member of a population. Its state, part of a checkpoint, has the returns since the last evolution."""
 
   def __init__(self, learner, report: Callable[[str], None], config: PopulationConfig, levels: Sequence[str], seed: int,
                directory: run_directory.Run):
-    """Reads and writes nothing yet.
+    """Reads and writes no files yet.
 
     Args:
-      learner: with `agent`, `optimizer` and `hyper_parameters`, as agents/impala.py has it.
+      learner: has `agent`, `optimizer` and `hyper_parameters`, like the learner in agents/impala.py.
       report: shows the user a line.
-      config: of the population.
-      levels: what level ids stand for.
-      seed: of all that is random here.
+      config: the population's settings.
+      levels: names of levels. A level id is an index of this sequence.
+      seed: random seed of the member's decisions.
       directory: the member's run directory, which the caller has opened.
     """
     self._learner, self._report, self._config, self._levels, self._seed = learner, report, config, tuple(levels), seed
     self._directory = directory
     self._index = population_directory.member_index(directory.logdir)
     self._snapshots = self._checkpointer(directory.path)
-    self._measurements = 0  # Of its fitness.
+    self._measurements = 0  # Number of measurements of its fitness.
     self._fitness = None
     self._clear()
 
   def resume(self, environment_frames: int):
-    """Forgets evolutions after the checkpoint that was restored, which is of so many frames.
+    """Removes evolutions after the checkpoint that was restored.
 
+    Args:
+      environment_frames: of the checkpoint.
     Raises:
       run_directory.RunDirectoryError: evolution.jsonl is damaged.
     """
     population_directory.drop_evolutions_after(self._directory.path, environment_frames)
 
   def learned(self, environment_frames: int, level_ids: np.ndarray, returns: np.ndarray):
-    """To be called after each update. Where enough episodes have been played, the member evolves.
+    """Counts finished episodes. If there are enough, the member evolves. Must be called after each update.
 
     Args:
-      environment_frames: trained for so far.
-      level_ids: [N] int32, of the episodes that ended; indices into the levels.
-      returns: [N] float32, their sums of raw rewards.
+      environment_frames: environment frames of training so far.
+      level_ids: [N] int32, the levels of the episodes that ended.
+      returns: [N] float32, the returns of these episodes (sums of raw rewards).
     Raises:
-      run_directory.RunDirectoryError: a file of its own cannot be written.
+      run_directory.RunDirectoryError: a file of the member cannot be written.
     """
     np.add.at(self._episodes, level_ids, 1)
     np.add.at(self._returns, level_ids, np.float64(returns))
     if self._episodes.sum() < self._config.population_episodes or not self._episodes.all():
       return
     self._fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist())))
-    self._clear()  # Whether the paper counts anew is not said.
+    self._clear()  # The paper does not state whether the count restarts.
     self._measurements += 1
     self._snapshots.save(number=environment_frames)
-    # The snapshot is there first, so that whoever reads of it finds it.
+    # The snapshot is written first, so that a member that reads the fitness finds the snapshot.
     population_directory.write_fitness(self._directory.path, population_directory.Fitness(
         environment_frames, self._fitness, self._hyper_parameters()))
     if environment_frames >= self._config.population_initial_frames:
       self._evolve(environment_frames)
 
   def metrics(self) -> dict[str, float | None]:
-    """What a row of metrics.jsonl says: the hyper-parameters as they are, and the last fitness."""
+    """Returns the values for a row of metrics.jsonl: the current hyper-parameters and the last fitness."""
     return self._hyper_parameters() | {'fitness': self._fitness}
 
   def serialize(self) -> str:
-    """The state as text, for tf.train.Checkpoint."""
+    """Returns the state as text, for tf.train.Checkpoint."""
     return json.dumps({'levels': self._levels, 'episodes': self._episodes.tolist(), 'returns': self._returns.tolist(),
                        'measurements': self._measurements, 'fitness': self._fitness})
 
   def deserialize(self, string_value: str | bytes):
-    """Takes over the state that `serialize` gave.
+    """Restores a state from `serialize`.
 
     Raises:
-      ValueError: it is of other levels.
+      ValueError: the state has other levels.
     """
     state = json.loads(string_value)
     if tuple(state['levels']) != self._levels:
@@ -139,7 +143,7 @@ class Member(tf.train.experimental.PythonState):
     self._returns = np.zeros(len(self._levels))  # Sums over the episodes.
 
   def _hyper_parameters(self) -> dict[str, float]:
-    # Not float(variable): of several learners a variable has a copy for each, which float() does not take.
+    # With several learners a variable has a copy for each learner, and float(variable) does not accept that.
     return {name: float(variable.numpy()) for name, variable in self._learner.hyper_parameters.items()}
 
   def _checkpointer(self, logdir):
@@ -148,7 +152,7 @@ class Member(tf.train.experimental.PythonState):
         optimizer=self._learner.optimizer, **self._learner.hyper_parameters)
 
   def _evolve(self, environment_frames):
-    """Exploits, then explores."""
+    """Makes a step of evolution: exploits, then explores."""
     random = np.random.RandomState([self._seed, self._measurements])
     others = self._others()
     partner = pbt.partner(sorted(others), random)
@@ -162,21 +166,21 @@ class Member(tf.train.experimental.PythonState):
         self._hyper_parameters()))
 
   def _others(self) -> dict[int, population_directory.Fitness]:
-    """The other members of which a fitness is known."""
+    """Returns the fitness of the other members, by index. Members without a fitness are left out."""
     others = {}
     for index in set(range(self._config.population_size)) - {self._index}:
       try:
         fitness = population_directory.read_fitness(self._sibling(index))
       except run_directory.RunDirectoryError as error:
         logging.warning('%s', error)
-        self._report(f'{population_directory.member_name(index)} is left aside, its fitness cannot be read')
+        self._report(f'{population_directory.member_name(index)} is skipped: its fitness cannot be read')
         continue
       if fitness:
         others[index] = fitness
     return others
 
   def _copy(self, index) -> int | None:
-    """Takes over a member's snapshot, and returns its frames; None, and all is as it was, if it cannot be read."""
+    """Copies a member's snapshot and returns its frames. If it cannot be read, changes nothing and returns None."""
     variables = [*self._learner.agent.variables, *self._learner.optimizer.variables,
                  *self._learner.hyper_parameters.values()]
     before = [variable.read_value() for variable in variables]
@@ -185,9 +189,9 @@ class Member(tf.train.experimental.PythonState):
         return checkpoint.number_of(path)
     except run_directory.RunDirectoryError as error:
       logging.warning('%s', error)
-      for variable, value in zip(variables, before):  # Some may have been read.
+      for variable, value in zip(variables, before):  # Some variables may have been read already.
         variable.assign(value)
-    self._report(f'{population_directory.member_name(index)} is not copied, its snapshot is gone or cannot be read')
+    self._report(f'{population_directory.member_name(index)} is not copied: its snapshot is gone or cannot be read')
     return None
 
   def _sibling(self, index) -> str:
@@ -195,10 +199,10 @@ class Member(tf.train.experimental.PythonState):
 
 
 def fitness_of(means: Mapping[str, float]) -> float:
-  """What an agent is worth with these mean returns by level, in points.
+  """Returns the fitness of an agent in points, given its mean returns by level.
 
-  The mean capped human-normalised score in per cent (appendix F); where there is a level of which no human's score is
-  known, 100 times the mean return, so that the points that make a difference are hundredths.
+  The fitness is the mean capped human-normalised score in per cent (appendix F). If a level has no human score, it is
+  100 times the mean return, so that a point is a hundredth of the return.
   """
   if all(map(scores.has_reference, means)):
     return scores.summarise(means).mean_capped

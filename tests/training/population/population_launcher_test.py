@@ -67,7 +67,7 @@ class LauncherTest(parameterized.TestCase):
     self.stream = io.StringIO()
 
   def _run(self, *plans, then='finish'):
-    """Runs members that do so in their first lives. Returns those given up."""
+    """Runs members with these plans. Returns the names of members that were not started again."""
     launcher = population_launcher.Launcher(
         [sys.executable, '-c', _MEMBER], self.folder, len(plans),
         lambda index: [f'--first={plans[index]}', f'--then={then}'], self.stream)
@@ -99,8 +99,8 @@ class LauncherTest(parameterized.TestCase):
 
   def test_a_member_that_keeps_dying_is_given_up_and_the_others_go_on(self):
     self.assertEqual(self._run('die', 'finish', then='die'), ['member_00'])
-    self.assertRegex(self.stream.getvalue(), '(?m)^member_00 is given up: it ended 3 times in a row within 60 s of its '
-                                             'start, at last by SIGKILL$')
+    self.assertRegex(self.stream.getvalue(), '(?m)^member_00 is not started again: it ended 3 times in a row within 60 '
+                                             's of its start, the last time by SIGKILL$')
     self.assertEqual([self._size(index, 'lives') for index in range(2)], [3, 1])
 
   def test_long_lives_are_no_reason_to_give_up(self):
@@ -133,7 +133,7 @@ class LauncherTest(parameterized.TestCase):
     launcher, members = self._launch()
     launcher.send_signal(number)
     printed, _ = launcher.communicate()
-    self.assertEqual((launcher.returncode, printed), (0, 'stopped, the same command goes on from there\n[]\n'))
+    self.assertEqual((launcher.returncode, printed), (0, 'stopped; the same command continues\n[]\n'))
     self.assertFalse(any(member.is_running() for member in members))
     self.assertEqual([self._size(index, 'left') for index in range(3)], [1, 1, 1])
 

@@ -204,7 +204,7 @@ class MemberTest(parameterized.TestCase):
     for old, new in zip(before, _values(learner), strict=True):
       np.testing.assert_array_equal(old, new)
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [None])
-    self.assertEqual(self.reports, ['member_01 is not copied, its snapshot is gone or cannot be read'])
+    self.assertEqual(self.reports, ['member_01 is not copied: its snapshot is gone or cannot be read'])
 
   def test_a_damaged_fitness_is_left_aside(self):
     for index, points in ((1, 0.9), (2, 1.0)):
@@ -215,7 +215,7 @@ class MemberTest(parameterized.TestCase):
     member, _ = self._member(0)
     self._play(member, 500, 0.0)
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [1])
-    self.assertEqual(self.reports, ['member_02 is left aside, its fitness cannot be read'])
+    self.assertEqual(self.reports, ['member_02 is skipped: its fitness cannot be read'])
 
   def test_two_snapshots_are_kept(self):
     member, _ = self._member(0)
