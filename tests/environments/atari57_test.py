@@ -25,14 +25,15 @@ class Atari57Test(absltest.TestCase):
     self.assertEqual(atari57.SCORES['video_pinball'], (0.0, 17667.9))
 
   def test_regression_every_game_has_the_same_observation_and_all_18_actions_if_asked(self):
-    """Skiing had 9."""
+    """The emulator's own list for skiing had 9 actions."""
     settings = atari.AtariSettings(full_action_set=True, noop_max=0)
     for level in atari57.LEVELS:
       environment = atari.Atari(level, seed=0, settings=settings)
       self.assertEqual(environment.observation_spec()['pixels'].shape, (84, 84, 4), level)
       self.assertEqual(environment.render().shape, (210, 160, 3), level)
       self.assertEqual(environment.action_spec().num_values, 18, level)
-      # What it has if not asked; to load each game once more would take long. pylint: disable-next=protected-access
+      # The minimal action set, read from the emulator because loading each game again takes long. pylint:
+      # disable-next=protected-access
       self.assertBetween(len(environment._emulator.getMinimalActionSet()), 3, 18, level)
       environment.reset()
       for action in range(18):

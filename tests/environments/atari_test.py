@@ -1,4 +1,4 @@
-"""Tests of environments/atari.py, against a second emulator driven with the same actions."""
+"""Tests of environments/atari.py, by comparison with a second emulator that gets the same actions."""
 
 import collections
 import json
@@ -36,12 +36,12 @@ def _average_rows(screen, rows):
 
 
 def _area_average(screen, height=84, width=84):
-  """Mean over the area that each reduced pixel covers, before rounding."""
+  """Returns the mean over the area that each resized pixel covers, before rounding."""
   return _average_rows(_average_rows(screen, height).T, width).T
 
 
 class _Reference:
-  """The protocol once more, plainly, without no-ops; keeps the unreduced frames too."""
+  """A plain second implementation of the protocol, without no-ops. It also keeps the frames before resizing."""
 
   def __init__(self, game):
     self.emulator = _emulator(game)
@@ -100,7 +100,7 @@ class PreprocessingTest(parameterized.TestCase):
       observed = time_step.observation['pixels']
       self.assertEqual((observed.shape, observed.dtype), ((84, 84, 4), np.uint8))
       expected = np.stack(reference.stack, axis=-1)
-      # Ties may be rounded either way, in single precision: half a gray level and a little.
+      # Ties may be rounded up or down, in single precision: the tolerance is a little more than half a gray level.
       np.testing.assert_allclose(observed, expected, atol=0.501)
       exactly_rounded.append(np.mean(observed == np.rint(expected)))
       by_opencv = cv2.resize(reference.pooled, (84, 84), interpolation=cv2.INTER_AREA)
@@ -112,7 +112,7 @@ class PreprocessingTest(parameterized.TestCase):
         break
       flickers += (reference.pooled != reference.last).any()
     self.assertGreater(np.mean(exactly_rounded), 0.99)
-    self.assertGreater(flickers, 50)  # Else pooling was not tested.
+    self.assertGreater(flickers, 50)  # Otherwise pooling would not be tested.
 
   def test_the_fast_area_resize_differs_from_the_exact_one_by_a_gray_level_at_most(self):
     screen = np.random.RandomState(0).randint(256, size=(210, 160)).astype(np.uint8)
@@ -184,7 +184,7 @@ class NoopTest(absltest.TestCase):
   def test_counts_are_uniform_from_1_to_30_and_drawn_from_the_seed(self):
     counts = self._counts(seed=3, episodes=300)
     self.assertEqual(set(counts), set(range(1, 31)))
-    # Chi-squared with 29 degrees of freedom: 58.3 is passed once in a thousand seeds.
+    # Chi-squared with 29 degrees of freedom: one seed in a thousand exceeds 58.3.
     expected = len(counts) / 30
     chi_squared = sum((counts.count(n) - expected)**2 / expected for n in range(1, 31))
     self.assertLess(chi_squared, 58.3)
@@ -223,7 +223,7 @@ class NoopTest(absltest.TestCase):
 class EndOfEpisodeTest(absltest.TestCase):
 
   def _play_breakout(self, **settings):
-    """One whole episode of random actions: (time steps, lives before the first and after each step)."""
+    """Plays an episode of random actions. Returns (time steps, lives before the first and after each step)."""
     environment = atari.Atari('breakout', seed=0, settings=atari.AtariSettings(noop_max=0, **settings))
     random = np.random.RandomState(0)
     time_steps, lives = [environment.reset()], [environment._emulator.lives()]
@@ -247,7 +247,7 @@ class EndOfEpisodeTest(absltest.TestCase):
       self.assertTrue(time_step.mid())
       self.assertEqual(time_step.discount, 0.0 if after < before else 1.0)
     self.assertLen([1 for time_step in time_steps[1:] if time_step.discount == 0.0], 5)
-    # The last screen, alone: the game ended inside a repetition.
+    # Only the last screen is shown, because the game ended while the action was repeated.
     np.testing.assert_allclose(
         time_steps[-1].observation['pixels'][..., 3], _area_average(reference.last), atol=0.501)
 
@@ -286,7 +286,7 @@ class EndOfEpisodeTest(absltest.TestCase):
   def test_lives_of_an_abandoned_episode_are_not_lost_in_the_next(self):
     environment = atari.Atari('breakout', seed=0, settings=atari.AtariSettings(episode_end_on_life_loss=True))
     environment.reset()
-    environment._emulator.setRAM(57, 7)  # Where this game keeps the number of lives.
+    environment._emulator.setRAM(57, 7)  # The address of this game's number of lives.
     environment.step(0)
     self.assertEqual(environment._emulator.lives(), 7)
     environment.reset()
@@ -307,7 +307,7 @@ class EndOfEpisodeTest(absltest.TestCase):
     before = emulator.getScreenGrayscale()
     emulator.act(emulator.getMinimalActionSet()[1])
     last = emulator.getScreenGrayscale()
-    self.assertTrue((before > last).any())  # Else the maximum with an older frame would not be seen.
+    self.assertTrue((before > last).any())  # Otherwise a maximum with an older frame would not be noticed.
     self.assertTrue(time_step.last())
     np.testing.assert_allclose(time_step.observation['pixels'][..., 3], _area_average(last), atol=0.501)
 

@@ -10,7 +10,7 @@ from scalable_agents.environments import base
 
 
 class _Countdown(base.Environment):
-  """Three steps of any of two actions; observes how many are left."""
+  """An episode has three steps, with two actions. The observation is the number of steps that are left."""
 
   def __init__(self):
     super().__init__(2, {'vector': specs.Array((1,), np.float32, name='vector')})
@@ -40,7 +40,7 @@ class EnvironmentTest(parameterized.TestCase):
     types = [environment.step(1).step_type.name for _ in range(9)]
     self.assertEqual(types, ['FIRST', 'MID', 'MID', 'LAST'] * 2 + ['FIRST'])
     self.assertEqual(environment.episodes, 3)
-    self.assertLen(environment.actions, 6)  # Actions given to the resetting steps are not played.
+    self.assertLen(environment.actions, 6)  # Steps that reset ignore their actions.
 
   def test_reset_abandons_a_running_episode(self):
     environment = _Countdown()

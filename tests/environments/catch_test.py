@@ -8,7 +8,7 @@ from scalable_agents.environments import catch
 
 
 def _cells(observation):
-  """The board [5, 5], one number per square of 4x4 pixels, after checking that squares are of one colour."""
+  """Returns the board [5, 5], one number per square of 4x4 pixels. Checks that each square has one colour."""
   squares = observation['pixels'].reshape(5, 4, 5, 4)
   assert (squares.min(axis=(1, 3)) == squares.max(axis=(1, 3))).all()
   return squares[:, 0, :, 0]
@@ -46,7 +46,7 @@ class CatchTest(absltest.TestCase):
         time_step = environment.step(random.randint(3))
       returns.append(time_step.reward)
     self.assertCountEqual(set(returns), {-1.0, 1.0})
-    # Standard error 0.8 / sqrt(4000) = 0.013; four of them.
+    # The tolerance is four standard errors of 0.8 / sqrt(4000) = 0.013.
     self.assertAlmostEqual(np.mean(returns), catch.Catch.random_return, delta=0.051)
     self.assertAlmostEqual(catch.Catch.random_return, -0.6)
 

@@ -10,7 +10,7 @@ _STATES = 9
 
 
 def _documented_model():
-  """The transition matrices [action, from, to] and rewards [to] that the class's docstring describes."""
+  """Returns the transition matrices [action, from, to] and rewards [to] of the class's docstring."""
   transition = np.zeros((2, _STATES, _STATES))
   transition[:, 0, 0] = transition[:, 8, 8] = 1.0
   for state in range(1, 8):
@@ -22,7 +22,7 @@ def _documented_model():
 
 
 def _values(backup, sweeps=2000):
-  """Undiscounted values [state] after repeated backups of the action values [action, state]."""
+  """Returns undiscounted values [state] after repeated backups of the action values [action, state]."""
   transition, reward = _documented_model()
   running = np.ones(_STATES)
   running[[0, 8]] = 0.0

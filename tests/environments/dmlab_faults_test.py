@@ -1,6 +1,7 @@
-"""Lab's faults, through real worker processes: each is counted, its worker replaced, and nothing is mixed or left.
+"""Tests Lab's failures in real worker processes: each is counted, and its worker is replaced.
 
-The faults are those of the fake module (tests/environments/fake_deepmind_lab), which knows how to fail on demand.
+No unroll mixes two episodes, and no process or file is left over. The fake module
+(tests/environments/fake_deepmind_lab) fails on demand.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ class _Output(NamedTuple):
 
 
 class _Pool:
-  """Two levels of Lab in two workers, and a random policy that plays them. A context manager."""
+  """Plays two levels of Lab in two workers with a random policy. A context manager."""
 
   def __init__(self, timeout_seconds=60., start_seconds=60., **settings):
     settings = dataclasses.asdict(dmlab.DmlabSettings(**settings))
@@ -68,7 +69,7 @@ class _Pool:
     self.workers.close()
 
   def take(self):
-    """Waits for an unroll."""
+    """Waits for an unroll and returns it."""
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), waiting.start(self._take)())
 
 
@@ -85,19 +86,19 @@ class FaultTest(parameterized.TestCase):
     self.addCleanup(lambda: waiting.wait_until(lambda: not _folders()))
 
   def _check(self, unroll):
-    """What must hold for every unroll, whatever happened to its worker before."""
+    """Checks what must hold for every unroll, also after failures of its worker."""
     output = unroll.environment_output
     self.assertEqual(unroll.level_id, unroll.actor_id)
     speaks = output.observation['instruction'].any(axis=1)
     np.testing.assert_array_equal(speaks, [unroll.level_id == 1] * (_UNROLL_LENGTH + 1))
     lengths = output.episode_length[output.done]
-    self.assertContainsSubset(set(lengths.tolist()), {0, 4 * _EPISODE_STEPS})  # No episode lost its end.
+    self.assertContainsSubset(set(lengths.tolist()), {0, 4 * _EPISODE_STEPS})  # Every episode has its end.
     for before, after, done in zip(output.episode_length, output.episode_length[1:], output.done[1:]):
       if not done:
         self.assertEqual(after, (0 if before == 4 * _EPISODE_STEPS else before) + 4)
 
   def _play_past(self, pool, restarts, actor_ids=(0, 1)):
-    """Takes unrolls until there were so many restarts and, after them, each actor has finished an episode."""
+    """Takes unrolls until there were this many restarts, and each actor has finished an episode after them."""
     left = set(actor_ids)
     while pool.pool.restarts < restarts or left:
       unroll = pool.take()
@@ -156,7 +157,7 @@ class FaultTest(parameterized.TestCase):
       _Pool()
 
   def test_a_bad_cached_map_ends_nothing(self):
-    """Lab's own end on such a map, exit code 1, is what the cache keeps from happening."""
+    """Lab ends with exit code 1 on a damaged map. The cache prevents this."""
     folder = self.create_tempdir().full_path
     with _Pool(level_cache=folder) as pool:
       self._play_past(pool, 0)
@@ -187,7 +188,7 @@ class FaultTest(parameterized.TestCase):
       self.assertEqual(record['config']['appendCommand'], '+set net_enabled 0')
 
   def test_regression_a_map_compiler_holds_nothing_of_its_worker(self):
-    """Else the death of a worker would be seen only when its compiler ends."""
+    """Otherwise the death of a worker would be noticed only when its map compiler ends."""
     with _Pool() as pool:
       self._play_past(pool, 0)
       self.watch.plant('compile_in_reset')

@@ -21,7 +21,7 @@ class FilmedTest(absltest.TestCase):
       np.testing.assert_array_equal(got.observation[filmed.PICTURE], plain.render())
       np.testing.assert_array_equal(got.observation['pixels'], want.observation['pixels'])
       self.assertEqual((got.reward, bool(got.observation[filmed.ENDED])), (want.reward, want.last()))
-      self.assertFalse(got.last())  # A worker would begin the next episode, and the last picture be lost.
+      self.assertFalse(got.last())  # Otherwise a worker would start the next episode and lose the last picture.
       if want.last():
         return
       want, got = plain.step(1), environment.step(1)

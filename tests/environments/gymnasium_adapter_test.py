@@ -1,4 +1,4 @@
-"""Tests of environments/gymnasium_adapter.py, with environments registered here and CartPole."""
+"""Tests of environments/gymnasium_adapter.py with CartPole and with environments that are registered here."""
 
 import sys
 from unittest import mock
@@ -14,7 +14,7 @@ from scalable_agents.environments import gymnasium_adapter
 
 
 class _Task(gymnasium.Env):
-  """Observes whatever its space allows, filled with the number of the step, in one array that it writes again."""
+  """Its observations are filled with the number of the step. They are always the same array."""
 
   metadata = {'render_modes': []}
 
@@ -46,7 +46,7 @@ class _Task(gymnasium.Env):
 
 
 class _Picture(_Task):
-  """Draws a red picture when asked to at its making."""
+  """Draws a red picture if it was made with a render mode."""
 
   metadata = {'render_modes': ['human', 'rgb_array']}
 
@@ -72,7 +72,7 @@ _NEXT_ID = iter(range(1000))
 
 
 def _adapter(entry_point, seed=0, max_episode_steps=None, **kwargs):
-  """Registers an environment under a new id and adapts it: (adapter, the environment inside)."""
+  """Registers an environment under a new id and adapts it. Returns (adapter, the environment in it)."""
   environment_id = f'adapter_test/Task{next(_NEXT_ID)}-v0'
   gymnasium.register(environment_id, entry_point, max_episode_steps=max_episode_steps, kwargs=kwargs)
   adapter = gymnasium_adapter.Gymnasium(environment_id, seed=seed)
@@ -111,7 +111,7 @@ class CartPoleTest(absltest.TestCase):
     time_step = adapter.reset()
     length = 0
     while not time_step.last() and length < 600:
-      # Balances for ever: push towards where the pole falls and the cart drifts.
+      # This policy balances the pole for ever: it pushes in the direction of the pole's fall and the cart's drift.
       position, velocity, angle, angular_velocity = time_step.observation['vector']
       time_step = adapter.step(int(angle + 0.3 * angular_velocity + 0.05 * position + 0.1 * velocity > 0))
       length += 1
@@ -135,7 +135,7 @@ class ObservationTest(parameterized.TestCase):
     self.assertEqual(list(spec), [name])
     self.assertEqual((spec[name].shape, spec[name].dtype), (shape, dtype))
     observations = [adapter.reset().observation[name]] + [adapter.step(0).observation[name] for _ in range(3)]
-    for step, observation in enumerate(observations):  # Would all show step 3 if the array were not copied.
+    for step, observation in enumerate(observations):  # Without a copy, all would show step 3.
       spec[name].validate(observation)
       np.testing.assert_array_equal(observation, np.full(shape, step))
 
@@ -146,7 +146,7 @@ class ObservationTest(parameterized.TestCase):
       np.testing.assert_array_equal(adapter.reset().observation['pixels'], image)
 
   def test_channels_that_come_first_go_last(self):
-    """As gymnasium's own wrappers stack gray frames."""
+    """Gymnasium's own wrappers stack gray frames in this way."""
     frames = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)
     adapter, task = _adapter(_Task, observation_space=spaces.Box(0, 255, (3, 4, 5), np.uint8))
     self.assertEqual(adapter.observation_spec()['pixels'].shape, (4, 5, 3))

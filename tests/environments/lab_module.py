@@ -1,4 +1,4 @@
-"""Lets tests import `deepmind_lab`: the real module where it is installed, else the fake one beside this file."""
+"""Lets tests import `deepmind_lab`: the real module if it is installed, else the fake one in this folder."""
 
 import glob
 import importlib.util
@@ -8,23 +8,27 @@ import sys
 import tempfile
 from unittest import mock
 
+from absl.testing import parameterized
+
+from scalable_agents.environments import dmlab
+
 IS_REAL = importlib.util.find_spec('deepmind_lab') is not None
 if not IS_REAL:
-  sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fake_deepmind_lab'))  # Workers get it too.
+  sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'fake_deepmind_lab'))  # Workers inherit it.
 
 
 class Watch:
-  """What the fake module's Labs were given, and the faults they are to have; in this process's children too."""
+  """Records the arguments of the fake module's Labs, and makes them fail. Also works in child processes."""
 
   def __init__(self, test):
-    """For the time of a test (absltest.TestCase), which has a folder of its own for temporary files, too."""
+    """Watches during a test, an absltest.TestCase. The test gets a folder of its own for temporary files."""
     self.folder = test.create_tempdir().full_path
     temporary = test.create_tempdir().full_path
     test.enter_context(mock.patch.dict(os.environ, FAKE_DEEPMIND_LAB=self.folder, TMPDIR=temporary))
     test.enter_context(mock.patch.object(tempfile, 'tempdir', temporary))
 
   def records(self) -> list:
-    """One dict for each Lab made so far."""
+    """Returns one dict for each Lab made so far."""
     records = []
     for path in sorted(glob.glob(os.path.join(self.folder, '*.json'))):
       with open(path, encoding='utf-8') as file:
@@ -32,6 +36,20 @@ class Watch:
     return records
 
   def plant(self, fault: str):
-    """The next Lab that comes by has this fault."""
+    """Gives the next Lab this fault. The fake module lists the faults."""
     with open(os.path.join(self.folder, fault), 'x', encoding='utf-8'):
       pass
+
+
+class TestCase(parameterized.TestCase):
+  """A test with a Watch, which can make environments."""
+
+  def setUp(self):
+    super().setUp()
+    self.watch = Watch(self)
+
+  def make(self, level='rooms_watermaze', seed=0, **settings):
+    """Makes a dmlab.Dmlab, which is closed at the end of the test. `settings`: fields of DmlabSettings."""
+    environment = dmlab.Dmlab(level, seed=seed, settings=dmlab.DmlabSettings(**settings))
+    self.addCleanup(environment.close)
+    return environment

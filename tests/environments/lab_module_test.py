@@ -1,4 +1,4 @@
-"""What DeepMind Lab refuses, and in which words; the fake module is held against it, and so is the real one."""
+"""Tests which arguments DeepMind Lab rejects, and with which messages, with the fake module or the real one."""
 
 import os
 import pickle

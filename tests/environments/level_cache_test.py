@@ -18,8 +18,8 @@ from scalable_agents.tests.actor import waiting
 
 _KEY = 'explore_maze_noaas_807bdf61459942cd2f7b4f92f2d18b62'
 
-# A process that, as Lab does, writes and fetches maps of a few keys, all of them over and over again; whatever it
-# fetches must be a whole map of that key. It says how many it fetched.
+# A program that repeatedly writes and fetches maps of a few keys, like Lab. Each fetched map must be a whole map of its
+# key. The program prints how many maps it fetched.
 _WRITER = '''
 import os, sys
 from scalable_agents.environments import level_cache
@@ -43,7 +43,7 @@ print(fetched)
 
 
 def make_map(bsp, **other_files):
-  """A pk3 as Lab's compiler makes it."""
+  """Returns a pk3 file like those of Lab's compiler."""
   buffer = io.BytesIO()
   with zipfile.ZipFile(buffer, 'w', zipfile.ZIP_DEFLATED) as archive:
     archive.writestr('maps/maze.bsp', bsp)
@@ -53,7 +53,7 @@ def make_map(bsp, **other_files):
 
 
 def read_map(pk3):
-  """The bsp in it."""
+  """Returns the bsp in a pk3 file."""
   with zipfile.ZipFile(io.BytesIO(pk3)) as archive:
     return archive.read('maps/maze.bsp')
 
@@ -118,7 +118,7 @@ class LevelCacheTest(parameterized.TestCase):
     self.cache = level_cache.LevelCache(self.folder)
 
   def _keep(self, key=_KEY, bsp=b'IBSP of a map'):
-    """Writes a map and takes it away from `self.path`: (the map, its entry's path)."""
+    """Writes a map to the cache and removes it from `self.path`. Returns (the map, its entry's path)."""
     pk3 = make_map(bsp)
     _write(self.path, pk3)
     before = set(os.listdir(self.folder))
@@ -134,7 +134,7 @@ class LevelCacheTest(parameterized.TestCase):
     other, _ = self._keep('other', b'IBSP of another')
     self.assertIs(self.cache.fetch(_KEY, self.path), True)
     self.assertEqual(_read(self.path), pk3)
-    self.assertTrue(level_cache.LevelCache(self.folder).fetch('other', self.path))  # Over the older one.
+    self.assertTrue(level_cache.LevelCache(self.folder).fetch('other', self.path))  # It replaces the older map.
     self.assertEqual(_read(self.path), other)
     self.assertEqual(os.listdir(self.scratch), ['maze.pk3'])
 
@@ -176,7 +176,7 @@ class LevelCacheTest(parameterized.TestCase):
   def test_what_is_no_map_is_not_kept(self):
     whole = make_map(b'IBSP' * 1000)
     flipped = bytearray(whole)
-    flipped[45] ^= 1  # Within the compressed bytes: only their checksum tells.
+    flipped[45] ^= 1  # A bit of the compressed bytes: only the checksum shows it.
     two_maps = io.BytesIO(whole)
     with zipfile.ZipFile(two_maps, 'a') as archive:
       archive.writestr('maps/other.bsp', b'')
@@ -224,7 +224,7 @@ class LevelCacheTest(parameterized.TestCase):
         self._keep()
       else:
         self.assertTrue(self.cache.fetch(_KEY, self.path), name)
-    self.assertLen(os.listdir(self.folder), 1)  # No temporary files.
+    self.assertLen(os.listdir(self.folder), 1)  # There are no temporary files.
 
   def test_a_place_that_cannot_be_written_is_a_miss(self):
     self._keep()
@@ -278,7 +278,7 @@ class ProcessesTest(absltest.TestCase):
     for process in processes:
       fetched = int(process.communicate()[0].split()[-1])
       self.assertEqual(process.returncode, 0)
-      self.assertGreaterEqual(fetched, 147)  # All but its first of each key, at least: no entry was ever damaged.
+      self.assertGreaterEqual(fetched, 147)  # At least all fetches but the first of each key succeed, so no entry was ever damaged.
     self.assertLen(os.listdir(self.folder), 3)
 
   def test_a_killed_writer_damages_nothing(self):

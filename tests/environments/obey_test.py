@@ -20,13 +20,13 @@ def _sentence(observation):
 
 
 def _ball_and_paddle(observation):
-  """Their columns, before the ball arrives."""
+  """Returns the columns of ball and paddle, before the ball arrives."""
   board = observation['pixels'][::4, ::4, 0]
   return int(board[:-1].max(axis=0).argmax()), int(board[-1].argmax())
 
 
 def _play(environment, policy):
-  """One episode; `policy` maps sentence, ball's and paddle's column to an action. Returns (sentences, rewards)."""
+  """Plays an episode. `policy` maps sentence and columns to an action. Returns (sentences, rewards)."""
   time_step = environment.reset()
   sentences, rewards = [_sentence(time_step.observation)], []
   while not time_step.last():
@@ -42,7 +42,7 @@ def _towards(column, paddle):
 
 
 def _obedient(sentence, ball, paddle):
-  """Knows what the words mean."""
+  """A policy that follows the instruction."""
   column = {'catch the ball': ball, '': ball, 'avoid the ball': (ball + 2) % 5, 'go left': 0, 'go right': 4}[sentence]
   return _towards(column, paddle)
 
@@ -65,7 +65,7 @@ class ObeyTest(parameterized.TestCase):
   def test_the_words_decide_what_is_rewarded(self):
     for level in (obey.ObeyBall, obey.ObeySide):
       environment = level(seed=2)
-      for column in 20 * list(range(5)):  # To which the paddle goes.
+      for column in 20 * list(range(5)):  # The column to which the paddle moves.
         balls = []
         def go(sentence, ball, paddle):
           balls.append(ball)
@@ -77,14 +77,15 @@ class ObeyTest(parameterized.TestCase):
 
   @parameterized.parameters(obey.ObeyBall, obey.ObeySide)
   def test_no_policy_that_does_not_listen_beats_chance(self, level):
-    # A deterministic one that can matter: for each of the ball's columns the paddle's last.
+    # Any deterministic policy that ignores the words is equivalent to a last column of the paddle for each column of
+    # the ball.
     best = -1.0
     for columns in itertools.product((0, 2, 4), repeat=2):
       environment = level(seed=3)
       returns = [_play(environment, lambda sentence, ball, paddle: _towards(columns[ball % 2], paddle))[1][-1]
                  for _ in range(400)]
       best = max(best, np.mean(returns))
-    # Standard error 1 / sqrt(400) = 0.05; four of them.
+    # The tolerance is four standard errors of 1 / sqrt(400) = 0.05.
     self.assertAlmostEqual(best, level.deaf_return, delta=0.2)
 
   @parameterized.parameters(*_LEVELS)
@@ -92,7 +93,7 @@ class ObeyTest(parameterized.TestCase):
     environment = level(seed=4)
     random = np.random.RandomState(4)
     returns = [_play(environment, lambda *_: random.randint(3))[1][-1] for _ in range(2000)]
-    # Standard error at most 1 / sqrt(2000) = 0.022; four of them.
+    # The tolerance is four standard errors of at most 1 / sqrt(2000) = 0.022.
     self.assertAlmostEqual(np.mean(returns), level.random_return, delta=0.09)
 
   @parameterized.parameters(*_LEVELS)

@@ -10,7 +10,7 @@ from scalable_agents.environments import recall
 
 
 def _play(environment, policy):
-  """One episode; `policy` maps the list of vectors seen so far to an action. Returns (vectors, rewards)."""
+  """Plays an episode. `policy` maps the list of vectors so far to an action. Returns (vectors, rewards)."""
   vectors = [environment.reset().observation['vector']]
   rewards = []
   while True:
@@ -46,13 +46,13 @@ class RecallTest(absltest.TestCase):
       self.assertEqual(rewards, [0.0] * 5 + [recall.Recall.optimal_return])
 
   def test_no_policy_on_the_present_observation_beats_chance(self):
-    # A deterministic memoryless policy is one action for each of the four observations there are.
+    # A deterministic policy without memory has one action for each of the four possible observations.
     observations = [(1, 0, 0), (0, 1, 0), (0, 0, 0), (0, 0, 1)]
     for actions in itertools.product((0, 1), repeat=4):
       table = dict(zip(observations, actions))
       environment = recall.Recall(seed=3)
       returns = [sum(_play(environment, lambda vectors: table[tuple(vectors[-1])])[1]) for _ in range(400)]
-      # Standard error 1 / sqrt(400) = 0.05; four of them.
+      # The tolerance is four standard errors of 1 / sqrt(400) = 0.05.
       self.assertAlmostEqual(np.mean(returns), recall.Recall.memoryless_return, delta=0.2)
 
   def test_a_wrong_answer_costs_one(self):

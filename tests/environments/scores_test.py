@@ -1,4 +1,4 @@
-"""Tests of environments/scores.py, against numbers that the IMPALA paper prints."""
+"""Tests of environments/scores.py with numbers from the IMPALA paper."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -42,7 +42,8 @@ class ScoresTest(parameterized.TestCase):
     self.assertCountEqual(_IMPALA_DEEP, atari57.LEVELS)
     summary = scores.summarise(_IMPALA_DEEP)
     self.assertAlmostEqual(summary.median, 191.8, delta=0.05)  # As printed in table 4.
-    # Printed: 957.6; from the rounded scores of the table comes 957.28. Another random score of video_pinball: 1592.5.
+    # The paper prints 957.6. The rounded scores of its table give 957.28. With the other random score of video_pinball
+    # it is 1592.5.
     self.assertAlmostEqual(summary.mean, 957.28, delta=0.01)
     above_human = [level for level, score in _IMPALA_DEEP.items() if scores.human_normalised(level, score) > 100]
     self.assertLen(above_human, 40)
@@ -71,7 +72,7 @@ class ScoresTest(parameterized.TestCase):
       self.assertFalse(scores.is_suite(levels))
 
   def test_a_suite_quotes_what_its_paper_quotes(self):
-    """Atari-57 its median, DMLab-30 its capped mean; also over a part of the suite."""
+    """The quoted summary is the median for Atari-57 and the capped mean for DMLab-30, also for a part of the suite."""
     games = {'pong': 14.6 + 35.3, 'breakout': 1.7, 'boxing': 0.1 + 0.25 * 12}  # 200 %, 0 % and 25 %.
     self.assertEqual({name: round(value, 6) for name, value in scores.suite_figures(games).items()}, {
         'suite_score': 25., 'suite_score/median': 25., 'suite_score/mean': 75.,

@@ -1,4 +1,4 @@
-"""Tests of learner/optimizers.py against hand-computed steps and TensorFlow 1's own optimisers."""
+"""Tests of learner/optimizers.py by comparison with hand-computed steps and TensorFlow 1's own optimisers."""
 
 import os
 
@@ -75,7 +75,7 @@ class AdamTest(absltest.TestCase):
   def test_step_computed_by_hand(self):
     w = tf.Variable(1.0)
     optimizer = optimizers.Adam([w], beta1=0.9, beta2=0.99, epsilon=0.0)
-    # The first step of Adam is the learning rate, whatever the gradient.
+    # The first step of Adam has the size of the learning rate, for any gradient.
     optimizer.apply([tf.constant(123.0)], tf.constant(0.1))
     self.assertAlmostEqual(float(w), 0.9, places=5)
 

@@ -1,4 +1,4 @@
-"""The unroll queue: order, layout of batches, back-pressure, and the end of every wait."""
+"""Tests of the unroll queue: order, layout of batches, blocking, and the end of every wait."""
 
 from concurrent import futures
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import tensorflow as tf
 from scalable_agents.learner import queue
 
 _PATIENCE_SECONDS = 60.
-_NEVER_SECONDS = 0.2  # For what does not happen at all.
+_NEVER_SECONDS = 0.2  # Time to wait for an event that must not happen.
 
 
 class _Unroll(NamedTuple):
@@ -27,7 +27,7 @@ _TIME_MAJOR = _Unroll(False, (False,), True, {'a': True})
 
 
 def _unroll(number):
-  """Every number in it tells where it belongs."""
+  """Returns an unroll. Each of its numbers shows its position."""
   return _Unroll(np.int32(number), (np.float32([10 * number, 10 * number + 1]),),
                  np.float32(10 * number + np.arange(3)), {'a': np.uint8(12 * number + np.arange(12)).reshape([3, 2, 2])})
 

@@ -1,4 +1,4 @@
-"""Tests of learner/vtrace.py against the paper's sum, written out in NumPy."""
+"""Tests of learner/vtrace.py by comparison with the paper's sum in NumPy."""
 
 import inspect
 
@@ -14,7 +14,7 @@ from scalable_agents.learner import vtrace
 
 
 def paper_vtrace(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, pg_rho_bar, lambda_=1.0):
-  """Equation 1 and section 4.2 as printed, in float64: a sum of products, no recursion."""
+  """Computes equation 1 and section 4.2 as printed, in float64: a sum of products, without recursion."""
   log_rhos, discounts, rewards, values, bootstrap_value = (
       np.asarray(x, np.float64) for x in (log_rhos, discounts, rewards, values, bootstrap_value))
   steps = len(rewards)
@@ -39,7 +39,7 @@ def _inputs(seed=0, steps=7, batch=3, more=()):
   random = np.random.RandomState(seed)
   shape = (steps, batch, *more)
   return {
-      'log_rhos': random.uniform(-2.5, 2.5, shape).astype(np.float32),  # Both sides of every clip.
+      'log_rhos': random.uniform(-2.5, 2.5, shape).astype(np.float32),  # On both sides of every threshold.
       'discounts': (0.9 * (random.rand(*shape) > 0.2)).astype(np.float32),
       'rewards': random.randn(*shape).astype(np.float32),
       'values': random.randn(*shape).astype(np.float32),
@@ -52,7 +52,7 @@ def _any_inputs(draw):
   shape = draw(st.tuples(st.integers(1, 7), st.integers(1, 3)))
   array = lambda low, high, shape=shape: draw(hnp.arrays(np.float32, shape, elements=st.floats(low, high, width=32)))
   return {
-      'log_rhos': array(-100, 40),  # exp(-100) is no float32, exp(40) is 1e17.
+      'log_rhos': array(-100, 40),  # float32 cannot represent exp(-100); exp(40) is 1e17.
       'discounts': draw(hnp.arrays(np.float32, shape, elements=st.sampled_from(np.float32([0.0, 0.5, 0.99, 1.0])))),
       'rewards': array(-100, 100),
       'values': array(-100, 100),
@@ -78,7 +78,7 @@ class VTraceTest(parameterized.TestCase):
     got = vtrace.from_importance_weights(
         **inputs, clip_rho_threshold=threshold, clip_pg_rho_threshold=threshold, lambda_=lambda_)
     want = paper_vtrace(**inputs, rho_bar=threshold, pg_rho_bar=threshold, lambda_=lambda_)
-    # The terms of a sum are at most 10 * 300, and there are seven: float32 resolves 1e-3 of that.
+    # A sum has seven terms of at most 10 * 300. float32 has a resolution of 1e-3 for that.
     np.testing.assert_allclose(got.vs, want[0], rtol=1e-5, atol=1e-2)
     np.testing.assert_allclose(got.pg_advantages, want[1], rtol=1e-5, atol=1e-1)
 

@@ -1,4 +1,4 @@
-"""Which settings of a run are named as departures from the paper, and that the binaries' defaults are none."""
+"""Tests which settings of a run differ from the paper's, and that the binaries' defaults do not."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ _BINARIES = {'atari57': (impala.ImpalaConfig(), atari57_protocol.Protocol()),
 
 
 def _defaults(suite):
-  """The flags of a run that was started without any."""
+  """Returns the flags of a run that was started without flags."""
   flags = {}
   for config in (*_BINARIES[suite], population_member.PopulationConfig(), cluster_config.ClusterConfig(),
                  run_flags.RunConfig()):
@@ -30,7 +30,7 @@ def _defaults(suite):
 
 
 def _departures(name, protocol=(), **flags):
-  """Those of a run of the agent with these settings; None for one that the run does not have."""
+  """Returns the departures of a run of the agent. A flag of None is missing in the run's config.json."""
   agent = published.AGENTS[name]
   flags = _defaults(agent.suite) | {
       'torso': agent.torso, 'population_size': agent.population, 'total_environment_frames': agent.frames,
@@ -84,7 +84,7 @@ class DeparturesTest(parameterized.TestCase):
       ('IMPALA, deep, multi-task', {'learning_rate': 5e-4, 'rmsprop_epsilon': 0.1, 'clip_gradient_norm': 7.}, {}),
       ('IMPALA, deep, multi-task', {'clip_gradient_norm': 0.}, {'clip_gradient_norm': 0.}),
       ('IMPALA, deep, multi-task', {'population_size': 1, 'learning_rate_decay': True}, {}),
-      ('IMPALA, deep, experts', {'total_environment_frames': 1_000_000}, {}),  # That is said as scaled down.
+      ('IMPALA, deep, experts', {'total_environment_frames': 1_000_000}, {}),  # It is named as scaled down.
       ('IMPALA, deep, experts', {'total_environment_frames': 10**9}, {'total_environment_frames': 10**9}),
       ('IMPALA, deep, experts', {'parameter_refresh': '5'}, {'parameter_refresh': '5'}),
       ('IMPALA, deep, experts', {'vtrace_lambda': None, 'policy_lag': None}, {}),

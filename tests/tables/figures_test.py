@@ -1,4 +1,4 @@
-"""What the pictures show: every bar, line and point is the number it should be."""
+"""Tests that the figures show the correct numbers in every bar, line and point."""
 
 import os
 
@@ -36,7 +36,7 @@ class FiguresTest(parameterized.TestCase):
     return paper_tables.gather(paper_tables.TABLES[number], self._runs(pattern=pattern))[0]
 
   def _drawn(self, draw, *arguments):
-    """Calls one of the functions, which writes self.file, and returns the visible panels."""
+    """Calls one of the drawing functions, which writes self.file. Returns the visible panels."""
     figures_drawn = []
     save = figure.Figure.savefig
 
@@ -49,7 +49,7 @@ class FiguresTest(parameterized.TestCase):
     return [axes for axes in figures_drawn[0].axes if axes.get_visible()]
 
   def _title(self, axes):
-    """The title of the picture, which may be its legend's."""
+    """Returns the title of the picture, which may be the title of its legend."""
     return axes.figure.get_suptitle() + ''.join(legend.get_title().get_text() for legend in axes.figure.legends)
 
   def test_bars_without_runs_are_the_papers(self):

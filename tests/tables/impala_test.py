@@ -1,6 +1,6 @@
-"""The binary: golden files, what it writes, and one line for bad input.
+"""Tests of the binary: golden files, the files that it writes, and one-line messages for invalid input.
 
-The golden files have the paper's numbers and no runs, and were made with
+The golden files have the paper's numbers and no runs. They were made with
   python -m scalable_agents.tables.impala --table=TABLE --output=tests/tables/golden
 """
 
@@ -54,7 +54,7 @@ class ImpalaTest(parameterized.TestCase):
     for seed in (1, 2):
       run_directories.make(self.runs, f'dmlab_{seed}', means, seed=seed, frames=2_000_000,
                            curves={'rooms_watermaze': [1.0, 2.0]})
-    # Paths as a user of `bazel run` writes them: in relation to where the command was given.
+    # As with `bazel run`, paths are relative to the folder of the command.
     done = _start('--table=3', '--runs=dmlab_1, dmlab_[23]', '--output=out/new', '--figures', folder='/',
                   BUILD_WORKING_DIRECTORY=self.runs)
     self.assertEqual((done.returncode, done.stderr), (0, ''))

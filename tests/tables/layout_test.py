@@ -1,4 +1,4 @@
-"""What a table looks like as Markdown and as CSV."""
+"""Tests of tables as Markdown and as CSV."""
 
 from absl.testing import absltest
 

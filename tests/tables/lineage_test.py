@@ -1,4 +1,4 @@
-"""Schedules and ancestries of populations that are made up."""
+"""Tests of schedules and ancestries with made-up populations."""
 
 import functools
 import math
@@ -49,7 +49,7 @@ class LineageTest(parameterized.TestCase):
     self.assertEqual(self._segments(0), [(0, 100, 500)])
 
   def test_members_that_are_each_others_ancestors(self):
-    """Member 1 lost its first life after its snapshot at 300, and copied a copy of that in its second."""
+    """Member 1 died after its snapshot at 300. In its second life it copied a copy of this snapshot."""
     self._make(0, 9.0, 210, [(200, 2.0, 1, 300)])
     self._make(1, 8.0, 400, [(180, 2.0, 0, 210)])
     self.assertEqual(self._segments(0), [(0, 200, 210), (1, 180, 300)])

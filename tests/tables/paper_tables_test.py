@@ -1,4 +1,4 @@
-"""The paper's aggregates come out of its own rows, and runs stand where they belong."""
+"""Tests that the paper's rows give its summaries, and that runs are in the correct rows."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -17,7 +17,7 @@ class PaperTablesTest(parameterized.TestCase):
     self.folder = self.create_tempdir().full_path
 
   def _make(self, number):
-    """The table with the runs in the folder: its rows as dicts of column -> value, by the first column; and notes."""
+    """Returns the table of the folder's runs, as dicts of column -> value by the first column, and its notes."""
     runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=True)
     self.assertEmpty(faults)
     table = paper_tables.TABLES[number]
@@ -26,7 +26,7 @@ class PaperTablesTest(parameterized.TestCase):
       self.assertLen(row, len(made.columns))
     return {row[0]: dict(zip(made.columns, row)) for row in made.rows}, made.notes
 
-  # What data/README.md of the project's sources found from these rows, beside what is printed.
+  # The summary that follows from the paper's rows, and the printed one.
   @parameterized.parameters(
       ('dmlab30', 'IMPALA, deep, PBT', 'mean_capped', 49.36, 49.4),
       ('dmlab30', 'IMPALA-Experts, deep', 'mean_capped', 44.45, 44.5),

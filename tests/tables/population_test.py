@@ -1,4 +1,4 @@
-"""The picture of a population that is made up."""
+"""Tests of the figure of a made-up population."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""The paper's numbers are all there, and of levels that the suites know."""
+"""Tests that all of the paper's numbers are present, and that the suites have their levels."""
 
 from absl.testing import absltest
 from absl.testing import parameterized

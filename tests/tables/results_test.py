@@ -1,4 +1,4 @@
-"""Repetitions, settings and lengths of runs: what is averaged, what is chosen, and what is said of it."""
+"""Tests which runs are averaged and which are chosen, and how their extent is described."""
 
 import glob
 import os
@@ -31,7 +31,7 @@ class ResultsTest(parameterized.TestCase):
     return run_directories.single_game(self.folder, f'run_{next(self.names):03d}', mean, **settings)
 
   def _multi_task(self, factor=1., levels=atari57.LEVELS, population=None, **settings):
-    """A member of a population, of one of its own if none is given."""
+    """Makes a member of a population. Without `population`, it has a population of its own."""
     settings = {'total_environment_frames': 11_400_000_000, 'population_size': 24, 'episodes': 200} | settings
     means = {level: factor * _PAPER[level] for level in levels}
     number = next(self.names)
@@ -162,7 +162,7 @@ class ResultsTest(parameterized.TestCase):
     for seed, factor in ((1, 1.0), (2, 0.5)):
       for level in atari57.LEVELS:
         self._expert(factor * _PAPER[level], level_name=level, seed=seed)
-    self._expert(0.0, level_name='pong', seed=3)  # Counts on its level, but is no suite.
+    self._expert(0.0, level_name='pong', seed=3)  # It counts for its level, but is not a whole suite.
     result = self._result(_EXPERTS)
     half = {level: 0.5 * mean for level, mean in _PAPER.items()}
     medians = [scores.summarise(_PAPER).median, scores.summarise(half).median]

@@ -1,4 +1,4 @@
-"""Run directories as IMPALA's binaries leave them behind, for the tests of tables."""
+"""Makes run directories like those of IMPALA's binaries, for the tests of tables."""
 
 import json
 import os
@@ -16,15 +16,15 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
   """Makes a run directory.
 
   Args:
-    folder: where.
-    name: the directory's.
-    means: level -> mean return, for evaluation.json; None for none.
-    episodes: per level.
-    frames: trained for; default: all.
-    curves: level -> returns, or None, at 1/N, 2/N, ... of the frames, for metrics.jsonl; None for none.
-    binary: that config.json says was started.
-    protocol: how levels were played, for evaluation.json.
-    **flags: settings that differ from those of IMPALA, deep, on DMLab-30; None for none of that name.
+    folder: the folder to make it in.
+    name: the directory's name.
+    means: level -> mean return, for evaluation.json. None: there is no such file.
+    episodes: evaluation episodes per level.
+    frames: environment frames of training. Default: all.
+    curves: level -> returns or None at 1/N, 2/N, ... of the frames, for metrics.jsonl. None: there are no rows.
+    binary: the binary in config.json's command line.
+    protocol: the protocol in evaluation.json.
+    **flags: settings that differ from those of IMPALA, deep, on DMLab-30. A setting of None is left out.
   Returns:
     The path.
   """
@@ -51,23 +51,23 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
 
 
 def single_game(folder, name, mean=None, **settings):
-  """A run of one Atari game, as `make` makes it. `mean`: of the evaluation."""
+  """Makes a run of one Atari game. `mean` is the mean return of the evaluation. See `make`."""
   settings = {'level_name': 'pong', 'use_lstm': False, 'total_environment_frames': 200_000_000, 'episodes': 200,
               'binary': 'impala_atari57', 'rmsprop_epsilon': 0.01} | settings
   return make(folder, name, None if mean is None else {settings['level_name']: mean}, **settings)
 
 
 def member(folder, index, points, frames, evolutions=(), start=1.0):
-  """A member of a population, whose learning rate evolves.
+  """Makes a member of a population, whose learning rate evolves.
 
   Args:
-    folder: the population's.
-    index: the member's.
-    points: its fitness; None for none.
-    frames: trained for when that was measured.
-    evolutions: for each the member's environment frames and the learning rate from then on; where it was copied, the
-      parent and the parent's frames, too.
-    start: the first learning rate.
+    folder: the population's folder.
+    index: the member's index.
+    points: the member's fitness. None: it has none.
+    frames: environment frames of training when the fitness was measured.
+    evolutions: for each evolution, the member's environment frames and the new learning rate. If the member copied
+      another one, also the parent and the parent's frames.
+    start: the initial learning rate.
   """
   logdir = single_game(folder, population_directory.member_name(index), learning_rate=start)
   if points is not None:

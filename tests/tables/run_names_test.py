@@ -1,6 +1,6 @@
-"""Run directories of odd names side by side: each is trained in, resumed, evaluated and read, and no other changes.
+"""Tests run directories with unusual names: each can be trained, resumed, evaluated and read without changing others.
 
-A library that takes a name for a pattern, an address or a format would find a neighbour, or nothing.
+If a library interpreted a name as a pattern, an address or a format, it would use another directory or none.
 """
 
 import os
@@ -24,7 +24,7 @@ from scalable_agents.tests.training import training
 _CAFE = 'caf\u00e9'
 _LONG = 'n' * 254
 
-# Names, each beside one that it matches as a pattern or becomes by splitting, stripping or formatting.
+# Pairs of names. The first one matches the second as a pattern, or becomes it by splitting, stripping or formatting.
 _PAIRS = (
     ('seed[1]', 'seed1'), ('seed[!2]', 'seed3'), ('pong[lr=1e-3]', 'pongl'), ('*', 'star'), ('run_*', 'run_1'),
     ('run_?', 'run_2'), ('{a,b}', 'a'), (r'seed\[1\]', r'seed\1'), ('a,b', 'b'), (' ends ', 'ends'),
@@ -35,7 +35,7 @@ _PAIRS = (
     ('`ls`', 'ls'), ('ckpt-1', 'ckpt-2'), ('checkpoints', 'checkpoint'), ('ram:', 'ram'), ('file:', 'file'),
     (_LONG + 'm', _LONG), ('a|b', 'a b'))
 
-_DRAWN = ('seed[1]', '%d', 'a,b')  # It takes half a second.
+_DRAWN = ('seed[1]', '%d', 'a,b')  # Drawing takes half a second.
 
 _REFUSED = ('two\nlines', 'tab\tbed', 'carriage\rreturn', 'next\x85line', 'line\u2028separator', 'bell\x07',
             os.fsdecode(b'not_utf8_\xff'), 'n' * 256, '/'.join(['n' * 250] * 16))
@@ -45,7 +45,7 @@ _FLAGS = {'level_name': 'pong', 'torso': 'shallow', 'use_lstm': False, 'seed': 1
 
 
 def _contents(directory):
-  """Every file below a directory with its bytes."""
+  """Returns the bytes of every file in a directory and its subdirectories."""
   return {path: path.read_bytes() for path in pathlib.Path(directory).rglob('*') if path.is_file()}
 
 
@@ -60,9 +60,10 @@ class RunNamesTest(absltest.TestCase):
     return os.path.join(self._folder, name)
 
   def _train(self, name, frames):
-    """Makes a run directory of frames 100, 200, ... or resumes it, up to `frames`, with a checkpoint every 100.
+    """Makes a run directory with rows at frames 100, 200, ... up to `frames`, or resumes it. Saves a checkpoint per
+    row.
 
-    The checkpoints of no two directories are alike.
+    The checkpoints of any two directories differ.
     """
     variable, self._count = tf.Variable(self._count), self._count + 1
     counter = tf.Variable(0)
@@ -97,7 +98,7 @@ class RunNamesTest(absltest.TestCase):
     before = _contents(self._folder)
     for name, _ in _PAIRS:
       with self.subTest(ascii(name)):
-        self.assertEqual(self._train(name, 400), value[name])  # It has come from its own checkpoint.
+        self.assertEqual(self._train(name, 400), value[name])  # It was restored from its own checkpoint.
         self._evaluate(name)
         rows = run_rows.read_metrics(self._logdir(name))
         self.assertEqual([row['environment_frames'] for row in rows], [100, 200, 300, 400])
@@ -156,14 +157,14 @@ class BinaryTest(absltest.TestCase):
     before = _contents(neighbour)
     self.assertEqual(checkpoint.latest(str(neighbour / 'checkpoints')), str(neighbour / 'checkpoints/ckpt-2'))
     with training.Training(logdir, *flags, endless) as process:
-      for _ in range(4):  # They have the numbers of the neighbour's, and are deleted when two others have followed.
+      for _ in range(4):  # They have the same numbers as the neighbour's. A checkpoint is deleted after two newer ones.
         process.wait_for_checkpoint()
       process.kill()
     first = training.rows(logdir)[0]
     start(endless, '--mode=test', '--test_num_episodes=2')
     self.assertTrue((logdir / 'evaluation.json').exists())
     with training.Training(logdir, *flags, endless) as process:
-      self.assertEqual(process.wait_for_rows(1)[0], first)  # It has not begun anew.
+      self.assertEqual(process.wait_for_rows(1)[0], first)  # The run was resumed.
       logdir.rename(folder / 'moved')
       neighbour.rename(logdir)
       code, _ = process.end()

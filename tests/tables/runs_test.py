@@ -1,4 +1,4 @@
-"""Which run is which agent, and what is said of directories that cannot be read."""
+"""Tests which agent a run is, and the messages for directories that cannot be read."""
 
 import json
 import os

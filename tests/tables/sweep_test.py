@@ -1,4 +1,4 @@
-"""Samples of a sweep: seeds together, best first, per level and method."""
+"""Tests of a sweep's samples: seeds are combined, and samples are sorted per level and line, best first."""
 
 import pathlib
 
@@ -58,9 +58,9 @@ class SweepTest(parameterized.TestCase):
               learning_rate=1e-3 * (index + 1))
     run_directories.single_game(self.folder, 'other', level_name='breakout', curves={'breakout': [1.0]}, policy_lag=7)
     found = self._samples()
-    self.assertEqual([sample.line for sample in found[1::2]], [  # Two samples of each.
+    self.assertEqual([sample.line for sample in found[1::2]], [  # There are two samples of each line.
         f'deep, vtrace, clip_rho_threshold={rho}, policy_lag={lag}' for rho in (1, 100) for lag in (0, 2, 10)])
-    self.assertEqual(found[0].line, 'deep, vtrace')  # On breakout nothing differs.
+    self.assertEqual(found[0].line, 'deep, vtrace')  # On breakout no setting differs.
     self.assertEqual([sample.score.mean for sample in found[1:]], [1, 0, 21, 20, 101, 100] * 2)
     self.assertEqual([row[2] for row in sweep.table(found).rows[1:]], ['1', '2'] * 6)
 

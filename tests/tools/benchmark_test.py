@@ -1,4 +1,4 @@
-"""The benchmark in little: what its last line holds, not how fast anything is."""
+"""Tests of a small benchmark: the content of its last line, not the speeds."""
 
 from concurrent import futures
 import contextlib

@@ -1,4 +1,4 @@
-"""What a learner can feed on: the arithmetic, and that something is measured."""
+"""Tests the computation of the number of actors that a learner can serve, and that the cost is measured."""
 
 from absl.testing import absltest
 
@@ -8,7 +8,8 @@ from scalable_agents.tools import cluster_scaling
 class ClusterScalingTest(absltest.TestCase):
 
   def test_limits_by_hand(self):
-    # 100 agent steps are 400 frames. 8 cores take 4,000 unrolls of 2 ms a second; 16 Gbit/s are 1,000 of 2 MB.
+    # 100 agent steps are 400 frames. Per second, 8 cores receive 4,000 unrolls of 2 ms, and 16 Gbit/s carry 1,000 of 2
+    # MB.
     cost = cluster_scaling.Cost(unrolls_per_second=1., bytes=2_000_000, cpu_seconds=0.002)
     self.assertSequenceAlmostEqual(cluster_scaling.limits(cost, 100, 8, 16.), [1_600_000., 400_000.])
 

@@ -1,4 +1,4 @@
-"""The soak in little: it kills, the cluster goes on, and what goes wrong is told."""
+"""Tests of a small soak test: processes are killed, the cluster continues, and errors are reported."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests of the checks of `make doctor`, each on a machine that lacks what it looks for."""
+"""Tests of the checks of `make doctor`, each also on a machine without the thing that it looks for."""
 
 import contextlib
 import io
@@ -22,7 +22,7 @@ from scalable_agents.tools import doctor
 class DoctorTest(parameterized.TestCase):
 
   def _program(self, *lines):
-    """An executable shell script of these lines."""
+    """Makes an executable shell script of these lines. Returns its path."""
     path = self.create_tempfile(content='\n'.join(('#!/bin/sh',) + lines)).full_path
     os.chmod(path, stat.S_IRWXU)
     return path
@@ -127,7 +127,7 @@ class DoctorTest(parameterized.TestCase):
     self.assertIn('//python/pip_package:build_pip_package', result.mend)
 
   def _check_opening_a_level(self, *faults):
-    """What the check says of the real module or the fake one, of a machine with these faults."""
+    """Checks the real or the fake module. `faults`: faults of the fake module."""
     watch = lab_module.Watch(self)
     for fault in faults:
       watch.plant(fault)

@@ -1,4 +1,4 @@
-"""Clusters on this machine: of the real binary as a user starts them, and of small programs that die on purpose."""
+"""Tests of clusters on this machine, with the real binary and with small programs that die on purpose."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from scalable_agents.tools import local_cluster
 _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4',
           '--num_environment_workers=1', '--log_interval_seconds=0.5')
 
-# --plans holds what each process does in each of its lives. Actors leave once there is a file `over`.
+# --plans has what each process does in each of its lives. Actor hosts exit when there is a file `over`.
 _PROGRAM = '''
 import json, os, signal, sys, time
 flags = dict(argument[2:].split('=', 1) for argument in sys.argv[1:])
@@ -42,7 +42,7 @@ if plan == 'stubborn':
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with open(os.path.join(folder, name), 'a') as file:
   file.write('1')
-while plan in ('refuse', 'die') and not all(map(lives, plans)):  # Not before all have begun.
+while plan in ('refuse', 'die') and not all(map(lives, plans)):  # Waits until all have started.
   time.sleep(0.05)
 if plan == 'refuse':
   sys.exit('error: --torso=tall: want one of shallow, deep')
@@ -60,7 +60,7 @@ if plan == 'die':
 if plan == 'fail':
   print('a learning rate too high', flush=True)
   sys.exit('error: update 7 was not finite')
-if plan == 'finish':  # When all are in their last lives.
+if plan == 'finish':  # Waits until all are in their last lives.
   while any(lives(name) < len(lot) for name, lot in plans.items()):
     time.sleep(0.05)
   tell()
@@ -79,17 +79,17 @@ local_cluster.Cluster([sys.executable, '-c', {_PROGRAM!r}], config, ['--plans=' 
 
 
 def _binary(logdir, *flags):
-  """Starts a cluster."""
+  """Starts a cluster and returns its launcher."""
   return training.Training(logdir, *flags, program=('-m', local_cluster.__name__))
 
 
 def _everybody(process):
-  """All processes of a cluster but the launcher."""
+  """Returns all processes of a cluster except the launcher."""
   return psutil.Process(process.pid).children(recursive=True)
 
 
 def _actors(process, task):
-  """The processes that are this actor of a cluster: none while a new one has not begun."""
+  """Returns the processes of an actor host of a cluster. There are none until a new one has started."""
   return [child for child, words in training.commands(process)
           if {'--job_name=actor', f'--task={task}'} <= set(words)]
 
@@ -169,7 +169,7 @@ class ClusterTest(parameterized.TestCase):
     self.stream = io.StringIO()
 
   def _run(self, plans, **settings):
-    """Runs processes that do so in their lives. Returns the lines shown."""
+    """Runs processes with these plans for their lives. Returns the lines of output."""
     count = lambda job: sum(name.startswith(job) for name in plans)
     config = local_cluster.LocalClusterConfig(learners=count('learner'), actors=count('actor'), **settings)
     cluster = local_cluster.Cluster(
@@ -236,7 +236,7 @@ class ClusterTest(parameterized.TestCase):
     self.assertEqual(lines, ['actor_0 has not ended within 0.8 s: it is killed'])
 
   def _launch(self):
-    """Starts a launcher, whose processes wait, in a process of its own. Returns it and them."""
+    """Starts a launcher in a process of its own. Its processes wait. Returns the launcher and the processes."""
     launcher = subprocess.Popen([sys.executable, '-c', _LAUNCHER, self.folder], env=python_path.environment(),
                                 text=True, stdout=subprocess.PIPE, start_new_session=True)
     self.addCleanup(launcher.stdout.close)
@@ -253,7 +253,7 @@ class ClusterTest(parameterized.TestCase):
     printed, _ = launcher.communicate()
     self.assertEqual((launcher.returncode, printed), (0, 'stopped\n'))
     self.assertEmpty(training.still_alive(processes))
-    self.assertTrue(os.path.exists(os.path.join(self.folder, 'over')))  # The learner has told the actor.
+    self.assertTrue(os.path.exists(os.path.join(self.folder, 'over')))  # The learner has told the actor host to exit.
 
   def test_all_leave_when_the_launcher_is_killed(self):
     launcher, processes = self._launch()

@@ -1,4 +1,4 @@
-"""The measure of several games in little: what its last line holds, not how fast anything is."""
+"""Tests of a small measurement of several games: the content of its last line, not the speeds."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Which parts of a benchmark are called far below their peers. Nothing is measured here."""
+"""Tests which parts of a benchmark are reported as slow, with made-up numbers."""
 
 import os
 from unittest import mock
@@ -23,7 +23,8 @@ class PeersTest(absltest.TestCase):
   def test_processors_that_are_well_have_no_shortfall(self):
     self.assertEmpty(_shortfalls())
     self.assertEmpty(_shortfalls(3_560, 2_945, 22_165, 8_386, 'bfloat16'))  # README's Zen 4.
-    self.assertEmpty(_shortfalls(1_420, 1_577, 5_000, 4_165))               # README's Cascade Lake; inference is made up.
+    # README's Cascade Lake; the inference number is made up.
+    self.assertEmpty(_shortfalls(1_420, 1_577, 5_000, 4_165))
     self.assertEmpty(_shortfalls(300, 300, 1_200, 500))                     # A tenth of the speed.
 
   def test_a_part_far_below_the_others_is_named_with_a_cause(self):

@@ -1,4 +1,4 @@
-"""Tests of how `make test` counts, on events and test.xml files as Bazel 4.2 writes them."""
+"""Tests of the counting of `make test`, with events and test.xml files like those of Bazel 4.2."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Tests of running a training for its speed."""
+"""Tests of tools/training_rate.py."""
 
 import os
 import subprocess

@@ -1,16 +1,19 @@
-"""A stand-in for DeepMind Lab's module `deepmind_lab`: as strict, with its messages word for word, and easy to learn.
+"""A fake of DeepMind Lab's module `deepmind_lab`. It is as strict as Lab, has its messages, and is easy to learn.
 
-The world is a corridor with two columns of different colours at its sides. Turning or stepping sideways brings the
-agent nearer to one of them; the one it reaches is taken: +1 if it is the right one, else -1, and two others appear. Red
-is right, but where the level speaks (`language_...`) the instruction tells. Rewards are fair: who chooses at random
-earns 0 on average. An episode has 120 frames.
+The agent stands in a corridor between two columns of different colours. Turning or stepping sideways brings it nearer
+to one of them. It takes the column that it reaches: +1 if it is the correct one, else -1. Then two other columns
+appear. The red column is correct. On levels with instructions (`language_...`), the instruction names the correct
+colour. A random policy earns 0 on average. An episode has 120 frames.
 
-Where the environment variable FAKE_DEEPMIND_LAB names a folder, each Lab leaves there what it was given
-(`<pid>_<number>.json`), and a file there named after a fault brings that fault about, once: the Lab that finds it
-removes it. Faults: `raise`, `exit`, `abort` and `hang`, each `_in_init`, `_in_reset` and `_in_step`;
-`compile_in_reset`, a map compiler that works for an hour; `no_zip_in_reset`, one that lacks a program;
-`bad_map_in_reset`, a map that was cut on its way from the cache. The last three only where maps are compiled. A file
-`missing_library` stays: no Lab can be made without the library that it names.
+If the environment variable FAKE_DEEPMIND_LAB names a folder, each Lab writes its arguments to `<pid>_<number>.json` in
+this folder. A file in the folder that is named after a fault causes this fault once: the Lab that finds the file
+removes it. The faults are:
+  `raise`, `exit`, `abort` and `hang`, each with `_in_init`, `_in_reset` or `_in_step`;
+  `compile_in_reset`: a map compiler that works for an hour;
+  `no_zip_in_reset`: a map compiler that lacks a program;
+  `bad_map_in_reset`: a map from the cache that is truncated.
+The last three occur only on levels that compile maps. A file `missing_library` is not removed: no Lab can be made
+without the library that it names.
 """
 
 import ctypes
@@ -18,7 +21,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -28,6 +30,7 @@ import zipfile
 import numpy as np
 
 from scalable_agents.environments import dmlab30
+from scalable_agents.tests.environments import fake_lab_settings
 
 EPISODE_FRAMES = 120
 COLOURS = {'red': (255, 0, 0), 'green': (0, 255, 0), 'blue': (0, 0, 255), 'yellow': (255, 255, 0)}
@@ -39,18 +42,17 @@ _LEVELS = frozenset(f'contributed/dmlab30/{name}' for name in dmlab30.LEVELS + d
     'seekavoid_arena_01'}
 _TEST_ONLY = ('rooms_collect_good_objects_test', 'rooms_exploit_deferred_effects_test')
 _NEED_DATASET = ('psychlab_arbitrary_visuomotor_mapping', 'psychlab_continuous_recognition')
-_PREBUILT = ('rooms_', 'psychlab_', 'natlab_', 'seekavoid_')  # Their maps are never compiled.
+_PREBUILT = ('rooms_', 'psychlab_', 'natlab_', 'seekavoid_')  # Levels whose maps are not compiled.
 _SETTINGS = {'width', 'height', 'fps', 'mixerSeed', 'datasetPath', 'allowHoldOutLevels', 'appendCommand', 'logLevel',
              'logToStdErr'}
 _FRAMES_TO_A_SIDE = 16
 _BAD_TYPE = 'bad argument type for built-in operation'
 _NUMBERS = itertools.count()
-_LOG_LEVELS = ('NEVER', 'ERROR', 'WARN', 'INFO', 'ALL')
-# How Lab's messages end that come from a level's script.
+# The end of Lab's messages that come from a level's script.
 _LUA_STACK = ("\nstack traceback:\n\t[C]: in function 'error'\n"
               '\t...aselab/game_scripts/decorators/timeout.lua:60: in function '
               '<...aselab/game_scripts/decorators/timeout.lua:56>')
-_WORLDS = 4  # Different maps of a level that compiles them.
+_WORLDS = 4  # Number of maps of a level that compiles them.
 
 
 def version() -> str:
@@ -62,7 +64,7 @@ def _folder():
 
 
 def _fault(name, else_raise='the engine has crashed'):
-  """Brings a fault about if its file is there."""
+  """Causes a fault if its file exists."""
   for what in ('raise', 'exit', 'abort', 'hang'):
     if _take(f'{what}_in_{name}'):
       if what == 'raise':
@@ -71,7 +73,7 @@ def _fault(name, else_raise='the engine has crashed'):
         _c_exit(1, 'ERROR: the engine ends')
       if what == 'abort':
         _abort(f'the engine has crashed{_LUA_STACK}')
-      ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps Python's lock, as Lab does.
+      ctypes.PyDLL(None).sleep(3600)  # Like Lab, PyDLL keeps Python's lock.
 
 
 def _take(fault):
@@ -83,14 +85,14 @@ def _take(fault):
 
 
 def _c_exit(code, message):
-  """C's exit: neither `finally` nor atexit."""
+  """Ends the process like C's exit, without `finally` blocks and atexit functions."""
   sys.stderr.write(message + '\n')
   sys.stderr.flush()
   os._exit(code)
 
 
 def _abort(reason):
-  """How Lab ends on a fault in a level's script, but for its init and start."""
+  """Ends the process like Lab after an error in a level's script, except in its init and start."""
   _c_says(f'Check failed: result.ok() {reason}')
   os.kill(os.getpid(), signal.SIGABRT)
 
@@ -100,7 +102,7 @@ def _c_says(text):
 
 
 def _check_library(renderer):
-  """Which library is missing, Lab leaves to the loader to say."""
+  """Fails like Lab if a library is missing. Only the loader names the library."""
   try:
     with open(os.path.join(_folder(), 'missing_library'), encoding='utf-8') as file:
       library = file.read()
@@ -118,41 +120,8 @@ def _check_type(value, number, want):
     raise TypeError(f'argument {number} must be {want.__name__}, not {got}')
 
 
-def _size(config, name, default):
-  text = config.get(name, default)
-  if not re.fullmatch('[+-]?[0-9]+', text):
-    raise RuntimeError(f"Failed to apply setting '{name} = {text}' - \"Invalid int setting {text}\n\"")
-  value = int(text)
-  if value <= 0 or value % 4:
-    raise RuntimeError(f"Failed to apply setting '{name} = {text}' - \"'{name}' must be a positive multiple of 4. "
-                       f'Actual {text}"')
-  return value
-
-
-def _mixer_seed(config):
-  text = config.get('mixerSeed', '0')
-  if not re.fullmatch(' *[0-9]+', text) or int(text) >= 2**32:
-    raise RuntimeError(f"Failed to apply setting 'mixerSeed = {text}' - \"Invalid mixerSeed value, must be a positive "
-                       "integer not greater than '4294967295'.\"")
-  return int(text)
-
-
-def _check_fps(config):
-  text = config.get('fps', '60')
-  try:
-    float(text)
-  except ValueError:
-    raise RuntimeError(f"Failed to apply setting 'fps = {text}' - \"Invalid double arg {text}\n\"") from None
-
-
-def _check_log_level(config):
-  text = config.get('logLevel', 'WARN')
-  if text not in _LOG_LEVELS:
-    raise RuntimeError(f"Failed to apply setting 'logLevel = {text}'")
-
-
 class Lab:
-  """See the module's text; methods as in DeepMind Lab's python_api document, but for levels' properties."""
+  """See the module's docstring. The methods are those of DeepMind Lab's python_api document, without properties."""
 
   __slots__ = ('_name', '_names', '_config', '_cache', '_temp', '_shape', '_mixer_seed', '_closed', '_running',
                '_frames', '_requested', '_random', '_position', '_sides', '_wanted', '_instruction', '_seed',
@@ -173,10 +142,10 @@ class Lab:
       raise TypeError(_BAD_TYPE)
     self._record(level, observations, config, renderer, level_cache, temp_folder)
     _fault('init', f'Failed to init environment - "the engine has crashed{_LUA_STACK}"')
-    self._shape = (_size(config, 'height', '240'), _size(config, 'width', '320'), 3)
-    self._mixer_seed = _mixer_seed(config)
-    _check_fps(config)
-    _check_log_level(config)
+    self._shape = (fake_lab_settings.size(config, 'height', '240'), fake_lab_settings.size(config, 'width', '320'), 3)
+    self._mixer_seed = fake_lab_settings.mixer_seed(config)
+    fake_lab_settings.check_fps(config)
+    fake_lab_settings.check_log_level(config)
     if renderer not in ('software', 'hardware'):
       raise RuntimeError(f'Failed to set renderer must be "hardware" or "software" actual "{renderer}"!')
     _check_library(renderer)
@@ -212,12 +181,12 @@ class Lab:
                          f'download datasets here: ...{_LUA_STACK}"')
     if not self._socket and '+set net_enabled 0' not in self._config.get('appendCommand', ''):
       self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-      self._socket.bind(('127.0.0.1', 0))  # The real one: on all interfaces.
+      self._socket.bind(('127.0.0.1', 0))  # The real module listens on all interfaces.
     self._seed = abs(seed) % 2**31 if seed is not None else 0
     self._random = np.random.RandomState([self._seed, self._mixer_seed])
     self._frames = self._requested = 0
     self._load_map(self._seed % _WORLDS)
-    self._sky = self._random.randint(80, 150, size=3)  # Another one in every episode.
+    self._sky = self._random.randint(80, 150, size=3)  # The sky differs between episodes.
     self._place()
     self._running = True
     return True
@@ -237,7 +206,7 @@ class Lab:
       raise RuntimeError('Environment in wrong status to advance.')
     self._check_dataset()
     _fault('step')
-    # The bytes as they lie in memory from the first element on, whatever the array's strides and byte order.
+    # Like Lab, reads the bytes in memory from the first element on, and ignores strides and byte order.
     native = np.frombuffer(ctypes.string_at(action.ctypes.data, 4 * len(_ACTIONS)), np.intc)
     self._requested += int(num_steps)
     reward = 0.
@@ -279,7 +248,7 @@ class Lab:
     return was_open
 
   def _init_level(self, level, config):
-    """What a level's script objects to."""
+    """Raises the errors of a level's script."""
     if not level:
       raise RuntimeError('Failed to init environment - "Missing level script must set setting \'levelName\'!"')
     if level not in _LEVELS:
@@ -303,7 +272,7 @@ class Lab:
         _abort(f'[image.load] - "{image}" could not be read{_LUA_STACK}')
 
   def _frame(self, native):
-    """Plays one frame; returns its reward."""
+    """Plays one frame. Returns its reward."""
     reward = 0.
     self._position += (np.clip(native[0] / 20, -1, 1) + np.clip(native[2], -1, 1)) / _FRAMES_TO_A_SIDE
     if abs(self._position) >= 1 - 1e-9:
@@ -316,7 +285,7 @@ class Lab:
     return reward
 
   def _place(self):
-    """Puts the agent into the middle and two columns at the sides."""
+    """Places the agent in the middle, and two columns at the sides."""
     self._position = 0.
     speaks = self._name.startswith('language_')
     colours = list(COLOURS) if speaks else ['red', 'green']
@@ -331,7 +300,7 @@ class Lab:
     picture[height // 2:] = (60, 50, 40)
     for side, colour in zip((-1, 1), self._sides):
       middle = int(width * (0.5 + 0.25 * side - 0.2 * self._position))
-      near = 0.15 * (1 + max(0., side * self._position))  # What is near is large.
+      near = 0.15 * (1 + max(0., side * self._position))  # Near columns look large.
       half = max(1, int(width * near / 2))
       rows = slice(int(height * (0.5 - near)), int(height * (0.5 + near)))
       picture[rows, max(0, middle - half):middle + half] = COLOURS[colour]
@@ -369,8 +338,8 @@ class Lab:
       _c_exit(3, 'ERROR: G_ParseSpawnVars: found garbage when expecting {')
 
   def _compile(self, path, map_name, text):
-    if _take('compile_in_reset'):  # As by system(): in C, with the lock held, in a process that inherits what it can.
-      script = '"$0" -c "import time; time.sleep(3600)" "$1"; exit'  # The shell waits for the compiler.
+    if _take('compile_in_reset'):  # Like C's system(): with Python's lock held, and with inherited descriptors.
+      script = '"$0" -c "import time; time.sleep(3600)" "$1"; exit'  # The shell waits.
       shell = subprocess.Popen(['sh', '-c', script, sys.executable, path.removesuffix('.pk3')], close_fds=False)
       with open(os.path.join(_folder(), 'compiler'), 'w', encoding='ascii') as file:
         file.write(str(shell.pid))
