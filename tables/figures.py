@@ -34,9 +34,9 @@ _STYLES = ('-', '--', ':', '-.')  # Used in turn when the colours are used up.
 # Legends of the paper's numbers.
 _PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
 _BARS_TITLES = {
-    'dmlab30': "DMLab-30: evaluation scores beside the paper's test scores (table B.1; the paper's figure B.1 shows "
+    'dmlab30': "DMLab-30: evaluation scores and the paper's test scores (table B.1; the paper's figure B.1 shows "
                'training scores)',
-    'atari57': "Atari-57: evaluation scores beside the paper's (table C.1)"}
+    'atari57': "Atari-57: evaluation scores and the paper's scores (table C.1)"}
 
 
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):

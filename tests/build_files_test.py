@@ -1,7 +1,8 @@
-"""Holds the BUILD files against the Python files beside them.
+"""Compares the BUILD files with the Python files in their folders.
 
-Every file has a target, every test is run, and every import is a dependency. Bazel itself would not notice: what is
-missing among the runfiles is found in the editable install, and a test that is in no BUILD file is simply not run.
+Every file must have a target, every test must run, and every import must be a dependency. Bazel does not notice such
+errors: a file that is missing among the runfiles is found in the editable install, and a test without a target does not
+run.
 """
 
 import ast
@@ -18,10 +19,10 @@ _NO_TARGET = {'__init__.py', 'conftest.py'}
 
 
 def python_targets(build):
-  """Reads the Python targets of a BUILD file, which is Python to the parser.
+  """Reads the Python targets of a BUILD file with Python's parser.
 
   Args:
-    build: its text.
+    build: the text of the BUILD file.
   Returns:
     A dict of name -> (rule, list of sources, list of dependencies). The rule of a file in a suite is 'suite'. That of
     a test that `bazel test //...` leaves out is 'manual test'.
@@ -43,7 +44,7 @@ def python_targets(build):
 
 
 def faults(files, builds):
-  """What is missing in the BUILD files.
+  """Finds errors in the BUILD files.
 
   Args:
     files: texts of the Python files by path, relative to the root.

@@ -1,9 +1,9 @@
-"""Reads every import of the tree and holds it against the arrows: who may import whom, and who TensorFlow.
+"""Checks every import of the tree: which packages a package may import, and which modules may import TensorFlow.
 
-Programs that may import TensorFlow choose its kernels first.
+Programs that may import TensorFlow must select its kernels first.
 
-environments, ops ← actor, learner; these and records ← training ← agents ← tables; tools measure all of
-them, tests see all.
+environments, ops ← actor, learner; these and records ← training ← agents ← tables. tools measure all of them, and tests
+test all of them.
 """
 
 from absl.testing import absltest

@@ -1,15 +1,15 @@
-"""The source tree as text, for the tests that read it rather than run it."""
+"""The source tree as text, for tests that read source files."""
 
 import ast
 import pathlib
 
 PROJECT = 'scalable_agents'
-# Bazel lays out links to the files, so this is the source tree under Bazel too.
+# Bazel's runfiles are links to the source files, so this is also the source tree under Bazel.
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def texts(name):
-  """The texts of all files of that name, a pattern, in the packages; by path relative to the root."""
+  """Returns the texts of all files in the packages whose name matches a pattern, by path relative to the root."""
   packages = [init.parent for init in ROOT.glob('*/__init__.py') if init.parent.name.isidentifier()]  # No bazel-bin.
   return {
       str(path.relative_to(ROOT)): path.read_text(encoding='utf-8')

@@ -174,8 +174,9 @@ def _run(soak, config):
     if now - said >= 60:
       said = now
       row = run_rows.read_metrics(soak.logdir)[-1]
-      print(f'minute {passed / 60:.0f}: {row["environment_frames"]:,} frames, {row["frames_per_second"]:,.0f} frames/s, '
-            f'{row["actor_hosts"]} actor hosts, learner {soak.megabytes():.0f} MB, killed {soak.kills}', flush=True)
+      print(f'minute {passed / 60:.0f}: {row["environment_frames"]:,} frames, '
+            f'{row["frames_per_second"]:,.0f} frames/s, {row["actor_hosts"]} actor hosts, '
+            f'learner {soak.megabytes():.0f} MB, killed {soak.kills}', flush=True)
   soak.wait_for_all()
   rows = run_rows.read_metrics(soak.logdir)
   if rows[-1]['skipped_updates']:

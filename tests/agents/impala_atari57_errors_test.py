@@ -1,4 +1,4 @@
-"""Bad input to the training binary: one line on the screen, exit code 1, and nothing in the run directory is changed."""
+"""Tests invalid input of the training binary: one line on the screen, exit code 1, and an unchanged run directory."""
 
 import os
 import pathlib
@@ -84,7 +84,8 @@ def _without_its_checkpoints(logdir):
 
 # Name -> what is there before, flags, and what the line says; {} is the run directory.
 _CASES = {
-    'unknown_game': (_in_new_folder, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
+    'unknown_game': (
+        _in_new_folder, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
     'unknown_gymnasium_id': (_in_new_folder, ('--level_name=gymnasium:CartPol-v1',), r'--level_name: .*CartPole-v1.*'),
     'no_environments': (
         _in_new_folder, (*_FLAGS, '--num_environments=0'), '--num_environments=0: want at least 1, one per level'),

@@ -29,7 +29,8 @@ _TIME_MAJOR = _Unroll(False, (False,), True, {'a': True})
 def _unroll(number):
   """Returns an unroll. Each of its numbers shows its position."""
   return _Unroll(np.int32(number), (np.float32([10 * number, 10 * number + 1]),),
-                 np.float32(10 * number + np.arange(3)), {'a': np.uint8(12 * number + np.arange(12)).reshape([3, 2, 2])})
+                 np.float32(10 * number + np.arange(3)),
+                 {'a': np.uint8(12 * number + np.arange(12)).reshape([3, 2, 2])})
 
 
 class UnrollQueueTest(parameterized.TestCase):

@@ -55,7 +55,7 @@ class FiguresTest(parameterized.TestCase):
   def test_bars_without_runs_are_the_papers(self):
     for suite, number, panels, levels, title in (
         ('dmlab30', 'B.1', 2, 30, "the paper's test scores (table B.1; the paper's figure B.1 shows training scores)"),
-        ('atari57', 'C.1', 3, 57, "evaluation scores beside the paper's (table C.1)")):
+        ('atari57', 'C.1', 3, 57, "evaluation scores and the paper's scores (table C.1)")):
       drawn = self._drawn(figures.draw_bars, suite, self._gathered(number))
       self.assertLen(drawn, panels)
       self.assertIn(title, self._title(drawn[0]))
@@ -142,7 +142,8 @@ class FiguresTest(parameterized.TestCase):
     axes, = self._drawn(figures.draw_sweep_curves, sweep.samples(self._runs(evaluated=False)))
     self.assertIn('by final training score', self._title(axes))
     lines = {line.get_label(): line.get_xydata() for line in axes.lines}
-    self.assertEqual(list(lines), [f'deep, vtrace, policy_lag={best}' for best in ('0: best 3 of 4', '10: best 1 of 1')])
+    self.assertEqual(
+        list(lines), [f'deep, vtrace, policy_lag={best}' for best in ('0: best 3 of 4', '10: best 1 of 1')])
     curve, lagging = lines.values()
     np.testing.assert_allclose([curve[0], curve[-1]], [[200, 0], [300, 6]])
     np.testing.assert_allclose(np.interp(250, *curve.T), 3, rtol=0.01)

@@ -92,14 +92,16 @@ class ResultsTest(parameterized.TestCase):
   def test_populations_are_repetitions_whichever_their_best_members_are(self):
     for population, factors in (('population_a', (0.5, 1.0)), ('population_b', (0.6, 0.1))):
       for index, factor in enumerate(factors):
-        self._multi_task(factor, population=population, seed=index + 1, sweep_index=index, learning_rate=1e-3 / (index + 1))
+        self._multi_task(factor, population=population, seed=index + 1, sweep_index=index,
+                         learning_rate=1e-3 / (index + 1))
     score = self._result(_MULTI_TASK).level('breakout').score
     self.assertEqual(score.seeds, 2)
     self.assertAlmostEqual(score.mean, 0.8 * _PAPER['breakout'])
 
   @parameterized.parameters(
       ({'atari': {'sticky_actions': 0.25, 'noop_max': 0}}, 'departs from the paper: noop_max=0, sticky_actions=0.25'),
-      ({'atari': {'full_action_set': False, 'sticky_actions': 0.0}}, 'in full'), ({'atari': None, 'dmlab': None}, 'in full'))
+      ({'atari': {'full_action_set': False, 'sticky_actions': 0.0}}, 'in full'),
+      ({'atari': None, 'dmlab': None}, 'in full'))
   def test_another_protocol_is_said(self, protocol, extent):
     self._expert(18.0, protocol=protocol)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)

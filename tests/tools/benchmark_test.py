@@ -14,6 +14,7 @@ import psutil
 
 from scalable_agents.actor import python_path
 from scalable_agents.tools import benchmark
+from scalable_agents.tools import benchmark_parts
 
 
 class BenchmarkTest(absltest.TestCase):
@@ -74,7 +75,7 @@ class BenchmarkTest(absltest.TestCase):
 
   def test_what_onednn_would_bring_is_measured_where_it_is_off(self):
     cost = lambda seconds: {'cpu_seconds': seconds, 'vector_env_cpu_seconds': seconds}
-    arguments = (1., benchmark._pong('float32'), cost(1.), cost(0.2), cost(0.5))
+    arguments = (1., benchmark_parts.pong('float32'), cost(1.), cost(0.2), cost(0.5))
     with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.dict(
         os.environ, TF_ENABLE_ONEDNN_OPTS='0'):
       with absltest.mock.patch.multiple(benchmark, _alone=lambda _: False, _on_all_cores=lambda *_: cost(0.2)):

@@ -1,4 +1,4 @@
-"""Tests of clusters on this machine, with the real binary and with small programs that die on purpose."""
+"""Tests of clusters on this machine, with the real binary and with small programs that fail on purpose."""
 
 import io
 import json

@@ -27,7 +27,8 @@ class SteadyRowsTest(absltest.TestCase):
     folder = self.create_tempdir()
     folder.create_file('writer_of_rows.py', _WRITER)
     folder.create_file('failing.py', 'raise SystemExit("no game")')
-    self.enter_context(absltest.mock.patch.object(training_rate.sys, 'path', [folder.full_path, *training_rate.sys.path]))
+    self.enter_context(
+        absltest.mock.patch.object(training_rate.sys, 'path', [folder.full_path, *training_rate.sys.path]))
 
   def test_rows_after_the_warm_up_and_after_updates(self):
     logdirs = []
@@ -40,7 +41,8 @@ class SteadyRowsTest(absltest.TestCase):
     self.assertGreaterEqual(len(rows), 3)
     first_update = 2 * 0.05
     self.assertGreaterEqual(rows[0]['wall_seconds'], first_update + 0.8)
-    self.assertEqual([row['learner_steps'] for row in rows], list(range(rows[0]['learner_steps'], rows[-1]['learner_steps'] + 1)))
+    updates = [row['learner_steps'] for row in rows]
+    self.assertEqual(updates, list(range(updates[0], updates[-1] + 1)))
     self.assertFalse(os.path.exists(logdirs[0]))
     self.assertEmpty(psutil.Process().children())
 

@@ -1,0 +1,266 @@
+"""The parts of the benchmark. Each function measures one part in its own process and returns a dict of numbers.
+
+Functions import TensorFlow themselves, because the process that starts them does not need it.
+"""
+
+import json
+import os
+import threading
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scalable_agents.tools import constant_environment
+from scalable_agents.tools import training_rate
+from scalable_agents.training import kernels
+
+GAME = 'pong'
+
+
+class Workload(NamedTuple):
+  """A network and its training data."""
+  config: dict[str, Any]  # Settings of ImpalaConfig.
+  level: str              # The level whose observations it gets, one of constant_environment.LEVELS.
+  learner_rows: int       # Rows of each unroll in `learner`, limited so that memory suffices for a process per core.
+  wanted_share: float     # The share of the additive bound that the whole training should reach.
+
+  @property
+  def transitions(self) -> int:
+    """The number of transitions per update."""
+    return self.config['unroll_length'] * self.config['batch_size']
+
+
+def pong(precision: str) -> Workload:
+  """Returns the workload of Pong with the shallow network. `precision`: the value of --torso_precision."""
+  return Workload(dict(level_name=GAME, torso='shallow', torso_precision=precision, unroll_length=20, batch_size=32),
+                  level='atari', learner_rows=21, wanted_share=0.85)
+
+
+def dmlab(precision: str, unroll_length: int, batch_size: int) -> Workload:
+  """Returns the workload of DeepMind Lab with the deep network, as in table D.3 of the IMPALA paper."""
+  return Workload(dict(level_name='dmlab', torso='deep', torso_precision=precision, use_lstm=True,
+                       unroll_length=unroll_length, batch_size=batch_size),
+                  level='dmlab', learner_rows=min(26, unroll_length + 1), wanted_share=0.9)
+
+
+def _rate(step, amount, seconds):
+  """Calls `step` for `seconds` after a warm-up. Returns (amount per second, CPU seconds per amount)."""
+  stop = time.monotonic() + training_rate.warm_up_seconds(seconds)
+  while time.monotonic() < stop:
+    step()
+  calls, wall, cpu = 0, time.monotonic(), time.process_time()
+  while time.monotonic() < wall + seconds:
+    step()
+    calls += 1
+  return calls * amount / (time.monotonic() - wall), (time.process_time() - cpu) / (calls * amount)
+
+
+def environment(seconds):
+  """Measures the agent steps/s of one environment, and in turns of ale-py's own vector environment of size one."""
+  from ale_py import vector_env  # pylint: disable=g-import-not-at-top
+  from scalable_agents.environments import registry  # pylint: disable=g-import-not-at-top
+  random = np.random.RandomState(os.getpid())
+  ours = registry.make(GAME, seed=os.getpid())
+  actions = random.randint(ours.action_spec().num_values, size=10_000)
+  theirs = vector_env.AtariVectorEnv(GAME, num_envs=1, num_threads=1, batch_size=1)
+  theirs.reset()
+  ours.reset()
+  numbers = iter(range(1 << 60))
+
+  def step_ours():
+    if ours.step(actions[next(numbers) % 10_000]).last():
+      ours.reset()
+
+  rates = [(_rate(step_ours, 1, seconds / 4),
+            _rate(lambda: theirs.step(actions[next(numbers) % 10_000:][:1]), 1, seconds / 4)) for _ in range(2)]
+  (ours_rate, ours_cpu), (theirs_rate, theirs_cpu) = np.mean(rates, axis=0)
+  return {'steps_per_second': ours_rate, 'cpu_seconds': ours_cpu, 'vector_env_steps_per_second': theirs_rate,
+          'vector_env_cpu_seconds': theirs_cpu}
+
+
+def _one_thread():
+  """Returns the TensorFlow module, restricted to one thread."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  tf.config.threading.set_intra_op_parallelism_threads(1)
+  tf.config.threading.set_inter_op_parallelism_threads(1)
+  return tf
+
+
+def _agent(tf, workload):
+  """Returns the workload's agent and its ImpalaConfig."""
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import agent_interface  # pylint: disable=g-import-not-at-top
+  config, level = impala.ImpalaConfig(**workload.config), constant_environment.LEVELS[workload.level]
+  spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
+  return impala.Agent(agent_interface.EnvironmentSpec(level.num_actions, spec, (workload.level,)), config), config
+
+
+def _observations(tf, workload, *leading):
+  """Returns random observations [*leading, ...]. If all were equal, TensorFlow would compute the network only once."""
+  random = np.random.RandomState(0)
+  observations = {name: np.broadcast_to(value, leading + value.shape)
+                  for name, value in constant_environment.LEVELS[workload.level].observation.items()}
+  observations['pixels'] = random.randint(256, size=observations['pixels'].shape, dtype=np.uint8)
+  return {name: tf.constant(values) for name, values in observations.items()}
+
+
+def inference(seconds, workload, batch_sizes):
+  """Measures the rows/s of the network at each batch size, on one thread. Batches run in a graph, as in training."""
+  tf = _one_thread()
+  from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
+  agent, _ = _agent(tf, workload)
+  results = {}
+  for size in batch_sizes:
+    observations = _observations(tf, workload, 10, size)
+
+    @tf.function(autograph=False)
+    def act(observations, size=size):
+      def body(count, actions):
+        inputs = acting.ActorInput(
+            tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.int32), tf.zeros([size]),
+            tf.zeros([size], tf.bool), {name: batches[count] for name, batches in observations.items()})
+        output, _ = agent.step(inputs, agent.initial_state(size), tf.stack([0, count]))
+        return count + 1, actions + output.action
+      return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],
+                           parallel_iterations=1)
+
+    rate, cpu = _rate(lambda: act(observations), 10 * size, seconds / len(batch_sizes))
+    results[size] = {'rows_per_second': rate, 'cpu_seconds': cpu}
+  return results
+
+
+def learner(seconds, workload):
+  """Measures the transitions/s of the network's learner, on one thread."""
+  tf = _one_thread()
+  from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top
+  agent, config = _agent(tf, workload)
+  impala_learner = impala.make_learner(agent, config)
+  rows = [workload.learner_rows, config.batch_size]
+  num_actions = constant_environment.LEVELS[workload.level].num_actions
+  batch = experience.Batch(unroll.Unroll(
+      level_id=tf.zeros(rows[1:], tf.int32), actor_id=tf.zeros(rows[1:], tf.int32),
+      life_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
+      agent_state=agent.initial_state(config.batch_size),
+      environment_output=unroll.EnvironmentOutput(
+          reward=tf.random.normal(rows), discount=tf.ones(rows), done=tf.zeros(rows, tf.bool),
+          episode_return=tf.zeros(rows), episode_length=tf.zeros(rows, tf.int32),
+          observation=_observations(tf, workload, *rows)),
+      agent_output=impala.BehaviourOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions])),
+      parameter_version=tf.zeros(rows, tf.int64)))
+  # The cost is proportional to the rows. A whole unroll has one more row than transitions.
+  whole_unrolls = workload.learner_rows / (config.unroll_length + 1)
+  rate, cpu = _rate(lambda: impala_learner.step(batch), whole_unrolls * workload.transitions, seconds)
+  return {'transitions_per_second': rate, 'cpu_seconds': cpu}
+
+
+def learner_with_onednn(seconds, workload):
+  """Like `learner`, but turns oneDNN on if the user has turned it off."""
+  os.environ[kernels.ONEDNN] = '1'
+  return learner(seconds, workload)
+
+
+def batcher(seconds):
+  """Measures the calls/s of the dynamic batcher, with a function that takes no time and 64 concurrent callers."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import dynamic_batching  # pylint: disable=g-import-not-at-top
+  callers = 64
+
+  @dynamic_batching.batch_fn
+  def identity(x):
+    return tf.identity(x)
+
+  @tf.function(autograph=False)
+  def call_many(x):
+    return tf.map_fn(lambda row: identity(row[tf.newaxis])[0], x, parallel_iterations=callers)
+
+  x = tf.zeros([16 * callers])
+  rate, _ = _rate(lambda: call_many(x), 16 * callers, seconds)
+  identity.close()
+  return {'calls_per_second': rate}
+
+
+def actor_pool(seconds, workload):
+  """Measures the agent steps/s of the actor pool, with real worker processes.
+
+  The environments and the policy take almost no time.
+  """
+  from scalable_agents.actor import actor_pool as actor_pool_lib, environment_workers  # pylint: disable=g-import-not-at-top
+  cores = len(os.sched_getaffinity(0))
+  environments = 32 * cores
+  unroll_length, batch_size = workload.config['unroll_length'], workload.config['batch_size']
+  workers = environment_workers.EnvironmentWorkers(
+      'scalable_agents.tools.constant_environment:Constant',
+      [{'level_name': workload.level, 'seed': i} for i in range(environments)], cores)
+  pool = actor_pool_lib.ActorPool(workers, unroll_length, _agent_output_spec(), (), [0] * environments, batch_size)
+  pool.start()
+  threads = [threading.Thread(target=_until_closed, args=[loop]) for loop in _pool_loops(pool)]
+  for thread in threads:
+    thread.start()
+  while pool.statistics().steps < 4 * unroll_length * environments:  # Until both graphs have been traced.
+    time.sleep(0.01)
+  time.sleep(training_rate.warm_up_seconds(seconds))
+  before, began = pool.statistics(), time.monotonic()
+  time.sleep(seconds)
+  after, ended = pool.statistics(), time.monotonic()
+  pool.close()
+  for thread in threads:
+    thread.join()
+  workers.close()
+  return {'steps_per_second': (after.steps - before.steps) / (ended - began)}
+
+
+def _agent_output_spec():
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  return impala.BehaviourOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]))
+
+
+def _pool_loops(pool):
+  """Returns two endless loops in graphs: one acts with constant outputs, the other drops full unrolls."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+  @tf.function(autograph=False)
+  def act():
+    def body(count):
+      batch = pool.next_batch()
+      size = tf.shape(batch.actor_id)[0]
+      output = tf.nest.map_structure(lambda spec: tf.zeros([size, *spec.shape], spec.dtype), _agent_output_spec())
+      pool.complete_batch(batch.id, tf.constant(0, tf.int64), output, ())
+      return [count + 1]
+    tf.while_loop(lambda count: True, body, [0], parallel_iterations=1)
+
+  @tf.function(autograph=False)
+  def drop_unrolls():
+    def body(count):
+      with tf.control_dependencies(tf.nest.flatten(pool.next_unroll())):
+        return [count + 1]
+    tf.while_loop(lambda count: True, body, [0], parallel_iterations=1)
+
+  return act, drop_unrolls
+
+
+def _until_closed(loop):
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  try:
+    loop()
+  except tf.errors.CancelledError:
+    pass
+
+
+def end_to_end(seconds, workload):
+  """Measures the agent steps/s of a training run after its start, its inference batch sizes and its shares of time."""
+  def arguments(run):
+    if workload.config['level_name'] == GAME:
+      return ['scalable_agents.agents.impala_atari57', *(
+          f'--{name}={value}' for name, value in (workload.config | run).items())]
+    return ['scalable_agents.tools.constant_training', json.dumps(workload.config), json.dumps(run)]
+
+  steady = training_rate.steady_rows(
+      arguments, seconds, lambda rows: any(row['inference_batch_size'] for row in rows))
+  mean = lambda name: float(np.mean([row[name] for row in steady if row[name] is not None]))
+  updates, wall_seconds = (steady[-1][name] - steady[0][name] for name in ('learner_steps', 'wall_seconds'))
+  return {'steps_per_second': updates * workload.transitions / wall_seconds,
+          **{name: mean(name) for name in steady[-1] if name == 'inference_batch_size' or name.startswith('time/')}}
