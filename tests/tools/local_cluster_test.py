@@ -144,7 +144,7 @@ class BinaryTest(parameterized.TestCase):
        '--actors=-1: want a whole number from 0 to 1024'),
       (['--torso', 'deep'], 'deep: no such argument; flags begin with -- (--help shows them)'),
       (['--', '--task=3'], '--task=3: this flag cannot be the same for every process of a cluster'),
-      (['--', '--logdir=here'], '--logdir=here: this flag cannot be the same for every'))
+      (['--', '--logdir=here'], '--logdir=here: this flag cannot be the same for every process of a cluster'))
   def test_bad_input_is_one_line(self, flags, wanted):
     self._refuse(flags, re.escape(wanted))
 
