@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from unittest import mock
 
 from absl.testing import parameterized
