@@ -23,6 +23,7 @@ _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
                 'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}
 _WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
+_PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
 ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only a part of them is drawn.
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
@@ -202,6 +203,9 @@ def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ..
               if key not in free and played.get(key, wanted[key]) != wanted[key]]
     if played.get('dataset_path') == dmlab.DUMMY_DATASET:
       found.append(('dataset_path', dmlab.DUMMY_DATASET))
+  actions = protocol.get('actions', _PAPERS_ACTIONS)
+  if actions != _PAPERS_ACTIONS:
+    found.append(('test_policy', str(actions)))
   return tuple(found)
 
 

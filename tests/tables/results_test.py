@@ -101,7 +101,8 @@ class ResultsTest(parameterized.TestCase):
   @parameterized.parameters(
       ({'atari': {'sticky_actions': 0.25, 'noop_max': 0}}, 'departs from the paper: noop_max=0, sticky_actions=0.25'),
       ({'atari': {'full_action_set': False, 'sticky_actions': 0.0}}, 'in full'),
-      ({'atari': None, 'dmlab': None}, 'in full'))
+      ({'atari': None, 'dmlab': None, 'actions': 'sampled'}, 'in full'),
+      ({'actions': 'epsilon 0.001'}, 'departs from the paper: test_policy=epsilon 0.001'))
   def test_another_protocol_is_said(self, protocol, extent):
     self._expert(18.0, protocol=protocol)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
