@@ -13,7 +13,7 @@ in this order:
 import contextlib
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -44,7 +44,8 @@ class Learner(tf.Module):
 
   def __init__(self, agent, loss: Callable[..., Loss], make_optimizer: Callable[..., Any], config: Any,
                tuned: Mapping[str, bool], xla: str = 'auto', device: str | None = None,
-               after_update: Callable[[Any, tf.Tensor], None] | None = None, name: str = 'learner'):
+               after_update: Callable[[Any, tf.Tensor], Sequence[tuple[tf.Variable, tf.Tensor]]] | None = None,
+               name: str = 'learner'):
     """Creates the optimiser's slots.
 
     Args:
@@ -59,7 +60,8 @@ class Learner(tf.Module):
         are three times as fast as XLA's, and compiling the rest of the step alone gains nothing.
       device: where to learn, '/GPU:0' say; None for where the agent's variables are. A strategy knows its own.
       after_update: called in the graph after each update that was made, with Loss.gathered of all learners, one after
-        the other in the order of learners, and with the number of updates so far, [] int64.
+        the other in the order of learners, and with the number of updates so far, [] int64. It returns pairs of a
+        variable and its new value, which are then assigned.
       name: of the module.
     """
     super().__init__(name)
@@ -173,7 +175,7 @@ class Learner(tf.Module):
     self.update_steps.assign_add(tf.cast(is_made, tf.int64))
     self.skipped_updates.assign_add(tf.cast(~is_made, tf.int64))
     if self._after_update:
-      tf.cond(is_made, lambda: self._after_update(gathered, self.update_steps.read_value()), lambda: None)
+      self._assign_after(is_made, gathered)
     return self._pack({
         **terms,
         'grad_norm': grad_norm,
@@ -182,6 +184,20 @@ class Learner(tf.Module):
         'culprit': tf.where(is_made, -1, tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)),
         **means,
     }), feedback
+
+  def _assign_after(self, is_made, gathered):
+    variables = []
+
+    def new_values():
+      pairs = self._after_update(gathered, self.update_steps.read_value())
+      variables[:] = [variable for variable, _ in pairs]
+      return [tf.convert_to_tensor(value) for _, value in pairs]
+
+    new_values()  # Traced once to know the variables. What is not used is not computed.
+    values = tf.cond(is_made, new_values, lambda: [variable.read_value() for variable in variables])
+    for variable, value in zip(variables, values, strict=True):
+      # Not `assign`, which is not allowed in the context of a replica amid a step.
+      tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
   def _learning_rate(self):
     learning_rate = tf.convert_to_tensor(self._live_config.learning_rate)

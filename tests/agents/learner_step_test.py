@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.agents import impala
+from scalable_agents.agents import learner_step
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
 
@@ -240,6 +241,52 @@ class LearnerTest(parameterized.TestCase):
       _update(learner, template._replace(agent_output=output, environment_output=environment._replace(reward=reward)))
     self.assertGreater(float(tf.nn.softmax(output.policy_logits)[0, 0, 3]), 0.9)
     self.assertGreater(float(value[0, 0]), 0.7)
+
+
+class OtherLossTest(parameterized.TestCase):
+  """What IMPALA's loss does not use: means, figures per level, feedback, and what comes after an update."""
+
+  def _make(self, xla, spoil=False):
+    seen = tf.Variable(tf.zeros([3]), trainable=False)
+    count = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def loss(agent, batch, config):
+      of_impala = impala.loss(agent, batch, config)
+      rewards = tf.reduce_sum(batch.unroll.environment_output.reward, axis=0)  # [B].
+      total = of_impala.total * (float('nan') if spoil else 1.)
+      return learner_step.Loss(total, of_impala.terms | {'loss/more': total}, {'per_level': tf.constant([1., 2.])},
+                               feedback={'priority': rewards, 'key': batch.sample}, gathered=rewards)
+
+    def after_update(gathered, updates):
+      return [(seen, gathered), (count, updates)]
+
+    config = impala.ImpalaConfig(total_environment_frames=10_000)
+    learner = learner_step.Learner(impala.Agent(unrolls.environment_spec(), config), loss, impala.make_optimizer, config,
+                                   {'learning_rate': True}, xla, after_update=after_update)
+    return learner, seen, count
+
+  @parameterized.parameters('never', 'always')
+  def test_the_values_come_to_where_they_belong(self, xla):
+    learner, seen, count = self._make(xla)
+    unroll, keys = _unroll(learner.agent), tf.constant([7, 8, 9], tf.int64)
+    metrics, feedback = learner.step(experience.Batch(unroll, keys))
+    metrics = learner.read(metrics.numpy())
+    np.testing.assert_array_equal(metrics['per_level'], [1., 2.])
+    self.assertEqual(np.ndim(metrics['loss/total']), 0)
+    self.assertEqual(metrics['loss/more'], metrics['loss/total'])
+    rewards = unroll.environment_output.reward.numpy().sum(axis=0)
+    np.testing.assert_allclose(feedback['priority'], rewards, rtol=1e-5)
+    np.testing.assert_array_equal(feedback['key'], keys)
+    np.testing.assert_allclose(seen, rewards, rtol=1e-5)
+    self.assertEqual(int(count), 1)
+
+  @parameterized.parameters('never', 'always')
+  def test_nothing_comes_after_an_update_that_is_skipped(self, xla):
+    learner, seen, count = self._make(xla, spoil=True)
+    metrics, _ = learner.step(experience.Batch(_unroll(learner.agent), tf.zeros([3], tf.int64)))
+    metrics = learner.read(metrics.numpy())
+    self.assertEqual((metrics['update_skipped'], learner.culprit(metrics)), (1., 'loss/more'))
+    self.assertEqual((seen.numpy().tolist(), int(count)), ([0., 0., 0.], 0))
 
 
 if __name__ == '__main__':

@@ -130,10 +130,9 @@ def loss(agent, batch, config):
 
 def make_learner(agent, config, xla='auto', device=None):
   def update_target(unused_gathered, updates):
-    def copy():
-      for target, online in zip(agent.target.variables, agent.online.variables, strict=True):
-        tf.raw_ops.AssignVariableOp(resource=target.handle, value=online.read_value())
-    tf.cond(updates % config.target_update_interval == 0, copy, lambda: None)
+    is_time = updates % config.target_update_interval == 0
+    return [(target, tf.where(is_time, online, target))
+            for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
   make_optimizer = lambda variables, config: optimizers.Adam(variables, 0.9, 0.999, 1e-5)
   return learner_step.Learner(agent, loss, make_optimizer, config, {'learning_rate': True}, xla, device, update_target)
 

@@ -64,6 +64,16 @@ class MetricsRowTest(parameterized.TestCase):
         'environment_restarts': 0, 'time/learner_waits': 0., 'time/queue_full': 0., 'time/inference_idle': 0.,
         'time/environments_stepping': 0., 'bottleneck': 'learner'})
 
+  def test_a_figure_per_level_is_a_mean_of_those_that_are_known(self):
+    row = metrics_row.MetricsRow(self.host, ['catch', 'pong'])
+    row.begin(500)
+    row.add({'mu': np.float32([1., np.nan]), 'loss/total': 1.})
+    row.add({'mu': np.float32([3., np.nan]), 'loss/total': 2.})
+    self._pass(seconds=1.)
+    figures = row.finish(600)
+    self.assertEqual((figures['mu/catch'], figures['mu/pong'], figures['loss/total']), (2., None, 1.5))
+    self.assertNotIn('mu', figures)
+
   def test_a_second_beginning_forgets_the_time_and_keeps_the_updates(self):
     self.row.add({'loss/total': 1.})
     self._wait(100.)
@@ -115,7 +125,7 @@ class MetricsRowTest(parameterized.TestCase):
     self.assertEqual((row['time/learner_waits'], row['bottleneck']), (1., 'environments'))
 
   def test_restarts_of_earlier_processes_count(self):
-    row = metrics_row.MetricsRow(self.host, 4)
+    row = metrics_row.MetricsRow(self.host, earlier_restarts=4)
     row.begin(500)
     self.pool.restarts = 3
     self.assertEqual(row.finish(600)['environment_restarts'], 7)

@@ -8,9 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import impala
+from scalable_agents.agents import learner_step
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
+from scalable_agents.training import intake
 from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import learners_together
 
 _NUM_LEARNERS = 3
 _BATCH_SIZE = 2  # Of each.
@@ -89,6 +92,33 @@ class SeveralLearnersTest(parameterized.TestCase):
     self.assertEqual((int(several.update_steps.numpy()), int(several.skipped_updates.numpy())), (2, 1))
     for variable in several.agent.trainable_variables:
       self.assertTrue(np.all(np.isfinite(variable.numpy())))
+
+
+  def test_values_are_gathered_in_the_order_of_the_learners_and_feedback_is_not(self):
+    strategy = _strategy()
+    config = impala.ImpalaConfig(torso='shallow')
+
+    def loss(agent, batch, config):
+      return impala.loss(agent, batch, config)._replace(
+          means={'actor': tf.cast(tf.reduce_mean(batch.unroll.actor_id), tf.float32)},
+          feedback=batch.unroll.actor_id, gathered=batch.unroll.actor_id)
+
+    with strategy.scope():
+      seen = tf.Variable(tf.zeros([_NUM_LEARNERS * _BATCH_SIZE], tf.int32), trainable=False)
+      learner = learner_step.Learner(
+          impala.Agent(unrolls.environment_spec(), config), loss, impala.make_optimizer, config, {'learning_rate': True},
+          'never', after_update=lambda gathered, updates: [(seen, gathered)])
+    together = learners_together.LearnersTogether(strategy, '/CPU:0')
+    unroll = unrolls.random_unroll(learner.agent, batch=_NUM_LEARNERS * _BATCH_SIZE)
+    batches = [experience.Batch(unrolls.part(unroll, index, _BATCH_SIZE)) for index in range(_NUM_LEARNERS)]
+    episode = intake.Episodes(tf.constant([0]), tf.constant([1.]), tf.constant([4]))
+    arrived = [intake.Arrived(tf.constant(10 + index, tf.int64), episode) for index in range(_NUM_LEARNERS)]
+    update = together.step(learner, batches, arrived, False)
+    self.assertEqual(seen.numpy().tolist(), list(range(_NUM_LEARNERS * _BATCH_SIZE)))
+    self.assertEqual([feedback.numpy().tolist() for feedback in update.feedback], [[0, 1], [2, 3], [4, 5]])
+    self.assertEqual(update.metrics['actor'], 2.)  # The mean of 0, 2 and 4.
+    self.assertEqual((update.environment_frames, int(learner.environment_frames.numpy())), (33, 33))
+    self.assertEqual(update.episodes.lengths.tolist(), [4, 4, 4])
 
 
 if __name__ == '__main__':
