@@ -139,8 +139,9 @@ class LearnersTogether:
       context = tf.distribute.get_replica_context()
       on_device = lambda values: tf.nest.map_structure(tf.identity, values)  # Which arguments of the graph are not.
       everyones = context.all_gather(on_device(list(its_arrived.episodes)), axis=0)
-      frames, everyones_leaving = context.all_reduce(
-          tf.distribute.ReduceOp.SUM, on_device([its_arrived.environment_frames, leaving]))
+      # One by one: several processes cannot reduce values of different types together.
+      frames, everyones_leaving = (context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(value))
+                                   for value in (its_arrived.environment_frames, leaving))
       learner.environment_frames.assign_add(frames)
       return (metrics, frames, everyones, everyones_leaving), feedback
 
