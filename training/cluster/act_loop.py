@@ -1,7 +1,7 @@
-"""Acting for a learner in another process: puts an actor host and that learner together, until the run ends.
+"""The main loop of an actor host: it acts for a learner in another process until the run ends.
 
-Threads: the main thread only waits for the end, so that Ctrl-C is always heard. Acting has its own threads
-(actor_host.py), and so has the contact with the learner (remote_learner.py).
+The main thread only waits for the end, so that it always reacts to Ctrl-C. Other threads act (actor/actor_host.py) and
+keep contact with the learner (remote_learner.py).
 """
 
 import threading
@@ -24,29 +24,29 @@ _SIGNAL_CHECK_SECONDS = 0.2
 
 
 class Actor:
-  """One actor process."""
+  """One actor host of a cluster."""
 
   def __init__(self, host: actor_host.ActorHost, agent: agent_interface.AgentModule, config: agent_interface.Config,
                levels: Sequence[str], run, membership: cluster_config.ClusterConfig, settings: dict[str, Any],
                number: int, stream: TextIO):
-    """Builds everything.
+    """Builds everything; see `act`.
 
     Args:
-      host: running environments.
+      host: the host of the environments. They run already.
       agent: the agent's module.
       config: the agent's hyper-parameters.
-      levels: names of the levels played.
+      levels: names of the levels to play.
       run: run_flags.RunConfig.
-      membership: this process's place in the cluster.
-      settings: all that this process must have in common with the learner.
-      number: the host's in the cluster.
-      stream: where progress is shown.
+      membership: this process's role in the cluster.
+      settings: the settings that this process must share with the learner.
+      number: this host's number, from cluster_config.host_number.
+      stream: where to show progress.
     """
     self._host, self._run, self._number = host, run, number
     self._name = cluster_config.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     try:
-      # All of a fault: there is no log that would have the rest.
+      # Messages contain the whole fault, since an actor host has no log file.
       host.make_pool(agent_interface.agent_maker(agent, host, levels, config), config.unroll_length, config.queue_size,
                      self._line.message)
     except ValueError as error:
@@ -58,20 +58,20 @@ class Actor:
     self._steps_between_refreshes = int(refresh) * host.num_environments
     self._refreshed_at_step = 0
     addresses = membership.learner_addresses.split(',')
-    task = number % len(addresses)  # Learners come before actor hosts, so that this spreads tasks 0, 1, ... in turn.
+    task = number % len(addresses)  # Learners have the first numbers, so tasks 0, 1, ... take the learners in turn.
     self._stop = threading.Event()
     self._signals = stop_signals.StopSignals()
     self._last_report = None
-    self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # When, and what had been done by then.
+    self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals and steps of the last report.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.pool.unroll_spec, host.parameter_specs, config.queue_size,
         self._parameters_are_due, self._report, self._line.message, self._stop.set)
 
   def act(self):
-    """Acts until the learner's run has ended, or SIGINT, SIGTERM or SIGHUP comes.
+    """Acts until the learner's run ends, or until SIGINT, SIGTERM or SIGHUP.
 
     Raises:
-      errors.UserError: the learner refuses this host, environments cannot be kept alive, or the policy cannot act.
+      errors.UserError: the learner refuses this host, the environments keep failing, or the policy cannot act.
     """
     self._signals.install()
     self._learner.start()
@@ -113,7 +113,7 @@ class Actor:
     return True
 
   def _report(self, totals):
-    """What the learner is told; rates since it was told before."""
+    """Returns the report for the learner. Its rates are means since the last report."""
     now, steps = time.monotonic(), self._host.pool.statistics().steps
     then, totals_then, steps_then = self._reported
     self._reported = now, totals, steps

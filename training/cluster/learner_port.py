@@ -1,10 +1,11 @@
-"""A learner's side of a cluster: the port, what lies there for actors to use, and what actors report.
+"""The learner's side of a cluster: its port, the resources that actor hosts use there, and their reports.
 
-TensorFlow's own server runs inside the learner's eager runtime, so that a session of another process finds the
-learner's resources by their names and works on the very same ones: it puts unrolls into the learner's queue and reads
-its published parameters, and no thread of the learner's has a part in that. The other side is remote_learner.py.
+TensorFlow's own server runs inside the learner's eager runtime. A session in another process finds the learner's
+resources by their names. It puts unrolls into the learner's queue and reads the published parameters; no thread of the
+learner takes part. The actor host's side is remote_learner.py.
 
-The port has no authentication, on whatever interface: whoever reaches it can run any graph in the learner's process.
+The port has no authentication on any network interface. Anyone who reaches it can run any graph in the learner's
+process.
 """
 
 import collections
@@ -24,40 +25,41 @@ from tensorflow.python.eager import context
 
 from scalable_agents.training.cluster import cluster_config
 
-JOB = 'worker'  # As tf.distribute.MultiWorkerMirroredStrategy calls the processes that learn together.
-UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # The names of what lies there.
-REPORTS_CAPACITY = 1 << 16
-BEAT_SECONDS = 5.  # An actor host reports so often.
+JOB = 'worker'  # The job name that tf.distribute.MultiWorkerMirroredStrategy requires.
+UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # Names of the resources.
+REPORTS_CAPACITY = 1 << 16  # Reports in the queue.
+BEAT_SECONDS = 5.  # The time between two reports of an actor host.
 
-_FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host is thought to be gone after so long a silence.
-_FAREWELL_SECONDS = 3 * BEAT_SECONDS  # At the end, so long is waited for actor hosts to have heard of it.
-_LINGER_SECONDS = 2.  # Or so long, in which actors that look for the learner, as they do every second, hear of it, too.
+_FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host without a report for this long counts as gone.
+# At the end of a run the port stays open for a while, so that actor hosts learn of the end.
+_FAREWELL_SECONDS = 3 * BEAT_SECONDS  # The longest wait while known actor hosts have not left.
+_LINGER_SECONDS = 2.  # The wait without known hosts. Hosts that look for the learner try to connect every second.
 _FAREWELL_TICK_SECONDS = 0.05
 _LONGEST_REPORT = 4096  # Bytes.
-_LARGEST_NUMBER = 1 << 53  # In a report.
+_LARGEST_NUMBER = 1 << 53  # The largest number that a report may contain.
 _NAME = r'[\w.-]{1,300}'
-_HEALTH_CHECK_SECONDS = 1  # Between two questions to the other learners whether they are well.
+_HEALTH_CHECK_SECONDS = 1  # The time between two health checks of the other learners.
 
 
 class ClusterError(Exception):
-  """The port cannot be used. The message is one line: what, where, what to do."""
+  """The port cannot be used. The message is one line: the problem, its place and the remedy."""
 
 
 class Report(NamedTuple):
-  """What an actor host says of itself every BEAT_SECONDS."""
-  host: int                  # Its number in the cluster; see cluster_config.first_actor_id.
-  name: str                  # In the names of metrics.
+  """The report that an actor host sends every BEAT_SECONDS."""
+  host: int                  # The actor host's number, from cluster_config.host_number.
+  name: str                  # The host's name in the names of metrics.
   frames_per_second: float   # Environment frames.
-  bytes_per_second: float    # Unrolls and parameters.
+  bytes_per_second: float    # Bytes of unrolls sent and parameters received.
   environment_restarts: int
   reconnects: int
-  lost_unrolls: int          # Of which it is not known whether they were received, as a connection broke.
-  life: str = ''             # Which process it is.
-  leaving: bool = False
+  lost_unrolls: int          # Unrolls in flight when a connection broke. The learner may have received them.
+  life: str = ''             # A random id of the process.
+  leaving: bool = False      # Whether this is the host's last report.
 
 
 def configure_devices(num_learners: int):
-  """Gives each learner of this process a device; before TensorFlow has computed anything.
+  """Configures a device for each learner of this process. Must run before TensorFlow computes anything.
 
   Raises:
     ClusterError: there are too few GPUs.
@@ -71,54 +73,54 @@ def configure_devices(num_learners: int):
 
 
 def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribute.Strategy:
-  """How the learners of a run learn in step; TensorFlow's default strategy where there is but one.
+  """Returns the strategy that synchronises the learners of a run. A single learner has TensorFlow's default one.
 
   Raises:
-    ClusterError: several processes cannot have that many learners each.
+    ClusterError: there are several processes, and this one cannot have that many learners.
   """
   if port and port.strategy:
     here = port.strategy.extended.worker_devices
     if num_learners != len(here):
-      raise ClusterError(f'--num_learners={num_learners}: with several --learner_addresses a process has a learner per '
-                         f'GPU, or one without any: here {len(here)}')
+      raise ClusterError(f'--num_learners={num_learners}: with several --learner_addresses a process has one learner '
+                         f'per GPU, or one learner without GPUs: here {len(here)}')
     return port.strategy
   if num_learners == 1:
     return tf.distribute.get_strategy()
   kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
-  # Collective operations, the default, wait for ever where this process has opened a port.
+  # The default, collective operations, would wait for ever once this process has opened a port.
   return tf.distribute.MirroredStrategy([f'{kind}:{index}' for index in range(num_learners)],
                                         tf.distribute.ReductionToOneDevice())
 
 
 def specs(nest) -> list[list]:
-  """Shapes and types of a nest of tf.TensorSpec, fit for JSON."""
+  """Returns the dtype and shape of each tf.TensorSpec of a nest, as lists that JSON can hold."""
   return [[spec.dtype.name, list(spec.shape)] for spec in tf.nest.flatten(nest)]
 
 
 def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str, Any]:
-  """What an actor must have in common with its learner, fit for JSON. Args: see LearnerPort and its `offer`."""
+  """Returns what an actor host and its learner must have in common, for JSON. Args: see LearnerPort and its `offer`."""
   return {'settings': settings, 'unroll': specs(unroll_spec), 'parameters': specs(parameter_specs),
           'report': list(Report._fields)}
 
 
 class LearnerPort:
-  """The learner's port, open until the process ends."""
+  """The learner's port. It stays open until the process ends."""
 
   def __init__(self, config: cluster_config.ClusterConfig, settings: dict[str, Any]):
-    """Opens it, before TensorFlow has computed anything; waits for the other learners, if there are any.
+    """Opens the port, and waits for other learners, if any. Must run before TensorFlow computes anything.
 
     Args:
-      config: a learner's. The port is open on all of the machine's interfaces.
-      settings: all that an actor must have in common with this learner, fit for JSON.
+      config: the configuration of a learner. The port opens on all network interfaces of the machine.
+      settings: the settings that actor hosts must share with this learner. JSON can hold them.
     Raises:
-      ClusterError: another process has the port, or a learner has gone meanwhile.
+      ClusterError: another process has the port, or another learner ended before all had connected.
     """
     addresses, task = config.learner_addresses.split(','), max(config.task, 0)
     self._lock = _take_port(addresses[task])
     self.settings = settings
-    self.environment_restarts = 0  # At actor hosts, as far as they were told here.
+    self.environment_restarts = 0  # The restarts that actor hosts have reported to this learner.
     cluster = tf.train.ClusterSpec({JOB: addresses})
-    self.strategy = None  # Of several processes.
+    self.strategy = None  # The strategy that joins several processes, if there are several.
     try:
       if len(addresses) > 1:
         _configure_health_check(config.learner_timeout_seconds)
@@ -127,38 +129,38 @@ class LearnerPort:
       else:
         tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
     except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:
-      raise ClusterError('a learner of this cluster was gone before all were there, so all end: start all again'
-                         ) from error
+      raise ClusterError('a learner of this cluster ended before all were connected, so all learners end: start all of '
+                         'them again') from error
     except tf.errors.OpError as error:
-      raise ClusterError(f'{addresses[task]}: no port could be opened there: {error.message}') from error
+      raise ClusterError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
     with tf.device('/CPU:0'):
       self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
-    self._reports = {}  # Host -> Report, when it came.
-    self._lives = collections.defaultdict(list)  # Host -> the processes of that number, in the order they came in.
-    self._restarts_of = {}  # Process -> environment_restarts.
-    self._unwelcome = []    # Processes that have the number of another.
-    self._malformed, self._last_malformed = 0, ''  # Reports since the last complaint, and what was wrong.
-    self._lags = collections.defaultdict(list)  # Host -> of its unrolls learned from.
+    self._reports = {}  # Host -> (its latest Report, the time of its arrival).
+    self._lives = collections.defaultdict(list)  # Host -> ids of its processes, in the order of arrival.
+    self._restarts_of = {}  # Id of a process -> its environment_restarts so far.
+    self._unwelcome = []    # Ids of processes that must leave, since an earlier process has the same number.
+    self._malformed, self._last_malformed = 0, ''  # Malformed reports since `complaint`, and the last one's fault.
+    self._lags = collections.defaultdict(list)  # Host -> the policy lag of each of its unrolls, in updates.
     self._content, self._greeting_lock = {}, threading.Lock()
 
   def offer(self, unroll_spec, parameter_specs):
-    """Lets actors in: from now on the queue and the parameters lie there.
+    """Admits actor hosts. The queue and the published parameters must exist by now.
 
     Args:
-      unroll_spec: nest of tf.TensorSpec, of what goes into the queue.
-      parameter_specs: list of tf.TensorSpec, of what is published.
+      unroll_spec: nest of tf.TensorSpec, the unrolls of the queue.
+      parameter_specs: list of tf.TensorSpec, the published parameters.
     """
     self._greet(life=uuid.uuid4().hex, ended=False, unwelcome=[],
                 **contract(self.settings, unroll_spec, parameter_specs))
 
   def learned(self, updates: int, unrolls):
-    """Notes how old the parameters were that acted in what is about to be learned from.
+    """Records the policy lag of the next batches: the age of the parameters that chose their actions, in updates.
 
     Args:
-      updates: made so far.
-      unrolls: Unroll of [T+1, B, ...] tensors, for each learner of this process.
+      updates: the number of updates so far.
+      unrolls: for each learner of this process, the Unroll of [T+1, B, ...] tensors that it learns from next.
     """
     for unroll in unrolls:
       lags = np.maximum(updates - unroll.parameter_version[1:].numpy(), 0).mean(axis=0)  # [B], updates.
@@ -166,13 +168,13 @@ class LearnerPort:
         self._lags[int(actor_id) // cluster_config.MAX_ENVIRONMENTS].append(lag)
 
   def actor_name(self, actor_id: int) -> str:
-    """What messages call an actor, of whichever process."""
+    """Returns the name of an actor in messages. It may belong to any process."""
     host, number = divmod(actor_id, cluster_config.MAX_ENVIRONMENTS)
     report, _ = self._reports.get(host, (None, 0.))
     return f'environment {number} of ' + (report.name if report else f'host {host}')
 
   def metrics(self) -> dict[str, float]:
-    """What a row of metrics.jsonl says of actor hosts; policy lags are means since the row before."""
+    """Returns the metrics of actor hosts for a row of metrics.jsonl. Policy lags are means since the last call."""
     hosts = self._hosts()
     row = {'actor_hosts': len(hosts)}
     for host, report in hosts.items():
@@ -187,22 +189,22 @@ class LearnerPort:
     return row
 
   def complaint(self) -> str:
-    """A line for the user about malformed reports since the last call; '' if there were none."""
+    """Returns a message about malformed reports since the last call, or '' if there were none."""
     malformed, self._malformed = self._malformed, 0
     return f'malformed reports ignored: {malformed}, the last one {self._last_malformed}' if malformed else ''
 
   def announce_end(self):
-    """Tells the actors that the run has ended."""
+    """Tells actor hosts that the run has ended."""
     self._greet(ended=True)
 
   def wait_for_farewells(self):
-    """Waits until all actors have heard of the end; for one that has been lost lately, some seconds in vain."""
+    """Waits until all known actor hosts have left, for at most some seconds. A lost host costs the whole wait."""
     began = time.monotonic()
     while time.monotonic() < began + (_FAREWELL_SECONDS if self._hosts() else _LINGER_SECONDS):
       time.sleep(_FAREWELL_TICK_SECONDS)
 
   def _hosts(self) -> dict[int, Report]:
-    """The latest reports of those actor hosts that are there, by number."""
+    """Returns the latest report of each present actor host, by number."""
     now = time.monotonic()
     for text in self._arrived():
       try:
@@ -218,7 +220,11 @@ class LearnerPort:
     return {host: report for host, (report, _) in self._reports.items()}
 
   def _is_welcome(self, report):
-    """Where a process is heard of after others with its number have come, those have to leave."""
+    """Returns whether a report counts. Several processes may have the same number by mistake.
+
+    A new process replaces the one before it. If the earlier process reports again, it has not ended: then the later
+    ones have to leave.
+    """
     if report.life in self._unwelcome:
       return False
     lives = self._lives[report.host]
@@ -226,7 +232,7 @@ class LearnerPort:
       lives.append(report.life)
     elif report.life != lives[-1]:
       if report.leaving:
-        return False  # Its successor is there.
+        return False  # Its successor has reported already.
       later = lives.index(report.life) + 1
       self._unwelcome += lives[later:]
       del lives[later:]
@@ -234,13 +240,13 @@ class LearnerPort:
     return True
 
   def _count_restarts(self, report):
-    # What a process tells at first that had another learner before is in the metrics of that one.
+    # A process that reported to an earlier learner starts with the restarts that are in that learner's metrics.
     known = self._restarts_of.get(report.life, report.environment_restarts if report.reconnects else 0)
     self.environment_restarts += report.environment_restarts - known
     self._restarts_of[report.life] = report.environment_restarts
 
   def _greet(self, **changes):
-    with self._greeting_lock:  # The end may be announced while a row is written.
+    with self._greeting_lock:  # Another thread may announce the end while a row of metrics is written.
       self._content |= changes
       tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(self._content)))
 
@@ -253,7 +259,7 @@ class LearnerPort:
 
 
 def _read_report(text: bytes) -> Report:
-  """Reads what somebody has sent. Raises ValueError, with who and what is wrong, where it is no report."""
+  """Parses a report, which anyone may have sent. Raises ValueError, with the sender and the fault, if it is invalid."""
   try:
     values = json.loads(text) if len(text) <= _LONGEST_REPORT else None
   except (ValueError, RecursionError):
@@ -267,7 +273,7 @@ def _read_report(text: bytes) -> Report:
     raise ValueError(f'from {name}: it has other fields than a report')
   for field, kind in Report.__annotations__.items():
     value, most = values[field], cluster_config.MAX_HOSTS - 1 if field == 'host' else _LARGEST_NUMBER
-    # A bool is no number here, and NaN is within no limits.
+    # A bool is not a number here, and NaN is outside all limits.
     if type(value) not in {float: (int, float)}.get(kind, (kind,)) or (
         kind in (int, float) and not 0 <= value <= most):
       raise ValueError(f'from {name}: {field} is out of range, or of another type')
@@ -275,34 +281,37 @@ def _read_report(text: bytes) -> Report:
 
 
 def _configure_health_check(timeout_seconds):
-  """Lets each learner ask all others for a sign of life, and end its collective operations where one gives none.
+  """Makes each learner check the health of all others, and end its collective operations if a check fails.
 
-  TensorFlow has two ways to notice that a learner is lost. The default is its coordination service, which takes SIGTERM
-  for itself and drops it, waits for the others with Python locked, and has a fixed limit of 10 s. This is the other one.
-  A dead process refuses all attempts at once. A frozen one lets each of them, of a second, run out.
+  TensorFlow has two ways to detect a lost learner. The default is its coordination service. That one swallows SIGTERM,
+  holds Python's lock while it waits for the others, and has a fixed limit of 10 s. This function selects the other way,
+  health checks of a second each. A dead process refuses all attempts at once. A frozen process lets each one time out.
   """
   context.context().configure_coordination_service(service_type='')
   check = collective_all_reduce_strategy.CollectiveAllReduceExtended
   # pylint: disable=protected-access
   check._check_health_interval = _HEALTH_CHECK_SECONDS
-  check._check_health_timeout = 1  # Python is locked meanwhile.
+  check._check_health_timeout = 1  # Seconds. A check holds Python's lock.
   check._check_health_retry_limit = timeout_seconds
 
 
 def _take_port(address):
-  """Makes sure that nobody listens at the port, which gRPC would share, and that no other learner is about to."""
+  """Checks that no process uses the port, which gRPC would share, and reserves it among learners.
+
+  Returns a lock that keeps other learners from the port until it is closed. Raises ClusterError if the port is in use.
+  """
   _, port = cluster_config.split_address(address)
   lock = socket.socket(socket.AF_UNIX)
   try:
-    lock.bind(f'\0scalable_agents learner at port {port}')  # No file; goes with the process.
+    lock.bind(f'\0scalable_agents learner at port {port}')  # No file. It ends with the process.
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
-      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Connections of a learner before do not matter.
+      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Ignore closed connections of an earlier learner.
       probe.bind(('', port))
   except OSError as error:
     lock.close()
     if error.errno != errno.EADDRINUSE:
       raise ClusterError(f'{address}: port {port} cannot be opened ({error.strerror}): choose another one in '
                          '--learner_addresses') from error
-    raise ClusterError(f'{address}: port {port} is in use on this machine ({error.strerror}): another learner? Stop it, '
-                       'or choose another port in --learner_addresses') from error
+    raise ClusterError(f'{address}: port {port} is in use on this machine ({error.strerror}): another learner? Stop '
+                       'it, or choose another port in --learner_addresses') from error
   return lock

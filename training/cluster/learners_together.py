@@ -1,8 +1,8 @@
-"""Learners that learn in step: on the devices of one machine, in processes of several, or one alone.
+"""Synchronous learners: on several devices of one machine, in processes on several machines, or a single one.
 
 Espeholt et al. 2018 (IMPALA), section 3 and figure 1: every learner takes a batch of its own, and the gradients of all
-are added up, so that N learners with batches of B are as one with a batch of N B. The agent's learner says what they
-add up (agents/learner_step.py). This module makes them do it at the same time.
+learners are summed. So N learners with batches of B equal one learner with a batch of N B. The agent's learner does the
+sum (agents/learner_step.py). This module runs the learners in step.
 """
 
 import collections
@@ -16,43 +16,44 @@ import tensorflow as tf
 from scalable_agents.records import errors
 from scalable_agents.training import intake
 
-# What a collective operation raises when another process has gone; FailedPrecondition from those that come after.
+# Errors of a collective operation when another process is gone. Later operations raise FailedPreconditionError.
 _PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError,
                 tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
-_LOST = 'a learner of this cluster is gone, so all end: start all again, and they go on from the last checkpoint'
+_LOST = ('a learner of this cluster is gone, so all learners end: start all of them again to continue from the last '
+         'checkpoint')
 
 
 class LostLearnerError(errors.UserError):
-  """The learner of another process has gone, perhaps amid an update. The message is one line."""
+  """The learner of another process is gone, possibly during an update. The message is one line."""
 
 
 class Update(NamedTuple):
-  """What all learners know of an update that they made together."""
+  """The results of an update that all learners made together. All but `feedback` is the same for all learners."""
   metrics: dict[str, Any]  # Name -> number, or array with a number per level; see agent_interface.Learner.read.
-  environment_frames: int  # That have arrived at all learners with their batches.
-  episodes: intake.Episodes  # That have arrived at all learners; arrays, without those that are none.
-  feedback: list[Any]      # For each of `devices` what its experience is to hear.
-  leaving: bool            # Whether one of the learners has asked to end.
+  environment_frames: int  # Frames that arrived with the batches of all learners.
+  episodes: intake.Episodes  # Episodes that arrived with these batches, as arrays without padding.
+  feedback: list[Any]      # For each of `devices`, the feedback for its experience.
+  leaving: bool            # Whether any learner has asked to end.
 
 
 class LearnersTogether:
-  """The learners of this process, and how they are joined to those of others."""
+  """The learners of this process, joined to those of other processes."""
 
   def __init__(self, strategy: tf.distribute.Strategy | None, device: str):
-    """Args: of several learners, their strategy; and the device of one alone."""
+    """Args: `strategy`, for several learners or None; `device`, for a single learner."""
     self.are_several = strategy is not None and strategy.num_replicas_in_sync > 1
     self._strategy, self._device = strategy, device
     self.devices = list(strategy.extended.worker_devices) if self.are_several else [device]
     self.have_peers = self.are_several and strategy.num_replicas_in_sync > len(self.devices)
 
   def compare(self, settings: dict[str, Any]):
-    """Holds the settings of all processes against each other.
+    """Checks that all processes have the same settings.
 
     Args:
-      settings: those that all must have in common, fit for JSON.
+      settings: the settings of this process that all must share. JSON can hold them.
     Raises:
       errors.UserError: they differ.
-      LostLearnerError: another process has gone.
+      LostLearnerError: another process is gone.
     """
     if not self.have_peers:
       return
@@ -73,12 +74,12 @@ class LearnersTogether:
 
   @contextlib.contextmanager
   def scope(self):
-    """The context to make agent and learner in. Raises LostLearnerError."""
+    """Returns the context in which to make the agent and the learner. Raises LostLearnerError."""
     with self._explaining(), self._strategy.scope() if self.are_several else tf.device(self._device):
       yield
 
   def share(self, variables):
-    """Gives all processes the values that the first one has. Raises LostLearnerError."""
+    """Copies the variables' values from the first process to all others. Raises LostLearnerError."""
     if self.have_peers:
       by_type = collections.defaultdict(list)
       for variable in variables:
@@ -88,15 +89,15 @@ class LearnersTogether:
           self._share(those)
 
   def step(self, learner, batches, arrived, leaving: bool) -> Update:
-    """Makes an update, and adds what has arrived to `learner.environment_frames`.
+    """Makes an update, and adds the frames that arrived to `learner.environment_frames`.
 
     Args:
       learner: agent_interface.Learner.
-      batches: for each of `devices` an experience.Batch.
-      arrived: for each of `devices` the intake.Arrived that came with the batch.
-      leaving: whether this process wants all to end after this update.
+      batches: an experience.Batch for each of `devices`.
+      arrived: for each of `devices`, the intake.Arrived of its batch.
+      leaving: whether this process asks all learners to end after this update.
     Raises:
-      LostLearnerError: another process has gone.
+      LostLearnerError: another process is gone.
     """
     if not self.are_several:
       metrics, *feedback = learner.step(*batches)
@@ -113,13 +114,14 @@ class LearnersTogether:
                   intake.Episodes(*(values[is_episode] for values in everyones)), feedback, bool(is_leaving))
 
   def check(self):
-    """Raises LostLearnerError where another process has gone. For a learner that has no unrolls to learn from."""
-    # TensorFlow's thread ends when it finds that a learner is lost. See cluster.LearnerPort.
+    """Raises LostLearnerError if another process is gone. A learner that waits for unrolls calls this."""
+    # TensorFlow's health check thread ends when it finds that a learner is lost. See learner_port.py.
     if self.have_peers and not self._strategy.extended._check_health_thread.is_alive():  # pylint: disable=protected-access
       raise LostLearnerError(_LOST)
 
   @contextlib.contextmanager
   def _explaining(self):
+    """Turns the errors of a lost process into LostLearnerError."""
     try:
       yield
     except _PEER_ERRORS as error:
@@ -128,7 +130,7 @@ class LearnersTogether:
       raise LostLearnerError(_LOST) from error
 
   def _spread(self, values):
-    """A value for each of `devices`, as the strategy wants them."""
+    """Returns the values, one for each of `devices`, as a distributed value of the strategy."""
     remaining = iter(values)
     return self._strategy.experimental_distribute_values_from_function(lambda unused_context: next(remaining))
 
@@ -137,7 +139,7 @@ class LearnersTogether:
     def step(batch, its_arrived):
       metrics, feedback = learner.step(batch)
       context = tf.distribute.get_replica_context()
-      on_device = lambda values: tf.nest.map_structure(tf.identity, values)  # Which arguments of the graph are not.
+      on_device = lambda values: tf.nest.map_structure(tf.identity, values)  # A graph's arguments may be elsewhere.
       everyones = context.all_gather(on_device(list(its_arrived.episodes)), axis=0)
       # One by one: several processes cannot reduce values of different types together.
       frames, everyones_leaving = (context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(value))

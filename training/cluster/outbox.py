@@ -1,6 +1,6 @@
-"""Unrolls of an actor host on their way to the learner: in lanes, in each of which they stay in their order.
+"""Lanes: queues of the unrolls that an actor host sends to its learner. Each lane keeps the order of its unrolls.
 
-An actor's unrolls all go into the same lane, so they leave the host one after the other, whatever the other lanes do.
+All unrolls of an actor go into the same lane. So they leave the host in their order, independently of other lanes.
 """
 
 import collections
@@ -13,28 +13,28 @@ from scalable_agents.learner import queue as unroll_queue
 
 
 class Lane:
-  """The unrolls of some of the actors: those just put, and blocks of earlier ones that nobody has sent."""
+  """The unrolls of some of the actors: a queue of new ones, and blocks that were taken but not sent."""
 
   def __init__(self, unroll_spec, largest_block: int):
     """Makes an empty lane.
 
     Args:
       unroll_spec: nest of tf.TensorSpec.
-      largest_block: unrolls that are taken at a time at most, and that wait here before `put` waits.
+      largest_block: most unrolls that `take` returns, and most that the queue holds before `put` blocks.
     """
-    self.unsent = collections.deque()  # Blocks that were taken, the oldest first. Guarded by the user's lock.
-    self.taking = threading.Lock()     # Held while blocks are taken, so that they get into `unsent` in their order.
+    self.unsent = collections.deque()  # Blocks that were taken, oldest first. The caller's lock guards it.
+    self.taking = threading.Lock()     # Hold it to take a block and append it to `unsent`, to keep the order.
     self._largest_block = largest_block
     self._queue = unroll_queue.UnrollQueue(
         unroll_spec, largest_block, tf.nest.map_structure(lambda spec: False, unroll_spec))
     self._takers = [self._taker(count) for count in range(1, largest_block + 1)]
 
   def put(self, unroll):
-    """Takes an unroll, in a graph; waits for room. CancelledError once this is closed."""
+    """Takes an unroll, also in a graph. Waits for room. Raises CancelledError once this is closed."""
     return self._queue.put(unroll)
 
   def take(self) -> list[list[np.ndarray]] | None:
-    """Waits for unrolls and takes as many as there are: a list of arrays each. None once this is closed."""
+    """Waits for an unroll and takes all that are there. Each is a list of arrays. Returns None once this is closed."""
     take = self._takers[max(1, min(self._queue.size(), self._largest_block)) - 1]
     try:
       return [[_array(tensor) for tensor in unroll] for unroll in take()]
@@ -42,7 +42,7 @@ class Lane:
       return None
 
   def size(self) -> int:
-    """Unrolls that were put and not taken."""
+    """Returns the number of unrolls that were put and not yet taken."""
     return self._queue.size()
 
   def close(self):
@@ -50,23 +50,23 @@ class Lane:
     self._queue.close()
 
   def _taker(self, count):
-    """A function that waits for so many unrolls."""
+    """Returns a function that waits for `count` unrolls and takes them."""
     take = tf.function(lambda: [tf.nest.flatten(self._queue.take()) for _ in range(count)], autograph=False)
-    return take.get_concrete_function()  # To find it again takes as long as a call of it.
+    return take.get_concrete_function()  # Looking it up at each call would double the cost.
 
 
 def put(lanes: list[Lane], unroll):
-  """Puts an unroll into its actor's lane, in a graph; waits for room. Returns a tensor."""
+  """Puts an unroll into its actor's lane, also in a graph. Waits for room. Returns [] bool, always True."""
 
   def putter(lane):
     def put_there():
       lane.put(unroll)
-      return tf.constant(True)  # All branches have to return the same.
+      return tf.constant(True)  # All branches must return the same type.
     return put_there
   with tf.device('/CPU:0'):
     return tf.switch_case(tf.math.floormod(unroll.actor_id, len(lanes)), [putter(lane) for lane in lanes])
 
 
 def _array(tensor):
-  """A tensor's values; not copied, as Tensor.numpy does, where NumPy can use them as they are."""
+  """Returns a tensor's values. Unlike Tensor.numpy it does not copy them, unless they are strings."""
   return tensor.numpy() if tensor.dtype == tf.string else np.asarray(memoryview(tensor))

@@ -1,9 +1,10 @@
-"""An actor host's side of a cluster: the learner of another process, as where unrolls go and parameters come from.
+"""An actor host's side of a cluster: it sends unrolls to a learner in another process and fetches parameters from it.
 
-Threads push unrolls through TensorFlow sessions into the learner's queue, where they wait while it is full; another
-fetches parameters. Each actor's unrolls are pushed by one thread, so that they arrive in their order. A session has no
-deadline for that, and says nothing where the other side has gone. So a thread asks a second session, which has one, for
-a sign of life every few seconds, and makes a new connection where it has to. The other side is learner_port.py.
+Some threads push unrolls through TensorFlow sessions into the learner's queue, and block while it is full. One thread
+fetches parameters. A single thread pushes all unrolls of an actor, so that they arrive in their order. These threads
+use a session without a deadline, which does not notice that the learner is gone. Therefore the heart thread asks for a
+sign of life every few seconds, through a session with a deadline, and makes a new connection where needed. The
+learner's side is learner_port.py.
 """
 
 import contextlib
@@ -21,44 +22,44 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import outbox
 
 _PUSHERS = 2
-_PUSH_BYTES = 4_500_000     # Larger calls leave the processors' caches.
-_RETRY_SECONDS = 1.
-_PATIENCE_SECONDS = 15.     # Without a sign of life before another connection is tried.
-_FIRST_WORD_SECONDS = 5.    # Of silence until the user is told, …
-_LATER_WORDS_SECONDS = 30.  # … and again.
+_PUSH_BYTES = 4_500_000     # Bytes per call. More would not fit into the processor's caches.
+_RETRY_SECONDS = 1.         # The time between two attempts to reach the learner.
+_PATIENCE_SECONDS = 15.     # After this long without a sign of life, the host tries a new connection.
+_FIRST_WORD_SECONDS = 5.    # After this long without a learner, the user gets a message.
+_LATER_WORDS_SECONDS = 30.  # The time between further messages.
 _TICK_SECONDS = 0.02
 
 
 class RefusedError(Exception):
-  """This actor host is not one of the learner's. The message is one line: what, where, what to do."""
+  """The learner does not accept this actor host. The message is one line: the learner's address, why, the remedy."""
 
 
 class Totals(NamedTuple):
   """Counts since the start."""
-  unrolls: int
-  bytes: int         # Of unrolls and parameters.
+  unrolls: int       # Unrolls sent.
+  bytes: int         # Bytes of unrolls sent and parameters received.
   reconnects: int
-  lost_unrolls: int  # Of which it is not known whether they were received.
+  lost_unrolls: int  # Unrolls in flight when a connection broke. The learner may have received them.
 
 
 class RemoteLearner:
-  """Where unrolls go (`put`) and parameters come from (`latest`); both in graphs, both without the network."""
+  """Takes unrolls (`put`) and gives parameters (`latest`). Graphs may call both. Neither call uses the network."""
 
   def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
                queue_size: int, is_due: Callable[[], bool], make_report: Callable[[Totals], learner_port.Report],
                say: Callable[[str], None], on_end: Callable[[], None]):
-    """Looks for nothing yet.
+    """Makes no connection yet; see `start`.
 
     Args:
       address: HOST:PORT of the learner.
-      task: which of several learners it is.
-      settings, unroll_spec, parameter_specs: as the learner's own, see learner_port.LearnerPort.offer. An unroll has an
-        `actor_id`.
-      queue_size: of the learner's queue, in unrolls.
-      is_due: asked now and then whether it is time for the latest parameters.
-      make_report: says how this host is.
+      task: the number of the learner among several.
+      settings, unroll_spec, parameter_specs: they must equal the learner's; see learner_port.LearnerPort. An unroll
+        has an `actor_id`.
+      queue_size: the capacity of the learner's queue, in unrolls.
+      is_due: returns whether to fetch the latest parameters now. It is called often.
+      make_report: returns this host's report.
       say: called with a line for the user.
-      on_end: called from a thread here when the run has ended, or `check` has something to raise.
+      on_end: called from another thread when the run has ended, or when `check` has an error to raise.
     """
     self._address = address
     self._own = json.loads(json.dumps(learner_port.contract(settings, unroll_spec, parameter_specs)))
@@ -70,26 +71,26 @@ class RemoteLearner:
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
     self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
     self._lock = threading.Lock()
-    self._totals = Totals(0, 0, 0, 0)  # Guarded by _lock, as are the connection and what is unsent in the lanes.
+    self._totals = Totals(0, 0, 0, 0)  # _lock guards it, the connection and `unsent` of the lanes.
     self._connection = None
     self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
     self._error = None
     self._heart = threading.Thread(target=self._guard, args=[self._keep_contact], name='heart', daemon=True)
 
   def start(self):
-    """Begins to look for the learner, and goes on as long as it takes."""
+    """Starts a thread that connects to the learner. It tries until it succeeds or this object is closed."""
     self._heart.start()
 
   def wait_for_parameters(self, seconds: float) -> bool:
-    """Waits at most so long; whether there are any."""
+    """Waits at most this long for the first parameters. Returns whether they have arrived."""
     return self._ready.wait(seconds)
 
   def put(self, unroll):
-    """Takes an unroll, in a graph; waits for room. CancelledError once this is closed."""
+    """Takes an unroll, also in a graph. Waits for room. Raises CancelledError once this is closed."""
     return outbox.put(self._lanes, unroll)
 
   def latest(self):
-    """The version and the parameters that came last; see ParameterSnapshot."""
+    """Returns the version and the parameters that arrived last; see ParameterSnapshot."""
     return self._snapshot.latest()
 
   def totals(self) -> Totals:
@@ -97,12 +98,15 @@ class RemoteLearner:
       return self._totals
 
   def check(self):
-    """Raises what ended the contact, if it was anything but the run's end."""
+    """Raises the error that ended the contact with the learner, if there was one. The end of the run is no error."""
     if self._error:
       raise self._error
 
   def close(self):
-    """Takes leave and ends all waits but those on the network, which daemons wait for. Idempotent."""
+    """Tells the learner that this host leaves, and ends every wait. Only daemon threads may still wait for the network.
+
+    Idempotent.
+    """
     self._stop.set()
     self._nudge.set()
     for lane in self._lanes:
@@ -113,18 +117,19 @@ class RemoteLearner:
       self._connection.close()
 
   def _guard(self, target, connection=None, *args):
+    """Runs a thread's target. An error marks the connection as failed, or else ends the contact."""
     try:
       target(*[connection, *args] if connection else [])
-    except Exception as error:  # pylint: disable=broad-except; raised by `check`.
+    except Exception as error:  # pylint: disable=broad-except; `check` raises it.
       if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
-        connection.failure = learner_connection.reason(error)  # Or the run has ended: the greeting tells.
+        connection.failure = learner_connection.reason(error)  # The run may have ended: the greeting tells.
         self._nudge.set()
         return
       self._error = error
       self._on_end()
 
   def _keep_contact(self):
-    """Connects, asks for signs of life, and connects again."""
+    """Connects, asks for signs of life, and reconnects, until the run ends or this object is closed."""
     heard = said = time.monotonic()
     while not self._stop.is_set():
       before = self._connection
@@ -144,24 +149,24 @@ class RemoteLearner:
           said = now
           self._say(f'no learner at {self._address} for {now - heard:.0f} s: {learner_connection.reason(error)}')
       if before is not self._connection:
-        self._stop.wait(_RETRY_SECONDS)  # Not one connection after the other, should each fail at once.
+        self._stop.wait(_RETRY_SECONDS)  # Limits the rate of connections that fail at once.
       self._nudge.wait(learner_port.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
       self._nudge.clear()
     self._take_leave()
 
   def _contact(self, silence_seconds):
-    """Returns the learner's greeting, through a new connection if need be. Raises what keeps it from that."""
+    """Returns the learner's greeting, through a new connection if needed. Raises if there is no answer."""
     if (connection := self._connection) is None:
       return self._connect()
     try:
       greeting = connection.beat(self._report())
       if self._life in greeting['unwelcome']:
-        raise RefusedError(f'{self._address}: another actor has the number of this one: give each a --task of its own, '
-                           'or start this one again if it has drawn its number')
+        raise RefusedError(f'{self._address}: another actor host has the same number: give each actor host a --task of '
+                           'its own, or start this one again if its number was random')
       if greeting['ended'] or not connection.failure:
         return greeting
     except tf.errors.OpError as error:
-      # While it is but frozen, the connection is kept: what waits in it will go through.
+      # A frozen learner may recover. Then the unrolls that wait in the connection arrive, so keep it for a while.
       if isinstance(error, tf.errors.DeadlineExceededError) and not connection.failure and (
           silence_seconds < _PATIENCE_SECONDS):
         raise
@@ -169,7 +174,7 @@ class RemoteLearner:
     return self._connect()
 
   def _connect(self):
-    """Makes a new connection, if it can, and lets it take the old one's place. Returns the greeting."""
+    """Replaces the connection by a new one. Returns the greeting. Raises if no connection is possible."""
     connection = learner_connection.Connection(self._address, self._graph)
     greeting = connection.greeting
     if greeting['ended']:
@@ -179,9 +184,9 @@ class RemoteLearner:
       old, self._connection = self._connection, connection
       if old:
         lost = 0
-        if old.greeting['life'] != greeting['life']:  # What went to the old one cannot have been learned from.
+        if old.greeting['life'] != greeting['life']:  # A new learner: it has none of these.
           for lane, block in old.in_hand.items():
-            lane.unsent.appendleft(block)  # It comes before all that was taken since.
+            lane.unsent.appendleft(block)  # Older than all blocks taken since.
           old.in_hand.clear()
         else:
           old.is_lost, lost = True, sum(map(len, old.in_hand.values()))
@@ -189,11 +194,11 @@ class RemoteLearner:
                                              lost_unrolls=self._totals.lost_unrolls + lost)
         old.close()
     self._start(self._refresh, connection)
-    return connection.beat(self._report())  # So that it knows of this host from the beginning.
+    return connection.beat(self._report())  # The learner knows of this host at once.
 
   def _take_leave(self):
     if self._connection:
-      with contextlib.suppress(tf.errors.OpError):  # It has gone first.
+      with contextlib.suppress(tf.errors.OpError):  # The learner is gone already.
         self._connection.beat(self._report()._replace(leaving=True))
 
   def _report(self):
@@ -206,34 +211,34 @@ class RemoteLearner:
     threading.Thread(target=self._guard, args=[target, connection, *args], daemon=True).start()
 
   def _push(self, connection, lane):
-    """Pushes unrolls of a lane as long as the connection is in use."""
+    """Pushes the unrolls of a lane while the connection is in use."""
     while (block := self._next_block(connection, lane)) is not None:
       connection.push(block)  # Waits for room.
       with self._lock:
         if connection.in_hand.pop(lane, None) is None:
-          return  # It is for the next connection to send.
+          return  # The next connection sends it again.
         self._totals = self._totals._replace(
             unrolls=self._totals.unrolls + len(block),
             bytes=self._totals.bytes + sum(array.nbytes for unroll in block for array in unroll),
             lost_unrolls=self._totals.lost_unrolls - connection.is_lost * len(block))
 
   def _next_block(self, connection, lane):
-    """Waits for unrolls, a list of arrays each, and takes them in hand. None where the connection is not in use."""
+    """Waits for a block of unrolls and marks it as in flight. Returns None if the connection is no longer in use."""
     block = self._take_in_hand(connection, lane)
     if block is None:
       with lane.taking:
-        # Whoever took unrolls before may have waited there for a connection given up since.
+        # The thread that held `taking` may have left its block in `unsent`, since its connection was replaced.
         block = self._take_in_hand(connection, lane)
         if block is None and self._is_current(connection):
           if (taken := lane.take()) is None:
-            return None  # It was closed.
+            return None  # The lane is closed.
           with self._lock:
             lane.unsent.append(taken)
           block = self._take_in_hand(connection, lane)
     return block
 
   def _take_in_hand(self, connection, lane):
-    """The first of a lane's unsent blocks. None where there is none, or not for this connection."""
+    """Marks a lane's first unsent block as in flight. Returns None if there is none or the connection is not in use."""
     with self._lock:
       if not lane.unsent or not self._is_current(connection):
         return None
@@ -241,7 +246,7 @@ class RemoteLearner:
       return block
 
   def _refresh(self, connection):
-    """Fetches parameters: the first ones, and then, when it is time, as long as the connection is in use."""
+    """Fetches the first parameters, and then, while the connection is in use, new ones whenever they are due."""
     connection.open()
     self._fetch(connection)
     for lane in self._lanes:
@@ -257,7 +262,7 @@ class RemoteLearner:
   def _fetch(self, connection):
     version, parameters = connection.fetch()
     with self._lock:
-      if parameters is not None and connection is self._connection:  # Else there may be later ones.
+      if parameters is not None and connection is self._connection:  # A newer connection may have newer ones.
         connection.latest_version = version
         self._snapshot.publish(version, parameters)
         self._ready.set()
@@ -265,7 +270,7 @@ class RemoteLearner:
 
 
 def _compare(address, own, greeting):
-  """Raises RefusedError, with what differs."""
+  """Raises RefusedError, with the differences, if this host's contract differs from the learner's."""
   ours, theirs = own['settings'], greeting['settings']
   differing = [f'{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} '
                'here' for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
@@ -273,14 +278,14 @@ def _compare(address, own, greeting):
     if not differing and own[name] != greeting[name]:
       differing.append(f'{what} are {_difference(greeting[name], own[name])}')
   if not differing and own['report'] != greeting.get('report'):
-    differing.append('what actors report is another there')
+    differing.append('the fields of reports differ')
   if differing:
     raise RefusedError(f'{address}: the learner has another configuration: {"; ".join(differing)}. Give all processes '
                        'of a cluster the same flags and the same version of this program')
 
 
 def _difference(theirs, ours):
-  """The first spec that differs, in words."""
+  """Describes the first spec that differs."""
   for one, other in zip(theirs, ours):
     if one != other:
       return f'{one[0]} {one[1]} there and {other[0]} {other[1]} here'

@@ -123,7 +123,7 @@ class TrainingTogetherTest(parameterized.TestCase):
 
   def _check_left_alone(self, learner):
     self.assertEqual(learner.end()[0], 1)
-    self.assertRegex(learner.screen(), r'\nerror: a learner of this cluster is gone, so all end: start all again, .*\n$')
+    self.assertRegex(learner.screen(), r'\nerror: a learner of this cluster is gone, so all learners end: start all of them again .*\n$')
     self.assertNotIn('Traceback', learner.screen())
 
   @parameterized.parameters(signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)

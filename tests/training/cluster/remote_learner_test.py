@@ -140,7 +140,7 @@ class WellTest(remote_learner_testing.TestCase):
 
   def test_another_version_is_refused(self):
     with mock.patch.object(learner_port.Report, '_fields', learner_port.Report._fields[:-1]):
-      self._check_refused('what actors report is another there')
+      self._check_refused('the fields of reports differ')
 
   def _check_refused(self, difference, **what):
     remote = self.remote(self.port, **what)
