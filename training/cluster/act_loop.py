@@ -62,7 +62,7 @@ class Actor:
     self._stop = threading.Event()
     self._signals = stop_signals.StopSignals()
     self._last_report = None
-    self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals and steps of the last report.
+    self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals, steps at the last report.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.pool.unroll_spec, host.parameter_specs, config.queue_size,
         self._parameters_are_due, self._report, self._line.message, self._stop.set)

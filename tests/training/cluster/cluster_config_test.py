@@ -1,4 +1,4 @@
-"""A process's place in a cluster: its settings, and numbers of hosts and actors."""
+"""A process's role in a cluster: its settings, the numbers of hosts and the ids of actors."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -61,7 +61,7 @@ class NumbersTest(parameterized.TestCase):
     given = cluster_config.host_number(
         cluster_config.ClusterConfig('actor', ','.join(['a:80'] * 100), cluster_config.MAX_HOSTS // 4 - 1))
     drawn = {cluster_config.host_number(cluster_config.ClusterConfig('actor', 'a:80')) for _ in range(20)}
-    self.assertGreater(len(drawn), 18)  # Two of 20 meet in one of 1,400 runs.
+    self.assertGreater(len(drawn), 18)  # Two of 20 numbers are equal in one of 1,400 runs.
     self.assertGreater(min(drawn), given)
     self.assertLess(max(drawn), cluster_config.MAX_HOSTS)
 

@@ -1,4 +1,4 @@
-"""For tests of clusters: free ports, and a learner's port in a process of its own, which does what a test says."""
+"""Helpers for tests of clusters: free ports, a proxy, and a learner's port in another process that a test controls."""
 
 import contextlib
 import multiprocessing
@@ -22,49 +22,49 @@ from scalable_agents.training import quiet
 
 SETTINGS = {'agent': 'impala', '--level_name': 'catch', '--unroll_length': 20, '--torso': 'shallow'}
 PARAMETER_SPECS = [tf.TensorSpec([200, 50]), tf.TensorSpec([7])]
-CAPACITY = 4  # Of a learner's queue, in unrolls.
+CAPACITY = 4  # The capacity of a learner's queue, in unrolls.
 _PATIENCE_SECONDS = 120.
 
 
 class Unroll(NamedTuple):
-  """As much of an unroll as matters on its way. A host's unrolls have numbers; its actors take turns."""
+  """The fields of an unroll that these tests need. A host numbers its unrolls, and its actors take turns."""
   actor_id: Any  # [] int32.
-  life_id: Any   # [] int64, each actor lives once.
+  life_id: Any   # [] int64. Each actor has one life, and this is its actor_id.
   index: Any     # [] int64.
   number: Any    # [] int64.
   content: Any   # [5, 2000] float32.
 
 
-NUM_ACTORS = 8  # Of a host.
+NUM_ACTORS = 8  # The number of actors of a host.
 _NUMBER = tf.TensorSpec([], tf.int64)
 UNROLL_SPEC = Unroll(tf.TensorSpec([], tf.int32), _NUMBER, _NUMBER, _NUMBER, tf.TensorSpec([5, 2000]))
 
 
 def processes():
-  """What makes processes that have TensorFlow from the beginning, which takes seconds to import."""
+  """Returns a context whose new processes have TensorFlow imported already, since the import takes seconds."""
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload([__name__])
   return context
 
 
 def make_unroll(host: int, number: int) -> Unroll:
-  """An unroll whose content tells whose and which it is."""
+  """Returns an unroll of a host. Its content follows from the host and the number."""
   index, actor = divmod(number, NUM_ACTORS)
   actor_id = cluster_config.first_actor_id(host) + actor
   return Unroll(np.int32(actor_id), np.int64(actor_id), np.int64(index), np.int64(number), content(host, number))
 
 
 def content(host: int, number: int) -> np.ndarray:
-  """What the unroll of that host and number holds: [5, 2000] float32."""
+  """Returns the content of a host's unroll of this number, [5, 2000] float32."""
   return np.random.RandomState([host, number]).rand(*UNROLL_SPEC.content.shape).astype(np.float32)
 
 
 @contextlib.contextmanager
 def abrupt_end():
-  """Around absltest.main in tests that connect to learners: ends the process without Python's own way out.
+  """Ends the process without Python's own shutdown. Use it around absltest.main in tests that connect to learners.
 
-  TensorFlow waits for ever in a session whose learner has gone, and a thread that comes back from there while Python
-  ends takes the process down.
+  A TensorFlow session waits for ever if its learner is gone. If such a thread returns while Python shuts down, the
+  process crashes.
   """
   try:
     yield
@@ -75,15 +75,15 @@ def abrupt_end():
 
 @contextlib.contextmanager
 def free_port():
-  """A port that nobody listens at, and that the system gives to nobody else inside the block."""
+  """Yields a port without a listener. The system gives it to no other process inside the block."""
   with socket.socket() as holder:
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As those set who will listen there.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # The listener sets this option, too.
     holder.bind(('', 0))
     yield holder.getsockname()[1]
 
 
 class Proxy:
-  """Passes bytes on between those who connect and a port, in a thread of its own; `with` ends it."""
+  """Forwards bytes between its clients and a port, in a thread of its own. `with` starts and ends it."""
 
   def __init__(self, target: int):
     self._target = target
@@ -91,9 +91,9 @@ class Proxy:
     self.port = self._listener.getsockname()[1]
     self._wakes, self._wake = socket.socketpair()
     self._selector = selectors.DefaultSelector()
-    self._pairs = []     # Of sockets.
-    self._live = {}      # Of the pairs between which bytes are passed on: how many there were.
-    self._to_do = None   # A function for the thread to call, and the event to set then.
+    self._pairs = []     # Pairs of sockets: the client's and the target's.
+    self._live = {}      # Pair that forwards bytes -> the number of bytes so far.
+    self._to_do = None   # A function for the thread to call, and the event to set afterwards.
     self._thread = threading.Thread(target=self._run, daemon=True)
 
   def __enter__(self):
@@ -112,14 +112,18 @@ class Proxy:
       each.close()
 
   def cut(self):
-    """Closes all connections that there are, whatever is on its way."""
+    """Closes all present connections. Bytes in flight may be lost."""
     done = threading.Event()
     self._to_do = self._cut, done
     self._wake.send(b'!')
     assert done.wait(_PATIENCE_SECONDS)
 
   def freeze(self, only_the_busiest=False):
-    """From now on nothing passes on connections that there are, nor are they closed. New ones are as good as ever."""
+    """Stops forwarding on present connections without closing them. New connections work.
+
+    Args:
+      only_the_busiest: stop only the connection that has forwarded most bytes.
+    """
     done = threading.Event()
     self._to_do = lambda: self._freeze(only_the_busiest), done
     self._wake.send(b'!')
@@ -136,14 +140,14 @@ class Proxy:
           action, done = self._to_do
           action()
           done.set()
-        elif key.data[1] in self._live:  # Else it was closed just now.
+        elif key.data[1] in self._live:  # Otherwise it was closed just now.
           self._pass_on(key.fileobj, *key.data)
 
   def _accept(self):
     one = self._listener.accept()[0]
     try:
       other = socket.create_connection(('localhost', self._target))
-    except OSError:  # Nobody listens there: nor here.
+    except OSError:  # The target does not listen. Neither does the proxy then.
       return one.close()
     pair = one, other
     self._pairs.append(pair)
@@ -181,14 +185,15 @@ class Proxy:
 
 
 class Learner:
-  """A process with a learner's port, a queue and parameters; `with` ends it where it has not ended by itself.
+  """A process with a learner's port, a queue and parameters. `with` ends it, if it has not ended by itself.
 
-  Each method is done there: `take(n)` returns the next n unrolls, stacked; `publish(version)` publishes parameters that
-  all have that value; `size()` of the queue; `metrics()`; `announce_end()`; `wait_for_farewells()`; `close_queue()`.
+  The process runs these methods: `take(n)` returns the next n unrolls, stacked; `publish(version)` publishes parameters
+  that all have that value; `size()` returns the size of the queue; `metrics()`, `announce_end()` and
+  `wait_for_farewells()` call the port; `close_queue()` closes the queue.
   """
 
   def __init__(self, port: int, settings=None):
-    """Starts it, and waits until actors may come; version 1 is published. Raises learner_port.ClusterError."""
+    """Starts the process, publishes version 1 and admits actor hosts. Raises learner_port.ClusterError."""
     context = processes()
     self._pipe, other_end = context.Pipe()
     self._process = context.Process(
@@ -214,7 +219,7 @@ class Learner:
     return call
 
   def megabytes(self) -> float:
-    """Its resident memory."""
+    """Returns the resident memory of the process."""
     return psutil.Process(self._process.pid).memory_info().rss * 1e-6
 
   def freeze(self):
@@ -224,7 +229,7 @@ class Learner:
     os.kill(self._process.pid, signal.SIGCONT)
 
   def kill(self):
-    """kill -9. Idempotent."""
+    """Kills the process with SIGKILL. Idempotent."""
     self._process.kill()
     self._process.join()
 
@@ -238,7 +243,7 @@ class Learner:
 
 
 def _serve(pipe, address, settings):
-  """What the process does."""
+  """Runs the process: makes the port, then answers calls."""
   try:
     port = learner_port.LearnerPort(cluster_config.ClusterConfig(job_name='learner', learner_addresses=address), settings)
   except learner_port.ClusterError as error:
@@ -259,7 +264,7 @@ def _serve(pipe, address, settings):
   pipe.send(None)
   commands = {'take': take, 'publish': publish, 'size': queue.size, 'close_queue': queue.close, 'metrics': port.metrics,
               'announce_end': port.announce_end, 'wait_for_farewells': port.wait_for_farewells}
-  with contextlib.suppress(EOFError):  # So ends a pipe whose other end has gone.
+  with contextlib.suppress(EOFError):  # Raised when the other end of the pipe is gone.
     while True:
       name, *arguments = pipe.recv()
       try:

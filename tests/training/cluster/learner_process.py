@@ -1,8 +1,8 @@
-"""A learner among several processes, for learners_together_test: learns from its part of random batches.
+"""One of several learner processes for learners_together_test. It learns from its part of random batches.
 
   python -m scalable_agents.tests.training.cluster.learner_process ADDRESSES TASK UPDATES FILE
 
-Writes the values of its variables, and what it knew of the last update, to FILE, an .npz.
+Writes the values of its variables and the results of the last update to FILE, an .npz.
 """
 
 import sys
@@ -18,18 +18,18 @@ from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import learners_together
 
-BATCH_SIZE = 2  # Of each learner.
+BATCH_SIZE = 2  # Unrolls per learner and update.
 _MOST_EPISODES = 5
 LEAVING_AT = 2  # The update at which the last learner wants to leave.
 
 
 def config(task):
-  """The learner's settings; without `share` they would begin with different parameters."""
+  """Returns the settings of a learner. Without `share` the learners would start with different parameters."""
   return impala.ImpalaConfig(torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, seed=task + 1)
 
 
 def arrived(task, update):
-  """What came with a learner's batch: no episodes for the first one, and more and more for the others."""
+  """Returns what arrived with a learner's batch. The first learner has no episodes, each further one has more."""
   count = task * update
   episodes = intake.Episodes(tf.where(tf.range(_MOST_EPISODES) < count, task, intake.NO_LEVEL),
                              tf.fill([_MOST_EPISODES], float(update)), tf.fill([_MOST_EPISODES], count))
@@ -37,7 +37,7 @@ def arrived(task, update):
 
 
 def main(addresses, task, updates, file):
-  """Learns."""
+  """Makes the updates and writes the results."""
   port = learner_port.LearnerPort(cluster_config.ClusterConfig('learner', addresses, task), {})
   together = learners_together.LearnersTogether(learner_port.make_strategy(1, port), '/CPU:0')
   num_learners = len(addresses.split(','))

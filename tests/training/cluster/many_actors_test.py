@@ -1,6 +1,6 @@
-"""Many actor hosts at one learner, which are killed at any moment, too. It keeps draining, and what arrives is whole and
-in order.
+"""One learner takes unrolls from many actor hosts, some of which are killed. The unrolls arrive intact and in order.
 
+To run it for longer and with more processes:
   python -m scalable_agents.tests.training.cluster.many_actors_test --seconds=120 --processes=16
 """
 
@@ -22,8 +22,8 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import unroll_order
 
-_SECONDS = flags.DEFINE_float('seconds', 8., 'How long each test lasts, once all actor hosts are there.')
-_PROCESSES = flags.DEFINE_integer('processes', 3, 'Processes with actor hosts at a time.')
+_SECONDS = flags.DEFINE_float('seconds', 8., 'Seconds that each test lasts, once all actor hosts have sent an unroll.')
+_PROCESSES = flags.DEFINE_integer('processes', 3, 'Number of processes with actor hosts at a time.')
 _HOSTS_PER_PROCESS = 4
 _LONGEST_LIFE_SECONDS = 5.
 _BATCH_SIZE = 8
@@ -32,7 +32,7 @@ _FLAT_MEGABYTES = 30.
 
 
 def _act(port, hosts):
-  """What a process with actor hosts does; `hosts`: their numbers."""
+  """Runs a process with actor hosts of these numbers."""
   parent_death.signal_at_parents_end(signal.SIGKILL)
   for host in hosts:
     report = learner_port.Report(host, f'task_{host}', 0., 0., 0, 0, 0)
@@ -41,7 +41,7 @@ def _act(port, hosts):
         cluster_testing.CAPACITY, lambda: True,
         lambda totals, report=report: report._replace(lost_unrolls=totals.lost_unrolls), print, lambda: None)
     remote.start()
-    for actor in range(cluster_testing.NUM_ACTORS):  # Some at the same time, as actors finish theirs.
+    for actor in range(cluster_testing.NUM_ACTORS):  # Actors put unrolls at the same time.
       threading.Thread(target=_put, args=[remote, host, actor], daemon=True).start()
   threading.Event().wait()
 
@@ -58,7 +58,7 @@ class ManyActorsTest(absltest.TestCase):
     port = self.enterContext(cluster_testing.free_port())
     self.learner = self.enterContext(cluster_testing.Learner(port))
     self.order = unroll_order.UnrollOrder()
-    self.numbers = collections.defaultdict(set)  # Host -> of its unrolls that have arrived.
+    self.numbers = collections.defaultdict(set)  # Host -> numbers of its unrolls that have arrived.
     self._port, self._last_host = port, 0
     self.processes = {}  # Numbers of hosts -> process.
     self.addCleanup(lambda: [process.kill() for process in self.processes.values()])
@@ -73,7 +73,7 @@ class ManyActorsTest(absltest.TestCase):
     self.processes[hosts].start()
 
   def _take(self):
-    """Takes a batch, and looks at it."""
+    """Takes a batch and checks its unrolls."""
     unrolls = self.learner.take(_BATCH_SIZE)
     self.order.admit(unrolls.life_id, unrolls.index)
     for actor_id, number, content in zip(unrolls.actor_id, unrolls.number, unrolls.content, strict=True):
@@ -89,7 +89,7 @@ class ManyActorsTest(absltest.TestCase):
       self._take()
 
   def _lost(self):
-    """Unrolls that were on their way when a connection broke, as the actor hosts report."""
+    """Returns the number of unrolls in flight when connections broke, from the actor hosts' reports."""
     return sum(count for name, count in self.learner.metrics().items() if name.endswith('/lost_unrolls'))
 
   def test_the_learner_keeps_draining_and_its_memory_is_flat(self):
@@ -104,7 +104,7 @@ class ManyActorsTest(absltest.TestCase):
     for hosts in self.processes:
       for host in hosts:
         self.assertGreater(counts[host], 0)
-    waiting.wait_until(lambda: self.order.metrics()['unrolls_missing'] <= self._lost())  # On a slow machine some may be.
+    waiting.wait_until(lambda: self.order.metrics()['unrolls_missing'] <= self._lost())  # Some may be on a slow machine.
     half = len(memory) // 2
     self.assertLess(max(memory[half:]) - max(memory[:half]), _FLAT_MEGABYTES)
 

@@ -1,4 +1,4 @@
-"""An actor host's side of a cluster against real servers that are at fault: every kind of silence, and every end."""
+"""An actor host's side of a cluster, against faulty servers: they are silent, end, restart or are no learners."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ from scalable_agents.training.cluster import remote_learner
 
 
 class ProxyTest(remote_learner_testing.TestCase):
-  """Where the network lets connections die without a word."""
+  """A network that drops connections silently."""
 
   @classmethod
   def setUpClass(cls):
@@ -27,7 +27,7 @@ class ProxyTest(remote_learner_testing.TestCase):
     cls.port = cls.enterClassContext(cluster_testing.free_port())
     cls.learner = cls.enterClassContext(cluster_testing.Learner(cls.port))
 
-  learner_is_well = False  # It is, but what waits for an answer on a dead connection waits for ever.
+  learner_is_well = False  # The learner is well, but threads that wait on a dead connection never end.
 
   def test_a_connection_that_is_half_open_is_replaced(self):
     with cluster_testing.Proxy(self.port) as proxy:
@@ -40,7 +40,7 @@ class ProxyTest(remote_learner_testing.TestCase):
       waiting.wait_until(lambda: remote.totals().reconnects == 1)
       self.set_constants(_PATIENCE_SECONDS=30.)
       self.wait_until_said(rf'connected to the learner at localhost:{proxy.port} again \(it does not answer\)')
-      # Those who push through the dead connection waited for unrolls, and do so still.
+      # The threads that push through the dead connection still wait for unrolls.
       end = remote_learner_testing.put(remote, range(100, 112))
       self.check(self.learner.take(12), range(100, 112))
       end()
@@ -83,7 +83,7 @@ class ProxyTest(remote_learner_testing.TestCase):
 
 
 class EndTest(remote_learner_testing.TestCase):
-  """Learners that end, in every way."""
+  """Learners that end in different ways."""
   learner_is_well = False
 
   def setUp(self):
@@ -105,7 +105,7 @@ class EndTest(remote_learner_testing.TestCase):
     second = self._start_learner()
     unrolls = second.take(40 - received)
     end()
-    self.assertLen(set(unrolls.number.tolist()), 40 - received)  # Each once.
+    self.assertLen(set(unrolls.number.tolist()), 40 - received)  # Each arrives once.
     self.check(unrolls, unrolls.number.tolist())
     self.assertEqual(second.size(), 0)
     waiting.wait_until(lambda: remote.totals().unrolls == 40)
@@ -149,11 +149,11 @@ class EndTest(remote_learner_testing.TestCase):
       remote.check()
 
   def test_the_end_of_the_run_ends_the_contact_and_failing_connections_are_made_in_no_rush(self):
-    self.enterContext(mock.patch.object(learner_connection, 'ANSWER_SECONDS', 30.))  # To a farewell, too.
+    self.enterContext(mock.patch.object(learner_connection, 'ANSWER_SECONDS', 30.))  # The farewell may take as long.
     learner = self._start_learner()
     remote = self.connected(self.port)
     began = time.monotonic()
-    learner.close_queue()  # As in a learner that fails.
+    learner.close_queue()  # A failing learner does so.
     remote_learner_testing.put(remote, range(100))
     waiting.wait_until(lambda: remote.totals().reconnects >= 3)
     # pylint: disable-next=protected-access
@@ -171,7 +171,7 @@ class EndTest(remote_learner_testing.TestCase):
 
 
 class NoLearnerTest(remote_learner_testing.TestCase):
-  """Where there is something else, or nothing."""
+  """Addresses where there is no learner, or another process."""
   learner_is_well = False
 
   def _check_said(self, address, reason, **kwargs):
@@ -189,13 +189,13 @@ class NoLearnerTest(remote_learner_testing.TestCase):
 
   @parameterized.parameters('no-such-host.invalid', 'no..such.host', '.')
   def test_there_is_no_such_host(self, host):
-    self._check_said(f'{host}:80', f'(Name or service not known|No address .*|Temporary failure .*|{host} is no name .*)')
+    self._check_said(f'{host}:80', f'(Name or service not known|No address .*|Temporary failure .*|{host} is not a valid .*)')
 
   def test_a_learner_that_is_not_ready(self):
     with cluster_testing.free_port() as port:
       server = tf.distribute.Server({learner_port.JOB: [f'localhost:{port}']}, learner_port.JOB, 0)
       self._check_said(f'localhost:{port}', 'it is starting')
-      del server  # It cannot be stopped.
+      del server  # There is no way to stop it.
 
   def test_a_learner_of_another_place(self):
     with cluster_testing.free_port() as port, cluster_testing.Learner(port):
@@ -214,7 +214,7 @@ class NoLearnerTest(remote_learner_testing.TestCase):
               connection.sendall(b'HTTP/1.0 400 Bad Request\r\n\r\n')
       threading.Thread(target=answer, daemon=True).start()
       self._check_said(f'localhost:{server.getsockname()[1]}', '.+')
-      server.shutdown(socket.SHUT_RDWR)  # Ends the wait for somebody who connects.
+      server.shutdown(socket.SHUT_RDWR)  # Ends the wait in `accept`.
 
 
 if __name__ == '__main__':

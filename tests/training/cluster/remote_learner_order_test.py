@@ -1,6 +1,6 @@
-"""Unrolls reach a learner in the order of each life, and every one that does not is counted, whatever breaks.
+"""Unrolls reach a learner in the order of each life, and every lost unroll is counted, in spite of faults.
 
-Connections to real learners are cut amid pushes, learners are killed, and what is taken goes through UnrollOrder.
+The tests cut connections during pushes and kill learners. All unrolls that a learner takes go through UnrollOrder.
 """
 
 import collections
@@ -23,7 +23,7 @@ _MOST_BETWEEN_FAULTS = 40  # Unrolls.
 
 
 class OrderTest(remote_learner_testing.TestCase):
-  """Two hosts of eight actors each, which send unrolls all the time."""
+  """Two actor hosts with eight actors each send unrolls all the time."""
   learner_is_well = False
 
   def setUp(self):
@@ -32,13 +32,13 @@ class OrderTest(remote_learner_testing.TestCase):
     self.proxy = self.enterContext(cluster_testing.Proxy(self.port))
     self.draw = random.Random(1)
     self.order = unroll_order.UnrollOrder()
-    self.admitted = collections.defaultdict(list)  # Life -> indices.
-    self.late = []        # (life, index) of those that were not admitted.
+    self.admitted = collections.defaultdict(list)  # Life -> indices of its admitted unrolls.
+    self.late = []        # (life, index) of the unrolls that were not admitted.
     self.sent = {}        # Host -> the numbers of the unrolls that were put.
     self.enough = threading.Event()
 
   def _start_hosts(self):
-    """Lets the hosts send until there are enough. Returns them."""
+    """Starts hosts that send until `enough` is set. Returns their remote learners by host."""
     remotes = {host: self.connected(self.proxy.port, host) for host in _HOSTS}
     self.ends = []
     for host, remote in remotes.items():
@@ -49,7 +49,7 @@ class OrderTest(remote_learner_testing.TestCase):
     return remotes
 
   def _take(self, learner, count):
-    """Takes unrolls, and keeps account of them."""
+    """Takes unrolls and records which of them were admitted."""
     unrolls = learner.take(count)
     admitted = self.order.admit(unrolls.life_id, unrolls.index)
     for unroll, is_admitted in zip(zip(*unrolls, strict=True), admitted, strict=True):
@@ -63,7 +63,7 @@ class OrderTest(remote_learner_testing.TestCase):
       self.admitted[life].append(index)
 
   def _take_the_rest(self, learner, remotes):
-    """Lets the hosts come to an end, and takes all that comes."""
+    """Ends the hosts and takes all remaining unrolls."""
     self.enough.set()
     waiting.wait_until(lambda: self._take_what_is_there(learner) or all(end.ended.is_set() for end in self.ends))
     for end in self.ends:
@@ -81,10 +81,10 @@ class OrderTest(remote_learner_testing.TestCase):
       self._take(learner, size)
 
   def _check_account(self):
-    """Whether of each life all unrolls up to the last one are admitted or missing. Returns those missing."""
+    """Checks that each unroll of a life, up to the last one, is admitted or missing. Returns the missing ones."""
     for host, numbers in self.sent.items():
       lives = {int(cluster_testing.make_unroll(host, number).life_id) for number in numbers}
-      self.assertContainsSubset(lives, self.admitted)  # Something has come of every life.
+      self.assertContainsSubset(lives, self.admitted)  # Every life has an admitted unroll.
     missing = [(life, index) for life, admitted in self.admitted.items()
                for index in sorted(set(range(admitted[-1])) - set(admitted))]
     self.assertEqual(self.order.metrics(), {'unrolls_missing': len(missing), 'unrolls_late': len(self.late)})
@@ -96,17 +96,17 @@ class OrderTest(remote_learner_testing.TestCase):
     remotes = self._start_hosts()
     for cut in range(_CUTS):
       self._take(learner, self.draw.randint(1, _MOST_BETWEEN_FAULTS))
-      for remote in remotes.values() if cut % 2 else ():  # Else at whatever moment.
+      for remote in remotes.values() if cut % 2 else ():  # The other cuts come at any moment.
         remote_learner_testing.wait_for_back_pressure(remote, learner)
       self.proxy.cut()
     self._take_the_rest(learner, remotes)
     missing = self._check_account()
     lost = sum(remote.totals().lost_unrolls for remote in remotes.values())
-    print(f'{sum(map(len, self.sent.values()))} unrolls sent, {lost} on their way in {_CUTS} cuts: '
+    print(f'{sum(map(len, self.sent.values()))} unrolls sent, {lost} in flight at {_CUTS} cuts: '
           f'{len(missing)} missing, {len(self.late)} late')
     self.assertNotEmpty(missing)
     self.assertLessEqual(len(missing), lost)
-    self.assertContainsSubset(self.late, missing)  # None comes twice.
+    self.assertContainsSubset(self.late, missing)  # None arrives twice.
 
   def test_connections_that_die_without_a_word(self):
     learner = self.enterContext(cluster_testing.Learner(self.port))
@@ -114,7 +114,7 @@ class OrderTest(remote_learner_testing.TestCase):
     for remote in remotes.values():
       remote_learner_testing.wait_for_back_pressure(remote, learner)
     self.set_constants(_PATIENCE_SECONDS=4.)
-    self.proxy.freeze()  # What is on its way waits in the learner, and may come behind its successors.
+    self.proxy.freeze()  # Unrolls in flight wait in the learner, and may arrive after later ones.
     for remote in remotes.values():
       waiting.wait_until(lambda: remote.totals().reconnects >= 1)  # pylint: disable=cell-var-from-loop
     self.set_constants(_PATIENCE_SECONDS=30.)
@@ -122,7 +122,7 @@ class OrderTest(remote_learner_testing.TestCase):
     self._take_the_rest(learner, remotes)
     missing = self._check_account()
     self.assertLessEqual(len(missing), sum(remote.totals().lost_unrolls for remote in remotes.values()))
-    self.assertContainsSubset(self.late, missing)  # None comes twice.
+    self.assertContainsSubset(self.late, missing)  # None arrives twice.
 
   def test_learners_killed_amid_pushes(self):
     learner = self.enterContext(cluster_testing.Learner(self.port))
@@ -137,11 +137,11 @@ class OrderTest(remote_learner_testing.TestCase):
         waiting.wait_until(lambda: remote.totals().reconnects >= kill)  # pylint: disable=cell-var-from-loop
     self._take_the_rest(learner, remotes)
     missing = self._check_account()
-    # What a killed learner had in its queue is lost. What was on its way is sent again, in its old place.
+    # The unrolls in a killed learner's queue are lost. The unrolls in flight are sent again, before later ones.
     self.assertBetween(len(missing), 1, _KILLS * cluster_testing.CAPACITY)
     self.assertEqual([remote.totals().lost_unrolls for remote in remotes.values()], [0, 0])
     for life, index in self.late:
-      self.assertIn(index, self.admitted[life])  # It comes twice, and behind none of its successors.
+      self.assertIn(index, self.admitted[life])  # It arrives twice, but before later ones.
 
 
 if __name__ == '__main__':

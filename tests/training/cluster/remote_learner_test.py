@@ -1,6 +1,6 @@
-"""An actor host's side of a cluster against a real learner that is well: what arrives, what is waited for and refused.
+"""An actor host's side of a cluster, against a real and healthy learner.
 
-Faults are in remote_learner_faults_test.py, whole programs in cluster_training_test.py.
+Faults are in remote_learner_faults_test.py. cluster_training_test.py tests whole programs.
 """
 
 from unittest import mock
@@ -20,7 +20,7 @@ from scalable_agents.training.cluster import remote_learner
 
 
 class WellTest(remote_learner_testing.TestCase):
-  """Against one learner, which is well."""
+  """Tests against one healthy learner."""
 
   @classmethod
   def setUpClass(cls):
@@ -30,7 +30,7 @@ class WellTest(remote_learner_testing.TestCase):
     cls.version = 1
 
   def _publish(self):
-    """Publishes parameters; returns their version."""
+    """Publishes parameters and returns their version."""
     type(self).version += 1
     self.learner.publish(self.version)
     return self.version
@@ -79,10 +79,10 @@ class WellTest(remote_learner_testing.TestCase):
     connection._latest.assert_not_called()  # pylint: disable=protected-access
     self.due = False
     asked = 0
-    waiting.wait_until(lambda: asked >= 2)  # The first of them may have been under way.
+    waiting.wait_until(lambda: asked >= 2)  # The first call may have started before `due` changed.
     asked = 0
     version = self._publish()
-    waiting.wait_until(lambda: asked >= 3)  # Not for parameters: for a sign of life.
+    waiting.wait_until(lambda: asked >= 3)  # A sign of life; it fetches no parameters.
     connection._latest.assert_not_called()  # pylint: disable=protected-access
     self.due = True
     waiting.wait_until(lambda: remote.latest()[0] == version)
@@ -100,7 +100,7 @@ class WellTest(remote_learner_testing.TestCase):
     end()
 
   def test_the_learner_knows_its_hosts(self):
-    self.enterContext(mock.patch.object(learner_connection, 'ANSWER_SECONDS', 30.))  # To a farewell, too.
+    self.enterContext(mock.patch.object(learner_connection, 'ANSWER_SECONDS', 30.))  # The farewell may take as long.
     remote = self.connected(self.port)
     name = f'actor/task_{remote_learner_testing.HOST}/frames_per_second'
     waiting.wait_until(lambda: self.learner.metrics().get(name) == 1)
@@ -113,8 +113,8 @@ class WellTest(remote_learner_testing.TestCase):
     first, second = self.connected(self.port), self.connected(self.port)
     waiting.wait_until(lambda: self.learner.metrics() and self.ended.is_set())
     first.check()
-    with self.assertRaisesRegex(remote_learner.RefusedError, f'^localhost:{self.port}: another actor has the number of '
-                                                             'this one: give each a --task of its own'):
+    with self.assertRaisesRegex(remote_learner.RefusedError, f'^localhost:{self.port}: another actor host has the same '
+                                                             'number: give each actor host a --task of its own'):
       second.check()
     self.assertEqual(self.learner.metrics()['actor_hosts'], 1)
 
@@ -158,10 +158,10 @@ class WellTest(remote_learner_testing.TestCase):
     remote.close()
     with self.assertRaises(tf.errors.CancelledError):
       end()
-    self.leave_nothing_behind()  # Among them those who waited for room in the learner's queue.
+    self.leave_nothing_behind()  # No thread still waits for room in the learner's queue.
     self.assertFalse(self.ended.is_set())
     remote.check()
-    unrolls = self.learner.take(cluster_testing.CAPACITY)  # None of those that waited comes behind them.
+    unrolls = self.learner.take(cluster_testing.CAPACITY)  # The unrolls that waited for room do not follow.
     self.assertLen(set(unrolls.number.tolist()), cluster_testing.CAPACITY)
     self.check(unrolls, unrolls.number.tolist())
     self.assertEqual(self.learner.size(), 0)

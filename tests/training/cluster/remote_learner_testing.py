@@ -1,4 +1,4 @@
-"""For tests of remote learners: a test case that makes them, and what they are given to send."""
+"""Helpers for tests of remote learners: a test case that makes them, and functions that put unrolls."""
 
 import re
 import threading
@@ -15,12 +15,12 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 
 HOST = 3
-LARGEST_PUSH = 4  # Unrolls that are pushed in one call at most, and that wait in a lane at most.
-IN_HAND = 2 * LARGEST_PUSH  # What two pushers take at a time.
+LARGEST_PUSH = 4  # Most unrolls in one call, and most unrolls that wait in a lane.
+IN_HAND = 2 * LARGEST_PUSH  # Most unrolls that the two pushers have in flight.
 
 
 class TestCase(parameterized.TestCase):
-  """Makes remote learners, which are impatient."""
+  """Makes remote learners with short time limits."""
   learner_is_well = True
 
   def setUp(self):
@@ -37,7 +37,7 @@ class TestCase(parameterized.TestCase):
 
   def remote(self, address, host=HOST, task=0, settings=None, unroll_spec=cluster_testing.UNROLL_SPEC,
              parameter_specs=cluster_testing.PARAMETER_SPECS):
-    """A started remote learner; closed when the test ends."""
+    """Returns a started remote learner. The end of the test closes it."""
     if isinstance(address, int):
       address = f'localhost:{address}'
 
@@ -52,7 +52,7 @@ class TestCase(parameterized.TestCase):
     return remote
 
   def leave_nothing_behind(self):
-    """Threads end as well, where there is a learner."""
+    """Closes all remote learners. If the learner is well, waits until their threads have ended, too."""
     for remote in self._remotes:
       remote.close()
     if self.learner_is_well:
@@ -67,7 +67,7 @@ class TestCase(parameterized.TestCase):
     waiting.wait_until(lambda: any(re.fullmatch(pattern, line) for line in self.said))
 
   def check(self, unrolls, numbers, host=HOST):
-    """Whether these unrolls, and no others, have arrived, each as it was sent, and those of each life in order."""
+    """Checks that exactly these unrolls arrived, each as it was sent, and those of each life in order."""
     self.assertCountEqual(unrolls.number.tolist(), numbers)
     np.testing.assert_array_equal(unrolls.actor_id // cluster_config.MAX_ENVIRONMENTS, host)
     for number, content in zip(unrolls.number, unrolls.content, strict=True):
@@ -78,7 +78,7 @@ class TestCase(parameterized.TestCase):
 
 
 def put(remote, numbers, host=HOST):
-  """Puts unrolls of these numbers in a thread of its own. Returns a function that waits for its end; see waiting."""
+  """Puts unrolls of these numbers in another thread. Returns a function that waits for its end; see waiting.start."""
   def put():
     for number in numbers:
       remote.put(cluster_testing.make_unroll(host, number))
@@ -86,14 +86,14 @@ def put(remote, numbers, host=HOST):
 
 
 def noting(items, noted):
-  """The items, each of which is in the list `noted` once it was asked for."""
+  """Yields the items, and appends each one to the list `noted` when it is asked for."""
   for item in items:
     noted.append(item)
     yield item
 
 
 def wait_for_back_pressure(remote, learner):
-  """Waits until nothing moves any more, as nothing is taken from the learner's queue."""
+  """Waits until all queues are full, because nothing is taken from the learner's queue."""
   # pylint: disable=protected-access
   waiting.wait_until(lambda: len(remote._connection.in_hand) == 2 and
                      max(lane.size() for lane in remote._lanes) == LARGEST_PUSH and
