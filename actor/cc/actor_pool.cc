@@ -56,7 +56,7 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   for (const auto& actor : entry.actors) actor->tag.life_id = next_life_++;
   entry.messages_under_way = groups.size();
   entry.progress = Clock::now();
-  // A worker that is gone already is noticed by the listening thread.
+  // The listening thread notices a worker that is gone already.
   for (const auto& group : groups) (void)channel->Send(group.second);
   return Status();
 }
@@ -115,7 +115,7 @@ void ActorPool::SendActions(const Actors& actors) {
   for (const auto& message : messages) {
     Worker& worker = workers_[message.first.first];
     if (worker.messages_under_way++ == 0) worker.progress = Clock::now();
-    (void)worker.channel->Send(message.second);  // A worker that is gone is noticed by the listening thread.
+    (void)worker.channel->Send(message.second);  // The listening thread notices a lost worker.
   }
 }
 
@@ -161,7 +161,7 @@ void ActorPool::Release() {
 }
 
 Status ActorPool::Retire(int32_t actor_id) {
-  if (options_.synchronous) return InvalidArgument("an environment of a synchronous pool cannot rest");
+  if (options_.synchronous) return InvalidArgument("a single environment of a synchronous pool cannot be stopped");
   std::lock_guard<std::mutex> lock(mutex_);
   retired_.insert(actor_id);
   return Status();
@@ -194,7 +194,7 @@ void ActorPool::End(const Status& closed, const std::string& cause) {
       if (worker.channel) statistics_.stepping_ns += worker.channel->stepping_ns();
       worker = Worker();  // Closes its copy of the socket. A worker leaves once Python has closed the other one.
     }
-    while (!parked_.empty()) Unpark();  // Counts the time they waited.
+    while (!parked_.empty()) Unpark();  // Counts the time that they waited.
     completed_.clear();
     received_.clear();
     listener_.Stop();
@@ -260,7 +260,7 @@ Status ActorPool::Receive(Worker* worker, Actors* stepped) {
   if (!status.ok() || slots.empty()) return status;
   for (uint32_t slot : slots) {
     const auto& actor = worker->actors[slot];
-    if (!actor->stepping) {  // Its row may be being read, and its unroll may be full.
+    if (!actor->stepping) {  // The consumer may be reading its row, and its unroll may be full.
       return Unavailable("the worker answered for slot " + std::to_string(slot) + ", which was not asked");
     }
     actor->stepping = false;
@@ -297,7 +297,7 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
     (actor->unroll.full() ? full : outcome->ready).push_back(actor);
   }
   if (full.empty()) return;
-  // A group is accepted or parked whole: one that comes apart would make small batches ever after.
+  // A group is accepted or parked as a whole. A divided group would make batches small from then on.
   if (options_.synchronous) {
     AcceptUnrolls(full, outcome);
     Park(std::move(full));

@@ -1,12 +1,12 @@
-// The actors of one process: turns what environments answer and what the policy decides into unrolls.
+// The actors of one process. The pool builds unrolls from the environments' outputs and the policy's decisions.
 //
-// Every environment has an actor here. One thread listens to the worker processes. When a worker says that some of its
-// environments have stepped, their rows are appended to their actors' unrolls and the actors queue for inference;
-// when a batch of inference completes, the actions go back to the workers. Full unrolls wait for a consumer, and while
-// too many wait, the actors that made them wait too (back-pressure). The rows follow actor/unroll.py.
+// Every environment has one actor. One thread listens to the worker processes. When a worker reports that some of its
+// environments have stepped, the pool appends their rows to their actors' unrolls, and queues the actors for inference.
+// When a batch of inference completes, the pool sends the actions to the workers. Full unrolls wait for a consumer.
+// While too many of them wait, the actors that made them wait too (back-pressure). The rows follow actor/unroll.py.
 //
-// Environments that a worker steps in one message form a group, and a group stays together through inference: a worker
-// with two groups steps one while the policy looks at the other, and batches stay large.
+// The environments that a worker steps in one message form a group. A group stays together through inference. So a
+// worker with two groups steps one of them during the other one's inference, and batches stay large.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_H_
 #define SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_H_
 
@@ -27,7 +27,8 @@
 
 namespace scalable_agents {
 
-// One life of an environment, from its worker's start to its worker's end. The pool's, except what a batch reads.
+// One life of an environment, from its worker's start to its worker's end. Only the pool changes it. The consumer of a
+// batch may read it until CompleteBatch().
 struct Actor {
   Actor(const UnrollLayout* layout, const UnrollBuilder::Allocate* allocate)
       : unroll(layout, allocate), decision(*layout) {}
@@ -38,7 +39,7 @@ struct Actor {
   int group = 0;
   std::shared_ptr<EnvironmentChannel> channel;
   bool alive = true;
-  bool stepping = true;    // Its worker has been asked for a row.
+  bool stepping = true;    // The pool has asked its worker for a row.
   UnrollBuilder unroll;
   Decision decision;
 };
@@ -49,12 +50,12 @@ class ActorPool {
     int num_environments = 0;
     UnrollLayout layout;
     int64_t slot_bytes = 0;
-    int64_t action_offset = 0;               // In a slot, int32.
-    int completed_capacity = 1;              // Full unrolls that may wait before their actors must.
-    int64_t environment_timeout_ms = 60000;  // A worker silent for longer than this is at fault.
-    int64_t long_work_factor = 1;            // While it is at long work it has so many times as long.
-    // Environments and inference take turns: rows are taken in the order of actor ids once every environment has
-    // stepped, and an actor with a full unroll waits for Release(). Makes a run repeatable.
+    int64_t action_offset = 0;               // The place of the int32 action in a slot, in bytes.
+    int completed_capacity = 1;              // Full unrolls that may wait before actors must wait.
+    int64_t environment_timeout_ms = 60000;  // A worker that takes longer to answer is at fault.
+    int64_t long_work_factor = 1;            // During long work the timeout is this many times as long.
+    // Environments and inference take turns. Once every environment has stepped, the pool takes the rows in the order
+    // of actor ids. An actor with a full unroll waits for Release(). This makes a run repeatable.
     bool synchronous = false;
   };
   struct Environment {
@@ -63,56 +64,56 @@ class ActorPool {
     int32_t group;
   };
   struct Statistics {
-    int64_t steps = 0;                 // Agent steps taken, all environments.
-    int64_t batches = 0;               // Batches of inference completed, and the rows in them.
-    int64_t rows = 0;
-    int64_t inference_waiting_ns = 0;  // Summed over consumers of batches.
-    int64_t stepping_ns = 0;           // Workers busy in their environments, summed over workers.
-    int64_t blocked_ns = 0;            // Some actor waited for its unroll to be taken.
+    int64_t steps = 0;                 // Agent steps of all environments.
+    int64_t batches = 0;               // Completed batches of inference.
+    int64_t rows = 0;                  // Rows of these batches.
+    int64_t inference_waiting_ns = 0;  // Time that consumers waited for batches, summed over consumers.
+    int64_t stepping_ns = 0;           // Time that workers spent in their environments, summed over workers.
+    int64_t blocked_ns = 0;            // Time during which at least one actor waited for its unroll to be taken.
   };
   using ActorBatch = Batcher<std::shared_ptr<Actor>>::Batch;
   using OnBatch = Batcher<std::shared_ptr<Actor>>::OnBatch;
   using OnUnroll = std::function<void(const Status&, Unroll*)>;
-  // `worker`, and why it is at fault.
+  // Gets the number of a worker and the reason why it is at fault.
   using OnFault = std::function<void(const Status&, int, const std::string&)>;
 
-  // `allocate` gives memory for a component of an unroll.
+  // `allocate` allocates the memory of a component of an unroll.
   ActorPool(const Options& options, UnrollBuilder::Allocate allocate);
   ~ActorPool();
 
-  // Starts the environments of a worker process: slot i is environments[i]. Its first message asks for each group's
-  // first observations. A worker that was at fault is attached again under its old number, with a new process.
-  // Each environment begins a life, and no two lives of a pool have the same id.
-  // kUnavailable: the operating system does not let the pool listen to it. kResourceExhausted: there is no memory.
+  // Starts the environments of a worker process: slot i is environments[i]. The first messages ask for each group's
+  // first observations. After a fault, the new process of the worker is attached under the same number.
+  // Each environment begins a life. No two lives of a pool have the same id.
+  // kUnavailable: the operating system does not let the pool listen to the worker. kResourceExhausted: no memory.
   Status Attach(int worker, int socket, int memory, const std::vector<Environment>& environments);
 
-  // Asks for the next actors to act for; see Batcher::Next. The actors may be read until CompleteBatch().
+  // Asks for the next batch of actors that need an action; see Batcher::Next. It may be read until CompleteBatch().
   void NextBatch(OnBatch on_batch) { batcher_.Next(std::move(on_batch)); }
   int64_t BatchSize(int64_t id) const { return batcher_.Size(id); }
 
-  // Hands in what the policy decided for batch `id`: `outputs[i]` and `states[i]` are [batch size, field i's bytes].
-  // Sends the actions to the workers. Actors whose worker is gone are passed over.
+  // Takes the policy's decisions for batch `id`: `outputs[i]` and `states[i]` are [batch size, bytes of field i].
+  // `version` is that of the parameters. Sends the actions to the workers. Skips actors whose worker is gone.
   Status CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
                        const std::vector<const char*>& states);
 
-  // Asks for the next full unroll, oldest first. Where there is no memory for another one, the pool closes, and every
+  // Asks for the next full unroll, oldest first. If there is no memory for another one, the pool closes. Then every
   // wait for an unroll or a fault ends with kResourceExhausted.
   void NextUnroll(OnUnroll on_unroll);
 
-  // Asks for the next worker at fault: ended, silent for too long, or talking nonsense. Its partial unrolls are
-  // dropped by then, and it is heard no more.
+  // Asks for the next worker at fault: it has ended, was silent for too long, or sent invalid messages. By then the
+  // pool has dropped its partial unrolls and no longer listens to it.
   void NextFault(OnFault on_fault);
 
-  // Synchronous pools only: once all actors wait with a full unroll, now or later, lets them go on for another one.
+  // For synchronous pools: lets all actors begin another unroll, once all of them wait with a full one.
   void Release();
 
-  // An environment rests: after the step that it may be taking, no more is asked of it, whatever becomes of its worker.
-  // kInvalidArgument: in a synchronous pool, whose environments step together or not at all.
+  // Stops an environment after its current step, if any. It stays stopped, even if its worker is replaced.
+  // kInvalidArgument: the pool is synchronous, so its environments can only step together.
   Status Retire(int32_t actor_id);
 
   Statistics GetStatistics() const;
 
-  // Ends every wait with kCancelled and the listening thread. Idempotent.
+  // Ends every wait with kCancelled, and ends the listening thread. Idempotent.
   void Close(const std::string& cause);
 
  private:
@@ -121,20 +122,20 @@ class ActorPool {
   struct Worker {
     std::shared_ptr<EnvironmentChannel> channel;  // Null while not attached.
     Actors actors;                                // By slot.
-    int messages_under_way = 0;                   // Sent and not answered.
-    Clock::time_point progress;                   // Of the last answer, or of the first message after idleness.
-    Clock::time_point long_work;                  // When it was last seen at long work.
+    int messages_under_way = 0;                   // Messages sent but not answered.
+    Clock::time_point progress;                   // Time of the last answer, or of the first message after idleness.
+    Clock::time_point long_work;                  // Time when it was last seen at long work.
   };
   struct Fault {
     int worker;
     std::string reason;
   };
-  // What has to be done once the mutex is free.
+  // The work that has to be done once the mutex is free.
   struct Outcome {
-    Actors ready;  // For inference.
+    Actors ready;  // Actors that need inference.
     std::vector<std::pair<OnUnroll, Unroll>> unrolls;
     std::vector<std::pair<OnFault, Fault>> faults;
-    Status failure;  // Which ends the pool.
+    Status failure;  // An error that ends the pool.
   };
 
   Actors MakeActors(int worker, const std::shared_ptr<EnvironmentChannel>& channel,
@@ -144,7 +145,7 @@ class ActorPool {
   void Settle(Outcome outcome);
   void End(const Status& closed, const std::string& cause);
 
-  // With mutex_ held:
+  // The caller of these functions holds mutex_.
   Status Receive(Worker* worker, Actors* stepped);
   bool EveryoneStepped(Actors* stepped);
   void Advance(const Actors& stepped, Outcome* outcome);
@@ -162,21 +163,21 @@ class ActorPool {
   Batcher<std::shared_ptr<Actor>> batcher_;
 
   mutable std::mutex mutex_;
-  std::vector<Worker> workers_;      // Guarded by mutex_, as all below but the listener.
+  std::vector<Worker> workers_;      // mutex_ guards this and all members below but the listener.
   int64_t next_life_ = 0;            // The id of the next life.
   std::deque<Unroll> completed_;
-  std::deque<Actors> parked_;        // Groups that wait: for room in completed_, or (synchronous) for Release().
-  Actors received_;                  // Synchronous: stepped and waiting for the others.
-  int releases_ = 0;                 // Synchronous: calls of Release() not yet acted on.
-  std::set<int32_t> retired_;        // Actor ids.
+  std::deque<Actors> parked_;        // Groups that wait for room in completed_, or, if synchronous, for Release().
+  Actors received_;                  // Synchronous: actors that have stepped and wait for the others.
+  int releases_ = 0;                 // Synchronous: calls of Release() without effect so far.
+  std::set<int32_t> retired_;        // Ids of stopped actors.
   std::deque<OnUnroll> unroll_waiters_;
   std::deque<OnFault> fault_waiters_;
   std::deque<Fault> faults_;
   Statistics statistics_;
   Clock::time_point parked_since_;
   bool closed_ = false;
-  Status closed_status_;             // What every wait ends with, once closed.
-  WorkerListener listener_;          // Last, so that its thread ends before what it works on.
+  Status closed_status_;             // The status that ends every wait, once closed.
+  WorkerListener listener_;          // Last member, so that its thread ends before the other members.
 };
 
 }  // namespace scalable_agents

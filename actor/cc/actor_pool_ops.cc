@@ -1,4 +1,4 @@
-// What is done with an actor pool, as TensorFlow ops; actor_pool_resource_op.cc makes the pool.
+// TensorFlow ops that use an actor pool. The op in actor_pool_resource_op.cc makes the pool.
 #include <string.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ REGISTER_OP("ActorPoolNextBatch")
     .Attr("state_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Waits for actors to act for. Every output but the id is [n, ...].");
+    .Doc("Waits for a batch of actors that need an action. Every output but the id is [n, ...].");
 
 REGISTER_OP("ActorPoolCompleteBatch")
     .Input("handle: resource")
@@ -57,7 +57,7 @@ REGISTER_OP("ActorPoolCompleteBatch")
     .Attr("state_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Hands in the decisions for batch `id`, [n, ...] each, and the version of the parameters that took them.");
+    .Doc("Takes the decisions for batch `id`, [n, ...] each, and the version of the parameters that made them.");
 
 REGISTER_OP("ActorPoolNextUnroll")
     .Input("handle: resource")
@@ -79,14 +79,14 @@ REGISTER_OP("ActorPoolRelease")
     .Input("handle: resource")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Synchronous pools: once all actors wait with a full unroll, lets them go on for another one.");
+    .Doc("Synchronous pools: lets all actors begin another unroll, once all wait with a full one.");
 
 REGISTER_OP("ActorPoolRetire")
     .Input("handle: resource")
     .Input("actor_id: int32")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("An environment rests: no more steps are asked of it.");
+    .Doc("Stops an environment after its current step.");
 
 REGISTER_OP("ActorPoolStatistics")
     .Input("handle: resource")
@@ -100,7 +100,7 @@ REGISTER_OP("ActorPoolClose")
     .Input("cause: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Ends every wait, with `cause` at the end of its message.");
+    .Doc("Ends every wait. `cause` ends the error's message.");
 
 class AttachOp : public tensorflow::OpKernel {
  public:
@@ -114,7 +114,7 @@ class AttachOp : public tensorflow::OpKernel {
     const auto level_ids = context->input(5).vec<int32_t>();
     const auto groups = context->input(6).vec<int32_t>();
     OP_REQUIRES(context, actor_ids.size() == level_ids.size() && actor_ids.size() == groups.size(),
-                InvalidArgument("actor_ids, level_ids and groups: want one each per slot"));
+                InvalidArgument("actor_ids, level_ids and groups: want one value per slot each"));
     std::vector<ActorPool::Environment> environments;
     for (int i = 0; i < actor_ids.size(); ++i) environments.push_back({actor_ids(i), level_ids(i), groups(i)});
     OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.Attach(scalar(1), scalar(2), scalar(3), environments)));
@@ -130,7 +130,7 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
     if (!resource) return done();
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource] { resource->pool.Close("inference was cancelled"); })) return;
-    PoolResource* pool = resource.get();  // Not shared: the callback is the pool's, which outlives it.
+    PoolResource* pool = resource.get();  // A plain pointer: the pool owns the callback and outlives it.
     pool->pool.NextBatch([pool, pending](const Status& status, const ActorPool::ActorBatch& batch) {
       pending->Finish([&](OpKernelContext* context) {
         return status.ok() ? Gather(pool->fields, batch, context) : ToTensorFlow(status);
@@ -187,7 +187,7 @@ class CompleteBatchOp : public tensorflow::OpKernel {
     const int64_t id = context->input(1).scalar<int64_t>()();
     std::vector<const char*> outputs, states;
     const int64_t size = resource->pool.BatchSize(id);
-    if (size >= 0) {  // Else the pool tells what is wrong with the id.
+    if (size >= 0) {  // Otherwise the pool reports the invalid id.
       OP_REQUIRES_OK(context, Check(context, "agent_output", resource->fields.output, size, &outputs));
       OP_REQUIRES_OK(context, Check(context, "agent_state", resource->fields.state, size, &states));
     }

@@ -1,4 +1,4 @@
-// The resource behind the actor pool's ops.
+// The TensorFlow resource of the actor pool's ops.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_RESOURCE_H_
 #define SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_RESOURCE_H_
 
@@ -30,10 +30,10 @@ inline char* Data(const tensorflow::Tensor& tensor) { return static_cast<char*>(
 
 struct Fields {
   std::vector<Field> environment, output, state;
-  std::vector<int64_t> environment_offsets;  // In a worker's slot.
+  std::vector<int64_t> environment_offsets;  // In bytes, in a worker's slot.
 };
 
-// An actor pool that writes its unrolls straight into the tensors that leave it.
+// An actor pool that writes its unrolls directly into the tensors that its ops return.
 class PoolResource : public tensorflow::ResourceBase {
  public:
   PoolResource(const ActorPool::Options& options, const Fields& fields)
@@ -54,7 +54,7 @@ class PoolResource : public tensorflow::ResourceBase {
   std::string DebugString() const override { return "ActorPool"; }
 
   const Fields fields;
-  std::vector<Field> components;  // Of an unroll; those from first_row_component on have unroll_length + 1 rows.
+  std::vector<Field> components;  // Of an unroll. From first_row_component on they have unroll_length + 1 rows.
   size_t first_row_component;
   ActorPool pool;
 

@@ -1,4 +1,4 @@
-// The TensorFlow op that makes an actor pool; the Python face is actor/actor_pool.py.
+// The TensorFlow op that makes an actor pool. Its Python interface is actor/actor_pool.py.
 #include <string>
 #include <vector>
 
@@ -38,7 +38,7 @@ REGISTER_OP("ActorPool")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc("The actors of this process. Types and shapes are of one row; offsets lie in a worker's slot.");
+    .Doc("Makes the actors of this process. Types and shapes are those of a row; offsets are bytes in a slot.");
 
 class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
  public:
@@ -77,10 +77,10 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
   }
 
  private:
-  static constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;  // An int, also with one row more.
+  static constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;  // One more row still fits into an int.
   static bool IsCount(int64_t value) { return value >= 1 && value <= kMaximumCount; }
 
-  // That all fields lie in a slot, and that the bytes of an unroll can be counted.
+  // Checks that all fields lie in a slot, and that the bytes of an unroll do not overflow.
   absl::Status CheckSizes(int64_t unroll_length) const {
     int64_t row_bytes = 0, unroll_bytes;
     for (const auto* fields : {&fields_.environment, &fields_.output, &fields_.state}) {
@@ -111,9 +111,9 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     std::vector<TensorShape> shapes;
     TF_RETURN_IF_ERROR(context->GetAttr(name + "_types", &types));
     TF_RETURN_IF_ERROR(context->GetAttr(name + "_shapes", &shapes));
-    if (types.size() != shapes.size()) return InvalidArgument(name, ": as many types as shapes are wanted");
+    if (types.size() != shapes.size()) return InvalidArgument(name, ": want as many types as shapes");
     for (size_t i = 0; i < types.size(); ++i) {
-      if (tensorflow::DataTypeSize(types[i]) == 0) return InvalidArgument(name, ": a row has no field of that type");
+      if (tensorflow::DataTypeSize(types[i]) == 0) return InvalidArgument(name, ": rows cannot have this type");
       fields->push_back({types[i], shapes[i]});
     }
     return absl::OkStatus();

@@ -1,8 +1,8 @@
 // Dynamic batching: groups items that arrive one by one, or a few at a time, into batches for a consumer.
 //
-// Nothing here blocks. A consumer hands in a callback, which runs once on the thread that made the batch possible: the
-// consumer's own where enough items are there already, the one that submits the last missing item, or the timer. The
-// rules of size and time are those of the released agent's batcher (Espeholt et al. 2018, section 3.1, "dynamic
+// No function blocks. A consumer passes a callback, which runs once, on the thread that completes the batch. That is
+// the consumer's own thread if enough items wait already, the thread that submits the last missing item, or the timer.
+// The rules of size and time are those of the released agent's batcher (Espeholt et al. 2018, section 3.1, "dynamic
 // batching").
 #ifndef SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_
 #define SCALABLE_AGENTS_ACTOR_CC_BATCHER_H_
@@ -27,11 +27,12 @@ namespace scalable_agents {
 struct BatcherOptions {
   int64_t minimum_batch_size = 1;
   int64_t maximum_batch_size = 1024;
-  // After this long a waiting consumer gets what is there, if anything is; negative: never less than the minimum.
+  // After this time a waiting consumer gets the items that are there, if any. Negative: it never gets fewer than the
+  // minimum.
   int64_t timeout_ms = -1;
 };
 
-// Thread-safe. Item is cheap to copy, as a shared_ptr is: a batch in flight is remembered until it is taken back.
+// Thread-safe. Item must be cheap to copy, like a shared_ptr: the batcher keeps a copy of each batch until Take().
 template <typename Item>
 class Batcher {
  public:
@@ -50,7 +51,7 @@ class Batcher {
     if (timer_.joinable()) timer_.join();
   }
 
-  // Queues items, which enter batches in this order. kCancelled after Close().
+  // Queues items, which enter batches in this order. Returns kCancelled after Close().
   Status Submit(std::vector<Item> items) {
     std::vector<Delivery> deliveries;
     {
@@ -63,13 +64,13 @@ class Batcher {
     return Status();
   }
 
-  // Asks for one batch; consumers are served in the order in which they ask. `on_batch` gets kCancelled after Close().
+  // Asks for one batch. Consumers get batches in the order in which they ask. After Close() `on_batch` gets kCancelled.
   void Next(OnBatch on_batch) {
     std::vector<Delivery> deliveries;
     std::unique_lock<std::mutex> lock(mutex_);
     if (closed_) {
       lock.unlock();
-      on_batch(Cancelled(WithCause("Batcher is closed", cause_)), Batch());  // Constant once closed.
+      on_batch(Cancelled(WithCause("Batcher is closed", cause_)), Batch());  // cause_ is constant once closed.
       return;
     }
     const Clock::time_point now = Clock::now();
@@ -80,14 +81,14 @@ class Batcher {
     Deliver(deliveries);
   }
 
-  // The number of items of a batch in flight, -1 for an unknown id.
+  // Returns the number of items of a batch in flight, -1 for an unknown id.
   int64_t Size(int64_t id) const {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = in_flight_.find(id);
     return found == in_flight_.end() ? -1 : static_cast<int64_t>(found->second.size());
   }
 
-  // Ends a batch: moves its items out and forgets it. Batches may end in any order; empty for an unknown id.
+  // Ends a batch and returns its items. Batches may end in any order. Returns nothing for an unknown id.
   std::vector<Item> Take(int64_t id) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = in_flight_.find(id);
@@ -97,8 +98,8 @@ class Batcher {
     return items;
   }
 
-  // Refuses everything from now on and ends every wait. Returns the items that no batch will bring back, which the
-  // caller must fail; empty at the second call.
+  // Closes the batcher and ends every wait. Returns the items that are queued or in flight, which the caller must fail.
+  // The second call returns nothing.
   std::vector<Item> Close(const std::string& cause) {
     std::vector<Item> orphans;
     std::deque<Waiter> waiters;
@@ -119,7 +120,8 @@ class Batcher {
     return orphans;
   }
 
-  // Nanoseconds that consumers have spent waiting in Next(), summed over consumers; those who wait now included.
+  // Returns the nanoseconds for which consumers have waited for batches, summed over consumers. It includes current
+  // waits.
   int64_t waiting_ns() const {
     std::lock_guard<std::mutex> lock(mutex_);
     int64_t sum = waiting_ns_;
@@ -143,7 +145,7 @@ class Batcher {
     return std::chrono::nanoseconds(Clock::now() - waiter.since).count();
   }
 
-  // Serves waiters, oldest first, while the queue can fill a batch. With mutex_ held.
+  // Serves waiters, oldest first, while the queue can fill a batch. The caller holds mutex_.
   void FormBatches(std::vector<Delivery>* deliveries) {
     while (!waiters_.empty() && !queue_.empty()) {
       const bool late = options_.timeout_ms >= 0 && Clock::now() >= waiters_.front().deadline;  // At once if 0.
@@ -164,7 +166,7 @@ class Batcher {
     for (const Delivery& delivery : deliveries) delivery.on_batch(Status(), delivery.batch);
   }
 
-  // Serves waiters whose deadline has passed; one that finds the queue empty waits for another timeout.
+  // Serves waiters whose deadline has passed. If the queue is empty then, the waiter waits for another timeout.
   void RunTimer() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!closed_) {
@@ -178,7 +180,7 @@ class Batcher {
         continue;
       }
       if (queue_.empty()) {
-        // Rotating keeps the deadlines in order; without items no order of service is lost.
+        // Rotation keeps the deadlines in order. The order of waiters does not matter while there are no items.
         Waiter waiter = std::move(waiters_.front());
         waiters_.pop_front();
         waiter.deadline = Clock::now() + std::chrono::milliseconds(options_.timeout_ms);
@@ -197,7 +199,7 @@ class Batcher {
   const BatcherOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable timer_wakes_;
-  std::deque<Item> queue_;                          // Guarded by mutex_, as all below.
+  std::deque<Item> queue_;                          // mutex_ guards this and all members below.
   std::deque<Waiter> waiters_;
   std::map<int64_t, std::vector<Item>> in_flight_;  // By batch id.
   int64_t next_id_ = 0;

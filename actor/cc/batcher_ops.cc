@@ -1,4 +1,4 @@
-// TensorFlow ops of the dynamic batcher; the public Python face is actor/dynamic_batching.py.
+// TensorFlow ops of the dynamic batcher. The public Python interface is actor/dynamic_batching.py.
 #include <string>
 #include <vector>
 
@@ -57,14 +57,14 @@ REGISTER_OP("DynamicBatcherSetOutputs")
     .Attr("output_types: list(type) >= 1")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Hands in the results of batch `id`, [n, ...] each, and wakes its callers.");
+    .Doc("Takes the results of batch `id`, [n, ...] each, and wakes its callers.");
 
 REGISTER_OP("DynamicBatcherClose")
     .Input("handle: resource")
     .Input("cause: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Ends every wait, with `cause` at the end of its message.");
+    .Doc("Ends every wait. `cause` ends the error's message.");
 
 // A caller's row on its way through the batcher.
 struct Row {
@@ -127,7 +127,7 @@ class ComputeOp : public tensorflow::AsyncOpKernel {
                         done);
       row->inputs.push_back(input);
     }
-    // A cancelled row stays in its batch, whose other rows are wanted; its own result is thrown away.
+    // A cancelled row stays in its batch, because the other rows still need it. Its own result is dropped.
     if (!row->pending.Begin([row] {
           row->pending.Finish([](OpKernelContext*) { return tensorflow::errors::Cancelled("Compute was cancelled"); });
         })) {
@@ -154,7 +154,7 @@ class GetInputsOp : public tensorflow::AsyncOpKernel {
         })) {
       return;
     }
-    BatcherResource* batcher = resource.get();  // Not shared: the callback is the batcher's, which outlives it.
+    BatcherResource* batcher = resource.get();  // A plain pointer: the batcher owns the callback and outlives it.
     batcher->batcher.Next([batcher, pending](const Status& status,
                                              const Batcher<std::shared_ptr<Row>>::Batch& batch) {
       absl::Status result;
@@ -215,7 +215,7 @@ class SetOutputsOp : public tensorflow::OpKernel {
     const auto rows = resource->batcher.Take(id);
     for (size_t i = 0; i < rows.size(); ++i) {
       rows[i]->pending.Finish([&](OpKernelContext* caller) {
-        // A copy, since a slice of the batch need not be aligned as kernels expect.
+        // A copy, since a slice of the batch may lack the alignment that kernels expect.
         for (int j = 0; j < outputs.size(); ++j) {
           caller->set_output(j, tensorflow::tensor::DeepCopy(outputs[j].Slice(i, i + 1)));
         }

@@ -22,7 +22,7 @@ Status EnvironmentChannel::Open(int socket, int memory, int slots, size_t slot_b
   if (__builtin_mul_overflow(static_cast<size_t>(slots), slot_bytes, &bytes) ||
       __builtin_add_overflow(bytes, kHeaderBytes, &bytes)) {
     return InvalidArgument("shared memory: " + std::to_string(slots) + " slots of " + std::to_string(slot_bytes) +
-                           " bytes are more than there can be");
+                           " bytes are too large");
   }
   if (static_cast<size_t>(file.st_size) < bytes) {
     return InvalidArgument("shared memory: want " + std::to_string(bytes) + " bytes for " + std::to_string(slots) +
@@ -62,7 +62,7 @@ Status EnvironmentChannel::Receive(std::vector<uint32_t>* slots) {
   const int error = errno;
   slots->resize(bytes > 0 ? std::min<size_t>(bytes, room) / sizeof(uint32_t) : 0);
   if (bytes < 0 && (error == EAGAIN || error == EWOULDBLOCK || error == EINTR)) return Status();
-  // ECONNRESET: it left messages unread. Whether its process has ended as well is for Python to find out.
+  // ECONNRESET: the worker closed the socket with unread messages. Python finds out whether its process has ended.
   if (bytes <= 0) return Unavailable("the worker closed its connection");
   if (static_cast<size_t>(bytes) > room || bytes % sizeof(uint32_t) != 0) {
     return Unavailable("the worker sent a packet of " + std::to_string(bytes) + " bytes");

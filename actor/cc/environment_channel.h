@@ -1,9 +1,9 @@
-// The training process's end of a worker process: a block of shared memory for data, a socket to ring at.
+// The training process's channel to a worker process: shared memory for data, and a socket for messages.
 //
-// The memory begins with a header (its layout is that of actor/shared_memory.py), then come `slots` records of
-// `slot_bytes`, one per environment of the worker. A message in either direction is one packet: the uint32 numbers of
-// the slots whose turn it is. Towards the worker it means "the action is there, step"; back, "the result is there".
-// A slot is never touched by both sides at once, so its data needs no lock.
+// The memory begins with a header, whose layout is in actor/shared_memory.py. Then follow `slots` records of
+// `slot_bytes`, one for each environment of the worker. A message is one packet: the uint32 numbers of some slots. A
+// message to the worker means that their actions are ready, so it must step. A message from the worker means that their
+// results are ready. The two sides never use a slot at the same time, so its data needs no lock.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_ENVIRONMENT_CHANNEL_H_
 #define SCALABLE_AGENTS_ACTOR_CC_ENVIRONMENT_CHANNEL_H_
 
@@ -20,8 +20,8 @@ class EnvironmentChannel {
  public:
   static constexpr size_t kHeaderBytes = 1 << 16;
 
-  // Takes duplicates of both descriptors. `socket` is of type SOCK_SEQPACKET. kInvalidArgument if a descriptor is
-  // bad or the memory is smaller than `slots` records.
+  // Duplicates both descriptors. `socket` has the type SOCK_SEQPACKET. kInvalidArgument: a descriptor is invalid, or
+  // the memory is smaller than `slots` records.
   static Status Open(int socket, int memory, int slots, size_t slot_bytes,
                      std::unique_ptr<EnvironmentChannel>* channel);
   ~EnvironmentChannel();
@@ -31,15 +31,16 @@ class EnvironmentChannel {
   int socket() const { return socket_; }
   int slots() const { return slots_; }
   char* slot(int number) { return memory_ + kHeaderBytes + number * slot_bytes_; }
-  // The worker's nanoseconds spent stepping.
+  // The nanoseconds that the worker has spent in its environments.
   int64_t stepping_ns() const { return HeaderNumber(0); }
   // Whether the worker is at work that may take many minutes, such as compiling a map.
   bool at_long_work() const { return HeaderNumber(2) != 0; }
 
-  // Tells the worker to step these slots. Does not block; kUnavailable if the worker is gone or does not read.
+  // Tells the worker to step these slots. Does not block. kUnavailable: the worker is gone or does not read.
   Status Send(const std::vector<uint32_t>& slots);
 
-  // Takes one waiting message; empty if there is none. kUnavailable if the worker is gone or sent nonsense.
+  // Takes one waiting message; `slots` is empty if there is none. kUnavailable: the worker is gone, or the message is
+  // invalid.
   Status Receive(std::vector<uint32_t>* slots);
 
  private:

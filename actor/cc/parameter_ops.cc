@@ -1,4 +1,4 @@
-// TensorFlow ops of the parameter snapshot: what inference reads while the learner writes (actor/parameters.py).
+// TensorFlow ops of the parameter snapshot (actor/parameters.py). Inference reads it while the learner writes it.
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -23,7 +23,7 @@ REGISTER_OP("ParameterSnapshot")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc("Holds one version of a vector of tensors, swapped as a whole.");
+    .Doc("Makes a snapshot: one version of a list of tensors, replaced as a whole.");
 
 REGISTER_OP("ParameterSnapshotPublish")
     .Input("handle: resource")
@@ -32,7 +32,7 @@ REGISTER_OP("ParameterSnapshotPublish")
     .Attr("types: list(type) >= 1")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Replaces version and tensors in one go.");
+    .Doc("Replaces the version and all tensors at once.");
 
 REGISTER_OP("ParameterSnapshotLatest")
     .Input("handle: resource")
@@ -41,7 +41,7 @@ REGISTER_OP("ParameterSnapshotLatest")
     .Attr("types: list(type) >= 1")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("The version and tensors last published; FailedPrecondition before the first.");
+    .Doc("Returns the latest published version and tensors. FailedPrecondition before the first.");
 
 class SnapshotResource : public tensorflow::ResourceBase {
  public:
@@ -54,7 +54,7 @@ class SnapshotResource : public tensorflow::ResourceBase {
 
   void Publish(std::shared_ptr<const Snapshot> snapshot) {
     std::lock_guard<std::mutex> lock(mutex_);
-    latest_.swap(snapshot);  // The old one is freed after the lock.
+    latest_.swap(snapshot);  // The lock is released before the old one is freed.
   }
 
   std::shared_ptr<const Snapshot> latest() {
@@ -64,7 +64,7 @@ class SnapshotResource : public tensorflow::ResourceBase {
 
  private:
   std::mutex mutex_;
-  std::shared_ptr<const Snapshot> latest_;  // Guarded by mutex_.
+  std::shared_ptr<const Snapshot> latest_;  // mutex_ guards it.
 };
 
 class SnapshotOp : public tensorflow::ResourceOpKernel<SnapshotResource> {

@@ -8,7 +8,7 @@
 namespace scalable_agents {
 namespace {
 
-// More than there can ever be memory for, where a sum is beyond size_t.
+// Returns the sum, or the largest size_t if it overflows. No allocation of that size can succeed.
 size_t Sum(const std::vector<int64_t>& bytes) {
   size_t sum = 0;
   for (int64_t b : bytes) {

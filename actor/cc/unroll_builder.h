@@ -1,4 +1,4 @@
-// Writes the rows of one life of an actor into unrolls. The rows follow actor/unroll.py.
+// Builds the unrolls of one life of an actor, row by row. The rows follow actor/unroll.py.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_UNROLL_BUILDER_H_
 #define SCALABLE_AGENTS_ACTOR_CC_UNROLL_BUILDER_H_
 
@@ -11,13 +11,13 @@
 
 namespace scalable_agents {
 
-// Where one field of a row lies in a worker's slot.
+// The place of one field of a row in a worker's slot, in bytes.
 struct EnvironmentField {
   int64_t offset;
   int64_t bytes;
 };
 
-// Memory that one component of an unroll is written to; `owner` keeps it alive. Without one there was no memory.
+// The memory of one component of an unroll. `owner` keeps it alive. It is null if the allocation failed.
 struct Buffer {
   char* data = nullptr;
   std::shared_ptr<void> owner;
@@ -27,13 +27,13 @@ struct Buffer {
 // level id, actor id, life id, index, agent state …, environment output …, agent output …, parameter version.
 using Unroll = std::vector<Buffer>;
 
-// What the unrolls of a pool have in common.
+// The layout of all unrolls of a pool.
 struct UnrollLayout {
   static constexpr int kFirstState = 4;  // The component after level id, actor id, life id and index.
 
   int unroll_length = 0;                             // Agent steps.
   std::vector<EnvironmentField> environment_fields;  // In the order of EnvironmentOutput: reward, discount, done, …
-  std::vector<int64_t> agent_output_bytes;           // Per row; the first is the int32 action.
+  std::vector<int64_t> agent_output_bytes;           // Bytes per row. The first field is the int32 action.
   std::vector<int64_t> agent_state_bytes;
 
   int first_environment() const { return kFirstState + agent_state_bytes.size(); }
@@ -41,17 +41,17 @@ struct UnrollLayout {
   int version() const { return first_output() + agent_output_bytes.size(); }
 };
 
-// What the policy last decided for an actor.
+// The policy's last decision for an actor.
 struct Decision {
-  // Zeros, as before the first decision. Throws std::bad_alloc or std::length_error where there is no memory.
+  // Makes zeros, the value before the first decision. Throws std::bad_alloc or std::length_error without memory.
   explicit Decision(const UnrollLayout& layout);
 
-  std::vector<char> output;  // Field after field; begins with the int32 action.
-  std::vector<char> state;   // The recurrent state that the next inference starts from, field after field.
-  int64_t version = 0;       // Of the parameters that computed `output`.
+  std::vector<char> output;  // The fields one after the other; the int32 action is first.
+  std::vector<char> state;   // The recurrent state before the next inference, its fields one after the other.
+  int64_t version = 0;       // The version of the parameters that computed `output`.
 };
 
-// The numbers that every unroll of a life carries.
+// The ids that every unroll of a life contains.
 struct LifeTag {
   int32_t level_id = 0;
   int32_t actor_id = 0;
@@ -60,25 +60,25 @@ struct LifeTag {
 
 class UnrollBuilder {
  public:
-  // Memory for the unroll's component number `component`.
+  // Allocates the memory of an unroll's component number `component`.
   using Allocate = std::function<Buffer(int component)>;
 
-  // Both arguments have to outlive this.
+  // Both arguments must outlive this object.
   UnrollBuilder(const UnrollLayout* layout, const Allocate* allocate) : layout_(*layout), allocate_(*allocate) {}
 
-  // Appends a row: the environment's answer, from its slot, and the decision that led to it. The first row of an
-  // unroll takes the recurrent state along. Not to be called while the unroll is full.
+  // Appends a row: the environment's output, from its slot, and the decision that led to it. The first row of an unroll
+  // also stores the recurrent state. Do not call this while the unroll is full.
   // kResourceExhausted: there is no memory for another unroll.
   Status Append(const LifeTag& tag, const char* slot, const Decision& decision);
 
   // Whether the unroll has all of its rows.
   bool full() const { return row_ == layout_.unroll_length + 1; }
 
-  // Takes out the full unroll and starts the next one, whose row 0 repeats the last row. `decision` is that row's.
+  // Takes the full unroll and starts the next one, whose row 0 repeats the last row. `decision` is the one of that row.
   // kResourceExhausted: there is no memory for the next one.
   Status TakeFull(const LifeTag& tag, const Decision& decision, Unroll* full);
 
-  // Drops the rows that have been appended since the last full unroll.
+  // Drops the rows since the last full unroll.
   void Clear();
 
  private:
@@ -87,8 +87,8 @@ class UnrollBuilder {
   const UnrollLayout& layout_;
   const Allocate& allocate_;
   Unroll unroll_;          // Empty before the first row.
-  int row_ = 0;            // Rows written to it.
-  int64_t num_taken_ = 0;  // The index of the unroll: full ones of this life before it.
+  int row_ = 0;            // Number of its rows so far.
+  int64_t num_taken_ = 0;  // The index of the unroll in this life: the number of full ones before it.
 };
 
 }  // namespace scalable_agents

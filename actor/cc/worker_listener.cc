@@ -13,9 +13,9 @@
 namespace scalable_agents {
 namespace {
 
-constexpr uint64_t kWake = ~uint64_t{0};  // The eventfd's key; workers have their number.
+constexpr uint64_t kWake = ~uint64_t{0};  // The eventfd's key. A worker's key is its number.
 constexpr int kTickMs = 100;
-constexpr int kMaximumEvents = 1024;      // More than there are workers.
+constexpr int kMaximumEvents = 1024;      // There are fewer workers.
 
 }  // namespace
 
@@ -76,7 +76,7 @@ void WorkerListener::Listen() {
     const Clock::time_point now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + std::chrono::milliseconds(kTickMs);
-    // This process may have been stopped a moment ago (Ctrl-Z, then fg): what came meanwhile counts before time-outs.
+    // This process may have been stopped (Ctrl-Z, then fg). Messages that arrived meanwhile come before timeouts.
     if (!read_messages(0)) return;
     on_tick_(now);
   }

@@ -1,4 +1,4 @@
-// The actor pool's thread: it waits for messages from workers, and says now and then that time has passed.
+// The actor pool's thread: it waits for messages from workers, and calls back regularly for the check of timeouts.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_WORKER_LISTENER_H_
 #define SCALABLE_AGENTS_ACTOR_CC_WORKER_LISTENER_H_
 
@@ -14,21 +14,21 @@ namespace scalable_agents {
 class WorkerListener {
  public:
   using Clock = std::chrono::steady_clock;
-  // Called from the listener's thread: there is something to read from the worker, or it is gone.
+  // Called from the listener's thread if there is something to read from the worker, or if the worker is gone.
   using OnReadable = std::function<void(int worker)>;
   // Called from the listener's thread every tenth of a second, when no message is waiting.
   using OnTick = std::function<void(Clock::time_point now)>;
 
-  // Starts the thread. Where the operating system does not allow it, Add() says so.
+  // Starts the thread. If the operating system does not allow it, Add() returns the error.
   WorkerListener(OnReadable on_readable, OnTick on_tick);
-  // Ends the thread, which may be in a callback until then. Not to be called from a callback.
+  // Waits for a running callback and ends the thread. Do not call this from a callback.
   ~WorkerListener();
 
-  // Listens to the worker at the other end of `socket`. kUnavailable: the operating system does not let it listen.
+  // Listens to the worker at the other end of `socket`. kUnavailable: the operating system does not allow it.
   Status Add(int worker, int socket);
   void Remove(int socket);
 
-  // Ends the thread soon, without waiting for it. Idempotent; from any thread, also from a callback.
+  // Ends the thread soon, and does not wait for it. Idempotent. Any thread may call this, also from a callback.
   void Stop();
 
  private:
@@ -38,7 +38,7 @@ class WorkerListener {
   const OnTick on_tick_;
   int epoll_ = -1;
   int wake_ = -1;     // An eventfd that ends the thread.
-  std::string deaf_;  // Why there is no thread, if there is none: too many open files, say.
+  std::string deaf_;  // The reason why there is no thread, such as too many open files. Empty if there is one.
   std::thread thread_;
 };
 

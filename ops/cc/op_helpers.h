@@ -1,4 +1,4 @@
-// What the kernels of this folder share: statuses, and the end of an op that waits.
+// Helpers for kernels: the conversion of statuses, ops that wait, and the lookup of resources.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_OP_HELPERS_H_
 #define SCALABLE_AGENTS_ACTOR_CC_OP_HELPERS_H_
 
@@ -30,13 +30,14 @@ inline absl::Status ToTensorFlow(const Status& status) {
   return tensorflow::errors::Internal("unknown status code");
 }
 
-// An asynchronous op that waits for its result or for its cancellation, whichever is first.
+// An asynchronous op that ends with its result or its cancellation, whichever is first.
 class PendingOp {
  public:
   PendingOp(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done)
       : context_(context), done_(std::move(done)), cancellation_(context->cancellation_manager()) {}
 
-  // Has `on_cancel` called if the step is cancelled. False if it is cancelled already; the op has then ended.
+  // Registers `on_cancel` to be called if the step is cancelled. Returns false if it is cancelled already. Then the op
+  // has ended.
   bool Begin(std::function<void()> on_cancel) {
     if (cancellation_ == nullptr) return true;
     token_ = cancellation_->get_cancellation_token();
@@ -46,10 +47,10 @@ class PendingOp {
     return false;
   }
 
-  // Ends the op with what `produce` returns, unless it has ended: then `produce` is not called.
+  // Ends the op with the status that `produce` returns. If the op has ended already, does not call `produce`.
   void Finish(const std::function<absl::Status(tensorflow::OpKernelContext*)>& produce) {
     if (finished_.exchange(true)) return;
-    // Does not wait for a running `on_cancel`, which may be what called us.
+    // This does not wait for a running `on_cancel`, which may be the caller.
     if (cancellation_ != nullptr) cancellation_->TryDeregisterCallback(token_);
     const absl::Status status = produce(context_);
     if (!status.ok()) context_->SetStatus(status);
@@ -64,7 +65,8 @@ class PendingOp {
   std::atomic<bool> finished_{false};
 };
 
-// The resource behind input 0, shared so that callbacks may keep it; null (and the context's status set) if gone.
+// Returns the resource of input 0, shared so that callbacks may keep it. If it is gone, returns null and sets the
+// context's status.
 template <typename Resource>
 std::shared_ptr<Resource> ResourceOf(tensorflow::OpKernelContext* context) {
   Resource* resource = nullptr;

@@ -1,4 +1,4 @@
-// The outcome of an operation in the core, which knows neither TensorFlow nor absl.
+// The outcome of an operation of the core, which uses neither TensorFlow nor absl.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
 #define SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
 
@@ -30,19 +30,19 @@ inline Status Cancelled(std::string message) { return {StatusCode::kCancelled, s
 inline Status Unavailable(std::string message) { return {StatusCode::kUnavailable, std::move(message)}; }
 inline Status ResourceExhausted(std::string message) { return {StatusCode::kResourceExhausted, std::move(message)}; }
 
-// What `work` returns; kResourceExhausted where it cannot get the memory that it asks for.
+// Returns the result of `work`, or kResourceExhausted if there is not enough memory for it.
 template <typename Work>
 Status WithMemory(const Work& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("there is not enough memory");
-  } catch (const std::length_error&) {  // More than a container can ever hold.
+  } catch (const std::length_error&) {  // A container can never hold that much.
     return ResourceExhausted("there is not enough memory");
   }
 }
 
-// "what" alone, or "what: cause" where a cause is known.
+// Returns "what: cause", or "what" alone if `cause` is empty.
 inline std::string WithCause(const std::string& what, const std::string& cause) {
   return cause.empty() ? what : what + ": " + cause;
 }

@@ -76,7 +76,7 @@ class ActorPoolTest(parameterized.TestCase):
         played.pool.release()
         checker.check(next_unrolls())
         played.pool.release()
-      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'cannot rest'):
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'cannot be stopped'):
         played.pool.retire(0)
 
   def test_environments_stand_still_while_unrolls_are_not_taken(self):

@@ -1,4 +1,4 @@
-// Workers that die, fall silent, talk nonsense or cannot be attached.
+// Workers that die, fall silent, send invalid messages or cannot be attached.
 #include "actor/cc/actor_pool.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using Slots = std::vector<uint32_t>;
 
-// Worker 0 with actors 0 and 1 dies, worker 1 with actor 2 lives.
+// Worker 0 with actors 0 and 1 dies. Worker 1 with actor 2 lives.
 class DeathTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ class DeathTest : public testing::Test {
     EXPECT_EQ(fault.reason, "the worker closed its connection");
   }
 
-  // Attaches the second life and checks that only it is heard of from now on.
+  // Attaches the second life, and checks that the pool gives only rows of this life from then on.
   void ExpectCleanStart() {
     ASSERT_TRUE(pool_.Attach(0, second_life_, 0).ok());
     second_life_.Serve();
@@ -69,7 +69,7 @@ TEST_F(DeathTest, InTheMidstOfAnUnroll) {
   ExpectCleanStart();
 }
 
-// One environment, with unrolls of two steps, that lives for so many steps; the indices of its unrolls.
+// Runs one environment for `steps` steps, with unrolls of two steps. Returns the indices of its unrolls.
 std::vector<int64_t> LiveFor(int steps, FakeWorker* worker, TestPool* pool, std::set<int64_t>* life_ids) {
   EXPECT_TRUE(pool->Attach(0, *worker, 5).ok());
   worker->ClosePoolsSocket();
@@ -84,7 +84,7 @@ std::vector<int64_t> LiveFor(int steps, FakeWorker* worker, TestPool* pool, std:
     indices.push_back(unroll.Get<int64_t>(kIndex));
     life_ids->insert(unroll.Get<int64_t>(kLifeId));
   }
-  EXPECT_EQ(pool->Act(), std::vector<int>({5}));  // It dies in a step, not in a batch that waits for inference.
+  EXPECT_EQ(pool->Act(), std::vector<int>({5}));  // It dies during a step, not while it waits for inference.
   EXPECT_EQ(worker->Await(), Slots({0}));
   worker->Die();
   EXPECT_EQ(pool->AwaitFault().worker, 0);
@@ -119,7 +119,7 @@ TEST_F(DeathTest, WhileInferenceActsForIt) {
 }
 
 TEST_F(DeathTest, WhileInferenceActsForItsSuccessorsPredecessor) {
-  // The batch of the first life ends only when the second one is there, and must not touch it.
+  // The batch of the first life completes after the second life has begun, and must not affect it.
   Delivered delivered = pool_.AwaitBatch();
   while (delivered.batch.items[0]->worker != 0) {
     ASSERT_TRUE(pool_.Complete(delivered.batch).ok());
@@ -143,12 +143,12 @@ TEST_F(DeathTest, WhileItsActorsWaitForRoom) {
     ASSERT_TRUE(Eventually(everyone_has_stepped));
     pool_.AskForBatch();
     const auto delivered = pool_.batches.Wait(milliseconds(200));
-    if (!delivered) break;  // All wait.
+    if (!delivered) break;  // All actors wait.
     ASSERT_TRUE(pool_.Complete(delivered->batch).ok());
   }
   first_life_.Die();
   ExpectFault();
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(pool_.AwaitUnroll().status.ok());  // Full ones are kept.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(pool_.AwaitUnroll().status.ok());  // Full unrolls are kept.
 }
 
 TEST(ActorPoolFaultsTest, FaultsWaitForSomebodyToAsk) {
@@ -167,9 +167,9 @@ TEST(ActorPoolFaultsTest, SilentWorkerIsAtFaultAndIdleOneIsNot) {
   FakeWorker silent(2, 1), idle(1, 2);
   TestPool pool(3, 1, 1, false, 40);
   ASSERT_TRUE(pool.Attach(0, silent, 0, 2).ok());
-  idle.Answer({0});  // Before it is asked, so that it never is late: it waits for an action from the beginning.
+  idle.Answer({0});  // It answers before it is asked, so it is never late. Then it waits for an action.
   ASSERT_TRUE(pool.Attach(1, idle, 2).ok());
-  silent.Answer(silent.Await());  // One of two groups.
+  silent.Answer(silent.Await());  // It answers for one of its two groups.
   const DeliveredFault fault = pool.AwaitFault();
   EXPECT_EQ(fault.worker, 0);
   EXPECT_EQ(fault.reason, "no answer for 0.04 s (--environment_timeout_seconds)");
@@ -220,7 +220,7 @@ TEST(ActorPoolFaultsTest, AttachChecksItsArguments) {
   TestPool pool(2, 1);
   EXPECT_EQ(pool.Attach(-1, worker, 0).message(), "worker: want a number >= 0, got -1");
   EXPECT_EQ(pool->Attach(0, worker.pools_socket(), worker.memory(), {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}}).code(),
-            StatusCode::kInvalidArgument);  // Memory for two.
+            StatusCode::kInvalidArgument);  // It has memory for two slots.
   EXPECT_TRUE(pool.Attach(0, worker, 0).ok());
   const Status again = pool.Attach(0, worker, 0);
   EXPECT_EQ(again.code(), StatusCode::kInvalidArgument);

@@ -1,4 +1,4 @@
-// Synchronous pools, whose actors move in step.
+// Synchronous pools, whose actors step together.
 #include "actor/cc/actor_pool.h"
 
 #include <gtest/gtest.h>
@@ -14,12 +14,12 @@ namespace scalable_agents {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kShortWhile(30);  // For what must not happen.
+constexpr milliseconds kShortWhile(30);  // Time in which an event must not happen.
 
 TEST(ActorPoolSynchronousTest, SynchronousActorsMoveInStepAndWaitForRelease) {
   FakeWorker odd(2, 1), even(2, 2);
   TestPool pool(4, 2, 1, true);
-  // Actors 2 and 3 on the first worker, 0 and 1 on the second.
+  // The first worker has actors 2 and 3, the second one has 0 and 1.
   ASSERT_TRUE(pool.Attach(0, odd, 2, 2).ok());
   ASSERT_TRUE(pool.Attach(1, even, 0).ok());
   const std::vector<int> everybody = {0, 1, 2, 3};
@@ -42,7 +42,7 @@ TEST(ActorPoolSynchronousTest, SynchronousActorsMoveInStepAndWaitForRelease) {
       checker.Check(delivered);
       EXPECT_EQ(delivered.Get<int32_t>(kActor), actor);
     }
-    EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // Taking the unrolls is not enough.
+    EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // Actors also need a release.
     pool->Release();
     ASSERT_TRUE(pool.Complete(pool.batches.Wait()->batch).ok());
     step();
@@ -59,11 +59,11 @@ TEST(ActorPoolSynchronousTest, SynchronousActorsDoNotRest) {
 TEST(ActorPoolSynchronousTest, SynchronousReleasesAreCounted) {
   FakeWorker worker(2, 1);
   TestPool pool(2, 1, 1, true);
-  pool->Release();  // Before anybody waits, even before there is anybody.
+  pool->Release();  // Before any actor waits, and even before there are actors.
   pool->Release();
   ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
   worker.Serve();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(pool.Act().size(), 2);  // One unroll without, two after a release.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(pool.Act().size(), 2);  // One unroll needs no release, the next two do.
   pool.AskForBatch();
   EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
   pool->Release();
@@ -96,7 +96,7 @@ TEST(ActorPoolSynchronousTest, SynchronousPoolForgetsARowWhoseWorkerDied) {
   TestPool pool(2, 2, 1, true);
   ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
   ASSERT_TRUE(pool.Attach(1, other, 1).ok());
-  first_life.Answer(first_life.Await());  // Is heard of before the end of the worker.
+  first_life.Answer(first_life.Await());  // The pool reads it before the worker's end.
   first_life.Die();
   EXPECT_EQ(pool.AwaitFault().worker, 0);
   ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());

@@ -1,5 +1,5 @@
-// Actors in motion: the unrolls that they make, back-pressure, rest and the end. Faults of workers are in
-// actor_pool_faults_test.cc, pools that move in step in actor_pool_synchronous_test.cc.
+// The pool's unrolls, back-pressure, stopped environments and the end. actor_pool_faults_test.cc tests faults of
+// workers, and actor_pool_synchronous_test.cc tests synchronous pools.
 #include "actor/cc/actor_pool.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using Slots = std::vector<uint32_t>;
-constexpr milliseconds kShortWhile(30);  // For what must not happen.
+constexpr milliseconds kShortWhile(30);  // Time in which an event must not happen.
 
 TEST(ActorPoolTest, UnrollsFollowTheContract) {
   constexpr int kWorkers = 3, kSlots = 4, kUnrolls = 400;
@@ -33,7 +33,7 @@ TEST(ActorPoolTest, UnrollsFollowTheContract) {
   pool.ActAllTheTime();
   pool.ActAllTheTime();
   Checker checker(5);
-  // Whoever else waits for a processor, all actors come by.
+  // On a busy machine an actor may be slow, so go on until each has made two unrolls.
   for (int i = 0; i < kUnrolls || checker.actors() < kWorkers * kSlots || checker.fewest_unrolls() < 2; ++i) {
     checker.Check(pool.AwaitUnroll());
     if (HasFatalFailure()) return;
@@ -66,7 +66,7 @@ TEST(ActorPoolTest, ActorsWaitWhileUnrollsAreNotTaken) {
   TestPool pool(2, 1, 1);
   ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
   worker.Answer(worker.Await());
-  for (int i = 0; i < 2; ++i) {  // Then one pair of unrolls has been accepted, the next one waits with its actors.
+  for (int i = 0; i < 2; ++i) {  // One pair of unrolls is accepted. The next one waits with its actors.
     EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
     worker.Answer(worker.Await());
   }
@@ -78,7 +78,7 @@ TEST(ActorPoolTest, ActorsWaitWhileUnrollsAreNotTaken) {
   EXPECT_GE(blocked, 1000000 * (kShortWhile.count() - 1));
   Checker checker(1);
   checker.Check(pool.AwaitUnroll());
-  EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // One of the pair still fills the capacity.
+  EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // The other unroll of the pair fills the capacity.
   checker.Check(pool.AwaitUnroll());
   const auto batch = pool.batches.Wait();
   ASSERT_TRUE(batch.has_value());
@@ -110,7 +110,8 @@ TEST(ActorPoolTest, FirstUnrollForWhichThereIsNoMemoryEndsThePool) {
 }
 
 TEST(ActorPoolTest, NextUnrollForWhichThereIsNoMemoryEndsThePool) {
-  for (const bool parked : {false, true}) {  // It is started when a full one is accepted, at once or once it is taken.
+  // The next unroll starts when the full one is accepted: at once, or, if parked, when another unroll is taken.
+  for (const bool parked : {false, true}) {
     FakeWorker worker(1, 3);
     TestPool pool(1, 1);
     ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
@@ -169,12 +170,12 @@ TEST(ActorPoolTest, CloseEndsEveryWait) {
   TestPool pool(1, 5);
   ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
   worker.Answer(worker.Await());
-  EXPECT_TRUE(pool.AwaitBatch().status.ok());  // Stays in flight.
+  EXPECT_TRUE(pool.AwaitBatch().status.ok());  // The batch stays in flight.
   for (int i = 0; i < 2; ++i) {
     pool.AskForBatch();
     pool.AskForUnroll();
     pool.AskForFault();
-    pool->Close(i == 0 ? "the end" : "again");  // The second round asks a closed pool.
+    pool->Close(i == 0 ? "the end" : "again");  // In the second round the pool is closed already.
   }
   ASSERT_EQ(pool.batches.size(), 2);
   ASSERT_EQ(pool.unrolls.size(), 2);
@@ -228,7 +229,7 @@ TEST(ActorPoolTest, RetiredActorsRestAndTheOthersGoOn) {
   first_life.Answer(first_life.Await());
   EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
   EXPECT_TRUE(pool->Retire(1).ok());
-  first_life.Answer(first_life.Await());  // The step that it was taking.
+  first_life.Answer(first_life.Await());  // The answer for its current step.
   EXPECT_EQ(pool.Act(), std::vector<int>({0}));
   EXPECT_EQ(first_life.Await(), Slots({0}));
   EXPECT_TRUE(pool->Retire(0).ok());
@@ -246,7 +247,7 @@ TEST(ActorPoolTest, RetiredActorsRestAndTheOthersGoOn) {
   first_life.Die();
   EXPECT_EQ(pool.AwaitFault().worker, 0);
   ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
-  second_life.Answer(second_life.Await());  // First observations, which nobody wants.
+  second_life.Answer(second_life.Await());  // First observations, which the pool ignores.
   for (int i = 0; i < 20; ++i) EXPECT_EQ(pool.AwaitUnroll().Get<int32_t>(kActor), 2);
   EXPECT_FALSE(second_life.IsAsked());
 }
@@ -259,7 +260,7 @@ TEST(ActorPoolTest, StatisticsCountAndNeverFall) {
   look();
   ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
   first_life.Answer(first_life.Await());
-  for (int i = 0; i < 4; ++i) {  // Until the actors wait for room.
+  for (int i = 0; i < 4; ++i) {  // Now the actors wait for room.
     pool.Act();
     look();
     first_life.Answer(first_life.Await());
@@ -269,7 +270,7 @@ TEST(ActorPoolTest, StatisticsCountAndNeverFall) {
   EXPECT_EQ(seen.back().steps, 2 * 5);
   EXPECT_EQ(seen.back().batches, 4);
   EXPECT_EQ(seen.back().rows, 2 * 4);
-  EXPECT_EQ(seen.back().stepping_ns, 2 * 5);  // A fake worker's step takes a nanosecond.
+  EXPECT_EQ(seen.back().stepping_ns, 2 * 5);  // A fake worker counts a nanosecond per step.
   first_life.Die();
   pool.AwaitFault();
   look();

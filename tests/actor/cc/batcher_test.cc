@@ -30,7 +30,7 @@ IntBatcher::OnBatch Into(Mailbox<Delivered>* mailbox) {
   return [mailbox](const Status& status, const IntBatcher::Batch& batch) { mailbox->Put({status, batch}); };
 }
 
-using Items = std::vector<int>;  // In tests the mailboxes come first: destroying a batcher ends its waits.
+using Items = std::vector<int>;  // Tests declare mailboxes before batchers, whose destructors still call back.
 
 TEST(BatcherTest, WaitsForTheMinimum) {
   Mailbox<Delivered> batches;
@@ -38,9 +38,9 @@ TEST(BatcherTest, WaitsForTheMinimum) {
   batcher.Next(Into(&batches));
   EXPECT_TRUE(batcher.Submit({1}).ok());
   EXPECT_TRUE(batcher.Submit({2}).ok());
-  EXPECT_EQ(batches.Wait(milliseconds(20)), std::nullopt);  // However long it takes.
+  EXPECT_EQ(batches.Wait(milliseconds(20)), std::nullopt);  // There is no timeout.
   EXPECT_TRUE(batcher.Submit({3}).ok());
-  EXPECT_EQ(batches.size(), 1);  // Delivered by the submitting thread.
+  EXPECT_EQ(batches.size(), 1);  // The submitting thread has delivered it.
   const Delivered delivered = *batches.Wait();
   EXPECT_TRUE(delivered.status.ok());
   EXPECT_EQ(delivered.batch.items, Items({1, 2, 3}));
@@ -52,7 +52,7 @@ TEST(BatcherTest, SplitsAtTheMaximumInOrder) {
   EXPECT_TRUE(batcher.Submit({1, 2, 3}).ok());
   EXPECT_TRUE(batcher.Submit({4, 5}).ok());
   for (int i = 0; i < 4; ++i) batcher.Next(Into(&batches));
-  EXPECT_EQ(batches.size(), 3);  // The fourth waits.
+  EXPECT_EQ(batches.size(), 3);  // The fourth item waits.
   EXPECT_EQ(batches.Wait()->batch.items, Items({1, 2}));
   EXPECT_EQ(batches.Wait()->batch.items, Items({3, 4}));
   EXPECT_EQ(batches.Wait()->batch.items, Items({5}));
@@ -91,7 +91,7 @@ TEST(BatcherTest, TimeoutWithoutItemsStartsAnother) {
   IntBatcher batcher(Options(10, 10, 2));
   batcher.Next(Into(&batches));
   batcher.Next(Into(&batches));
-  EXPECT_EQ(batches.Wait(milliseconds(30)), std::nullopt);  // Many timeouts.
+  EXPECT_EQ(batches.Wait(milliseconds(30)), std::nullopt);  // Longer than many timeouts.
   EXPECT_TRUE(batcher.Submit({1}).ok());
   EXPECT_EQ(batches.Wait()->batch.items, Items({1}));
   EXPECT_TRUE(batcher.Submit({2}).ok());
@@ -140,7 +140,7 @@ TEST(BatcherTest, CloseReturnsWhatNoBatchWillBringBack) {
   EXPECT_EQ(batcher.Take(0), Items({1, 2}));
   Items orphans = batcher.Close("the end");
   std::sort(orphans.begin(), orphans.end());
-  EXPECT_EQ(orphans, Items({3, 4, 5}));  // One batch in flight, one item in the queue.
+  EXPECT_EQ(orphans, Items({3, 4, 5}));  // A batch in flight and an item in the queue.
   EXPECT_EQ(batcher.Close("again"), Items());
   EXPECT_EQ(batcher.Size(1), -1);
 }
@@ -202,7 +202,7 @@ TEST(BatcherTest, WaitingTimeGrowsWhileConsumersWait) {
   EXPECT_EQ(batcher.waiting_ns(), 0);
   batcher.Next(Into(&batches));
   EXPECT_EQ(batches.Wait(milliseconds(5)), std::nullopt);
-  int64_t waited = batcher.waiting_ns();  // Of a wait that goes on.
+  int64_t waited = batcher.waiting_ns();  // Includes a wait that has not ended.
   EXPECT_GE(waited, 5000000);
   EXPECT_TRUE(batcher.Submit({1}).ok());
   EXPECT_GE(batcher.waiting_ns(), waited);
@@ -217,7 +217,7 @@ TEST(BatcherTest, WaitingTimeGrowsWhileConsumersWait) {
 
 constexpr size_t kCrowdMaximum = 16;
 
-// Producers submit different items, in groups of 1 to 4; consumers take batches until the batcher is closed.
+// Producers submit different items, in groups of 1 to 4. Consumers take batches until the batcher is closed.
 class Crowd {
  public:
   Crowd(IntBatcher* batcher, int producers, int consumers, int items_each)
@@ -234,7 +234,7 @@ class Crowd {
     for (int item : orphans) ++fates_[item];
   }
 
-  // How often each item was taken, returned by Close() or refused.
+  // The number of times that each item was taken, returned by Close() or refused.
   int ended() const { return std::accumulate(fates_.begin(), fates_.end(), 0); }
   bool every_item_ended_once() const {
     return std::all_of(fates_.begin(), fates_.end(), [](const std::atomic<int>& fate) { return fate == 1; });
@@ -263,7 +263,7 @@ class Crowd {
         if (same_producer && items[i] < items[i - 1]) in_order_ = false;
       }
       if (items.size() > kCrowdMaximum) too_large_ = true;
-      Fail(batcher_->Take(delivered->batch.id));  // Nothing if Close() was first.
+      Fail(batcher_->Take(delivered->batch.id));  // Returns nothing if Close() came first.
     }
   }
 

@@ -21,7 +21,7 @@ constexpr size_t kBytes = EnvironmentChannel::kHeaderBytes + kSlots * kSlotBytes
 
 using Slots = std::vector<uint32_t>;
 
-// A channel and, as the worker has them, the other end of the socket and the memory.
+// Tests with a channel, and with the worker's side: the other end of the socket and the memory.
 class EnvironmentChannelTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -42,7 +42,7 @@ class EnvironmentChannelTest : public testing::Test {
 
   Status Open() { return EnvironmentChannel::Open(ours_, memory_, kSlots, kSlotBytes, &channel_); }
 
-  // Opens, and leaves our end of the socket to the channel alone.
+  // Opens the channel, and closes our end of the socket, so that only the channel has it.
   void OpenAlone() {
     const Status status = Open();
     ASSERT_TRUE(status.ok()) << status.message();
@@ -99,7 +99,7 @@ TEST_F(EnvironmentChannelTest, MemoryIsSharedSlotBySlot) {
   auto* theirs = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0));
   ASSERT_NE(theirs, MAP_FAILED);
   for (int slot = 0; slot < kSlots; ++slot) {
-    char* in_their_memory = theirs + 65536 + slot * kSlotBytes;  // The layout of actor/shared_memory.py.
+    char* in_their_memory = theirs + 65536 + slot * kSlotBytes;  // As in actor/shared_memory.py.
     memset(in_their_memory, 'a' + slot, kSlotBytes);
     EXPECT_EQ(std::string(channel_->slot(slot), kSlotBytes), std::string(kSlotBytes, 'a' + slot));
     channel_->slot(slot)[kSlotBytes - 1] = 'z';
@@ -132,7 +132,7 @@ TEST_F(EnvironmentChannelTest, DestructionHangsUp) {
   OpenAlone();
   channel_.reset();
   char byte;
-  EXPECT_EQ(recv(theirs_, &byte, 1, MSG_DONTWAIT), 0);  // The end, where an open socket would say EAGAIN.
+  EXPECT_EQ(recv(theirs_, &byte, 1, MSG_DONTWAIT), 0);  // End of stream. An open socket gives EAGAIN.
 }
 
 TEST_F(EnvironmentChannelTest, WorkerThatIsGone) {
@@ -141,7 +141,7 @@ TEST_F(EnvironmentChannelTest, WorkerThatIsGone) {
   CloseTheirs();
   EXPECT_EQ(channel_->Send({0}).code(), StatusCode::kUnavailable);
   Slots slots;
-  EXPECT_TRUE(channel_->Receive(&slots).ok());  // What it said before still counts.
+  EXPECT_TRUE(channel_->Receive(&slots).ok());  // Earlier messages still arrive.
   EXPECT_EQ(slots, Slots({1}));
   const Status status = channel_->Receive(&slots);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
@@ -154,7 +154,7 @@ TEST_F(EnvironmentChannelTest, WorkerThatIsGoneWithAMessageUnread) {
   EXPECT_TRUE(channel_->Send({0}).ok());
   CloseTheirs();
   Slots slots;
-  Status status = channel_->Receive(&slots);  // ECONNRESET rather than the end of the stream.
+  Status status = channel_->Receive(&slots);  // Gets ECONNRESET, not the end of the stream.
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "the worker closed its connection");
 }
@@ -177,7 +177,7 @@ TEST_F(EnvironmentChannelTest, Nonsense) {
   EXPECT_EQ(channel_->Receive(&slots).code(), StatusCode::kUnavailable);
   Write("abcdef", 6);
   EXPECT_EQ(channel_->Receive(&slots).message(), "the worker sent a packet of 6 bytes");
-  Write({0, 1, 2, 0});  // More than there are slots.
+  Write({0, 1, 2, 0});  // More numbers than slots.
   EXPECT_EQ(channel_->Receive(&slots).message(), "the worker sent a packet of 16 bytes");
 }
 

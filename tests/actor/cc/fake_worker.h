@@ -1,4 +1,4 @@
-// A worker process as the actor pool sees it, played by the test: in turns, or by a thread of its own.
+// A fake worker process for the actor pool. The test calls it for each message, or a thread of its own answers.
 #ifndef SCALABLE_AGENTS_TESTS_ACTOR_CC_FAKE_WORKER_H_
 #define SCALABLE_AGENTS_TESTS_ACTOR_CC_FAKE_WORKER_H_
 
@@ -17,19 +17,19 @@
 
 namespace scalable_agents {
 
-// A slot. All but `action` is the environment's answer, which says where in which life of the environment we are.
+// A slot. All fields but `action` are the environment's output, which identifies the life and the step.
 struct Row {
   int32_t action;
-  int32_t acted;  // The action that led here, -1 at the beginning.
+  int32_t acted;  // The action that led to this row, -1 in the first row.
   int64_t life;
-  int64_t step;   // 0 at the beginning.
+  int64_t step;   // 0 in the first row.
   float reward;
   uint8_t done;
 };
 
 constexpr int kEpisodeSteps = 7;
 
-inline bool IsDone(int64_t step) { return step % kEpisodeSteps == 0; }  // The first row of a life is done.
+inline bool IsDone(int64_t step) { return step % kEpisodeSteps == 0; }  // True for a life's first row.
 inline float RewardOf(int64_t life, int64_t step) { return 1000 * life + step; }
 
 class FakeWorker {
@@ -50,7 +50,7 @@ class FakeWorker {
     close(memory_);
   }
 
-  // What the pool's process has; it keeps duplicates.
+  // The descriptors for the pool, which duplicates them.
   int pools_socket() const { return pools_; }
   int memory() const { return memory_; }
   int slots() const { return slots_; }
@@ -59,7 +59,7 @@ class FakeWorker {
     pools_ = -1;
   }
 
-  // Waits for a message; empty at the end of the connection or of the test's patience.
+  // Waits for a message. Returns nothing if the connection ends or no message comes in time.
   std::vector<uint32_t> Await() {
     pollfd event = {ours_, POLLIN, 0};
     std::vector<uint32_t> slots(slots_);
@@ -70,13 +70,13 @@ class FakeWorker {
     return slots;
   }
 
-  // Whether a message is there now.
+  // Returns whether a message is waiting.
   bool IsAsked() const {
     pollfd event = {ours_, POLLIN, 0};
     return poll(&event, 1, 0) == 1;
   }
 
-  // Says that long work has begun or ended.
+  // Marks the beginning or the end of long work.
   void SetLongWork(bool under_way) {
     __atomic_store_n(reinterpret_cast<int64_t*>(mapped_) + 2, under_way, __ATOMIC_RELAXED);
   }
@@ -85,7 +85,7 @@ class FakeWorker {
     (void)!send(ours_, slots.data(), slots.size() * sizeof(uint32_t), MSG_NOSIGNAL);
   }
 
-  // Steps these environments and says so.
+  // Steps these environments and sends the answer.
   void Answer(const std::vector<uint32_t>& slots) {
     for (uint32_t slot : slots) {
       Row* row = reinterpret_cast<Row*>(mapped_ + EnvironmentChannel::kHeaderBytes + slot * sizeof(Row));
@@ -101,7 +101,7 @@ class FakeWorker {
     Send(slots);
   }
 
-  // Answers whatever comes until the pool hangs up or Die() is called.
+  // Starts a thread that answers all messages until the pool closes the connection or Die() is called.
   void Serve() {
     ClosePoolsSocket();
     thread_ = std::thread([this] {
@@ -109,7 +109,7 @@ class FakeWorker {
     });
   }
 
-  // Ends the connection, as the end of the process would.
+  // Closes the connection, as the end of a process would.
   void Die() {
     if (ours_ < 0) return;
     shutdown(ours_, SHUT_RDWR);  // Wakes the thread.
@@ -119,7 +119,7 @@ class FakeWorker {
     ClosePoolsSocket();
   }
 
-  // Waits until the pool hangs up.
+  // Waits until the pool closes the connection.
   bool SeesTheEnd() {
     ClosePoolsSocket();
     while (!Await().empty()) {
@@ -133,7 +133,7 @@ class FakeWorker {
 
   const int slots_;
   const int64_t life_;
-  std::vector<int64_t> steps_;  // By slot, -1 before the first message.
+  std::vector<int64_t> steps_;  // The step of each slot, -1 before the first message.
   int pools_ = -1, ours_ = -1, memory_ = -1;
   char* mapped_ = nullptr;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// Hands what callbacks bring, on whatever thread, to the test that waits for it.
+// A queue that takes values from callbacks on any thread. A test waits for them.
 #ifndef SCALABLE_AGENTS_TESTS_ACTOR_CC_MAILBOX_H_
 #define SCALABLE_AGENTS_TESTS_ACTOR_CC_MAILBOX_H_
 
@@ -13,7 +13,7 @@
 
 namespace scalable_agents {
 
-// Far longer than anything takes, even under a sanitizer on a busy machine: what is not there by then never comes.
+// Far longer than any wait takes, even under a sanitizer on a busy machine. After this time a test fails.
 constexpr std::chrono::seconds kPatience(30);
 
 template <typename T>
@@ -25,7 +25,7 @@ class Mailbox {
     arrived_.notify_all();
   }
 
-  // The oldest value not yet taken; nothing if none comes in time.
+  // Waits for a value and takes the oldest one. Returns nothing if none comes in time.
   std::optional<T> Wait(std::chrono::milliseconds patience = kPatience) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!arrived_.wait_for(lock, patience, [this] { return !values_.empty(); })) return std::nullopt;
@@ -45,7 +45,7 @@ class Mailbox {
   std::deque<T> values_;
 };
 
-// Looks until `condition` holds, which no event announces; false if it never does.
+// Polls until `condition` holds, for conditions without an event. Returns false if it does not hold in time.
 inline bool Eventually(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (!condition()) {

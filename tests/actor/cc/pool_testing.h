@@ -1,4 +1,4 @@
-// An actor pool over fake workers, with a policy that can be recomputed, and the rules that its unrolls must follow.
+// An actor pool with fake workers and a deterministic policy, and a checker of the rules that unrolls must follow.
 #ifndef SCALABLE_AGENTS_TESTS_ACTOR_CC_POOL_TESTING_H_
 #define SCALABLE_AGENTS_TESTS_ACTOR_CC_POOL_TESTING_H_
 
@@ -24,7 +24,7 @@
 
 namespace scalable_agents {
 
-// The components of the unrolls of these tests, in their order, and their bytes per row.
+// The components of these tests' unrolls, in order, and their bytes per row.
 enum {
   kLevel, kActor, kLifeId, kIndex, kCount, kTag, kActed, kLife, kStep, kReward, kDone, kAction, kScore, kVersion,
   kComponents
@@ -33,7 +33,7 @@ constexpr int64_t kRowBytes[kComponents] = {4, 4, 8, 8, 8, 4, 4, 8, 8, 4, 1, 4, 
 
 inline int32_t LevelOf(int actor_id) { return 100 + actor_id % 3; }
 
-// The tests' policy. Its state counts the rows since the last done one, that one included.
+// The tests' policy. Its state counts the rows from the last done row on, including that row.
 inline int32_t ActionFor(int32_t actor_id, const Row& row) {
   return (31 * actor_id + 7 * row.life + 3 * row.step) % 1000 + 1;
 }
@@ -63,7 +63,7 @@ struct DeliveredFault {
   std::string reason;
 };
 
-// A pool for rows of fake workers, and what its callbacks brought.
+// A pool for rows of fake workers, with mailboxes for its callbacks.
 class TestPool {
  public:
   TestPool(int num_environments, int unroll_length, int completed_capacity = 1, bool synchronous = false,
@@ -99,7 +99,7 @@ class TestPool {
   ActorPool* operator->() { return pool_.get(); }
   int unroll_length() const { return unroll_length_; }
 
-  // Slot i becomes actor first_actor + i; slots are spread over the groups in turn.
+  // Slot i becomes actor first_actor + i. The slots take the groups in turn.
   Status Attach(int number, const FakeWorker& worker, int first_actor, int groups = 1) {
     std::vector<ActorPool::Environment> environments;
     for (int i = 0; i < worker.slots(); ++i) {
@@ -135,7 +135,7 @@ class TestPool {
     return faults.Wait().value_or(DeliveredFault{Unavailable("no fault came"), -1, ""});
   }
 
-  // Decides for a batch, as the next version of the policy; the version is the second output too.
+  // Completes a batch with the next version of the policy. The version is the second output, too.
   Status Complete(const ActorPool::ActorBatch& batch) {
     const int64_t version = ++version_;
     std::vector<int32_t> actions, tags;
@@ -154,7 +154,7 @@ class TestPool {
     return pool_->CompleteBatch(batch.id, version, {bytes(actions), bytes(scores)}, {bytes(counts), bytes(tags)});
   }
 
-  // One turn of inference; the actors it acted for.
+  // Completes one batch of inference. Returns the ids of its actors.
   std::vector<int> Act() {
     const Delivered delivered = AwaitBatch();
     EXPECT_TRUE(delivered.status.ok()) << delivered.status.message();
@@ -166,7 +166,7 @@ class TestPool {
     return actors;
   }
 
-  // A thread that acts until the pool is closed.
+  // Starts a thread that acts until the pool is closed.
   void ActAllTheTime() {
     threads_.emplace_back([this] {
       Status status;
@@ -181,7 +181,7 @@ class TestPool {
     });
   }
 
-  std::atomic<bool> out_of_memory{false};  // No unroll can be started.
+  std::atomic<bool> out_of_memory{false};  // Makes all allocations fail.
   Mailbox<Delivered> batches;
   Mailbox<DeliveredUnroll> unrolls;
   Mailbox<DeliveredFault> faults;
@@ -193,7 +193,7 @@ class TestPool {
   std::vector<std::thread> threads_;
 };
 
-// Holds unrolls against the rules of actor/unroll.py, and each against the one before of its actor.
+// Checks unrolls against the rules of actor/unroll.py, and each one against its actor's unroll before it.
 class Checker {
  public:
   explicit Checker(int unroll_length) : unroll_length_(unroll_length) {}
@@ -203,7 +203,7 @@ class Checker {
     const int32_t actor = unroll.Get<int32_t>(kActor);
     const int64_t life = unroll.Get<int64_t>(kLife);
     const int64_t first_step = unroll.Get<int64_t>(kStep);
-    // A new life starts at its beginning; else row 0 repeats the last one.
+    // The first unroll of a life starts at step 0. Otherwise row 0 repeats the last row of the unroll before.
     const auto before = last_.find(actor);
     const bool same_life = before != last_.end() && before->second.life == life;
     EXPECT_EQ(first_step, same_life ? before->second.step : 0);

@@ -12,7 +12,7 @@
 namespace scalable_agents {
 namespace {
 
-// The components of the unrolls of these tests, in their order, and their bytes per row.
+// The components of these tests' unrolls, in order, and their bytes per row.
 enum { kLevel, kActor, kLife, kIndex, kFirstState, kSecondState, kReward, kPixels, kAction, kLogit, kVersion,
        kComponents };
 constexpr int64_t kBytes[kComponents] = {4, 4, 8, 8, 8, 2, 4, 3, 4, 8, 8};
@@ -36,11 +36,11 @@ class UnrollBuilderTest : public testing::Test {
   Buffer Allocate(int component) {
     if (allocations_left_-- == 0) return {};
     const int rows = component >= kReward ? layout_.unroll_length + 1 : 1;
-    auto memory = std::make_shared<std::vector<char>>(rows * kBytes[component], '\x7f');  // The sanitizer sees its end.
+    auto memory = std::make_shared<std::vector<char>>(rows * kBytes[component], '\x7f');  // For the sanitizer.
     return {memory->data(), memory};
   }
 
-  // Decides number `row`, and appends the environment's answer.
+  // Makes decision number `row`, and appends the environment's output.
   Status Append(int row) {
     const int32_t action = 10 * row;
     const double logit = 0.5 * row;
@@ -55,7 +55,7 @@ class UnrollBuilderTest : public testing::Test {
     return builder_->Append(tag_, reinterpret_cast<const char*>(&slot), *decision_);
   }
 
-  // Appends rows until the unroll is full and takes it.
+  // Appends rows until the unroll is full, and takes it.
   Unroll Fill(int* row) {
     while (!builder_->full()) EXPECT_TRUE(Append((*row)++).ok());
     Unroll unroll;
@@ -71,7 +71,7 @@ class UnrollBuilderTest : public testing::Test {
     return value;
   }
 
-  // Whether the unroll has rows `first` to `first` + 2, and the numbers of its life.
+  // Checks that the unroll has rows `first` to `first` + 2, and the ids of its life.
   static void Check(const Unroll& unroll, int64_t index, int first) {
     ASSERT_EQ(unroll.size(), kComponents);
     EXPECT_EQ(Get<int32_t>(unroll, kLevel), 7);
@@ -91,7 +91,7 @@ class UnrollBuilderTest : public testing::Test {
 
   UnrollLayout layout_;
   LifeTag tag_ = {7, 8, int64_t{1} << 40};
-  int allocations_left_ = -1;  // Without a limit.
+  int allocations_left_ = -1;  // Negative: no limit.
   const UnrollBuilder::Allocate allocate_ = [this](int component) { return Allocate(component); };
   std::unique_ptr<Decision> decision_;
   std::unique_ptr<UnrollBuilder> builder_;
@@ -131,7 +131,7 @@ TEST_F(UnrollBuilderTest, NoMemoryForTheFirstUnroll) {
   EXPECT_EQ(status.message(), "there is not enough memory for another unroll of 2 steps");
   allocations_left_ = -1;
   int row = 0;
-  Check(Fill(&row), 0, 0);  // Nothing is left of the attempt.
+  Check(Fill(&row), 0, 0);  // The failed attempt left no rows.
 }
 
 TEST_F(UnrollBuilderTest, NoMemoryForTheNextUnroll) {

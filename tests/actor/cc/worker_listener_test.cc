@@ -35,7 +35,7 @@ class WorkerListenerTest : public testing::Test {
   }
 
   int ends_[2];
-  Mailbox<int> readable_;  // Workers whose message was read, -1 where there was an end instead.
+  Mailbox<int> readable_;  // Number of the worker for each message, -1 for an end.
   Mailbox<Clock::time_point> ticks_;
   std::unique_ptr<WorkerListener> listener_;
 };
@@ -48,7 +48,7 @@ TEST_F(WorkerListenerTest, SaysWhoseMessageCameAndWhoIsGone) {
   }
   shutdown(ends_[1], SHUT_RDWR);
   EXPECT_EQ(readable_.Wait(), -1);
-  EXPECT_TRUE(ticks_.Wait().has_value());  // It was removed: the thread has gone on.
+  EXPECT_TRUE(ticks_.Wait().has_value());  // The worker is removed, and the thread goes on.
   EXPECT_EQ(readable_.size(), 0);
 }
 
@@ -65,7 +65,7 @@ TEST_F(WorkerListenerTest, StopEndsTheThread) {
   ASSERT_TRUE(listener_->Add(3, ends_[0]).ok());
   listener_->Stop();
   listener_->Stop();
-  listener_.reset();  // Waits for it.
+  listener_.reset();  // Waits for the callback.
   ASSERT_EQ(send(ends_[1], ".", 1, 0), 1);
   EXPECT_EQ(readable_.size(), 0);
 }
