@@ -1,4 +1,4 @@
-"""Learner and actors as programs: what they do together, and what becomes of the others when one of them ends."""
+"""Learners and actor hosts as programs: they train together, and the others go on when one of them ends."""
 
 import os
 import re
@@ -24,7 +24,7 @@ _NONE = '--num_environments=0'
 _ENDLESS = '--total_environment_frames=1000000000'
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
             'policy_lag')
-_NONSENSE = 6  # Unrolls.
+_NONSENSE = 6  # Number of invalid unrolls that a test sends.
 _IN_NAMESPACE = '''
 import os, sys
 os.execvp('ip', ['ip', 'netns', 'exec', {!r}, sys.executable, '-m', {!r}, *sys.argv[1:]])
@@ -47,7 +47,7 @@ class _TestCase(absltest.TestCase):
     return self._start('actor', _ENVIRONMENTS, f'--task={task}', *flags, **kwargs)
 
   def _wait_for_row(self, learner, condition, what):
-    """Waits for a row of metrics.jsonl that is as it should be, later than those that there are; returns it."""
+    """Waits for a new row of metrics.jsonl that meets the condition, and returns it."""
     before = len(training.rows(self.logdir))
     find = lambda: [row for row in training.rows(self.logdir)[before:] if condition(row)]
     learner.wait_until(find, what)
@@ -62,7 +62,7 @@ class _TestCase(absltest.TestCase):
 
 
 def _hosts(*names):
-  """Whether a row of metrics tells all of these actor hosts, and nothing of others."""
+  """Returns a condition: a row of metrics has all figures of exactly these actor hosts."""
   wanted = {f'actor/{name}/{figure}' for name in names for figure in _FIGURES}
   return lambda row: {name for name in row if name.startswith('actor/')} == wanted and row['actor_hosts'] == len(names)
 
@@ -92,19 +92,19 @@ class LifeOfAClusterTest(_TestCase):
     self.assertGreater(row['frames_per_second'], 0)
     self.assertEqual(row['skipped_updates'], 0)
     self.assertEqual({level for _, level, _, _ in training.episodes(self.logdir)}, {'catch'})
-    # An actor freezes, and goes on.
+    # An actor host freezes, then continues.
     second.process.send_signal(signal.SIGSTOP)
     plays = lambda row: 'actor/task_1/policy_lag' in row
     row = self._wait_for_row(learner, lambda row: row['frames_per_second'] and not plays(row), 'training without it')
-    self.assertEqual(row['actor_hosts'], 2)  # It is not forgotten at once.
+    self.assertEqual(row['actor_hosts'], 2)  # The learner does not forget it at once.
     second.process.send_signal(signal.SIGCONT)
     self._wait_for_row(learner, plays, 'its unrolls')
-    # An actor is killed, another one comes.
+    # An actor host is killed, and a new one joins.
     workers = first.kill()
     self.assertEmpty(workers)
     third = self._actor(3, _ENDLESS, '--parameter_refresh=5')
     self._wait_for_row(learner, lambda row: row.get('actor/task_3/policy_lag') is not None, 'the third actor host')
-    # The learner is killed, and comes back with environments of its own.
+    # The learner is killed, and starts again with environments of its own.
     learner.wait_for_checkpoint()
     learner.kill()
     frames = training.rows(self.logdir)[-1]['environment_frames']
@@ -114,28 +114,28 @@ class LifeOfAClusterTest(_TestCase):
       actor.wait_until(lambda: 'connected to the learner at ' in actor.screen(), 'a connection')  # pylint: disable=cell-var-from-loop
     row = self._wait_for_row(learner, _hosts('task_1', 'task_3'), 'both actor hosts')
     self.assertEqual((row['actor/task_1/reconnects'], row['actor/task_3/reconnects']), (1, 1))
-    # An actor leaves.
+    # An actor host leaves.
     workers = [worker for actor in (second, third) for worker in actor.workers()]
     self.assertGreaterEqual(len(workers), 2)
     code, _ = third.end(signal.SIGTERM)
     self.assertEqual(code, 0, third.screen())
     self.assertRegex(third.screen(), '\nstopped\n$')
     self._wait_for_row(learner, _hosts('task_1'), 'one actor host')
-    # The other actor freezes: the learner goes on with its own environments alone.
+    # The other actor host freezes. The learner continues with its own environments alone.
     second.process.send_signal(signal.SIGSTOP)
     row = self._wait_for_row(learner, lambda row: not plays(row), 'no unrolls of an actor')
     self._wait_for_row(learner, lambda later: later['environment_frames'] > row['environment_frames'] and not plays(later),
                        'more frames')
     second.process.send_signal(signal.SIGCONT)
     self._wait_for_row(learner, plays, 'its unrolls')
-    # Ctrl-C.
+    # Ctrl-C ends the learner.
     code, _ = learner.end(signal.SIGINT)
     self.assertEqual(code, 0, learner.screen())
     self._check_actors_end([second])
     self.assertEmpty(training.still_alive(workers))
 
   def _send_nonsense(self):
-    """Sends reports and unrolls that cannot be right."""
+    """Sends invalid reports and unrolls."""
     spec = [tf.TensorSpec([])]
     reader = learner_connection.Connection(self.address, learner_connection.make_graph(0, spec, spec, queue_size=1))
     specs = {what: [tf.TensorSpec(shape, dtype) for dtype, shape in reader.greeting[what]]
@@ -146,12 +146,12 @@ class LifeOfAClusterTest(_TestCase):
     sender.open()
     for text in (b'\xff', b'[' * 3000, b'{"host": -1}'):
       sender._beat(text)  # pylint: disable=protected-access
-    # Which component of an unroll is wrong, and what it is instead.
+    # Each pair: the index of an unroll's invalid component, and its value.
     for index, value in ((0, 1), (0, -1), (1, -1), (-4, 99), (-3, np.nan), (-1, -1)):
       unroll = [np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs['unroll']]
       unroll[index][...] = value
       sender.push([unroll])
-    for connection in (reader, sender):  # While there is a learner, as later it may take for ever.
+    for connection in (reader, sender):  # Now, since closing may block for ever once the learner is gone.
       connection._close()  # pylint: disable=protected-access
 
 
@@ -160,7 +160,7 @@ class EndTest(_TestCase):
   def test_training_to_the_end(self):
     flags = ('--total_environment_frames=40000',)
     actors = [self._actor(task, *flags) for task in range(2)]
-    for actor in actors:  # They look for it every second from then on, so that both find it long before the end.
+    for actor in actors:  # From then on they try to connect every second, so both connect before the end.
       actor.wait_until(lambda: 'no learner at ' in actor.screen(), 'a word')  # pylint: disable=cell-var-from-loop
     learner = self._start('learner', _NONE, *flags)
     code, _ = learner.end()
@@ -184,7 +184,7 @@ class SeveralLearnersTest(_TestCase):
     self.assertLessEqual(frames, 40_000)
     with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
       self.assertEqual(run.end()[0], 0, run.screen())
-    row = training.rows(self.logdir)[-1]  # Two batches of four unrolls of 20 steps in an update.
+    row = training.rows(self.logdir)[-1]  # An update takes two batches of four unrolls of 20 steps.
     self.assertEqual((row['environment_frames'], row['learner_steps']), (40_000, 250))
     self.assertGreater(row['episodes'], 0)
     with training.Training(self.logdir, '--mode=test', '--test_num_episodes=2') as run:
@@ -194,7 +194,7 @@ class SeveralLearnersTest(_TestCase):
 class NetworkTest(_TestCase):
 
   def test_two_machines(self):
-    """Two network namespaces, with a cable between them."""
+    """Makes two network namespaces, joined by a virtual cable."""
     names = [f'sa-{os.getpid()}-{side}' for side in 'ab']
     addresses = ('10.213.7.1', '10.213.7.2')
 

@@ -1,4 +1,4 @@
-"""What a connection to a real learner's port does; what is made of it when it fails is in remote_learner_test.py."""
+"""A connection to a real learner's port. The remote_learner tests cover the handling of its failures."""
 
 from absl.testing import absltest
 import numpy as np

@@ -1,4 +1,4 @@
-"""A learner's side of a cluster: the port, and what is told of actor hosts."""
+"""The learner's side of a cluster: its port, and the reports and metrics of actor hosts."""
 
 import collections
 import contextlib
@@ -21,7 +21,7 @@ from scalable_agents.training.cluster import learner_port
 
 def setUpModule():
   global _port
-  with cluster_testing.free_port() as number:  # A process has one port, which it opens before all else.
+  with cluster_testing.free_port() as number:  # A process can open only one port, before all else.
     _port = learner_port.LearnerPort(_learner(number), {})
 
 
@@ -62,7 +62,7 @@ class PortTest(absltest.TestCase):
       self._check_refused(port)
 
   def test_where_connections_of_the_learner_before_linger(self):
-    """The side that closes first keeps the connection in TIME_WAIT, and a minute is long for a restart."""
+    """A connection in TIME_WAIT, which lasts a minute on the side that closes first, does not block a restart."""
     with socket.create_server(('localhost', 0)) as server:
       port = server.getsockname()[1]
       with socket.create_connection(('localhost', port)) as client:
@@ -95,7 +95,7 @@ class MetricsTest(parameterized.TestCase):
     self._report(3, frames_per_second=20., bytes_per_second=3e6, environment_restarts=1, reconnects=2, lost_unrolls=4)
     self._report(5)
     first = cluster_config.first_actor_id(3)
-    ids = [first, first + 7, 1]  # The last one is the learner's own.
+    ids = [first, first + 7, 1]  # The last one belongs to the learner itself.
     _port.learned(np.array(ids, np.int32), np.array([1., 2., 9.]))
     want = {'frames_per_second': 20, 'megabytes_per_second': 3, 'environment_restarts': 1, 'reconnects': 2,
             'lost_unrolls': 4, 'policy_lag': 1.5}
@@ -104,7 +104,7 @@ class MetricsTest(parameterized.TestCase):
     self.assertEqual({name: value for name, value in row.items() if '/task_3/' in name},
                      {f'actor/task_3/{name}': value for name, value in want.items()})
     self.assertNotIn('actor/task_5/policy_lag', row)
-    self.assertNotIn('actor/task_3/policy_lag', _port.metrics())  # None since.
+    self.assertNotIn('actor/task_3/policy_lag', _port.metrics())  # No unrolls since the last row.
 
   @parameterized.named_parameters(
       ('no_json', b'hello'), ('no_text', b'\xff\xfe{}'), ('nothing', b''), ('a_number', b'3'), ('a_list', b'[{}]'),
@@ -159,16 +159,16 @@ class MetricsTest(parameterized.TestCase):
     before = _port.environment_restarts
     self._report(3, life='a', environment_restarts=2)
     self._report(3, life='a', environment_restarts=5)
-    self._report(7, life='b', environment_restarts=4, reconnects=1)  # Another learner was told of these.
+    self._report(7, life='b', environment_restarts=4, reconnects=1)  # An earlier learner counted these.
     self._report(7, life='b', environment_restarts=5, reconnects=1)
-    self._report(3, life='c', environment_restarts=1)  # Its successor.
+    self._report(3, life='c', environment_restarts=1)  # The successor of the process before.
     _port.metrics()
     self.assertEqual(_port.environment_restarts - before, 5 + 1 + 1)
 
   def test_the_later_one_of_two_with_one_number_is_unwelcome(self):
     before = len(_port._unwelcome)  # pylint: disable=protected-access
     self._report(9, life='old')
-    self._report(9, life='older than thought', frames_per_second=1.)  # Who was started again, for all we know.
+    self._report(9, life='older than thought', frames_per_second=1.)  # It seems to be a restart.
     _port.metrics()
     self.assertLen(_port._unwelcome, before)  # pylint: disable=protected-access
     self._report(9, life='old', frames_per_second=2.)
@@ -195,11 +195,11 @@ class MetricsTest(parameterized.TestCase):
     with mock.patch.object(learner_port.time, 'monotonic', lambda: seconds[-1]), mock.patch.object(
         learner_port.time, 'sleep', lambda tick: seconds.append(seconds[-1] + tick)):
       _port.wait_for_farewells()
-      self.assertBetween(seconds[-1], 1, 5)  # One that nobody knows of looks for the learner every second.
+      self.assertBetween(seconds[-1], 1, 5)  # An unknown host tries to connect every second.
       seconds.append(0.)
       self._report(3)
       _port.wait_for_farewells()
-      self.assertBetween(seconds[-1], 10, 20)  # A host asks every 5, and may be late.
+      self.assertBetween(seconds[-1], 10, 20)  # A known host reports every 5 s, and may be late.
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Learners in several processes are as one, and end together; real processes, which meet over loopback."""
+"""Learners in several processes equal one learner, and end together. The processes connect over loopback."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ _UPDATES = 3
 
 
 def _free_addresses():
-  """HOST:PORT of ports that nobody listens at, with commas between them."""
+  """Returns HOST:PORT for free ports, with commas between them."""
   return ','.join(f'localhost:{port}' for port in local_cluster.free_ports(_NUM_LEARNERS))
 
 
@@ -53,7 +53,7 @@ class LearnersTogetherTest(absltest.TestCase):
         np.testing.assert_allclose(found[f'arr_{index}'], variable, 1e-5, 1e-6, err_msg=variable.name)
       for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
-      # Everyone knows of all episodes, and of the wish of one to leave.
+      # All learners know all episodes, and that one learner asks to leave.
       self.assertEqual(found['level_ids'].tolist(), [1, 1])
       self.assertEqual((found['returns'].tolist(), found['lengths'].tolist()), ([2., 2.], [2, 2]))
       self.assertTrue(found['leaving'])
@@ -85,11 +85,11 @@ class TrainingTogetherTest(parameterized.TestCase):
         '--checkpoint_interval_seconds=0.5', *flags))
 
   def _start_learners(self, stack):
-    """One with environments of its own, and one without."""
+    """Starts a learner with environments of its own, and one without."""
     return [self._start(stack, 'learner', task, 4 * (task == 0)) for task in range(_NUM_LEARNERS)]
 
   def _wait_for_actors(self, learners):
-    """Each of the actors plays for a learner of its own."""
+    """Waits until each learner has learned from its own actor host."""
     for task, logdir in enumerate((self.logdir, self.logdir + '_learner_1')):
       learners[task].wait_until(
           lambda: any(f'actor/task_{task}/policy_lag' in row for row in training.rows(logdir)[-1:]), 'its actor')  # pylint: disable=cell-var-from-loop
@@ -119,16 +119,17 @@ class TrainingTogetherTest(parameterized.TestCase):
     first.wait_until(lambda: 'a second signal: without the others' in first.screen(), 'a word')
     self.assertEqual(first.end(signal.SIGINT)[0], 0)
     actor.wait_until(lambda: f'no learner at {self.addresses.split(",")[0]}' in actor.screen(), 'waiting')
-    self._check_left_alone(second)  # Which waits for unrolls.
+    self._check_left_alone(second)  # It waits for unrolls.
 
   def _check_left_alone(self, learner):
     self.assertEqual(learner.end()[0], 1)
-    self.assertRegex(learner.screen(), r'\nerror: a learner of this cluster is gone, so all learners end: start all of them again .*\n$')
+    self.assertRegex(learner.screen(), r'\nerror: a learner of this cluster is gone, so all learners end: start all of '
+                                       r'them again .*\n$')
     self.assertNotIn('Traceback', learner.screen())
 
   @parameterized.parameters(signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
   def test_before_the_first_update(self, number):
-    """One learner dies, or freezes for longer than is allowed; or the other one, which waits for it, hears SIGTERM."""
+    """Tests with a learner that dies, or freezes for too long, or with SIGTERM to the learner that waits for it."""
     first = self._start(
         self.enterContext(contextlib.ExitStack()), 'learner', 0, 0, '--learner_timeout_seconds=3')
     program = ('import signal, sys\n'
@@ -155,7 +156,7 @@ class TrainingTogetherTest(parameterized.TestCase):
       self._wait_for_actors([first, second])
       first.wait_for_checkpoint()
       second.process.send_signal(signal.SIGSTOP)
-      time.sleep(12.)  # TensorFlow's default ends the others after 10 s.
+      time.sleep(12.)  # TensorFlow's default would end the others after 10 s.
       second.process.send_signal(signal.SIGCONT)
       first.wait_for_rows(2)
       second.kill()
@@ -166,8 +167,8 @@ class TrainingTogetherTest(parameterized.TestCase):
       first.wait_until(lambda: training.rows(self.logdir)[-1]['environment_frames'] > frames, 'more frames')
       rows = first.wait_for_rows(1)
       self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * 4 * 20)
-      self._wait_for_actors([first, second])  # They were not told that it was the end: it was not.
-      self.assertEqual(second.end(signal.SIGINT)[0], 0)  # Ctrl-C to one ends all.
+      self._wait_for_actors([first, second])  # The run has not ended, so the actor hosts stay.
+      self.assertEqual(second.end(signal.SIGINT)[0], 0)  # Ctrl-C to one learner ends all.
       self.assertEqual(first.end()[0], 0)
       for actor in actors:
         self.assertEqual(actor.end()[0], 0)
@@ -175,7 +176,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     ends = [training.rows(logdir)[-1] for logdir in (self.logdir, self.logdir + '_learner_1')]
     for name in ('environment_frames', 'learner_steps'):
       self.assertEqual(ends[0][name], ends[1][name])
-    self.assertAlmostEqual(ends[0]['learning_rate'], ends[1]['learning_rate'], delta=1e-7)  # Means of a row's updates.
+    self.assertAlmostEqual(ends[0]['learning_rate'], ends[1]['learning_rate'], delta=1e-7)  # A row's mean.
 
 
 if __name__ == '__main__':

@@ -104,7 +104,8 @@ class ManyActorsTest(absltest.TestCase):
     for hosts in self.processes:
       for host in hosts:
         self.assertGreater(counts[host], 0)
-    waiting.wait_until(lambda: self.order.metrics()['unrolls_missing'] <= self._lost())  # Some may be on a slow machine.
+    # On a slow machine connections may break.
+    waiting.wait_until(lambda: self.order.metrics()['unrolls_missing'] <= self._lost())
     half = len(memory) // 2
     self.assertLess(max(memory[half:]) - max(memory[:half]), _FLAT_MEGABYTES)
 

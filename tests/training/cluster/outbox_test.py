@@ -1,4 +1,4 @@
-"""Unrolls on their way out: which lane they go into, in which order they leave it, and how waits end."""
+"""The lanes of unrolls: the choice of the lane, the order within it, and the end of waits."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class OutboxTest(absltest.TestCase):
     lanes = self._lanes(3, 8)
 
     @tf.function(autograph=False)
-    def put_all():  # As an actor host does, in a loop in a graph.
+    def put_all():  # Like an actor host, in a loop of a graph.
       tf.while_loop(lambda number: number < 12,
                     lambda number: [number + tf.cast(outbox.put(lanes, _Unroll(
                         70 + number % 4, tf.strings.as_string(number))), tf.int32)], [0], parallel_iterations=1)
@@ -54,7 +54,7 @@ class OutboxTest(absltest.TestCase):
     lane, = self._lanes(1, 2)
     lane.put(_unroll(1, 'a'))
     self.assertEqual(lane.take(), [[1, b'a']])
-    block = waiting.start(lane.take)  # Waits for one.
+    block = waiting.start(lane.take)  # Waits for an unroll.
     lane.put(_unroll(1, 'b'))
     self.assertEqual(block(), [[1, b'b']])
     for name in 'cd':

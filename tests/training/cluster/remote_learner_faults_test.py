@@ -189,7 +189,8 @@ class NoLearnerTest(remote_learner_testing.TestCase):
 
   @parameterized.parameters('no-such-host.invalid', 'no..such.host', '.')
   def test_there_is_no_such_host(self, host):
-    self._check_said(f'{host}:80', f'(Name or service not known|No address .*|Temporary failure .*|{host} is not a valid .*)')
+    self._check_said(f'{host}:80',
+                     f'(Name or service not known|No address .*|Temporary failure .*|{host} is not a valid host name)')
 
   def test_a_learner_that_is_not_ready(self):
     with cluster_testing.free_port() as port:

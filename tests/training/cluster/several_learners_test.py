@@ -1,4 +1,4 @@
-"""Several learners on one host are as one: N of them with batches of B against one with a batch of N B."""
+"""Several learners on one machine: N learners with batches of B equal one learner with a batch of N B."""
 
 import functools
 
@@ -16,7 +16,7 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import learners_together
 
 _NUM_LEARNERS = 3
-_BATCH_SIZE = 2  # Of each.
+_BATCH_SIZE = 2  # Unrolls per learner.
 
 
 def setUpModule():
@@ -35,7 +35,7 @@ def _make(config, spec, xla):
 class SeveralLearnersTest(parameterized.TestCase):
 
   def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, **settings):
-    """Makes the same updates with one and with several learners; returns both and their last metrics."""
+    """Makes the same updates with one learner and with several. Returns both and their last metrics."""
     config = impala.ImpalaConfig(**{'torso': 'shallow', 'total_environment_frames': 10_000, 'optimizer': 'rmsprop',
                                     'learning_rate': 1e-3, 'rmsprop_epsilon': 0.1} | settings)
     spec = spec or unrolls.VECTOR
@@ -52,7 +52,7 @@ class SeveralLearnersTest(parameterized.TestCase):
       unroll = unrolls.random_unroll(one.agent, spec, batch=_NUM_LEARNERS * _BATCH_SIZE, seed=update)
       if spoil == update:
         reward = unroll.environment_output.reward.numpy()
-        reward[2, -1] = np.nan  # In the last learner's part.
+        reward[2, -1] = np.nan  # The last learner's part of the batch.
         unroll = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
       expected = unrolls.update(one, unroll)
       batches = strategy.experimental_distribute_values_from_function(
@@ -60,7 +60,7 @@ class SeveralLearnersTest(parameterized.TestCase):
       for local in strategy.experimental_local_results(step(batches)):
         for name, value in several.read(local).items():
           np.testing.assert_allclose(value, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')
-      several.environment_frames.assign(one.environment_frames.read_value())  # As learners_together does.
+      several.environment_frames.assign(one.environment_frames.read_value())  # learners_together does this in a run.
     for ours, theirs in zip(several.variables, one.variables, strict=True):
       for local in strategy.experimental_local_results(ours):
         np.testing.assert_allclose(local, theirs, rtol, 1e-6, err_msg=theirs.name)
