@@ -1,34 +1,38 @@
-"""What an agent is given to act on, and how it is told to select actions."""
+"""The input that an agent acts on, and the ways to select actions."""
 
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-TRAINING = 'training'  # As the agent explores while it learns.
-SAMPLED = 'sampled'    # From the policy's probabilities.
+TRAINING = 'training'  # The way in which the agent explores in training.
+SAMPLED = 'sampled'    # Sampled from the policy.
 GREEDY = 'greedy'      # The action with the highest logit or value.
 EPSILON = 'epsilon'    # A random action with probability epsilon, else the greedy one.
 
 
 class ActorInput(NamedTuple):
   """The latest row of each of B actors; actor/unroll.py says what a row is."""
-  actor_id: Any     # [B] int32, the actor's id in the run, over all processes.
-  actor_place: Any  # [B] float32 in [0, 1], the actor's place among those of its process that play its level: 0 is the
-                    # first of them, 1 the last. For settings that differ between actors, as a ladder of epsilons.
+  actor_id: Any     # [B] int32, the actor's id, unique over all processes of the run.
+  actor_place: Any  # [B] float32 in [0, 1], the actor's place among the actors of its process that play the same level:
+                    # 0 is the first, 1 the last. Settings can differ between actors by it, such as epsilon.
   last_action: Any  # [B] int32, the action that led to this row.
-  reward: Any       # [B] float32, raw, that it earned; 0 in place of one that is not finite.
-  done: Any         # [B] bool, the observation starts an episode: a core is reset before it sees it.
+  reward: Any       # [B] float32, the raw reward of that action; 0 if it is not finite.
+  done: Any         # [B] bool, the observation starts an episode: reset the recurrent state before it is used.
   observation: Any  # dict of [B, ...].
 
 
 class Selection(NamedTuple):
   """How actions are selected."""
   kind: str = TRAINING
-  epsilon: float = 0.  # Of EPSILON: the probability of a random action.
+  epsilon: float = 0.  # Probability of a random action, for EPSILON.
 
 
 def example_input(observation_spec) -> ActorInput:
-  """A row of zeros for one actor, with which a network's variables can be made. Args: dict of tf.TensorSpec."""
+  """Returns a row of zeros for one actor, for example to create a network's variables.
+
+  Args:
+    observation_spec: dict of tf.TensorSpec.
+  """
   return ActorInput(
       actor_id=tf.zeros([1], tf.int32), actor_place=tf.zeros([1]), last_action=tf.zeros([1], tf.int32),
       reward=tf.zeros([1]), done=tf.ones([1], tf.bool),
@@ -53,7 +57,7 @@ def sample(logits: tf.Tensor, seed) -> tf.Tensor:
 
 
 def epsilon_greedy(preferences: tf.Tensor, epsilon, seed) -> tf.Tensor:
-  """Takes a uniformly random action with probability epsilon, and else the preferred one.
+  """Selects a uniformly random action with probability epsilon, and otherwise the preferred one.
 
   Args:
     preferences: [B, A] float32, logits or values.

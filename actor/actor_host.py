@@ -1,7 +1,7 @@
 """An actor host: environments, their actor pool, and the loops that act for them.
 
-Two functions connect it to a learner, in this process or another one: `parameters.latest()`, where parameters come
-from, and `put`, where unrolls go.
+Two functions connect it to a learner in this process or in another one: `parameters.latest()` returns the learner's
+parameters, and `put` takes unrolls.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from scalable_agents.environments import dmlab
 _ENVIRONMENTS_PER_CORE = 32
 _LABS_PER_CORE = 4
 _START_REPORT_SECONDS = 10.
-_CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and in how many microseconds.
-_LIFE_BITS = 24  # Of a life_id: the number of the life in its process. The 39 bits above say which process.
+_CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and the period in microseconds.
+_LIFE_BITS = 24  # These bits of a life_id number the lives of a process. The 39 bits above identify the process.
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
 def num_cores() -> int:
   """The cores that this process may use. In a container with a CPU quota: the quota, rounded to whole cores."""
   cores = len(os.sched_getaffinity(0))
-  with contextlib.suppress(OSError, ValueError):  # No control group, or one without a limit: 'max'.
+  with contextlib.suppress(OSError, ValueError):  # There is no control group, or its quota is 'max' (no limit).
     with open(_CPU_QUOTA, encoding='ascii') as file:
       quota, period = map(int, file.read().split())
     cores = min(cores, max(1, round(quota / period)))
@@ -42,12 +42,12 @@ def num_cores() -> int:
 def counts(run, levels: Sequence[str]) -> tuple[int, int, int]:
   """The numbers of environments, worker processes and inference loops, with values for `auto`.
 
-  By default there is a worker per core and there are 32 environments per core, the same number for each level. A worker
-  steps its environments in two groups: while inference looks at one group, the worker steps the other. Groups of
-  sixteen make batches large enough for the network to be fast.
+  By default there are one worker and 32 environments per core, with the same number of environments for each level. A
+  worker steps its environments in two groups: while inference processes one group, the worker steps the other. Groups
+  of 16 make batches large enough for the network to be fast.
 
-  A DeepMind Lab takes 230 to 450 MB, compiles maps for seconds and ends with its process where it fails. So there are
-  fewer of them, and each has a worker of its own.
+  A DeepMind Lab environment takes 230 to 450 MB, compiles maps for seconds, and ends its process when it fails. By
+  default there are therefore four per core, and each has a worker of its own.
 
   With 0 environments the learner still makes one, to learn the observation's shape. It is never stepped.
 
@@ -74,7 +74,7 @@ def inference_device() -> str:
 
 
 class ActorHost:
-  """Environments in worker processes, an actor for each, and inference for all."""
+  """Environments in worker processes, an actor for each environment, and inference for all of them."""
 
   def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run, seed: int, screen: TextIO | None = None,
                first_actor_id: int = 0, environment: str = _ENVIRONMENT, played: Sequence[int] | None = None):
@@ -82,22 +82,23 @@ class ActorHost:
 
     Args:
       levels: names of the run's levels; a level's id is its index.
-      protocol: of the environments, see registry.make_from_json.
+      protocol: settings of the environments; see registry.make_from_json.
       run: run_flags.RunConfig.
-      seed: environment i begins with seed + i.
-      screen: where it is shown, if it takes long, how many environments are made; None for nowhere.
-      first_actor_id: of environment 0's actor; see cluster_config.first_actor_id.
-      environment: 'module:function' that makes one, called as registry.make_from_json.
-      played: ids of the levels that environments are spread over in turn; None for all.
+      seed: environment i starts with seed + i.
+      screen: stream to which the number of environments made so far is printed if it takes long; None for no output.
+      first_actor_id: id of environment 0's actor; see cluster_config.first_actor_id.
+      environment: 'module:function' of a function that makes an environment, with the arguments of
+        registry.make_from_json.
+      played: ids of the levels to play; environments are assigned to them in turn. None for all levels.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
     played = range(len(levels)) if played is None else played
     self.num_environments, self.num_workers, self.num_loops = counts(run, [levels[level_id] for level_id in played])
-    self.rests = run.num_environments == 0  # No actor steps here; the environment only tells what is observed.
+    self.rests = run.num_environments == 0  # No actor steps here; the environment only gives the observation's shape.
     self._run = run
     self._seed, self._first_actor_id = seed, first_actor_id
-    self._first_life_id = secrets.randbits(63 - _LIFE_BITS) << _LIFE_BITS  # Of another process it is another one.
+    self._first_life_id = secrets.randbits(63 - _LIFE_BITS) << _LIFE_BITS  # Differs between processes.
     self.level_ids = [played[actor % len(played)] for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level_id in enumerate(self.level_ids)]
@@ -111,7 +112,7 @@ class ActorHost:
     self._error = None
 
   def _reporter(self, screen):
-    """A function to be called with the number of environments that are made."""
+    """Returns a function to be called with the number of environments made so far."""
     said = time.monotonic()
 
     def report(made):
@@ -123,16 +124,16 @@ class ActorHost:
 
   def make_pool(self, make_agent: Callable[[], Any], unroll_length: int, completed_capacity: int,
                 report: Callable[[str], None], synchronous: bool = False):
-    """Makes the pool and the agents that act.
+    """Makes the pool, and one agent for each inference loop.
 
     Args:
       make_agent: makes an agent_interface.Agent.
-      unroll_length: agent steps.
+      unroll_length: agent steps per unroll.
       completed_capacity, synchronous: see actor_pool.ActorPool.
-      report: called with a line for each fault.
+      report: called with a line of text for each fault.
     """
     if synchronous:
-      self.num_loops = 1  # Several would race for the batches.
+      self.num_loops = 1  # Several loops would race for the batches.
     self._device = inference_device()
     with tf.device(self._device):
       self._agents = [make_agent() for _ in range(self.num_loops)]
@@ -143,12 +144,12 @@ class ActorHost:
 
   @property
   def parameter_specs(self) -> list[tf.TensorSpec]:
-    """Of what `parameters.latest()` has to give."""
+    """The specs of the parameters that `parameters.latest()` has to return."""
     return inference.specs(self._agents[0].acting_variables)
 
   @property
   def actors(self) -> inference.Actors:
-    """The actors here, as agents see them."""
+    """The ids and places of the actors of this host; see acting.ActorInput."""
     ids = np.arange(self.num_environments, dtype=np.int32) + self._first_actor_id
     places = np.zeros(self.num_environments, np.float32)
     level_ids = np.array(self.level_ids)
@@ -158,12 +159,12 @@ class ActorHost:
     return inference.Actors(ids, places)
 
   def start(self, parameters, put, on_end: Callable[[], None], selection: acting.Selection = acting.Selection()):
-    """Sets everything in motion.
+    """Starts the pool and the threads of the loops.
 
     Args:
-      parameters: `latest()` gives version and parameters.
+      parameters: its `latest()` returns the version and the parameters.
       put: takes an unroll, in a graph; may wait.
-      on_end: called from a thread here when a loop ends, for whatever reason; `check` tells.
+      on_end: called from a thread of this host when a loop ends for any reason; `check` raises the error, if any.
       selection: how actions are selected.
     """
     if self.rests:
@@ -189,22 +190,22 @@ class ActorHost:
       self._threads.append(thread)
 
   def memory_megabytes(self) -> float:
-    """What this process and its workers take of the machine's memory: the sum of their proportional set sizes."""
+    """The memory of this process and its workers, in MB: the sum of their proportional set sizes."""
     total = 0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-      with contextlib.suppress(psutil.Error):  # A worker may end just now.
+      with contextlib.suppress(psutil.Error):  # A worker may end at this moment.
         total += process.memory_full_info().pss
     return total * 1e-6
 
   def check(self):
-    """Raises what ended a loop before its time, if anything did."""
+    """Raises the error that ended a loop early, if there is one."""
     if self.pool and self.pool.failure:
       raise self.pool.failure
     if self._error:
       raise self._error
 
   def close(self):
-    """Ends loops, pool and worker processes. Idempotent. Where `put` may be waiting, end that before."""
+    """Ends loops, pool and worker processes. Idempotent. If `put` may be waiting, end its wait first."""
     if self.pool:
       self.pool.close()
     for thread in self._threads:
@@ -222,7 +223,7 @@ class ActorHost:
 
 
 def _specs_of_one_actor(agent, observation_spec):
-  """The specs of behaviour output and agent state without their leading dimension."""
+  """The specs of the behaviour output and the agent state, without the batch dimension."""
   output, state = agent.step(acting.example_input(observation_spec), agent.initial_state(1), tf.zeros([2], tf.int64))
   spec = lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
   return tf.nest.map_structure(spec, output), tf.nest.map_structure(spec, state)

@@ -1,10 +1,10 @@
 """Evaluation: counts the episodes that a fixed policy plays, from the unrolls of an actor pool. Nothing is learned.
 
-Environments that play side by side until a number of episodes is reached favour short episodes: the long ones are
-those still under way at the end. Here the number is divided among the environments beforehand. Each has a quota, its
-first episodes count whatever their length, and evaluation ends when the last environment has filled its quota. An
-environment whose worker was replaced goes on with its quota; the episodes of the unroll that the fault cut off are
-played anew.
+If environments played in parallel until a total number of episodes is reached, the results would favour short episodes,
+because long ones are more often unfinished at the end. So the number is divided among the environments beforehand.
+Each environment has a quota. Its first episodes count whatever their length, and evaluation ends when the last
+environment has filled its quota. An environment whose worker was replaced keeps its quota and its count. The episodes
+of the unroll that the fault cut off are played again.
 """
 
 from typing import Callable, NamedTuple, Sequence
@@ -22,13 +22,13 @@ class Episode(NamedTuple):
 
 
 def quotas(num_episodes: int, level_ids: Sequence[int]) -> list[int]:
-  """Divides each level's episodes among its environments, as evenly as whole numbers allow.
+  """Divides each level's episodes among its environments as evenly as possible.
 
   Args:
     num_episodes: per level, >= 1.
     level_ids: for each environment the index of its level.
   Returns:
-    For each environment, how many of its episodes count.
+    For each environment, the number of its episodes that count.
   """
   shares = [0] * len(level_ids)
   for level in set(level_ids):
@@ -39,7 +39,7 @@ def quotas(num_episodes: int, level_ids: Sequence[int]) -> list[int]:
 
 
 class Evaluator:
-  """Takes unrolls, in whatever order the environments deliver theirs, until every environment has its episodes."""
+  """Takes unrolls until every environment has filled its quota. Unrolls of different environments come in any order."""
 
   def __init__(self, num_episodes: int, level_ids: Sequence[int], on_finished: Callable[[], None],
                on_filled: Callable[[int], None] = lambda environment: None):
@@ -48,9 +48,9 @@ class Evaluator:
     Args:
       num_episodes: per level, >= 1.
       level_ids: for each environment the index of its level.
-      on_finished: called once, from the thread that brings the last episode.
-      on_filled: called with the index of each environment that has filled its quota, from the thread that brings its
-        last episode: it need not play on.
+      on_finished: called once, from the thread that adds the last episode.
+      on_filled: called with the index of each environment that has filled its quota and so need not play on. It is
+        called from the thread that adds the environment's last episode.
     """
     self._level_ids = list(level_ids)
     self._quotas = quotas(num_episodes, level_ids)
@@ -69,17 +69,17 @@ class Evaluator:
                if level == level_id)
 
   def episodes(self, level_id: int) -> list[Episode]:
-    """The episodes of a level: one environment's after the other's, each in the order of play."""
+    """The episodes of a level, environment by environment, and within an environment in the order of play."""
     return [episode for level, episodes in zip(self._level_ids, self._episodes) if level == level_id
             for episode in episodes]
 
   def put(self, unroll: unroll_lib.Unroll):
-    """Counts the episodes that end in an unroll of [T+1, ...] tensors. For graphs: Python runs per unroll."""
+    """Counts the episodes that end in an unroll of [T+1, ...] tensors. Works in graphs; Python runs for each unroll."""
     environment_output = unroll.environment_output
     with tf.device('/CPU:0'):
       tf.numpy_function(self.add, [
           unroll.actor_id,
-          environment_output.done[1:],  # Row 0 was in the unroll before, or starts an environment's life.
+          environment_output.done[1:],  # Row 0 was in the previous unroll, or it starts an environment's life.
           environment_output.episode_return[1:],
           environment_output.episode_length[1:],
       ], [])
@@ -88,9 +88,9 @@ class Evaluator:
     """Counts the episodes that end in rows 1 to T of an environment's next unroll, up to its quota.
 
     Args:
-      actor_id: which environment.
+      actor_id: index of the environment.
       done: [T] bool.
-      episode_return, episode_length: [T], final where done.
+      episode_return, episode_length: [T], final where `done` is true.
     """
     episodes = self._episodes[actor_id]
     for row in np.flatnonzero(done)[:self._quotas[actor_id] - len(episodes)]:

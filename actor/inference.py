@@ -1,7 +1,7 @@
-"""Inference: acts for the environments of a pool with the latest published parameters.
+"""Inference: selects actions for the environments of a pool with the latest published parameters.
 
-A graph holds the whole loop: no Python runs per batch. Each loop has its own copy of the agent, which it brings up to
-date at the start of a batch, so that no batch is computed with a mixture of two versions.
+The whole loop is one graph, so no Python runs per batch. Each loop has its own copy of the agent and updates it at the
+start of a batch, so that no batch is computed with a mixture of two versions.
 """
 
 from typing import NamedTuple
@@ -16,30 +16,30 @@ class PolicyError(Exception):
   """The policy's output is not finite, so no action can be taken. The message is one line."""
 
   def __init__(self, version: int):
-    """Args: version: of the parameters, in updates."""
+    """Args: version: number of updates of the parameters."""
     super().__init__(f"the policy's logits are not finite with the parameters of update {version:,}: what is learned "
                      'has diverged, or an observation is huge; try a lower --learning_rate')
 
 
 class Actors(NamedTuple):
-  """The actors of a pool, in the order of their numbers there: what acting.ActorInput says of them."""
-  ids: np.ndarray     # [N] int32, in the run.
+  """The ids and places of a pool's actors, as in acting.ActorInput. They are in the order of the pool."""
+  ids: np.ndarray     # [N] int32, unique over all processes of the run.
   places: np.ndarray  # [N] float32 in [0, 1].
 
 
 def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:
-  """Rewards as agents are given them: 0 for one that is not finite, which would spoil the state of a core."""
+  """The rewards, with 0 for those that are not finite. NaN or infinity would spoil an agent's recurrent state."""
   return tf.where(tf.math.is_finite(rewards), rewards, 0.)
 
 
 def is_sound(agent_output) -> tf.Tensor:
-  """Whether all numbers of an agent's behaviour output for [n, ...] rows are finite: [] bool."""
+  """Whether all numbers of an agent's behaviour output, a nest of [n, ...], are finite: [] bool."""
   return tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in tf.nest.flatten(agent_output)
                         if values.dtype.is_floating])
 
 
 def specs(variables) -> list[tf.TensorSpec]:
-  """The specs of variables, as a ParameterSnapshot wants to know them."""
+  """The specs of variables, as a ParameterSnapshot takes them."""
   return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
 
 
@@ -47,23 +47,23 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
               selection: acting.Selection = acting.Selection()):
   """Makes a function that acts until the pool is closed, and then raises tf.errors.CancelledError.
 
-  Where the behaviour output is not finite it raises PolicyError, and none of the batch's actions is taken. The agent is
-  given 0 for a reward that is not finite; unrolls have the reward as it is.
+  If a behaviour output is not finite, the function raises PolicyError, and no action of that batch is taken. If a
+  reward is not finite, the agent gets 0, but the unroll has the reward as it is.
 
   Args:
     pool: actor_pool.ActorPool.
     agent: this loop's copy of the agent; its acting variables are overwritten.
-    parameters: where parameters come from: `latest()` gives their version and the list of them.
-    seed: of what is random in acting.
+    parameters: its `latest()` returns the version and the list of parameters.
+    seed: seed of random actions.
     device: where to compute.
-    actors: those of the pool.
+    actors: the pool's actors.
     selection: how actions are selected.
   Returns:
     A function without arguments.
   """
   def act(batch_number, known_version, unused_sound):
     batch = pool.next_batch()
-    with tf.control_dependencies([batch.id]):  # Else they would be read before the wait for the batch.
+    with tf.control_dependencies([batch.id]):  # Without it the parameters could be read before the batch is there.
       version, latest = parameters.latest()
     with tf.device(device):
       def update():
@@ -82,7 +82,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
   @tf.function(autograph=False)
   def loop():
     version, _ = parameters.latest()
-    # A resumed run does not draw again what the process before it drew: that began with another version.
+    # A resumed run starts with another version, so it does not draw the same random numbers again.
     first_number = tf.bitwise.left_shift(version, tf.constant(32, tf.int64))
     _, version, _ = tf.while_loop(lambda number, version, sound: sound, act,
                                   (first_number, tf.constant(-1, tf.int64), True), parallel_iterations=1)
@@ -95,7 +95,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
 
 
 def _inputs(batch, actors):
-  """What the agent is given: the rows of a batch of the pool."""
+  """The agent's input for a batch of the pool."""
   environment_output = batch.environment_output
   return acting.ActorInput(
       tf.gather(actors.ids, batch.actor_id), tf.gather(actors.places, batch.actor_id), batch.last_action,

@@ -1,4 +1,4 @@
-"""The unroll: what one actor lived through in `unroll_length` agent steps, and the one structure that carries it.
+"""The unroll: what one actor experienced in `unroll_length` agent steps, and the structure that holds it.
 
 An unroll of T steps has T+1 rows. Row 0 repeats the last row of the actor's previous unroll, so the learner has
 an observation before the first action and one to bootstrap from after the last. Row t holds an action and what it
@@ -7,8 +7,8 @@ led to: `agent_output[t]` was computed from row t-1, and `environment_output[t]`
 with actions, behaviour logits, rewards and discounts of rows 1…T, and bootstraps from row T.
 
 A life of an actor begins when a worker process starts its environment and ends with that process. The unrolls of a
-life follow each other: row 0 of the first one, whose index is 0, has `done`. Whoever gets unrolls of one life with an
-index missing has lost those between; see training/unroll_order.py.
+life are numbered from 0, and `done` is true in row 0 of the first one. If a receiver sees a gap in the indices of a
+life, unrolls were lost; see training/unroll_order.py.
 
 Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released agent.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 
 class EnvironmentOutput(NamedTuple):
-  """What an environment answered to an action. Shapes of one unroll; a batch of unrolls is [T+1, B, ...]."""
+  """An environment's answers to actions. The shapes are those of one unroll; a batch of unrolls has [T+1, B, ...]."""
   reward: Any          # [T+1] float32, raw (unclipped); what agent_output.action[t] earned.
   discount: Any        # [T+1] float32, 0 at an end of episode or a lost life, else 1 (no gamma).
   done: Any            # [T+1] bool, the environment was reset: observation[t] starts an episode.
@@ -27,12 +27,12 @@ class EnvironmentOutput(NamedTuple):
 
 
 class Unroll(NamedTuple):
-  """T+1 rows of one actor, in the order in which they happened."""
+  """T+1 rows of one actor, in the order of time."""
   level_id: Any            # [] int32, index into the run's levels.
-  actor_id: Any            # [] int32, which environment of the run.
-  life_id: Any             # [] int64, which life of the actor; no two lives of a run have the same.
-  index: Any               # [] int64, the number of the unroll within that life, from 0 without a gap.
+  actor_id: Any            # [] int32, number of the actor, and so of its environment, in the run.
+  life_id: Any             # [] int64, identifies the life; unique within a run.
+  index: Any               # [] int64, the number of the unroll within that life: 0, 1, 2 and so on.
   agent_state: Any         # nest of [...], the recurrent state before row 0's observation is processed.
   environment_output: Any  # EnvironmentOutput of [T+1, ...].
-  agent_output: Any        # an agent's NamedTuple of [T+1, ...]: `action`, what it was drawn by, and more.
-  parameter_version: Any   # [T+1] int64, learner updates in the parameters that computed agent_output[t].
+  agent_output: Any        # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
+  parameter_version: Any   # [T+1] int64, number of updates of the parameters that computed agent_output[t].

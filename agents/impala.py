@@ -1,8 +1,8 @@
 """IMPALA: importance weighted actor-learner architectures.
 
-Espeholt et al. 2018. Many actors play with slightly old parameters; one learner corrects for the difference with
-V-trace. In this order: the hyper-parameters, the agent, its loss, and what the runtime makes of them
-(training/agent_interface.py says what it asks for).
+Espeholt et al. 2018. Many actors play with slightly old parameters. One learner corrects for the difference with
+V-trace. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that the runtime
+calls to make a learner (training/agent_interface.py lists what the runtime needs).
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from scalable_agents.training import sweep
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
 
-# Larger values are typing errors. What this machine has memory for is known only with the environments: memory.py.
+# Larger values are typing errors. Whether the memory suffices is checked once the environments are known (memory.py).
 _MAX_UNROLL_LENGTH = 100_000
 _MAX_BATCH_SIZE = 10_000
 _MAX_QUEUE_SIZE = 100_000
@@ -44,29 +44,31 @@ SWEEP = sweeps.IMPALA
 
 @dataclasses.dataclass(frozen=True)
 class ImpalaConfig:
-  """Every hyper-parameter; defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
+  """Every hyper-parameter. The defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
 
   # The task.
   level_name: str = setting(
-      'pong', 'What to play: an Atari game, a built-in task, gymnasium:ID; or several at once: a suite, atari57, or '
-      'names with commas between them. Environments are spread over them in turn.')
+      'pong', 'The level to play: an Atari game, a built-in task or gymnasium:ID. For several levels at once: a suite '
+      'such as atari57, or names separated by commas. Environments are assigned to the levels in turn.')
   total_environment_frames: int = setting(
-      200_000_000, 'Environment frames (agent steps times action repeats) to train for, of all levels together. '
-      'Section 5.3.2 has 200 million per Atari game: 11_400_000_000 for atari57.', at_least=1,
+      200_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
+      'levels. Section 5.3.2 uses 200 million per Atari game, which is 11_400_000_000 for atari57.', at_least=1,
       at_most=settings.MAX_FRAMES)
 
   # The network.
-  torso: str = setting('deep', 'Network for pixels: shallow or deep. Figure 3.', choices=tuple(networks.TORSOS))
+  torso: str = setting(
+      'deep', 'Convolutional network for pixels: shallow or deep. Figure 3.', choices=tuple(networks.TORSOS))
   torso_precision: str = setting(
-      'float32', 'What the torso for pixels computes in: float32, or bfloat16, which is up to 1.8 times as fast on '
-      'processors that have it. Parameters, LSTM, heads and losses are float32 in either case. Ours.',
+      'float32', 'Data type in which the torso for pixels computes: float32 or bfloat16. bfloat16 is up to 1.8 times '
+      'as fast on processors that support it. Parameters, LSTM, heads and losses are always float32. Ours.',
       choices=PRECISIONS)
   centre_pixels: bool = setting(
-      False, 'Subtract from each observation the mean of its pixels before the torso. All positive, pixels move '
-      "all weights of a filter alike, and noise that does so switches whole filters off for ever; LeCun et al. 1998, "
-      '"Efficient BackProp", section 4.3. Ours.')
+      False, 'Subtract from each observation the mean of its pixels before the torso. Pixels are never negative, so '
+      'without this a gradient moves all weights of a filter in the same direction, and noise can switch whole filters '
+      'off for ever. LeCun et al. 1998, "Efficient BackProp", section 4.3. Ours.')
   use_lstm: bool = setting(
-      False, 'An LSTM of 256 after the torso, fed with the last reward and action too. The paper: not on Atari.')
+      False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
+      'paper uses none on Atari.')
 
   # The loss.
   unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=_MAX_UNROLL_LENGTH)
@@ -75,69 +77,80 @@ class ImpalaConfig:
   baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.', at_least=0)
   entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.', at_least=0)
   reward_transform: str = setting(
-      'abs_one', 'What rewards go through before learning: abs_one (clip to [-1, 1], table G.1), soft_asymmetric '
-      '(released code), optimistic_asymmetric (figure D.1) or none.', choices=tuple(losses.REWARD_TRANSFORMS))
+      'abs_one', 'Transformation of the rewards before learning: abs_one (clip to [-1, 1], table G.1), '
+      'soft_asymmetric (released code), optimistic_asymmetric (figure D.1) or none.',
+      choices=tuple(losses.REWARD_TRANSFORMS))
   off_policy_correction: str = setting(
-      'vtrace', 'How the learner corrects for actions of older policies: vtrace, one_step, epsilon or none. '
-      'Section 5.2.2.', choices=tuple(off_policy.CORRECTIONS))
+      'vtrace', 'How the learner corrects for actions that were chosen with older parameters: vtrace, one_step, '
+      'epsilon or none. Section 5.2.2.', choices=tuple(off_policy.CORRECTIONS))
   clip_rho_threshold: float = setting(
-      1.0, 'Importance weights in the value targets are clipped here (rho-bar); inf for no clipping. Section 5.2.2.',
+      1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
+      'clipping. Section 5.2.2.',
       at_least=0, at_most=math.inf)
   clip_pg_rho_threshold: float = setting(
-      1.0, 'Importance weights in the policy gradient are clipped here; inf for no clipping. Section 5.2.2.',
+      1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
+      'Section 5.2.2.',
       at_least=0, at_most=math.inf)
   vtrace_lambda: float = setting(
-      1.0, 'V-trace mixes one-step (0) and full (1) value targets. Section 4.1, remark 2.', at_least=0, at_most=1)
+      1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
+      'Section 4.1, remark 2.', at_least=0, at_most=1)
   policy_lag: int = setting(
-      0, 'Actors play with parameters this many updates older than need be, to study staleness; as many copies of them '
-      'are kept in memory. After a resume the lag grows from 0 again, as at the start. Section E.1.',
+      0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters. For each '
+      'update of lag one copy of the parameters is kept in memory. After a resume the lag grows from 0 again, as at '
+      'the start. Section E.1.',
       at_least=0, at_most=_MAX_POLICY_LAG)
 
   # The optimiser.
-  optimizer: str = setting('rmsprop', 'rmsprop (table G.1) or adam (ours).', choices=OPTIMIZERS)
+  optimizer: str = setting('rmsprop', 'Optimiser: rmsprop (table G.1) or adam (ours).', choices=OPTIMIZERS)
   learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.', at_least=0)
   learning_rate_decay: bool = setting(
       True, 'Decay the learning rate linearly to 0 over total_environment_frames. Table G.1.')
   rmsprop_decay: float = setting(
-      0.99, 'RMSProp: decay of the mean square, per update. Released code.', at_least=0, less_than=1)
+      0.99, 'RMSProp: decay of the mean squared gradient, per update. Released code.', at_least=0, less_than=1)
   rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.', at_least=0, less_than=1)
   rmsprop_epsilon: float = setting(
-      0.01, 'RMSProp: added to the mean square inside the root. Table G.1.', at_least=0)
+      0.01, 'RMSProp: number added to the mean square under the square root. Table G.1.', at_least=0)
   adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
-  adam_epsilon: float = setting(1e-8, 'Adam: added to the root of the second moment. Ours.', at_least=0)
+  adam_epsilon: float = setting(
+      1e-8, 'Adam: number added to the square root of the second moment. Ours.', at_least=0)
   clip_gradient_norm: float = setting(
-      40.0, 'Largest global norm of the gradient; 0 for no clipping. Table G.1.', at_least=0)
+      40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. '
+      'Table G.1.', at_least=0)
   sweep_index: int = setting(
-      sweep.NO_SAMPLE, 'Which sample of learning_rate, entropy_cost and rmsprop_epsilon to take in place of their own '
-      f'flags: 0 to {SWEEP.num_samples - 1}, more in a population; -1 for none. Table D.1.', at_least=sweep.NO_SAMPLE,
+      sweep.NO_SAMPLE, 'Number of a random sample of learning_rate, entropy_cost and rmsprop_epsilon, used instead of '
+      f'the flags of these names: 0 to {SWEEP.num_samples - 1}, or more in a population larger than that. -1 for no '
+      'sample. Table D.1.', at_least=sweep.NO_SAMPLE,
       at_most=settings.MAX_SEED)
 
   # The run.
   queue_size: int = setting(
-      1, 'Unrolls in the queue to the learner at most. Beside them wait the batch that it collects and what the actors '
-      'have finished; then they wait too. Released code.', at_least=1, at_most=_MAX_QUEUE_SIZE)
+      1, 'Largest number of unrolls in the queue between actors and learner. When the queue is full, actors wait. '
+      'Unrolls of the next batch, and unrolls that actors have just finished, do not count. Released code.',
+      at_least=1, at_most=_MAX_QUEUE_SIZE)
   synchronous: bool = setting(
-      False, 'Environments, inference and learning take turns, so that a seed determines the run. Ours; slower.')
+      False, 'Let environments, inference and learning take turns, so that the seed determines the run. This is '
+      'slower. Ours.')
   seed: int = setting(
-      1, 'Seed of initial weights, sampled actions and environments.', at_least=0, at_most=settings.MAX_SEED)
+      1, 'Seed of the initial weights, the sampled actions and the environments.', at_least=0,
+      at_most=settings.MAX_SEED)
 
 
 def validate(config: ImpalaConfig) -> None:
-  """Raises ValueError, one line with flag, value and what is allowed, for the first setting out of its range."""
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
   settings.check(config)
   if not config.level_name:
     raise ValueError('--level_name=: want the name of a level')
 
 
 class NetworkOutput(NamedTuple):
-  """The two heads."""
+  """The outputs of the two heads."""
   policy_logits: tf.Tensor  # [..., A] float32, un-normalised log-probabilities.
   baseline: tf.Tensor       # [...] float32, V(x).
 
 
 class BehaviourOutput(NamedTuple):
-  """What the learner has to know of the policy that acted."""
+  """What the learner needs to know about the policy that acted."""
   action: tf.Tensor         # [...] int32.
   policy_logits: tf.Tensor  # [..., A] float32.
 
@@ -149,12 +162,12 @@ class Agent(snt.Module):
     """Creates the variables.
 
     Args:
-      spec: of the environments, with 'pixels' or 'vector', and perhaps 'instruction' (uint8 [L], text filled up with
-        zeros).
+      spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction' (uint8 [L], text padded
+        with zeros).
       config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm` and `seed` are read.
-      name: of the module.
+      name: the module's name.
     Raises:
-      ValueError: neither 'pixels' nor 'vector' is observed, or the pixels are too few for the torso.
+      ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso.
     """
     super().__init__(name)
     seeds = networks.Seeds(config.seed)
@@ -176,15 +189,15 @@ class Agent(snt.Module):
 
   @property
   def acting_variables(self) -> list[tf.Variable]:
-    """All: the baseline is one row of a matrix, not worth leaving out."""
+    """All trainable variables. Actors do not need the baseline's, but these are only one row of a matrix and a bias."""
     return list(self.trainable_variables)
 
   def initial_state(self, batch_size):
-    """The core's state at an episode's start: () without an LSTM, else an LSTMState of [batch_size, 256]."""
+    """The LSTM's state at an episode's start: an LSTMState of [batch_size, 256], or () without an LSTM."""
     return self._core.initial_state(batch_size) if self._core else ()
 
   def prepare(self, observation):
-    """Observations of any shape as `unroll` takes them: 'words' for 'instruction'. XLA has no strings."""
+    """Turns 'instruction' into 'words', as `unroll` takes it: XLA has no strings. Leading dimensions may be any."""
     if not self._language:
       return observation
     with tf.device('/CPU:0'):
@@ -192,7 +205,7 @@ class Agent(snt.Module):
     return {self._observed: observation[self._observed], 'words': words}
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
-    """Acts; see agent_interface.Agent. In training, actions are sampled from the policy.
+    """Selects actions; see agent_interface.Agent. In training, they are sampled from the policy.
 
     Args:
       inputs: ActorInput of [B, ...].
@@ -216,16 +229,16 @@ class Agent(snt.Module):
     return BehaviourOutput(action, logits), agent_state
 
   def unroll(self, last_action, reward, done, observation, agent_state):
-    """What `step` computes before sampling, for all rows of an unroll.
+    """Computes both heads for all rows of an unroll. The logits are those from which `step` selects actions.
 
     Args:
       last_action, reward, done: [T+1, B].
       observation: dict of [T+1, B, ...], prepared.
-      agent_state: nest of [B, ...], before row 0.
+      agent_state: nest of [B, ...], the state before row 0.
     Returns:
       NetworkOutput of [T+1, B, ...], and the agent_state after the last row.
     """
-    # Time is folded into the batch for all that has no memory (section 3.1).
+    # For every part without memory, time is folded into the batch dimension (section 3.1).
     features = snt.BatchApply(self._features)(observation)
     if self._core:
       features, agent_state = self._core.unroll(self._core_input(features, last_action, reward), done, agent_state)
@@ -244,11 +257,12 @@ class Agent(snt.Module):
 
 
 def loss(agent: Agent, batch: experience.Batch, config: ImpalaConfig) -> learner_step.Loss:
-  """The actor-critic loss of section 4.2, summed over time and batch. Its terms are given unweighted.
+  """The actor-critic loss of section 4.2, summed over time and batch. Its terms are returned without their weights.
 
   Args:
     agent: the network that learns.
-    batch: with an Unroll of [T+1, B, ...] tensors (agent_state and what has no time [B, ...]), observations prepared.
+    batch: has an Unroll of [T+1, B, ...] tensors; agent_state and the fields without a time dimension are [B, ...].
+      Its observations come from `Agent.prepare`.
     config: ImpalaConfig; its `entropy_cost` may be a variable.
   """
   unroll = batch.unroll
@@ -278,7 +292,7 @@ def loss(agent: Agent, batch: experience.Batch, config: ImpalaConfig) -> learner
 
 
 def make_optimizer(variables, config: ImpalaConfig) -> optimizers.RMSProp | optimizers.Adam:
-  """The optimiser; `rmsprop_epsilon` may be a variable."""
+  """Makes the optimiser; `rmsprop_epsilon` may be a variable."""
   if config.optimizer == 'adam':
     return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
   return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
@@ -286,12 +300,12 @@ def make_optimizer(variables, config: ImpalaConfig) -> optimizers.RMSProp | opti
 
 def make_learner(agent: Agent, config: ImpalaConfig, xla: str = 'auto',
                  device: str | None = None) -> learner_step.Learner:
-  """Makes the learner; see agent_interface.AgentModule. Appendix F tunes just these hyper-parameters."""
+  """Makes the learner; see agent_interface.AgentModule. `tuned` has the hyper-parameters that appendix F tunes."""
   tuned = {'learning_rate': True, 'entropy_cost': True, 'rmsprop_epsilon': config.optimizer == 'rmsprop',
            'clip_gradient_norm': config.clip_gradient_norm > 0}
   return learner_step.Learner(agent, loss, make_optimizer, config, tuned, xla, device)
 
 
 def make_experience(intake: intake_lib.Intake, config: ImpalaConfig) -> experience.QueueExperience:
-  """Every unroll is learned from once."""
+  """Makes the experience: a queue, so that every unroll is learned from once."""
   return experience.QueueExperience(intake, config.batch_size)

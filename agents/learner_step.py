@@ -1,13 +1,15 @@
-"""The learner's step, the same for all agents: gradient, optimiser, several learners, XLA, numbers that are not finite.
+"""The learner's step, which all agents share. It has the gradient, the optimiser, XLA, several learners in step with
+each other, and the handling of numbers that are not finite.
 
-An agent gives its loss, its optimiser and the hyper-parameters that may change while it trains. What happens in a step,
-in this order:
+An agent provides its loss, its optimiser and the hyper-parameters that may change during training. A step consists of:
 
-  1. The agent's loss and its gradient, from the batch of this learner.
-  2. Several learners add up their gradients, and gather the values that `after_update` wants to see of all of them.
-  3. If everything is finite, the optimiser moves the variables, with the gradient clipped. If not, or if a variable
-     would not be finite afterwards, all stay as they are.
-  4. If the update was made, `after_update`: a target network or statistics of the targets, say.
+  1. The agent's loss and its gradient are computed from the batch of this learner.
+  2. If there are several learners, they add up their gradients. They also gather the values that `after_update` needs
+     from all of them.
+  3. If everything is finite, the gradient is clipped and the optimiser updates the variables. If something is not
+     finite, or if a variable would not be finite afterwards, no variable changes.
+  4. If the update was made, `after_update` is called. It updates a target network or the statistics of the targets,
+     for example.
 """
 
 import contextlib
@@ -27,19 +29,19 @@ _TOTAL = 'loss/total'
 class Loss(NamedTuple):
   """What an agent's loss function returns for the batch of one learner."""
   total: tf.Tensor                    # [] float32, to be minimised.
-  terms: Mapping[str, tf.Tensor]      # 'loss/...' -> [] float32. Several learners add them up, as the totals. If one is
-                                      # not finite, the update is skipped.
+  terms: Mapping[str, tf.Tensor]      # 'loss/...' -> [] float32. Several learners add them up, like the totals. If a
+                                      # term is not finite, the update is skipped.
   means: Mapping[str, tf.Tensor] = {}  # Name -> [] float32, or [number of levels]: metrics, averaged over learners.
-  feedback: Any = ()                  # Nest of tensors for the experience of this learner: new priorities, say.
-  gathered: Any = ()                  # Nest of [B, ...], of which `after_update` sees those of all learners.
+  feedback: Any = ()                  # Nest of tensors for this learner's experience, for example new priorities.
+  gathered: Any = ()                  # Nest of [B, ...]. `after_update` gets the values of all learners.
 
 
 class Learner(tf.Module):
   """The agent's parameters, their optimiser and the counters; `step` learns from one batch.
 
-  Made and stepped under a tf.distribute.Strategy it is one of several learners, which learn in step: each from a batch
-  of its own, and all with the sum of their gradients, as from one large batch. Espeholt et al. 2018 (IMPALA), section 3
-  and figure 1.
+  If it is made and stepped under a tf.distribute.Strategy, it is one of several learners. They make each update
+  together: each has a batch of its own, and all apply the sum of their gradients, as if they learned from one large
+  batch. Espeholt et al. 2018 (IMPALA), section 3 and figure 1.
   """
 
   def __init__(self, agent, loss: Callable[..., Loss], make_optimizer: Callable[..., Any], config: Any,
@@ -49,20 +51,22 @@ class Learner(tf.Module):
     """Creates the optimiser's slots.
 
     Args:
-      agent: agent_interface.Agent with `trainable_variables` and `prepare`, which XLA does not see: it is called with
-        the observations of a batch before the step.
-      loss: called with agent, Batch (observations prepared) and config; numbers that are tuned are variables there.
-      make_optimizer: called with the trainable variables and that config; makes one of learner/optimizers.py.
+      agent: agent_interface.Agent with `trainable_variables` and `prepare`. `prepare` is called with the observations
+        of a batch before the step, and is not compiled by XLA.
+      loss: called with the agent, a Batch (observations prepared) and the config, in which settings that are tuned are
+        variables.
+      make_optimizer: called with the trainable variables and that config; makes an optimiser of learner/optimizers.py.
       config: the agent's dataclass. `learning_rate`, `learning_rate_decay`, `total_environment_frames` and
         `clip_gradient_norm` (0 for no clipping) are read here.
       tuned: names of the settings that may change between two steps, and whether each is in use with this config.
-      xla: 'always' compiles the step, 'never' does not, 'auto' does except on a CPU, where oneDNN's convolutions
-        are three times as fast as XLA's, and compiling the rest of the step alone gains nothing.
-      device: where to learn, '/GPU:0' say; None for where the agent's variables are. A strategy knows its own.
-      after_update: called in the graph after each update that was made, with Loss.gathered of all learners, one after
-        the other in the order of learners, and with the number of updates so far, [] int64. It returns pairs of a
-        variable and its new value, which are then assigned.
-      name: of the module.
+      xla: 'always' compiles the step and 'never' does not. 'auto' compiles it except on a CPU: there oneDNN's
+        convolutions are three times as fast as XLA's, and compiling only the rest of the step gains nothing.
+      device: where to learn, for example '/GPU:0'; None for the device of the agent's variables. Under a strategy,
+        the strategy chooses the device.
+      after_update: called in the graph after each update that was made. Its arguments are Loss.gathered of all
+        learners, concatenated in the order of the learners, and the number of updates so far, [] int64. It returns pairs of
+        a variable and its new value, which are then assigned.
+      name: the module's name.
     """
     super().__init__(name)
     self.agent = agent
@@ -81,23 +85,23 @@ class Learner(tf.Module):
       self._live_config = dataclasses.replace(config, **{name: getattr(self, name) for name in tuned})
       self.optimizer = make_optimizer(agent.trainable_variables, self._live_config)
     compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
-    # AutoGraph would convert all of Sonnet that a step calls, which took four fifths of the time to trace it.
+    # AutoGraph would convert all Sonnet code that a step calls. That took four fifths of the time for tracing.
     compile_ = functools.partial(tf.function, autograph=False, jit_compile=compiled)
     self._compiled_gradients = compile_(self._gradients)
-    # Several learners talk to each other amid the step, which XLA cannot.
+    # Several learners communicate in the middle of the step, which XLA cannot compile.
     self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
     self._terms, self._shapes = (), {}  # Known once the step has been traced.
 
   def step(self, batch: experience.Batch) -> tuple[tf.Tensor, Any]:
-    """One update.
+    """Makes one update.
 
-    Of several learners, this one's part; to be called in a graph, in the context of a replica.
+    With several learners this is the part of one of them. It must then be called in a graph, in a replica's context.
 
     Args:
-      batch: with an Unroll of [T+1, B, ...] tensors.
+      batch: has an Unroll of [T+1, B, ...] tensors.
     Returns:
-      The metrics in one tensor, [M] float32, for `read`: one transfer from a GPU. They are the same for all learners.
-      And Loss.feedback.
+      The metrics, the same for all learners, in one tensor [M] float32, so that one transfer from a GPU suffices;
+      `read` takes it apart. Second, Loss.feedback.
     """
     with self._on_device():
       environment_output = batch.unroll.environment_output
@@ -106,15 +110,19 @@ class Learner(tf.Module):
       return self._compiled_step(batch._replace(unroll=prepared))
 
   def read(self, metrics: tf.Tensor) -> dict[str, float | np.ndarray]:
-    """Takes the metrics of `step` apart.
+    """Returns the metrics of `step` by name.
 
     Args:
       metrics: [M] float32.
     Returns:
-      Name -> float, or float32 array [number of levels]: the total and the terms of the loss; Loss.means; 'grad_norm',
-      before clipping; 'learning_rate'; 'update_skipped', 1 where the loss, the gradient or what the update would have
-      made of parameters and slots was not finite, so that nothing was learned; 'culprit', for `culprit`; 'policy_lag',
-      how many updates the parameters that acted were behind, on average.
+      Name -> float, or float32 array [number of levels]. The names are those of the total and the terms of the loss,
+      those of Loss.means, and:
+        'grad_norm': the global norm of the gradient, before clipping.
+        'learning_rate': of this update.
+        'update_skipped': 1 if the loss, the gradient, or a parameter or optimiser slot after the update was not
+          finite, so that nothing was learned; else 0.
+        'culprit': a number, for `culprit`.
+        'policy_lag': by how many updates the parameters that acted were older than the learner's, on average.
     """
     values, parts, start = np.asarray(metrics), {}, 0
     for name, shape in self._shapes.items():
@@ -126,7 +134,7 @@ class Learner(tf.Module):
 
   @property
   def hyper_parameters(self) -> dict[str, tf.Variable]:
-    """What may be changed between two steps, of what is in use."""
+    """Name -> variable of each setting that may be changed between two steps and is in use."""
     return {name: getattr(self, name) for name in self._tuned_names}
 
   def culprit(self, metrics: Mapping[str, Any]) -> str | None:
@@ -144,13 +152,13 @@ class Learner(tf.Module):
     return tf.device(self._device) if self._num_learners == 1 else contextlib.nullcontext()
 
   def _gradients(self, batch):
-    """The gradients of the loss, what several learners add up, and what they do not."""
+    """Returns gradients, terms and means, which several learners combine, then feedback and the values to gather."""
     variables = self.agent.trainable_variables
     with tf.GradientTape() as tape:
       result = self._loss(self.agent, batch, self._live_config)
-    # Those that acted for a learner before, which died, may be ahead.
+    # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
     lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - batch.unroll.parameter_version[1:], 0), tf.float32))
-    # Dense: as slices, an embedding's gradient makes XLA compile the step anew for each batch.
+    # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.
     gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(result.total, variables)]
     return (gradients, {_TOTAL: result.total, **result.terms}, {**result.means, 'policy_lag': lag},
             result.feedback, result.gathered)
@@ -206,7 +214,7 @@ class Learner(tf.Module):
     return optimizers.linear_decay(learning_rate, self.environment_frames, self.config.total_environment_frames)
 
   def _apply(self, gradients, grad_norm, learning_rate):
-    if self.config.clip_gradient_norm:  # Else it is off for good, and not tuned.
+    if self.config.clip_gradient_norm:  # If it is 0, clipping is off for the whole run, and the norm is not tuned.
       gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self._live_config.clip_gradient_norm)
     return optimizers.apply_if_finite(self.optimizer, gradients, learning_rate)
 

@@ -1,8 +1,8 @@
-"""The ranges that the papers' sweeps draw hyper-parameters from. No TensorFlow in here: the tables read it, too."""
+"""The ranges that the papers' sweeps draw hyper-parameters from. The tables import this without TensorFlow."""
 
 from scalable_agents.training import sweep
 
-# Espeholt et al. 2018 (IMPALA), section 5.3.1 and table D.1: each of 24 samples draws its values anew.
+# Espeholt et al. 2018 (IMPALA), section 5.3.1 and table D.1: 24 samples, drawn independently.
 IMPALA = sweep.Sweep({
     'learning_rate': sweep.LogUniform(5e-6, 5e-3),
     'entropy_cost': sweep.LogUniform(5e-5, 1e-2),
