@@ -1,7 +1,7 @@
-"""What an agent provides, and what the runtime reads of its settings: all that the two know of each other.
+"""The interface between an agent and the runtime: what an agent provides, and which of its settings the runtime reads.
 
-An agent is a module, such as agents/impala.py, with what AgentModule lists. Its binaries hand the module to
-program.run. The runtime (this package, and actor/) imports no agent.
+An agent is a module, such as agents/impala.py, with the members of AgentModule. The agent's binaries pass the module to
+program.run. The runtime (this package and actor/) imports no agent.
 """
 
 import dataclasses
@@ -17,63 +17,64 @@ from scalable_agents.training import sweep as sweep_lib
 
 @dataclasses.dataclass(frozen=True)
 class EnvironmentSpec:
-  """What an agent is made for: the environments of its run."""
+  """Describes the environments of a run, for which an agent is made."""
   num_actions: int                          # A; an action is an int32 from 0 to A - 1.
   observation: Mapping[str, tf.TensorSpec]  # 'pixels' uint8 [H, W, C] or 'vector' float32 [N]; perhaps 'instruction'.
-  levels: tuple[str, ...]                   # A level_id is an index into these, in training, evaluation and resume.
+  levels: tuple[str, ...]                   # A level_id is an index into these, also in evaluations and after a resume.
 
 
 class Config(Protocol):
-  """The settings of an agent that the runtime reads. Each agent's dataclass of hyper-parameters has them, and more."""
-  level_name: str                # What registry.expand takes.
-  total_environment_frames: int  # After which the run ends.
-  unroll_length: int             # Agent steps.
+  """The settings of an agent that the runtime reads. Each agent's dataclass of hyper-parameters has these and others."""
+  level_name: str                # Level, levels or suite, as registry.expand takes them.
+  total_environment_frames: int  # The run ends after this number.
+  unroll_length: int             # Agent steps per unroll.
   batch_size: int                # Unrolls per update and learner.
-  queue_size: int                # Unrolls between actors and learner.
-  policy_lag: int                # Updates by which actors are held back.
-  learning_rate_decay: bool      # A population must have it off.
-  sweep_index: int               # Which sample of the agent's SWEEP; sweep.NO_SAMPLE for none.
-  synchronous: bool              # Environments, inference and learning take turns.
-  seed: int
+  queue_size: int                # Capacity, in unrolls, of the queue between actors and learner.
+  policy_lag: int                # Number of updates by which the parameters of the actors are held back.
+  learning_rate_decay: bool      # Must be off in a population.
+  sweep_index: int               # Index of a sample of the agent's SWEEP; sweep.NO_SAMPLE for none.
+  synchronous: bool              # Whether environments, inference and learning take turns.
+  seed: int                      # Determines initial values, random actions and the environments' seeds.
 
 
 class Agent(Protocol):
   """A network that acts: a tf.Module, so that its variables are saved.
 
   Attributes:
-    acting_variables: the variables that `step` reads, always in the same order. They are published to the actors;
-      others, a target network's say, are saved and stay with the learner.
+    acting_variables: the variables that `step` reads, always in the same order. They are published to the actors.
+      Other variables, for example those of a target network, are saved in checkpoints but not published.
   """
   acting_variables: list[tf.Variable]
 
   def initial_state(self, batch_size) -> Any:
-    """The recurrent state at an episode's start: a nest of [batch_size, ...]; () without one. All zeros."""
+    """The recurrent state at an episode's start: a nest of zeros [batch_size, ...], or () if the agent has none."""
 
   def step(self, inputs: acting.ActorInput, agent_state: Any, seed: tf.Tensor,
            selection: acting.Selection = acting.Selection()) -> tuple[NamedTuple, Any]:
-    """Acts.
+    """Selects actions.
 
     Args:
       inputs: ActorInput of [B, ...].
       agent_state: nest of [B, ...].
-      seed: [2] int64; what is random is a function of it.
+      seed: [2] int64; random numbers are a function of it.
       selection: how actions are selected; the kind is TRAINING or one of AgentModule.EVALUATION_POLICIES.
     Returns:
-      The behaviour output: the agent's own NamedTuple of [B, ...] tensors, of which the first is `action`, int32. It
-      travels to the learner in the unrolls, so it has what the loss reads of the behaviour policy and nothing else.
-      And the new agent_state.
+      First, the behaviour output: the agent's own NamedTuple of [B, ...] tensors. Its first field is `action`, int32.
+      It is sent to the learner in the unrolls, so it should hold only what the loss needs of the behaviour policy.
+      Second, the new agent_state.
     """
 
 
 class Learner(Protocol):
-  """Learns from batches. agents/learner_step.py has the one for all agents.
+  """Learns from batches. agents/learner_step.py has the implementation that all agents share.
 
   Attributes:
     agent: the Agent that learns.
-    optimizer: with the `variables` that a population copies beside the agent's.
-    hyper_parameters: name -> variable of what may change between two steps; a population tunes just these.
-    environment_frames: [] int64 variable; environment frames so far, as the runtime counts them.
-    update_steps, skipped_updates: [] int64 variables; updates made, and those skipped as a number was not finite.
+    optimizer: its `variables` are what a population copies in addition to the agent's variables.
+    hyper_parameters: name -> variable, for each setting that may change between two steps. A population tunes these.
+    environment_frames: [] int64 variable; the number of environment frames so far, as counted by the runtime.
+    update_steps, skipped_updates: [] int64 variables; the numbers of updates that were made, and of updates that were
+      skipped because a number was not finite.
   """
   agent: Agent
   optimizer: tf.Module
@@ -83,17 +84,18 @@ class Learner(Protocol):
   skipped_updates: tf.Variable
 
   def step(self, batch: experience_lib.Batch) -> tuple[tf.Tensor, Any]:
-    """One update. In the context of a replica, where a tf.distribute.Strategy has several learners.
+    """Makes one update. With several learners it is called in the replica context of their tf.distribute.Strategy.
 
     Returns:
-      The metrics in one tensor, for `read`, the same for all learners; and feedback for this learner's experience.
+      The metrics in one tensor, for `read`, which is the same for all learners; and feedback for the experience of
+      this learner.
     """
 
   def read(self, metrics: Any) -> dict[str, Any]:
-    """Takes the metrics apart: name -> float, or array [number of levels]; 'update_skipped' is among them."""
+    """Returns the metrics by name: name -> float, or array [number of levels]. One of them is 'update_skipped'."""
 
   def culprit(self, metrics: Mapping[str, Any]) -> str | None:
-    """The first number of an update that was not finite, in words; None if all were."""
+    """Describes the first value of an update that was not finite; None if all were finite."""
 
 
 class AgentModule(Protocol):
@@ -102,26 +104,37 @@ class AgentModule(Protocol):
   Attributes:
     NAME: the agent's name in config.json.
     SWEEP: the ranges that sweeps, and the first members of a population, draw hyper-parameters from.
-    EVALUATION_POLICIES: kinds of acting.Selection that `step` knows in an evaluation; the first one is the default.
+    EVALUATION_POLICIES: kinds of acting.Selection that `step` supports in evaluations; the first one is the default.
   """
   NAME: str
   SWEEP: sweep_lib.Sweep
   EVALUATION_POLICIES: tuple[str, ...]
 
   def validate(self, config: Config) -> None:
-    """Raises ValueError, one line with flag, value and what is allowed, for the first setting out of its range."""
+    """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
 
   def Agent(self, spec: EnvironmentSpec, config: Config) -> Agent:  # pylint: disable=invalid-name
-    """Makes an agent; the same spec and config give the same initial values. ValueError: it is none for this spec."""
+    """Makes an agent. The same spec and config give the same initial values.
+
+    Raises:
+      ValueError: the agent cannot play such environments.
+    """
 
   def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:
-    """Makes the learner, with all variables. Args: `xla` and `device` as learner_step.Learner has them."""
+    """Makes the learner with all its variables. For `xla` and `device` see learner_step.Learner."""
 
   def make_experience(self, intake: intake_lib.Intake, config: Config) -> experience_lib.Experience:
-    """Makes what stands between the unrolls that come in and the batches of `Learner.step`."""
+    """Makes the experience, which takes unrolls in and gives batches to `Learner.step`."""
 
 
 def agent_maker(agent: AgentModule, host, levels: Sequence[str], config: Config) -> Callable[[], Agent]:
-  """A function that makes the agent for an ActorHost's environments. Args: `levels`: of the run, all of them."""
+  """Returns a function that makes the agent for the environments of an ActorHost.
+
+  Args:
+    agent: the agent's module.
+    host: actor_host.ActorHost.
+    levels: names of all levels of the run.
+    config: the agent's hyper-parameters.
+  """
   spec = EnvironmentSpec(host.specification.num_actions, host.observation_spec, tuple(levels))
   return lambda: agent.Agent(spec, config)

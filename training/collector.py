@@ -1,4 +1,4 @@
-"""Collects the next batches while the learner learns from the ones before."""
+"""Collects the next batches while the learner learns from the current ones."""
 
 from concurrent import futures
 
@@ -11,7 +11,7 @@ from scalable_agents.training import intake
 class Collector:
   """A thread that takes one batch for each learner of this process and copies it to the learner's device.
 
-  A context manager. Before its end, close the experience, which ends the wait of the thread.
+  It is a context manager. Before leaving the context, close the experience, which ends the wait of the thread.
   """
 
   def __init__(self, experience: experience_lib.Experience, devices: list[str], pool, num_environments: int,
@@ -19,15 +19,15 @@ class Collector:
     """Begins to collect.
 
     Args:
-      experience: where batches come from.
-      devices: of the learners.
-      pool: actor_pool.ActorPool; of a synchronous run it is told when actors may go on.
-      num_environments: of the pool.
-      synchronous: actors play only while batches are collected, and only for these.
+      experience: gives the batches.
+      devices: the learners' devices; one batch is taken for each.
+      pool: actor_pool.ActorPool; in a synchronous run it is told when actors may continue.
+      num_environments: number of environments of the pool.
+      synchronous: whether actors play only while batches are collected, and only as much as these need.
     """
     self._experience, self._devices, self._pool = experience, devices, pool
     self._num_environments, self._synchronous = num_environments, synchronous
-    # A pool begins with an unroll of each actor.
+    # At the start a pool lets each actor play one unroll.
     self._unrolls_granted, self._unrolls_taken = num_environments, 0
     self._take = tf.function(experience.take_batch, autograph=False)
     self._executor = futures.ThreadPoolExecutor(1)
@@ -40,14 +40,17 @@ class Collector:
     self._executor.shutdown()
 
   def wait(self, seconds: float | None) -> bool:
-    """Waits for the next batches, at most so long; whether they are there."""
+    """Waits for the next batches, at most `seconds`. Returns whether they are there."""
     arrived, _ = futures.wait([self._upcoming], seconds)
     return bool(arrived)
 
   def take(self) -> list[tuple[experience_lib.Batch, intake.Arrived]]:
-    """The batches, one for each device, once `wait` says that they are there. Begins to collect the next ones, unless
-    the run is synchronous: there `resume` does.
+    """Returns the batches, once `wait` has returned True, and begins to collect the next ones.
 
+    In a synchronous run `resume` begins to collect them.
+
+    Returns:
+      For each device, a batch and the counts of what arrived with it.
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
@@ -57,7 +60,7 @@ class Collector:
     return batches
 
   def resume(self):
-    """In a synchronous run, after an update: begins to collect the next batches."""
+    """Begins to collect the next batches after an update of a synchronous run. Does nothing in other runs."""
     if self._synchronous:
       self._upcoming = self._executor.submit(self._collect)
 
@@ -66,7 +69,7 @@ class Collector:
       self._let_actors_play()
     batches = []
     for device in self._devices:
-      with tf.device(device):  # Where a function's results are copied to, whatever computes them.
+      with tf.device(device):  # The function's results are copied to this device, wherever they are computed.
         batches.append(self._take())
     return batches
 

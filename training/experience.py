@@ -1,10 +1,10 @@
-"""The experience: what stands between the unrolls that actors send and the batches that a learner learns from.
+"""The experience: takes the unrolls that actors send, and gives the batches that a learner learns from.
 
-Each agent's module says which implementation it wants (`make_experience`, agent_interface.py). IMPALA learns from each
-unroll once, in the order of arrival: QueueExperience. Agents with a replay have their own.
+Each agent's module chooses an implementation (`make_experience`, agent_interface.py). IMPALA uses QueueExperience: it
+learns from each unroll once, in the order of arrival. Agents with replay have their own implementation.
 
-Environment frames and episodes are counted once: where an unroll leaves the queue for the first time (intake.py), and
-not where it is learned from. An experience hands these counts on with the batches.
+Environment frames and episodes are counted once, when an unroll leaves the queue for the first time (intake.py). They
+are not counted when the unroll is learned from. An experience returns these counts with the batches.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -13,25 +13,26 @@ from scalable_agents.training import intake as intake_lib
 
 
 class Batch(NamedTuple):
-  """What an update learns from."""
-  unroll: Any       # unroll.Unroll of time-major tensors: [T+1, B, ...], or [B, ...] for what has no time.
-  sample: Any = ()  # What the experience says of the unrolls, a nest of [B, ...]: keys and probabilities, say.
+  """The data of one update."""
+  unroll: Any       # unroll.Unroll of time-major tensors: [T+1, B, ...], or [B, ...] for fields without time.
+  sample: Any = ()  # Nest of [B, ...] that the experience adds, for example keys and sampling probabilities.
 
 
 class Experience(Protocol):
   """Takes unrolls in and gives batches out.
 
-  `put` runs in graphs that move unrolls from the actors. `take_batch`, and nothing else, runs in the thread that
-  collects the next batch; `update` in the learner's thread; `save` in the thread that writes checkpoints; the others
-  in any thread.
+  `put` runs in graphs that move unrolls from the actors. `take_batch` runs in the thread that collects the next batch,
+  which calls nothing else. `update` runs in the learner's thread, and `save` in the thread that writes checkpoints. The
+  other methods may run in any thread.
 
   Attributes:
-    unrolls_per_batch: how many new unrolls `take_batch` waits for. A synchronous run lets the actors play for so many.
+    unrolls_per_batch: number of new unrolls that `take_batch` waits for. A synchronous run lets the actors play until
+      there are this many.
   """
   unrolls_per_batch: int
 
   def put(self, unroll) -> None:
-    """Takes an unroll, in a graph; waits for room.
+    """Takes an unroll, in a graph. Waits while there is no room.
 
     Raises:
       tf.errors.CancelledError: the experience is closed.
@@ -41,30 +42,30 @@ class Experience(Protocol):
     """Waits for the next batch, in a graph.
 
     Returns:
-      The batch, and what has arrived for the first time since the batch before.
+      The batch, and the counts of what has arrived for the first time since the previous batch.
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
 
   def update(self, sample: Any, feedback: Any) -> None:
-    """Hears what an update says of its batch.
+    """Takes the feedback of an update on its batch.
 
     Args:
       sample: Batch.sample.
-      feedback: learner_step.Loss.feedback of that batch: new priorities, say.
+      feedback: learner_step.Loss.feedback of that batch, for example new priorities.
     """
 
   def metrics(self) -> dict[str, float]:
-    """What a row of metrics.jsonl says of the experience."""
+    """Figures of the experience for a row of metrics.jsonl: name -> number."""
 
   def complaints(self) -> list[str]:
-    """Lines for the user about what has gone wrong since the last call."""
+    """Messages for the user about faults since the last call, one line each."""
 
   def save(self, folder: str) -> None:
-    """Writes what a resumed run needs into a folder beside the checkpoint; nothing where it needs nothing."""
+    """Writes the state that a resumed run needs to a folder beside the checkpoint. Without state it writes nothing."""
 
   def restore(self, folder: str) -> None:
-    """Reads what `save` has written."""
+    """Restores the state from the folder that `save` wrote."""
 
   def close(self) -> None:
     """Ends every wait."""
@@ -74,7 +75,12 @@ class QueueExperience:
   """Every unroll is learned from once, in the order of arrival. Espeholt et al. 2018 (IMPALA), section 3."""
 
   def __init__(self, intake: intake_lib.Intake, batch_size: int):
-    """Args: where unrolls come in; and how many make a batch."""
+    """Makes a queue of unrolls.
+
+    Args:
+      intake: the queue that actors put unrolls into.
+      batch_size: unrolls per batch.
+    """
     self.unrolls_per_batch = batch_size
     self._intake = intake
     self.put, self.complaints, self.close = intake.put, intake.complaints, intake.close
@@ -85,14 +91,14 @@ class QueueExperience:
     return Batch(unroll), arrived
 
   def update(self, sample: Any, feedback: Any) -> None:
-    """An unroll that has been learned from is gone."""
+    """Does nothing: an unroll is learned from once and not kept."""
 
   def metrics(self) -> dict[str, float]:
     """See Experience."""
     return self._intake.metrics()
 
   def save(self, folder: str) -> None:
-    """What is in the queue at the end of a process is lost: it is one batch."""
+    """Saves nothing: the unrolls in the queue, about one batch, are lost when the process ends."""
 
   def restore(self, folder: str) -> None:
-    """Nothing was saved."""
+    """Does nothing: `save` saves nothing."""

@@ -1,7 +1,10 @@
-"""Where unrolls come in: a queue, and what is done with an unroll once, when it leaves the queue.
+"""The intake: the queue through which unrolls reach the learner, and the checks and counts made as they leave it.
 
-Unrolls that cannot be right are dropped; those of each actor's life come in the order in which they were lived, and
-what is missing is counted; environment frames and finished episodes are counted.
+Each unroll is looked at once, when it leaves the queue:
+
+  1. An unroll that cannot be right is dropped.
+  2. The unrolls of an actor's life are admitted in the order of their indices. Missing ones are counted.
+  3. Environment frames and finished episodes are counted.
 """
 
 from typing import Any, Callable, NamedTuple
@@ -16,22 +19,22 @@ NO_LEVEL = -1
 
 
 class Episodes(NamedTuple):
-  """Episodes that have ended; [n] each."""
-  level_ids: Any  # int32; NO_LEVEL where there is no episode.
+  """Finished episodes. Every field is [n]."""
+  level_ids: Any  # int32; NO_LEVEL if no episode ended at this place.
   returns: Any    # float32, sums of raw rewards.
   lengths: Any    # int32, environment frames.
 
 
 class Arrived(NamedTuple):
-  """What unrolls that have left the queue bring with them."""
+  """Counts of the unrolls that have left the queue."""
   environment_frames: Any  # [] int64.
-  episodes: Episodes       # That have ended in them.
+  episodes: Episodes       # The episodes that end in these unrolls.
 
 
 def along_time(unroll):
-  """Which components of an unroll have a time dimension: a nest of bool like `unroll`.
+  """Says which components of an unroll have a time dimension: a nest of bool with the structure of `unroll`.
 
-  In a batch these are [T+1, B, ...], and the others [B, ...].
+  In a batch, components with time are [T+1, B, ...], and the others are [B, ...].
   """
   names = ('environment_output', 'agent_output', 'parameter_version')
   return type(unroll)(**{name: tf.nest.map_structure(lambda unused: name in names, nest)  # pylint: disable=cell-var-from-loop
@@ -39,7 +42,7 @@ def along_time(unroll):
 
 
 def finite(episodes: Episodes) -> Episodes:
-  """The episodes, as arrays, whose returns are finite. NaN would make every mean that includes it NaN."""
+  """The episodes with finite returns, as NumPy arrays. A NaN would make every mean that includes it NaN."""
   is_finite = np.isfinite(episodes.returns)
   return Episodes(*(values[is_finite] for values in episodes))
 
@@ -56,11 +59,11 @@ class Intake:
       unroll_spec: Unroll of tf.TensorSpec.
       capacity: unrolls that the queue holds before `put` waits, >= 1.
       frames_per_step: environment frames per agent step.
-      check: says of a batch, in a graph, which unrolls can be right: [B] bool (unroll_check.py). None where all come
-        from this process.
-      lives_may_have_begun: see UnrollOrder; true in a learner that was started again while actors elsewhere lived on.
-      shared_name: under which other processes find the queue; '' to keep it to itself.
-      actor_name: gives an actor's name from its id.
+      check: takes a batch, in a graph, and returns which unrolls can be right: [B] bool (unroll_check.py). None if all
+        unrolls come from this process.
+      lives_may_have_begun: see UnrollOrder; True in a learner that was restarted while its actor hosts kept running.
+      shared_name: name under which other processes find the queue; '' if they must not.
+      actor_name: returns an actor's name for its id.
     """
     self.unroll_spec = unroll_spec
     self._queue = unroll_queue.UnrollQueue(unroll_spec, capacity, along_time(unroll_spec), shared_name)
@@ -69,13 +72,16 @@ class Intake:
     self._check, self._actor_name = check, actor_name
     self._order = unroll_order.UnrollOrder(lives_may_have_begun)
     self._dropped = self._complained = 0
-    self._last_dropped = 0  # The actor.
+    self._last_dropped = 0  # Id of the actor whose unroll was dropped last.
 
   def take_batch(self, batch_size: int) -> tuple[Any, Arrived]:
-    """Waits for so many unrolls, in a graph. OutOfRangeError once the intake is closed.
+    """Waits for `batch_size` unrolls, in a graph.
 
     Returns:
-      Unroll of [T+1, B, ...] or, without time, [B, ...], in the order in which they came; and what arrived with them.
+      Unroll of [T+1, B, ...] or, for fields without time, [B, ...], in the order of arrival; and the counts of what
+      arrived with them.
+    Raises:
+      tf.errors.OutOfRangeError: the intake is closed.
     """
     def drop_one(batch, are_good):
       slot = tf.argmin(tf.cast(are_good, tf.int32))
@@ -91,11 +97,11 @@ class Intake:
       return batch, self._arrived(batch)
 
   def metrics(self) -> dict[str, float]:
-    """What a row of metrics.jsonl says: unrolls that wait, and the totals of those that were lost or came late."""
+    """Figures for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""
     return {'queue_size': self._queue.size()} | self._order.metrics()
 
   def complaints(self) -> list[str]:
-    """Lines for the user about what was dropped or is missing since the last call."""
+    """Messages for the user about unrolls dropped, missing or late since the last call, one line each."""
     lines = [self._order.complaint()]
     if dropped := self._dropped - self._complained:
       self._complained += dropped
@@ -105,13 +111,13 @@ class Intake:
     return list(filter(None, lines))
 
   def _are_good(self, batch, slots):
-    """Which of the unrolls in these slots are taken: [n] bool. To be asked once of each unroll."""
+    """Says which unrolls in these slots are admitted: [n] bool. Must be called once for each unroll."""
     possible = self._check(batch) if self._check else tf.ones_like(batch.actor_id, tf.bool)
     columns = [column[slots] for column in (possible, batch.actor_id, batch.life_id, batch.index)]
     return tf.ensure_shape(tf.numpy_function(self._admit, columns, tf.bool), columns[0].shape)
 
   def _admit(self, possible, actor_ids, life_ids, indices):
-    """Counts the impossible ones, and asks of the others whether they are in order."""
+    """Counts the impossible unrolls. Of the others, admits those that are in order."""
     if not possible.all():
       self._dropped += int((~possible).sum())
       self._last_dropped = int(actor_ids[~possible][-1])
@@ -121,7 +127,7 @@ class Intake:
 
   def _arrived(self, batch) -> Arrived:
     environment_output = batch.environment_output
-    done = environment_output.done[1:]  # Row 0 was in the unroll before.
+    done = environment_output.done[1:]  # Row 0 was in the previous unroll.
     levels = tf.where(done, batch.level_id, NO_LEVEL)
     episodes = Episodes(*(tf.reshape(values, [-1]) for values in (
         levels, environment_output.episode_return[1:], environment_output.episode_length[1:])))

@@ -9,14 +9,15 @@ from scalable_agents.actor import parameters as parameters_lib
 
 
 class Publisher:
-  """The learner's side of a parameter snapshot; `parameters` is the side that actors read."""
+  """Publishes the learner's parameters as a snapshot. Actors read it through the attribute `parameters`."""
 
   def __init__(self, learner, policy_lag: int, shared_name: str = ''):
-    """Publishes nothing yet.
+    """Makes the snapshot. Nothing is published yet.
 
     Args:
       learner: agent_interface.Learner.
-      policy_lag: actors get the parameters of this many updates ago; at the start of a process the oldest there are.
+      policy_lag: actors get the parameters of this many updates ago. Until a process has made that many updates, they
+        get the oldest parameters of this process.
       shared_name: see ParameterSnapshot.
     """
     self._learner = learner
@@ -25,11 +26,11 @@ class Publisher:
     self._snapshots = collections.deque(maxlen=policy_lag + 1)
 
   def publish(self):
-    """To be called at the start and after every update."""
+    """Publishes the parameters. Must be called at the start and after every update."""
     self._snapshots.append((self._learner.update_steps.read_value(), self._read()))
     self.parameters.publish(*self._snapshots[0])
 
   @tf.function(autograph=False)
   def _read(self):
-    # No copies: an update gives variables that somebody has read new memory.
+    # This copies nothing: if a variable has been read, an update writes its new value to other memory.
     return [tf.identity(variable) for variable in self._variables]

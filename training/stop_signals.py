@@ -1,11 +1,12 @@
-"""SIGINT, SIGTERM and SIGHUP as requests to end well."""
+"""Treats SIGINT, SIGTERM and SIGHUP as requests to end cleanly."""
 
 import signal
 
 
 class StopSignals:
-  """Counts the requests. The main thread asks now and then: a handler must not touch an event or a lock, as it may
-  interrupt the very thread that holds it.
+  """Counts the requests, and the main thread reads the count regularly.
+
+  A handler must not use an event or a lock, because it may interrupt the very thread that holds it.
 
   Attributes:
     count: requests so far.
@@ -15,7 +16,7 @@ class StopSignals:
     self.count = 0
 
   def install(self):
-    """Takes the signals over. SIGHUP stays ignored where it was ignored at the start, as by nohup."""
+    """Installs the handlers. SIGHUP stays ignored if it was ignored at the start, as under nohup."""
     for number in (signal.SIGINT, signal.SIGTERM):
       signal.signal(number, self._request)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -25,5 +26,5 @@ class StopSignals:
     self.count += 1
 
   def _hang_up(self, *unused_signal):
-    """The terminal was closed. Both the kernel and the shell may say so, which is no second request."""
+    """Handles a closed terminal. The kernel and the shell may both send SIGHUP, which must count as one request."""
     self.count = max(self.count, 1)
