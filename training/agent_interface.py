@@ -20,11 +20,11 @@ class EnvironmentSpec:
   """Describes the environments of a run, for which an agent is made."""
   num_actions: int                          # A; an action is an int32 from 0 to A - 1.
   observation: Mapping[str, tf.TensorSpec]  # 'pixels' uint8 [H, W, C] or 'vector' float32 [N]; perhaps 'instruction'.
-  levels: tuple[str, ...]                   # A level_id is an index into these, also in evaluations and after a resume.
+  levels: tuple[str, ...]                   # A level_id is an index into these, in training, evaluation and resume.
 
 
 class Config(Protocol):
-  """The settings of an agent that the runtime reads. Each agent's dataclass of hyper-parameters has these and others."""
+  """The settings of an agent that the runtime reads. Each agent's dataclass of hyper-parameters has these and more."""
   level_name: str                # Level, levels or suite, as registry.expand takes them.
   total_environment_frames: int  # The run ends after this number.
   unroll_length: int             # Agent steps per unroll.

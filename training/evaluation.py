@@ -1,14 +1,15 @@
 """Evaluation on one machine: the latest checkpoint of a run plays whole episodes, and evaluation.json has the results.
 
-The protocol is that of Espeholt et al. 2018. Atari, section 5.3.2: 200 episodes per game from no-op starts, raw
-rewards, episodes that end with the game and not with a life. DMLab-30, section 5.3.1: 500 episodes per level, held out
-from training. Environments play side by side, each a fixed number of episodes (actor/evaluator.py).
+The protocol is that of Espeholt et al. 2018. Atari (section 5.3.2): 200 episodes per game from no-op starts, with raw
+rewards; episodes end with the game and not with a life. DMLab-30 (section 5.3.1): 500 episodes per level, which are
+held out from training. Environments play in parallel, each a fixed number of episodes (actor/evaluator.py).
 
-If several levels are played, each is kept in evaluation.unfinished.json when it is done: an evaluation that was cut
-short goes on with the others, if the checkpoint is still the latest one. Nothing else is written to the run directory
-before the end, so a trainer may be at work there meanwhile: the checkpoint is read before the environments start, and
-stays in memory when the trainer deletes its files. A second evaluation of a run is refused while the first one plays
-(run_directory.open_evaluation).
+If several levels are played, the results of each finished level are kept in evaluation.unfinished.json. When an
+evaluation is interrupted, the next one plays only the other levels, provided that the checkpoint is still the latest.
+
+A trainer may use the same run directory meanwhile. Before its end, an evaluation writes nothing else there. The
+checkpoint is read before the environments start, so it is in memory when the trainer deletes its files. A second
+evaluation of a run is refused while the first one plays (run_directory.open_evaluation).
 """
 
 import dataclasses
@@ -36,28 +37,28 @@ from scalable_agents.training import recording
 from scalable_agents.training import run_flags
 from scalable_agents.training import video
 
-_SEED_OFFSET = 2**30  # Training begins below 2**29, and counts its seeds up.
-_UNROLL_LENGTH = 20   # Agent steps between two looks at an environment's episodes.
-_LOOK_SECONDS = 0.2   # Between two looks of the main thread at signals and progress.
+_SEED_OFFSET = 2**30  # The seeds of training begin below 2**29 and count up.
+_UNROLL_LENGTH = 20   # Agent steps after which the finished episodes of an environment are counted.
+_LOOK_SECONDS = 0.2   # Interval in which the main thread checks signals and shows progress.
 
 
 class Policy(NamedTuple):
-  """What is evaluated."""
+  """The trained agent that is evaluated."""
   agent: agent_interface.Agent
-  environment_frames: int  # Trained for.
-  learner_steps: int
+  environment_frames: int  # Number of frames that it was trained for.
+  learner_steps: int       # Number of updates.
 
 
 def seed_of(training_seed: int) -> int:
-  """The seed of an evaluation: its episodes are none of those that a run with `training_seed` has learned from."""
+  """The seed of an evaluation. Its episodes differ from those that a run with `training_seed` has learned from."""
   return (training_seed + _SEED_OFFSET) % 2**31
 
 
 def selection_of(agent: agent_interface.AgentModule, run: run_flags.RunConfig) -> acting.Selection:
-  """How an evaluation selects actions.
+  """Returns how an evaluation selects actions: as --test_policy says, or in the agent's default way.
 
   Raises:
-    errors.UserError: the agent cannot act in the way that the flags ask for.
+    errors.UserError: the agent does not support the value of --test_policy.
   """
   known = agent.EVALUATION_POLICIES
   if run.test_policy and run.test_policy not in known:
@@ -69,21 +70,22 @@ def selection_of(agent: agent_interface.AgentModule, run: run_flags.RunConfig) -
 def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config, levels: Sequence[str],
              protocol: dict[str, Any], run: run_flags.RunConfig, directory: run_directory.Run, screen: TextIO,
              free: Container[str] = ()) -> dict[str, Any]:
-  """Plays run.test_num_episodes episodes of each level, writes evaluation.json, and a video if run.video asks.
+  """Plays run.test_num_episodes episodes of each level and writes evaluation.json, and a video if run.video is set.
 
-  Levels that an evaluation cut short has finished, of the same checkpoint and under the same protocol, count.
+  Levels that an interrupted evaluation has finished are not played again, if it evaluated the same checkpoint under the
+  same protocol.
 
   Args:
     agent: the agent's module.
     config: the agent's hyper-parameters.
-    levels: the levels of the run by their names for testing; a level's id is its index, as in training.
-    protocol: of the environments, see registry.make_from_json.
-    run: the settings.
-    directory: the run directory, opened to evaluate.
+    levels: names of the run's levels in their version for testing; a level's id is its index, as in training.
+    protocol: settings of the environments; see registry.make_from_json.
+    run: the settings of the run.
+    directory: the run directory, opened for evaluation.
     screen: where progress is shown.
-    free: settings of the protocol that do not decide what is played.
+    free: names of the protocol's settings that may change without a change of what is played.
   Returns:
-    What evaluation.json holds; see evaluation_results.summary.
+    The contents of evaluation.json; see evaluation_results.summary.
   Raises:
     run_directory.RunDirectoryError: the checkpoint is damaged or does not fit, evaluation.json cannot be written, or
       the directory has been moved or removed.
@@ -92,7 +94,7 @@ def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config,
     KeyboardInterrupt: Ctrl-C. Nothing is left running; evaluation.json and a video of that name are as before.
   """
   if run.video:
-    video.check(run.video)  # Now rather than after minutes of play.
+    video.check(run.video)  # An error now is better than after minutes of play.
   selection, seed, loaded = selection_of(agent, run), seed_of(config.seed), _load(directory)
   of = {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed,
         'actions': _in_words(selection)}
@@ -143,12 +145,12 @@ def restore(make_agent: Callable[[], agent_interface.Agent], loaded: checkpoint.
   """Returns the agent of a checkpoint.
 
   Args:
-    make_agent: makes an agent with other values.
+    make_agent: makes an agent, whose variables are then overwritten.
     loaded: the checkpoint.
   Raises:
-    checkpoint.CheckpointError: it is damaged or does not fit.
+    checkpoint.CheckpointError: the checkpoint is damaged or does not fit the agent.
   """
-  learner = tf.Module()  # The part of an agent_interface.Learner that is of interest here.
+  learner = tf.Module()  # Has the part of an agent_interface.Learner that is read from the checkpoint.
   with tf.device(actor_host.inference_device()):
     learner.agent = make_agent()
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -158,39 +160,39 @@ def restore(make_agent: Callable[[], agent_interface.Agent], loaded: checkpoint.
 
 
 def _missing(levels, finished, screen) -> list[int]:
-  """The ids of the levels that have to be played. The user is told of the others."""
+  """Returns the ids of the levels that have to be played, and tells the user about the others."""
   if finished.are_others:
-    print('levels were finished before of another checkpoint or under another protocol: they do not count', file=screen,
-          flush=True)
+    print('levels were finished before, but with another checkpoint or under another protocol: they do not count',
+          file=screen, flush=True)
   if finished.results:
     print(f'{len(finished.results)} of {len(levels)} levels were finished before', file=screen, flush=True)
   missing = [level_id for level_id, level in enumerate(levels) if level not in finished.results]
-  # If none is missing, an evaluation was cut short at the very end: one level is played again.
+  # If no level is missing, an evaluation was interrupted at the very end. Then one level is played again.
   return missing or [len(levels) - 1]
 
 
 def _with_environments(run, levels):
-  """The settings, with a number of environments that suits the levels that are played."""
+  """Returns the settings with a number of environments that suits the levels to be played."""
   wanted = run.test_num_episodes * len(levels)
   environments = max(actor_host.counts(run, levels)[0], len(levels))
   return dataclasses.replace(run, num_environments=min(environments, wanted))
 
 
 def _play(policy, make_agent, selection, host, run, screen, look) -> evaluator_lib.Evaluator:
-  """Plays until the evaluator, which is returned, has all its episodes; closes the host in any case.
+  """Plays until the evaluator has all its episodes, and returns it. Closes the host in any case.
 
-  Meanwhile `look` is called with it every now and then.
+  Meanwhile `look` is called with the evaluator at regular intervals.
 
   Raises:
     environment_workers.WorkerError: environments cannot be kept alive.
     KeyboardInterrupt: Ctrl-C.
     inference.PolicyError: the policy cannot act.
   """
-  ended = threading.Event()  # For whatever reason.
+  ended = threading.Event()  # Set when play ends for any reason.
   interrupted = []
-  # Noted rather than raised: a KeyboardInterrupt could cut the clean-up short, or hit this thread holding a lock.
+  # The handler only takes note. A KeyboardInterrupt could cut the clean-up short, or be raised while a lock is held.
   handler = signal.signal(signal.SIGINT, lambda *unused_signal: interrupted.append(True))
-  # Levels take different times: an environment that is done leaves the cores to the others.
+  # Levels take different times. An environment that has filled its quota is retired, so that the others get its cores.
   evaluator = evaluator_lib.Evaluator(run.test_num_episodes, host.level_ids, ended.set,
                                       lambda environment: host.pool.retire(environment))
   progress = _Progress(host, evaluator, run.log_interval_seconds, screen)
@@ -216,16 +218,16 @@ def _play(policy, make_agent, selection, host, run, screen, look) -> evaluator_l
 
 
 class _Progress(progress_lib.Line):
-  """Episodes done of all: a line that moves on a terminal, a plain line per interval elsewhere."""
+  """Shows how many episodes are done: as a progress bar on a terminal, elsewhere as a plain line per interval."""
 
   def __init__(self, host, evaluator, interval_seconds, stream):
-    # A narrow terminal cuts the bar first.
+    # On a narrow terminal the bar, which comes last, is cut first.
     super().__init__(evaluator.num_episodes, 0, '{percentage:3.0f}% {desc} {bar:20}', stream)
     self._host, self._evaluator, self._interval_seconds = host, evaluator, interval_seconds
     self._began = self._said = time.monotonic()
 
   def update(self, last=False):
-    """Shows how far it is; on a terminal whenever called, elsewhere once per interval and where it is the last time."""
+    """Shows the progress: on a terminal at every call, elsewhere once per interval and at the last call."""
     now = time.monotonic()
     frames = self._host.pool.statistics().steps * self._host.specification.frames_per_step
     text = (f'{self._evaluator.num_played:,} of {self._evaluator.num_episodes:,} episodes, '

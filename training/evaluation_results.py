@@ -1,4 +1,4 @@
-"""The results of an evaluation: what evaluation.json holds, as text too, and what is kept while levels are missing."""
+"""The results of an evaluation: the contents of evaluation.json, a report as text, and the file of finished levels."""
 
 import contextlib
 import json
@@ -21,14 +21,14 @@ _REFERENCE_SCORES = {'atari57': 'environments/data/atari57_scores.csv: random_pa
 
 def of_levels(evaluator: evaluator_lib.Evaluator, levels: Sequence[str],
               played: Iterable[int]) -> dict[str, dict[str, Any]]:
-  """What evaluation.json holds of each level that is finished.
+  """Returns the entry of evaluation.json for each level that is finished.
 
-  Human-normalised scores are those of the mean return, in per cent; None if no human's score is known.
+  Human-normalised scores are those of the mean return, in per cent. They are None if no human score is known.
 
   Args:
     evaluator: has counted the episodes.
     levels: names of all levels of the run; a level's id is its index.
-    played: ids of those that are played.
+    played: ids of the levels that are played.
   Raises:
     errors.UserError: a return is not finite.
   """
@@ -40,7 +40,7 @@ def of_levels(evaluator: evaluator_lib.Evaluator, levels: Sequence[str],
     episodes = evaluator.episodes(level_id)
     returns = [episode.episode_return for episode in episodes]
     if not np.all(np.isfinite(returns)):
-      raise errors.UserError(f'{level}: an environment gave rewards that are not finite numbers, mend it')
+      raise errors.UserError(f'{level}: an environment gave rewards that are not finite numbers, correct it')
     mean = statistics.fmean(returns)
     normalised = scores.human_normalised(level, mean) if scores.has_reference(level) else None
     results[level] = {
@@ -56,16 +56,16 @@ def of_levels(evaluator: evaluator_lib.Evaluator, levels: Sequence[str],
 
 def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, Any], host,
             of: dict[str, Any]) -> dict[str, Any]:
-  """What evaluation.json holds.
+  """Returns the contents of evaluation.json.
 
   Args:
     policy: evaluation.Policy.
-    results: of each level, from `of_levels`.
-    environments: the protocol of the environments, see registry.make_from_json.
+    results: the results of each level, from `of_levels`.
+    environments: the settings of the environments; see registry.make_from_json.
     host: the ActorHost that has played.
     of: the checkpoint that was played, how actions were selected, the number of episodes and the seed.
   Returns:
-    A dict. Its `suite` is what scores.suite_figures says; None for a single level.
+    A dict. Its `suite` comes from scores.suite_figures. It is None unless these are several levels of one suite.
   """
   means = {level: result['mean'] for level, result in results.items()}
   protocol = {
@@ -87,7 +87,7 @@ def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, 
 
 
 def report(summary: dict[str, Any]) -> str:
-  """A summary as a few lines for the screen."""
+  """Returns a summary as a few lines of text for the screen."""
   protocol = summary['protocol']
   if len(summary['levels']) > 1:
     return _report_of_several(summary)
@@ -104,7 +104,7 @@ def report(summary: dict[str, Any]) -> str:
 
 
 def _report_of_several(summary):
-  """A line per level, and the figures of the suite that the papers quote."""
+  """Returns a line per level, and the figures of the suite that the papers quote."""
   protocol = summary['protocol']
   lines = [f'{protocol["num_episodes"]:,} episodes of each of {len(summary["levels"])} levels after '
            f'{protocol["environment_frames"]:,} frames of training ({protocol["learner_steps"]:,} updates)',
@@ -120,16 +120,16 @@ def _report_of_several(summary):
 
 
 class FinishedLevels:
-  """The results of the levels that are done while others are not, in a file that outlives this process."""
+  """Keeps the results of finished levels in a file, so that an interrupted evaluation can be continued."""
 
   def __init__(self, logdir: str, of: dict[str, Any], protocol: dict[str, Any], free: Container[str]):
-    """Reads what an earlier evaluation has left, if `of` and the protocol are the same.
+    """Reads the results of an interrupted evaluation, if `of` and the protocol are the same.
 
     Args:
       logdir: the run directory.
       of: checkpoint, selection of actions, number of episodes and seed.
-      protocol: of the environments.
-      free: settings of the protocol that do not decide what is played.
+      protocol: settings of the environments.
+      free: names of the protocol's settings that may change without a change of what is played.
     """
     self._file = run_directory.path(logdir, run_directory.EVALUATION_UNFINISHED)
     decisive = {part: settings and {name: value for name, value in settings.items()
@@ -145,7 +145,7 @@ class FinishedLevels:
     self._kept = 0
 
   def keep(self, results):
-    """Writes the file anew where more levels are done than at the last call."""
+    """Writes the file again if more levels are finished than at the last call."""
     if len(results) > self._kept:
       self._kept = len(results)
       run_directory.write_json(self._file, {'of': self._of, 'levels': self.results | results})

@@ -1,4 +1,4 @@
-"""The figures of a row of metrics.jsonl that are measured between two rows: of updates, and of where time went."""
+"""Measures the figures of a row of metrics.jsonl over the interval since the last row: of updates, and of time use."""
 
 import contextlib
 import time
@@ -10,25 +10,25 @@ _STANDSTILL = 0.05  # If every part is busy for less than this share of an inter
 
 
 class MetricsRow:
-  """Gathers the figures of an interval; `finish` returns them and begins the next one."""
+  """Collects the figures of an interval; `finish` returns them and begins the next interval."""
 
   def __init__(self, host, levels: Sequence[str] = (), earlier_restarts: int = 0):
-    """Begins nothing yet.
+    """Prepares; `begin` begins the first interval.
 
     Args:
-      host: the ActorHost whose pool is asked for its statistics.
-      levels: names of the run's levels, for figures of which there is one per level.
-      earlier_restarts: `environment_restarts` of earlier processes.
+      host: the ActorHost whose pool gives the statistics.
+      levels: names of the run's levels, for the figures that are measured per level.
+      earlier_restarts: number of environment restarts in earlier processes of the run.
     """
     self._host = host
     self._levels = tuple(levels)
     self._earlier_restarts = earlier_restarts
     self._updates = []
-    self._names = ()  # Of the figures of updates.
+    self._names = ()  # Names of the figures of updates.
 
   @property
   def updates(self) -> int:
-    """Updates in this interval."""
+    """Number of updates in this interval."""
     return len(self._updates)
 
   def age(self) -> float:
@@ -36,7 +36,11 @@ class MetricsRow:
     return time.monotonic() - self._began
 
   def begin(self, environment_frames: int):
-    """Begins an interval, with the frames trained for so far. Figures added and not yet given stay."""
+    """Begins an interval. Figures that were added but not yet returned by `finish` are kept.
+
+    Args:
+      environment_frames: number of frames trained for so far.
+    """
     self._began = time.monotonic()
     self._waited_seconds = 0.
     self._frames = environment_frames
@@ -44,7 +48,7 @@ class MetricsRow:
 
   @contextlib.contextmanager
   def waiting(self):
-    """Inside the block the learner waits for data."""
+    """A context manager. The time inside it counts as time in which the learner waits for data."""
     began = time.monotonic()
     try:
       yield
@@ -52,7 +56,12 @@ class MetricsRow:
       self._waited_seconds += time.monotonic() - began
 
   def add(self, update_metrics: Mapping[str, Any]):
-    """Adds an update's figures: name -> number, or array with a number per level: one figure `name/level` of each."""
+    """Adds an update's figures.
+
+    Args:
+      update_metrics: name -> number, or array with a number per level. An array becomes a figure `name/level` for
+        each level.
+    """
     figures = {}
     for name, value in update_metrics.items():
       if np.ndim(value):
@@ -65,12 +74,16 @@ class MetricsRow:
     """Returns the row and begins the next interval.
 
     Args:
-      environment_frames: trained for so far.
+      environment_frames: number of frames trained for so far.
     Returns:
-      dict. The figures of updates are means of the finite ones in the interval, or None. `time/…` are shares of the
-      interval: the learner waited for data; the queue was full, so that actors waited; inference had nothing to do;
-      environments were stepping. `bottleneck` is the part that was busy for the largest share: learner, inference or
-      environments. If all actors are in other processes, it is learner or actors.
+      A dict. A figure of updates is the mean of its finite values in the interval, or None if there are none. The
+      figures `time/…` are shares of the interval:
+        `time/learner_waits`: the learner waited for data.
+        `time/queue_full`: the queue was full, so that actors waited.
+        `time/inference_idle`: inference had nothing to do.
+        `time/environments_stepping`: environments were stepping.
+      `bottleneck` is the part that was busy for the largest share: learner, inference or environments. If all actors
+      are in other processes, it is learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
@@ -82,7 +95,7 @@ class MetricsRow:
     for name in self._names:
       finite = [update[name] for update in self._updates if np.isfinite(update[name])]
       row[name] = float(np.mean(finite)) if finite else None
-    # A worker counts the time of its steps when they are done; some may have begun in the interval before.
+    # A worker counts the time of a step when the step ends. The step may have begun in the previous interval.
     stepping = min(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 1.)
     row |= {
         'inference_batch_size': since.rows / since.batches if since.batches else None,

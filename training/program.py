@@ -1,6 +1,6 @@
-"""What every agent's binary does: reads flags, checks what can be checked at once, and trains or evaluates.
+"""The program of every agent's binary: it reads flags, checks settings as early as possible, and trains or evaluates.
 
-A binary names an agent's module and a protocol, with its own defaults:
+A binary chooses an agent's module and a protocol, and has defaults of its own:
 
   from scalable_agents.training import quiet
   if __name__ == '__main__':
@@ -9,8 +9,8 @@ A binary names an agent's module and a protocol, with its own defaults:
   if __name__ == '__main__':
     program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
 
-agent_interface.AgentModule says what the module has. A protocol has `validate` and `environments`, as in
-atari57_protocol.py.
+agent_interface.AgentModule lists the members of the module. A protocol has `validate` and `environments`; see
+atari57_protocol.py for an example.
 """
 
 import dataclasses
@@ -43,13 +43,13 @@ from scalable_agents.training import run_flags
 from scalable_agents.training import sweep
 from scalable_agents.training import train_loop
 
-flags.disclaim_key_flags()  # They belong to the binary: its --help shows them.
+flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
 
 
 def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
-  """Makes flags of all fields of the configs, whose values are the defaults, and does what the flags say.
+  """Defines a flag for each field of the configs, with the field's value as default, and runs `main`.
 
-  The settings of a population and of a cluster are flags too, the same for all binaries.
+  The settings of a population and of a cluster are flags too, and are the same for all binaries.
   """
   for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_config):
     run_flags.define(defaults)
@@ -57,11 +57,11 @@ def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
 
 
 def main(agent, config_class: type, protocol_class: type):
-  """Does what the flags say, which are defined already.
+  """Trains, acts or evaluates, as the flags say. The flags must have been defined.
 
   Raises:
-    errors.UserError, run_directory.RunDirectoryError: something that the user can mend.
-    KeyboardInterrupt: Ctrl-C, but in training, which ends well then.
+    errors.UserError, run_directory.RunDirectoryError: an error that the user can correct.
+    KeyboardInterrupt: Ctrl-C. While training, Ctrl-C ends the run cleanly and does not raise.
   """
   config, protocol, population, membership, run_config = _read_flags(agent, config_class, protocol_class)
   try:
@@ -93,13 +93,13 @@ def main(agent, config_class: type, protocol_class: type):
 
 
 def _read_flags(agent, config_class, protocol_class):
-  """The five configs; to evaluate a run, with its own settings, which the command line cannot change."""
+  """Returns the five configs. An evaluation has the stored settings of its run; the command line cannot change them."""
   stored = None
   config = run_flags.config_from_flags(config_class, agent.validate)
   run_config = run_flags.run_config_from_flags(default_run=config.level_name)
   membership = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
   if membership.job_name == 'learner' and membership.task > 0 and run_config.mode == 'train':
-    # The run is the first learner's. The others keep their own account, also where they have no disk in common.
+    # The run directory belongs to the first learner. Each other learner has one of its own; they may share no disk.
     run_config = dataclasses.replace(run_config, logdir=f'{run_config.logdir}_learner_{membership.task}')
   if run_config.mode == 'test':
     stored = run_directory.read_config(run_config.logdir)['flags']
@@ -113,7 +113,7 @@ def _read_flags(agent, config_class, protocol_class):
   config = _with_sample(agent, config, max(agent.SWEEP.num_samples, population.population_size))
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
   if membership.job_name and config.synchronous:
-    raise errors.UserError('--synchronous: only without --job_name; processes of a cluster take no turns')
+    raise errors.UserError('--synchronous: only without --job_name; processes of a cluster cannot take turns')
   if population.population_size > 1 and ',' in membership.learner_addresses:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
                               '--learner_addresses, and --num_learners for several')
@@ -126,7 +126,7 @@ def _read_flags(agent, config_class, protocol_class):
 
 
 def _with_sample(agent, config, num_samples):
-  """The config with what --sweep_index draws."""
+  """Returns the config with the sample of hyper-parameters that --sweep_index selects."""
   if config.sweep_index == sweep.NO_SAMPLE:
     return config
   if not 0 <= config.sweep_index < num_samples:
@@ -139,7 +139,7 @@ def _with_sample(agent, config, num_samples):
 
 
 def _settings(config, protocol, population, membership, run_config):
-  """All settings, and the names of those that may change when a run is resumed."""
+  """Returns all settings, name -> value, and the names of those that may change when a run is resumed."""
   values = {}
   for part in (config, protocol, population, membership, run_config):
     values |= dataclasses.asdict(part)
@@ -147,14 +147,14 @@ def _settings(config, protocol, population, membership, run_config):
 
 
 def _common(agent, settings):
-  """What all processes of a cluster have in common."""
+  """Returns the settings that must be the same in all processes of a cluster."""
   values, free = settings
   return {'agent': agent.NAME} | {
       f'--{name}': value for name, value in values.items() if name not in free}
 
 
 def _train(agent, config, protocol, population, membership, levels, settings, run_config):
-  """Trains, or goes on training, in run_config.logdir."""
+  """Trains in run_config.logdir; resumes the run there if there is one."""
   with run_directory.open_run(run_config.logdir, *settings, agent.NAME) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
@@ -162,7 +162,7 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
     port, strategy = _join_learners(agent, membership, settings, screen)
     resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
     number = cluster_config.host_number(membership)
-    # Else a resumed run would begin with the episodes that it began with.
+    # The seed depends on the checkpoint, so that a resumed run does not repeat the episodes of its beginning.
     seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
     host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
     try:
@@ -181,7 +181,7 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
 
 
 def _join_learners(agent, membership, settings, screen):
-  """The learner's port, None where all is on this machine; and the strategy of all learners."""
+  """Returns the learner's port, or None if all is in this process, and the strategy of all learners."""
   port = None
   try:
     learner_port.configure_devices(membership.num_learners)
@@ -189,12 +189,12 @@ def _join_learners(agent, membership, settings, screen):
       addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
       others = f'; it waits for the other {len(addresses) - 1} learners' * (len(addresses) > 1)
       if others:
-        # They wait in C++ for each other, and Python's handlers of signals do not run meanwhile. SIGTERM has had no
-        # handler in Python since quiet.keep_log. Trainer.train handles both again.
+        # The learners wait for each other in C++, and Python's signal handlers do not run meanwhile. So SIGINT gets its
+        # default action here. SIGTERM has it since quiet.keep_log. Trainer.train installs handlers for both again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
       _, number = cluster_config.split_address(addresses[task])
-      print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. Keep '
-            f'it on a private network{others}', file=screen, flush=True)
+      print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
+            f'Keep it on a private network{others}', file=screen, flush=True)
       port = learner_port.LearnerPort(membership, _common(agent, settings))
     return port, learner_port.make_strategy(membership.num_learners, port)
   except learner_port.ClusterError as error:
@@ -202,12 +202,12 @@ def _join_learners(agent, membership, settings, screen):
 
 
 def _seed_of_host(*numbers):
-  """A seed, so that no two hosts of a cluster, and no two runs with seeds beside each other, have the same episodes."""
-  return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below those of evaluations.
+  """Mixes numbers into a seed. Two hosts of a cluster, or two runs with neighbouring seeds, get different episodes."""
+  return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below the seeds of evaluations.
 
 
 def _make_host(protocol, membership, levels, run_config, number, seed, screen):
-  """The environments of this process, which is the cluster's host `number`."""
+  """Makes the environments of this process, which has the number `number` in the cluster."""
   environments, *_ = actor_host.counts(run_config, levels)
   if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
     raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
@@ -221,11 +221,11 @@ def _make_host(protocol, membership, levels, run_config, number, seed, screen):
 
 
 def _act(agent, config, protocol, membership, levels, settings, run_config):
-  """Acts for a learner elsewhere."""
+  """Runs an actor host, which acts for a learner in another process."""
   train_loop.configure_tensorflow()
   screen = quiet.screen()
   number = cluster_config.host_number(membership)
-  seed = _seed_of_host(config.seed, number, time.time_ns())  # Other episodes than before a restart.
+  seed = _seed_of_host(config.seed, number, time.time_ns())  # After a restart the episodes differ.
   host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
   try:
     act_loop.Actor(host, agent, config, levels, run_config, membership, _common(agent, settings), number,

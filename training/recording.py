@@ -1,4 +1,4 @@
-"""Records an episode that a policy plays to a video file."""
+"""Records an episode of a policy as a video file."""
 
 from fractions import Fraction
 from typing import Any, TextIO
@@ -18,22 +18,22 @@ from scalable_agents.training import run_flags
 from scalable_agents.training import video
 
 _CONSOLE_FRAMES_PER_SECOND = 60
-_PICTURES_PER_SECOND = 15  # In videos of levels without a console's clock.
+_PICTURES_PER_SECOND = 15  # In videos of levels that do not run on a console.
 _FILMED = 'scalable_agents.environments.registry:make_filmed'
 
 
 def record(policy, selection: acting.Selection, level: str, protocol: dict[str, Any], seed: int,
            run: run_flags.RunConfig, screen: TextIO):
-  """Records an episode to run.video, at the speed of the console if there is one.
+  """Records an episode to the file run.video. An Atari game is shown at the speed of the console.
 
   Args:
     policy: evaluation.Policy.
     selection: how actions are selected.
-    level: its name.
-    protocol: of the environments, see registry.make_from_json.
-    seed: of the environment and of what is random in acting.
-    run: the settings.
-    screen: where it is told.
+    level: the level's name.
+    protocol: settings of the environments; see registry.make_from_json.
+    seed: seed of the environment and of random actions.
+    run: the settings of the run.
+    screen: where messages are shown.
   Raises:
     errors.UserError: the environment draws no pictures or fails, or the encoder fails.
     inference.PolicyError: the policy cannot act.

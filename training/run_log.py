@@ -1,4 +1,4 @@
-"""What a training run tells of itself: metrics.jsonl, episodes.csv, TensorBoard's events, the curve, the progress line."""
+"""The log of a training run: metrics.jsonl, episodes.csv, TensorBoard events, the curve and the progress line."""
 
 import time
 from typing import Any, Sequence, TextIO
@@ -15,27 +15,27 @@ _CURVE_INTERVAL_SECONDS = 300.
 
 
 def make_statistics(levels: Sequence[str]) -> episode_statistics.EpisodeStatistics:
-  """The statistics of a run's episodes, which are part of its checkpoints."""
+  """Makes the statistics of a run's episodes, which are part of its checkpoints."""
   return episode_statistics.EpisodeStatistics(
       levels, suite_score=scores.suite_figures if scores.is_suite(levels) else None)
 
 
 class RunLog:
-  """Gathers the figures of updates and writes a row once per interval."""
+  """Collects the metrics of updates and writes a row once per interval."""
 
   def __init__(self, directory: run_directory.Run, host, statistics: episode_statistics.EpisodeStatistics,
                levels: Sequence[str], environment_frames: int, total_environment_frames: int, interval_seconds: float,
                stream: TextIO):
-    """Cuts the files back to what the checkpoint knows of, and shows the progress line.
+    """Removes rows that are newer than the checkpoint from the files, and shows the progress line.
 
     Args:
       directory: the run directory.
       host: the actor_host.ActorHost of this process; see metrics_row.MetricsRow.
-      statistics: with the episodes that the checkpoint knows of.
-      levels: what level ids stand for.
-      environment_frames: of the checkpoint.
-      total_environment_frames: of the run.
-      interval_seconds: between two rows; 0 for a row after every update.
+      statistics: the statistics of episodes, as restored from the checkpoint.
+      levels: names of the run's levels; a level's id is its index.
+      environment_frames: number of frames at the checkpoint.
+      total_environment_frames: number of frames after which the run ends.
+      interval_seconds: time between two rows; 0 for a row after every update.
       stream: where progress is shown.
     Raises:
       run_directory.RunDirectoryError: a file is damaged, or cannot be written.
@@ -50,11 +50,15 @@ class RunLog:
     self._row = metrics_row.MetricsRow(host, levels, self._metrics.last_row.get('environment_restarts', 0))
 
   def begin(self, environment_frames: int):
-    """Begins an interval, with the frames trained for so far. The host's pool must be there."""
+    """Begins an interval. The host's pool must have been made.
+
+    Args:
+      environment_frames: number of frames trained for so far.
+    """
     self._row.begin(environment_frames)
 
   def waiting(self):
-    """A context in which the learner waits for data."""
+    """Returns a context manager. The time inside it counts as time in which the learner waits for data."""
     return self._row.waiting()
 
   def age(self) -> float:
@@ -75,8 +79,8 @@ class RunLog:
     """Adds an update.
 
     Args:
-      environment_frames: trained for so far, this update included.
-      metrics: of the update; name -> number, or array with a number per level.
+      environment_frames: number of frames trained for so far, including this update's.
+      metrics: the update's metrics; name -> number, or array with a number per level.
       episodes: intake.Episodes that arrived with the update's batches, as arrays of finite numbers.
     """
     level_ids, returns, lengths = episodes
@@ -85,7 +89,12 @@ class RunLog:
     self._row.add(metrics)
 
   def write(self, environment_frames: int, more: dict[str, Any]):
-    """Writes a row and shows it. `more`: further figures; `environment_restarts` are added to those of this process."""
+    """Writes a row and shows it.
+
+    Args:
+      environment_frames: number of frames trained for so far.
+      more: further figures of the row. Its `environment_restarts` are added to those of this process.
+    """
     row = self._row.finish(environment_frames) | self._statistics.metrics()
     restarts = row['environment_restarts'] + more.get('environment_restarts', 0)
     row |= more | {'environment_restarts': restarts}
@@ -93,7 +102,7 @@ class RunLog:
     self._progress.update(row)
 
   def draw_curve_now_and_then(self):
-    """Has the curve drawn anew where it is time."""
+    """Starts to draw the learning curve again, if the last drawing is old enough."""
     if time.monotonic() - self._last_curve >= _CURVE_INTERVAL_SECONDS:
       self._last_curve = time.monotonic()
       self._curve.begin()
@@ -103,10 +112,10 @@ class RunLog:
     self._curve.finish()
 
   def close_progress(self):
-    """Leaves the progress line as it is. Idempotent."""
+    """Ends the progress line, which stays on the screen. Idempotent."""
     self._progress.close()
 
   def close(self):
-    """Closes the files."""
+    """Closes the files and the progress line."""
     self._metrics.close()
     self._progress.close()

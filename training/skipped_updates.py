@@ -13,17 +13,17 @@ _MOST_ACTORS_NAMED = 3
 
 
 class SkippedUpdates:
-  """Looks at each update of a run. Tells the user of the first one that is skipped, then at most once a minute."""
+  """Checks each update of a run. Tells the user about the first one that is skipped, and then at most once a minute."""
 
   def __init__(self, levels: Sequence[str], actor_name: Callable[[int], str], say: Callable[[str], None],
                have_peers: bool = False):
-    """Nothing is skipped yet.
+    """Begins with a count of 0.
 
     Args:
-      levels: what level ids stand for.
-      actor_name: gives an actor's name from its id.
+      levels: names of the run's levels; a level's id is its index.
+      actor_name: returns an actor's name for its id.
       say: shows the user a line.
-      have_peers: whether there are learners in other processes, which see other unrolls.
+      have_peers: whether there are learners in other processes, which learn from other unrolls.
     """
     self._levels, self._actor_name, self._say, self._have_peers = levels, actor_name, say, have_peers
     self._in_a_row = self._since_message = 0
@@ -31,12 +31,12 @@ class SkippedUpdates:
     self._at_fault = {}  # Actor id -> level id, since the last message.
 
   def add(self, learner, metrics, batches):
-    """Counts an update, and tells the user if it was skipped.
+    """Counts an update, and may tell the user if it was skipped.
 
     Args:
       learner: agent_interface.Learner.
-      metrics: of the update, from `learner.read`.
-      batches: those of this process's learners, experience.Batch each.
+      metrics: the update's metrics, from `learner.read`.
+      batches: the update's experience.Batch of each learner of this process.
     Raises:
       errors.UserError: MAXIMUM_IN_A_ROW updates in a row were skipped.
     """
@@ -60,9 +60,9 @@ class SkippedUpdates:
 
   def _advice(self):
     if not self._at_fault:
-      return ('Try a lower --learning_rate, or another --reward_transform where rewards are large' +
-              '; first see whether another learner names an environment that is at fault' * self._have_peers)
+      return ('Try a lower --learning_rate, or another --reward_transform if rewards are large' +
+              '; first see whether another learner names a faulty environment' * self._have_peers)
     names = [f'{self._levels[level]} ({self._actor_name(actor)})' for actor, level in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED
-    return ('An environment gave rewards that are not finite numbers, mend it: ' +
+    return ('An environment gave rewards that are not finite numbers, correct it: ' +
             ', '.join(names[:_MOST_ACTORS_NAMED]) + (f' and {others} more' if others > 0 else ''))

@@ -1,4 +1,4 @@
-"""Sweeps over hyper-parameters: ranges, and samples from them. Populations start their members with such samples."""
+"""Sweeps over hyper-parameters: ranges, and random samples from them. Members of a population start with samples."""
 
 import dataclasses
 import math
@@ -12,12 +12,12 @@ _SEED = 2018  # Ours: no paper lists its samples.
 
 @dataclasses.dataclass(frozen=True)
 class LogUniform:
-  """Numbers whose logarithm is uniform between those of two bounds."""
+  """A distribution over [least, most] of numbers whose logarithm is uniformly distributed."""
   least: float
   most: float
 
   def draw(self, random: np.random.RandomState) -> float:
-    """A number from the range."""
+    """Draws a number."""
     return math.exp(random.uniform(math.log(self.least), math.log(self.most)))
 
   def __contains__(self, value: float) -> bool:
@@ -26,11 +26,11 @@ class LogUniform:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """One of several numbers, each with the same probability."""
+  """A distribution over several numbers, each with the same probability."""
   values: tuple[float, ...]
 
   def draw(self, random: np.random.RandomState) -> float:
-    """One of the numbers."""
+    """Draws one of the numbers."""
     return float(random.choice(self.values))
 
   def __contains__(self, value: float) -> bool:
@@ -39,20 +39,22 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """What an agent's sweep draws, in this order.
+  """A sweep over hyper-parameters of an agent. A sample draws them in the order of `ranges`.
 
   Attributes:
-    ranges: hyper-parameter -> where its values come from.
-    num_samples: of a sweep; populations may be larger.
+    ranges: hyper-parameter -> distribution of its values.
+    num_samples: number of samples of a sweep. A population may draw more.
   """
   ranges: Mapping[str, LogUniform | Choice]
   num_samples: int
 
   def draw(self, index: int) -> dict[str, float]:
-    """Hyper-parameter -> value of one sample, which depends on nothing but the index.
+    """Draws one sample, which depends only on the index.
 
     Args:
-      index: of the sample, at least 0.
+      index: the sample's number, >= 0.
+    Returns:
+      Hyper-parameter -> value.
     Raises:
       ValueError: the index is negative.
     """

@@ -1,9 +1,12 @@
-"""Training: puts actors, experience, learner and run directory together, and keeps them going.
+"""Training: connects actors, experience, learner and run directory, and runs the training loop.
 
-Threads: the main thread only waits for the end, so that Ctrl-C is always heard. The learner's thread updates and logs.
-A third thread collects the next batch meanwhile (collector.py), a fourth writes checkpoints (records/checkpoint.py),
-and a fifth asks now and then how much memory is in use. Acting has its own threads (actor/actor_host.py), which run
-graphs.
+Threads:
+  - The main thread only waits for the end, so that it can always react to Ctrl-C.
+  - The learner's thread makes updates and logs.
+  - A thread collects the next batches meanwhile (collector.py).
+  - A thread writes checkpoints (records/checkpoint.py).
+  - A thread measures at intervals how much memory is in use.
+  - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
 
 import contextlib
@@ -36,16 +39,19 @@ from scalable_agents.training.cluster import learners_together
 
 _MEMORY_INTERVAL_SECONDS = 10.
 _SIGNAL_CHECK_SECONDS = 0.2
-_LONGEST_SILENCE_SECONDS = 10.  # If no batch comes for so long, a row says so.
-_UPDATE_PATIENCE_SECONDS = 3.   # How long Ctrl-C waits for the update under way.
-_AGREEMENT_SECONDS = 60.        # How long it waits for all learners to agree to leave, which they do in an update.
-_WAITING_WORD_SECONDS = 30.     # An update waits so long for other learners before the user is told.
+_LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is written all the same.
+_UPDATE_PATIENCE_SECONDS = 3.   # Time that Ctrl-C waits for the current update.
+_AGREEMENT_SECONDS = 60.        # Time that Ctrl-C waits for all learners to agree to leave, which they do in an update.
+_WAITING_WORD_SECONDS = 30.     # If an update waits for other learners for this time, the user is told.
 
 
 def configure_tensorflow():
-  """Settings of the process, to be made before TensorFlow computes anything. The log says which kernels compute."""
-  # The other half of the cores is for the environments. Threads that find nothing to do look for work for a while
-  # before they sleep, which cost a fifth of the training process's time where there were as many as cores.
+  """Configures TensorFlow in this process. Must be called before TensorFlow computes anything.
+
+  It also notes in the log which kernels compute on the CPU.
+  """
+  # The other half of the cores is for the environments. An idle thread looks for work for a while before it sleeps.
+  # With one thread per core this took a fifth of the training process's time.
   tf.config.threading.set_intra_op_parallelism_threads(max(1, actor_host.num_cores() // 2))
   for gpu in tf.config.list_physical_devices('GPU'):
     tf.config.experimental.set_memory_growth(gpu, True)
@@ -53,7 +59,7 @@ def configure_tensorflow():
 
 
 class Trainer:
-  """One training process."""
+  """Trains in one process."""
 
   def __init__(self, host: actor_host.ActorHost, agent: agent_interface.AgentModule, config: agent_interface.Config,
                levels: Sequence[str], run, directory: run_directory.Run, stream: TextIO,
@@ -62,18 +68,18 @@ class Trainer:
     """Builds everything and restores the latest checkpoint.
 
     Args:
-      host: running environments.
+      host: has running environments.
       agent: the agent's module.
       config: the agent's hyper-parameters.
-      levels: names of the levels played.
+      levels: names of the run's levels.
       run: run_flags.RunConfig.
       directory: the run directory, which the caller has opened.
       stream: where progress is shown.
-      learner_device: None for the first GPU, or the CPU without one.
+      learner_device: None for the first GPU, or for the CPU if there is no GPU.
       make_member: called with the learner and a function that shows the user a line; returns a
-        population_member.Member. None if the run is no member of a population.
-      port: where actors in other processes may take part; None if there are none.
-      strategy: of several learners.
+        population_member.Member. None if the run is not a member of a population.
+      port: through which actor hosts in other processes take part; None if there are none.
+      strategy: the strategy of several learners.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
@@ -116,14 +122,14 @@ class Trainer:
       return agent.make_learner(learning_agent, self._config, self._run.xla, device)
 
   def _restore(self, statistics):
-    """Restores the latest checkpoint, or saves the first one. Returns the Checkpointer."""
+    """Restores the latest checkpoint, or saves the first one if there is none. Returns the Checkpointer."""
     member = {'member': self._member} if self._member else {}
     checkpointer = checkpoint.Checkpointer(
         self._checkpoints, beside=self._experience, learner=self.learner, statistics=statistics, **member)
     if not checkpointer.restore():
       if run_rows.last_metrics(self._directory.path):
         raise run_directory.RunDirectoryError(
-            f'{self._directory.logdir} has metrics of a run and no checkpoint to go on from: put '
+            f'{self._directory.logdir} has metrics of a run and no checkpoint to resume it from: put '
             f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
       checkpointer.save()
     self._together.share(self.learner.variables)
@@ -135,26 +141,29 @@ class Trainer:
 
   def _make_intake(self, num_levels):
     specification, port = self._host.specification, self._port
-    if not port:  # What comes from this process's own environments is right.
+    if not port:  # Unrolls of this process's own environments need no check.
       return intake_lib.Intake(self._host.pool.unroll_spec, self._config.queue_size, specification.frames_per_step)
     return intake_lib.Intake(
         self._host.pool.unroll_spec, self._config.queue_size, specification.frames_per_step,
         lambda batch: unroll_check.are_possible(batch, num_levels, specification.num_actions),
-        lives_may_have_begun=checkpoint.latest(self._checkpoints) is not None, shared_name=learner_port.UNROLLS, actor_name=port.actor_name)
+        lives_may_have_begun=checkpoint.latest(self._checkpoints) is not None, shared_name=learner_port.UNROLLS,
+        actor_name=port.actor_name)
 
   @property
   def has_learned(self) -> bool:
-    """Whether the run, in this process or those before, has made an update."""
+    """Whether this process or an earlier one of the run has made an update."""
     return self._frames > 0
 
   def train(self):
-    """Trains until the frames are reached, or SIGINT, SIGTERM or SIGHUP ends it; leaves a checkpoint either way.
+    """Trains until total_environment_frames are reached, or until SIGINT, SIGTERM or SIGHUP. Then saves a checkpoint.
 
-    SIGHUP, which a closed terminal sends, stays ignored where it was ignored at the start, as by nohup.
+    SIGHUP, which a closed terminal sends, stays ignored if it was ignored at the start, as under nohup.
 
-    An update that goes on for long after the signal is not waited for: the process ends then, and the run goes on from
-    the checkpoint before. Learners in several processes end together, in an update that all of them make; after a
-    second signal, or a minute, this one leaves without the others, whose run that ends until all are started again.
+    After a signal the current update gets a few seconds to end. If it takes longer, the process ends without it, and
+    the run can be resumed from the checkpoint before.
+
+    Learners in several processes end together, after an update that all of them make. After a second signal, or a
+    minute, this one ends without the others. That ends the others' training too, until all are started again.
 
     Raises:
       errors.UserError: ten updates in a row were not finite, environments cannot be kept alive, or the policy cannot
@@ -170,14 +179,15 @@ class Trainer:
     learner.start()
     threading.Thread(target=self._watch_memory, name='memory', daemon=True).start()
     self._wait_for_the_end()
-    is_the_end = self._port is not None and self._is_well()  # Else it may come back, and the actors wait for it.
+    # If an error ended the training, the learner may be started again, and the actor hosts wait for it.
+    is_the_end = self._port is not None and self._is_well()
     self._host.pool.close()
     if is_the_end:
       self._port.announce_end()
     self._experience.close()
     learner.join(_UPDATE_PATIENCE_SECONDS if self._signals.count else None)
     self._host.close()
-    if learner.is_alive():  # What a checkpoint would hold is not certain.
+    if learner.is_alive():  # An update is running, so a checkpoint could hold a half-made update.
       self._log.close_progress()
       self._log.say('left amid an update, the same command goes on from the last checkpoint')
       if is_the_end:
@@ -200,31 +210,31 @@ class Trainer:
     self._stop.set()
 
   def _await_agreement(self):
-    """After a signal: waits until all learners have heard of it, as far as it can."""
-    self._log.say('the learners leave together, with their next update; a second signal: without the others')
+    """After a signal, waits until all learners know of it, for a limited time and until a second signal at most."""
+    self._log.say('the learners end together, with their next update; send a second signal to end without the others')
     deadline = time.monotonic() + _AGREEMENT_SECONDS
     while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and self._signals.count < 2 and time.monotonic() < deadline:
       pass
 
   def _is_well(self):
-    """Whether nothing but the frames or a signal, to all learners, has ended the training."""
+    """Whether the training ended without an error: all frames were trained, or a signal has reached all learners."""
     if self._together.have_peers and not self._all_leave and not self._has_finished():
       return False
     try:
       self._host.check()
-    except Exception:  # pylint: disable=broad-except; raised in the end.
+    except Exception:  # pylint: disable=broad-except; `_leave` raises it.
       return False
     return self._error is None
 
   def _leave(self):
-    """Saves, if that makes sense, and raises what has ended the training before its time."""
+    """Saves a checkpoint if the state is known to be good, and raises the error that ended the training, if any."""
     if isinstance(self._error, learners_together.LostLearnerError) or (
         self._error and not isinstance(self._error, errors.UserError)):
-      raise self._error  # Amid an update, perhaps: what a checkpoint would hold is not certain.
+      raise self._error  # It may have come during an update, so a checkpoint could hold a half-made update.
     try:
       self._host.check()
       failure = None
-    except inference.PolicyError as error:  # No checkpoint of it takes the place of one that may be of use.
+    except inference.PolicyError as error:  # A checkpoint of this policy must not replace one that may be of use.
       raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
     except Exception as error:  # pylint: disable=broad-except; raised below.
       failure = error
@@ -243,14 +253,14 @@ class Trainer:
     return self._frames >= self._config.total_environment_frames
 
   def _tell_of_waiting(self):
-    """Says now and then that an update waits for other learners, who may have no actors."""
+    """Tells the user at intervals that an update waits for other learners, which may have no actors."""
     began, now = self._update_began, time.monotonic()
     if self._together.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_WORD_SECONDS:
       self._told_of_waiting = now
       self._log.say(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
 
   def _watch_memory(self):
-    """Keeps the figure up to date, in a thread of its own: to ask for that of many workers takes long."""
+    """Keeps the memory figure up to date. It has a thread of its own, because measuring many workers takes long."""
     while not self._stop.wait(_MEMORY_INTERVAL_SECONDS):
       self._memory_megabytes = self._host.memory_megabytes()
 
@@ -272,7 +282,7 @@ class Trainer:
       self._await(collector)
       self._update(collector.take())
       collector.resume()
-      if last_save is None:  # The update was traced and compiled: its time is no measure of speed.
+      if last_save is None:  # The first update was traced and compiled, so its time says nothing about speed.
         self._log.begin(self._frames)
         last_save = time.monotonic()
       if self._log.is_due:
@@ -285,9 +295,9 @@ class Trainer:
       self._log.draw_curve_now_and_then()
 
   def _await(self, collector):
-    """Waits for the next batches; meanwhile rows say that there are none."""
+    """Waits for the next batches. If they take long, writes rows of metrics meanwhile."""
     while True:
-      self._directory.check_in_place()  # Before every update, so that nothing is learned or written in vain.
+      self._directory.check_in_place()  # Checked before every update, so that no training is lost if it was moved.
       silence = None if self._config.synchronous else max(_LONGEST_SILENCE_SECONDS - self._log.age(), 0.)
       with self._log.waiting():
         if collector.wait(silence):
@@ -308,7 +318,7 @@ class Trainer:
       self._experience.update(batch.sample, feedback)
     episodes = intake_lib.finite(update.episodes)
     if self._member:
-      self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # Perhaps it has other parameters now.
+      self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
     self._publisher.publish()
     self._log.add(self._frames, update.metrics, episodes)
     self._skipped.add(self.learner, update.metrics, batches)
@@ -329,4 +339,4 @@ class Trainer:
   def _prepare_to_save(self):
     self._directory.check_in_place()
     if self._log.has_news:
-      self._write_row()  # So that metrics.jsonl reaches as far as the checkpoint.
+      self._write_row()  # metrics.jsonl must reach as far as the checkpoint.

@@ -1,7 +1,7 @@
-"""Which unrolls can be right. They come from processes elsewhere, which may be broken or no actors at all.
+"""Checks the values of unrolls from other processes, which may be faulty or may be no actor hosts at all.
 
-The queue has already checked their shapes and types. A level that does not exist would be counted as another one, and
-an action that does not exist has no log-probability.
+The queue has already checked shapes and types. An id of a level that does not exist would be counted for another level,
+and an action that does not exist has no log-probability.
 """
 
 import tensorflow as tf
@@ -11,13 +11,13 @@ def are_possible(batch, num_levels: int, num_actions: int) -> tf.Tensor:
   """Checks a batch of unrolls, in a graph.
 
   Args:
-    batch: Unroll of [T+1, B, ...] or, without time, [B, ...].
-    num_levels: of the run.
-    num_actions: of the environments.
+    batch: Unroll of [T+1, B, ...] or, for fields without time, [B, ...].
+    num_levels: number of levels of the run.
+    num_actions: number of actions of the environments.
   Returns:
-    [B] bool, whether level, actor, actions and parameter versions are in range, and what the agent saw and computed is
-    finite. Rewards are not looked at: one that is not finite is an environment's fault, and the learner skips the
-    update.
+    [B] bool, whether level, actor, index, actions and parameter versions are in range, and the agent's observations,
+    outputs and states are finite. Rewards are not checked: a reward that is not finite is the fault of an environment,
+    and the learner skips the update.
   """
   action, version = batch.agent_output.action, batch.parameter_version  # [T+1, B].
   good = (batch.actor_id >= 0) & (batch.level_id >= 0) & (batch.level_id < num_levels) & (batch.index >= 0)

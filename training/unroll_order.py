@@ -1,8 +1,8 @@
-"""Finds unrolls that were lost, are late or come twice, by the life and the index that every unroll carries.
+"""Detects unrolls that are lost, late or repeated, by the life and the index of each unroll.
 
-An actor numbers the unrolls of each of its lives from 0 without a gap (actor/unroll.py), and they travel in this order.
-A connection that breaks may lose some of them, or let some arrive behind their successors. So what comes of a life is
-admitted in the order of its indices only, and every index that is skipped is counted.
+An actor numbers the unrolls of each of its lives 0, 1, 2 and so on (actor/unroll.py), and sends them in this order. If
+a connection breaks, some may be lost, and some may arrive after their successors. So the unrolls of a life are admitted
+only in the order of their indices, and every index that is skipped is counted.
 """
 
 import collections
@@ -13,35 +13,35 @@ _MAX_LIVES = 65_536  # About 10 MB.
 
 
 class UnrollOrder:
-  """Says which unrolls are to be admitted, so that those admitted of a life are in order and no loss is silent.
+  """Decides which unrolls are admitted, so that those of a life are in order and every loss is counted.
 
-  For each life, the admitted unrolls and the missing ones add up to the highest index admitted, plus one.
+  For each life, the numbers of admitted and of missing unrolls add up to the highest admitted index plus one.
   """
 
   def __init__(self, lives_may_have_begun: bool = False, max_lives: int = _MAX_LIVES):
-    """Knows no life yet.
+    """Begins without any known life.
 
     Args:
-      lives_may_have_begun: what the first unroll of a life with an index i > 0 means. False: unrolls 0 to i - 1 of it
-        are missing. This is right where a run begins. True: the life began before this object was made, and nothing is
-        missing. This is right in a learner that was started again while its actors lived on. Then unrolls that are
-        lost before the first of their life are not counted.
-      max_lives: lives to remember, >= 1. Beyond that, the life that was admitted from least recently is forgotten, so
-        that memory stays bounded whatever is sent. If it comes again, it counts as a new life.
+      lives_may_have_begun: says what it means if the first unroll of a life has an index i > 0.
+        False: unrolls 0 to i - 1 of the life are missing. This is right at the start of a run.
+        True: the life began before this object was made, and nothing is missing. This is right in a learner that was
+        restarted while its actor hosts kept running. Losses before the first unroll of a life are then not counted.
+      max_lives: number of lives to remember, >= 1, so that memory stays bounded whatever is sent. If there are more,
+        the life with the least recent admission is forgotten. If it comes again, it counts as a new life.
     """
     self._lives_may_have_begun, self._max_lives = lives_may_have_begun, max_lives
-    self._next_index = collections.OrderedDict()  # By life; the life admitted from least recently is the first.
+    self._next_index = collections.OrderedDict()  # By life; the life with the least recent admission is the first.
     self._missing = self._late = self._missing_said = self._late_said = 0
 
   def admit(self, life_id: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Looks at a batch. Each batch has to be given once, in the order in which they were taken.
+    """Decides about a batch. Must be called once for each batch, in the order in which the batches were taken.
 
     Args:
       life_id: [B] integers, see actor/unroll.py.
-      index: [B] integers. A negative index is late.
+      index: [B] integers. An unroll with a negative index is late.
     Returns:
-      [B] bool, whether the unroll is to be admitted. False for one that is late: the life's next unrolls were admitted
-      before it, or it was itself.
+      [B] bool, whether the unroll is admitted. It is not if it is late: if it or a later unroll of the same life was
+      admitted before.
     Raises:
       ValueError: the shapes are not [B].
     """
@@ -50,11 +50,11 @@ class UnrollOrder:
     return np.array([self._admit_one(*unroll) for unroll in zip(life_id.tolist(), index.tolist())], bool)
 
   def metrics(self) -> dict[str, int]:
-    """Counts since this object was made: unrolls of known lives that were skipped, and those not admitted."""
+    """Counts since this object was made: unrolls of known lives that are missing, and unrolls that were late."""
     return {'unrolls_missing': self._missing, 'unrolls_late': self._late}
 
   def complaint(self) -> str:
-    """A line for the user about what was missing or late since the last call; '' if nothing was."""
+    """A message for the user, one line, about unrolls missing or late since the last call; '' if there are none."""
     missing, late = self._missing - self._missing_said, self._late - self._late_said
     self._missing_said, self._late_said = self._missing, self._late
     if not missing and not late:
