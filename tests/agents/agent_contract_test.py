@@ -1,6 +1,6 @@
-"""What every agent has to be able to do with the runtime, tried with each of them: add yours to _AGENTS.
+"""Tests that every agent must pass: what an agent does with the runtime. Add a new agent to _AGENTS.
 
-The toy agent (toy_q.py) is there to show that the runtime does not depend on how IMPALA does things.
+The toy agent (toy_q.py) shows that the runtime does not depend on IMPALA.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ _SMALL = ('--level_name=catch', '--unroll_length=4', '--batch_size=2', '--nolear
 
 
 def setUpModule():
-  # As a binary does it.
+  # Configures TensorFlow as a binary does.
   from scalable_agents.training import train_loop  # pylint: disable=g-import-not-at-top
   train_loop.configure_tensorflow()
 
 
 def _flags(name):
-  """Of a small run that ends soon."""
+  """Returns flags of a small run that ends soon."""
   return _SMALL + (('--torso=shallow',) if name == impala.NAME else ())
 
 
@@ -58,7 +58,7 @@ def _inputs(batch, seed):
 
 
 class NetworkTest(parameterized.TestCase):
-  """What needs no environments."""
+  """Tests that need no environments."""
 
   def _make(self, name, **settings):
     agent, config_class, _ = _AGENTS[name]
@@ -102,7 +102,7 @@ class NetworkTest(parameterized.TestCase):
 
   @parameterized.parameters(*_AGENTS)
   def test_publishes_what_it_acts_with_and_nothing_else(self, name):
-    """An agent with other parameters acts as the one whose acting variables it is given."""
+    """An agent with other parameters must act like the first one when it gets the first one's acting variables."""
     agent, config, network = self._make(name)
     other = self._make(name, seed=2)[2]
     inputs, seed = _inputs(200, seed=0), tf.zeros([2], tf.int64)
@@ -128,7 +128,7 @@ class NetworkTest(parameterized.TestCase):
     for old, new in zip(before, network.trainable_variables):
       self.assertTrue(np.any(old != new.numpy()), new.name)
     self.assertContainsSubset({'learning_rate'}, learner.hyper_parameters)
-    # A reward that is not finite.
+    # One reward is not finite.
     reward = unroll.environment_output.reward.numpy()
     reward[2, 1] = np.nan
     bad = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
@@ -140,7 +140,7 @@ class NetworkTest(parameterized.TestCase):
       np.testing.assert_array_equal(old, new, new.name)
 
   def _unroll(self, network, batch):
-    """A random batch of unrolls with this agent's behaviour output."""
+    """Returns a random batch of unrolls with this agent's behaviour output."""
     unroll = unrolls.random_unroll(network, dict(_SPEC.observation), steps=5, batch=batch)
     flat = lambda x: tf.reshape(x, [6 * batch, *x.shape[2:]])
     inputs = _inputs(6 * batch, seed=3)._replace(
@@ -151,7 +151,7 @@ class NetworkTest(parameterized.TestCase):
 
 
 class RunTest(parameterized.TestCase):
-  """Runs in this process, with real environments."""
+  """Tests whole runs in this process, with real environments."""
 
   def setUp(self):
     super().setUp()
@@ -164,7 +164,7 @@ class RunTest(parameterized.TestCase):
                                  f'--logdir={self.folder / logdir}', *arguments)
 
   def _variables(self, logdir):
-    """The tensors of the latest checkpoint by their names."""
+    """Returns the tensors of the latest checkpoint by name."""
     path = tf.train.latest_checkpoint(self.folder / logdir / 'checkpoints')
     reader = tf.train.load_checkpoint(path)
     return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith('learner/')}
@@ -177,8 +177,8 @@ class RunTest(parameterized.TestCase):
     config = run_directory.read_config(str(self.folder / 'run'))
     self.assertEqual(config['agent'], name)
     episodes = [row['episodes'] for row in rows]
-    self.assertEqual(episodes[-1], len(training.episodes(self.folder / 'run')))  # Each once.
-    # To resume where nothing is left to do changes nothing.
+    self.assertEqual(episodes[-1], len(training.episodes(self.folder / 'run')))  # Each episode is counted once.
+    # Resuming a finished run changes nothing.
     before = self._variables('run')
     self._run(name, 'run', '--synchronous', '--total_environment_frames=160')
     tf.nest.map_structure(np.testing.assert_array_equal, self._variables('run'), before)
@@ -205,7 +205,7 @@ class RunTest(parameterized.TestCase):
 
 
 class ClusterTest(parameterized.TestCase):
-  """A learner without environments and two actor processes."""
+  """Tests a learner without environments and two actor hosts."""
 
   @parameterized.parameters(*_AGENTS)
   def test_learns_from_actors_in_other_processes(self, name):

@@ -23,12 +23,12 @@ from scalable_agents.training import train_loop
 
 _CONFIG = impala.ImpalaConfig(level_name='catch', torso='shallow')
 _FLAGS = ('--level_name=catch', '--torso=shallow', '--num_environments=2')
-# What a start writes that is none of the run: who holds the directory, and the chatter of libraries.
+# Files that a start writes and that are not part of the run: the lock of the directory, and messages of libraries.
 _UNIMPORTANT = {run_directory.LIBRARY_LOG, '.lock'}
 
 
 def _make_run(logdir):
-  """A run directory as a trainer leaves it behind that has saved two checkpoints and learned nothing yet."""
+  """Makes a run directory as a trainer leaves it that has saved two checkpoints and learned nothing yet."""
   _, checkpointer = training.make_run(logdir, _CONFIG)
   for _ in range(2):
     checkpointer.save()
@@ -82,7 +82,7 @@ def _without_its_checkpoints(logdir):
   shutil.rmtree(logdir / 'checkpoints')
 
 
-# Name -> what is there before, flags, and what the line says; {} is the run directory.
+# Name -> function that prepares the run directory, flags, and a pattern of the message; {} is the run directory.
 _CASES = {
     'unknown_game': (
         _in_new_folder, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
@@ -116,11 +116,11 @@ _CASES = {
         '--environment_timeout_seconds=inf: want a number of more than 0 and at most 86400'),
 }
 
-_OF_FLAGS = ('unknown_flag',)  # Found before there is a program to call. More are in run_flags_test.
+_OF_FLAGS = ('unknown_flag',)  # Found before `main` can be called. run_flags_test has more of them.
 
 
 def _files(logdir):
-  """What is there: path -> content."""
+  """Returns path -> content of the files there."""
   files = [logdir, *sorted(logdir.rglob('*'))]
   return {str(file): file.read_bytes() for file in files if file.is_file() and file.name not in _UNIMPORTANT}
 
@@ -132,7 +132,7 @@ def setUpModule():
 class BadInputTest(parameterized.TestCase):
 
   def _check_unchanged(self, case, start):
-    """Prepares a run directory, lets `start(logdir, flags)` say what is wrong with it, and looks at both."""
+    """Prepares a run directory, gets the message from `start(logdir, flags)`, and checks message and directory."""
     prepare, flags, said = case
     logdir = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
     prepare(logdir)
@@ -152,7 +152,7 @@ class BadInputTest(parameterized.TestCase):
 
   @parameterized.parameters(*(name for name in _CASES if name not in _OF_FLAGS))
   def test_what_is_wrong_is_said_and_nothing_is_changed(self, name):
-    """Of what run_flags.run_main makes a line."""
+    """Checks the errors of which run_flags.run_main makes one line."""
     def start(logdir, flags):
       with self.assertRaises((errors.UserError, run_directory.RunDirectoryError)) as caught:
         training.run_in_this_process(
@@ -163,7 +163,7 @@ class BadInputTest(parameterized.TestCase):
 
 
 class NothingIsLeftTest(parameterized.TestCase):
-  """What is found out only once the run directory is there: it goes again, and so do the folders made for it."""
+  """Errors that are found after the run directory was made. It is removed again, with the folders made for it."""
 
   def setUp(self):
     super().setUp()
@@ -190,7 +190,7 @@ class NothingIsLeftTest(parameterized.TestCase):
 
   @parameterized.parameters(tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)
   def test_of_an_update_that_cannot_be_made(self, error):
-    """As when XLA does not compile it; by then there is a first checkpoint."""
+    """For example if XLA does not compile it. By then a first checkpoint exists."""
     raised = {tf.errors.ResourceExhaustedError: errors.UserError}.get(error, error)
     with mock.patch.object(learner_step.Learner, 'step', side_effect=error(None, None, 'no such update')):
       with self.assertRaisesRegex(raised, 'no such update'):

@@ -1,4 +1,4 @@
-"""The training binary where its screen, its log or its terminal is gone: the training goes on, or ends in order."""
+"""Tests the training binary without its screen, its log or its terminal: the training continues or ends cleanly."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ _FRAMES = 2_000
 
 
 def _prepared(before):
-  """What Python runs: these lines, and in the same process the binary."""
+  """Returns Python's arguments to run these lines of code and then, in the same process, the binary."""
   return ('-c', f'import os, signal, sys\n{before}\n'
           f'os.execv(sys.executable, [sys.executable, "-m", {impala_atari57.__name__!r}, *sys.argv[1:]])')
 
@@ -28,7 +28,7 @@ class ScreenTest(absltest.TestCase):
     self.logdir = os.path.join(self.create_tempdir().full_path, 'run')
 
   def _train(self, *flags, before='', number=None):
-    """Trains after these lines of Python, until a signal if one is given. Returns the exit code and the screen."""
+    """Runs the lines `before` and trains, until signal `number` if it is given. Returns exit code and screen."""
     with training.Training(self.logdir, *_FLAGS, *flags, program=_prepared(before)) as run:
       if number is not None:
         run.wait_for_rows(1)

@@ -1,4 +1,4 @@
-"""Training with the binary, as its users meet it: kills, signals, faults, what is on the screen and what is left."""
+"""Tests training with the binary from the user's side: kills, signals, faults, the screen and the run directory."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=8', '--nu
           f'--total_environment_frames={_TOTAL_FRAMES}', '--checkpoint_interval_seconds=0.5',
           '--log_interval_seconds=0.2')
 
-# DESIGN, section 3, run directory.
+# The columns of metrics.jsonl in DESIGN, section 3, run directory.
 _COLUMNS = {
     'environment_frames', 'learner_steps', 'wall_seconds', 'frames_per_second', 'episode_return', 'episodes',
     'learning_rate', 'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'policy_lag',
@@ -34,7 +34,7 @@ _COLUMNS = {
 _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ETA (\d+d )?\S+, '
              r'slowest: (learner|inference|environments)')
 
-# The binary, with an update that does not end.
+# Runs the binary with an update that does not end.
 _ENDLESS_UPDATE = '''
 import time
 from scalable_agents.training import quiet
@@ -52,7 +52,7 @@ program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
 
 
 class LifeOfARunTest(absltest.TestCase):
-  """One run that is killed twice and resumed by the same command, in the end on a terminal and until Ctrl-C."""
+  """Tests one run that is killed twice and resumed by the same command. The last part is on a terminal until Ctrl-C."""
 
   @classmethod
   def setUpClass(cls):
@@ -106,7 +106,7 @@ class LifeOfARunTest(absltest.TestCase):
     self.assertEmpty(self.survivors)
 
   def test_no_port_is_open(self):
-    self.assertEqual(self.sockets, [[], [], []])  # Of the training process and two workers.
+    self.assertEqual(self.sockets, [[], [], []])  # Sockets of the training process and of two workers.
 
   def test_no_shared_memory_has_a_name(self):
     self.assertEmpty([path for path in self.mapped if path.startswith('/dev/shm')])
@@ -134,7 +134,7 @@ class LifeOfARunTest(absltest.TestCase):
 
   def test_the_learning_rate_goes_on(self):
     for before, row in itertools.pairwise(self.rows):
-      # The mean of the updates since the row before; each begins with the frames of those before it.
+      # The row has the mean over the updates since the row before. An update has the learning rate of its first frame.
       frames = (before['environment_frames'] + row['environment_frames'] - _FRAMES_PER_UPDATE) / 2
       self.assertAlmostEqual(row['learning_rate'], _LEARNING_RATE * (1 - frames / _TOTAL_FRAMES), delta=1e-9)
 
@@ -159,7 +159,7 @@ class LifeOfARunTest(absltest.TestCase):
           self.assertBetween(share, 0, 1, name)
 
   def test_tensorboard_shows_the_rows(self):
-    """Three processes have written, of which two were killed."""
+    """Three processes have written rows; two of them were killed."""
     accumulator = event_accumulator.EventAccumulator(self.logdir, {event_accumulator.SCALARS: 0})  # 0: all of them.
     accumulator.Reload()
     for name in ('wall_seconds', 'loss/total', 'episode_return', 'grad_norm'):
@@ -220,7 +220,7 @@ class EndsTest(parameterized.TestCase):
       self.assertEndsWith(run.screen(), '\nleft amid an update, the same command goes on from the last checkpoint\n')
 
   def test_a_run_that_was_stopped_goes_on_with_its_workers(self):
-    """Ctrl-Z for longer than a worker may take to answer, then fg."""
+    """Stops the run (Ctrl-Z) for longer than a worker may take to answer, and then continues it (fg)."""
     timeout_seconds = 8
     with training.Training(self._logdir(), *_CATCH, f'--environment_timeout_seconds={timeout_seconds}') as run:
       run.wait_for_rows(2)
@@ -230,7 +230,7 @@ class EndsTest(parameterized.TestCase):
       self.assertEqual(run.wait_for_rows(2)[-1]['environment_restarts'], 0)
 
   def test_faults_that_end_a_run(self):
-    """An environment that cannot be made, one that never gets far, and one that no loss survives."""
+    """One environment cannot be made, one always fails early, and with the rewards of one no loss is finite."""
     flags = ('--num_environments=2', '--num_environment_workers=1', '--reward_transform=none')
     start = lambda environment: self.enterContext(
         training.Training(self._logdir(), f'--level_name={faulty_environments.level(environment)}', *flags))
@@ -241,9 +241,9 @@ class EndsTest(parameterized.TestCase):
     self.assertRegex(unmade.screen(), r'^Traceback (.|\n)*\nRuntimeError: this game has no licence\n'
                                       r'error: environment 0 \(gymnasium:\S+\) could not be made: '
                                       r'RuntimeError: this game has no licence\n$')
-    self.assertFalse(os.path.exists(unmade.logdir))  # Free for other settings.
+    self.assertFalse(os.path.exists(unmade.logdir))  # So the name can be used with other settings.
     self.assertEqual(raising.end()[0], 1)
-    # Without lines of progress: there is none.
+    # Lines of progress are left out.
     lines = [line for line in raising.screen().split('\n') if ' frames/s, ' not in line]
     *replaced, frames, traceback = '\n'.join(lines).split('\n', maxsplit=5)
     fault = r'environment [01] \(gymnasium:\S+\) failed: RuntimeError: the game has crashed'
@@ -257,7 +257,7 @@ class EndsTest(parameterized.TestCase):
     self.assertLen(infinite.screen().split('error'), 2)
 
   def test_an_atari_game_to_the_end(self):
-    """Frames are agent steps times four; 3 updates of 4 unrolls of 20 steps."""
+    """Makes 3 updates of 4 unrolls of 20 agent steps. Each agent step has four frames."""
     with training.Training(
         self._logdir(), '--level_name=pong', '--torso=shallow', '--num_environments=4', '--batch_size=4',
         '--total_environment_frames=960') as run:

@@ -1,4 +1,4 @@
-"""The binary for DMLab-30, through the fake module of tests/environments, or the real one where it is installed."""
+"""Tests the binary for DMLab-30 with the fake module of tests/environments, or with the real one if it is installed."""
 
 import json
 import os
@@ -26,14 +26,14 @@ _SMALL = (f'--level_name={",".join(_TRAINED)}', '--torso=shallow', '--unroll_len
 
 
 def _run(*arguments, path=None):
-  """Runs the binary to its end; `path` for another search path for modules."""
+  """Runs the binary to its end. `path` replaces the search path for modules."""
   environment = python_path.environment() if path is None else dict(os.environ, PYTHONPATH=path)
   return subprocess.run([sys.executable, '-m', _BINARY, *arguments], env=environment, text=True, capture_output=True,
                         check=False)
 
 
 def _main(*arguments):
-  """Does what the binary does, in this process, and raises what goes wrong."""
+  """Does what the binary does in this process. Raises errors instead of printing them."""
   training.run_in_this_process(impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(), *arguments)
 
 
@@ -51,7 +51,7 @@ class DefaultsTest(absltest.TestCase):
          config.reward_transform, config.total_environment_frames),
         (0.0033391318945337044, 0.00031866995608948655, 0.1, 0.0, 'soft_asymmetric', 10**10))
     self.assertEqual(impala_dmlab30.RUN_CONFIG.test_num_episodes, 500)
-    self.assertBetween(config.entropy_cost, 5e-5, 1e-2)    # Table D.1's ranges.
+    self.assertBetween(config.entropy_cost, 5e-5, 1e-2)    # The range in table D.1.
     self.assertBetween(config.learning_rate, 5e-6, 5e-3)
 
   def test_help_shows_its_flags(self):
@@ -118,7 +118,7 @@ class LifeOfARunTest(absltest.TestCase):
     self.assertGreater(os.path.getsize(film), 0)
     if not lab_module.IS_REAL:
       records = watch.records()
-      self.assertLen(records, 3)  # The film has a Lab of its own.
+      self.assertLen(records, 3)  # The video has a Lab of its own.
       for record in records:
         config = record['config']
         self.assertEqual((config['mixerSeed'], config['allowHoldOutLevels']), ('1611489005', 'true'))

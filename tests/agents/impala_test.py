@@ -1,4 +1,4 @@
-"""Tests of agents/impala.py: settings, agent, and the loss against NumPy; learner_step_test.py has the learner."""
+"""Tests agents/impala.py: settings, agent, and the loss against NumPy. learner_step_test.py tests the learner."""
 
 import dataclasses
 
@@ -99,7 +99,7 @@ class AgentTest(parameterized.TestCase):
   @parameterized.parameters(
       ('shallow', False, (84, 84, 4), 18, 681_027),
       ('deep', False, (84, 84, 4), 18, 1_094_115),
-      # With an instruction as on DMLab; the paper's figure 3 has 1.2 and 1.6 million.
+      # With an instruction, as on DMLab. The paper's figure 3 has 1.2 and 1.6 million.
       ('shallow', True, (72, 96, 3), 9, 1_230_426),
       ('deep', True, (72, 96, 3), 9, 1_628_010),
       ('shallow', True, (72, 96, 3), 15, 1_238_112),
@@ -146,7 +146,7 @@ class AgentTest(parameterized.TestCase):
     self.assertGreater(np.abs(baseline(action=(2,))[2] - want[2]).max(), 1e-6)
     self.assertGreater(np.abs(baseline(action=(3,))[3] - want[3]).max(), 1e-6)
     self.assertGreater(np.abs(baseline(reward=((3, 0.123),))[3] - want[3]).max(), 1e-6)
-    # The reward is clipped to [-1, 1] before the core sees it.
+    # The LSTM's input has the reward clipped to [-1, 1].
     np.testing.assert_array_equal(baseline(reward=((3, 1.0),)), baseline(reward=((3, 50.0),)))
     np.testing.assert_array_equal(baseline(reward=((3, -1.0),)), baseline(reward=((3, -50.0),)))
 
@@ -221,7 +221,7 @@ def _log_softmax(logits):
 
 
 def _numpy_loss(agent, unroll, config):
-  """Sections 4.1, 4.2 and 5.2.2 in loops; only the network's outputs are taken from the agent."""
+  """The loss of sections 4.1, 4.2 and 5.2.2 in loops. Only the network's outputs come from the agent."""
   output, _ = _forward(agent, unroll)
   logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline)
   rewards = np.float64(unroll.environment_output.reward)
@@ -254,7 +254,7 @@ def _numpy_loss(agent, unroll, config):
 
 
 def _value_targets(agent, unroll, config):
-  """vs [T, B] by the recursion of remark 1."""
+  """The value targets vs, [T, B], by the recursion of remark 1."""
   output, _ = _forward(agent, unroll)
   logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline)
   vs = baseline.copy()
@@ -304,7 +304,7 @@ class LossTest(parameterized.TestCase):
     bias = next(v for v in agent.trainable_variables if v.name == 'agent/baseline/b:0')
     with tf.GradientTape() as tape:
       total = _loss(agent, unroll, config).total
-    # A bias moves all values alike, and the targets are constants: the gradient is the sum of 0.5 (V - vs).
+    # A bias is added to all values, and the targets are constants. So its gradient is the sum of 0.5 (V - vs).
     output, _ = _forward(agent, unroll)
     want = 0.5 * np.sum(output.baseline[:-1] - _value_targets(agent, unroll, config))
     np.testing.assert_allclose(tape.gradient(total, bias), [want], rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Tests of the learner, with IMPALA: its step, its counters, and what it does with a bad batch."""
+"""Tests the learner with IMPALA: its step, its counters, and what it does with a batch that is not finite."""
 
 import os
 import time
@@ -62,7 +62,7 @@ class LearnerTest(parameterized.TestCase):
 
   @parameterized.parameters('never', 'always')
   def test_hyper_parameters_may_change_between_steps(self, xla):
-    """What is set is learned with, as if the config had said so from the start, and nothing is compiled anew."""
+    """A new value has the same effect as if the config had had it from the start, and nothing is compiled again."""
     changed = dict(learning_rate=0.03, entropy_cost=0.5, rmsprop_epsilon=1e-3, clip_gradient_norm=0.5)
     learner = _learner(xla=xla, learning_rate_decay=False)
     unroll = _unroll(learner.agent)
@@ -81,7 +81,7 @@ class LearnerTest(parameterized.TestCase):
       np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
     for variable, value in zip(learner.variables, wanted.variables, strict=True):
       np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-7)
-    self.assertGreater(float(metrics['grad_norm']), 0.5)  # It was clipped.
+    self.assertGreater(float(metrics['grad_norm']), 0.5)  # Larger than the limit, so it was clipped.
 
   def test_hyper_parameters_are_those_in_use(self):
     self.assertEqual({name: float(value) for name, value in _learner(learning_rate=0.5).hyper_parameters.items()}, {
@@ -112,7 +112,7 @@ class LearnerTest(parameterized.TestCase):
     self.assertEqual(float(_update(learner, unroll)['policy_lag']), 0.0)
     versions = np.zeros([7, 3], np.int64)
     versions[1:4] = 1
-    versions[0] = -1000  # Row 0 was learned from before.
+    versions[0] = -1000  # Row 0 does not count: it is part of the previous unroll.
     self.assertEqual(float(_update(learner, unroll._replace(parameter_version=tf.constant(versions)))['policy_lag']), 0.5)
 
   @parameterized.parameters((PIXELS, False), (unrolls.INSTRUCTED, True))
@@ -123,7 +123,7 @@ class LearnerTest(parameterized.TestCase):
       began = time.process_time()
       metrics = [_update(learner, _unroll(learner.agent, spec, seed=seed)) for learner in learners]
       processor_seconds.append(time.process_time() - began)
-    self.assertLess(sum(processor_seconds[1:]), processor_seconds[0])  # The others compiled nothing.
+    self.assertLess(sum(processor_seconds[1:]), processor_seconds[0])  # The other calls compiled nothing.
     for name in ('loss/total', 'grad_norm', 'learning_rate'):
       np.testing.assert_allclose(metrics[0][name], metrics[1][name], rtol=1e-4, err_msg=name)
     for plain, compiled in zip(*(learner.agent.trainable_variables for learner in learners)):
@@ -193,7 +193,8 @@ class LearnerTest(parameterized.TestCase):
       if 'policy' in variable.name or 'baseline' in variable.name:
         variable.assign(tf.zeros_like(variable))
     unroll = _unroll(learner.agent)
-    # With heads of zero the loss is finite; their gradients are the torso's outputs times errors, squared in the norm.
+    # With zero heads the loss is finite. The heads' gradients are the torso's outputs times errors; the norm's squares
+    # of them overflow.
     observation = {'vector': 1e25 * unroll.environment_output.observation['vector']}
     self._check_skipped(
         learner, unroll._replace(environment_output=unroll.environment_output._replace(observation=observation)),
@@ -214,7 +215,7 @@ class LearnerTest(parameterized.TestCase):
     learner = _learner(xla=xla)
     slot = learner.optimizer.mean_squares[0]
     slot.assign(tf.fill(slot.shape, np.float32(np.inf)))
-    parameter = learner.agent.trainable_variables[0]  # Its step is divided by the slot's root: 0, or NaN.
+    parameter = learner.agent.trainable_variables[0]  # Its step is divided by the root of the slot, so it is 0 or NaN.
     self._check_skipped(learner, _unroll(learner.agent), f'the new value of {parameter.name}',
                         f'the new value of {slot.name}')
 

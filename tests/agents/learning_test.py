@@ -1,4 +1,4 @@
-"""IMPALA learns what it should, and does not without the part that should matter. Seeded and synchronous."""
+"""Tests that IMPALA learns tasks, and does not learn them without the part that they need. Runs are reproducible."""
 
 import dataclasses
 import io
@@ -27,7 +27,7 @@ def setUpModule():
 
 
 class _Deaf(impala.Agent):
-  """The agent without what reads instructions."""
+  """The agent without the network that reads instructions."""
 
   def __init__(self, spec, config):
     super().__init__(dataclasses.replace(spec, observation={'pixels': spec.observation['pixels']}), config)
@@ -69,14 +69,14 @@ class LearningTest(absltest.TestCase):
       self.assertGreater(rows[-1][f'episode_return/{level}'], 0.8)
 
   def test_an_agent_that_does_not_listen_learns_what_it_can(self):
-    """Which is to catch the ball: whatever it does, the two tasks whose words decide return 0 at best."""
+    """It can learn to catch the ball. In the two tasks that depend on the words, it returns 0 at best."""
     _, rows = self._train(make_agent=_Deaf, **_OBEY)
     self.assertLess(rows[-1]['episode_return/obey_ball'], 0.4)
     self.assertLess(rows[-1]['episode_return/obey_side'], 0.4)
     self.assertGreater(rows[-1]['episode_return/obey_nothing'], 0.2)
 
   def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self):
-    """The actors keep the initial policy throughout: the staleness of section E.1 at its largest."""
+    """The actors always keep the initial policy: this is the largest lag in the sense of section E.1."""
     returns = {}
     for correction in ('vtrace', 'none'):
       agent, _ = self._train(

@@ -1,4 +1,4 @@
-"""Tests of agents/networks.py against naive NumPy networks and the paper's parameter counts."""
+"""Tests agents/networks.py against naive NumPy networks and the paper's parameter counts."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -19,12 +19,12 @@ def _pixels(*shape, seed=0):
 
 
 def _scaled(pixels, centred):
-  """What the networks see: pixels in [0, 1], or around the mean of their image."""
+  """Returns the pixels as networks process them: in [0, 1], and if `centred` minus the mean of their image."""
   return np.stack([image - image.mean() if centred else image for image in pixels / 255.0])
 
 
 def _convolve(images, kernel, bias, stride, same):
-  """A convolution of [N, H, W, C] by its definition, in float64."""
+  """Convolves [N, H, W, C] by the definition of a convolution, in float64."""
   size = kernel.shape[0]
   if same:  # Output positions 0, stride, ... see the padding split evenly, the odd row at the end.
     padding = [(0, 0), (0, 0)]
@@ -42,7 +42,7 @@ def _convolve(images, kernel, bias, stride, same):
 
 
 def _max_pool(images):
-  """3x3/2 with SAME padding, by its definition."""
+  """Max pooling of 3x3 with stride 2 and SAME padding, by its definition."""
   rows, columns = (-(-length // 2) for length in images.shape[1:3])
   padding = [(0, 0), (0, 0)]
   for length, out in zip(images.shape[1:3], (rows, columns)):
@@ -70,8 +70,8 @@ def _randomise_biases(module):
 class TorsoTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # FACTS' totals less LSTM (601,088), language (41,760) and heads (2,570): 1,230,426 and 1,628,010 in the paper's
-      # figure; and less the heads of 18 actions (4,883): 681,027 and 1,094,115.
+      # With LSTM (601,088), language (41,760) and heads (2,570) the agents of the paper's figure have 1,230,426 and
+      # 1,628,010 parameters. With heads for 18 actions (4,883) the Atari agents have 681,027 and 1,094,115.
       ('shallow', (72, 96, 3), 585_008),
       ('deep', (72, 96, 3), 982_592),
       ('shallow', (84, 84, 4), 676_144),
@@ -135,8 +135,8 @@ class TorsoTest(parameterized.TestCase):
         self.assertEqual(variable.dtype, tf.float32)
       results.append([features, *tape.gradient(total, torso.trainable_variables)])
     for exact, rounded in zip(*results):
-      # bfloat16 resolves 1/256, and the gradient of noise around zero is a small sum of large numbers. Its bias
-      # gradients once came out at half of their value.
+      # bfloat16 has a relative precision of 1/256, and the gradient of noise around zero is a small sum of large
+      # numbers. In an earlier version the gradients of biases had half of their true value.
       np.testing.assert_array_less(np.linalg.norm(exact - rounded), 0.1 * np.linalg.norm(exact))
 
 
@@ -148,7 +148,7 @@ class InitialValuesTest(parameterized.TestCase):
     deviation = 1.0 / np.sqrt(fan_in)
     self.assertLess(np.abs(weights).max(), 2.0 * deviation)
     self.assertGreater(np.abs(weights).max(), 1.9 * deviation)
-    np.testing.assert_allclose(weights.std(), 0.88 * deviation, rtol=0.03)  # Truncation costs 12 %.
+    np.testing.assert_allclose(weights.std(), 0.88 * deviation, rtol=0.03)  # Truncation takes 12 % off.
     np.testing.assert_allclose(weights.mean(), 0.0, atol=0.03 * deviation)
 
   def test_glorot_uniform_over_the_whole_matrix(self):
@@ -208,7 +208,7 @@ class LSTMCoreTest(parameterized.TestCase):
   def test_number_of_parameters_and_initial_values(self):
     core = networks.LSTMCore(330, 256, networks.Seeds(1))
     self.assertEqual(_count(core), 601_088)
-    np.testing.assert_array_equal(core.bias, np.zeros(1024))  # The forget bias is a constant beside it.
+    np.testing.assert_array_equal(core.bias, np.zeros(1024))  # The forget bias is a constant and no part of it.
     self.assertLess(np.abs(core.kernel).max(), 0.0611)
 
   def test_unroll_resets_inside_the_unroll_before_the_row(self):
@@ -262,7 +262,7 @@ class LSTMCoreTest(parameterized.TestCase):
 
 
 def _as_bytes(texts, length=64):
-  """Texts as instructions: uint8 [N, length], filled up with zeros."""
+  """Returns texts as instructions: uint8 [N, length], padded with zeros."""
   return np.array([text.encode() for text in texts], f'S{length}').reshape(-1, 1).view(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Populations of real training processes: the binary as its users meet it, and that exploitation pays."""
+"""Tests populations of real training processes: the binary from the user's side, and that exploitation helps."""
 
 import io
 import os
@@ -29,7 +29,7 @@ def _binary(logdir, *flags):
 
 
 def _members(process):
-  """The training processes of a population by member."""
+  """Returns the training processes of a population: member -> process."""
   found = {}
   for child, words in training.commands(process):
     for word in words:
@@ -50,7 +50,7 @@ class BinaryTest(parameterized.TestCase):
       run.wait_until(lambda: population_directory.read_fitness(logdirs[1]), 'a fitness')
       members = _members(run.process)
       self.assertEqual(set(members), {0, 1})
-      members[0].suspend()  # Lest it comes to its end meanwhile.
+      members[0].suspend()  # So that it does not end meanwhile.
       members[1].kill()
       run.wait_until(lambda: 'it is started again' in run.screen(), 'a replacement')
       self.assertEqual(_members(run.process)[0], members[0])
@@ -66,7 +66,7 @@ class BinaryTest(parameterized.TestCase):
       self.assertEqual(rows[-1]['environment_frames'], frames)
       evolutions = population_directory.read_evolutions(logdir)
       evolved_at = [evolution.environment_frames for evolution in evolutions]
-      self.assertEqual(evolved_at, sorted(set(evolved_at)))  # No gap and nothing twice.
+      self.assertEqual(evolved_at, sorted(set(evolved_at)))  # Each evolution comes once and in order.
       self.assertGreaterEqual(evolved_at[0], initial_frames)
       start = sweeps.IMPALA.draw(index)
       self.assertContainsSubset({'seed': 5 + index, 'sweep_index': index, 'population_size': 2, **start},
@@ -86,7 +86,7 @@ class BinaryTest(parameterized.TestCase):
       (['--mode=test'], '--mode=test: the population sets this flag of its members by itself'),
       (['--nolearning_rate_decay'],
        '--nolearning_rate_decay: the population sets this flag of its members by itself'),
-      # A member finds this.
+      # This error is found by a member.
       (['--agent=impala_atari57', '--population_size=2', '--learning_rate=1'],
        'member_0[01]: --learning_rate: --sweep_index=[01] draws it; leave one of the two out'))
   def test_bad_input_is_one_line(self, flags, wanted):
@@ -117,7 +117,7 @@ class SeveralLearnersTest(absltest.TestCase):
     self.assertEqual((first.parent, first.parent_environment_frames), (0, fitness.environment_frames))
     last = training.rows(logdirs[1])[-1]
     self.assertEqual((last['environment_frames'], last['skipped_updates']), (3200, 0))
-    self.assertEqual(last['learner_steps'], 3200 // (2 * 8 * 10))  # Each from a batch for each of two learners.
+    self.assertEqual(last['learner_steps'], 3200 // (2 * 8 * 10))  # In an update each of the two learners has a batch.
 
 
 class LearningTest(absltest.TestCase):
@@ -128,8 +128,8 @@ class LearningTest(absltest.TestCase):
 
   def test_a_population_beats_its_own_median_without_exploitation(self):
     folder = self.create_tempdir().full_path
-    rates = (2e-3, 1e-9, 1e-8)  # The first one is the only one to learn anything with.
-    # So late that the member that can learn has: the fitness of all others is noise, by which it might copy one of them.
+    rates = (2e-3, 1e-9, 1e-8)  # Only the first one is large enough to learn.
+    # Evolution begins when the first member has learned. Before that, fitness is noise, and it might copy another one.
     initial_frames = 10_000
     flags_of = lambda index: [
         *_CATCH, '--synchronous', '--nolearning_rate_decay', '--total_environment_frames=20_000',
@@ -140,12 +140,12 @@ class LearningTest(absltest.TestCase):
     launcher = population_launcher.Launcher(program, folder, len(rates), flags_of, stream)
     self.assertEmpty(launcher.run(), stream.getvalue())
     rows = [training.rows(logdir) for logdir in population_directory.members(folder).values()]
-    # Until then they learn each for itself.
+    # Until then each member learns on its own.
     alone = [[row for row in member if row['environment_frames'] < initial_frames][-1] for member in rows]
     self.assertBetween(min(row['environment_frames'] for row in alone), 0.9 * initial_frames, initial_frames)
     without = statistics.median(row['episode_return'] for row in alone)
     with_evolution = statistics.median(member[-1]['episode_return'] for member in rows)
-    # A random policy returns -0.6, the best one 1; so wide a margin leaves room for members that run at unequal speeds.
+    # A random policy returns -0.6 and the best one 1. The wide margins allow for members that run at unequal speeds.
     self.assertLess(without, -0.3)
     self.assertGreater(with_evolution, without + 0.8)
 

@@ -1,7 +1,7 @@
-"""A toy agent that differs from IMPALA wherever the runtime lets agents differ, to try what the runtime offers them.
+"""A toy agent for tests of the runtime. It differs from IMPALA in everything that the runtime leaves to agents.
 
-Q-learning with a uniform replay of unrolls, an epsilon per actor, a target network that is saved and not published,
-greedy evaluation, and priorities that come back to the replay, which checks that they belong to its items.
+It does Q-learning with a uniform replay of unrolls, an epsilon per actor, a target network that is saved but not
+published, and greedy evaluation. Priorities are fed back to the replay, which checks that they belong to its items.
 
   python -m scalable_agents.tests.agents.toy_q --level_name=catch --logdir=runs/toy
 """
@@ -65,7 +65,7 @@ validate = settings.check
 
 
 class BehaviourOutput(NamedTuple):
-  """Of the policy that acts, the learner reads nothing but the action."""
+  """The learner reads nothing of the behaviour policy but the action."""
   action: tf.Tensor  # [...] int32.
 
 
@@ -82,7 +82,7 @@ class QNetwork(snt.Module):
 
 
 class Agent(snt.Module):
-  """The network that learns and acts, and its older copy."""
+  """The online network, which learns and acts, and the target network, an older copy of it."""
 
   def __init__(self, spec, config):
     super().__init__('toy_q')
@@ -109,7 +109,7 @@ class Agent(snt.Module):
 
 
 class Feedback(NamedTuple):
-  """What the replay hears of a batch; life and index tell whether it is about the same items."""
+  """The feedback on a batch. The replay checks with life and index that it belongs to the same items."""
   priority: tf.Tensor  # [B] float32, the mean absolute TD error.
   life_id: tf.Tensor   # [B] int64.
   index: tf.Tensor     # [B].
@@ -138,14 +138,14 @@ def make_learner(agent, config, xla='auto', device=None):
 
 
 class Replay:
-  """The last unrolls, each sampled with the same probability."""
+  """Keeps the most recent unrolls and samples them uniformly."""
 
   def __init__(self, intake, config):
     self.unrolls_per_batch, self._capacity, self._batch_size = (
         config.new_unrolls, config.replay_capacity, config.batch_size)
     self.put, self.complaints, self.close, self._intake = intake.put, intake.complaints, intake.close, intake
     self._random, self._lock = np.random.RandomState(config.seed), threading.Lock()
-    self._items, self._priorities = collections.OrderedDict(), {}  # By key: lists of arrays, and numbers.
+    self._items, self._priorities = collections.OrderedDict(), {}  # Key -> list of arrays; key -> number.
     self._next_key = 0
     self._axes = [int(has_time) for has_time in tf.nest.flatten(intake_lib.along_time(intake.unroll_spec))]
 
@@ -172,7 +172,7 @@ class Replay:
   def update(self, sample, feedback):
     with self._lock:
       for key, priority, life_id, index in zip(sample.numpy(), *(values.numpy() for values in feedback)):
-        if key in self._items:  # Else its place was needed meanwhile.
+        if key in self._items:  # Otherwise a newer unroll has replaced it.
           level_id, actor_id, its_life_id, its_index, *_ = self._items[key]
           assert (life_id, index) == (its_life_id, its_index), (key, level_id, actor_id)
           self._priorities[key] = priority

@@ -1,4 +1,4 @@
-"""The toy agent learns catch through the real runtime: what it needs that the runtime does not give is a fault of it."""
+"""Tests that the toy agent learns catch through the real runtime, which must provide everything that it needs."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ class ToyQTest(absltest.TestCase):
     return stack.enter_context(training.Training(logdir, *_COMMON, *flags, program=('-m', toy_q.__name__)))
 
   def _evaluate(self, logdir, *flags):
-    """The mean return of greedy episodes."""
+    """Returns the mean return of greedy episodes."""
     with training.Training(logdir, *_COMMON, *flags, '--mode=test', '--test_num_episodes=100',
                            program=('-m', toy_q.__name__)) as test:
       self.assertEqual(test.end()[0], 0, test.screen())
@@ -36,9 +36,9 @@ class ToyQTest(absltest.TestCase):
     self.assertGreater(self._evaluate(logdir, *flags), 0.9)
     last = training.rows(logdir)[-1]
     self.assertEqual(last['replay_size'], 500)
-    self.assertGreater(last['replay_priorities'], 300)  # Most have been sampled.
+    self.assertGreater(last['replay_priorities'], 300)  # Most unrolls have been sampled.
     self.assertGreater(last['mean_priority'], 0)
-    # An unroll is learned from several times, and counted once: 4 new ones of 8 steps per update of 16.
+    # An unroll is learned from several times and counted once. Per update of 16 unrolls, 4 new ones of 8 steps arrive.
     self.assertEqual(last['environment_frames'], last['learner_steps'] * 4 * 8)
     self.assertEqual(last['episodes'], len(training.episodes(logdir)))
     self.assertAlmostEqual(last['episodes'], last['environment_frames'] / 4, delta=100)  # Episodes of catch have 4 steps.
@@ -53,7 +53,7 @@ class ToyQTest(absltest.TestCase):
       learner = start_learner()
       actors = [self._start(stack, logdir, *flags, '--job_name=actor', f'--task={task}') for task in range(2)]
       learner.wait_until(lambda: any(row['environment_frames'] > 8_000 for row in training.rows(logdir)), 'the middle')
-      self.assertEmpty(learner.kill())  # The actors wait for the learner to come back.
+      self.assertEmpty(learner.kill())  # The actor hosts wait for the learner to come back.
       middle = training.rows(logdir)[-1]['environment_frames']
       self.assertLess(middle, 24_000)
       learner = start_learner()
@@ -61,7 +61,7 @@ class ToyQTest(absltest.TestCase):
       self.assertEqual([actor.end()[0] for actor in actors], [0, 0], actors[0].screen())
     rows = training.rows(logdir)
     resumed = next(row for row in rows if row['environment_frames'] > middle)
-    self.assertEqual(resumed['replay_size'], min(500, resumed['environment_frames'] // 8))  # It was saved.
+    self.assertEqual(resumed['replay_size'], min(500, resumed['environment_frames'] // 8))  # The replay was restored.
     last = rows[-1]
     self.assertEqual(last['environment_frames'], last['learner_steps'] * 4 * 8)
     self.assertGreater(self._evaluate(logdir, *flags[2:]), 0.9)

@@ -1,4 +1,4 @@
-"""What is shown of child processes, how their ends are told, and that none outlives its welcome."""
+"""Tests what is shown of child processes, how their ends are described, and that all of them end."""
 
 import io
 import os
@@ -12,7 +12,7 @@ import psutil
 
 from scalable_agents.training import child_process
 
-_PATIENCE_SECONDS = 60.  # Of everything that takes a moment.
+_PATIENCE_SECONDS = 60.  # Deadline for everything that takes a moment on an idle machine.
 _STUBBORN = '''
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -31,7 +31,7 @@ class ChildProcessTest(parameterized.TestCase):
     self.addCleanup(self.children.close)
 
   def _start(self, source, name='child'):
-    """Starts a child that does so."""
+    """Starts a child that runs `source`."""
     child = self.children.add(name, [sys.executable, '-c', source])
     child.start()
     self.addCleanup(self.children.end, [child], signal.SIGKILL, _PATIENCE_SECONDS)
@@ -44,7 +44,7 @@ class ChildProcessTest(parameterized.TestCase):
       self.children.listen()
 
   def _live(self, source, child=None):
-    """Has a child live to its end. Returns it and the words about its end."""
+    """Starts a child and waits for its end. Returns the child and the description of its end."""
     if child:
       child.start()
     else:

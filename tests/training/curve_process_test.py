@@ -1,6 +1,6 @@
-"""The curve is drawn by another process, which does not get in the way of this one.
+"""Tests that the curve is drawn by another process, which does not disturb this one.
 
-A run whose metrics.jsonl is a named pipe keeps the other process waiting for as long as a test wants.
+If metrics.jsonl of a run is a named pipe, the other process waits for as long as a test wants.
 """
 
 import json
@@ -20,7 +20,7 @@ from scalable_agents.records import run_directory
 from scalable_agents.tests.actor import waiting
 from scalable_agents.training import curve_process
 
-# Begins to draw in the run directory that is its argument, and waits.
+# Begins to draw in the run directory given as its argument, and waits.
 _TRAINER = '''
 import sys, time
 from scalable_agents.training import curve_process
@@ -45,7 +45,7 @@ class CurveProcessTest(absltest.TestCase):
     self.metrics.write_text(json.dumps({'environment_frames': 100, 'wall_seconds': 1., 'episode_return': 1.}) + '\n')
 
   def _drawing_process(self, parent=None):
-    """The process that draws, once it lets others go first, which it does just before it begins."""
+    """Returns the drawing process, once it has lowered its priority, which it does just before it begins."""
     niceness = min(psutil.Process().nice() + 10, 19)
     children = psutil.Process(parent).children
     waiting.wait_until(lambda: [child.nice() for child in children()] == [niceness])
@@ -66,8 +66,8 @@ class CurveProcessTest(absltest.TestCase):
       child = self._drawing_process()
       self.curve.begin()
       self.assertEqual(psutil.Process().children(), [child])
-    run_directory.open_run(self.logdir, {'level_name': 'catch'}, ()).close()  # It does not hold the run.
-    self.assertNotEqual(os.getsid(child.pid), os.getsid(0))  # Nor hears a terminal's Ctrl-C.
+    run_directory.open_run(self.logdir, {'level_name': 'catch'}, ()).close()  # The child does not hold the run's lock.
+    self.assertNotEqual(os.getsid(child.pid), os.getsid(0))  # It does not get a terminal's Ctrl-C.
     child.kill()
     waiting.wait_until(lambda: self.said)
     self.assertEqual(self.said, ['learning_curve.png could not be drawn: exit code -9, see tensorflow.log'])

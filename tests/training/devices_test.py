@@ -1,6 +1,6 @@
-"""Learning on another device than acting: two logical CPU devices stand for a CPU and a GPU.
+"""Tests learning and acting on different devices. Two logical CPU devices represent a CPU and a GPU.
 
-Devices must be made before TensorFlow computes anything, hence in a process of their own.
+Devices must be made before TensorFlow computes anything, so the tests run in a process of their own.
 """
 
 import collections
@@ -38,7 +38,7 @@ def _check(what, tensors, device):
 
 
 def _make_learner(collected):
-  """A function that makes a learner which checks where it is, where its batches come to, and where its results are.
+  """Returns a function that makes a learner. The learner checks its own device, that of its batches and its results.
 
   Args: a queue of batches, each of which comes as soon as it is there.
   """
@@ -48,7 +48,7 @@ def _make_learner(collected):
 
     def checked_step(batch):
       counts['steps'] += 1
-      while counts['batches'] <= counts['steps']:  # The next update's batch comes before this update ends.
+      while counts['batches'] <= counts['steps']:  # The next update's batch arrives before this update ends.
         _check('prefetched', tf.nest.flatten(collected.get(timeout=_PATIENCE_SECONDS)), _LEARNING)
         counts['batches'] += 1
       _check('variables', learner.variables, _LEARNING)
@@ -71,7 +71,7 @@ def _train(logdir, updates):
 
   def make_agent(*args):
     agent = impala.Agent(*args)
-    acting.append(agent)  # The first is the learner's.
+    acting.append(agent)  # The first agent is the learner's.
     return agent
 
   flags = dataclasses.asdict(config) | dataclasses.asdict(run)
@@ -100,7 +100,7 @@ def _main(logdir):
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   tf.debugging.set_log_device_placement(True)
   _train(logdir, updates=3)
-  _train(logdir, updates=6)  # Resumes.
+  _train(logdir, updates=6)  # This resumes the run.
 
 
 class DevicesTest(absltest.TestCase):

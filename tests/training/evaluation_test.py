@@ -1,4 +1,4 @@
-"""Evaluation through real worker processes: the right episodes, the right figures, and nothing done by halves."""
+"""Tests evaluation through real worker processes: its episodes, its figures, and interrupted evaluations."""
 
 import dataclasses
 import fcntl
@@ -35,12 +35,12 @@ from scalable_agents.training import evaluation
 from scalable_agents.training import evaluation_results
 from scalable_agents.training import run_flags
 
-_ALWAYS = 50.  # The bias of a policy that never takes any other action.
+_ALWAYS = 50.  # Bias of an action's logit with which the policy never takes another action.
 _STAY = 1
 
 
 class _Terminal(io.StringIO):
-  """Keeps what is written, and is otherwise a terminal of 24 x 80 characters."""
+  """A terminal of 24 x 80 characters that keeps what is written."""
 
   def __init__(self):
     super().__init__()
@@ -61,7 +61,7 @@ class _Terminal(io.StringIO):
 
 
 class _Reacting(io.StringIO):
-  """A screen that has something done when a word appears on it."""
+  """A screen that calls a function when a word appears on it."""
 
   def __init__(self, word, react):
     super().__init__()
@@ -75,7 +75,7 @@ class _Reacting(io.StringIO):
 
 
 def _catch_return(ball_column) -> float:
-  """What the paddle that stays in the middle of five columns earns."""
+  """The return of a paddle that stays in the middle of five columns."""
   return 1. if ball_column == 2 else -1.
 
 
@@ -88,11 +88,11 @@ class EvaluationTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # Python's own: a shell that runs the tests in the background has it ignored.
+    # Installs Python's own handler: a shell that runs the tests in the background makes them ignore SIGINT.
     self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
   def _make_run(self, level='catch', always=None, bias=_ALWAYS, **settings):
-    """A run directory with a checkpoint of a uniform policy, or one that never departs from action `always`."""
+    """Makes a run directory with a checkpoint. The policy is uniform, or takes only action `always` if it is given."""
     config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
                               num_environment_workers=2, test_num_episodes=30)
@@ -124,7 +124,7 @@ class EvaluationTest(parameterized.TestCase):
     summary = self._evaluate(config, run, screen)
     want = []
     for environment, quota in enumerate([8, 8, 7, 7]):
-      balls = np.random.RandomState(2**30 + 7 + environment)  # No seed of training's.
+      balls = np.random.RandomState(2**30 + 7 + environment)  # Training uses no such seed.
       want += [_catch_return(balls.randint(5)) for _ in range(quota)]
     self.assertIsNone(summary['suite'])
     result = summary['levels']['catch']
@@ -144,7 +144,7 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEmpty(_children())
 
   def test_actions_are_sampled(self):
-    # The policy is uniform; a greedy one would treat all balls of a column alike.
+    # The policy is uniform. A greedy policy would act in the same way for all balls of a column.
     config, run = self._make_run()
     summary = self._evaluate(config, run, test_num_episodes=800, num_environments=8)
     returns = summary['levels']['catch']['episode_returns']
@@ -162,7 +162,7 @@ class EvaluationTest(parameterized.TestCase):
     result = summary['levels']['pong']
     self.assertLen(result['episode_returns'], 2)
     for length in result['episode_lengths']:
-      self.assertBetween(length, 196, 200)  # Environment frames, those of no-ops apart.
+      self.assertBetween(length, 196, 200)  # Environment frames, without those of the no-op start.
     mean = statistics.mean(result['episode_returns'])
     score = 100 * (mean - -20.7) / (14.6 - -20.7)
     self.assertEqual(result['mean'], mean)
@@ -178,7 +178,7 @@ class EvaluationTest(parameterized.TestCase):
                         screen.getvalue())
     frames = imageio_ffmpeg.read_frames(path)
     metadata = next(frames)
-    self.assertEqual((metadata['fps'], metadata['size']), (15., (320, 420)))  # 60 frames/s / 4; twice as large.
+    self.assertEqual((metadata['fps'], metadata['size']), (15., (320, 420)))  # 60 frames/s / 4; enlarged twice.
     self.assertLen(list(frames), 1 + int(recorded[1]) // 4)  # The first picture and one per step.
 
   def test_levels_that_an_evaluation_cut_short_has_finished_are_kept(self):
@@ -202,7 +202,7 @@ class EvaluationTest(parameterized.TestCase):
     left = json.loads(file.read_text(encoding='utf-8'))
     self.assertEqual(list(left['levels']), [sound])
     evaluated = left['of']['protocol']
-    left['levels'][sound]['mean'] = 12.5  # So that it can be told from one played anew.
+    left['levels'][sound]['mean'] = 12.5  # To distinguish it from a level that is played again.
     file.write_text(json.dumps(left), encoding='utf-8')
 
     screen = io.StringIO()
@@ -213,14 +213,14 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEqual(self._stored(run), summary)
     self.assertFalse(file.exists())
 
-    # Cut short after the last level and before its end.
+    # The evaluation was interrupted after the last level and before its own end.
     everything = left | {'levels': left['levels'] | {slow: left['levels'][sound]}}
     file.write_text(json.dumps(everything), encoding='utf-8')
     summary = self._evaluate(config, run)
     self.assertEqual({level: result['mean'] for level, result in summary['levels'].items()}, {sound: 12.5, slow: 10.})
     self.assertFalse(file.exists())
 
-    # Where the maps are kept, say, does not matter.
+    # Settings such as the folder of the maps do not matter.
     left['of']['protocol'] = {'atari': {'noop_max': 4}}
     file.write_text(json.dumps(left), encoding='utf-8')
     other = {'atari': {'noop_max': 4, 'renderer': 'hardware'}}
@@ -230,7 +230,7 @@ class EvaluationTest(parameterized.TestCase):
     self.assertEqual(list(found.results), [sound])
     left['of']['protocol'] = evaluated
 
-    # Neither what is of another checkpoint or protocol nor what cannot be read counts.
+    # Results of another checkpoint or protocol do not count, nor does a file that cannot be read.
     left['of']['num_episodes'] = 2
     for text, mean in [(json.dumps(left), 12.5), (json.dumps(left)[:200], 10.), ('[]', 10.), *(
         (json.dumps(left | {'of': left['of'] | {name: value}}), 10.)
@@ -277,7 +277,7 @@ class EvaluationTest(parameterized.TestCase):
     self.assertIs(signal.getsignal(signal.SIGINT), handler)
 
   def test_regression_a_trainer_beside_may_delete_the_checkpoint_that_was_chosen(self):
-    """As it does while the environments start."""
+    """The trainer deletes it while the environments start."""
     config, run = self._make_run(always=_STAY)
     make_host = actor_host.ActorHost
     checkpoints = run_directory.path(run.logdir, run_directory.CHECKPOINTS)
@@ -301,7 +301,7 @@ class EvaluationTest(parameterized.TestCase):
     os.truncate(os.path.join(checkpoints, 'ckpt-2.index'), 10)
     with self.assertRaisesRegex(run_directory.RunDirectoryError, r'ckpt-2 is damaged .*: delete .*ckpt-1'):
       self._evaluate(config, run)
-    # As a trainer in another process does.
+    # Locks the run as a trainer in another process does.
     with open(run_directory.path(run.logdir, '.lock'), 'w', encoding='utf-8') as lock:
       fcntl.flock(lock, fcntl.LOCK_EX)
       lock.write('process 1 on other')

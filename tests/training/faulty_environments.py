@@ -1,4 +1,4 @@
-"""Environments with a fault each. Importing this module registers them with gymnasium; `level` gives their names."""
+"""Environments that each have a fault. Importing this module registers them with gymnasium; `level` returns names."""
 
 import sys
 import threading
@@ -8,16 +8,16 @@ import numpy as np
 
 EPISODE_STEPS = 10
 NOT_NUMBERS_SEED = 2
-SOUND_FROM_SEED = 5  # Environments with lower seeds have their fault, those that replace them have not.
+SOUND_FROM_SEED = 5  # Environments with lower seeds are faulty; those that replace them are not.
 
 
 def level(environment_class):
-  """The level name of one of the environments here."""
+  """Returns the level name of an environment class of this module."""
   return f'gymnasium:{__name__}:{environment_class.__name__}-v0'
 
 
 class Sound(gymnasium.Env):
-  """Nothing wrong: ten steps, a reward of one each."""
+  """Has no fault: an episode has ten steps with a reward of 1 each."""
 
   observation_space = gymnasium.spaces.Box(-1., 1., [3], np.float32)
   action_space = gymnasium.spaces.Discrete(2)
@@ -40,7 +40,7 @@ class Sound(gymnasium.Env):
 
 
 class Slow(Sound):
-  """Takes its time."""
+  """Takes a long time."""
 
   def step(self, action):
     threading.Event().wait(0.02)
@@ -48,7 +48,7 @@ class Slow(Sound):
 
 
 class NoLicence(Sound):
-  """Cannot be made in an environment worker, which is the process without TensorFlow."""
+  """Cannot be made in an environment worker, which it recognises by the absence of TensorFlow."""
 
   def __init__(self, render_mode=None):
     super().__init__(render_mode)
@@ -57,7 +57,7 @@ class NoLicence(Sound):
 
 
 class Raising(Sound):
-  """Raises in the middle of its first episode, in every process anew."""
+  """Raises in the middle of its first episode in every process."""
 
   def step(self, action):
     if self._step == EPISODE_STEPS // 2:
@@ -66,7 +66,7 @@ class Raising(Sound):
 
 
 class _FaultyAtFirst(Sound):
-  """Fails in its third episode where its seed is below `SOUND_FROM_SEED`."""
+  """Fails in its third episode if its seed is below `SOUND_FROM_SEED`."""
 
   def __init__(self, render_mode=None):
     super().__init__(render_mode)
@@ -115,7 +115,7 @@ class Talkative(Sound):
 
 
 class SmallImages(Sound):
-  """Observes fewer pixels than the shallow torso takes."""
+  """Observes images that are too small for the shallow torso."""
 
   observation_space = gymnasium.spaces.Box(0, 255, [7, 7, 3], np.uint8)
 
@@ -124,7 +124,7 @@ class SmallImages(Sound):
 
 
 class InfiniteReward(Sound):
-  """Rewards that no loss survives."""
+  """Gives rewards with which no loss is finite."""
 
   def step(self, action):
     observation, _, *rest = super().step(action)
@@ -132,7 +132,7 @@ class InfiniteReward(Sound):
 
 
 class RewardsOfOneNotNumbers(Sound):
-  """Where its seed is `NOT_NUMBERS_SEED` the rewards of all steps are NaN."""
+  """Gives rewards of NaN in all steps if its seed is `NOT_NUMBERS_SEED`."""
 
   def reset(self, *, seed=None, options=None):
     if seed is not None:

@@ -1,4 +1,4 @@
-"""oneDNN's kernels are on in programs of this project, whatever the processor, unless the user says otherwise."""
+"""Tests that programs of this project use oneDNN's kernels on every processor, unless the user switches them off."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from scalable_agents.training import kernels
 
 
 def _script(**variables):
-  """What the file prints as a script, without Python's path and with these environment variables."""
+  """Runs the file as a script, with these environment variables and without PYTHONPATH. Returns what it prints."""
   environment = {name: value for name, value in os.environ.items()
                  if name not in ('TF_ENABLE_ONEDNN_OPTS', 'PYTHONPATH')}
   return subprocess.run([sys.executable, '-P', kernels.__file__], env=environment | variables, text=True, check=True,

@@ -1,4 +1,4 @@
-"""A task in which a better policy than the random one cannot be found by improving on the random one just once.
+"""A task in which the best policy is not found if only the values of the random policy are learned.
 
 Importing this module registers it with gymnasium: level `gymnasium:scalable_agents.tests.training.ladder:Ladder-v0`.
 """
@@ -13,9 +13,9 @@ _STAY_REWARD = 0.5
 class Ladder(gymnasium.Env):
   """Four rungs. Action 1 climbs one, and from the last to the top, which earns 1; action 0 ends the episode.
 
-  Stepping off on the first rung earns 0.5, further up nothing. Observation: the rung, one-hot. Always climbing is
-  optimal and returns 1. Yet for a policy that climbs with probability 1/2 the first rung's climb is worth but 0.125,
-  so one that learns the values of random behaviour steps off and returns 0.5.
+  Stepping off on the first rung earns 0.5, and on the others nothing. The observation is the rung, one-hot. Always
+  climbing is optimal and returns 1. But if a policy climbs with probability 1/2, climbing on the first rung is worth
+  only 0.125. So an agent that learns the values of random behaviour steps off and returns 0.5.
   """
 
   optimal_return = 1.

@@ -1,4 +1,4 @@
-"""What is refused because no machine has the memory for it, and what is not."""
+"""Tests which settings are refused because the machine has too little memory for them."""
 
 from unittest import mock
 

@@ -1,4 +1,4 @@
-"""The figures of an interval, by hand: a pool that says what it is told to, and a clock that is set."""
+"""Tests the figures of an interval against values computed by hand, with a fake pool and a fake clock."""
 
 import types
 from unittest import mock
@@ -20,7 +20,7 @@ class MetricsRowTest(parameterized.TestCase):
     self.seconds = 1000.
     clock = mock.Mock(monotonic=lambda: self.seconds)
     self.enter_context(mock.patch.object(metrics_row, 'time', clock))
-    # Whatever the pool has counted before the first interval counts for nothing.
+    # What the pool has counted before the first interval must have no effect.
     self.counted = np.array([7, 5, 6, 11, 22, 33]) * _SECOND
     self.pool = types.SimpleNamespace(statistics=lambda: actor_pool.Statistics(*self.counted.tolist()), restarts=0)
     self.host = types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4, rests=False)
@@ -28,7 +28,7 @@ class MetricsRowTest(parameterized.TestCase):
     self.row.begin(500)
 
   def _pass(self, seconds=0., batches=0, rows=0, inference_waiting=0., stepping=0., blocked=0.):
-    """Time passes, and the pool counts; in seconds."""
+    """Lets time pass and the pool count. Times are in seconds."""
     self.seconds += seconds
     self.counted += np.int64(
         [0, batches, rows, inference_waiting * _SECOND, stepping * _SECOND, blocked * _SECOND])
@@ -86,7 +86,7 @@ class MetricsRowTest(parameterized.TestCase):
     self.assertEqual([row[name] for name in row if name.startswith('time/')], [0.] * 4)
 
   @parameterized.parameters(
-      dict(waited=1., inference_waiting=4., stepping=0., want='learner'),        # Busy 0.9, 0.8, 0.
+      dict(waited=1., inference_waiting=4., stepping=0., want='learner'),        # Busy shares: 0.9, 0.8, 0.
       dict(waited=9., inference_waiting=4., stepping=20., want='inference'),     # 0.1, 0.8, 0.5.
       dict(waited=9., inference_waiting=16., stepping=36., want='environments'))  # 0.1, 0.2, 0.9.
   def test_the_bottleneck_is_what_is_busy_most(self, waited, want, **times):

@@ -1,4 +1,4 @@
-"""The binary as its users meet it: what it refuses, what it prints, and how it leaves."""
+"""Tests the binary from the user's side: what it refuses, what it prints, and how it ends."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def _start(*arguments):
 
 
 def _files(folder):
-  """Path -> content of all files below a folder."""
+  """Returns path -> content of all files below a folder."""
   paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
   return {os.path.relpath(path, folder): open(path, 'rb').read() for path in paths}
 
@@ -56,18 +56,18 @@ class TrainModeTest(absltest.TestCase):
         checkpointer.save()
       with mock.patch.object(program.actor_host, 'ActorHost',
                              side_effect=environment_workers.WorkerError('for the test')) as host, \
-           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # Too late in this process.
+           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # It is too late for it in this process.
         with self.assertRaisesRegex(errors.UserError, 'for the test'):
           _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', f'--seed={seed}')
       seeds.append(host.call_args.args[3])
-    self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than there are environments on one machine.
+    self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than one machine has environments.
     self.assertLess(max(seeds), 1 << 29)
 
 
 class TestModeTest(parameterized.TestCase):
 
   def _make_run(self, **settings):
-    """A run directory with a checkpoint of an untrained agent; returns the directory and its flags."""
+    """Makes a run directory with a checkpoint of an untrained agent. Returns the directory and its flags."""
     logdir = self.create_tempdir().full_path
     _, checkpointer = training.make_run(
         logdir, impala.ImpalaConfig(**dict(level_name='catch', torso='shallow') | settings))
@@ -85,7 +85,8 @@ class TestModeTest(parameterized.TestCase):
     self.assertEqual(tuple(evaluation['levels']), games)
     for game, result in evaluation['levels'].items():
       self.assertLen(result['episode_returns'], 2)
-      self.assertBetween(result['human_normalised'], -8, 25, game)  # A random policy's 0, over two episodes.
+      # A random policy has 0 on average; these are means of two episodes.
+      self.assertBetween(result['human_normalised'], -8, 25, game)
     protocol = evaluation['protocol']
     self.assertEqual((protocol['num_actions'], protocol['atari']['noop_max']), (18, 30))
 

@@ -1,4 +1,4 @@
-"""Library chatter stays off the screen and is not lost. Each test is a program of its own."""
+"""Tests that messages of libraries go to a file and not to the screen. Each test runs a program of its own."""
 
 import pathlib
 import signal
@@ -26,7 +26,7 @@ class QuietTest(parameterized.TestCase):
     self._log = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'tensorflow.log')
 
   def _run(self, program, start=_START, returncode=0):
-    """Runs a program after `quiet.start()`; returns what is on its screen."""
+    """Runs a program after `quiet.start()`. Returns what it shows on the screen."""
     done = subprocess.run([sys.executable, '-c', start + program, str(self._log)], env=python_path.environment(),
                           text=True, stderr=subprocess.PIPE, check=False)
     self.assertEqual(done.returncode, returncode, done.stderr)
@@ -60,7 +60,7 @@ print('a message of ours', file=quiet.screen())
       self.assertIn(line, log)
 
   def test_the_log_says_which_kernels_compute(self):
-    """kernels_test.py has what is said where the user has switched oneDNN off."""
+    """kernels_test.py tests what the log says if the user has switched oneDNN off."""
     self._run('''
 quiet.keep_log(log)
 from scalable_agents.training import train_loop
@@ -123,7 +123,7 @@ os.write(2, b"the last line\\n")
 
   @parameterized.parameters('', 'quiet.keep_log(log)')
   def test_the_file_stays_small(self, keep_log):
-    """Without a log, too, as an actor goes on for weeks."""
+    """It must stay small without a log, too: an actor host may run for weeks."""
     self._run(f'''
 import time
 from scalable_agents.training import run_flags

@@ -1,4 +1,4 @@
-"""Flags from dataclasses, and what a user sees who gets one wrong."""
+"""Tests flags made from dataclasses, and the messages for wrong values."""
 
 import dataclasses
 import os

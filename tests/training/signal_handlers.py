@@ -1,10 +1,10 @@
-"""For tests of what takes SIGINT, SIGTERM and SIGHUP into its own hands."""
+"""Helps tests of code that installs handlers for SIGINT, SIGTERM and SIGHUP."""
 
 import signal
 import unittest
 
 
 def restore_after(test: unittest.TestCase):
-  """Gives the signals the handlers back that they have now, once the test has ended."""
+  """Restores the current signal handlers after the test."""
   for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     test.addCleanup(signal.signal, number, signal.getsignal(number))

@@ -1,4 +1,4 @@
-"""The samples of a sweep are in table D.1's ranges, spread over them as they should be, and always the same."""
+"""Tests that the samples of a sweep have the ranges and the distributions of table D.1 and are always the same."""
 
 import collections
 import functools
@@ -20,7 +20,7 @@ def _samples():
 class SweepTest(parameterized.TestCase):
 
   def test_a_sample_is_always_the_same(self):
-    # Golden: samples 0 and 23. A change would make other sweeps of old commands.
+    # Golden values of samples 0 and 23. If they changed, old commands would give other sweeps.
     for index, want in ((0, (2.3335869216585813e-05, 0.0013620839244519434, 0.1)),
                         (23, (1.421303295482556e-05, 0.00045505642549765026, 0.1))):
       self.assertEqual(list(sweeps.IMPALA.draw(index)), ['learning_rate', 'entropy_cost', 'rmsprop_epsilon'])
@@ -43,7 +43,7 @@ class SweepTest(parameterized.TestCase):
     shares = np.sort([np.log(sample[name] / least) / np.log(most / least) for sample in _samples()])
     self.assertBetween(shares[0], 0, 0.01)
     self.assertBetween(shares[-1], 0.99, 1)
-    # The largest distance of two distribution functions: one draw in a thousand has more than 1.95 / sqrt(4000).
+    # Kolmogorov-Smirnov test: with probability 0.001 the largest difference is more than 1.95 / sqrt(4000) = 0.031.
     self.assertLess(np.abs(shares - np.linspace(0, 1, 4000)).max(), 0.031)
 
   def test_epsilon_is_one_of_four_equally_likely(self):

@@ -1,4 +1,4 @@
-"""The training loop with real environment workers, in this process: what it may do when, and what a run leaves behind.
+"""Tests the training loop in this process, with real environment workers: the order of events and the run's files.
 
 Whole training processes, with their signals, kills and screens, are in impala_atari57_train_test.py.
 """
@@ -44,7 +44,7 @@ from scalable_agents.training import train_loop
 _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inference_batch_size',
            'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping',
            'memory_megabytes'}
-_PATIENCE_SECONDS = 60.  # For what takes no time worth mentioning.
+_PATIENCE_SECONDS = 60.  # Deadline for everything that takes a moment on an idle machine.
 
 
 def setUpModule():
@@ -52,7 +52,7 @@ def setUpModule():
 
 
 def _learner(before):
-  """Makes learners that call `before(learner, unroll)` at the start of each step."""
+  """Returns a function that makes learners. They call `before(learner, unroll)` at the start of each step."""
   def make(*args):
     learner = impala.make_learner(*args)
     step = learner.step
@@ -66,12 +66,12 @@ def _learner(before):
 
 
 def _values(learner):
-  """All that a learner knows: parameters, optimiser slots, counters."""
+  """Returns the whole state of a learner: parameters, optimiser slots and counters."""
   return [variable.numpy() for variable in learner.variables]
 
 
 def _plain(rows):
-  """Rows of metrics.jsonl without what depends on the clock."""
+  """Returns rows of metrics.jsonl without the figures that depend on the clock."""
   return [{name: value for name, value in row.items() if name not in _TIMING} for row in rows]
 
 
@@ -85,7 +85,7 @@ class TrainerTest(parameterized.TestCase):
 
   def _trainer(self, make_learner=impala.make_learner, make_agent=impala.Agent, logdir=None, updates=3,
                run=run_flags.RunConfig(), num_environments=4, num_workers=2, **settings):
-    """A trainer that ends after so many updates, of 4 unrolls of 5 steps if the settings do not say otherwise."""
+    """Makes a trainer that ends after `updates` updates, by default each of 4 unrolls of 5 steps."""
     config = impala.ImpalaConfig(**dict(
         level_name='catch', torso='shallow', unroll_length=5, batch_size=4, synchronous=True,
         learning_rate_decay=False) | settings)
@@ -97,7 +97,7 @@ class TrainerTest(parameterized.TestCase):
     flags = dataclasses.asdict(config) | dataclasses.asdict(run)
     free = run_flags.FREE_FLAGS | {'total_environment_frames'}
     if self._directory:
-      self._directory.close()  # The trainer before, perhaps in the same directory, has done its work.
+      self._directory.close()  # The previous trainer, perhaps in the same directory, has ended.
     self._directory = self.enterContext(run_directory.open_run(run.logdir, flags, free))
     levels = registry.expand(config.level_name)
     host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, training=True), run, config.seed)
@@ -108,7 +108,7 @@ class TrainerTest(parameterized.TestCase):
     return trainer
 
   def _rows(self, *args, **settings):
-    """Trains; returns the rows of metrics.jsonl."""
+    """Trains. Returns the rows of metrics.jsonl."""
     trainer = self._trainer(*args, **settings)
     trainer.train()
     return training.rows(trainer.logdir)
@@ -154,7 +154,7 @@ class TrainerTest(parameterized.TestCase):
     self.assertTrue(any(moved))
 
   def test_several_levels_share_an_agent_and_each_has_its_statistics(self):
-    # Frames are counted, and an agent step has four here.
+    # The total is in frames, and an agent step has four frames here.
     games = ('breakout', 'space_invaders')
     trainer = self._trainer(level_name=','.join(games), updates=4 * 30, unroll_length=20, num_environments=4)
     self.assertIn((256, 18), [variable.shape for variable in trainer.learner.agent.trainable_variables])
@@ -177,14 +177,14 @@ class TrainerTest(parameterized.TestCase):
 
   @parameterized.parameters((0, 4), (3, 4), (2, 16))
   def test_actors_play_with_the_parameters_of_policy_lag_updates_ago(self, lag, num_environments):
-    """The unrolls say so, their logits were computed so, and what is published is so; here while update n begins."""
+    """Checks the versions in the unrolls, their logits, and the published parameters at the start of each update."""
     history, lags, agents = [], [], []
 
     def before(learner, unroll):
       update = int(learner.update_steps)
       history.append([variable.numpy() for variable in learner.agent.trainable_variables])
       versions = unroll.parameter_version.numpy()
-      # A round of play is one unroll of each environment. Its later batches are as many updates older.
+      # In a round each environment plays one unroll. Each batch of a round is one update older than the one before it.
       age = update % (num_environments // 4)
       version = max(update - age - lag, 0)
       np.testing.assert_array_equal(versions[1:], np.full_like(versions[1:], version))
@@ -201,7 +201,7 @@ class TrainerTest(parameterized.TestCase):
       np.testing.assert_allclose(output.policy_logits[:-1], actor.policy_logits[1:], rtol=1e-4, atol=1e-5)
 
     def make_agent(*args):
-      agents.append(impala.Agent(*args))  # The first is the learner's.
+      agents.append(impala.Agent(*args))  # The first agent is the learner's.
       return agents[-1]
 
     trainer = self._trainer(_learner(before), make_agent, updates=8, policy_lag=lag, num_environments=num_environments,
@@ -234,7 +234,7 @@ class TrainerTest(parameterized.TestCase):
     self.assertEqual(next(begun), 4)
 
   def test_regression_what_ended_in_a_batch_has_one_shape(self):
-    """Several learners would trace their step anew for each number of episodes."""
+    """With another shape, several learners would trace their step again for each number of episodes."""
     trainer = self._trainer()
     take = tf.function(trainer._experience.take_batch)  # pylint: disable=protected-access
     _, arrived = take.get_concrete_function().structured_outputs
@@ -265,7 +265,7 @@ class TrainerTest(parameterized.TestCase):
     self.assertEqual(np.diff(steps).tolist(), [20, 20, 20])  # 4 environments, 5 steps.
 
   def test_actors_wait_for_a_slow_learner(self):
-    """Back-pressure: what they have played is bounded, however long an update takes."""
+    """Tests back-pressure: the number of unrolls played is bounded, however long an update takes."""
     batch, queue, environments, length = 4, 2, 6, 5
 
     def before(*unused):
@@ -273,7 +273,7 @@ class TrainerTest(parameterized.TestCase):
       began, blocked = threading.Event(), 0
       while not blocked and not began.wait(0.05):
         blocked = pool.statistics().blocked_ns
-      # Learned from, collected, in the queue, on the way there, in the pool, and what each actor holds.
+      # Unrolls learned from, collected, in the queue, on the way there, in the pool, and one of each actor.
       unrolls = 2 * batch + queue + 1 + (queue + environments) + environments
       self.assertLessEqual(pool.statistics().steps, unrolls * length + environments)
 
@@ -290,7 +290,8 @@ class TrainerTest(parameterized.TestCase):
         worker, *_ = psutil.Process().children()
         killed.append(worker)
         worker.kill()
-        # Else the other one might play to the end before it is missed. pylint: disable-next=protected-access
+        # Otherwise the other worker might play to the end before the loss is noticed.
+        # pylint: disable-next=protected-access
         waiting.wait_until(lambda: synchronous or trainer._host.pool.restarts)
 
     trainer = self._trainer(_learner(before), updates=40, synchronous=synchronous)
@@ -309,13 +310,13 @@ class TrainerTest(parameterized.TestCase):
                             run=run_flags.RunConfig(environment_timeout_seconds=timeout_seconds))
     trainer.train()
     rows, episodes = training.rows(trainer.logdir), training.episodes(trainer.logdir)
-    # Both workers' first lives have such seeds; later ones, on a busy machine, may be slow.
+    # The seeds of both workers' first lives are faulty. On a busy machine the workers after them may start late.
     self.assertGreaterEqual(rows[-1]['environment_restarts'], 1)
     self.assertEqual(rows[-1]['learner_steps'], 60)
     self.assertRegex(self.screen.getvalue(),
                      rf'(?m)^environment worker [01] is replaced: environment \d \(gymnasium:.*\) failed: {reason}$')
     self.assertEqual({(episode_return, length) for _, _, episode_return, length in episodes}, {('10.0', '10')})
-    self.assertGreater(len(episodes), 4 * 2)  # More than the first lives had.
+    self.assertGreater(len(episodes), 4 * 2)  # More episodes than the first lives played.
 
   def test_rows_come_while_no_batch_does(self):
     def silent_rows():
@@ -408,11 +409,11 @@ class TrainerTest(parameterized.TestCase):
     trainer = self._trainer(level_name=level, updates=40, batch_size=1, use_lstm=use_lstm)
     trainer.train()
     last = training.rows(trainer.logdir)[-1]
-    self.assertEqual((last['learner_steps'], last['skipped_updates']), (30, 10))  # One of four environments.
-    self.assertEqual(last['episode_return'], 10.)  # Of the others.
+    self.assertEqual((last['learner_steps'], last['skipped_updates']), (30, 10))  # One of four environments is faulty.
+    self.assertEqual(last['episode_return'], 10.)  # The return of the other environments.
     self.assertEqual({row[2] for row in training.episodes(trainer.logdir)}, {'10.0'})
     words = [line for line in self.screen.getvalue().splitlines() if 'skipped: ' in line]
-    self.assertLen(words, 1)  # In a minute.
+    self.assertLen(words, 1)  # There is at most one message a minute.
     self.assertRegex(words[0], rf'^an update was skipped: loss/\w+ was not finite\. .*: {level} \(actor 1\)$')
     self.assertRegex(self.screen.getvalue(), r'(?m), slowest: \w+, skipped updates: 10$')
     self.assertNotIn('is replaced', self.screen.getvalue())
@@ -434,7 +435,7 @@ class TrainerTest(parameterized.TestCase):
   @parameterized.parameters(dict(), dict(optimizer='adam'))
   def test_parameters_that_would_not_be_finite_are_neither_published_nor_saved(self, **settings):
     trainer = self._trainer(updates=99, **settings)
-    trainer.learner.learning_rate.assign(np.inf)  # As a flag it would be refused.
+    trainer.learner.learning_rate.assign(np.inf)  # The flag's range excludes this value.
     with self.assertRaisesRegex(errors.UserError,
                                 '^update 0: the new value of agent/.* was not finite, for the 10th time in a row'):
       trainer.train()
@@ -453,7 +454,7 @@ class TrainerTest(parameterized.TestCase):
       trainer.train()
     checkpoint.Checkpointer(run_directory.path(trainer.logdir, run_directory.CHECKPOINTS),
                             learner=trainer.learner).restore(partial=True)
-    self.assertEqual(int(trainer.learner.update_steps), 0)  # The run's beginning is all there is.
+    self.assertEqual(int(trainer.learner.update_steps), 0)  # Only the checkpoint of the run's beginning exists.
     self.assertEmpty(psutil.Process().children())
 
   def test_a_checkpoint_that_cannot_be_written(self):
@@ -468,7 +469,7 @@ class TrainerTest(parameterized.TestCase):
     self.assertEmpty(psutil.Process().children())
     os.remove(run_directory.path(trainer.logdir, run_directory.METRICS))
     with self.assertRaisesRegex(run_directory.RunDirectoryError, said):
-      self._trainer(logdir=trainer.logdir)  # Before anything is trained in vain.
+      self._trainer(logdir=trainer.logdir)  # It fails before any training.
 
   @parameterized.parameters('moved', 'removed', 'replaced')
   def test_regression_a_run_whose_directory_is_gone_ends_and_writes_nothing_where_it_was(self, what):
@@ -519,7 +520,7 @@ class TrainerTest(parameterized.TestCase):
       trainer.train()
 
   def test_regression_an_error_ends_a_run_whose_environments_are_stuck(self):
-    """No batch will come any more, and the collector must not be waited for."""
+    """No further batch will arrive, so the trainer must not wait for the collector."""
     def before(learner, unused_unroll):
       if int(learner.update_steps) == 1:
         for worker in psutil.Process().children():
@@ -529,7 +530,8 @@ class TrainerTest(parameterized.TestCase):
     trainer = self._trainer(_learner(before), updates=1000, synchronous=False, batch_size=64)
     with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
       trainer.train()
-    self.assertEqual(trainer._host.pool.restarts, 0)  # Nor for the timeout. pylint: disable=protected-access
+    # It did not wait for the timeout. pylint: disable-next=protected-access
+    self.assertEqual(trainer._host.pool.restarts, 0)
 
   @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
   def test_a_signal_ends_the_run_with_a_checkpoint(self, number):
@@ -553,7 +555,7 @@ class TrainerTest(parameterized.TestCase):
     def before(learner, unused_unroll):
       nonlocal late
       if not int(learner.update_steps):
-        late = 1e6  # Seconds that it took to be traced and compiled.
+        late = 1e6  # Seconds for tracing and compiling.
 
     with mock.patch.object(metrics_row, 'time', clock):
       rows = self._rows(_learner(before), synchronous=False, updates=20)

@@ -1,4 +1,4 @@
-"""Training for tests: run directories, and the binary as a user starts it, watched through its directory and screen."""
+"""Training for tests: makes run directories, and starts the binary and watches its run directory and its screen."""
 
 import contextlib
 import dataclasses
@@ -38,11 +38,11 @@ from scalable_agents.training import program
 from scalable_agents.training import run_flags
 
 _POLL_SECONDS = 0.05
-_DEADLINE_SECONDS = 300.  # Of everything that takes a few seconds on an idle machine.
+_DEADLINE_SECONDS = 300.  # Deadline for everything that takes a few seconds on an idle machine.
 
 
 def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
-  """Binds a run directory to an ImpalaConfig. Returns an untrained Learner, and the Checkpointer that saves it there."""
+  """Makes a run directory with an ImpalaConfig. Returns an untrained Learner and the Checkpointer that saves it."""
   flags = {}
   for settings in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
                    run_flags.RunConfig(logdir=str(logdir))):
@@ -61,7 +61,7 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
 
 
 def run_in_this_process(agent, config, protocol, *arguments):
-  """Does what program.run does, with flags of its own, and raises what goes wrong."""
+  """Does what program.run does in this process, with flags of its own. Raises errors instead of printing them."""
   flag_values = flags.FlagValues()
   for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
                    run_flags.RunConfig()):
@@ -74,35 +74,35 @@ def run_in_this_process(agent, config, protocol, *arguments):
 
 
 def rows(logdir):
-  """The complete rows of metrics.jsonl."""
+  """Returns the complete rows of metrics.jsonl."""
   file = pathlib.Path(logdir, 'metrics.jsonl')
   lines = file.read_text(encoding='utf-8').splitlines(keepends=True) if file.exists() else []
   return [json.loads(line) for line in lines if line.endswith('\n')]
 
 
 def episodes(logdir):
-  """The rows of episodes.csv as lists of text, without the header."""
+  """Returns the rows of episodes.csv as lists of strings, without the header."""
   header, *lines = pathlib.Path(logdir, 'episodes.csv').read_text(encoding='utf-8').splitlines()
   assert header == 'frames,level,return,length', header
   return [line.split(',') for line in lines]
 
 
 def still_alive(processes, seconds=60.):
-  """Those of the processes that have not ended after so many seconds."""
+  """Returns the processes that have not ended after `seconds`."""
   return psutil.wait_procs(processes, timeout=seconds)[1]
 
 
 def commands(process, recursive=False):
-  """Pairs of a child of the process and the words that it was started with: none yet where it has just begun."""
+  """Returns pairs (child of the process, its command line). The command line is empty if the child has just begun."""
   pairs = []
   for child in psutil.Process(process.pid).children(recursive):
-    with contextlib.suppress(psutil.NoSuchProcess):  # It has ended just now.
+    with contextlib.suppress(psutil.NoSuchProcess):  # The child has just ended.
       pairs.append((child, child.cmdline()))
   return pairs
 
 
 class Terminal:
-  """A terminal of 100 columns; `text` is what was printed on it."""
+  """A terminal of 100 columns; `text` is what has been printed on it."""
 
   def __init__(self):
     self._master, self.descriptor = pty.openpty()
@@ -113,29 +113,29 @@ class Terminal:
 
   @property
   def text(self):
-    """All that was shown on it."""
-    return self._read.decode(errors='replace')  # It may end amid a character.
+    """Everything that has been printed on it."""
+    return self._read.decode(errors='replace')  # It may end within a character of several bytes.
 
   def press_ctrl_c(self):
     os.write(self._master, b'\x03')
 
   def close(self):
-    """To be called when whatever used it has ended."""
+    """Must be called when the process that used it has ended."""
     os.close(self.descriptor)
     self._reader.join()
     os.close(self._master)
 
   def _keep_reading(self):
-    with contextlib.suppress(OSError):  # So ends a terminal that nobody has open any more.
+    with contextlib.suppress(OSError):  # Reading raises OSError when no process has the terminal open.
       while block := os.read(self._master, 1 << 16):
         self._read += block
 
 
 class Training:
-  """A training process in a session of its own; `with` ends it where it has not ended by itself."""
+  """A training process in a session of its own. As a context manager it kills the process if it has not ended."""
 
   def __init__(self, logdir, *flags, terminal=None, program=('-m', impala_atari57.__name__)):
-    """Starts it, in a Terminal if one is given; `program` is what Python runs."""
+    """Starts the process, in a Terminal if one is given. `program` has Python's arguments for the program to run."""
     self.logdir = logdir
     self._output = tempfile.TemporaryFile()
     screen = {'stdin': subprocess.DEVNULL, 'stdout': self._output, 'stderr': self._output}
@@ -154,22 +154,23 @@ class Training:
     self._output.close()
 
   def screen(self):
-    """What it has printed so far, unless in a terminal."""
+    """Returns what it has printed so far. Not available with a Terminal."""
     return os.pread(self._output.fileno(), 1 << 20, 0).decode()
 
   def workers(self):
-    """Its environment workers."""
+    """Returns its environment workers."""
     return [child for child, words in commands(self.process, recursive=True) if environment_worker.__name__ in words]
 
   def wait_until(self, condition, what):
     """Waits until `condition()` is true.
 
     Raises:
-      AssertionError: it did not come about in time, or the process ended before.
+      AssertionError: the condition was still false at the deadline, or when the process had ended.
     """
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while True:
-      over = self.process.poll() is not None or time.monotonic() > deadline  # Before it is looked for the last time.
+      # This is read before the condition, so that the condition is checked once more after the end.
+      over = self.process.poll() is not None or time.monotonic() > deadline
       if condition():
         return
       if over:
@@ -178,27 +179,27 @@ class Training:
         self.process.wait(_POLL_SECONDS)
 
   def wait_for_rows(self, count):
-    """Waits until there are `count` rows of metrics.jsonl more than now; returns all."""
+    """Waits until metrics.jsonl has `count` more rows than now. Returns all rows."""
     wanted = len(rows(self.logdir)) + count
     self.wait_until(lambda: len(rows(self.logdir)) >= wanted, f'{wanted} rows')
     return rows(self.logdir)
 
   def wait_for_checkpoint(self):
-    """Waits until there is one more than now."""
+    """Waits for the next checkpoint."""
     state = pathlib.Path(self.logdir, 'checkpoints', 'checkpoint')
     read = lambda: state.read_text(encoding='utf-8') if state.exists() else ''
     before = read()
     self.wait_until(lambda: read() != before, 'a checkpoint')
 
   def kill(self):
-    """kill -9. Returns those of its workers that outlive it."""
+    """Kills the process (SIGKILL). Returns those of its workers that do not end."""
     workers = self.workers()
     self.process.kill()
     self.process.wait()
     return still_alive(workers)
 
   def end(self, number=None):
-    """Sends a signal, if any, to the process alone, and waits for its end; returns exit code and seconds it took."""
+    """Sends a signal, if any, to this process only, and waits for its end. Returns the exit code and the seconds."""
     began = time.monotonic()
     if number is not None:
       self.process.send_signal(number)

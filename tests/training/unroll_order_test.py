@@ -1,4 +1,4 @@
-"""Which unrolls are admitted, and what is counted, against a naive reference and by example."""
+"""Tests which unrolls are admitted and what is counted, by examples and against a naive reference."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -10,15 +10,16 @@ from scalable_agents.training import unroll_order
 
 
 def _admit(order, unrolls):
-  """Gives (life, index) pairs as one batch. Returns a list of bool."""
+  """Admits one batch of (life, index) pairs. Returns a list of bool."""
   life_id, index = np.array(unrolls, np.int64).reshape(-1, 2).T
   return order.admit(life_id, index).tolist()
 
 
 @st.composite
 def _journeys(draw):
-  """What arrives of several lives: interleaved, with losses, repetitions and neighbours that swapped places; and how it
-  is cut into batches.
+  """Draws the unrolls of several lives as they arrive, and their division into batches.
+
+  The lives are interleaved. Unrolls are lost or repeated, and neighbours change places.
   """
   lives = draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True))
   sent = [(life, index) for life in lives for index in range(draw(st.integers(0, 12)))]
@@ -35,7 +36,7 @@ def _journeys(draw):
 
 
 def _reference(arrived):
-  """Which are admitted, how many are missing, how many late: by looking through all that arrived before."""
+  """Returns which unrolls are admitted, how many are missing and how many late, by a search through all before them."""
   admitted, late = [], 0
   for place, (life, index) in enumerate(arrived):
     is_in_order = all(index > before for other, before in arrived[:place] if other == life)

@@ -18,12 +18,12 @@ LEVELS = ('catch',)
 
 
 def environment_spec(observation=None, num_actions=NUM_ACTIONS):
-  """What an agent of these unrolls is made for."""
+  """Returns the specification of environments that fit these unrolls."""
   return agent_interface.EnvironmentSpec(num_actions, observation or VECTOR, LEVELS)
 
 
 def update(learner, unroll, frames_per_step=4):
-  """Makes an update as the trainer does, of a single learner; returns its metrics by name."""
+  """Makes an update of a single learner as the trainer does. Returns the metrics by name."""
   arrived = intake.Arrived(tf.size(unroll.environment_output.reward[1:], tf.int64) * frames_per_step,
                            intake.Episodes(*[tf.constant([intake.NO_LEVEL])] * 3))
   together = learners_together.LearnersTogether(None, '/CPU:0')
@@ -31,7 +31,7 @@ def update(learner, unroll, frames_per_step=4):
 
 
 def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
-  """A batch of random unrolls, episode ends and lost lives among them."""
+  """Returns a batch of random unrolls, with ends of episodes and lost lives."""
   random = np.random.RandomState(seed)
   shape = (steps + 1, batch)
   done = random.rand(*shape) < 0.2
@@ -67,7 +67,7 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
 
 
 def part(unroll, index, batch):
-  """The unrolls of learner `index` of several, each of which has `batch` of them."""
+  """Returns the unrolls of learner `index`, where each learner has `batch` of them."""
   rows = slice(index * batch, (index + 1) * batch)
   return tf.nest.map_structure(lambda x, has_time: x[:, rows] if has_time else x[rows], unroll,
                                intake.along_time(unroll))

@@ -1,4 +1,4 @@
-"""Videos show the pictures that were added, at the right speed, and leave nothing half-written."""
+"""Tests that videos show the pictures that were added, at the right speed, and that none is left incomplete."""
 
 from fractions import Fraction
 import os
@@ -14,7 +14,7 @@ from scalable_agents.training import video
 
 
 def _read(path):
-  """A video's pictures, uint8 [N, H, W, 3], and its duration in seconds."""
+  """Returns a video's pictures, uint8 [N, H, W, 3], and its duration in seconds."""
   frames = imageio_ffmpeg.read_frames(path)
   metadata = next(frames)
   width, height = metadata['size']
@@ -22,7 +22,7 @@ def _read(path):
 
 
 def _pictures(count, height, width):
-  """Pictures of large squares in colours that tell them apart."""
+  """Returns pictures of large squares, each picture in colours of its own."""
   pictures = np.full([count, height, width, 3], [30, 60, 90], np.uint8)
   for i, picture in enumerate(pictures):
     picture[:height // 2, :width // 2] = [200, 10 * i, 255 - 10 * i]
@@ -48,7 +48,7 @@ class VideoTest(parameterized.TestCase):
     shown, seconds = _read(path)
     self.assertAlmostEqual(seconds, 20 / pictures_per_second, delta=0.02)
     self.assertEqual(shown.shape, (20, 420, 320, 3))  # Enlarged ten times.
-    # A GIF keeps the colours; the other format keeps them roughly.
+    # A GIF keeps the colours exactly, the other format only approximately.
     difference = np.abs(shown[:, 5::10, 5::10].astype(int) - pictures)
     self.assertLessEqual(difference.max(), 0 if ending == 'gif' else 20)
     self.assertEqual(os.listdir(self._folder), [f'episode.{ending}'])
