@@ -8,8 +8,8 @@ An agent provides its loss, its optimiser and the hyper-parameters that may chan
      from all of them.
   3. If everything is finite, the gradient is clipped and the optimiser updates the variables. If something is not
      finite, or if a variable would not be finite afterwards, no variable changes.
-  4. If the update was made, `after_update` is called. It updates a target network or the statistics of the targets,
-     for example.
+  4. If the update was made, `after_update` is called, and the new values that it returns are assigned. They are those
+     of a target network or of the statistics of the targets, for example.
 """
 
 import contextlib
@@ -64,8 +64,8 @@ class Learner(tf.Module):
       device: where to learn, for example '/GPU:0'; None for the device of the agent's variables. Under a strategy,
         the strategy chooses the device.
       after_update: called in the graph after each update that was made. Its arguments are Loss.gathered of all
-        learners, concatenated in the order of the learners, and the number of updates so far, [] int64. It returns pairs of
-        a variable and its new value, which are then assigned.
+        learners, concatenated in the order of the learners, and the number of updates so far, [] int64. It returns
+        pairs of a variable and its new value, which are then assigned.
       name: the module's name.
     """
     super().__init__(name)
@@ -201,10 +201,10 @@ class Learner(tf.Module):
       variables[:] = [variable for variable, _ in pairs]
       return [tf.convert_to_tensor(value) for _, value in pairs]
 
-    new_values()  # Traced once to know the variables. What is not used is not computed.
+    new_values()  # This traces it once to know the variables. The values are not used, so they are not computed.
     values = tf.cond(is_made, new_values, lambda: [variable.read_value() for variable in variables])
     for variable, value in zip(variables, values, strict=True):
-      # Not `assign`, which is not allowed in the context of a replica amid a step.
+      # `assign` cannot be used: it is not allowed in a replica context during a step.
       tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
   def _learning_rate(self):

@@ -245,7 +245,7 @@ class LearnerTest(parameterized.TestCase):
 
 
 class OtherLossTest(parameterized.TestCase):
-  """What IMPALA's loss does not use: means, figures per level, feedback, and what comes after an update."""
+  """Tests what IMPALA's loss does not use: means, figures per level, feedback and `after_update`."""
 
   def _make(self, xla, spoil=False):
     seen = tf.Variable(tf.zeros([3]), trainable=False)
