@@ -12,6 +12,7 @@ checkpoint is read before the environments start, so it is in memory when the tr
 evaluation of a run is refused while the first one plays (run_directory.open_evaluation).
 """
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -96,12 +97,11 @@ def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config,
   if run.video:
     video.check(run.video)  # An error now is better than after minutes of play.
   selection, seed, loaded = selection_of(agent, run), seed_of(config.seed), _load(directory)
-  of = {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed,
-        'actions': _in_words(selection)}
+  of = _of(loaded, run, seed, selection)
   finished = evaluation_results.FinishedLevels(directory.path, of, protocol, free)
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
-  try:
+  with _explaining(os.path.join(directory.logdir, run_directory.CHECKPOINTS, of['checkpoint'])):
     host = actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)
     try:
       make_agent = agent_interface.agent_maker(agent, host, levels, config)
@@ -116,17 +116,23 @@ def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config,
       evaluator = _play(policy, make_agent, selection, host, run, screen, look)
     finally:
       host.close()
-  except environment_workers.WorkerError as error:
-    raise errors.UserError(str(error)) from error
-  except inference.PolicyError as error:
-    where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, of['checkpoint'])
-    raise errors.UserError(f'{where}: {error}') from error
   results = finished.results | evaluation_results.of_levels(evaluator, levels, played)
   summary = evaluation_results.summary(policy, {level: results[level] for level in levels}, protocol, host, of)
   directory.check_in_place()
   run_directory.write_json(run_directory.path(directory.path, run_directory.EVALUATION), summary)
   finished.forget()
   return summary
+
+
+@contextlib.contextmanager
+def _explaining(checkpoint_path):
+  """Raises errors of environments and of the policy as errors that the user can correct."""
+  try:
+    yield
+  except environment_workers.WorkerError as error:
+    raise errors.UserError(str(error)) from error
+  except inference.PolicyError as error:
+    raise errors.UserError(f'{checkpoint_path}: {error}') from error
 
 
 def _load(directory) -> checkpoint.Loaded:
@@ -137,8 +143,11 @@ def _load(directory) -> checkpoint.Loaded:
   return loaded
 
 
-def _in_words(selection):
-  return f'{selection.kind} {selection.epsilon:g}' if selection.kind == acting.EPSILON else selection.kind
+def _of(loaded, run, seed, selection) -> dict[str, Any]:
+  """What an evaluation is of: two that agree in this and in the protocol have the same results."""
+  actions = f'{selection.kind} {selection.epsilon:g}' if selection.kind == acting.EPSILON else selection.kind
+  return {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed,
+          'actions': actions}
 
 
 def restore(make_agent: Callable[[], agent_interface.Agent], loaded: checkpoint.Loaded) -> Policy:

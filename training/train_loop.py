@@ -110,8 +110,7 @@ class Trainer:
         levels, port.actor_name if port else 'actor {}'.format, self._log.say, self._together.have_peers)
     self._memory_megabytes = host.memory_megabytes()
     self._signals, self._all_leave = stop_signals.StopSignals(), False
-    self._update_began, self._told_of_waiting = None, 0.
-    self._stop, self._error = threading.Event(), None
+    self._update_began, self._told_of_waiting, self._stop, self._error = None, 0., threading.Event(), None
 
   def _make_learner(self, agent, make_agent, levels, device):
     with self._together.scope():

@@ -24,7 +24,7 @@ _NONE = '--num_environments=0'
 _ENDLESS = '--total_environment_frames=1000000000'
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
             'policy_lag')
-_NONSENSE = 6  # Number of invalid unrolls that a test sends.
+_NONSENSE = 7  # Number of invalid unrolls that a test sends.
 _IN_NAMESPACE = '''
 import os, sys
 os.execvp('ip', ['ip', 'netns', 'exec', {!r}, sys.executable, '-m', {!r}, *sys.argv[1:]])
@@ -147,7 +147,7 @@ class LifeOfAClusterTest(_TestCase):
     for text in (b'\xff', b'[' * 3000, b'{"host": -1}'):
       sender._beat(text)  # pylint: disable=protected-access
     # Each pair: the index of an unroll's invalid component, and its value.
-    for index, value in ((0, 1), (0, -1), (1, -1), (-4, 99), (-3, np.nan), (-1, -1)):
+    for index, value in ((0, 1), (0, -1), (1, -1), (3, -1), (-3, 99), (-2, np.nan), (-1, -1)):
       unroll = [np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs['unroll']]
       unroll[index][...] = value
       sender.push([unroll])
