@@ -63,14 +63,13 @@ class UnrollQueueTest(parameterized.TestCase):
         np.testing.assert_array_equal(batch.pixels['a'][row], [one.pixels['a'][row], two.pixels['a'][row]])
     self.assertEqual(unrolls.size(), 0)
 
-  @parameterized.parameters(0, 2)
-  def test_an_unroll_of_a_batch_is_replaced_by_the_next(self, slot):
+  @parameterized.parameters(0, 1, 2)
+  def test_an_unroll_is_dropped_from_a_batch_and_the_next_comes_behind_the_others(self, slot):
     unrolls = self._queue(capacity=5)
     for number in range(5):
       unrolls.put(_unroll(number))
-    batch = tf.function(lambda: unrolls.replace(unrolls.take_batch(3), slot), autograph=False)()
-    expected = [0, 1, 2]
-    expected[slot] = 3
+    batch = tf.function(lambda: unrolls.drop(unrolls.take_batch(3), slot), autograph=False)()
+    expected = [number for number in range(4) if number != slot]
     np.testing.assert_array_equal(batch.actor_id, expected)
     for index, number in enumerate(expected):
       np.testing.assert_array_equal(batch.state[0][index], _unroll(number).state[0])

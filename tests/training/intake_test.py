@@ -1,0 +1,89 @@
+"""Where unrolls come in: each is counted once, and what is impossible or out of order is left out."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.tests.training import unrolls
+from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import unroll_check
+
+_LEVELS = 2
+
+
+class IntakeTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    agent = impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig(torso='shallow'))
+    self.batch = unrolls.random_unroll(agent, batch=8)
+    one = self._one(0)
+    self.intake = intake_lib.Intake(
+        tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one), 20, frames_per_step=4,
+        check=lambda batch: unroll_check.are_possible(batch, _LEVELS, unrolls.NUM_ACTIONS), actor_name='number {}'.format)
+    self.addCleanup(self.intake.close)
+    self.take = tf.function(self.intake.take_batch, autograph=False)
+
+  def _one(self, number, **changes):
+    """Unroll `number` of the batch, as the first one of a life of its own."""
+    one = tf.nest.map_structure(lambda x, has_time: x[:, number] if has_time else x[number], self.batch,
+                                intake_lib.along_time(self.batch))
+    values = dict(life_id=100 + number, index=0) | changes
+    types = dict(life_id=tf.int64, index=tf.int64, level_id=tf.int32, actor_id=tf.int32)
+    return one._replace(**{name: tf.constant(value, types[name]) for name, value in values.items()})
+
+  def test_frames_and_episodes_are_those_of_the_batch(self):
+    for number in range(3):
+      self.intake.put(self._one(number, level_id=number % 2))
+    taken, arrived = self.take(3)
+    self.assertEqual(int(arrived.environment_frames), 3 * 6 * 4)
+    done = np.array(taken.environment_output.done[1:])  # Row 0 was counted with the unroll before.
+    levels = np.where(done, np.array([0, 1, 0]), intake_lib.NO_LEVEL)
+    np.testing.assert_array_equal(np.sort(arrived.episodes.level_ids), np.sort(levels.ravel()))
+    self.assertEqual(arrived.episodes.lengths.shape, [3 * 6])
+
+  def test_what_cannot_be_right_is_dropped_and_told_once(self):
+    good = [self._one(number) for number in range(3)]
+    bad_action = good[0].agent_output._replace(action=tf.fill([7], unrolls.NUM_ACTIONS))
+    bad_logits = good[0].agent_output._replace(policy_logits=tf.fill([7, unrolls.NUM_ACTIONS], np.float32(np.nan)))
+    bad_vector = good[0].environment_output._replace(observation={'vector': tf.fill([7, 4], np.float32(np.inf))})
+    bad = [self._one(0, level_id=_LEVELS), self._one(0, level_id=-1), self._one(0, actor_id=-1), self._one(0, index=-1),
+           good[0]._replace(agent_output=bad_action), good[0]._replace(agent_output=bad_logits),
+           good[0]._replace(environment_output=bad_vector),
+           self._one(5)._replace(parameter_version=tf.fill([7], np.int64(-1)))]
+    for one in (bad[0], good[0], *bad[1:7], good[1], bad[7], good[2]):
+      self.intake.put(one)
+    taken, arrived = self.take(3)
+    self.assertEqual(taken.life_id.numpy().tolist(), [100, 101, 102])
+    self.assertEqual(int(arrived.environment_frames), 3 * 6 * 4)
+    complaint, = self.intake.complaints()
+    self.assertStartsWith(complaint, 'unrolls dropped: 8, the last one from number 5: level, ')
+    self.assertEmpty(self.intake.complaints())
+    self.assertEqual(self.intake.metrics(), {'queue_size': 0, 'unrolls_missing': 0, 'unrolls_late': 0})
+
+  def test_rewards_that_are_not_finite_are_the_learners_business(self):
+    environment = self._one(0).environment_output._replace(reward=tf.fill([7], np.float32(np.nan)))
+    self.intake.put(self._one(0)._replace(environment_output=environment))
+    self.assertTrue(np.isnan(self.take(1)[0].environment_output.reward).all())
+
+  def test_a_life_comes_in_order_and_its_gaps_are_counted(self):
+    lived = lambda index: self._one(0, life_id=7, index=index)
+    for index in (0, 1, 4, 2, 4, 5):  # 3 is lost, 2 comes too late, 4 twice.
+      self.intake.put(lived(index))
+    taken, arrived = self.take(4)
+    self.assertEqual(taken.index.numpy().tolist(), [0, 1, 4, 5])
+    self.assertEqual(int(arrived.environment_frames), 4 * 6 * 4)
+    self.assertEqual(self.intake.metrics(), {'queue_size': 0, 'unrolls_missing': 2, 'unrolls_late': 2})
+    self.assertLen(self.intake.complaints(), 1)
+    self.assertEmpty(self.intake.complaints())
+
+  def test_closing_ends_the_wait(self):
+    self.intake.close()
+    with self.assertRaises(tf.errors.OutOfRangeError):
+      self.take(1)
+
+
+if __name__ == '__main__':
+  absltest.main()
