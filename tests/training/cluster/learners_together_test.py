@@ -116,7 +116,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     actor = self._start(stack, 'actor', 0, 4)
     actor.wait_until(lambda: 'unrolls sent' in actor.screen(), 'contact')
     first.process.send_signal(signal.SIGTERM)
-    first.wait_until(lambda: 'a second signal: without the others' in first.screen(), 'a word')
+    first.wait_until(lambda: 'a second signal to end without the others' in first.screen(), 'a word')
     self.assertEqual(first.end(signal.SIGINT)[0], 0)
     actor.wait_until(lambda: f'no learner at {self.addresses.split(",")[0]}' in actor.screen(), 'waiting')
     self._check_left_alone(second)  # It waits for unrolls.
