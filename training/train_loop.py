@@ -286,7 +286,6 @@ class Trainer:
         last_save = time.monotonic()
       if self._log.is_due:
         self._write_row()
-      self._checkpointer.check()
       if time.monotonic() - last_save >= self._run.checkpoint_interval_seconds and not self._checkpointer.is_writing:
         last_save = time.monotonic()
         self._prepare_to_save()
@@ -297,6 +296,7 @@ class Trainer:
     """Waits for the next batches. If they take long, writes rows of metrics meanwhile."""
     while True:
       self._directory.check_in_place()  # Checked before every update, so that no training is lost if it was moved.
+      self._checkpointer.check()
       silence = None if self._config.synchronous else max(_LONGEST_SILENCE_SECONDS - self._log.age(), 0.)
       with self._log.waiting():
         if collector.wait(silence):

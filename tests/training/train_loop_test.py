@@ -476,9 +476,14 @@ class TrainerTest(parameterized.TestCase):
     folder = self.create_tempdir().full_path
     logdir, moved, other = (os.path.join(folder, name) for name in ('run', 'moved', 'other'))
     self._trainer(logdir=other, updates=1).train()
+    saved = None
 
     def before(learner, unused_unroll):
+      nonlocal saved
       if int(learner.update_steps) == 2:
+        while trainer._checkpointer.is_writing:
+          time.sleep(0.01)
+        saved = os.path.basename(checkpoint.latest(os.path.join(logdir, 'checkpoints')))
         if what == 'removed':
           shutil.rmtree(logdir)
         else:
@@ -493,7 +498,7 @@ class TrainerTest(parameterized.TestCase):
       trainer.train()
     self.assertEmpty(psutil.Process().children())
     if what != 'removed':
-      self.assertEqual(checkpoint.latest(os.path.join(moved, 'checkpoints')), os.path.join(moved, 'checkpoints/ckpt-2'))
+      self.assertEqual(checkpoint.latest(os.path.join(moved, 'checkpoints')), os.path.join(moved, 'checkpoints', saved))
     if what != 'replaced':
       self.assertFalse(os.path.exists(logdir))
     self.assertEqual({pathlib.Path(other, path.relative_to(logdir)): path.read_bytes()
