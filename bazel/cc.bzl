@@ -2,8 +2,8 @@
 
 core_library and core_test take the arguments of cc_library and cc_test. Each makes three targets: `name` is the normal
 build, `name_tsan` uses ThreadSanitizer, and `name_asan` uses AddressSanitizer with LeakSanitizer and
-UndefinedBehaviorSanitizer. A sanitizer checks only code that was compiled for it, so the sources are compiled once for
-each.
+UndefinedBehaviorSanitizer. A sanitizer checks only code that was compiled for it, so the sources are compiled
+separately for each one.
 """
 
 # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.

@@ -24,11 +24,11 @@ def tests(size, deps_by_name, **kwargs):
         native.py_test(name = name, size = size, srcs = [name + ".py"], deps = deps, **kwargs)
 
 def suite(name, size, deps_by_name, tags = [], **kwargs):
-    """Python tests that run in one process, which imports TensorFlow once. For tests that do not disturb one another.
+    """Defines Python tests that run in one process, which imports TensorFlow only once.
 
-    `bazel test //...` runs the target `name`, which runs all files in the given order. Each file also has a target of
-    its own, which runs only where it is named: `bazel test //tests/learner:vtrace_test`. `size`, `tags` and `kwargs` as
-    for py_test.
+    Use it for tests that do not disturb one another. `bazel test //...` runs the target `name`, which runs all files in
+    the given order. Each file also has a target of its own. That target runs only if it is named, as in `bazel test
+    //tests/learner:vtrace_test`. `size`, `tags` and `kwargs` are those of py_test.
     """
     tests(size, deps_by_name, tags = tags + ["manual"], **kwargs)
     native.py_test(

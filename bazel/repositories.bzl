@@ -1,4 +1,4 @@
-"""A repository from the distribution's package, or from the upstream archive if the package is not installed."""
+"""Takes a repository from the distribution's package, or from the upstream archive if the package is not installed."""
 
 def _packaged_archive(repository_ctx):
     folder = repository_ctx.path(repository_ctx.attr.path)

@@ -54,7 +54,7 @@ toolchain(
 """
 
 def _tensorflow_configure(repository_ctx):
-    # A path that the rule asks for is a dependency: Bazel runs the rule again when the file changes.
+    # This makes the file a dependency: Bazel runs the rule again when the file changes.
     repository_ctx.path(Label("//:requirements.txt"))
     root = repository_ctx.path(Label("//:WORKSPACE")).dirname
     python = root.get_child(".venv").get_child("bin").get_child("python3")

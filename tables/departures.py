@@ -18,12 +18,12 @@ from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_flags
 
-# These settings decide which agent of the paper a run is, or how much of it was run. The tables show them in other
-# ways.
+# These settings determine to which agent of the paper a run corresponds, or how far it was scaled down. The tables show
+# them in other ways.
 _SHOWN_OTHERWISE = frozenset({
     'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'total_environment_frames', 'population_size',
     'num_learners'})
-# These settings do not change what is learned, apart from chance.
+# These settings do not change what is learned, except through randomness.
 _FREE = frozenset({
     'seed', 'sweep_index', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
     *settings.free_settings(cluster_config.ClusterConfig)}) - {'parameter_refresh'}
@@ -53,7 +53,7 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
 
   Args:
     run: an evaluated run.
-    agent: the agent of the paper that the run is.
+    agent: the agent of the paper to which the run corresponds.
   Returns:
     A dict from setting to the run's value. Settings that are missing in the config.json of an older run are left out.
   """
@@ -62,13 +62,13 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
             if name not in _SHOWN_OTHERWISE | _FREE and not _is_papers(name, value, run, agent)}
   if run.flags.get('dataset_path') == dmlab.DUMMY_DATASET:
     found['dataset_path'] = dmlab.DUMMY_DATASET
-  if run.flags['total_environment_frames'] > agent.frames:  # Fewer frames are part of the cell's text already.
+  if run.flags['total_environment_frames'] > agent.frames:  # The cell's text mentions fewer frames already.
     found['total_environment_frames'] = run.flags['total_environment_frames']
   return found
 
 
 def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent) -> bool:
-  """Returns whether the paper used the value for the agent, or may have used it in its sweep or population."""
+  """Returns whether the paper used this value for the agent, or may have used it in its sweep or population."""
   paper = PAPER[agent.suite]
   if name == 'learning_rate_decay' and run.population > 1:
     return not value  # Figure F.1: the population tunes the learning rate, which is not annealed.

@@ -29,9 +29,9 @@ _LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = 100.0  # Per cent.
 _LINEAR_UP_TO = 100.0  # Per cent. The axis is logarithmic above it, because Atari scores reach tens of thousands.
 _POINTS = 500  # Points of a mean curve.
-_EXTENT_WIDTH = 52  # Letters per line.
-_STYLES = ('-', '--', ':', '-.')  # Used in turn when the colours are used up.
-# Legends of the paper's numbers.
+_EXTENT_WIDTH = 52  # Characters per line.
+_STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
+# Labels of the paper's numbers in legends.
 _PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
 _BARS_TITLES = {
     'dmlab30': "DMLab-30: evaluation scores and the paper's test scores (table B.1; the paper's figure B.1 shows "
@@ -42,8 +42,8 @@ _BARS_TITLES = {
 def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
   """Draws human-normalised evaluation scores of all levels as bars.
 
-  There is a panel for each agent whose levels the paper prints. Each level has a bar for the runs and a bar for the
-  paper's table of levels. (The paper's figure B.1 shows training scores.)
+  There is a panel for each agent whose scores per level the paper prints. Each level has a bar for the runs and a bar
+  for the paper's score. (The paper's figure B.1 shows training scores.)
 
   Args:
     suite_name: name of the suite.
@@ -89,9 +89,9 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
   """Draws a panel per level with training returns against frames, and the paper's evaluation score as a line.
 
   The curve of a population's member follows the members that its agent was copied from, as in the paper's appendix F.
-  If a member was copied by one with fewer frames, the curve goes back in frames there. If a level has a version for
-  testing, the curve is of the version for training and the line of the version for testing. If the paper prints no
-  scores per level of an agent, the line shows the multi-task agent whose scores per level the paper prints.
+  If a member with fewer frames copied one with more frames, the curve goes back in frames there. If a level has a test
+  version, the curve shows the training version and the line shows the test version. For an agent without printed scores
+  per level, the line shows the scores of the multi-task agent for which the paper prints them.
 
   Args:
     suite_name: name of the suite.
@@ -205,7 +205,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
 
   Args:
     members: hyper-parameter -> a line per member. A point is (frames, value from there on).
-    fittest: hyper-parameter -> the parts of the fittest member's ancestry, which are drawn bold.
+    fittest: hyper-parameter -> the segments of the fittest member's ancestry, which are drawn bold.
     name: name of the fittest member.
     file: path of the PNG file to write.
   Raises:
@@ -243,7 +243,7 @@ def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]
 def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray]:
   """Returns frames [N] and mean scores [N] of samples.
 
-  The mean of each sample is over its seeds. The result is the mean of these means, up to the shortest curve's end.
+  A sample's curve is the mean over its seeds. The result is the mean over the samples, up to the shortest curve's end.
   """
   curves = [np.transpose(curve) for sample in samples for curve in sample.curves]
   begin, end = max(frames[0] for frames, _ in curves), min(frames[-1] for frames, _ in curves)
@@ -275,7 +275,7 @@ def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndar
 
 
 def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
-  """Returns evenly spaced rows of metrics.jsonl. For a population's member, they follow its agent's ancestry."""
+  """Returns evenly spaced rows of metrics.jsonl. For a member of a population, they follow the agent's ancestry."""
   population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
   members = lineage.read(population) if run.population > 1 else {}
   if index not in members:
@@ -289,7 +289,7 @@ def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
 
 
 def _with_levels(suite_name: str, agent: str) -> str:
-  """Returns the agent if the paper prints its scores per level, else the multi-task agent for which it does."""
+  """Returns the agent if its scores per level are printed, else the multi-task agent whose scores per level are."""
   printed = published.LEVEL_SCORES[suite_name]
   if agent in printed:
     return agent

@@ -54,7 +54,7 @@ def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
   """Reads the runs in --runs.
 
   Raises:
-    errors.UserError: some run directories cannot be read. The error has the last fault; the others were printed.
+    errors.UserError: some run directories cannot be read. The error is about the last one. The others are printed.
   """
   runs, faults = runs_lib.read(_patterns(config.runs), evaluated=config.table != _SWEEP)
   for fault in faults[:-1]:
@@ -65,7 +65,7 @@ def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
 
 
 def _patterns(text: str) -> list[str]:
-  """Splits --runs at commas and strips spaces, unless a directory has this name."""
+  """Splits --runs at commas and strips spaces. If a directory has the whole text as its name, does not split."""
   if text and os.path.exists(run_flags.user_path(text)):
     return [run_flags.user_path(text)]
   parts = [part for part in text.split(',') if part.strip()]

@@ -27,7 +27,7 @@ def compared(paper: float | None, cell: results.Cell, decimals: int) -> list[str
   """Returns the cells of the columns of `comparison_columns`.
 
   Args:
-    paper: the paper's number, None if it has none.
+    paper: the paper's number, None if the paper has none.
     cell: the runs' result.
     decimals: digits after the point.
   """

@@ -53,7 +53,7 @@ def ancestry(members: Mapping[int, Member], index: int, end: float | None = None
   Args:
     members: all members by index.
     index: the member.
-    end: environment frames of the agent. Default: those at which the member's fitness was measured.
+    end: environment frames of the agent. Default: the number at which the member's fitness was measured.
   """
   segments = []
   end = members[index].fitness.environment_frames if end is None else end
@@ -72,7 +72,7 @@ def ancestry(members: Mapping[int, Member], index: int, end: float | None = None
 
 
 def schedule(member: Member, name: str, segment: Segment | None = None) -> list[tuple[int, float]]:
-  """Returns the values of a hyper-parameter as points (environment frames, value from there on).
+  """Returns the values of a hyper-parameter as points (environment frames, value from that number on).
 
   Args:
     member: the member.

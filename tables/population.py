@@ -4,7 +4,7 @@
 
 The figure is POPULATION/schedules.png. It has a panel per hyper-parameter and a thin line per member. Bold lines show
 the schedule of the fittest member's agent, followed back through the members that it was copied from. Each member is
-drawn against its own frames. If a member was copied by one with fewer frames, the bold lines overlap there.
+drawn against its own frames. If a member with fewer frames copied one with more frames, the bold lines overlap there.
 """
 
 import dataclasses

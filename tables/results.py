@@ -37,11 +37,11 @@ class Result:
   """The results of the runs of one agent.
 
   For a population, only the best member counts, as in the paper. Runs that differ only in the seed are repetitions of
-  one setting. Runs of experts may also differ in the level. Populations are repetitions in the same way.
+  one setting. Runs of experts may also differ in the level. The same holds for the best members of populations.
 
   If the runs have several settings, as in a sweep, the runs of the best setting are shown, as in the paper ("the best
-  score for each architecture"). Settings are ordered by the number of levels, then by whether they were run in full,
-  then by the score.
+  score for each architecture"). The best setting has the most levels. Among equals, a setting that was run in full
+  comes first, and then the one with the highest score.
 
   Attributes:
     runs: the runs that are shown.
@@ -72,7 +72,7 @@ class Result:
     return Cell(mean_over_seeds([run.evaluation.means[level] for run in played]), self._extent(played))
 
   def summary(self, measure: str) -> Cell:
-    """Returns a field of scores.SuiteScore. There is no score until every level has one."""
+    """Returns a field of scores.SuiteScore. There is no score if a level is missing."""
     if not self.runs:
       return Cell(None, NOT_RUN)
     num_levels = len(self._suite.test_levels)

@@ -16,7 +16,7 @@ from scalable_agents.tables import published
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
 
-# Settings that all runs of IMPALA have. Runs of agents without V-trace do not have the last one.
+# Settings that all runs of IMPALA have. The last one is missing in runs of agents without V-trace.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int,
           'off_policy_correction': str}
 # Further settings that the tables read. They may be missing or null, which means the default.
@@ -25,7 +25,7 @@ _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses'
 _WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
-ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only a part of them is drawn.
+ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only some of them are drawn.
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
 
 
@@ -34,7 +34,7 @@ class Evaluation(NamedTuple):
   means: dict[str, float]  # Test level -> mean return.
   episodes: int            # Episodes per level.
   frames: int              # Environment frames of training.
-  departures: tuple[tuple[str, Any], ...] = ()  # (setting of the protocol, value) where it differs from the paper.
+  departures: tuple[tuple[str, Any], ...] = ()  # (setting of the protocol, value) for each difference from the paper.
 
 
 class Run(NamedTuple):
@@ -65,8 +65,8 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
 
   Args:
     patterns: paths with *, ? and [] as in a shell. A pattern that is itself the path of a directory means this
-      directory. A run of several learners belongs to the first one. The directories of the other learners are skipped
-      if a pattern matches them.
+      directory. If a run has several learners, only the first learner's directory is read. The directories of the
+      others are skipped if a pattern matches them.
     evaluated: whether to read evaluation.json, which must then exist.
   Returns:
     The runs, each directory once, and a one-line message for each input that is not a run.
@@ -92,7 +92,7 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
 
 
 def suite_of(run: Run) -> suite_lib.Suite | None:
-  """Returns the suite that the run has learned, or the suite of its level. None if there is no such suite."""
+  """Returns the suite that the run was trained on, or the suite of its level. None if there is no such suite."""
   name = run.flags['level_name']
   for suite in scores.SUITES.values():
     if name == suite.name or name in suite.scores:
@@ -101,7 +101,7 @@ def suite_of(run: Run) -> suite_lib.Suite | None:
 
 
 def is_expert(run: Run) -> bool:
-  """Returns whether the run has learned a single level."""
+  """Returns whether the run was trained on a single level."""
   return run.flags['level_name'] not in scores.SUITES
 
 
@@ -109,7 +109,7 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
   """Returns the agent of the paper that corresponds to a run, in full or scaled down.
 
   Among the agents with the same network and suite, it must have at least the run's population and number of learners.
-  If there are several, the one with the smallest population and the fewest learners is returned; None if there is none.
+  If there are several, returns the one with the smallest population and the fewest learners. None if there is none.
   """
   suite = suite_of(run)
   if suite is None or run.flags['off_policy_correction'] != 'vtrace':
@@ -121,7 +121,7 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
 
 
 def describe(run: Run) -> str:
-  """Describes the settings that decide which agent of the paper a run is."""
+  """Describes the settings that determine to which agent of the paper a run corresponds."""
   flags, suite = run.flags, suite_of(run)
   task = f'a single level of {suite.name}' if suite and is_expert(run) else flags['level_name']
   lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
@@ -213,7 +213,7 @@ def _as_tested(run: Run, means: dict[str, float], file: str) -> dict[str, float]
   """Returns the means with the names of test levels.
 
   Raises:
-    run_directory.RunDirectoryError: the run has not learned one of the levels.
+    run_directory.RunDirectoryError: the run was not trained on one of the levels.
   """
   suite = suite_of(run)
   if suite is None:

@@ -1,4 +1,4 @@
-"""Makes the table of a sweep's results: its samples, sorted by their scores. agents/sweep.py draws the samples.
+"""Makes the table of a sweep's results: its samples, sorted by their scores. training/sweep.py draws the samples.
 
 Espeholt et al. 2018, figures 4 and E.1, table D.1. A sweep samples some hyper-parameters. Runs that also differ in
 other settings belong to different lines of the table and the figures. Examples are the network, the correction,

@@ -5,12 +5,12 @@
 There are two sections. The first one is Pong with the shallow network. The second one is the deep network with LSTM and
 language on images of 72x96, as on DeepMind Lab's levels, with environments that take almost no time.
 
-Each part is measured in a process per core, so that all cores are busy. The result is the part's CPU time per agent
+Each part is measured in one process per core, so that all cores are busy. The result is the part's CPU time per agent
 step. If nothing else cost time, the cores would make `cores / sum of the CPU times` steps per second. This is the
 additive bound. The program reports parts that are much slower than on comparable processors.
 
-The last line of the output is a JSON object with all numbers. Compare numbers of one run only, because the speed of a
-machine varies from run to run.
+The last line of the output is a JSON object with all numbers. Compare only numbers from the same run, because the speed
+of a machine varies from run to run.
 """
 
 from concurrent import futures
@@ -56,13 +56,13 @@ def _begin_part():
 
 
 def _executor(processes):
-  """Returns an executor with new processes. Libraries print nothing in them, and they end with this process."""
+  """Returns an executor with new processes. They print nothing to stderr, and end when this process ends."""
   return futures.ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context('spawn'),
                                      initializer=_begin_part)
 
 
 def _on_all_cores(part, *arguments):
-  """Runs a part in a process per core at the same time. Returns the means of the results."""
+  """Runs a part in one process per core at the same time. Returns the means of the results."""
   cores = len(os.sched_getaffinity(0))
   with _executor(cores) as executor:
     results = [future.result() for future in [executor.submit(part, *arguments) for _ in range(cores)]]

@@ -1,6 +1,6 @@
 """The parts of the benchmark. Each function measures one part in its own process and returns a dict of numbers.
 
-Functions import TensorFlow themselves, because the process that starts them does not need it.
+Each function imports TensorFlow itself, because the process that starts it does not need TensorFlow.
 """
 
 import json
@@ -21,8 +21,8 @@ GAME = 'pong'
 class Workload(NamedTuple):
   """A network and its training data."""
   config: dict[str, Any]  # Settings of ImpalaConfig.
-  level: str              # The level whose observations it gets, one of constant_environment.LEVELS.
-  learner_rows: int       # Rows of each unroll in `learner`, limited so that memory suffices for a process per core.
+  level: str              # The level whose observations the network gets, one of constant_environment.LEVELS.
+  learner_rows: int       # Rows of each unroll in `learner`, limited so that memory suffices for one process per core.
   wanted_share: float     # The share of the additive bound that the whole training should reach.
 
   @property
@@ -57,7 +57,7 @@ def _rate(step, amount, seconds):
 
 
 def environment(seconds):
-  """Measures the agent steps/s of one environment, and in turns of ale-py's own vector environment of size one."""
+  """Measures in turns the agent steps/s of one environment and of ale-py's own vector environment of size one."""
   from ale_py import vector_env  # pylint: disable=g-import-not-at-top
   from scalable_agents.environments import registry  # pylint: disable=g-import-not-at-top
   random = np.random.RandomState(os.getpid())
@@ -150,7 +150,7 @@ def learner(seconds, workload):
           observation=_observations(tf, workload, *rows)),
       agent_output=impala.BehaviourOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions])),
       parameter_version=tf.zeros(rows, tf.int64)))
-  # The cost is proportional to the rows. A whole unroll has one more row than transitions.
+  # The cost is proportional to the number of rows. A whole unroll has one more row than transitions.
   whole_unrolls = workload.learner_rows / (config.unroll_length + 1)
   rate, cpu = _rate(lambda: impala_learner.step(batch), whole_unrolls * workload.transitions, seconds)
   return {'transitions_per_second': rate, 'cpu_seconds': cpu}
@@ -199,7 +199,7 @@ def actor_pool(seconds, workload):
   threads = [threading.Thread(target=_until_closed, args=[loop]) for loop in _pool_loops(pool)]
   for thread in threads:
     thread.start()
-  while pool.statistics().steps < 4 * unroll_length * environments:  # Until both graphs have been traced.
+  while pool.statistics().steps < 4 * unroll_length * environments:  # Wait until both graphs have been traced.
     time.sleep(0.01)
   time.sleep(training_rate.warm_up_seconds(seconds))
   before, began = pool.statistics(), time.monotonic()

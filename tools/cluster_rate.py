@@ -33,7 +33,7 @@ class ClusterRateConfig:
                            at_most=training_rate.MAX_SECONDS)
   turns: int = setting(2, 'How often each run is measured.', at_least=1, at_most=1_000)
   actors: int = setting(2, 'Number of actor hosts.', at_least=1, at_most=settings.MAX_PROCESSES)
-  environments: int = setting(64, 'Number of environments of all actor hosts together.', at_least=1,
+  environments: int = setting(64, 'Number of environments in all actor hosts together.', at_least=1,
                               at_most=settings.MAX_ENVIRONMENTS)
   flags: str = setting('--level_name=pong,--torso=shallow',
                        'Flags of //agents:impala_atari57 for all processes, with commas between them.')
@@ -86,7 +86,7 @@ def main():
   rates = {'one process': [], 'cluster': []}
   measures = [('one process', _one_process), ('cluster', _cluster)]
   for turn in range(config.turns):
-    for name, measure in measures[::(-1) ** turn]:  # The order alternates, so that a slowing machine affects both.
+    for name, measure in measures[::(-1) ** turn]:  # The order alternates, so that changes of speed affect both.
       rate, lag = measure(config)
       rates[name].append(rate)
       print(f'{name:<12}{rate:>10,.0f} frames/s, policy lag {lag:.1f} updates', flush=True)

@@ -3,9 +3,9 @@
   bazel run //tools:cluster_scaling
 
 One process sends unrolls to another through the cluster's own code (training/cluster/remote_learner.py), over loopback
-and without learning. The program measures the bytes of an unroll and its CPU time in the receiving process. From these
-it computes the rate, and the number of actors, at which the learner's cores or network are fully used. The last line of
-the output is a JSON object with all numbers.
+and without learning. The program measures the size of an unroll and the CPU time that it costs the receiving process.
+From these it computes the rate, and the number of actors, at which the learner's cores or network are fully used. The
+last line of the output is a JSON object with all numbers.
 """
 
 from concurrent import futures
@@ -36,7 +36,7 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import run_flags
 
-_KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # Agent steps per unroll, shape of the pixels.
+_KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # (agent steps per unroll, shape of the pixels).
 _FRAMES_PER_STEP = 4
 _PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 actors, one learner.
 _PARAMETERS = [tf.TensorSpec([1_600_000])]  # About the number of parameters of the deep network.
@@ -88,7 +88,7 @@ def _send(kind, address):
 
   @tf.function(autograph=False)
   def send():
-    def send_one(actor_id):  # Two actors in turn, as each sends through one connection only.
+    def send_one(actor_id):  # Two actors in turn, because each uses only one of the connections.
       learner.put(_Unroll(actor_id, tf.constant(pixels)))
       return [1 - actor_id]
     tf.while_loop(lambda actor_id: True, send_one, [0], parallel_iterations=1)
@@ -123,7 +123,7 @@ def _begin():
 
 
 def measure(kind: str, seconds: float) -> Cost:
-  """Measures one kind of unrolls with a sending and a receiving process, which end with this process."""
+  """Measures one kind of unroll with a sending and a receiving process, which end with this process."""
   address = f'localhost:{local_cluster.free_ports(1)[0]}'
   context = multiprocessing.get_context('spawn')
   sender = context.Process(target=_send, args=(kind, address), daemon=True)
@@ -166,7 +166,7 @@ def limits(cost: Cost, steps: int, cores: int, gigabits_per_second: float) -> tu
 
 
 def main():
-  """Measures both kinds of unrolls, and prints the limits."""
+  """Measures both kinds of unroll, and prints the limits."""
   config = run_flags.config_from_flags(ClusterScalingConfig)
   copied = memory_bandwidth()
   print(f'one core copies {copied * 1e-9:.1f} GB/s of memory')
@@ -179,8 +179,8 @@ def main():
           f'{1e3 * cost.cpu_seconds:.2f} ms of CPU time each')
     for what, frames in ((f'{config.cores} cores', by_cores),
                          (f'{config.gigabits_per_second:g} Gbit/s', by_network)):
-      print(f'  {what} are full at {frames:,.0f} frames/s: {frames / config.actor_frames_per_second:,.0f} actors of '
-            f'{config.actor_frames_per_second:,.0f} frames/s, '
+      print(f'  {what} are fully used at {frames:,.0f} frames/s: {frames / config.actor_frames_per_second:,.0f} actors '
+            f'of {config.actor_frames_per_second:,.0f} frames/s, '
             f'{frames / _PAPER_FRAMES_PER_SECOND:.2f} times the 250,000 of the paper')
     results[kind] = cost._asdict() | {'frames_per_second_cores': by_cores, 'frames_per_second_network': by_network}
   print(json.dumps(results))

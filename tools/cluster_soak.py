@@ -4,8 +4,8 @@
 
 Every few seconds an actor host is killed and another one is started. Every few minutes the learner is killed and
 started again. The program prints a line of progress each minute. Its last line is a JSON object with the frames per
-second before and during the kills. For each learner process it has the number of actor hosts that were killed, and the
-learner's memory after a settling time and at the end.
+second before and during the kills. For each learner process, it also has the number of actor hosts that were killed,
+and the learner's memory after a settling time and at the end.
 
 The exit code is 1 if a process ends by itself, an actor host does not reconnect to the learner, updates are skipped, or
 a process does not end with exit code 0.
@@ -48,7 +48,7 @@ class ClusterSoakConfig:
                                          at_most=training_rate.MAX_SECONDS)
   minutes_between_learner_kills: float = setting(5., 'Minutes between two kills of the learner.', at_least=0.1,
                                                  at_most=_MAX_MINUTES)
-  calm_seconds: float = setting(60., 'Seconds at the start in which nothing is killed.', at_least=1,
+  calm_seconds: float = setting(60., 'Seconds at the start during which nothing is killed.', at_least=1,
                                 at_most=training_rate.MAX_SECONDS)
   seed: int = setting(1, 'Random seed of the order in which actor hosts are killed.', at_least=0,
                       at_most=settings.MAX_SEED)
@@ -89,7 +89,7 @@ class Soak:
         raise SoakError(f'{name} ended with exit code {process.returncode}')
 
   def wait_for_all(self):
-    """Waits until the learner knows all actor hosts. One that it does not know would go on after the learner's end."""
+    """Waits until the learner knows all actor hosts. An unknown one would keep running when the learner has ended."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     names = {f'actor/{socket.gethostname()}-{actor.pid}/frames_per_second' for actor in self.actors}
     while not self._have_played(names):

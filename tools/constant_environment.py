@@ -10,7 +10,7 @@ from scalable_agents.environments import instruction
 
 
 class Level(NamedTuple):
-  """A level with the actions and the shapes of a real environment."""
+  """A level with the number of actions and the observation shapes of a real environment."""
   num_actions: int
   observation: dict[str, np.ndarray]  # uint8 arrays by name, returned in every step.
 
@@ -28,7 +28,7 @@ LEVELS = {
 class Constant(dm_env.Environment):
   """Returns the same observation in all steps. Episodes have 1,000 agent steps."""
 
-  frames_per_step = 1
+  frames_per_step, frame_stacks = 1, {}
 
   def __init__(self, level_name: str, seed: int, protocol: dict | None = None):
     """The arguments are those of registry.make_from_json. `level_name` is one of LEVELS."""

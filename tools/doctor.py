@@ -3,8 +3,8 @@
 Each check prints one line: `ok`, `warn` for a problem that affects only some uses, or `wrong` for a problem that
 prevents training. Below each problem is a command that fixes it. The exit code is 1 if a check is `wrong`.
 
-The program runs before anything is installed. So it imports only the standard library. It tries other imports in
-another process, which may crash.
+The program can run before anything is installed. So it imports only the standard library. It tries other imports in
+separate processes, which may crash.
 """
 
 import importlib.metadata
@@ -23,13 +23,13 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _CHECKED_APART = ('tensorflow', 'gymnasium', 'imageio-ffmpeg')
 _DEBIANS_BAZEL = 'bazel no_version'  # The output of Debian's package bazel-bootstrap. Its version is below 8.
-_SECONDS = 120  # The time limit of another process, long enough for an import from a slow disk.
+_SECONDS = 120  # The time limit of a separate process, long enough for an import from a slow disk.
 _ASK_ROMS = '''
 import sys
 from ale_py import roms
 print(len(roms.get_all_rom_ids()), 'games') if roms.get_rom_path('pong') else sys.exit('Pong is missing or damaged')
 '''
-# This level compiles a map, so it also checks the programs for that. Lab's errors have several lines, which are joined.
+# Lab compiles a map for this level, so this also checks the programs for that. Errors of several lines are joined.
 _OPEN_LEVEL = '''
 import sys
 import deepmind_lab
@@ -53,7 +53,7 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-  """The result of a program in another process."""
+  """The result of a program in a separate process."""
   worked: bool
   text: str  # The last line of its output or, if it failed, the reason.
 
@@ -223,7 +223,7 @@ def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminf
 
   Args:
     needed_bytes: shared memory of some hundred environments.
-    wanted_free_bytes: memory for training Pong with 32 environments, with some reserve.
+    wanted_free_bytes: memory for training Pong with 32 environments, plus a reserve.
     meminfo: the kernel's file with memory statistics.
   Returns:
     A Result.
@@ -250,7 +250,8 @@ def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminf
 def check_open_files(workers=64):
   """Checks the limit of open files.
 
-  For each environment worker, the training process has four file descriptors: memory, socket and a duplicate of each.
+  For each environment worker, the training process has four file descriptors: its memory, its socket, and a duplicate
+  of each.
   """
   needed = 256 + 4 * workers
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,7 +1,6 @@
 #!/bin/sh
 # Installs missing packages through apt: g++, Python's venv, Bazel with its packaged rules, and googletest. If it
-# cannot, it prints the command to run and fails. Without Bazel and googletest, only `make test` and `bazel` do not
-# work.
+# cannot, it prints the command to run and fails. Bazel and googletest are needed only for `make test` and `bazel`.
 set -eu
 
 packages=''

@@ -1,12 +1,13 @@
-"""Runs a whole cluster on this machine, to try out what will run on several: learners, actor hosts and their output.
+"""Runs a whole cluster on one machine, to try out a cluster before it runs on several machines.
 
   bazel run //tools:local_cluster -- --agent=impala_atari57 --learners=1 --actors=2 --logdir=runs/pong -- \\
     --level_name=pong --torso=shallow --num_environments=16
 
-The flags after the second -- are for every process. There, --num_environments is the number per actor host; a learner
-has --learner_environments. If an actor host dies, it is started again. If a learner dies, all learners are started
-again. Ctrl-C ends the learners, which save and tell the actor hosts to end. The learners listen at free ports and are
-reached through the loopback interface. As in any cluster, the ports are open on all interfaces and have no
+The program shows the output of all learners and actor hosts. The flags after the second -- are for every process.
+There, --num_environments is the number of environments per actor host. The number per learner is
+--learner_environments. If an actor host dies, it is started again. If a learner dies, all learners are started again.
+Ctrl-C ends the learners, which save and tell the actor hosts to end. The learners listen on free ports, and the actor
+hosts reach them through the loopback interface. As in any cluster, the ports are open on all interfaces and have no
 authentication.
 """
 
@@ -25,8 +26,8 @@ from scalable_agents.training import run_flags
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
-# The kernel gives none of these ports to outgoing connections. Otherwise, an actor host's attempt to connect could take
-# the learner's port.
+# The kernel uses none of these ports for outgoing connections. Otherwise, an actor host that tries to connect could be
+# given the learner's port.
 _PORTS = range(20_000, 32_000)
 _SAVING_SECONDS = 90.   # Time for a learner to save and exit. It waits up to a minute for the other learners to agree.
 _HEARING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.
@@ -57,13 +58,13 @@ class Cluster:
   """The processes of a cluster on this machine."""
 
   def __init__(self, program: Sequence[str], config: LocalClusterConfig, others: Sequence[str], stream: TextIO):
-    """Starts nothing yet.
+    """Starts no process yet.
 
     Args:
       program: the command that starts the agent's binary.
       config: the numbers of processes and environments.
       others: flags for every process.
-      stream: gets each line of output of each process, with the name of the process.
+      stream: gets every line that a process prints, with the name of the process.
     """
     self._children = child_process.Children(stream)
     addresses = ','.join(f'127.0.0.1:{port}' for port in free_ports(config.learners))
@@ -74,7 +75,7 @@ class Cluster:
                       for index in range(config.learners)]
     self._actors = [make('actor', index) for index in range(config.actors)]
     self._learners_act = config.learner_environments > 0
-    self._given_up = set()  # Actor hosts.
+    self._given_up = set()  # Actor hosts that are not started again.
     self._interrupted = False
 
   def run(self):

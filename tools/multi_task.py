@@ -3,7 +3,7 @@
   bazel run //tools:multi_task
 
 One agent on several games plays equally many steps of each game. So the expected speed is the harmonic mean of the
-games' own speeds. All games have 18 actions. The last line of the output is a JSON object with all numbers.
+games' own speeds. All runs use all 18 actions. The last line of the output is a JSON object with all numbers.
 """
 
 import dataclasses

@@ -8,12 +8,12 @@ from typing import Any
 from scalable_agents.training import kernels
 
 # _INFERENCE: rows of inference that a core computes in the CPU time of one agent step of the environment, with oneDNN.
-# _LEARNER: transitions in the same time. Both are the smallest of the measured values. README.md has an AMD Zen 4 (6.2,
-# 2.4) and an Intel Cascade Lake (learner: 2.9). An Intel Sapphire Rapids had 3.9 to 6.9 and 1.7 to 2.7, and 3.1 to 4.6
-# and 1.2 to 2.1 when it was restricted to AVX2.
+# _LEARNER: transitions in the same time. Each is the smallest of the measured values, which are, for inference and
+# learner: AMD Zen 4 (README.md) 6.2 and 2.4; Intel Sapphire Rapids 3.9 to 6.9 and 1.7 to 2.7; the same processor
+# restricted to AVX2 3.1 to 4.6 and 1.2 to 2.1; Intel Cascade Lake (README.md), only the learner, 2.9.
 _INFERENCE = 3.1
 _LEARNER = 1.2
-_ENVIRONMENT = 0.8   # Agent steps per step of ale-py's AtariVectorEnv.
+_ENVIRONMENT = 0.8   # Agent steps in the CPU time of one step of ale-py's AtariVectorEnv.
 _FAR_BELOW = 0.5     # A part is reported below this share of the smallest value.
 _WORTH_A_WORD = 1.3  # oneDNN is mentioned if it makes the learner this many times as fast.
 _BUSY = 'other programs on these cores'
@@ -37,7 +37,7 @@ def shortfalls(environment: dict[str, Any], inference: dict[str, Any], learner: 
       ('learner', learner['cpu_seconds'], environment['cpu_seconds'], _LEARNER, _reason(precision, is_onednn_on))):
     wanted = least / reference
     if 1 / cost < _FAR_BELOW * wanted:
-      lines.append(f'{name}: {1 / cost:,.0f} per second and core is far below comparable processors, which reach '
+      lines.append(f'{name}: {1 / cost:,.0f} per second per core is far below comparable processors, which reach '
                    f'{wanted:,.0f} or more; likely cause: {reason}')
   return lines
 

@@ -1,10 +1,10 @@
 """Counts the test cases that `bazel test` ran: `python tools/test_summary.py EVENTS`.
 
 EVENTS is the file that `bazel test --build_event_json_file` wrote. The program prints a line for each failed or flaky
-target and, if there is one, how to run one test alone; then the ten slowest targets with their seconds. Its last line is
-`N passed, N failed` (and `, N skipped`). It exits with code 1 if a test failed or none ran. A target can fail without a
-failed test case: it did not build, crashed, timed out, or a sanitizer reported an error at its end. Such a target counts
-as one failure.
+target. If a test failed, it also prints how to run a single test. Then it prints the ten slowest targets with their
+times in seconds. Its last line is `N passed, N failed`, followed by `, N skipped` if tests were skipped. It exits with
+code 1 if a test failed or if no test passed. A target can fail without a failed test case: because it did not build,
+crashed or timed out, or because a sanitizer reported an error at its end. Such a target counts as one failure.
 """
 
 import json
@@ -19,11 +19,11 @@ _HINT = 'to run one test file, or one case of it: .venv/bin/python tests/FOLDER/
 
 class Summary(NamedTuple):
   """The outcome of a run of tests."""
-  passed: int   # Test cases, as are the next two.
-  failed: int
-  skipped: int
-  faults: tuple[str, ...]  # A line for each target at fault.
-  seconds: dict[str, float]  # Target -> how long it ran: all attempts and shards together.
+  passed: int                # Test cases.
+  failed: int                # Test cases.
+  skipped: int               # Test cases.
+  faults: tuple[str, ...]    # A line for each failed or flaky target.
+  seconds: dict[str, float]  # Target -> its running time, summed over all attempts and shards.
 
 
 def count_cases(path):
@@ -62,10 +62,10 @@ def summarize(events):
   results, statuses, seconds, exit_name = {}, {}, {}, 'an interruption'
   for event in events:
     kind, key = next(iter(event['id'].items()))
-    if kind == 'testResult':  # Later attempts of a flaky test replace earlier ones.
+    if kind == 'testResult':  # A later attempt of a flaky test replaces an earlier one.
       label, result = key['label'], event.get('testResult', {})
       results.setdefault(label, {})[key['run'], key['shard']] = result
-      # A number of 64 bits, which is text in JSON.
+      # JSON has this 64-bit number as text.
       seconds[label] = seconds.get(label, 0.) + int(result.get('testAttemptDurationMillis', 0)) / 1000
     elif kind == 'testSummary':
       statuses[key['label']] = event.get('testSummary', {}).get('overallStatus', 'NO_STATUS')
@@ -91,7 +91,7 @@ def summarize(events):
 
 
 def slowest_lines(seconds):
-  """The lines that name the slowest targets, the slowest one first; none without targets.
+  """Returns the lines that name the slowest targets, slowest first. Returns no lines if there are no targets.
 
   Args:
     seconds: dict of target -> seconds.

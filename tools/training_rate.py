@@ -35,7 +35,7 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   Args:
     arguments: called with settings of RunConfig by name. Returns the module to run, and its arguments.
     seconds: shortest time to measure, after the warm-up.
-    suffice: called with the rows so far. Returns whether they are enough; training continues until then.
+    suffice: called with the rows so far. Returns whether they are enough. Training continues until it returns True.
   Returns:
     The rows of metrics.jsonl after the warm-up that were written after an update.
   Raises:
@@ -44,7 +44,7 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)
     run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
-    # The training ends with this process, also if this process is killed.
+    # The training ends when this process ends, even if this process is killed.
     training = subprocess.Popen([sys.executable, '-m', *arguments(run)], env=python_path.environment(), stdout=screen,
                                 stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
     try:

@@ -1,6 +1,6 @@
 // Helpers for kernels: the conversion of statuses, ops that wait, and the lookup of resources.
-#ifndef SCALABLE_AGENTS_ACTOR_CC_OP_HELPERS_H_
-#define SCALABLE_AGENTS_ACTOR_CC_OP_HELPERS_H_
+#ifndef SCALABLE_AGENTS_OPS_CC_OP_HELPERS_H_
+#define SCALABLE_AGENTS_OPS_CC_OP_HELPERS_H_
 
 #include <atomic>
 #include <functional>
@@ -36,8 +36,8 @@ class PendingOp {
   PendingOp(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done)
       : context_(context), done_(std::move(done)), cancellation_(context->cancellation_manager()) {}
 
-  // Registers `on_cancel` to be called if the step is cancelled. Returns false if it is cancelled already. Then the op
-  // has ended.
+  // Registers `on_cancel` to be called if the step is cancelled. If the step is cancelled already, ends the op and
+  // returns false.
   bool Begin(std::function<void()> on_cancel) {
     if (cancellation_ == nullptr) return true;
     token_ = cancellation_->get_cancellation_token();
@@ -65,8 +65,8 @@ class PendingOp {
   std::atomic<bool> finished_{false};
 };
 
-// Returns the resource of input 0, shared so that callbacks may keep it. If it is gone, returns null and sets the
-// context's status.
+// Returns the resource of input 0 as a shared pointer, so that callbacks may keep it. If the resource no longer exists,
+// returns null and sets the context's status.
 template <typename Resource>
 std::shared_ptr<Resource> ResourceOf(tensorflow::OpKernelContext* context) {
   Resource* resource = nullptr;
@@ -81,4 +81,4 @@ std::shared_ptr<Resource> ResourceOf(tensorflow::OpKernelContext* context) {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_ACTOR_CC_OP_HELPERS_H_
+#endif  // SCALABLE_AGENTS_OPS_CC_OP_HELPERS_H_

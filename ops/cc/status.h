@@ -1,6 +1,6 @@
-// The outcome of an operation of the core, which uses neither TensorFlow nor absl.
-#ifndef SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
-#define SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
+// The status of an operation of the C++ core, which uses neither TensorFlow nor absl.
+#ifndef SCALABLE_AGENTS_OPS_CC_STATUS_H_
+#define SCALABLE_AGENTS_OPS_CC_STATUS_H_
 
 #include <new>
 #include <stdexcept>
@@ -49,4 +49,4 @@ inline std::string WithCause(const std::string& what, const std::string& cause) 
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_ACTOR_CC_STATUS_H_
+#endif  // SCALABLE_AGENTS_OPS_CC_STATUS_H_

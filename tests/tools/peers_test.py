@@ -29,12 +29,12 @@ class PeersTest(absltest.TestCase):
 
   def test_a_part_far_below_the_others_is_named_with_a_cause(self):
     self.assertEqual(_shortfalls(learner=1_000), [
-        'learner: 1,000 per second and core is far below comparable processors, which reach 3,600 or more; likely '
+        'learner: 1,000 per second per core is far below comparable processors, which reach 3,600 or more; likely '
         'cause: other programs on these cores'])
     line, = _shortfalls(inference=3_000)
-    self.assertRegex(line, '^inference: 3,000 per second and core is far below comparable .*, which reach 9,300 ')
+    self.assertRegex(line, '^inference: 3,000 per second per core is far below comparable .*, which reach 9,300 ')
     line, = _shortfalls(environment=1_000)
-    self.assertRegex(line, '^environment: 1,000 per second and core is far below comparable .*, which reach 2,400 ')
+    self.assertRegex(line, '^environment: 1,000 per second per core is far below comparable .*, which reach 2,400 ')
 
   def test_the_cause_is_what_the_user_has_set(self):
     with mock.patch.dict(os.environ, TF_ENABLE_ONEDNN_OPTS='0'):
