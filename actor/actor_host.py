@@ -26,6 +26,7 @@ _LABS_PER_CORE = 4
 _START_REPORT_SECONDS = 10.
 _CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and the period in microseconds.
 _LIFE_BITS = 24  # These bits of a life_id number the lives of a process. The 39 bits above identify the process.
+_GOLDEN_RATIO = (5**0.5 - 1) / 2  # Its multiples, modulo 1, are spread evenly over [0, 1].
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
@@ -74,7 +75,17 @@ def inference_device() -> str:
 
 
 class ActorHost:
-  """Environments in worker processes, an actor for each environment, and inference for all of them."""
+  """Environments in worker processes, an actor for each environment, and inference for all of them.
+
+  Attributes:
+    num_environments, num_workers, num_loops: see `counts`.
+    rests: whether no actor steps here. Then the one environment only gives the observation's shape.
+    seed: the seed of environment 0.
+    level_ids: the level of each environment.
+    specification: environment_workers.Specification of the environments.
+    observation_spec: dict of tf.TensorSpec, the same as in `specification`.
+    pool: actor_pool.ActorPool, from `make_pool`.
+  """
 
   def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run, seed: int, screen: TextIO | None = None,
                first_actor_id: int = 0, environment: str = _ENVIRONMENT, played: Sequence[int] | None = None):
@@ -95,9 +106,9 @@ class ActorHost:
     """
     played = range(len(levels)) if played is None else played
     self.num_environments, self.num_workers, self.num_loops = counts(run, [levels[level_id] for level_id in played])
-    self.rests = run.num_environments == 0  # No actor steps here; the environment only gives the observation's shape.
+    self.rests = run.num_environments == 0
     self._run = run
-    self._seed, self._first_actor_id = seed, first_actor_id
+    self.seed, self._first_actor_id = seed, first_actor_id
     self._first_life_id = secrets.randbits(63 - _LIFE_BITS) << _LIFE_BITS  # Differs between processes.
     self.level_ids = [played[actor % len(played)] for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
@@ -155,7 +166,8 @@ class ActorHost:
     level_ids = np.array(self.level_ids)
     for level_id in set(self.level_ids):
       same = np.flatnonzero(level_ids == level_id)
-      places[same] = np.linspace(0, 1, len(same))
+      # A lone actor is not always the first one: over all processes, places of lone actors are spread evenly, too.
+      places[same] = np.linspace(0, 1, len(same)) if len(same) > 1 else ids[same] * _GOLDEN_RATIO % 1
     return inference.Actors(ids, places)
 
   def start(self, parameters, put, on_end: Callable[[], None], selection: acting.Selection = acting.Selection()):
@@ -180,7 +192,7 @@ class ActorHost:
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 
-    loops = [inference.make_loop(pool, agent, parameters, (self._seed + number) % 2**31, self._device, self.actors,
+    loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self._device, self.actors,
                                  selection)
              for number, agent in enumerate(self._agents)]
     pool.start()

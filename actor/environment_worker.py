@@ -106,7 +106,7 @@ def _specification(environment):
   observation = {name: (str(np.dtype(spec.dtype)), list(spec.shape))
                  for name, spec in environment.observation_spec().items()}
   return {'num_actions': int(environment.action_spec().num_values), 'observation': observation,
-          'frames_per_step': int(environment.frames_per_step)}
+          'frames_per_step': int(environment.frames_per_step), 'frame_stacks': dict(environment.frame_stacks)}
 
 
 def _specification_of_all(environments):

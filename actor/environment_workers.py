@@ -57,6 +57,7 @@ class Specification(NamedTuple):
   num_actions: int
   observation: dict     # name -> (dtype name, shape).
   frames_per_step: int  # Environment frames per agent step.
+  frame_stacks: dict    # name -> frames in a stack; see base.Environment.
 
 
 class Worker(NamedTuple):

@@ -17,7 +17,7 @@ class PolicyError(Exception):
 
   def __init__(self, version: int):
     """Args: version: number of updates of the parameters."""
-    super().__init__(f"the policy's logits are not finite with the parameters of update {version:,}: the training "
+    super().__init__(f"the agent's outputs are not finite with the parameters of update {version:,}: the training "
                      'has diverged, or an observation is huge; try a lower --learning_rate')
 
 

@@ -15,6 +15,8 @@ Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released age
 
 from typing import Any, NamedTuple
 
+import tree
+
 
 class EnvironmentOutput(NamedTuple):
   """An environment's answers to actions. The shapes are those of one unroll; a batch of unrolls has [T+1, B, ...]."""
@@ -36,3 +38,13 @@ class Unroll(NamedTuple):
   environment_output: Any  # EnvironmentOutput of [T+1, ...].
   agent_output: Any        # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
   parameter_version: Any   # [T+1] int64, number of updates of the parameters that computed agent_output[t].
+
+
+def has_time(unroll: Unroll) -> Unroll:
+  """Says which components of an unroll have a time dimension: a nest of bool with the structure of `unroll`.
+
+  In a batch of B unrolls, components with time are [T+1, B, ...], and the others are [B, ...].
+  """
+  without_time = ('level_id', 'actor_id', 'life_id', 'index', 'agent_state')
+  all_are = lambda nest, answer: tree.map_structure(lambda unused: answer, nest)
+  return Unroll(**{name: all_are(nest, name not in without_time) for name, nest in unroll._asdict().items()})

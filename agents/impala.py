@@ -306,6 +306,7 @@ def make_learner(agent: Agent, config: ImpalaConfig, xla: str = 'auto',
   return learner_step.Learner(agent, loss, make_optimizer, config, tuned, xla, device)
 
 
-def make_experience(intake: intake_lib.Intake, config: ImpalaConfig) -> experience.QueueExperience:
+def make_experience(intake: intake_lib.Intake, unused_spec: agent_interface.EnvironmentSpec, config: ImpalaConfig,
+                    unused_seed: int) -> experience.QueueExperience:
   """Makes the experience: a queue, so that every unroll is learned from once."""
   return experience.QueueExperience(intake, config.batch_size)

@@ -6,10 +6,10 @@ An agent provides its loss, its optimiser and the hyper-parameters that may chan
   1. The agent's loss and its gradient are computed from the batch of this learner.
   2. If there are several learners, they add up their gradients. They also gather the values that `after_update` needs
      from all of them.
-  3. If everything is finite, the gradient is clipped and the optimiser updates the variables. If something is not
-     finite, or if a variable would not be finite afterwards, no variable changes.
-  4. If the update was made, `after_update` is called, and the new values that it returns are assigned. They are those
-     of a target network or of the statistics of the targets, for example.
+  3. If everything is finite, the gradient is clipped and the optimiser updates the variables.
+  4. `after_update` returns new values of other variables, for example of a target network or of the statistics of the
+     targets, and these are assigned.
+  5. If something is not finite, or if a variable would not be finite afterwards, no variable changes.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ class Loss(NamedTuple):
   terms: Mapping[str, tf.Tensor]      # 'loss/...' -> [] float32. Several learners add them up, like the totals. If a
                                       # term is not finite, the update is skipped.
   means: Mapping[str, tf.Tensor] = {}  # Name -> [] float32, or [number of levels]: metrics, averaged over learners.
+                                      # NaN where this learner has no value, as for levels that are not in its batch.
   feedback: Any = ()                  # Nest of tensors for this learner's experience, for example new priorities.
   gathered: Any = ()                  # Nest of [B, ...]. `after_update` gets the values of all learners.
 
@@ -63,9 +64,9 @@ class Learner(tf.Module):
         convolutions are three times as fast as XLA's, and compiling only the rest of the step gains nothing.
       device: where to learn, for example '/GPU:0'; None for the device of the agent's variables. Under a strategy,
         the strategy chooses the device.
-      after_update: called in the graph after each update that was made. Its arguments are Loss.gathered of all
-        learners, concatenated in the order of the learners, and the number of updates so far, [] int64. It returns
-        pairs of a variable and its new value, which are then assigned.
+      after_update: called in the graph after the optimiser's update. Its arguments are Loss.gathered of all learners,
+        concatenated in the order of the learners, and the number of updates including this one, [] int64. It returns
+        pairs of a variable and its new value. The variables must belong to the agent, so that they are saved.
       name: the module's name.
     """
     super().__init__(name)
@@ -90,7 +91,8 @@ class Learner(tf.Module):
     self._compiled_gradients = compile_(self._gradients)
     # Several learners communicate in the middle of the step, which XLA cannot compile.
     self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
-    self._terms, self._shapes = (), {}  # Known once the step has been traced.
+    # Names, known once the step has been traced. Variables in an attribute would become part of checkpoints.
+    self._terms, self._shapes, self._assigned = (), {}, ()
 
   def step(self, batch: experience.Batch) -> tuple[tf.Tensor, Any]:
     """Makes one update.
@@ -145,7 +147,8 @@ class Learner(tf.Module):
     """
     index = int(metrics['culprit'])
     names = [*self._terms, *(f'gradient of {v.name}' for v in self.agent.trainable_variables),
-             *(f'the new value of {v.name}' for v in self.optimizer.variables)]
+             *(f'the new value of {v.name}' for v in self.optimizer.variables),
+             *(f'the new value of {name}' for name in self._assigned)]
     return None if index < 0 else names[index]
 
   def _on_device(self):
@@ -159,7 +162,7 @@ class Learner(tf.Module):
     # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
     lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - batch.unroll.parameter_version[1:], 0), tf.float32))
     # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.
-    gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(result.total, variables)]
+    gradients = [tf.convert_to_tensor(gradient) for gradient in _gradients(tape, result.total, variables)]
     return (gradients, {_TOTAL: result.total, **result.terms}, {**result.means, 'policy_lag': lag},
             result.feedback, result.gathered)
 
@@ -167,8 +170,11 @@ class Learner(tf.Module):
     gradients, terms, means, feedback, gathered = self._compiled_gradients(batch)
     if self._num_learners > 1:
       context = tf.distribute.get_replica_context()
-      gradients, terms, means = context.all_reduce(tf.distribute.ReduceOp.SUM, (gradients, terms, means))
-      means = {name: value / self._num_learners for name, value in means.items()}
+      has_value = {name: tf.cast(~tf.math.is_nan(value), tf.float32) for name, value in means.items()}
+      sums = {name: tf.where(tf.math.is_nan(value), 0., value) for name, value in means.items()}
+      gradients, terms, sums, counts = context.all_reduce(
+          tf.distribute.ReduceOp.SUM, (gradients, terms, sums, has_value))
+      means = {name: sums[name] / counts[name] for name in means}
       gathered = tf.nest.map_structure(lambda values: context.all_gather(values, axis=0), gathered)
     self._terms = tuple(name for name in terms if name != _TOTAL)
 
@@ -176,14 +182,13 @@ class Learner(tf.Module):
     grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
     finite = tf.math.is_finite(tf.concat([[terms[name] for name in self._terms], half_squares], 0))
     learning_rate = self._learning_rate()
-    finite_after = tf.cond(tf.reduce_all(finite), lambda: self._apply(gradients, grad_norm, learning_rate),
-                           lambda: tf.fill([len(self.optimizer.variables)], True))
+    finite_after = tf.cond(
+        tf.reduce_all(finite), lambda: self._apply(gradients, grad_norm, learning_rate, gathered),
+        lambda: tf.fill([len(self.optimizer.variables) + len(self._assigned)], True))  # Traced after the other branch.
     finite = tf.concat([finite, finite_after], 0)
     is_made = tf.reduce_all(finite)
     self.update_steps.assign_add(tf.cast(is_made, tf.int64))
     self.skipped_updates.assign_add(tf.cast(~is_made, tf.int64))
-    if self._after_update:
-      self._assign_after(is_made, gathered)
     return self._pack({
         **terms,
         'grad_norm': grad_norm,
@@ -193,31 +198,36 @@ class Learner(tf.Module):
         **means,
     }), feedback
 
-  def _assign_after(self, is_made, gathered):
-    variables = []
-
-    def new_values():
-      pairs = self._after_update(gathered, self.update_steps.read_value())
-      variables[:] = [variable for variable, _ in pairs]
-      return [tf.convert_to_tensor(value) for _, value in pairs]
-
-    new_values()  # This traces it once to know the variables. The values are not used, so they are not computed.
-    values = tf.cond(is_made, new_values, lambda: [variable.read_value() for variable in variables])
-    for variable, value in zip(variables, values, strict=True):
-      # `assign` cannot be used: it is not allowed in a replica context during a step.
-      tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
-
   def _learning_rate(self):
     learning_rate = tf.convert_to_tensor(self._live_config.learning_rate)
     if not self.config.learning_rate_decay:
       return learning_rate
     return optimizers.linear_decay(learning_rate, self.environment_frames, self.config.total_environment_frames)
 
-  def _apply(self, gradients, grad_norm, learning_rate):
+  def _apply(self, gradients, grad_norm, learning_rate, gathered):
+    """Makes the update. Returns whether the new value of each variable is finite, in the order of `culprit`."""
     if self.config.clip_gradient_norm:  # If it is 0, clipping is off for the whole run, and the norm is not tuned.
       gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self._live_config.clip_gradient_norm)
-    return optimizers.apply_if_finite(self.optimizer, gradients, learning_rate)
+    return optimizers.apply_if_finite(self.optimizer, gradients, learning_rate, lambda: self._new_values(gathered))
+
+  def _new_values(self, gathered):
+    pairs = self._after_update(gathered, self.update_steps + 1) if self._after_update else []
+    self._assigned = tuple(variable.name for variable, _ in pairs)
+    of_agent = set(map(id, self.agent.variables))
+    for variable, _ in pairs:
+      if id(variable) not in of_agent:
+        raise ValueError(f'after_update: {variable.name} is not a variable of the agent, so it would not be saved')
+    return pairs
 
   def _pack(self, metrics):
     self._shapes = {name: tuple(value.shape) for name, value in metrics.items()}
     return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in metrics.values()], axis=0)
+
+
+def _gradients(tape, total, variables):
+  """Returns the gradients of the loss. Raises ValueError if it does not depend on one of the variables."""
+  gradients = tape.gradient(total, variables)
+  for variable, gradient in zip(variables, gradients, strict=True):
+    if gradient is None:
+      raise ValueError(f'the loss does not depend on {variable.name}: leave it out of trainable_variables')
+  return gradients

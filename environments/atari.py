@@ -27,12 +27,12 @@ class AtariSettings:
     ValueError: a value is out of its range.
   """
   action_repeats: int = 4             # environment frames per agent step.
-  max_pooled_frames: int = 2          # number of last frames of a step whose element-wise maximum is observed.
+  max_pooled_frames: int = 2          # a frame shows the element-wise maximum of this many last screens of a step.
   height: int = 84                    # pixels.
   width: int = 84                     # pixels.
   frame_stack: int = 4                # observed frames per observation.
   noop_max: int = atari57.SUITE.noop_max  # no-op frames at a start: uniform integer in [1, noop_max]; 0: none.
-  episode_end_on_life_loss: bool = False  # a lost life has discount 0 and no reset. For training only.
+  episode_end_on_life_loss: bool = False  # the discount is 0 at a lost life, without a reset. For training only.
   full_action_set: bool = False       # True: all 18 actions. False: the game's minimal set.
   sticky_actions: float = 0.0         # probability that a frame repeats the last action; newer convention: 0.25.
   max_episode_frames: int = atari57.SUITE.max_episode_frames  # environment frames, no-ops included: 30 minutes.
@@ -58,7 +58,7 @@ class Atari(base.Environment):
   sum over the frames of a step.
 
   In the first observations of an episode, the frames from before the episode are zeros, as in DQN's and Dopamine's
-  agents. So a replay that stores only the newest frame of each step can rebuild every stack. Two frames show one
+  agents. So a replay that stores only the newest frame of each step can rebuild every stack. Two frames show a single
   screen instead of a maximum: the first frame of an episode, and the last frame of an episode that ends while an
   action is repeated.
 
@@ -81,9 +81,10 @@ class Atari(base.Environment):
     self._cv2, self._emulator, all_actions = _load_emulator(game, seed, settings.sticky_actions)
     self._settings = settings
     self.frames_per_step = settings.action_repeats
+    self.frame_stacks = {'pixels': settings.frame_stack}
     self._random = np.random.RandomState(seed % 2**32)
-    # The emulator's own list of legal actions is not used: for skiing it has only 9 actions, and the emulator takes the
-    # other 9 for no-ops.
+    # The emulator's own list of legal actions is not used: for skiing it has only 9 actions, and the emulator treats
+    # the other 9 as no-ops.
     self._actions = all_actions if settings.full_action_set else self._emulator.getMinimalActionSet()
     self._noop = all_actions[0]
     self._size = (settings.width, settings.height)  # OpenCV's order.

@@ -5,6 +5,8 @@ last step of an episode starts the next episode. It also rejects invalid actions
 """
 
 import abc
+import types
+from typing import Mapping
 
 import dm_env
 from dm_env import specs
@@ -17,14 +19,17 @@ class Environment(dm_env.Environment):
   Observations are NumPy arrays by name: `pixels` uint8 [H, W, C] or `vector` float32 [N], and optionally `instruction`
   uint8 [instruction.BYTES]. The action is an integer in [0, A). Rewards are floats, neither clipped nor scaled.
 
-  A discount of 0 in a MID step ends the episode for learning only: the environment continues. A time limit ends an
-  episode like its goal does, with a LAST step and discount 0.
+  A discount of 0 in a MID step ends the episode only for learning: the environment continues. An episode that reaches
+  a time limit ends like any other episode, with a LAST step and discount 0.
 
   Attributes:
     frames_per_step: environment frames per agent step. The length of a run is counted in environment frames.
+    frame_stacks: name -> k, for each observation whose last axis stacks the newest k frames, the newest one last. At
+      an episode's start the frames before the first one are zeros. So a replay can store the newest frame alone.
   """
 
   frames_per_step: int = 1
+  frame_stacks: Mapping[str, int] = types.MappingProxyType({})
 
   def __init__(self, num_actions: int, observation_spec: dict[str, specs.Array]):
     """Initialises the environment without starting an episode: the first call of `step` resets, as `reset` does.

@@ -4,8 +4,8 @@ Espeholt et al. 2018 (IMPALA), section 5.3.1 and appendix D: images of 96x72, fo
 images, nine actions. Hessel et al. 2019 (PopArt): fifteen actions.
 
 `deepmind_lab` is C code with a game engine. Some errors end its process instead of raising an exception: a map that it
-cannot read, an error in a level's script, a call after `close`. This module avoids those that it can avoid. Because of
-the others, each Lab must run in a process that may die (actor/environment_worker.py).
+cannot read, an error in a level's script, a call after `close`. This module prevents some of these errors. Because of
+the others, each Lab runs in a worker process that can be replaced (actor/environment_worker.py).
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from scalable_agents.environments import level_cache
 from scalable_agents.environments import scratch_folder
 from scalable_agents.environments import suite
 
-# The level of Lab's first examples is not part of the suite. It is the only level outside the suite's folder.
+# The level of Lab's first examples. It is not part of the suite, and is the only level outside the suite's folder.
 _FIRST_LEVEL = 'seekavoid_arena_01'
 LEVELS: tuple[str, ...] = tuple(dict.fromkeys(dmlab30.LEVELS + dmlab30.TEST_LEVELS)) + (_FIRST_LEVEL,)
 DUMMY_DATASET = 'dummy'  # Lab's name for plain colours in place of a data set.
@@ -60,7 +60,7 @@ class DmlabSettings:
   renderer: str = 'software'  # 'software' or 'hardware', which needs EGL.
   level_cache: str = ''       # folder for compiled maps, which processes can share; '': none.
   dataset_path: str = ''      # folder with the images of Brady, Konkle et al. 2008, or DUMMY_DATASET; '': none.
-  hold_out: bool = False      # for evaluations: allows held-out levels, and plays episodes that training does not play.
+  hold_out: bool = False      # for evaluations: allows held-out levels. No episode of an evaluation occurs in training.
 
   def __post_init__(self):
     for name in ('width', 'height'):
@@ -71,7 +71,7 @@ class DmlabSettings:
     for name, choices in (('action_set', tuple(ACTION_SETS)), ('renderer', RENDERERS)):
       if getattr(self, name) not in choices:
         raise ValueError(f'{name}: want one of {", ".join(choices)}, got {getattr(self, name)!r}')
-    # Lab itself would find this only minutes later, and end its process.
+    # Lab itself would notice a missing folder only minutes later, and then end its process.
     if self.dataset_path not in ('', DUMMY_DATASET) and not os.path.isdir(self.dataset_path):
       raise ValueError(f'dataset_path: {self.dataset_path} is not a folder')
 
@@ -151,7 +151,7 @@ class Dmlab(base.Environment):
     return dm_env.termination(reward, self._observation)
 
   def _open_lab(self):
-    """Returns the Lab. Raises RuntimeError after `close`, where a call of Lab would end the process."""
+    """Returns the Lab. Raises RuntimeError after `close`, because a call of a closed Lab would end the process."""
     if not self._lab:
       raise RuntimeError('this DeepMind Lab is closed')
     return self._lab
@@ -203,7 +203,7 @@ def _check_dataset(level, path):
 
 
 def _load_lab(level):
-  """Imports and returns the module `deepmind_lab`. Workers for other levels start faster because it happens here."""
+  """Imports and returns the module `deepmind_lab`. Importing it here lets workers for other levels start faster."""
   if 'tensorflow' in sys.modules:
     raise ImportError(f'{level}: DeepMind Lab crashes in a process that has imported TensorFlow; it runs in '
                       'environment workers only')
@@ -248,7 +248,7 @@ def _connect(connect, level, renderer):
 
 
 def _stderr_of(function):
-  """Calls `function`, which fails, and returns what C code writes to stderr meanwhile."""
+  """Calls `function`, which fails, and returns what C code writes to stderr during the call."""
   with tempfile.TemporaryFile() as file:
     stderr = os.dup(_STDERR)
     os.dup2(file.fileno(), _STDERR)

@@ -1,9 +1,9 @@
 """The DMLab-30 suite: its levels, with the scores of a random policy and of a human.
 
 Espeholt et al. 2018 (IMPALA), table B.1. The scores are the unrounded scores of the released code, with one exception:
-the released code has exchanged the small and the large levels of LaserTag. Here these four levels are labelled as in
-the paper, because the paper's means follow only from these labels. Two levels have a version for testing. Both versions
-have the scores of the test version, as in the released code.
+the released code exchanges the scores of the small and the large levels of LaserTag. Here these four levels have the
+scores that the paper gives them, because the paper's means follow only from these. Two levels have a test version. Both
+versions have the scores of the test version, as in the released code.
 """
 
 from scalable_agents.environments import suite

@@ -1,4 +1,4 @@
-"""Adds an environment's pictures to its observations, so that another process can make a video of them."""
+"""Adds an environment's rendered pictures to its observations, so that another process can make a video of them."""
 
 import dm_env
 from dm_env import specs
@@ -24,7 +24,7 @@ class Filmed(base.Environment):
       ValueError, ImportError: the environment draws no pictures.
     """
     self._environment = environment
-    self.frames_per_step = environment.frames_per_step
+    self.frames_per_step, self.frame_stacks = environment.frames_per_step, environment.frame_stacks
     self._first = environment.reset()
     super().__init__(environment.action_spec().num_values, environment.observation_spec() | {
         PICTURE: specs.Array(environment.render().shape, np.uint8, name=PICTURE),

@@ -20,8 +20,8 @@ class Gymnasium(base.Environment):
     any other Box of at most two dimensions: {'vector': float32 [N]}, flattened.
     Discrete: {'vector': float32 [N]}, one-hot.
 
-  Rewards are raw. Truncation (a time limit) ends an episode like termination does, with a LAST step and discount 0, as
-  in the papers.
+  Rewards are raw. Truncation (a time limit) ends an episode in the same way as termination: with a LAST step and
+  discount 0, as in the papers.
   """
 
   def __init__(self, environment_id: str, *, seed: int):
@@ -29,8 +29,8 @@ class Gymnasium(base.Environment):
 
     Args:
       environment_id: the id for `gymnasium.make`. 'package:id' imports the package first.
-      seed: random seed, >= 0. Only the first reset gets it, as gymnasium recommends; later episodes continue from
-        there.
+      seed: random seed, >= 0. Only the first reset gets it, as gymnasium recommends. Later episodes continue with the
+        same random stream.
 
     Raises:
       ImportError: gymnasium, or a package that this environment needs, is not installed.
@@ -104,7 +104,7 @@ class Gymnasium(base.Environment):
 
 
 def _make(environment_id):
-  """Returns the gymnasium module, the environment, and the reason if the environment cannot draw pictures.
+  """Returns the gymnasium module, the environment, and why the environment cannot draw pictures, if it cannot.
 
   gymnasium is imported here, so that workers for other levels start faster.
   """
@@ -115,14 +115,14 @@ def _make(environment_id):
     raise ImportError(f'{name}: gymnasium is not installed ({error}): pip install gymnasium') from error
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # For example that the id is out of date: the user has chosen it.
+      warnings.simplefilter('ignore')  # For example, that the id is out of date. The user has chosen it.
       make = functools.partial(gymnasium.make, environment_id, disable_env_checker=True)
       environment, draws_not = make(), "no render mode 'rgb_array'"
       if 'rgb_array' in (environment.metadata.get('render_modes') or ()):
         environment.close()
         try:
           environment = make(render_mode='rgb_array')
-        except Exception as error:  # pylint: disable=broad-except; it cannot draw, but may be used without pictures.
+        except Exception as error:  # pylint: disable=broad-except; without drawing, it can still be played.
           environment = make()
           draws_not = f'{type(error).__name__}: {_line(error)}'
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:

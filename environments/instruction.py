@@ -3,7 +3,7 @@
 from dm_env import specs
 import numpy as np
 
-BYTES = 128  # The longest instruction that was seen has 62 bytes.
+BYTES = 128  # The longest instruction that was observed has 62 bytes.
 
 
 def spec() -> specs.Array:

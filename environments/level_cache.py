@@ -4,7 +4,7 @@
 
 If Lab gets a map that it cannot read, it ends its process without an exception. So an entry of the cache is a SHA-256
 digest followed by the map. An entry that does not match its digest is removed, and the map is compiled again. An entry
-is written under a temporary name first and then renamed, so processes share the folder without locks.
+is first written under a temporary name and then renamed, so that processes can share the folder without locks.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class LevelCache:
 
 
 class Announcing:
-  """A `level_cache` for Lab that reports when Lab compiles a map. It can use a LevelCache.
+  """A `level_cache` for Lab that reports when Lab compiles a map. It wraps a LevelCache, or nothing.
 
   Lab calls `fetch` for every map. If there is none, Lab compiles the map and then calls `write`.
   """

@@ -8,7 +8,7 @@ from scalable_agents.environments import catch
 from scalable_agents.environments import instruction
 
 _MIDDLE = catch.CELLS // 2
-# Whether the goal is reached, given the columns of ball and paddle when the ball arrives.
+# Whether the goal is reached, given the columns of the ball and the paddle when the ball reaches the bottom row.
 _GOALS = {
     'catch the ball': lambda ball, paddle: paddle == ball,
     'avoid the ball': lambda ball, paddle: paddle != ball,
@@ -19,7 +19,7 @@ _GOALS = {
 
 
 class _Obey(catch.Catch):
-  """Catch with a different goal in each episode. A random sentence sets the goal and is observed in every step.
+  """Catch with a random goal in each episode. A sentence states the goal and is part of every observation.
 
   Observations:
     pixels: uint8 [20, 20, 1], as in catch. They do not depend on the sentence.
@@ -28,7 +28,7 @@ class _Obey(catch.Catch):
   The last of an episode's 4 steps earns +1 if the goal is reached, else -1. The optimal return is 1.
 
   Attributes:
-    sentences: the sentences, of which each episode has one.
+    sentences: the possible sentences. Each episode draws one of them at random.
     deaf_return: the highest return of an agent that ignores the instruction.
   """
 

@@ -50,7 +50,7 @@ def expand(level_names: str) -> tuple[str, ...]:
     level_names: a suite (`atari57`), a level, or several levels with commas between them.
 
   Raises:
-    ValueError: the list has a level twice, a suite, or an empty name.
+    ValueError: the list contains a level twice, a suite, or an empty name.
   """
   if level_names in scores.SUITES:
     return scores.SUITES[level_names].levels

@@ -8,14 +8,14 @@ import tempfile
 
 from scalable_agents.environments import folder_remover
 
-_VARIABLES_OF_PYTHON = ('LD_LIBRARY_PATH',)  # Python may need it to find its own libraries.
+_VARIABLES_OF_PYTHON = ('LD_LIBRARY_PATH',)  # Python may need this variable to find its own libraries.
 
 
 class ScratchFolder:
   """A new folder in the system's folder for temporary files.
 
-  A small helper process waits for the end of this process. It then kills the programs that still work in the folder,
-  and removes the folder.
+  A small helper process waits until this process ends. It then kills the programs that still work in the folder, and
+  removes the folder.
 
   Attributes:
     path: the folder's path.

@@ -1,4 +1,4 @@
-"""The definition of a suite: levels for training and testing, and the scores of a random policy and of a human."""
+"""The definition of a suite: its levels for training and testing, and the scores of a random policy and of a human."""
 
 import csv
 import os
@@ -22,7 +22,7 @@ class Suite(NamedTuple):
   summary: str        # the field of scores.SuiteScore that the papers quote.
   test_episodes: int  # episodes per level in an evaluation.
   noop_max: int = 0   # an episode starts with 1 to noop_max no-ops, drawn uniformly; 0: none.
-  max_episode_frames: int | None = None  # environment frames; None: levels end by themselves.
+  max_episode_frames: int | None = None  # environment frames; None: no limit, because levels end by themselves.
 
 
 def rows(file: str, folder: str = _DATA) -> Iterator[dict[str, str]]:

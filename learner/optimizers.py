@@ -4,6 +4,8 @@ Espeholt et al. 2018 (IMPALA), appendices D and G. The learning rate is an argum
 no state for schedules. The slots are `tf.Variable`s, so a `tf.train.Checkpoint` of an optimiser saves them.
 """
 
+from typing import Callable, Sequence
+
 import tensorflow as tf
 
 
@@ -54,6 +56,14 @@ class Adam(tf.Module):
   """
 
   def __init__(self, variables, beta1: float, beta2: float, epsilon: float, name: str = 'adam'):
+    """Creates the slots.
+
+    Args:
+      variables: iterable of tf.Variable to optimise.
+      beta1, beta2: decays of the first and of the second moments.
+      epsilon: added to the root of the second moments.
+      name: name of the module.
+    """
     super().__init__(name)
     self._variables = list(variables)
     self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
@@ -78,28 +88,33 @@ def _slots(initial_value, variables, name):
   return [tf.Variable(initial_value(v), trainable=False, name=f'{v.name.partition(":")[0]}/{name}') for v in variables]
 
 
-def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tensor) -> tf.Tensor:
+def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tensor,
+                    new_values: Callable[[], Sequence[tuple[tf.Variable, tf.Tensor]]] = lambda: ()) -> tf.Tensor:
   """Applies one update. If a variable or slot would not be finite afterwards, all keep their old values.
 
   Args:
     optimizer: RMSProp or Adam, which holds the variables and the slots.
     gradients: as for `optimizer.apply`.
     learning_rate: as for `optimizer.apply`.
+    new_values: called after the optimiser's update. Returns pairs of a further variable and its new value.
   Returns:
-    [N] bool: whether the new value of each of `optimizer.variables` is finite. These are the optimised variables and
-    the slots.
+    [N] bool: whether the new value of each of `optimizer.variables`, which are the optimised variables and the slots,
+    and then of each further variable is finite.
   """
   before = [v.read_value() for v in optimizer.variables]
   optimizer.apply(gradients, learning_rate)
+  further = [(variable, tf.convert_to_tensor(value)) for variable, value in new_values()]
   # The sum of a variable's elements is finite only if all elements are. It takes a single pass over memory. If the
   # elements are finite but their sum is not, they also count as not finite.
-  finite = tf.math.is_finite(tf.stack([tf.reduce_sum(v.read_value()) for v in optimizer.variables]))
+  sums = [tf.reduce_sum(tf.cast(value, tf.float32)) for value in (
+      *(v.read_value() for v in optimizer.variables), *(value for _, value in further))]
+  finite = tf.math.is_finite(tf.stack(sums))
 
-  def restore():
-    for variable, value in zip(optimizer.variables, before):
+  def assign(pairs):
+    for variable, value in pairs:
       tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)  # A raw op, as in Adam.apply.
 
-  tf.cond(tf.reduce_all(finite), lambda: None, restore)
+  tf.cond(tf.reduce_all(finite), lambda: assign(further), lambda: assign(zip(optimizer.variables, before, strict=True)))
   return finite
 
 
@@ -108,7 +123,7 @@ def linear_decay(initial, environment_frames, total_environment_frames):
 
   Args:
     initial: scalar.
-    environment_frames: [] int64, environment frames learned from *before* this update.
+    environment_frames: [] int64, environment frames that arrived before this update's batch.
     total_environment_frames: scalar, environment frames.
   Returns:
     [] float32.

@@ -87,6 +87,6 @@ class UnrollQueue:
     return int(self._queue.size())
 
   def close(self):
-    """Closes the queue and ends every wait in `put`, `take`, `take_batch` and `replace`."""
+    """Closes the queue and ends every wait in `put`, `take`, `take_batch` and `drop`."""
     with tf.device('/CPU:0'):
       self._queue.close(cancel_pending_enqueues=True)

@@ -199,8 +199,8 @@ class Checkpointer:
         self._record(here, name)
     except (tf.errors.OpError, OSError) as error:
       reason = _one_line(error).replace(here, self._directory)
-      raise CheckpointError(f'{self._directory}: no checkpoint could be written ({reason}): make room or mend its '
-                            'permissions, and start again to go on from the checkpoint before') from error
+      raise CheckpointError(f'{self._directory}: no checkpoint could be written ({reason}): free disk space or correct '
+                            'its permissions, and start again to continue from the checkpoint before') from error
     return os.path.join(self._directory, name)
 
   def _write_beside(self, folder: str):

@@ -325,7 +325,7 @@ def one_line_errors(where: str) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    raise RunDirectoryError(f'{error.filename or where}: {error.strerror}: mend this or choose another '
+    raise RunDirectoryError(f'{error.filename or where}: {error.strerror}: correct this or choose another '
                             '--logdir') from error
 
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Protocol, Sequence
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import actor_host
 from scalable_agents.training import experience as experience_lib
 from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import sweep as sweep_lib
@@ -21,6 +22,8 @@ class EnvironmentSpec:
   num_actions: int                          # A; an action is an int32 from 0 to A - 1.
   observation: Mapping[str, tf.TensorSpec]  # 'pixels' uint8 [H, W, C] or 'vector' float32 [N]; perhaps 'instruction'.
   levels: tuple[str, ...]                   # A level_id is an index into these, in training, evaluation and resume.
+  # Name -> k, for each observation that is a stack of k frames; see environments/base.py.
+  frame_stacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Config(Protocol):
@@ -41,10 +44,13 @@ class Agent(Protocol):
   """A network that acts: a tf.Module, so that its variables are saved.
 
   Attributes:
+    trainable_variables: the variables that the learner's optimiser updates, always in the same order. The loss must
+      depend on each. For a tf.Module these are all trainable variables, unless the agent says otherwise.
     acting_variables: the variables that `step` reads, always in the same order. They are published to the actors.
       Other variables, for example those of a target network, are saved in checkpoints but not published.
   """
-  acting_variables: list[tf.Variable]
+  trainable_variables: Sequence[tf.Variable]
+  acting_variables: Sequence[tf.Variable]
 
   def initial_state(self, batch_size) -> Any:
     """The recurrent state at an episode's start: a nest of zeros [batch_size, ...], or () if the agent has none."""
@@ -62,6 +68,12 @@ class Agent(Protocol):
       First, the behaviour output: the agent's own NamedTuple of [B, ...] tensors. Its first field is `action`, int32.
       It is sent to the learner in the unrolls, so it should hold only what the loss needs of the behaviour policy.
       Second, the new agent_state.
+    """
+
+  def prepare(self, observation: Mapping[str, tf.Tensor]) -> Any:
+    """Prepares the observations of a batch, [T+1, B, ...], for the loss. It runs before the learner's compiled step.
+
+    Most agents return the observations as they are. XLA cannot compile some operations, for example on strings.
     """
 
 
@@ -123,18 +135,34 @@ class AgentModule(Protocol):
   def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:
     """Makes the learner with all its variables. For `xla` and `device` see learner_step.Learner."""
 
-  def make_experience(self, intake: intake_lib.Intake, config: Config) -> experience_lib.Experience:
-    """Makes the experience, which takes unrolls in and gives batches to `Learner.step`."""
+  def make_experience(self, intake: intake_lib.Intake, spec: EnvironmentSpec, config: Config,
+                      seed: int) -> experience_lib.Experience:
+    """Makes the experience, which takes unrolls in and gives batches to `Learner.step`.
+
+    Args:
+      intake: the queue that actors put unrolls into.
+      spec: describes the environments.
+      config: the agent's hyper-parameters.
+      seed: for the random numbers of the experience. It differs between the processes of a cluster, and between a run
+        and its continuation.
+    """
 
 
-def agent_maker(agent: AgentModule, host, levels: Sequence[str], config: Config) -> Callable[[], Agent]:
-  """Returns a function that makes the agent for the environments of an ActorHost.
+def environment_spec(host: actor_host.ActorHost, levels: Sequence[str]) -> EnvironmentSpec:
+  """Describes the environments of a host. `levels` has the names of all levels of the run."""
+  specification = host.specification
+  return EnvironmentSpec(specification.num_actions, host.observation_spec, tuple(levels), specification.frame_stacks)
+
+
+def agent_maker(agent_module: AgentModule, host: actor_host.ActorHost, levels: Sequence[str],
+                config: Config) -> Callable[[], Agent]:
+  """Returns a function that makes the agent for the environments of a host.
 
   Args:
-    agent: the agent's module.
-    host: actor_host.ActorHost.
+    agent_module: the agent's module.
+    host: has the environments.
     levels: names of all levels of the run.
     config: the agent's hyper-parameters.
   """
-  spec = EnvironmentSpec(host.specification.num_actions, host.observation_spec, tuple(levels))
-  return lambda: agent.Agent(spec, config)
+  spec = environment_spec(host, levels)
+  return lambda: agent_module.Agent(spec, config)

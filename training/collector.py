@@ -31,7 +31,7 @@ class Collector:
     self._unrolls_granted, self._unrolls_taken = num_environments, 0
     self._take = tf.function(experience.take_batch, autograph=False)
     self._executor = futures.ThreadPoolExecutor(1)
-    self._upcoming = self._executor.submit(self._collect)
+    self._begin()
 
   def __enter__(self) -> 'Collector':
     return self
@@ -56,13 +56,16 @@ class Collector:
     """
     batches = self._upcoming.result()
     if not self._synchronous:
-      self._upcoming = self._executor.submit(self._collect)
+      self._begin()
     return batches
 
   def resume(self):
     """Begins to collect the next batches after an update of a synchronous run. Does nothing in other runs."""
     if self._synchronous:
-      self._upcoming = self._executor.submit(self._collect)
+      self._begin()
+
+  def _begin(self):
+    self._upcoming = self._executor.submit(self._collect)
 
   def _collect(self):
     if self._synchronous:

@@ -55,34 +55,32 @@ def seed_of(training_seed: int) -> int:
   return (training_seed + _SEED_OFFSET) % 2**31
 
 
-def selection_of(agent: agent_interface.AgentModule, run: run_flags.RunConfig) -> acting.Selection:
+def selection_of(agent_module: agent_interface.AgentModule, run: run_flags.RunConfig) -> acting.Selection:
   """Returns how an evaluation selects actions: as --test_policy says, or in the agent's default way.
 
   Raises:
     errors.UserError: the agent does not support the value of --test_policy.
   """
-  known = agent.EVALUATION_POLICIES
+  known = agent_module.EVALUATION_POLICIES
   if run.test_policy and run.test_policy not in known:
     raise errors.UserError(f'--test_policy={run.test_policy}: want one of {", ".join(known)} with this agent')
   kind = run.test_policy or known[0]
   return acting.Selection(kind, run.test_epsilon if kind == acting.EPSILON else 0.)
 
 
-def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config, levels: Sequence[str],
+def evaluate(agent_module: agent_interface.AgentModule, config: agent_interface.Config, levels: Sequence[str],
              protocol: dict[str, Any], run: run_flags.RunConfig, directory: run_directory.Run, screen: TextIO,
              free: Container[str] = ()) -> dict[str, Any]:
   """Plays run.test_num_episodes episodes of each level and writes evaluation.json, and a video if run.video is set.
 
-  Levels that an interrupted evaluation has finished are not played again, if it evaluated the same checkpoint under the
-  same protocol.
+  Levels that an interrupted evaluation of the same checkpoint and protocol has finished are not played again.
 
   Args:
-    agent: the agent's module.
+    agent_module: the agent's module.
     config: the agent's hyper-parameters.
     levels: names of the run's levels in their version for testing; a level's id is its index, as in training.
     protocol: settings of the environments; see registry.make_from_json.
-    run: the settings of the run.
-    directory: the run directory, opened for evaluation.
+    run, directory: the settings of the run, and its directory, opened for evaluation.
     screen: where progress is shown.
     free: names of the protocol's settings that may change without a change of what is played.
   Returns:
@@ -96,28 +94,26 @@ def evaluate(agent: agent_interface.AgentModule, config: agent_interface.Config,
   """
   if run.video:
     video.check(run.video)  # An error now is better than after minutes of play.
-  selection, seed, loaded = selection_of(agent, run), seed_of(config.seed), _load(directory)
-  of = _of(loaded, run, seed, selection)
-  finished = evaluation_results.FinishedLevels(directory.path, of, protocol, free)
+  selection, seed, loaded = selection_of(agent_module, run), seed_of(config.seed), _load(directory)
+  identity = _identity(loaded, run, seed, selection)
+  finished = evaluation_results.FinishedLevels(directory.path, identity, protocol, free)
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
-  with _explaining(os.path.join(directory.logdir, run_directory.CHECKPOINTS, of['checkpoint'])):
-    host = actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)
-    try:
-      make_agent = agent_interface.agent_maker(agent, host, levels, config)
-      policy = restore(make_agent, loaded)
-      if run.video:
-        recording.record(policy, selection, levels[0], protocol, seed, run, screen)
+  where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, identity['checkpoint'])
+  make_host = lambda: actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)
+  with _explaining(where), contextlib.closing(make_host()) as host:
+    make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
+    policy = restore(make_agent, loaded)
+    if run.video:
+      recording.record(policy, selection, levels[0], protocol, seed, run, screen)
 
-      def look(evaluator):
-        directory.check_in_place()
-        finished.keep(evaluation_results.of_levels(evaluator, levels, played))
+    def look(evaluator):
+      directory.check_in_place()
+      finished.keep(evaluation_results.of_levels(evaluator, levels, played))
 
-      evaluator = _play(policy, make_agent, selection, host, run, screen, look)
-    finally:
-      host.close()
+    evaluator = _play(policy, make_agent, selection, host, run, screen, look)
   results = finished.results | evaluation_results.of_levels(evaluator, levels, played)
-  summary = evaluation_results.summary(policy, {level: results[level] for level in levels}, protocol, host, of)
+  summary = evaluation_results.summary(policy, {level: results[level] for level in levels}, protocol, host, identity)
   directory.check_in_place()
   run_directory.write_json(run_directory.path(directory.path, run_directory.EVALUATION), summary)
   finished.forget()
@@ -143,8 +139,8 @@ def _load(directory) -> checkpoint.Loaded:
   return loaded
 
 
-def _of(loaded, run, seed, selection) -> dict[str, Any]:
-  """What an evaluation is of: two that agree in this and in the protocol have the same results."""
+def _identity(loaded, run, seed, selection) -> dict[str, Any]:
+  """Identifies an evaluation: two with the same identity and the same protocol have the same results."""
   actions = f'{selection.kind} {selection.epsilon:g}' if selection.kind == acting.EPSILON else selection.kind
   return {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed,
           'actions': actions}

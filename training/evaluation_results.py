@@ -40,7 +40,8 @@ def of_levels(evaluator: evaluator_lib.Evaluator, levels: Sequence[str],
     episodes = evaluator.episodes(level_id)
     returns = [episode.episode_return for episode in episodes]
     if not np.all(np.isfinite(returns)):
-      raise errors.UserError(f'{level}: an environment gave rewards that are not finite numbers, correct it')
+      raise errors.UserError(f'{level}: an environment gave rewards that are not finite numbers; correct the '
+                             'environment')
     mean = statistics.fmean(returns)
     normalised = scores.human_normalised(level, mean) if scores.has_reference(level) else None
     results[level] = {
@@ -55,7 +56,7 @@ def of_levels(evaluator: evaluator_lib.Evaluator, levels: Sequence[str],
 
 
 def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, Any], host,
-            of: dict[str, Any]) -> dict[str, Any]:
+            identity: dict[str, Any]) -> dict[str, Any]:
   """Returns the contents of evaluation.json.
 
   Args:
@@ -63,13 +64,13 @@ def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, 
     results: the results of each level, from `of_levels`.
     environments: the settings of the environments; see registry.make_from_json.
     host: the ActorHost that has played.
-    of: the checkpoint that was played, how actions were selected, the number of episodes and the seed.
+    identity: the checkpoint that was played, how actions were selected, the number of episodes and the seed.
   Returns:
     A dict. Its `suite` comes from scores.suite_figures. It is None unless these are several levels of one suite.
   """
   means = {level: result['mean'] for level, result in results.items()}
   protocol = {
-      **of,
+      **identity,
       'rewards': 'raw',
       'frames_per_step': host.specification.frames_per_step,
       'num_actions': host.specification.num_actions,
@@ -122,12 +123,12 @@ def _report_of_several(summary):
 class FinishedLevels:
   """Keeps the results of finished levels in a file, so that an interrupted evaluation can be continued."""
 
-  def __init__(self, logdir: str, of: dict[str, Any], protocol: dict[str, Any], free: Container[str]):
-    """Reads the results of an interrupted evaluation, if `of` and the protocol are the same.
+  def __init__(self, logdir: str, identity: dict[str, Any], protocol: dict[str, Any], free: Container[str]):
+    """Reads the results of an interrupted evaluation, if the identity and the protocol are the same.
 
     Args:
       logdir: the run directory.
-      of: checkpoint, selection of actions, number of episodes and seed.
+      identity: checkpoint, selection of actions, number of episodes and seed.
       protocol: settings of the environments.
       free: names of the protocol's settings that may change without a change of what is played.
     """
@@ -135,7 +136,7 @@ class FinishedLevels:
     decisive = {part: settings and {name: value for name, value in settings.items()
                                     if name not in free or value == dmlab.DUMMY_DATASET}
                 for part, settings in protocol.items()}
-    self._of = of | {'protocol': decisive}
+    self._of = identity | {'protocol': decisive}
     self.results, self.are_others = {}, False
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
       left = json.load(stream)

@@ -21,6 +21,8 @@ class Batch(NamedTuple):
 class Experience(Protocol):
   """Takes unrolls in and gives batches out.
 
+  After `close`, `save`, `metrics` and `complaints` may still be called.
+
   `put` runs in graphs that move unrolls from the actors. `take_batch` runs in the thread that collects the next batch,
   which calls nothing else. `update` runs in the learner's thread, and `save` in the thread that writes checkpoints. The
   other methods may run in any thread.
@@ -32,7 +34,7 @@ class Experience(Protocol):
   unrolls_per_batch: int
 
   def put(self, unroll) -> None:
-    """Takes an unroll, in a graph. Waits while there is no room.
+    """Takes an unroll.Unroll of [T+1, ...] tensors, in a graph. Waits while there is no room.
 
     Raises:
       tf.errors.CancelledError: the experience is closed.
@@ -42,13 +44,14 @@ class Experience(Protocol):
     """Waits for the next batch, in a graph.
 
     Returns:
-      The batch, and the counts of what has arrived for the first time since the previous batch.
+      The batch, and the counts of what has arrived for the first time since the previous batch. Their shapes must be
+      the same each time; with others, several learners would trace their step again.
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
 
   def update(self, sample: Any, feedback: Any) -> None:
-    """Takes the feedback of an update on its batch.
+    """Takes the feedback of an update on its batch. It is not called for an update that was skipped.
 
     Args:
       sample: Batch.sample.
@@ -62,10 +65,21 @@ class Experience(Protocol):
     """Messages for the user about faults since the last call, one line each."""
 
   def save(self, folder: str) -> None:
-    """Writes the state that a resumed run needs to a folder beside the checkpoint. Without state it writes nothing."""
+    """Writes the state that a resumed run needs to a folder beside the checkpoint. Without state it writes nothing.
+
+    The state may be newer than the checkpoint, by what has arrived since its variables were copied.
+
+    Raises:
+      OSError: the files cannot be written. Then the checkpoint is not saved.
+    """
 
   def restore(self, folder: str) -> None:
-    """Restores the state from the folder that `save` wrote."""
+    """Restores the state from the folder that `save` wrote. It is not called if `save` wrote nothing.
+
+    Raises:
+      OSError: the files cannot be read.
+      ValueError: they do not fit this run.
+    """
 
   def close(self) -> None:
     """Ends every wait."""
@@ -75,7 +89,7 @@ class QueueExperience:
   """Every unroll is learned from once, in the order of arrival. Espeholt et al. 2018 (IMPALA), section 3."""
 
   def __init__(self, intake: intake_lib.Intake, batch_size: int):
-    """Makes a queue of unrolls.
+    """Gives batches from a queue.
 
     Args:
       intake: the queue that actors put unrolls into.

@@ -12,6 +12,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.training import unroll_order
 
@@ -26,19 +27,11 @@ class Episodes(NamedTuple):
 
 
 class Arrived(NamedTuple):
-  """Counts of the unrolls that have left the queue."""
+  """Counts of n unrolls that have left the queue."""
   environment_frames: Any  # [] int64.
-  episodes: Episodes       # The episodes that end in these unrolls.
-
-
-def along_time(unroll):
-  """Says which components of an unroll have a time dimension: a nest of bool with the structure of `unroll`.
-
-  In a batch, components with time are [T+1, B, ...], and the others are [B, ...].
-  """
-  names = ('environment_output', 'agent_output', 'parameter_version')
-  return type(unroll)(**{name: tf.nest.map_structure(lambda unused: name in names, nest)  # pylint: disable=cell-var-from-loop
-                         for name, nest in unroll._asdict().items()})
+  episodes: Episodes       # The episodes that end in these unrolls. The fields are [T * n], padded with NO_LEVEL.
+  actor_ids: Any           # [n] int32.
+  parameter_versions: Any  # [T, n] int64, the versions of the parameters that acted.
 
 
 def finite(episodes: Episodes) -> Episodes:
@@ -66,7 +59,7 @@ class Intake:
       actor_name: returns an actor's name for its id.
     """
     self.unroll_spec = unroll_spec
-    self._queue = unroll_queue.UnrollQueue(unroll_spec, capacity, along_time(unroll_spec), shared_name)
+    self._queue = unroll_queue.UnrollQueue(unroll_spec, capacity, unroll_lib.has_time(unroll_spec), shared_name)
     self.put, self.close = self._queue.put, self._queue.close
     self._frames_per_step = frames_per_step
     self._check, self._actor_name = check, actor_name
@@ -131,4 +124,5 @@ class Intake:
     levels = tf.where(done, batch.level_id, NO_LEVEL)
     episodes = Episodes(*(tf.reshape(values, [-1]) for values in (
         levels, environment_output.episode_return[1:], environment_output.episode_length[1:])))
-    return Arrived(tf.size(done, out_type=tf.int64) * self._frames_per_step, episodes)
+    return Arrived(tf.size(done, out_type=tf.int64) * self._frames_per_step, episodes, batch.actor_id,
+                   batch.parameter_version[1:])

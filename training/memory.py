@@ -8,6 +8,7 @@ import tensorflow as tf
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.records import errors
+from scalable_agents.training import agent_interface
 
 _LAB_BYTES, _GAME_BYTES = 230_000_000, 800_000  # The least memory of a DeepMind Lab, and of an emulator with Pong.
 _LIMIT = '/sys/fs/cgroup/memory.max'  # This file has the container's limit in bytes, or 'max'.
@@ -40,7 +41,8 @@ def check_environments(levels, num_environments: int) -> None:
         f'has {there * 1e-9:,.1f} GB: choose a smaller number')
 
 
-def check(unroll_spec, parameter_specs, config, num_environments: int, num_learners: int) -> None:
+def check(unroll_spec, parameter_specs, config: agent_interface.Config, num_environments: int,
+          num_learners: int) -> None:
   """Checks that unrolls and copies of the parameters fit into memory. The network needs further memory.
 
   Args:

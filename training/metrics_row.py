@@ -6,13 +6,15 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from scalable_agents.actor import actor_host
+
 _STANDSTILL = 0.05  # If every part is busy for less than this share of an interval, something hangs.
 
 
 class MetricsRow:
   """Collects the figures of an interval; `finish` returns them and begins the next interval."""
 
-  def __init__(self, host, levels: Sequence[str] = (), earlier_restarts: int = 0):
+  def __init__(self, host: actor_host.ActorHost, levels: Sequence[str] = (), earlier_restarts: int = 0):
     """Prepares; `begin` begins the first interval.
 
     Args:

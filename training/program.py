@@ -46,24 +46,24 @@ from scalable_agents.training import train_loop
 flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
 
 
-def run(agent, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
+def run(agent_module, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
   """Defines a flag for each field of the configs, with the field's value as default, and runs `main`.
 
   The settings of a population and of a cluster are flags too, and are the same for all binaries.
   """
   for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_config):
     run_flags.define(defaults)
-  run_flags.run_main(lambda: main(agent, type(config), type(protocol)))
+  run_flags.run_main(lambda: main(agent_module, type(config), type(protocol)))
 
 
-def main(agent, config_class: type, protocol_class: type):
+def main(agent_module, config_class: type, protocol_class: type):
   """Trains, acts or evaluates, as the flags say. The flags must have been defined.
 
   Raises:
     errors.UserError, run_directory.RunDirectoryError: an error that the user can correct.
     KeyboardInterrupt: Ctrl-C. While training, Ctrl-C ends the run cleanly and does not raise.
   """
-  config, protocol, population, membership, run_config = _read_flags(agent, config_class, protocol_class)
+  config, protocol, population, membership, run_config = _read_flags(agent_module, config_class, protocol_class)
   try:
     with quiet.aside(), leftovers.ending():
       levels = registry.expand(config.level_name)
@@ -82,20 +82,20 @@ def main(agent, config_class: type, protocol_class: type):
   settings = _settings(config, protocol, population, membership, run_config)
   try:
     if run_config.mode == 'test':
-      _test(agent, config, protocol, levels, settings, run_config)
+      _test(agent_module, config, protocol, levels, settings, run_config)
     elif membership.job_name == 'actor':
-      _act(agent, config, protocol, membership, levels, settings, run_config)
+      _act(agent_module, config, protocol, membership, levels, settings, run_config)
     else:
-      _train(agent, config, protocol, population, membership, levels, settings, run_config)
+      _train(agent_module, config, protocol, population, membership, levels, settings, run_config)
   except tf.errors.ResourceExhaustedError as error:
     raise errors.UserError(f'memory is used up ({error.message}): choose a smaller --batch_size, --unroll_length, '
                               '--queue_size or --num_environments') from error
 
 
-def _read_flags(agent, config_class, protocol_class):
+def _read_flags(agent_module, config_class, protocol_class):
   """Returns the five configs. An evaluation has the stored settings of its run; the command line cannot change them."""
   stored = None
-  config = run_flags.config_from_flags(config_class, agent.validate)
+  config = run_flags.config_from_flags(config_class, agent_module.validate)
   run_config = run_flags.run_config_from_flags(default_run=config.level_name)
   membership = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
   if membership.job_name == 'learner' and membership.task > 0 and run_config.mode == 'train':
@@ -106,11 +106,11 @@ def _read_flags(agent, config_class, protocol_class):
     for part in (config_class, protocol_class, population_member.PopulationConfig, cluster_config.ClusterConfig):
       run_flags.check_stored(part, stored, run_directory.path(run_config.logdir, run_directory.CONFIG))
     membership = dataclasses.replace(membership, num_learners=stored.get('num_learners', 1))
-    config = run_flags.config_from_flags(config_class, agent.validate, stored)
+    config = run_flags.config_from_flags(config_class, agent_module.validate, stored)
   elif run_config.video:
     raise errors.UserError('--video: only with --mode=test')
   population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
-  config = _with_sample(agent, config, max(agent.SWEEP.num_samples, population.population_size))
+  config = _with_sample(agent_module, config, max(agent_module.SWEEP.num_samples, population.population_size))
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
   if membership.job_name and config.synchronous:
     raise errors.UserError('--synchronous: only without --job_name; processes of a cluster cannot take turns')
@@ -125,14 +125,14 @@ def _read_flags(agent, config_class, protocol_class):
   return config, protocol, population, membership, run_config
 
 
-def _with_sample(agent, config, num_samples):
+def _with_sample(agent_module, config, num_samples):
   """Returns the config with the sample of hyper-parameters that --sweep_index selects."""
   if config.sweep_index == sweep.NO_SAMPLE:
     return config
   if not 0 <= config.sweep_index < num_samples:
     raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {sweep.NO_SAMPLE} '
                               'for no sample')
-  sample = agent.SWEEP.draw(config.sweep_index)
+  sample = agent_module.SWEEP.draw(config.sweep_index)
   for name in run_flags.present(sample):
     raise errors.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
   return dataclasses.replace(config, **sample)
@@ -146,20 +146,20 @@ def _settings(config, protocol, population, membership, run_config):
   return values, run_flags.FREE_FLAGS | free_settings(protocol) | free_settings(membership)
 
 
-def _common(agent, settings):
+def _common(agent_module, settings):
   """Returns the settings that must be the same in all processes of a cluster."""
   values, free = settings
-  return {'agent': agent.NAME} | {
+  return {'agent': agent_module.NAME} | {
       f'--{name}': value for name, value in values.items() if name not in free}
 
 
-def _train(agent, config, protocol, population, membership, levels, settings, run_config):
+def _train(agent_module, config, protocol, population, membership, levels, settings, run_config):
   """Trains in run_config.logdir; resumes the run there if there is one."""
-  with run_directory.open_run(run_config.logdir, *settings, agent.NAME) as directory:
+  with run_directory.open_run(run_config.logdir, *settings, agent_module.NAME) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
-    port, strategy = _join_learners(agent, membership, settings, screen)
+    port, strategy = _join_learners(agent_module, membership, settings, screen)
     resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
     number = cluster_config.host_number(membership)
     # The seed depends on the checkpoint, so that a resumed run does not repeat the episodes of its beginning.
@@ -170,7 +170,7 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
       if population.population_size > 1:
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
                                         directory=directory)
-      trainer = train_loop.Trainer(host, agent, config, levels, run_config, directory, screen,
+      trainer = train_loop.Trainer(host, agent_module, config, levels, run_config, directory, screen,
                                    make_member=make_member, port=port, strategy=strategy)
       try:
         trainer.train()
@@ -180,7 +180,7 @@ def _train(agent, config, protocol, population, membership, levels, settings, ru
       host.close()
 
 
-def _join_learners(agent, membership, settings, screen):
+def _join_learners(agent_module, membership, settings, screen):
   """Returns the learner's port, or None if all is in this process, and the strategy of all learners."""
   port = None
   try:
@@ -195,7 +195,7 @@ def _join_learners(agent, membership, settings, screen):
       _, number = cluster_config.split_address(addresses[task])
       print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
             f'Keep it on a private network{others}', file=screen, flush=True)
-      port = learner_port.LearnerPort(membership, _common(agent, settings))
+      port = learner_port.LearnerPort(membership, _common(agent_module, settings))
     return port, learner_port.make_strategy(membership.num_learners, port)
   except learner_port.ClusterError as error:
     raise errors.UserError(str(error)) from error
@@ -220,7 +220,7 @@ def _make_host(protocol, membership, levels, run_config, number, seed, screen):
     raise errors.UserError(str(error)) from error
 
 
-def _act(agent, config, protocol, membership, levels, settings, run_config):
+def _act(agent_module, config, protocol, membership, levels, settings, run_config):
   """Runs an actor host, which acts for a learner in another process."""
   train_loop.configure_tensorflow()
   screen = quiet.screen()
@@ -228,19 +228,19 @@ def _act(agent, config, protocol, membership, levels, settings, run_config):
   seed = _seed_of_host(config.seed, number, time.time_ns())  # After a restart the episodes differ.
   host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
   try:
-    act_loop.Actor(host, agent, config, levels, run_config, membership, _common(agent, settings), number,
-                   screen).act()
+    act_loop.ActLoop(host, agent_module, config, levels, run_config, membership, _common(agent_module, settings),
+                     number, screen).act()
   finally:
     host.close()
   quiet.leave(0)  # Threads may still wait for the network.
 
 
-def _test(agent, config, protocol, levels, settings, run_config):
+def _test(agent_module, config, protocol, levels, settings, run_config):
   """Evaluates the run in run_config.logdir."""
-  with run_directory.open_evaluation(run_config.logdir, *settings, agent.NAME) as directory:
+  with run_directory.open_evaluation(run_config.logdir, *settings, agent_module.NAME) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
-    summary = evaluation.evaluate(agent, config, [registry.test_level(level) for level in levels],
+    summary = evaluation.evaluate(agent_module, config, [registry.test_level(level) for level in levels],
                                   protocol.environments(levels, training=False), run_config, directory, quiet.screen(),
                                   free_settings(protocol))
   print(evaluation_results.report(summary), flush=True)

@@ -6,16 +6,17 @@ import tensorflow as tf
 
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.training import agent_interface
 
 
 class Publisher:
   """Publishes the learner's parameters as a snapshot. Actors read it through the attribute `parameters`."""
 
-  def __init__(self, learner, policy_lag: int, shared_name: str = ''):
+  def __init__(self, learner: agent_interface.Learner, policy_lag: int, shared_name: str = ''):
     """Makes the snapshot. Nothing is published yet.
 
     Args:
-      learner: agent_interface.Learner.
+      learner: has the agent, whose acting variables are published.
       policy_lag: actors get the parameters of this many updates ago. Until a process has made that many updates, they
         get the oldest parameters of this process.
       shared_name: see ParameterSnapshot.

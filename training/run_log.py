@@ -3,6 +3,7 @@
 import time
 from typing import Any, Sequence, TextIO
 
+from scalable_agents.actor import actor_host
 from scalable_agents.environments import scores
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import metrics as metrics_lib
@@ -23,14 +24,14 @@ def make_statistics(levels: Sequence[str]) -> episode_statistics.EpisodeStatisti
 class RunLog:
   """Collects the metrics of updates and writes a row once per interval."""
 
-  def __init__(self, directory: run_directory.Run, host, statistics: episode_statistics.EpisodeStatistics,
-               levels: Sequence[str], environment_frames: int, total_environment_frames: int, interval_seconds: float,
-               stream: TextIO):
+  def __init__(self, directory: run_directory.Run, host: actor_host.ActorHost,
+               statistics: episode_statistics.EpisodeStatistics, levels: Sequence[str], environment_frames: int,
+               total_environment_frames: int, interval_seconds: float, stream: TextIO):
     """Removes rows that are newer than the checkpoint from the files, and shows the progress line.
 
     Args:
       directory: the run directory.
-      host: the actor_host.ActorHost of this process; see metrics_row.MetricsRow.
+      host: the actor host of this process; see metrics_row.MetricsRow.
       statistics: the statistics of episodes, as restored from the checkpoint.
       levels: names of the run's levels; a level's id is its index.
       environment_frames: number of frames at the checkpoint.

@@ -1,11 +1,13 @@
 """Tells the user of updates that were skipped because a number was not finite, and ends a run after ten in a row."""
 
 import time
-from typing import Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from scalable_agents.records import errors
+from scalable_agents.training import agent_interface
+from scalable_agents.training import experience
 
 MAXIMUM_IN_A_ROW = 10
 _SECONDS_BETWEEN_MESSAGES = 60.
@@ -30,11 +32,11 @@ class SkippedUpdates:
     self._said_at = -np.inf
     self._at_fault = {}  # Actor id -> level id, since the last message.
 
-  def add(self, learner, metrics, batches):
+  def add(self, learner: agent_interface.Learner, metrics: Mapping[str, Any], batches: Sequence[experience.Batch]):
     """Counts an update, and may tell the user if it was skipped.
 
     Args:
-      learner: agent_interface.Learner.
+      learner: has made the update.
       metrics: the update's metrics, from `learner.read`.
       batches: the update's experience.Batch of each learner of this process.
     Raises:
@@ -60,9 +62,9 @@ class SkippedUpdates:
 
   def _advice(self):
     if not self._at_fault:
-      return ('Try a lower --learning_rate, or another --reward_transform if rewards are large' +
+      return ('Try a lower --learning_rate, or clip rewards if they are large' +
               '; first see whether another learner names a faulty environment' * self._have_peers)
     names = [f'{self._levels[level]} ({self._actor_name(actor)})' for actor, level in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED
-    return ('An environment gave rewards that are not finite numbers, correct it: ' +
+    return ('An environment gave rewards that are not finite numbers; correct the environment: ' +
             ', '.join(names[:_MOST_ACTORS_NAMED]) + (f' and {others} more' if others > 0 else ''))

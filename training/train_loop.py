@@ -11,7 +11,6 @@ Threads:
 
 import contextlib
 import threading
-import time
 from typing import Any, Callable, Sequence, TextIO
 
 import tensorflow as tf
@@ -19,10 +18,8 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
-from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
-from scalable_agents.records import run_rows
 from scalable_agents.training import agent_interface
 from scalable_agents.training import collector as collector_lib
 from scalable_agents.training import intake as intake_lib
@@ -30,19 +27,17 @@ from scalable_agents.training import kernels
 from scalable_agents.training import memory
 from scalable_agents.training import publisher as publisher_lib
 from scalable_agents.training import quiet
+from scalable_agents.training import run_end
+from scalable_agents.training import run_flags
 from scalable_agents.training import run_log
+from scalable_agents.training import saver as saver_lib
 from scalable_agents.training import skipped_updates
-from scalable_agents.training import stop_signals
 from scalable_agents.training import unroll_check
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import learners_together
 
 _MEMORY_INTERVAL_SECONDS = 10.
-_SIGNAL_CHECK_SECONDS = 0.2
 _LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is written all the same.
-_UPDATE_PATIENCE_SECONDS = 3.   # Time that Ctrl-C waits for the current update.
-_AGREEMENT_SECONDS = 60.        # Time that Ctrl-C waits for all learners to agree to leave, which they do in an update.
-_WAITING_WORD_SECONDS = 30.     # If an update waits for other learners for this time, the user is told.
 
 
 def configure_tensorflow():
@@ -61,18 +56,19 @@ def configure_tensorflow():
 class Trainer:
   """Trains in one process."""
 
-  def __init__(self, host: actor_host.ActorHost, agent: agent_interface.AgentModule, config: agent_interface.Config,
-               levels: Sequence[str], run, directory: run_directory.Run, stream: TextIO,
-               learner_device: str | None = None, make_member: Callable[..., Any] | None = None,
-               port: learner_port.LearnerPort | None = None, strategy: tf.distribute.Strategy | None = None):
+  def __init__(self, host: actor_host.ActorHost, agent_module: agent_interface.AgentModule,
+               config: agent_interface.Config, levels: Sequence[str], run: run_flags.RunConfig,
+               directory: run_directory.Run, stream: TextIO, learner_device: str | None = None,
+               make_member: Callable[..., Any] | None = None, port: learner_port.LearnerPort | None = None,
+               strategy: tf.distribute.Strategy | None = None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
       host: has running environments.
-      agent: the agent's module.
+      agent_module: the agent's module.
       config: the agent's hyper-parameters.
       levels: names of the run's levels.
-      run: run_flags.RunConfig.
+      run: the settings of the run.
       directory: the run directory, which the caller has opened.
       stream: where progress is shown.
       learner_device: None for the first GPU, or for the CPU if there is no GPU.
@@ -87,18 +83,17 @@ class Trainer:
     self._host, self._config, self._run, self._directory, self._port = host, config, run, directory, port
     device = learner_device or actor_host.inference_device()
     self._together = learners_together.LearnersTogether(strategy, device)
-    if port:
-      self._together.compare(port.settings)
-    make_agent = agent_interface.agent_maker(agent, host, levels, config)
-    self.learner = self._make_learner(agent, make_agent, levels, device)
+    self._together.compare(port.settings if port else {})
+    make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
+    self.learner = self._make_learner(agent_module, make_agent, levels, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
                    config.synchronous)
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
-    self._experience = agent.make_experience(self._make_intake(len(levels)), config)
+    self._experience = self._make_experience(agent_module, levels)
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
-    self._checkpointer = self._restore(statistics)
+    self._saver = self._make_saver(statistics)
     self._frames = int(self.learner.environment_frames.numpy())
     self._log = run_log.RunLog(directory, host, statistics, levels, self._frames, config.total_environment_frames,
                                0. if config.synchronous else run.log_interval_seconds, stream)
@@ -109,44 +104,34 @@ class Trainer:
     self._skipped = skipped_updates.SkippedUpdates(
         levels, port.actor_name if port else 'actor {}'.format, self._log.say, self._together.have_peers)
     self._memory_megabytes = host.memory_megabytes()
-    self._signals, self._all_leave = stop_signals.StopSignals(), False
-    self._update_began, self._told_of_waiting, self._stop, self._error = None, 0., threading.Event(), None
+    self._end = run_end.RunEnd(self._together.have_peers, self._log.say)
+    self._stop, self._all_leave, self._error = self._end.reached, False, None
 
-  def _make_learner(self, agent, make_agent, levels, device):
+  def _make_learner(self, agent_module, make_agent, levels, device):
     with self._together.scope():
       try:
-        learning_agent = make_agent()
+        agent = make_agent()
       except ValueError as error:
         raise errors.UserError(f'{", ".join(levels)}: {error}') from error
-      return agent.make_learner(learning_agent, self._config, self._run.xla, device)
+      return agent_module.make_learner(agent, self._config, self._run.xla, device)
 
-  def _restore(self, statistics):
-    """Restores the latest checkpoint, or saves the first one if there is none. Returns the Checkpointer."""
+  def _make_experience(self, agent_module, levels):
+    spec = agent_interface.environment_spec(self._host, levels)
+    of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
+        check=lambda batch: unroll_check.are_possible(batch, len(levels), spec.num_actions),
+        lives_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=learner_port.UNROLLS,
+        actor_name=self._port.actor_name)
+    intake = intake_lib.Intake(self._host.pool.unroll_spec, self._config.queue_size,
+                               self._host.specification.frames_per_step, **of_cluster)
+    return agent_module.make_experience(intake, spec, self._config, self._host.seed)
+
+  def _make_saver(self, statistics):
+    """Returns the Saver, after it has restored all state. All learners then have the same parameters."""
     member = {'member': self._member} if self._member else {}
-    checkpointer = checkpoint.Checkpointer(
-        self._checkpoints, beside=self._experience, learner=self.learner, statistics=statistics, **member)
-    if not checkpointer.restore():
-      if run_rows.last_metrics(self._directory.path):
-        raise run_directory.RunDirectoryError(
-            f'{self._directory.logdir} has metrics of a run and no checkpoint to resume it from: put '
-            f'{run_directory.CHECKPOINTS} back, or choose another --logdir')
-      checkpointer.save()
+    saver = saver_lib.Saver(self._directory, self._run.checkpoint_interval_seconds, self._experience,
+                            learner=self.learner, statistics=statistics, **member)
     self._together.share(self.learner.variables)
-    return checkpointer
-
-  @property
-  def _checkpoints(self):
-    return run_directory.path(self._directory.path, run_directory.CHECKPOINTS)
-
-  def _make_intake(self, num_levels):
-    specification, port = self._host.specification, self._port
-    if not port:  # Unrolls of this process's own environments need no check.
-      return intake_lib.Intake(self._host.pool.unroll_spec, self._config.queue_size, specification.frames_per_step)
-    return intake_lib.Intake(
-        self._host.pool.unroll_spec, self._config.queue_size, specification.frames_per_step,
-        lambda batch: unroll_check.are_possible(batch, num_levels, specification.num_actions),
-        lives_may_have_begun=checkpoint.latest(self._checkpoints) is not None, shared_name=learner_port.UNROLLS,
-        actor_name=port.actor_name)
+    return saver
 
   @property
   def has_learned(self) -> bool:
@@ -169,7 +154,7 @@ class Trainer:
         act.
       run_directory.RunDirectoryError: a file could not be written, or the directory has been moved or removed.
     """
-    self._signals.install()
+    self._end.signals.install()
     self._publisher.publish()
     if self._port:
       self._port.offer(self._host.pool.unroll_spec, self._host.parameter_specs)
@@ -177,43 +162,28 @@ class Trainer:
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()
     threading.Thread(target=self._watch_memory, name='memory', daemon=True).start()
-    self._wait_for_the_end()
+    self._end.wait()
     # If an error ended the training, the learner may be started again, and the actor hosts wait for it.
     is_the_end = self._port is not None and self._is_well()
     self._host.pool.close()
     if is_the_end:
       self._port.announce_end()
     self._experience.close()
-    learner.join(_UPDATE_PATIENCE_SECONDS if self._signals.count else None)
+    learner.join(run_end.UPDATE_PATIENCE_SECONDS if self._end.signals.count else None)
     self._host.close()
     if learner.is_alive():  # An update is running, so a checkpoint could hold a half-made update.
       self._log.close_progress()
-      self._log.say('left amid an update, the same command goes on from the last checkpoint')
+      self._log.say('ended during an update; run the same command to continue from the last checkpoint')
       if is_the_end:
         self._port.wait_for_farewells()
       quiet.leave(0)
     try:
       self._leave()
     finally:
-      with contextlib.suppress(checkpoint.CheckpointError):  # Another error has ended the run, or `save` has raised it.
-        self._checkpointer.close()
+      self._saver.close()
       self._log.close()
       if is_the_end:
         self._port.wait_for_farewells()
-
-  def _wait_for_the_end(self):
-    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and not self._signals.count:
-      self._tell_of_waiting()
-    if self._together.have_peers and not self._stop.wait(_UPDATE_PATIENCE_SECONDS):
-      self._await_agreement()
-    self._stop.set()
-
-  def _await_agreement(self):
-    """After a signal, waits until all learners know of it, for a limited time and until a second signal at most."""
-    self._log.say('the learners end together, with their next update; send a second signal to end without the others')
-    deadline = time.monotonic() + _AGREEMENT_SECONDS
-    while not self._stop.wait(_SIGNAL_CHECK_SECONDS) and self._signals.count < 2 and time.monotonic() < deadline:
-      pass
 
   def _is_well(self):
     """Whether the training ended without an error: all frames were trained, or a signal has reached all learners."""
@@ -237,12 +207,11 @@ class Trainer:
       raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
     except Exception as error:  # pylint: disable=broad-except; raised below.
       failure = error
-    self._prepare_to_save()
-    self._checkpointer.save()
+    self._saver.save(self._write_news)
     self._log.finish_curve()
     self._log.close_progress()
     self._log.say(f'{self._frames:,} frames trained, ' + (
-        f'see {self._directory.logdir}' if self._has_finished() else 'the same command goes on from there'))
+        f'see {self._directory.logdir}' if self._has_finished() else 'run the same command to continue'))
     if isinstance(failure, environment_workers.WorkerError):
       raise errors.UserError(str(failure)) from failure
     if failure or self._error:
@@ -251,52 +220,44 @@ class Trainer:
   def _has_finished(self):
     return self._frames >= self._config.total_environment_frames
 
-  def _tell_of_waiting(self):
-    """Tells the user at intervals that an update waits for other learners, which may have no actors."""
-    began, now = self._update_began, time.monotonic()
-    if self._together.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_WORD_SECONDS:
-      self._told_of_waiting = now
-      self._log.say(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
-
   def _watch_memory(self):
     """Keeps the memory figure up to date. It has a thread of its own, because measuring many workers takes long."""
     while not self._stop.wait(_MEMORY_INTERVAL_SECONDS):
       self._memory_megabytes = self._host.memory_megabytes()
 
   def _run_learner(self):
-    with collector_lib.Collector(self._experience, self._together.devices, self._host.pool,
-                                 self._host.num_environments, self._config.synchronous) as collector:
+    with contextlib.ExitStack() as on_end:
       try:
+        collector = on_end.enter_context(collector_lib.Collector(
+            self._experience, self._together.devices, self._host.pool, self._host.num_environments,
+            self._config.synchronous))
         self._learn(collector)
-      except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
-        pass  # The experience was closed.
       except Exception as error:  # pylint: disable=broad-except; raised by `train`.
-        self._error = error
+        # After `_stop` the experience is closed, which ends the wait for a batch with one of these errors.
+        is_closed = self._stop.is_set() and isinstance(error, (tf.errors.OutOfRangeError, tf.errors.CancelledError))
+        self._error = None if is_closed else error
       self._stop.set()  # The main thread closes the experience, which ends the collector's wait.
 
   def _learn(self, collector):
     self._log.begin(self._frames)
-    last_save = None
+    is_first = True
     while not self._stop.is_set() and not self._all_leave and not self._has_finished():
       self._await(collector)
       self._update(collector.take())
       collector.resume()
-      if last_save is None:  # The first update was traced and compiled, so its time says nothing about speed.
+      if is_first:  # It was traced and compiled, so its time says nothing about speed.
+        is_first = False
         self._log.begin(self._frames)
-        last_save = time.monotonic()
+        self._saver.begin_interval()
       if self._log.is_due:
         self._write_row()
-      if time.monotonic() - last_save >= self._run.checkpoint_interval_seconds and not self._checkpointer.is_writing:
-        last_save = time.monotonic()
-        self._prepare_to_save()
-        self._checkpointer.begin_save()
+      self._saver.begin_if_due(self._write_news)
       self._log.draw_curve_now_and_then()
 
   def _await(self, collector):
     """Waits for the next batches. If they take long, writes rows of metrics meanwhile."""
     while True:
-      self._directory.check_in_place()  # Checked before every update, so that no training is lost if it was moved.
-      self._checkpointer.check()
+      self._saver.check()  # Before every update, so that no training is lost if the directory was moved.
       silence = None if self._config.synchronous else max(_LONGEST_SILENCE_SECONDS - self._log.age(), 0.)
       with self._log.waiting():
         if collector.wait(silence):
@@ -307,14 +268,14 @@ class Trainer:
   def _update(self, collected):
     batches, arrived = zip(*collected)
     if self._port:
-      self._port.learned(int(self.learner.update_steps.numpy()), [batch.unroll for batch in batches])
-    self._update_began = time.monotonic()
-    update = self._together.step(self.learner, batches, arrived, self._signals.count > 0)
-    self._update_began = None
+      self._port.record_lags(int(self.learner.update_steps.numpy()), arrived)
+    with self._end.updating():
+      update = self._together.step(self.learner, batches, arrived, self._end.signals.count > 0)
     self._all_leave = update.leaving
     self._frames += update.environment_frames
-    for batch, feedback in zip(batches, update.feedback):
-      self._experience.update(batch.sample, feedback)
+    if not update.metrics['update_skipped']:  # Otherwise the feedback may not be finite, either.
+      for batch, feedback in zip(batches, update.feedback, strict=True):
+        self._experience.update(batch.sample, feedback)
     episodes = intake_lib.finite(update.episodes)
     if self._member:
       self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
@@ -335,7 +296,7 @@ class Trainer:
       self._log.say(complaint)
     self._log.write(self._frames, more | self._experience.metrics())
 
-  def _prepare_to_save(self):
-    self._directory.check_in_place()
+  def _write_news(self):
+    """Writes a row if there were updates since the last one. metrics.jsonl must reach as far as each checkpoint."""
     if self._log.has_news:
-      self._write_row()  # metrics.jsonl must reach as far as the checkpoint.
+      self._write_row()

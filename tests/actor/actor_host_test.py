@@ -111,7 +111,7 @@ class ActorHostTest(parameterized.TestCase):
   def test_every_environment_plays(self, loops):
     host = self._host([_SOUND, _SOUND], num_environments=5, num_inference_threads=loops)
     self.assertEqual((host.num_environments, host.num_workers, host.num_loops), (5, 2, loops))
-    self.assertEqual(host.specification, (2, {'vector': ['float32', [3]]}, 1))
+    self.assertEqual(host.specification, (2, {'vector': ['float32', [3]]}, 1, {}))
     self.assertEqual(host.observation_spec['vector'].shape, [3])
     next_unroll, ended = self._start(host)
     steps, indices = collections.defaultdict(list), collections.defaultdict(list)
@@ -140,6 +140,15 @@ class ActorHostTest(parameterized.TestCase):
     host = self._host([_SOUND, _SOUND], num_environments=5, first_actor_id=40)
     self.assertEqual(host.actors.ids.tolist(), [40, 41, 42, 43, 44])
     self.assertEqual(host.actors.places.tolist(), [0., 0., 0.5, 1., 1.])
+
+  def test_lone_actors_have_places_all_over(self):
+    """Many processes with one actor each must not all act like the first actor of a process."""
+    host, places = self._host([_SOUND], num_environments=1, num_environment_workers=1, first_actor_id=7000), []
+    for host_number in range(100):
+      host._first_actor_id = 1000 * host_number  # pylint: disable=protected-access
+      places += host.actors.places.tolist()
+    gaps = np.diff(sorted([0., *places, 1.]))
+    self.assertLess(max(gaps), 0.05)
 
   def test_some_levels_of_a_run_keep_their_ids(self):
     run = run_flags.RunConfig(num_environments=3, num_environment_workers=1)

@@ -72,7 +72,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     self.assertLen(workers, 2)
     self.assertEqual(workers.actor_ids, [[0, 2, 4], [1, 3]])
     self.assertEqual(workers.specification, environment_workers.Specification(
-        num_actions=5, frames_per_step=4,
+        num_actions=5, frames_per_step=4, frame_stacks={},
         observation={'record': ['int64', [4]], 'pixels': ['uint8', [3, 2]]}))
     for number, slots in enumerate((3, 2)):
       self.assertEqual(os.fstat(workers[number].memory).st_size, shared_memory.block_bytes(workers.layout, slots))
@@ -216,14 +216,14 @@ class ParentTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     # What workers print comes through the program's stderr.
-    self.parent = subprocess.Popen([sys.executable, '-c', _PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    self.parent = subprocess.Popen([sys.executable, '-c', _PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True, start_new_session=True)
     self.addCleanup(self.parent.stdout.close)
+    self.addCleanup(self.parent.stderr.close)
     self.addCleanup(self.parent.wait)
     self.addCleanup(self.parent.kill)
-    lines = [waiting.start(self.parent.stdout.readline)() for _ in range(2)]
-    lines.remove('hangs\n')
-    self.pids = [int(pid) for pid in lines[0].split()]
+    self.assertEqual(waiting.start(self.parent.stderr.readline)(), 'hangs\n')
+    self.pids = [int(pid) for pid in waiting.start(self.parent.stdout.readline)().split()]
     self.assertTrue(all(_runs(pid) for pid in self.pids))
 
   def test_workers_do_not_outlive_a_killed_parent(self):

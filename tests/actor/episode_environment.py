@@ -11,7 +11,7 @@ class Episodes(dm_env.Environment):
   A first life, which is one with a seed below `first_lives`, raises in the middle of episode `faulty_episode`.
   """
 
-  frames_per_step = 4
+  frames_per_step, frame_stacks = 4, {}
 
   def __init__(self, seed, length, first_lives=0, faulty_episode=None):
     self._length = length

@@ -121,7 +121,7 @@ class InferenceTest(parameterized.TestCase):
     pool.ask(100)
     snapshot.publish(1234, [tf.fill(shape, np.nan) for shape in _SHAPES])
     pool._asked.enqueue(101)  # pylint: disable=protected-access
-    with self.assertRaisesRegex(inference.PolicyError, "^the policy's logits are not finite with .* update 1,234: "):
+    with self.assertRaisesRegex(inference.PolicyError, "^the agent's outputs are not finite with .* update 1,234: "):
       loop()
     self.assertEqual(pool._answers.size(), 0)  # pylint: disable=protected-access
 

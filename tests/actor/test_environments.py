@@ -17,7 +17,7 @@ from scalable_agents.environments import long_work
 class Constant(dm_env.Environment):
   """Costs nothing: one observation, shared by all steps, in episodes of 1,000 steps."""
 
-  frames_per_step = 1
+  frames_per_step, frame_stacks = 1, {}
 
   def __init__(self, seed, shape=(84, 84, 4)):
     del seed
@@ -95,7 +95,7 @@ class Starting(Constant):
 class Lives(Constant):
   """Episodes of 3 steps; the second step loses a life. Rewards 1, 2, 4; discounts as emulators and others give them."""
 
-  frames_per_step = 4
+  frames_per_step, frame_stacks = 4, {}
 
   def __init__(self, seed):
     super().__init__(seed, shape=(2,))
@@ -141,7 +141,7 @@ class Diary(dm_env.Environment):
   reset, or in its constructor for None.
   """
 
-  frames_per_step = 4
+  frames_per_step, frame_stacks = 4, {}
 
   def __init__(self, seed, fault=None, fault_step=0, faulty_below=0):
     self._fault = fault if seed < faulty_below else None

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import types
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -28,6 +29,7 @@ from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import experience
 from scalable_agents.training.population import population_directory
+from scalable_agents.training import train_loop
 
 # Name -> module, config class, binary's module.
 _AGENTS = {
@@ -40,8 +42,6 @@ _SMALL = ('--level_name=catch', '--unroll_length=4', '--batch_size=2', '--nolear
 
 
 def setUpModule():
-  # Configures TensorFlow as a binary does.
-  from scalable_agents.training import train_loop  # pylint: disable=g-import-not-at-top
   train_loop.configure_tensorflow()
 
 
@@ -171,8 +171,15 @@ class RunTest(parameterized.TestCase):
 
   @parameterized.parameters(*_AGENTS)
   def test_trains_resumes_and_is_evaluated(self, name):
-    self._run(name, 'run', '--synchronous', '--total_environment_frames=160')
+    begin = lambda: self._run(name, 'run', '--synchronous', '--total_environment_frames=160')
+    with mock.patch.object(train_loop.Trainer, '_has_finished', lambda trainer: trainer._frames >= 80):  # pylint: disable=protected-access
+      begin()
+    middle, halfway = self._variables('run'), training.rows(self.folder / 'run')[-1]['environment_frames']
+    self.assertBetween(halfway, 80, 159)
+    begin()  # The run goes on.
+    self.assertTrue(any(np.any(middle[name] != value) for name, value in self._variables('run').items()))
     rows = training.rows(self.folder / 'run')
+    self.assertEqual([row['learner_steps'] for row in rows], list(range(1, len(rows) + 1)))
     self.assertEqual(rows[-1]['environment_frames'] % 16 + (rows[-1]['environment_frames'] < 160), 0)
     config = run_directory.read_config(str(self.folder / 'run'))
     self.assertEqual(config['agent'], name)
@@ -180,7 +187,7 @@ class RunTest(parameterized.TestCase):
     self.assertEqual(episodes[-1], len(training.episodes(self.folder / 'run')))  # Each episode is counted once.
     # Resuming a finished run changes nothing.
     before = self._variables('run')
-    self._run(name, 'run', '--synchronous', '--total_environment_frames=160')
+    begin()
     tf.nest.map_structure(np.testing.assert_array_equal, self._variables('run'), before)
     for policy in ('', *_AGENTS[name][0].EVALUATION_POLICIES):
       self._run(name, 'run', '--synchronous', '--total_environment_frames=160', '--mode=test',
@@ -196,16 +203,17 @@ class RunTest(parameterized.TestCase):
                   '--total_environment_frames=160')
     for index in range(2):
       self._run(name, f'member_0{index}', *population, f'--sweep_index={index}', f'--seed={index + 1}')
-    for index in range(2):
       logdir = str(self.folder / f'member_0{index}')
       fitness = population_directory.read_fitness(logdir)
       self.assertContainsSubset({'learning_rate'}, fitness.hyper_parameters)
       self.assertNotEmpty(population_directory.read_evolutions(logdir))
       self.assertIn('learning_rate', training.rows(logdir)[-1])
+      population_directory.write_fitness(logdir, fitness._replace(fitness=1000.))  # So that the next member copies it.
+    self.assertEqual(population_directory.read_evolutions(logdir)[0].parent, 0)
 
 
 class ClusterTest(parameterized.TestCase):
-  """Tests a learner without environments and two actor hosts."""
+  """Tests two learners in a process without environments, and two actor hosts."""
 
   @parameterized.parameters(*_AGENTS)
   def test_learns_from_actors_in_other_processes(self, name):
@@ -213,7 +221,7 @@ class ClusterTest(parameterized.TestCase):
     port, = local_cluster.free_ports(1)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     common = (f'--learner_addresses=localhost:{port}', *_flags(name), '--total_environment_frames=2000',
-              '--log_interval_seconds=0.5')
+              '--log_interval_seconds=0.5', '--num_learners=2')
     with contextlib.ExitStack() as stack:
       start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=program))
       learner = start('--job_name=learner', '--num_environments=0')

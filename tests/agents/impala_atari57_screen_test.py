@@ -66,7 +66,7 @@ class ScreenTest(absltest.TestCase):
     code, screen = self._train('--level_name=catch', number=signal.SIGHUP,
                                before='signal.signal(signal.SIGHUP, signal.SIG_DFL)')  # Tests may run under nohup.
     self.assertEqual(code, 0, screen)
-    self.assertRegex(screen, r'[\d,]+ frames trained, the same command goes on from there\n$')
+    self.assertRegex(screen, r'[\d,]+ frames trained, run the same command to continue\n$')
 
 
 if __name__ == '__main__':

@@ -95,7 +95,7 @@ class LifeOfARunTest(absltest.TestCase):
   def test_ctrl_c_twice_ends_it_well(self):
     self.assertEqual(self.exit_code, 0)
     self.assertRegex(self.terminal.replace('^C', ''),
-                     r'\r\n[\d,]+ frames trained, the same command goes on from there\r\n$')
+                     r'\r\n[\d,]+ frames trained, run the same command to continue\r\n$')
 
   def test_ctrl_c_leaves_a_checkpoint_of_the_last_row(self):
     latest = tf.train.load_checkpoint(os.path.join(self.logdir, 'checkpoints'))
@@ -217,7 +217,8 @@ class EndsTest(parameterized.TestCase):
       code, _ = run.end(signal.SIGINT)
       self.assertEqual(code, 0)
       self.assertEmpty(training.still_alive(workers))
-      self.assertEndsWith(run.screen(), '\nleft amid an update, the same command goes on from the last checkpoint\n')
+      self.assertEndsWith(run.screen(), '\nended during an update; run the same command to continue from the last '
+                                        'checkpoint\n')
 
   def test_a_run_that_was_stopped_goes_on_with_its_workers(self):
     """Stops the run (Ctrl-Z) for longer than a worker may take to answer, and then continues it (fg)."""

@@ -22,10 +22,25 @@ def _variables(learner):
   return [v.numpy() for v in learner.variables]
 
 
-def _learner(spec=None, xla='never', **settings):
+def _new_learner(spec=None, xla='never', **settings):
   settings = {'torso': 'shallow', 'total_environment_frames': 10_000} | settings
   config = impala.ImpalaConfig(**settings)
   return impala.make_learner(impala.Agent(unrolls.environment_spec(spec), config), config, xla)
+
+
+_made = {}  # Arguments of _learner -> a learner and its initial variables.
+
+
+def _learner(*args, **kwargs):
+  """Returns a learner in its initial state. The same learner serves all tests that ask for it: XLA compiles it once."""
+  key = repr((args, sorted(kwargs.items())))
+  if key not in _made:
+    learner = _new_learner(*args, **kwargs)
+    _made[key] = learner, _variables(learner)
+  learner, initial = _made[key]
+  for variable, value in zip(learner.variables, initial, strict=True):
+    variable.assign(value)
+  return learner
 
 
 class LearnerTest(parameterized.TestCase):
@@ -76,11 +91,11 @@ class LearnerTest(parameterized.TestCase):
       variable.assign(changed[name])
     metrics = _update(learner, unroll)
     self.assertEqual(count_traces(), traces)
-    wanted = _learner(xla=xla, learning_rate_decay=False, **changed)
+    wanted = _learner(learning_rate_decay=False, **changed)
     for name, value in _update(wanted, unroll).items():
-      np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
+      np.testing.assert_allclose(metrics[name], value, rtol=1e-4, err_msg=name)
     for variable, value in zip(learner.variables, wanted.variables, strict=True):
-      np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-7)
+      np.testing.assert_allclose(variable, value, rtol=1e-4, atol=1e-6)
     self.assertGreater(float(metrics['grad_norm']), 0.5)  # Larger than the limit, so it was clipped.
 
   def test_hyper_parameters_are_those_in_use(self):
@@ -115,9 +130,9 @@ class LearnerTest(parameterized.TestCase):
     versions[0] = -1000  # Row 0 does not count: it is part of the previous unroll.
     self.assertEqual(float(_update(learner, unroll._replace(parameter_version=tf.constant(versions)))['policy_lag']), 0.5)
 
-  @parameterized.parameters((PIXELS, False), (unrolls.INSTRUCTED, True))
-  def test_xla_agrees_after_ten_updates(self, spec, use_lstm):
-    learners = [_learner(spec, xla=xla, use_lstm=use_lstm) for xla in ('auto', 'always')]
+  def test_xla_agrees_after_ten_updates(self):
+    spec = PIXELS | unrolls.INSTRUCTED
+    learners = [_learner(spec, xla=xla, use_lstm=True) for xla in ('auto', 'always')]
     processor_seconds = []
     for seed in range(10):
       began = time.process_time()
@@ -133,7 +148,7 @@ class LearnerTest(parameterized.TestCase):
   def test_one_seed_gives_one_run(self):
     runs = []
     for seed in (1, 1, 2):
-      learner = _learner(PIXELS, use_lstm=True, seed=seed)
+      learner = _new_learner(PIXELS, use_lstm=True, seed=seed)
       metrics = [_update(learner, _unroll(learner.agent, PIXELS, seed=i)) for i in range(3)]
       runs.append([float(value) for one in metrics for value in one.values()] + _variables(learner))
     for first, again in zip(runs[0], runs[1]):
@@ -167,7 +182,7 @@ class LearnerTest(parameterized.TestCase):
 
   @parameterized.parameters('never', 'always')
   def test_skips_a_loss_that_is_not_finite_and_goes_on(self, xla):
-    learner = _learner(xla=xla)
+    learner = _learner(xla=xla, learning_rate_decay=False)
     good = _unroll(learner.agent)
     logits = good.agent_output.policy_logits.numpy()
     logits[2, 1] = np.nan
@@ -200,9 +215,10 @@ class LearnerTest(parameterized.TestCase):
         learner, unroll._replace(environment_output=unroll.environment_output._replace(observation=observation)),
         'gradient of agent/baseline/w:0')
 
-  @parameterized.product(xla=('never', 'always'), optimizer=('rmsprop', 'adam'))
-  def test_takes_back_an_update_after_which_parameters_would_not_be_finite(self, xla, optimizer):
-    learner = _learner(xla=xla, optimizer=optimizer, learning_rate_decay=False, learning_rate=1e39)
+  @parameterized.parameters(('never',), ('always',), ('never', 'adam'))
+  def test_takes_back_an_update_after_which_parameters_would_not_be_finite(self, xla, *optimizer):
+    learner = _learner(xla=xla, learning_rate_decay=False, **dict(zip(['optimizer'], optimizer)))
+    learner.learning_rate.assign(np.inf)
     unroll = _unroll(learner.agent)
     self._check_skipped(learner, unroll, *(f'the new value of {v.name}' for v in learner.agent.trainable_variables))
     learner.learning_rate.assign(1e-3)
@@ -212,7 +228,7 @@ class LearnerTest(parameterized.TestCase):
 
   @parameterized.parameters('never', 'always')
   def test_takes_back_an_update_after_which_a_slot_would_not_be_finite(self, xla):
-    learner = _learner(xla=xla)
+    learner = _learner(xla=xla, learning_rate_decay=False)
     slot = learner.optimizer.mean_squares[0]
     slot.assign(tf.fill(slot.shape, np.float32(np.inf)))
     parameter = learner.agent.trainable_variables[0]  # Its step is divided by the root of the slot, so it is 0 or NaN.
@@ -221,11 +237,13 @@ class LearnerTest(parameterized.TestCase):
 
   @parameterized.parameters('never', 'always')
   def test_a_gradient_norm_beyond_float32_clips_nothing(self, xla):
-    learners = [_learner(xla=xla, clip_gradient_norm=clip) for clip in (1e39, 0.0)]
+    clipping = _learner(xla=xla, learning_rate_decay=False)
+    clipping.hyper_parameters['clip_gradient_norm'].assign(np.inf)
+    learners = [clipping, _learner(learning_rate_decay=False, clip_gradient_norm=0.)]
     for learner in learners:
       self.assertEqual(float(_update(learner, _unroll(learner.agent))['update_skipped']), 0.0)
-    for clipped, unclipped in zip(*(learner.agent.trainable_variables for learner in learners)):
-      np.testing.assert_array_equal(clipped, unclipped)
+    for clipped, unclipped in zip(*(learner.agent.trainable_variables for learner in learners), strict=True):
+      np.testing.assert_allclose(clipped, unclipped, rtol=1e-4, atol=1e-6)
 
   def test_learns_which_of_five_actions_pays(self):
     learner = _learner(learning_rate=0.01, total_environment_frames=100_000)
@@ -247,28 +265,30 @@ class LearnerTest(parameterized.TestCase):
 class OtherLossTest(parameterized.TestCase):
   """Tests what IMPALA's loss does not use: means, figures per level, feedback and `after_update`."""
 
-  def _make(self, xla, spoil=False):
-    seen = tf.Variable(tf.zeros([3]), trainable=False)
-    count = tf.Variable(0, dtype=tf.int64, trainable=False)
+  def _make(self, xla):
+    is_spoilt = tf.Variable(False, trainable=False)
+    config = impala.ImpalaConfig(total_environment_frames=10_000)
+    agent = impala.Agent(unrolls.environment_spec(), config)
+    agent.seen = seen = tf.Variable(tf.zeros([3]), trainable=False, name='seen')
+    agent.count = count = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def loss(agent, batch, config):
       of_impala = impala.loss(agent, batch, config)
       rewards = tf.reduce_sum(batch.unroll.environment_output.reward, axis=0)  # [B].
-      total = of_impala.total * (float('nan') if spoil else 1.)
+      total = tf.where(is_spoilt, np.nan, of_impala.total)
       return learner_step.Loss(total, of_impala.terms | {'loss/more': total}, {'per_level': tf.constant([1., 2.])},
                                feedback={'priority': rewards, 'key': batch.sample}, gathered=rewards)
 
     def after_update(gathered, updates):
       return [(seen, gathered), (count, updates)]
 
-    config = impala.ImpalaConfig(total_environment_frames=10_000)
-    learner = learner_step.Learner(impala.Agent(unrolls.environment_spec(), config), loss, impala.make_optimizer, config,
-                                   {'learning_rate': True}, xla, after_update=after_update)
-    return learner, seen, count
+    learner = learner_step.Learner(
+        agent, loss, impala.make_optimizer, config, {'learning_rate': True}, xla, after_update=after_update)
+    return learner, is_spoilt, seen, count
 
   @parameterized.parameters('never', 'always')
   def test_the_values_come_to_where_they_belong(self, xla):
-    learner, seen, count = self._make(xla)
+    learner, is_spoilt, seen, count = self._make(xla)
     unroll, keys = _unroll(learner.agent), tf.constant([7, 8, 9], tf.int64)
     metrics, feedback = learner.step(experience.Batch(unroll, keys))
     metrics = learner.read(metrics.numpy())
@@ -281,13 +301,39 @@ class OtherLossTest(parameterized.TestCase):
     np.testing.assert_allclose(seen, rewards, rtol=1e-5)
     self.assertEqual(int(count), 1)
 
-  @parameterized.parameters('never', 'always')
-  def test_nothing_comes_after_an_update_that_is_skipped(self, xla):
-    learner, seen, count = self._make(xla, spoil=True)
-    metrics, _ = learner.step(experience.Batch(_unroll(learner.agent), tf.zeros([3], tf.int64)))
+    # Nothing comes after an update that is skipped.
+    is_spoilt.assign(True)
+    metrics, _ = learner.step(experience.Batch(_unroll(learner.agent, seed=1), keys))
     metrics = learner.read(metrics.numpy())
     self.assertEqual((metrics['update_skipped'], learner.culprit(metrics)), (1., 'loss/more'))
-    self.assertEqual((seen.numpy().tolist(), int(count)), ([0., 0., 0.], 0))
+    np.testing.assert_allclose(seen, rewards, rtol=1e-5)
+    self.assertEqual(int(count), 1)
+
+    # A value that is not finite undoes the whole update.
+    is_spoilt.assign(False)
+    reward = np.full([7, 3], 0.9 * np.finfo(np.float32).max, np.float32)  # Finite, but `gathered` is not.
+    unroll = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
+    before = _variables(learner.agent)
+    metrics = learner.read(learner.step(experience.Batch(unroll, keys))[0].numpy())
+    self.assertEqual((metrics['update_skipped'], learner.culprit(metrics)), (1., 'the new value of seen:0'))
+    for old, new in zip(before, _variables(learner.agent), strict=True):
+      np.testing.assert_array_equal(old, new)
+
+  def test_a_variable_that_would_not_be_saved_is_refused(self):
+    config, stranger = impala.ImpalaConfig(), tf.Variable(0., name='stranger')
+    learner = learner_step.Learner(
+        impala.Agent(unrolls.environment_spec(), config), impala.loss, impala.make_optimizer, config, {}, 'never',
+        after_update=lambda gathered, updates: [(stranger, 1.)])
+    with self.assertRaisesRegex(ValueError, 'after_update: stranger:0 is not a variable of the agent'):
+      learner.step(experience.Batch(_unroll(learner.agent)))
+
+  def test_a_variable_that_the_loss_does_not_use_is_named(self):
+    config = impala.ImpalaConfig()
+    agent = impala.Agent(unrolls.environment_spec(), config)
+    agent.idle = tf.Variable(0., name='idle')
+    learner = learner_step.Learner(agent, impala.loss, impala.make_optimizer, config, {}, 'never')
+    with self.assertRaisesRegex(ValueError, 'the loss does not depend on idle:0'):
+      learner.step(experience.Batch(_unroll(learner.agent)))
 
 
 if __name__ == '__main__':

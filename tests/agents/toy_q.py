@@ -24,6 +24,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import learner_step
 from scalable_agents.agents import networks
 from scalable_agents.learner import optimizers
@@ -31,7 +32,6 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import experience
-from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import program
 from scalable_agents.training import sweep
 
@@ -140,14 +140,14 @@ def make_learner(agent, config, xla='auto', device=None):
 class Replay:
   """Keeps the most recent unrolls and samples them uniformly."""
 
-  def __init__(self, intake, config):
+  def __init__(self, intake, unused_spec, config, seed):
     self.unrolls_per_batch, self._capacity, self._batch_size = (
         config.new_unrolls, config.replay_capacity, config.batch_size)
     self.put, self.complaints, self.close, self._intake = intake.put, intake.complaints, intake.close, intake
-    self._random, self._lock = np.random.RandomState(config.seed), threading.Lock()
+    self._random, self._lock = np.random.RandomState(seed), threading.Lock()
     self._items, self._priorities = collections.OrderedDict(), {}  # Key -> list of arrays; key -> number.
     self._next_key = 0
-    self._axes = [int(has_time) for has_time in tf.nest.flatten(intake_lib.along_time(intake.unroll_spec))]
+    self._axes = [int(has_time) for has_time in tf.nest.flatten(unroll_lib.has_time(intake.unroll_spec))]
 
   def take_batch(self):
     new, arrived = self._intake.take_batch(self.unrolls_per_batch)
@@ -183,6 +183,8 @@ class Replay:
 
   def save(self, folder):
     with self._lock:
+      if not self._items:
+        return
       columns = [np.stack(column) for column in zip(*self._items.values())]
       np.savez(os.path.join(folder, 'items.npz'), *columns, keys=list(self._items))
 

@@ -202,7 +202,7 @@ class ErrorTest(_Case):
   @parameterized.parameters('check', 'begin_save', 'save', 'close')
   def test_the_next_call_raises_the_error_once(self, method):
     checkpointer = self._failed()
-    said = '^[^\n]*/checkpoints: no checkpoint could be written .No space left on device.: make room[^\n]*$'
+    said = '^[^\n]*/checkpoints: no checkpoint could be written .No space left on device.: free disk space[^\n]*$'
     with self.assertRaisesRegex(checkpoint.CheckpointError, said):
       getattr(checkpointer, method)()
     checkpointer.check()

@@ -131,7 +131,7 @@ class BinaryTest(parameterized.TestCase):
       screen = run.screen()
     self.assertEqual(code, 0, screen)
     self.assertEmpty(training.still_alive(everybody))
-    self.assertRegex(screen, '(?m)^learner_0: [0-9,]+ frames trained, the same command goes on from there$')
+    self.assertRegex(screen, '(?m)^learner_0: [0-9,]+ frames trained, run the same command to continue$')
     self.assertRegex(screen, '(?m)^actor_0: the learner has ended the run$')
     self.assertEndsWith(screen, '\nstopped\n')
 

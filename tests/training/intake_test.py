@@ -5,6 +5,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import intake as intake_lib
@@ -29,7 +30,7 @@ class IntakeTest(parameterized.TestCase):
   def _one(self, number, **changes):
     """Unroll `number` of the batch, as the first one of a life of its own."""
     one = tf.nest.map_structure(lambda x, has_time: x[:, number] if has_time else x[number], self.batch,
-                                intake_lib.along_time(self.batch))
+                                unroll_lib.has_time(self.batch))
     values = dict(life_id=100 + number, index=0) | changes
     types = dict(life_id=tf.int64, index=tf.int64, level_id=tf.int32, actor_id=tf.int32)
     return one._replace(**{name: tf.constant(value, types[name]) for name, value in values.items()})
@@ -43,6 +44,8 @@ class IntakeTest(parameterized.TestCase):
     levels = np.where(done, np.array([0, 1, 0]), intake_lib.NO_LEVEL)
     np.testing.assert_array_equal(np.sort(arrived.episodes.level_ids), np.sort(levels.ravel()))
     self.assertEqual(arrived.episodes.lengths.shape, [3 * 6])
+    np.testing.assert_array_equal(arrived.actor_ids, taken.actor_id)
+    np.testing.assert_array_equal(arrived.parameter_versions, taken.parameter_version[1:])
 
   def test_what_cannot_be_right_is_dropped_and_told_once(self):
     good = [self._one(number) for number in range(3)]

@@ -25,7 +25,8 @@ def environment_spec(observation=None, num_actions=NUM_ACTIONS):
 def update(learner, unroll, frames_per_step=4):
   """Makes an update of a single learner as the trainer does. Returns the metrics by name."""
   arrived = intake.Arrived(tf.size(unroll.environment_output.reward[1:], tf.int64) * frames_per_step,
-                           intake.Episodes(*[tf.constant([intake.NO_LEVEL])] * 3))
+                           intake.Episodes(*[tf.constant([intake.NO_LEVEL])] * 3), unroll.actor_id,
+                           unroll.parameter_version[1:])
   together = learners_together.LearnersTogether(None, '/CPU:0')
   return together.step(learner, [experience.Batch(unroll)], [arrived], False).metrics
 
@@ -70,4 +71,4 @@ def part(unroll, index, batch):
   """Returns the unrolls of learner `index`, where each learner has `batch` of them."""
   rows = slice(index * batch, (index + 1) * batch)
   return tf.nest.map_structure(lambda x, has_time: x[:, rows] if has_time else x[rows], unroll,
-                               intake.along_time(unroll))
+                               unroll_lib.has_time(unroll))

@@ -18,25 +18,26 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import agent_interface
 from scalable_agents.training import memory
+from scalable_agents.training import run_flags
 from scalable_agents.training import stop_signals
 
 _SIGNAL_CHECK_SECONDS = 0.2
 
 
-class Actor:
-  """One actor host of a cluster."""
+class ActLoop:
+  """The main loop of one actor host of a cluster."""
 
-  def __init__(self, host: actor_host.ActorHost, agent: agent_interface.AgentModule, config: agent_interface.Config,
-               levels: Sequence[str], run, membership: cluster_config.ClusterConfig, settings: dict[str, Any],
-               number: int, stream: TextIO):
+  def __init__(self, host: actor_host.ActorHost, agent_module: agent_interface.AgentModule,
+               config: agent_interface.Config, levels: Sequence[str], run: run_flags.RunConfig,
+               membership: cluster_config.ClusterConfig, settings: dict[str, Any], number: int, stream: TextIO):
     """Builds everything; see `act`.
 
     Args:
       host: the host of the environments. They run already.
-      agent: the agent's module.
+      agent_module: the agent's module.
       config: the agent's hyper-parameters.
       levels: names of the levels to play.
-      run: run_flags.RunConfig.
+      run: the settings of the run.
       membership: this process's role in the cluster.
       settings: the settings that this process must share with the learner.
       number: this host's number, from cluster_config.host_number.
@@ -47,8 +48,8 @@ class Actor:
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     try:
       # Messages contain the whole fault, since an actor host has no log file.
-      host.make_pool(agent_interface.agent_maker(agent, host, levels, config), config.unroll_length, config.queue_size,
-                     self._line.message)
+      host.make_pool(agent_interface.agent_maker(agent_module, host, levels, config), config.unroll_length,
+                     config.queue_size, self._line.message)
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)

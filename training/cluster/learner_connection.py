@@ -24,7 +24,7 @@ ANSWER_SECONDS = 5.   # A healthy learner answers within this time.
 _PATIENCE_BEATS = 12
 
 
-class Learner(NamedTuple):
+class LearnerNodes(NamedTuple):
   """Nodes of a graph that runs in the learner's process. They use the resources at its port; see learner_port.py."""
   graph: tf.Graph
   greeting: tf.Tensor             # [] string, JSON; see learner_port.LearnerPort.offer.
@@ -41,7 +41,7 @@ class NotReadyError(Exception):
 
 
 def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: list[tf.TensorSpec],
-               queue_size: int) -> Learner:
+               queue_size: int) -> LearnerNodes:
   """Makes the graph. Successive connections may share it.
 
   Args:
@@ -69,7 +69,7 @@ def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: li
     for unroll in unrolls:
       with tf.control_dependencies(enqueue_unrolls[-1:]):
         enqueue_unrolls.append(raw.QueueEnqueueV2(handle=queue, components=unroll))
-    return Learner(
+    return LearnerNodes(
         graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), version, list(parameters),
         unrolls, enqueue_unrolls)
 
@@ -85,7 +85,7 @@ def reason(error: Exception) -> str:
 class Connection:
   """Two sessions with one learner: one with a deadline, for signs of life, and one without a deadline."""
 
-  def __init__(self, address: str, learner: Learner):
+  def __init__(self, address: str, learner: LearnerNodes):
     """Connects the session with a deadline.
 
     Raises:

@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, Iterable, NamedTuple
 import uuid
 
 import numpy as np
@@ -24,6 +24,7 @@ from tensorflow.python.distribute import collective_all_reduce_strategy
 from tensorflow.python.eager import context
 
 from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import intake
 
 JOB = 'worker'  # The job name that tf.distribute.MultiWorkerMirroredStrategy requires.
 UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # Names of the resources.
@@ -98,7 +99,12 @@ def specs(nest) -> list[list]:
 
 
 def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str, Any]:
-  """Returns what an actor host and its learner must have in common, for JSON. Args: see LearnerPort and its `offer`."""
+  """Returns what an actor host and its learner must have in common, for JSON.
+
+  Args:
+    settings: see LearnerPort.
+    unroll_spec, parameter_specs: see LearnerPort.offer.
+  """
   return {'settings': settings, 'unroll': specs(unroll_spec), 'parameters': specs(parameter_specs),
           'report': list(Report._fields)}
 
@@ -155,16 +161,16 @@ class LearnerPort:
     self._greet(life=uuid.uuid4().hex, ended=False, unwelcome=[],
                 **contract(self.settings, unroll_spec, parameter_specs))
 
-  def learned(self, updates: int, unrolls):
-    """Records the policy lag of the next batches: the age of the parameters that chose their actions, in updates.
+  def record_lags(self, updates: int, arrived: Iterable[intake.Arrived]):
+    """Records the policy lag of unrolls: the age of the parameters that chose their actions, in updates.
 
     Args:
       updates: the number of updates so far.
-      unrolls: for each learner of this process, the Unroll of [T+1, B, ...] tensors that it learns from next.
+      arrived: for each learner of this process, what arrived with its batch.
     """
-    for unroll in unrolls:
-      lags = np.maximum(updates - unroll.parameter_version[1:].numpy(), 0).mean(axis=0)  # [B], updates.
-      for actor_id, lag in zip(unroll.actor_id.numpy(), lags):
+    for each in arrived:
+      lags = np.maximum(updates - np.asarray(each.parameter_versions), 0).mean(axis=0)  # [n], updates.
+      for actor_id, lag in zip(np.asarray(each.actor_ids), lags, strict=True):
         self._lags[int(actor_id) // cluster_config.MAX_ENVIRONMENTS].append(lag)
 
   def actor_name(self, actor_id: int) -> str:

@@ -8,12 +8,14 @@ sum (agents/learner_step.py). This module runs the learners in step.
 import collections
 import contextlib
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from scalable_agents.records import errors
+from scalable_agents.training import agent_interface
+from scalable_agents.training import experience
 from scalable_agents.training import intake
 
 # Errors of a collective operation when another process is gone. Later operations raise FailedPreconditionError.
@@ -37,7 +39,13 @@ class Update(NamedTuple):
 
 
 class LearnersTogether:
-  """The learners of this process, joined to those of other processes."""
+  """The learners of this process, joined to those of other processes.
+
+  Attributes:
+    are_several: whether there are several learners, in this process or in all.
+    devices: the device of each learner of this process.
+    have_peers: whether there are learners in other processes.
+  """
 
   def __init__(self, strategy: tf.distribute.Strategy | None, device: str):
     """Args: `strategy`, for several learners or None; `device`, for a single learner."""
@@ -70,7 +78,7 @@ class LearnersTogether:
     differing = [f'{name} is {" and ".join(those)}' for name, those in values.items() if len(those) > 1]
     if differing:
       raise errors.UserError(f'learners of one cluster have different configurations: {"; ".join(differing)}. Give '
-                                'all processes of a cluster the same flags')
+                             'all processes of a cluster the same flags')
 
   @contextlib.contextmanager
   def scope(self):
@@ -88,11 +96,12 @@ class LearnersTogether:
         for those in by_type.values():
           self._share(those)
 
-  def step(self, learner, batches, arrived, leaving: bool) -> Update:
+  def step(self, learner: agent_interface.Learner, batches: Sequence[experience.Batch],
+           arrived: Sequence[intake.Arrived], leaving: bool) -> Update:
     """Makes an update, and adds the frames that arrived to `learner.environment_frames`.
 
     Args:
-      learner: agent_interface.Learner.
+      learner: makes the update.
       batches: an experience.Batch for each of `devices`.
       arrived: for each of `devices`, the intake.Arrived of its batch.
       leaving: whether this process asks all learners to end after this update.
@@ -101,7 +110,7 @@ class LearnersTogether:
     """
     if not self.are_several:
       metrics, *feedback = learner.step(*batches)
-      frames, everyones = arrived[0]
+      frames, everyones = arrived[0].environment_frames, arrived[0].episodes
       learner.environment_frames.assign_add(frames)
       is_leaving = leaving
     else:

@@ -34,7 +34,11 @@ class Lane:
     return self._queue.put(unroll)
 
   def take(self) -> list[list[np.ndarray]] | None:
-    """Waits for an unroll and takes all that are there. Each is a list of arrays. Returns None once this is closed."""
+    """Waits for an unroll and takes all in the queue, at most `largest_block`. Each is a list of arrays.
+
+    Returns:
+      The unrolls; None once this is closed.
+    """
     take = self._takers[max(1, min(self._queue.size(), self._largest_block)) - 1]
     try:
       return [[_array(tensor) for tensor in unroll] for unroll in take()]

@@ -22,6 +22,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
+from scalable_agents.training import agent_interface
 from scalable_agents.training.population import pbt
 from scalable_agents.training.population import population_directory
 
@@ -63,12 +64,12 @@ def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir:
 class Member(tf.train.experimental.PythonState):
   """A member of a population. Its state, part of a checkpoint, has the returns since the last evolution."""
 
-  def __init__(self, learner, report: Callable[[str], None], config: PopulationConfig, levels: Sequence[str], seed: int,
-               directory: run_directory.Run):
+  def __init__(self, learner: agent_interface.Learner, report: Callable[[str], None], config: PopulationConfig,
+               levels: Sequence[str], seed: int, directory: run_directory.Run):
     """Reads and writes no files yet.
 
     Args:
-      learner: has `agent`, `optimizer` and `hyper_parameters`, like the learner in agents/impala.py.
+      learner: has `agent`, `optimizer` and `hyper_parameters`.
       report: shows the user a line.
       config: the population's settings.
       levels: names of levels. A level id is an index of this sequence.

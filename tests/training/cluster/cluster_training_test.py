@@ -14,6 +14,7 @@ import tensorflow as tf
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.tests.training.cluster import cluster_testing
+from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 from scalable_agents.training.cluster import learner_connection
 
@@ -21,7 +22,9 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_envi
           '--unroll_length=20', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.5')
 _ENVIRONMENTS = '--num_environments=4'
 _NONE = '--num_environments=0'
-_ENDLESS = '--total_environment_frames=1000000000'
+# A training without end, whose environments mostly sleep: they leave the processor to the programs that start.
+_SLOW_LEVEL = faulty_environments.level(faulty_environments.Slow)
+_SLOW = (f'--level_name={_SLOW_LEVEL}', '--unroll_length=5', '--total_environment_frames=1000000000')
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
             'policy_lag')
 _NONSENSE = 7  # Number of invalid unrolls that a test sends.
@@ -67,53 +70,28 @@ def _hosts(*names):
   return lambda row: {name for name in row if name.startswith('actor/')} == wanted and row['actor_hosts'] == len(names)
 
 
+def _plays(row):
+  """Whether the learner has just got unrolls of actor host 1."""
+  return 'actor/task_1/policy_lag' in row
+
+
 class LifeOfAClusterTest(_TestCase):
 
   def test_actors_and_learners_come_and_go(self):
-    first = self._actor(0, _ENDLESS)
-    first.wait_until(lambda: f'no learner at {self.address} for ' in first.screen(), 'a word')
-    self.assertRegex(first.screen(), rf'^no learner at {self.address} for ([5-9]|\d\d+) s: Connection refused\n$')
-    learner = self._start('learner', _NONE, _ENDLESS)
-    row = self._wait_for_row(
-        learner, lambda row: _hosts('task_0')(row) and row['actor/task_0/policy_lag'] < row['learner_steps'] / 2,
-        'an actor host that has parameters of late')
-    self.assertEqual(row['actor/task_0/reconnects'], 0)
-    second = self._actor(1, _ENDLESS)
-    wrong = self._actor(2, _ENDLESS, '--unroll_length=10')
-    code, _ = wrong.end()
-    self.assertEqual(code, 1)
-    self.assertRegex(wrong.screen(), f'^(no learner .*\n)*error: {self.address}: the learner has another configuration: '
-                                     '--unroll_length is 20 there and 10 here. Give all .*\n$')
-    self._send_nonsense()
-    for complaint in ('malformed reports ignored: [1-3], the last one from somebody unknown: ',
-                      f'unrolls dropped: [1-{_NONSENSE}], the last one from environment [0-9]+ of '):
-      learner.wait_until(lambda: re.search(f'\n{complaint}', learner.screen()), 'a complaint')  # pylint: disable=cell-var-from-loop
+    first, learner = self._check_an_actor_waits_for_a_learner()
+    second = self._actor(1, *_SLOW)
+    self._check_another_configuration_is_refused()
+    self._check_nonsense_is_dropped(learner)
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
     self.assertGreater(row['frames_per_second'], 0)
     self.assertEqual(row['skipped_updates'], 0)
-    self.assertEqual({level for _, level, _, _ in training.episodes(self.logdir)}, {'catch'})
-    # An actor host freezes, then continues.
-    second.process.send_signal(signal.SIGSTOP)
-    plays = lambda row: 'actor/task_1/policy_lag' in row
-    row = self._wait_for_row(learner, lambda row: row['frames_per_second'] and not plays(row), 'training without it')
-    self.assertEqual(row['actor_hosts'], 2)  # The learner does not forget it at once.
-    second.process.send_signal(signal.SIGCONT)
-    self._wait_for_row(learner, plays, 'its unrolls')
+    self.assertEqual({level for _, level, _, _ in training.episodes(self.logdir)}, {_SLOW_LEVEL})
+    self._check_one_freezes(learner, second)
     # An actor host is killed, and a new one joins.
-    workers = first.kill()
-    self.assertEmpty(workers)
-    third = self._actor(3, _ENDLESS, '--parameter_refresh=5')
+    self.assertEmpty(first.kill())
+    third = self._actor(3, *_SLOW, '--parameter_refresh=5')
     self._wait_for_row(learner, lambda row: row.get('actor/task_3/policy_lag') is not None, 'the third actor host')
-    # The learner is killed, and starts again with environments of its own.
-    learner.wait_for_checkpoint()
-    learner.kill()
-    frames = training.rows(self.logdir)[-1]['environment_frames']
-    learner = self._start('learner', _ENVIRONMENTS, _ENDLESS)
-    self._wait_for_row(learner, lambda row: row['environment_frames'] > frames, 'more frames than before')
-    for actor in (second, third):
-      actor.wait_until(lambda: 'connected to the learner at ' in actor.screen(), 'a connection')  # pylint: disable=cell-var-from-loop
-    row = self._wait_for_row(learner, _hosts('task_1', 'task_3'), 'both actor hosts')
-    self.assertEqual((row['actor/task_1/reconnects'], row['actor/task_3/reconnects']), (1, 1))
+    learner = self._check_a_killed_learner_comes_back(learner, second, third)
     # An actor host leaves.
     workers = [worker for actor in (second, third) for worker in actor.workers()]
     self.assertGreaterEqual(len(workers), 2)
@@ -121,18 +99,68 @@ class LifeOfAClusterTest(_TestCase):
     self.assertEqual(code, 0, third.screen())
     self.assertRegex(third.screen(), '\nstopped\n$')
     self._wait_for_row(learner, _hosts('task_1'), 'one actor host')
-    # The other actor host freezes. The learner continues with its own environments alone.
-    second.process.send_signal(signal.SIGSTOP)
-    row = self._wait_for_row(learner, lambda row: not plays(row), 'no unrolls of an actor')
-    self._wait_for_row(learner, lambda later: later['environment_frames'] > row['environment_frames'] and not plays(later),
-                       'more frames')
-    second.process.send_signal(signal.SIGCONT)
-    self._wait_for_row(learner, plays, 'its unrolls')
+    self._check_the_only_one_freezes(learner, second)
     # Ctrl-C ends the learner.
     code, _ = learner.end(signal.SIGINT)
     self.assertEqual(code, 0, learner.screen())
     self._check_actors_end([second])
     self.assertEmpty(training.still_alive(workers))
+
+  def _check_an_actor_waits_for_a_learner(self):
+    """Returns an actor host and the learner that it has found."""
+    actor = self._actor(0, *_SLOW)
+    actor.wait_until(lambda: f'no learner at {self.address} for ' in actor.screen(), 'a word')
+    self.assertRegex(actor.screen(), rf'^no learner at {self.address} for ([5-9]|\d\d+) s: Connection refused\n$')
+    learner = self._start('learner', _NONE, *_SLOW)
+    row = self._wait_for_row(
+        learner, lambda row: _hosts('task_0')(row) and row['actor/task_0/policy_lag'] < row['learner_steps'] / 2,
+        'an actor host that has parameters of late')
+    self.assertEqual(row['actor/task_0/reconnects'], 0)
+    return actor, learner
+
+  def _check_another_configuration_is_refused(self):
+    wrong = self._actor(2, *_SLOW, '--unroll_length=10')
+    code, _ = wrong.end()
+    self.assertEqual(code, 1)
+    self.assertRegex(wrong.screen(), f'^(no learner .*\n)*error: {self.address}: the learner has another configuration: '
+                                     '--unroll_length is 5 there and 10 here. Give all .*\n$')
+
+  def _check_nonsense_is_dropped(self, learner):
+    self._send_nonsense()
+    for complaint in ('malformed reports ignored: [1-3], the last one from somebody unknown: ',
+                      f'unrolls dropped: [1-{_NONSENSE}], the last one from environment [0-9]+ of '):
+      learner.wait_until(lambda: re.search(f'\n{complaint}', learner.screen()), 'a complaint')  # pylint: disable=cell-var-from-loop
+
+  def _check_one_freezes(self, learner, second):
+    """One of two actor hosts freezes, then continues."""
+    second.process.send_signal(signal.SIGSTOP)
+    row = self._wait_for_row(learner, lambda row: row['frames_per_second'] and not _plays(row), 'training without it')
+    self.assertEqual(row['actor_hosts'], 2)  # The learner does not forget it at once.
+    second.process.send_signal(signal.SIGCONT)
+    self._wait_for_row(learner, _plays, 'its unrolls')
+
+  def _check_a_killed_learner_comes_back(self, learner, second, third):
+    """The learner is killed, and starts again with environments of its own. Returns the new one."""
+    learner.wait_for_checkpoint()
+    learner.kill()
+    frames = training.rows(self.logdir)[-1]['environment_frames']
+    learner = self._start('learner', _ENVIRONMENTS, *_SLOW)
+    self._wait_for_row(learner, lambda row: row['environment_frames'] > frames, 'more frames than before')
+    for actor in (second, third):
+      actor.wait_until(lambda: 'connected to the learner at ' in actor.screen(), 'a connection')  # pylint: disable=cell-var-from-loop
+    row = self._wait_for_row(learner, _hosts('task_1', 'task_3'), 'both actor hosts')
+    self.assertEqual((row['actor/task_1/reconnects'], row['actor/task_3/reconnects']), (1, 1))
+    return learner
+
+  def _check_the_only_one_freezes(self, learner, second):
+    """The only actor host freezes. The learner continues with its own environments alone."""
+    second.process.send_signal(signal.SIGSTOP)
+    row = self._wait_for_row(learner, lambda row: not _plays(row), 'no unrolls of an actor')
+    self._wait_for_row(
+        learner, lambda later: later['environment_frames'] > row['environment_frames'] and not _plays(later),
+        'more frames')
+    second.process.send_signal(signal.SIGCONT)
+    self._wait_for_row(learner, _plays, 'its unrolls')
 
   def _send_nonsense(self):
     """Sends invalid reports and unrolls."""
@@ -144,6 +172,13 @@ class LifeOfAClusterTest(_TestCase):
                                           impala.ImpalaConfig().queue_size)
     sender = learner_connection.Connection(self.address, graph)
     sender.open()
+    try:
+      self._send_with(sender, specs)
+    finally:
+      for connection in (reader, sender):  # Now, since closing may block for ever once the learner is gone.
+        connection._close()  # pylint: disable=protected-access
+
+  def _send_with(self, sender, specs):
     for text in (b'\xff', b'[' * 3000, b'{"host": -1}'):
       sender._beat(text)  # pylint: disable=protected-access
     # Each pair: the index of an unroll's invalid component, and its value.
@@ -151,8 +186,6 @@ class LifeOfAClusterTest(_TestCase):
       unroll = [np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs['unroll']]
       unroll[index][...] = value
       sender.push([unroll])
-    for connection in (reader, sender):  # Now, since closing may block for ever once the learner is gone.
-      connection._close()  # pylint: disable=protected-access
 
 
 class EndTest(_TestCase):

@@ -96,9 +96,9 @@ class MetricsTest(parameterized.TestCase):
     self._report(5)
     first = cluster_config.first_actor_id(3)
     ids = [first, first + 7, 1]  # The last one belongs to the learner itself.
-    # Rows 1 to T of each unroll count; a version may be ahead of a learner that was started again.
-    versions = tf.constant([[99, 99, 99], [9, 8, 1], [9, 8, 1], [11, 7, 0]], tf.int64)  # [T+1, B].
-    _port.learned(10, [types.SimpleNamespace(actor_id=tf.constant(ids), parameter_version=versions)])
+    # A version may be ahead of a learner that was started again.
+    versions = tf.constant([[9, 8, 1], [9, 8, 1], [11, 7, 0]], tf.int64)  # [T, n].
+    _port.record_lags(10, [types.SimpleNamespace(actor_ids=tf.constant(ids), parameter_versions=versions)])
     want = {'frames_per_second': 20, 'megabytes_per_second': 3, 'environment_restarts': 1, 'reconnects': 2,
             'lost_unrolls': 4, 'policy_lag': 1.5}
     row = _port.metrics()

@@ -28,12 +28,13 @@ def config(task):
   return impala.ImpalaConfig(torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, seed=task + 1)
 
 
-def arrived(task, update):
+def arrived(task, update, unroll):
   """Returns what arrived with a learner's batch. The first learner has no episodes, each further one has more."""
   count = task * update
   episodes = intake.Episodes(tf.where(tf.range(_MOST_EPISODES) < count, task, intake.NO_LEVEL),
                              tf.fill([_MOST_EPISODES], float(update)), tf.fill([_MOST_EPISODES], count))
-  return intake.Arrived(tf.constant(BATCH_SIZE * 6 * 4, tf.int64), episodes)
+  return intake.Arrived(tf.constant(BATCH_SIZE * 6 * 4, tf.int64), episodes, unroll.actor_id,
+                        unroll.parameter_version[1:])
 
 
 def main(addresses, task, updates, file):
@@ -48,7 +49,7 @@ def main(addresses, task, updates, file):
   for update in range(updates):
     unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update)
     batch = experience.Batch(unrolls.part(unroll, task, BATCH_SIZE))
-    last = together.step(learner, [batch], [arrived(task, update)],
+    last = together.step(learner, [batch], [arrived(task, update, batch.unroll)],
                          task == num_learners - 1 and update == LEAVING_AT)
     print('updated', flush=True)
   np.savez(file, *(variable.numpy() for variable in learner.variables), level_ids=last.episodes.level_ids,

@@ -100,23 +100,27 @@ class SeveralLearnersTest(parameterized.TestCase):
 
     def loss(agent, batch, config):
       return impala.loss(agent, batch, config)._replace(
-          means={'actor': tf.cast(tf.reduce_mean(batch.unroll.actor_id), tf.float32)},
+          means={'actor': tf.cast(tf.reduce_mean(batch.unroll.actor_id), tf.float32),
+                 'per_level': tf.where(batch.unroll.actor_id[0] > [0, 9, 1], [1., 2., 3.], np.nan)},
           feedback=batch.unroll.actor_id, gathered=batch.unroll.actor_id)
 
     with strategy.scope():
-      seen = tf.Variable(tf.zeros([_NUM_LEARNERS * _BATCH_SIZE], tf.int32), trainable=False)
-      learner = learner_step.Learner(
-          impala.Agent(unrolls.environment_spec(), config), loss, impala.make_optimizer, config, {'learning_rate': True},
-          'never', after_update=lambda gathered, updates: [(seen, gathered)])
+      agent = impala.Agent(unrolls.environment_spec(), config)
+      agent.seen = tf.Variable(tf.zeros([_NUM_LEARNERS * _BATCH_SIZE], tf.int32), trainable=False)
+      learner = learner_step.Learner(agent, loss, impala.make_optimizer, config, {'learning_rate': True}, 'never',
+                                     after_update=lambda gathered, updates: [(agent.seen, gathered)])
     together = learners_together.LearnersTogether(strategy, '/CPU:0')
     unroll = unrolls.random_unroll(learner.agent, batch=_NUM_LEARNERS * _BATCH_SIZE)
     batches = [experience.Batch(unrolls.part(unroll, index, _BATCH_SIZE)) for index in range(_NUM_LEARNERS)]
     episode = intake.Episodes(tf.constant([0]), tf.constant([1.]), tf.constant([4]))
-    arrived = [intake.Arrived(tf.constant(10 + index, tf.int64), episode) for index in range(_NUM_LEARNERS)]
+    arrived = [intake.Arrived(tf.constant(10 + index, tf.int64), episode, batch.unroll.actor_id,
+                              batch.unroll.parameter_version[1:]) for index, batch in enumerate(batches)]
     update = together.step(learner, batches, arrived, False)
-    self.assertEqual(seen.numpy().tolist(), list(range(_NUM_LEARNERS * _BATCH_SIZE)))
+    self.assertEqual(agent.seen.numpy().tolist(), list(range(_NUM_LEARNERS * _BATCH_SIZE)))
     self.assertEqual([feedback.numpy().tolist() for feedback in update.feedback], [[0, 1], [2, 3], [4, 5]])
     self.assertEqual(update.metrics['actor'], 2.)  # The mean of 0, 2 and 4.
+    # Learners without a value for a level do not count. No learner has one for the second level.
+    np.testing.assert_array_equal(update.metrics['per_level'], [1., np.nan, 3.])
     self.assertEqual((update.environment_frames, int(learner.environment_frames.numpy())), (33, 33))
     self.assertEqual(update.episodes.lengths.tolist(), [4, 4, 4])
 

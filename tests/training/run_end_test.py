@@ -1,0 +1,80 @@
+"""Tests the wait for the end of training: signals, other learners, and what the user is told."""
+
+import signal
+import threading
+from unittest import mock
+
+from absl.testing import absltest
+
+from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.training import signal_handlers
+from scalable_agents.training import run_end
+
+
+class RunEndTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    signal_handlers.restore_after(self)
+    self.said = []
+    self.enterContext(mock.patch.multiple(run_end, UPDATE_PATIENCE_SECONDS=0.01, _SIGNAL_CHECK_SECONDS=0.01))
+
+  def _end(self, have_peers):
+    end = run_end.RunEnd(have_peers, self.said.append)
+    end.signals.install()
+    return end
+
+  def test_training_ends_by_itself(self):
+    end = self._end(have_peers=True)
+    waiting.start(end.reached.set)
+    end.wait()
+    self.assertEmpty(self.said)
+
+  def test_a_signal_is_the_end_of_a_lone_learner(self):
+    end = self._end(have_peers=False)
+    signal.raise_signal(signal.SIGTERM)
+    end.wait()
+    self.assertTrue(end.reached.is_set())
+    self.assertEmpty(self.said)
+
+  def test_a_signal_waits_for_the_other_learners(self):
+    end, agreed = self._end(have_peers=True), threading.Event()
+
+    def agree():
+      waiting.wait_until(lambda: self.said)
+      agreed.set()
+      end.reached.set()
+
+    signal.raise_signal(signal.SIGINT)
+    waiting.start(agree)
+    end.wait()
+    self.assertTrue(agreed.is_set())
+    self.assertStartsWith(self.said[0], 'the learners end together, with their next update; send a second signal')
+
+  def test_a_second_signal_or_a_minute_ends_the_wait_for_others(self):
+    end = self._end(have_peers=True)
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    end.wait()
+    end = self._end(have_peers=True)
+    signal.raise_signal(signal.SIGINT)
+    with mock.patch.object(run_end, '_AGREEMENT_SECONDS', 0.1):
+      end.wait()
+    self.assertLen(self.said, 2)
+
+  def test_an_update_that_waits_for_other_learners_is_spoken_of(self):
+    end = self._end(have_peers=True)
+
+    def update():
+      with end.updating():
+        waiting.wait_until(lambda: len(self.said) > 2)
+      end.reached.set()
+
+    with mock.patch.object(run_end, '_WAITING_WORD_SECONDS', 0.05):
+      waiting.start(update)
+      end.wait()
+    self.assertRegex(self.said[0], r'^an update has been going on for \d+ s: do all learners get unrolls\?$')
+
+
+if __name__ == '__main__':
+  absltest.main()

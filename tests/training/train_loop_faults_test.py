@@ -1,0 +1,248 @@
+"""Tests how training goes on or ends when environments, numbers, files or updates fail."""
+
+import os
+import pathlib
+import shutil
+import time
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import psutil
+
+from scalable_agents.actor import actor_host
+from scalable_agents.records import checkpoint
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.training import faulty_environments
+from scalable_agents.tests.training import trainer_testing
+from scalable_agents.tests.training import training
+from scalable_agents.training import run_flags
+from scalable_agents.training import run_log
+from scalable_agents.training import train_loop
+
+_learner, _values = trainer_testing.learner_calling, trainer_testing.values
+
+
+def setUpModule():
+  train_loop.configure_tensorflow()
+
+
+class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
+
+  @parameterized.parameters(True, False)
+  def test_a_killed_worker_is_replaced(self, synchronous):
+    killed = []
+
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2 and not killed:
+        worker, *_ = psutil.Process().children()
+        killed.append(worker)
+        worker.kill()
+        # Otherwise the other worker might play to the end before the loss is noticed.
+        # pylint: disable-next=protected-access
+        waiting.wait_until(lambda: synchronous or trainer._host.pool.restarts)
+
+    trainer = self.trainer(_learner(before), updates=40, synchronous=synchronous)
+    trainer.train()
+    rows = training.rows(trainer.logdir)
+    self.assertLen(killed, 1)
+    self.assertEqual(rows[-1]['environment_restarts'], 1)
+    self.assertEqual(rows[-1]['learner_steps'], 40)
+    self.assertRegex(self.screen.getvalue(), '(?m)^environment worker [01] is replaced: .*$')
+
+  @parameterized.parameters(
+      (faulty_environments.RaisingAtFirst, 60., 'RuntimeError: the game has crashed'),
+      (faulty_environments.HangingAtFirst, 6., r'no answer for 6 s \(--environment_timeout_seconds\)'))
+  def test_training_goes_on_where_environments_raise_or_hang(self, environment, timeout_seconds, reason):
+    trainer = self.trainer(level_name=faulty_environments.level(environment), updates=60, synchronous=False,
+                            run=run_flags.RunConfig(environment_timeout_seconds=timeout_seconds))
+    trainer.train()
+    rows, episodes = training.rows(trainer.logdir), training.episodes(trainer.logdir)
+    # The seeds of both workers' first lives are faulty. On a busy machine the workers after them may start late.
+    self.assertGreaterEqual(rows[-1]['environment_restarts'], 1)
+    self.assertEqual(rows[-1]['learner_steps'], 60)
+    self.assertRegex(self.screen.getvalue(),
+                     rf'(?m)^environment worker [01] is replaced: environment \d \(gymnasium:.*\) failed: {reason}$')
+    self.assertEqual({(episode_return, length) for _, _, episode_return, length in episodes}, {('10.0', '10')})
+    self.assertGreater(len(episodes), 4 * 2)  # More episodes than the first lives played.
+
+  def test_a_curve_that_cannot_be_drawn_ends_nothing(self):
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        waiting.wait_until(lambda: 'could not be drawn' in self.screen.getvalue())
+
+    trainer = self.trainer(_learner(before), updates=4)
+    os.mkdir(run_directory.path(trainer.logdir, run_directory.LEARNING_CURVE))
+    with mock.patch.object(run_log, '_CURVE_INTERVAL_SECONDS', 0.):
+      trainer.train()
+    self.assertRegex(self.screen.getvalue(), '(?m)^learning_curve.png could not be drawn: .*Is a directory')
+    self.assertEqual(training.rows(trainer.logdir)[-1]['learner_steps'], 4)
+
+  def test_updates_that_are_not_finite_are_skipped_and_ten_in_a_row_end_the_run(self):
+    skipped = [1] * 9 + [0] + [1] * 10 + [0] * 10
+    trainer = self.trainer(updates=len(skipped))
+    read, said = trainer.learner.read, iter(skipped)
+    trainer.learner.read = lambda metrics: read(metrics) | {'update_skipped': next(said)}
+    trainer.learner.culprit = lambda metrics: 'gradient of this'
+    with self.assertRaisesRegex(errors.UserError, '^update 20: gradient of this was not finite.* 10th .*in a row'):
+      trainer.train()
+    self.assertEqual(training.rows(trainer.logdir)[-1]['learner_steps'], 20)
+
+  def test_an_infinite_reward_ends_the_run_and_leaves_sound_parameters(self):
+    trainer = self.trainer(level_name=faulty_environments.level(faulty_environments.InfiniteReward), updates=99,
+                            reward_transform='none')
+    before = _values(trainer.learner.agent)
+    with self.assertRaisesRegex(errors.UserError, '^update 0: loss/policy_gradient was not finite'):
+      trainer.train()
+    rows = training.rows(trainer.logdir)
+    self.assertEqual([row['skipped_updates'] for row in rows], list(range(1, 11)))
+    self.assertIsNone(rows[-1]['loss/total'])
+    again = self.trainer(level_name=faulty_environments.level(faulty_environments.InfiniteReward), updates=99,
+                          reward_transform='none', logdir=trainer.logdir)
+    self.assertEqual(int(again.learner.skipped_updates), 10)
+    for restored, initial in zip(_values(again.learner.agent), before, strict=True):
+      np.testing.assert_array_equal(restored, initial)
+
+  @parameterized.parameters(False, True)
+  def test_an_environment_whose_rewards_are_not_numbers_is_named(self, use_lstm):
+    level = faulty_environments.level(faulty_environments.RewardsOfOneNotNumbers)
+    trainer = self.trainer(level_name=level, updates=40, batch_size=1, use_lstm=use_lstm)
+    with mock.patch.object(trainer._experience, 'update') as take_feedback:  # pylint: disable=protected-access
+      trainer.train()
+    self.assertEqual(take_feedback.call_count, 30)  # There is no feedback on a skipped update.
+    last = training.rows(trainer.logdir)[-1]
+    self.assertEqual((last['learner_steps'], last['skipped_updates']), (30, 10))  # One of four environments is faulty.
+    self.assertEqual(last['episode_return'], 10.)  # The return of the other environments.
+    self.assertEqual({row[2] for row in training.episodes(trainer.logdir)}, {'10.0'})
+    words = [line for line in self.screen.getvalue().splitlines() if 'skipped: ' in line]
+    self.assertLen(words, 1)  # There is at most one message a minute.
+    self.assertRegex(words[0], rf'^an update was skipped: loss/\w+ was not finite\. .*: {level} \(actor 1\)$')
+    self.assertRegex(self.screen.getvalue(), r'(?m), slowest: \w+, skipped updates: 10$')
+    self.assertNotIn('is replaced', self.screen.getvalue())
+
+  def test_an_environment_whose_observations_are_not_numbers_is_at_fault(self):
+    trainer = self.trainer(level_name=faulty_environments.level(faulty_environments.ObservationNotNumbers), updates=99)
+    with self.assertRaisesRegex(errors.UserError, "(?s)environment worker .*: observation 'vector': not finite"):
+      trainer.train()
+
+  def test_a_policy_whose_logits_are_not_finite_ends_the_run_and_is_not_saved(self):
+    trainer = self.trainer(updates=99, learning_rate=1e12)
+    with self.assertRaisesRegex(errors.UserError, "^the agent's outputs are not finite with the parameters of "
+                                r'update \d+: .* keeps its last checkpoint$'):
+      trainer.train()
+    self.assertNotIn('is replaced', self.screen.getvalue())  # No environment is blamed.
+    again = self.trainer(updates=99, learning_rate=1e12, logdir=trainer.logdir)
+    self.assertEqual(int(again.learner.update_steps), 0)
+
+  @parameterized.parameters(dict(), dict(optimizer='adam'))
+  def test_parameters_that_would_not_be_finite_are_neither_published_nor_saved(self, **settings):
+    trainer = self.trainer(updates=99, **settings)
+    trainer.learner.learning_rate.assign(np.inf)  # The flag's range excludes this value.
+    with self.assertRaisesRegex(errors.UserError,
+                                '^update 0: the new value of agent/.* was not finite, for the 10th time in a row'):
+      trainer.train()
+    again = self.trainer(updates=99, logdir=trainer.logdir, **settings)
+    self.assertEqual(int(again.learner.skipped_updates), 10)
+    for value in _values(again.learner.agent) + _values(again.learner.optimizer):
+      self.assertTrue(np.all(np.isfinite(value)))
+
+  def test_a_mistake_in_an_update_is_raised_and_nothing_is_saved(self):
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 2:
+        raise ZeroDivisionError('a mistake')
+
+    trainer = self.trainer(_learner(before), updates=5)
+    with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
+      trainer.train()
+    checkpoint.Checkpointer(run_directory.path(trainer.logdir, run_directory.CHECKPOINTS),
+                            learner=trainer.learner).restore(partial=True)
+    self.assertEqual(int(trainer.learner.update_steps), 0)  # Only the checkpoint of the run's beginning exists.
+    self.assertEmpty(psutil.Process().children())
+
+  def test_a_checkpoint_that_cannot_be_written(self):
+    trainer = self.trainer()
+    folder = run_directory.path(trainer.logdir, run_directory.CHECKPOINTS)
+    shutil.rmtree(folder)
+    with open(folder, 'w', encoding='utf-8'):
+      pass  # A file is where the folder should be.
+    said = '^.*/checkpoints.*no checkpoint could be written.*$'
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, said):
+      trainer.train()
+    self.assertEmpty(psutil.Process().children())
+    os.remove(run_directory.path(trainer.logdir, run_directory.METRICS))
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, said):
+      self.trainer(logdir=trainer.logdir)  # It fails before any training.
+
+  @parameterized.parameters('moved', 'removed', 'replaced')
+  def test_regression_a_run_whose_directory_is_gone_ends_and_writes_nothing_where_it_was(self, what):
+    folder = self.create_tempdir().full_path
+    logdir, moved, other = (os.path.join(folder, name) for name in ('run', 'moved', 'other'))
+    self.trainer(logdir=other, updates=1).train()
+    saved = None
+
+    def before(learner, unused_unroll):
+      nonlocal saved
+      if int(learner.update_steps) == 2:
+        while trainer._saver.is_writing:
+          time.sleep(0.01)
+        saved = os.path.basename(checkpoint.latest(os.path.join(logdir, 'checkpoints')))
+        if what == 'removed':
+          shutil.rmtree(logdir)
+        else:
+          os.rename(logdir, moved)
+        if what == 'replaced':
+          os.rename(other, logdir)
+
+    trainer = self.trainer(_learner(before), updates=100, logdir=logdir,
+                            run=run_flags.RunConfig(checkpoint_interval_seconds=1e-9))
+    in_others_place = {path: path.read_bytes() for path in pathlib.Path(other).rglob('*') if path.is_file()}
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} was moved or removed[^\n]*$'):
+      trainer.train()
+    self.assertEmpty(psutil.Process().children())
+    if what != 'removed':
+      self.assertEqual(checkpoint.latest(os.path.join(moved, 'checkpoints')), os.path.join(moved, 'checkpoints', saved))
+    if what != 'replaced':
+      self.assertFalse(os.path.exists(logdir))
+    self.assertEqual({pathlib.Path(other, path.relative_to(logdir)): path.read_bytes()
+                      for path in pathlib.Path(logdir).rglob('*') if path.is_file()},
+                     in_others_place if what == 'replaced' else {})
+
+  def test_regression_a_run_is_not_resumed_from_another_ones_directory(self):
+    """The directory is replaced while the environments start."""
+    folder = self.create_tempdir().full_path
+    logdir, moved, other = (os.path.join(folder, name) for name in ('run', 'moved', 'other'))
+    self.trainer(logdir=logdir, updates=2).train()
+    self.trainer(logdir=other, updates=5).train()
+    make_host = actor_host.ActorHost
+
+    def replace_and_make_host(*args):
+      os.rename(logdir, moved)
+      os.rename(other, logdir)
+      return make_host(*args)
+
+    with mock.patch.object(actor_host, 'ActorHost', replace_and_make_host):
+      trainer = self.trainer(logdir=logdir, updates=3)
+    self.assertEqual(int(trainer.learner.update_steps), 2)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} was moved or removed'):
+      trainer.train()
+
+  def test_regression_an_error_ends_a_run_whose_environments_are_stuck(self):
+    """No further batch will arrive, so the trainer must not wait for the collector."""
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 1:
+        for worker in psutil.Process().children():
+          worker.suspend()
+        raise ZeroDivisionError('a mistake')
+
+    trainer = self.trainer(_learner(before), updates=1000, synchronous=False, batch_size=64)
+    with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
+      trainer.train()
+    # It did not wait for the timeout. pylint: disable-next=protected-access
+    self.assertEqual(trainer._host.pool.restarts, 0)
+
+
+if __name__ == '__main__':
+  absltest.main()

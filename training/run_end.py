@@ -1,0 +1,61 @@
+"""The end of training: the wait for it, the signals that ask for it, and what the user is told meanwhile."""
+
+import contextlib
+import threading
+import time
+from typing import Callable
+
+from scalable_agents.training import stop_signals
+
+UPDATE_PATIENCE_SECONDS = 3.  # Time that Ctrl-C waits for the current update.
+_SIGNAL_CHECK_SECONDS = 0.2
+_AGREEMENT_SECONDS = 60.      # Time that Ctrl-C waits for all learners to agree to leave, which they do in an update.
+_WAITING_WORD_SECONDS = 30.   # If an update waits for other learners for this time, the user is told.
+
+
+class RunEnd:
+  """The main thread waits here while other threads train.
+
+  Attributes:
+    reached: an event that is set when training ends for any reason.
+    signals: counts the signals that ask for the end.
+    have_peers: whether there are learners in other processes. All of them end together, after an update.
+  """
+
+  def __init__(self, have_peers: bool, say: Callable[[str], None]):
+    """Args: `have_peers`, see the class; `say` shows the user a line."""
+    self.reached, self.signals, self.have_peers = threading.Event(), stop_signals.StopSignals(), have_peers
+    self._say = say
+    self._update_began, self._told_of_waiting = None, 0.
+
+  def wait(self):
+    """Waits until the end is reached, or until a signal asks for it. Then the end counts as reached.
+
+    With other learners, a signal is not the end yet: all learners must agree in an update. This waits for them for a
+    limited time, and until a second signal at most.
+    """
+    while not self.reached.wait(_SIGNAL_CHECK_SECONDS) and not self.signals.count:
+      self._tell_of_waiting()
+    if self.have_peers and not self.reached.wait(UPDATE_PATIENCE_SECONDS):
+      self._await_agreement()
+    self.reached.set()
+
+  @contextlib.contextmanager
+  def updating(self):
+    """A context in which an update runs, perhaps waiting for other learners."""
+    self._update_began = time.monotonic()
+    yield
+    self._update_began = None
+
+  def _await_agreement(self):
+    self._say('the learners end together, with their next update; send a second signal to end without the others')
+    deadline = time.monotonic() + _AGREEMENT_SECONDS
+    while not self.reached.wait(_SIGNAL_CHECK_SECONDS) and self.signals.count < 2 and time.monotonic() < deadline:
+      pass
+
+  def _tell_of_waiting(self):
+    """Tells the user at intervals that an update waits for other learners, which may have no actors."""
+    began, now = self._update_began, time.monotonic()
+    if self.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_WORD_SECONDS:
+      self._told_of_waiting = now
+      self._say(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')
