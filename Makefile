@@ -1,22 +1,23 @@
-# Every target first sets up what it needs: a virtual environment in .venv with the pinned requirements, the C++ ops,
-# this project as an editable install, and Bazel. Steps that are done already are skipped.
+# train and benchmark first run setup: a virtual environment in .venv with the pinned requirements, the C++ ops, this
+# project as an editable install, and Bazel. Steps that are done already are skipped. test needs only the environment:
+# Bazel builds ops of its own.
 SHELL := /bin/bash
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt requirements-dev.txt
-# The name contains a checksum of this folder's path: an editable install in a .venv that was copied or moved still
-# points to the old folder.
+# The name contains a checksum of this folder's path, because an editable install in a .venv that was copied or moved
+# still points to the old folder and must be made again.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
 OPS := ops/_ops.so
 
 # LOGDIR is the run directory of `make train`. ARGS has further flags for `make train` and `make benchmark`.
 LOGDIR ?= runs/pong
 ARGS ?=
-# What `make test` runs.
+# The Bazel targets that `make test` runs.
 TESTS ?= //...
 
-# On processors with bfloat16 instructions the network's convolutions are almost twice as fast in bfloat16.
+# On processors with bfloat16 instructions, the network's convolutions are almost twice as fast in bfloat16.
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
 # Settings that learn Pong in half an hour on a small machine, where the paper uses 200 million frames. README.md
 # explains each difference from the paper.
@@ -30,7 +31,7 @@ PONG := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centr
 help:  ## Shows this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: packages $(INSTALLED) $(OPS)  ## Sets up .venv, the C++ ops and Bazel; quick if all is set up.
+setup: packages $(INSTALLED) $(OPS)  ## Sets up .venv, the C++ ops and Bazel. Skips what is set up already.
 	@echo 'setup: ready'
 
 packages:
@@ -57,17 +58,17 @@ $(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
-train: setup  ## Trains IMPALA on Pong and evaluates it; LOGDIR=runs/pong, further flags in ARGS='--seed=2'.
+train: setup  ## Trains IMPALA on Pong and evaluates it. Options: LOGDIR=runs/pong ARGS='--seed=2'.
 	$(PYTHON) -m scalable_agents.agents.impala_atari57 $(PONG) --logdir=$(LOGDIR) $(ARGS)
 	$(PYTHON) -m scalable_agents.agents.impala_atari57 --logdir=$(LOGDIR) --mode=test
 
-test: setup  ## Runs every test, the C++ core also under sanitizers. Some: make test TESTS=//tests/learner/...
+test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: make test TESTS=//tests/learner/...
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }
 	@events=$$(mktemp); trap 'rm -f "$$events"' EXIT; \
 	bazel test --keep_going --build_event_json_file="$$events" $(TESTS); \
 	$(PYTHON) tools/test_summary.py "$$events"
 
-benchmark: setup  ## Measures each part and IMPALA end to end, and prints the share of the bound.
+benchmark: setup  ## Measures the speed of each part and of the whole training.
 	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)
 
 doctor:  ## Checks this machine, and prints a command that fixes each problem.
