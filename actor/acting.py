@@ -14,8 +14,8 @@ class ActorInput(NamedTuple):
   """The latest row of each of B actors; actor/unroll.py says what a row is."""
   actor_id: Any     # [B] int32, the actor's id, unique over all processes of the run.
   actor_place: Any  # [B] float32 in [0, 1], the actor's place among the actors of its process that play the same level:
-                    # 0 is the first, 1 the last; a number that follows from its id if there is one such actor. Settings
-                    # can differ between actors by it, such as epsilon.
+                    # 0 is the first, 1 the last. If it is the only one, its place is a number that follows from its id.
+                    # Settings can differ between actors by it, such as epsilon.
   last_action: Any  # [B] int32, the action that led to this row.
   reward: Any       # [B] float32, the raw reward of that action; 0 if it is not finite.
   done: Any         # [B] bool, the observation starts an episode: reset the recurrent state before it is used.

@@ -32,7 +32,8 @@ class Loss(NamedTuple):
   terms: Mapping[str, tf.Tensor]      # 'loss/...' -> [] float32. Several learners add them up, like the totals. If a
                                       # term is not finite, the update is skipped.
   means: Mapping[str, tf.Tensor] = {}  # Name -> [] float32, or [number of levels]: metrics, averaged over learners.
-                                      # NaN where this learner has no value, as for levels that are not in its batch.
+                                      # NaN means no value, as for levels that are not in this learner's batch. What
+                                      # must be finite belongs to `terms`.
   feedback: Any = ()                  # Nest of tensors for this learner's experience, for example new priorities.
   gathered: Any = ()                  # Nest of [B, ...]. `after_update` gets the values of all learners.
 
@@ -121,8 +122,8 @@ class Learner(tf.Module):
       those of Loss.means, and:
         'grad_norm': the global norm of the gradient, before clipping.
         'learning_rate': of this update.
-        'update_skipped': 1 if the loss, the gradient, or a parameter or optimiser slot after the update was not
-          finite, so that nothing was learned; else 0.
+        'update_skipped': 1 if the loss, the gradient, or the new value of a parameter, an optimiser slot or a variable
+          of `after_update` was not finite, so that nothing was learned; else 0.
         'culprit': a number, for `culprit`.
         'policy_lag': by how many updates the parameters that acted were older than the learner's, on average.
     """
@@ -162,7 +163,7 @@ class Learner(tf.Module):
     # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
     lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - batch.unroll.parameter_version[1:], 0), tf.float32))
     # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.
-    gradients = [tf.convert_to_tensor(gradient) for gradient in _gradients(tape, result.total, variables)]
+    gradients = list(map(tf.convert_to_tensor, _checked_gradients(tape, result.total, variables)))
     return (gradients, {_TOTAL: result.total, **result.terms}, {**result.means, 'policy_lag': lag},
             result.feedback, result.gathered)
 
@@ -224,7 +225,7 @@ class Learner(tf.Module):
     return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in metrics.values()], axis=0)
 
 
-def _gradients(tape, total, variables):
+def _checked_gradients(tape, total, variables):
   """Returns the gradients of the loss. Raises ValueError if it does not depend on one of the variables."""
   gradients = tape.gradient(total, variables)
   for variable, gradient in zip(variables, gradients, strict=True):

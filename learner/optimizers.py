@@ -90,20 +90,21 @@ def _slots(initial_value, variables, name):
 
 def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tensor,
                     new_values: Callable[[], Sequence[tuple[tf.Variable, tf.Tensor]]] = lambda: ()) -> tf.Tensor:
-  """Applies one update. If a variable or slot would not be finite afterwards, all keep their old values.
+  """Applies one update. If any new value, also of a slot or a further variable, is not finite, all keep their old ones.
 
   Args:
     optimizer: RMSProp or Adam, which holds the variables and the slots.
     gradients: as for `optimizer.apply`.
     learning_rate: as for `optimizer.apply`.
-    new_values: called after the optimiser's update. Returns pairs of a further variable and its new value.
+    new_values: called after the optimiser's update. Returns pairs of a further variable and its new value, which is
+      assigned if all new values are finite.
   Returns:
     [N] bool: whether the new value of each of `optimizer.variables`, which are the optimised variables and the slots,
     and then of each further variable is finite.
   """
   before = [v.read_value() for v in optimizer.variables]
   optimizer.apply(gradients, learning_rate)
-  further = [(variable, tf.convert_to_tensor(value)) for variable, value in new_values()]
+  further = [(variable, tf.convert_to_tensor(value, variable.dtype)) for variable, value in new_values()]
   # The sum of a variable's elements is finite only if all elements are. It takes a single pass over memory. If the
   # elements are finite but their sum is not, they also count as not finite.
   sums = [tf.reduce_sum(tf.cast(value, tf.float32)) for value in (

@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 class Experience(Protocol):
   """Takes unrolls in and gives batches out.
 
-  After `close`, `save`, `metrics` and `complaints` may still be called.
+  `save`, `metrics` and `complaints` may still be called after `close`.
 
   `put` runs in graphs that move unrolls from the actors. `take_batch` runs in the thread that collects the next batch,
   which calls nothing else. `update` runs in the learner's thread, and `save` in the thread that writes checkpoints. The

@@ -44,8 +44,10 @@ class RunEnd:
   def updating(self):
     """A context in which an update runs, perhaps waiting for other learners."""
     self._update_began = time.monotonic()
-    yield
-    self._update_began = None
+    try:
+      yield
+    finally:
+      self._update_began = None
 
   def _await_agreement(self):
     self._say('the learners end together, with their next update; send a second signal to end without the others')

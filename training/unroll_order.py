@@ -59,7 +59,7 @@ class UnrollOrder:
     self._missing_said, self._late_said = self._missing, self._late
     if not missing and not late:
       return ''
-    return f'unrolls missing: {missing}, lost between actors and learner; {late} came late or twice and were dropped'
+    return f'unrolls lost between actors and learner: {missing}; late or repeated, and dropped: {late}'
 
   def _admit_one(self, life, index):
     new_index = max(index, 0) if self._lives_may_have_begun else 0

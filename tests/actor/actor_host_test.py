@@ -25,6 +25,7 @@ from scalable_agents.environments import dmlab30
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.training import agent_interface
+from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import run_flags
 
 _SOUND = faulty_environments.level(faulty_environments.Sound)
@@ -145,7 +146,7 @@ class ActorHostTest(parameterized.TestCase):
     """Many processes with one actor each must not all act like the first actor of a process."""
     host, places = self._host([_SOUND], num_environments=1, num_environment_workers=1, first_actor_id=7000), []
     for host_number in range(100):
-      host._first_actor_id = 1000 * host_number  # pylint: disable=protected-access
+      host._first_actor_id = cluster_config.first_actor_id(host_number)  # pylint: disable=protected-access
       places += host.actors.places.tolist()
     gaps = np.diff(sorted([0., *places, 1.]))
     self.assertLess(max(gaps), 0.05)

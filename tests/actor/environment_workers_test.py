@@ -72,7 +72,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     self.assertLen(workers, 2)
     self.assertEqual(workers.actor_ids, [[0, 2, 4], [1, 3]])
     self.assertEqual(workers.specification, environment_workers.Specification(
-        num_actions=5, frames_per_step=4, frame_stacks={},
+        num_actions=5, frames_per_step=4, frame_stacks={'pixels': 2},
         observation={'record': ['int64', [4]], 'pixels': ['uint8', [3, 2]]}))
     for number, slots in enumerate((3, 2)):
       self.assertEqual(os.fstat(workers[number].memory).st_size, shared_memory.block_bytes(workers.layout, slots))

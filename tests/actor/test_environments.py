@@ -141,7 +141,7 @@ class Diary(dm_env.Environment):
   reset, or in its constructor for None.
   """
 
-  frames_per_step, frame_stacks = 4, {}
+  frames_per_step, frame_stacks = 4, {'pixels': 2}
 
   def __init__(self, seed, fault=None, fault_step=0, faulty_below=0):
     self._fault = fault if seed < faulty_below else None

@@ -149,7 +149,7 @@ class PreprocessingTest(parameterized.TestCase):
     settings = atari.AtariSettings(
         action_repeats=6, max_pooled_frames=3, height=40, width=60, frame_stack=2, noop_max=0)
     environment = atari.Atari('seaquest', seed=0, settings=settings)
-    self.assertEqual(environment.frames_per_step, 6)
+    self.assertEqual((environment.frames_per_step, environment.frame_stacks), (6, {'pixels': 2}))
     environment.reset()
     observed = environment.step(1).observation['pixels']
     emulator = _emulator('seaquest')

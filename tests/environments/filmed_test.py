@@ -12,6 +12,9 @@ class FilmedTest(absltest.TestCase):
 
   def test_it_is_the_environments_first_episode_with_a_picture_of_every_step(self):
     plain, environment = catch.Catch(seed=3), filmed.Filmed(catch.Catch(seed=3))
+    plain.frame_stacks = {'pixels': 1}
+    self.assertEqual(filmed.Filmed(plain).frame_stacks, {'pixels': 1})
+    plain = catch.Catch(seed=3)
     self.assertEqual(environment.frames_per_step, plain.frames_per_step)
     self.assertEqual(environment.action_spec(), plain.action_spec())
     want, got = plain.reset(), environment.reset()

@@ -79,7 +79,7 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     path = os.path.join(self.create_tempdir().full_path, 'pong.mp4')
     screen = io.StringIO()
     summary = self.evaluate(config, run, screen, atari57_protocol.Protocol(max_episode_frames=200, noop_max=4),
-                             test_num_episodes=2, num_environments='auto', video=path)
+                            test_num_episodes=2, num_environments='auto', video=path)
     result = summary['levels']['pong']
     self.assertLen(result['episode_returns'], 2)
     for length in result['episode_lengths']:
@@ -183,7 +183,7 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
     screen = evaluation_testing.Reacting(word, lambda: os.kill(os.getpid(), signal.SIGINT))
     with self.assertRaises(KeyboardInterrupt):
       self.evaluate(config, run, screen, test_num_episodes=10**6, log_interval_seconds=0.1,
-                     video=os.path.join(folder, 'catch.mp4') if word == 'recording' else '')
+                    video=os.path.join(folder, 'catch.mp4') if word == 'recording' else '')
     self.assertEmpty(evaluation_testing.children())
     self.assertEmpty(os.listdir(folder))
     self.assertCountEqual(os.listdir(run.logdir), [*before, '.evaluation_lock'])

@@ -58,7 +58,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
       (faulty_environments.HangingAtFirst, 6., r'no answer for 6 s \(--environment_timeout_seconds\)'))
   def test_training_goes_on_where_environments_raise_or_hang(self, environment, timeout_seconds, reason):
     trainer = self.trainer(level_name=faulty_environments.level(environment), updates=60, synchronous=False,
-                            run=run_flags.RunConfig(environment_timeout_seconds=timeout_seconds))
+                           run=run_flags.RunConfig(environment_timeout_seconds=timeout_seconds))
     trainer.train()
     rows, episodes = training.rows(trainer.logdir), training.episodes(trainer.logdir)
     # The seeds of both workers' first lives are faulty. On a busy machine the workers after them may start late.
@@ -93,7 +93,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
 
   def test_an_infinite_reward_ends_the_run_and_leaves_sound_parameters(self):
     trainer = self.trainer(level_name=faulty_environments.level(faulty_environments.InfiniteReward), updates=99,
-                            reward_transform='none')
+                           reward_transform='none')
     before = _values(trainer.learner.agent)
     with self.assertRaisesRegex(errors.UserError, '^update 0: loss/policy_gradient was not finite'):
       trainer.train()
@@ -101,7 +101,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     self.assertEqual([row['skipped_updates'] for row in rows], list(range(1, 11)))
     self.assertIsNone(rows[-1]['loss/total'])
     again = self.trainer(level_name=faulty_environments.level(faulty_environments.InfiniteReward), updates=99,
-                          reward_transform='none', logdir=trainer.logdir)
+                         reward_transform='none', logdir=trainer.logdir)
     self.assertEqual(int(again.learner.skipped_updates), 10)
     for restored, initial in zip(_values(again.learner.agent), before, strict=True):
       np.testing.assert_array_equal(restored, initial)
@@ -197,7 +197,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
           os.rename(other, logdir)
 
     trainer = self.trainer(_learner(before), updates=100, logdir=logdir,
-                            run=run_flags.RunConfig(checkpoint_interval_seconds=1e-9))
+                           run=run_flags.RunConfig(checkpoint_interval_seconds=1e-9))
     in_others_place = {path: path.read_bytes() for path in pathlib.Path(other).rglob('*') if path.is_file()}
     with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} was moved or removed[^\n]*$'):
       trainer.train()

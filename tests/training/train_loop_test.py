@@ -164,6 +164,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     take = tf.function(trainer._experience.take_batch)  # pylint: disable=protected-access
     _, arrived = take.get_concrete_function().structured_outputs
     self.assertEqual([values.shape for values in arrived.episodes], 3 * [[5 * 4]])
+    self.assertEqual((arrived.actor_ids.shape, arrived.parameter_versions.shape), ([4], [5, 4]))
 
   def test_a_synchronous_run_collects_nothing_while_an_update_runs(self):
     steps = []

@@ -97,11 +97,10 @@ class UnrollOrderTest(parameterized.TestCase):
   def test_complains_of_what_is_new(self):
     order = unroll_order.UnrollOrder()
     _admit(order, [(7, 0), (7, 3), (7, 1)])
-    self.assertEqual(order.complaint(), 'unrolls missing: 2, lost between actors and learner; 1 came late or twice and '
-                                        'were dropped')
+    self.assertEqual(order.complaint(), 'unrolls lost between actors and learner: 2; late or repeated, and dropped: 1')
     self.assertEqual(order.complaint(), '')
     _admit(order, [(7, 5)])
-    self.assertStartsWith(order.complaint(), 'unrolls missing: 1, ')
+    self.assertStartsWith(order.complaint(), 'unrolls lost between actors and learner: 1; ')
     self.assertEqual(order.metrics()['unrolls_missing'], 3)
 
   @parameterized.parameters(False, True)

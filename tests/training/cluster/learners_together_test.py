@@ -63,7 +63,7 @@ class LearnersTogetherTest(absltest.TestCase):
     learner = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config, 'never')
     together = learners_together.LearnersTogether(None, '/CPU:0')
     batch = experience.Batch(unrolls.random_unroll(learner.agent))
-    update = together.step(learner, [batch], [learner_process.arrived(1, 2)], False)
+    update = together.step(learner, [batch], [learner_process.arrived(1, 2, batch.unroll)], False)
     self.assertEqual((update.environment_frames, int(learner.environment_frames)), (48, 48))
     self.assertFalse(update.leaving)
     self.assertEqual(update.episodes.lengths.tolist(), [2, 2])

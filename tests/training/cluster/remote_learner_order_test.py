@@ -142,8 +142,8 @@ class OrderTest(remote_learner_testing.TestCase):
     print(f'{len(missing)} missing, {len(self.late)} late, {lost} lost with connections')
     # The unrolls in a killed learner's queue are lost. The unrolls in flight are sent again, before later ones.
     self.assertBetween(len(missing), 1, _KILLS * cluster_testing.CAPACITY + lost)
-    for life, index in self.late if not lost else ():
-      self.assertIn(index, self.admitted[life])  # It arrives twice, but before later ones.
+    # Unrolls that are sent again may arrive twice, but they arrive before later ones.
+    self.assertLessEqual(len([index for life, index in self.late if index not in self.admitted[life]]), lost)
 
 
 if __name__ == '__main__':
