@@ -42,7 +42,7 @@ _SMALL = ('--level_name=catch', '--unroll_length=4', '--batch_size=2', '--nolear
 
 
 def setUpModule():
-  train_loop.configure_tensorflow()
+  training.configure_tensorflow()
 
 
 def _flags(name):
@@ -217,13 +217,12 @@ class ClusterTest(parameterized.TestCase):
 
   @parameterized.parameters(*_AGENTS)
   def test_learns_from_actors_in_other_processes(self, name):
-    program = ('-m', _AGENTS[name][2])
     port, = local_cluster.free_ports(1)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     common = (f'--learner_addresses=localhost:{port}', *_flags(name), '--total_environment_frames=2000',
               '--log_interval_seconds=0.5', '--num_learners=2')
     with contextlib.ExitStack() as stack:
-      start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=program))
+      start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=_AGENTS[name][2]))
       learner = start('--job_name=learner', '--num_environments=0')
       actors = [start('--job_name=actor', f'--task={task}') for task in range(2)]
       self.assertEqual(learner.end()[0], 0, learner.screen())

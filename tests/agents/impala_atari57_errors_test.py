@@ -19,7 +19,6 @@ from scalable_agents.records import run_rows
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import train_loop
 
 _CONFIG = impala.ImpalaConfig(level_name='catch', torso='shallow')
 _FLAGS = ('--level_name=catch', '--torso=shallow', '--num_environments=2')
@@ -126,7 +125,7 @@ def _files(logdir):
 
 
 def setUpModule():
-  train_loop.configure_tensorflow()
+  training.configure_tensorflow()
 
 
 class BadInputTest(parameterized.TestCase):

@@ -14,6 +14,7 @@ import psutil
 from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
+from scalable_agents.agents import impala_atari57
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 
@@ -59,7 +60,7 @@ class LifeOfARunTest(absltest.TestCase):
     super().setUpClass()
     cls.logdir = os.path.join(cls.enterClassContext(tempfile.TemporaryDirectory()), 'run')
     cls.survivors, cls.rows_at_kill = [], []
-    with training.Training(cls.logdir, *_CATCH) as first:
+    with training.Training(cls.logdir, *_CATCH, program=('-m', impala_atari57.__name__)) as first:
       first.wait_for_rows(2)
       tree = [psutil.Process(first.process.pid), *first.workers()]
       cls.sockets = [process.net_connections('inet') for process in tree]

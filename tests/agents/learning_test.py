@@ -14,6 +14,7 @@ from scalable_agents.agents import impala
 from scalable_agents.environments import registry
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import ladder
+from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import run_flags
 from scalable_agents.training import train_loop
@@ -23,7 +24,7 @@ _OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_fr
 
 
 def setUpModule():
-  train_loop.configure_tensorflow()
+  training.configure_tensorflow()
 
 
 class _Deaf(impala.Agent):

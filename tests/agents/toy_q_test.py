@@ -17,12 +17,12 @@ _COMMON = ('--level_name=catch', '--num_environment_workers=1', '--log_interval_
 class ToyQTest(absltest.TestCase):
 
   def _start(self, stack, logdir, *flags):
-    return stack.enter_context(training.Training(logdir, *_COMMON, *flags, program=('-m', toy_q.__name__)))
+    return stack.enter_context(training.Training(logdir, *_COMMON, *flags, program=toy_q.__name__))
 
   def _evaluate(self, logdir, *flags):
     """Returns the mean return of greedy episodes."""
     with training.Training(logdir, *_COMMON, *flags, '--mode=test', '--test_num_episodes=100',
-                           program=('-m', toy_q.__name__)) as test:
+                           program=toy_q.__name__) as test:
       self.assertEqual(test.end()[0], 0, test.screen())
     evaluation = json.loads(pathlib.Path(logdir, 'evaluation.json').read_text())
     self.assertEqual(evaluation['protocol']['actions'], 'greedy')

@@ -21,13 +21,12 @@ from scalable_agents.tests.training import trainer_testing
 from scalable_agents.tests.training import training
 from scalable_agents.training import run_flags
 from scalable_agents.training import run_log
-from scalable_agents.training import train_loop
 
 _learner, _values = trainer_testing.learner_calling, trainer_testing.values
 
 
 def setUpModule():
-  train_loop.configure_tensorflow()
+  training.configure_tensorflow()
 
 
 class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):

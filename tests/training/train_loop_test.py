@@ -33,7 +33,7 @@ _learner, _plain, _values = trainer_testing.learner_calling, trainer_testing.pla
 
 
 def setUpModule():
-  train_loop.configure_tensorflow()
+  training.configure_tensorflow()
 
 
 class TrainLoopTest(trainer_testing.TrainerTestCase):

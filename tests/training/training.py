@@ -28,14 +28,17 @@ from scalable_agents.agents import impala_atari57
 from scalable_agents.environments import registry
 from scalable_agents.records import checkpoint
 from scalable_agents.records import episode_statistics
+from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import free_settings
+from scalable_agents.tests.training import forked_program
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.population import population_member
 from scalable_agents.training import program
 from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 300.  # Deadline for everything that takes a few seconds on an idle machine.
@@ -60,8 +63,17 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
       statistics=episode_statistics.EpisodeStatistics(levels))
 
 
+def configure_tensorflow():
+  """Configures TensorFlow as the programs do, but without its graph optimiser, Grappler.
+
+  To optimise a graph takes longer here than to run it. Tests that start programs run optimised graphs.
+  """
+  train_loop.configure_tensorflow()
+  tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
+
+
 def run_in_this_process(agent, config, protocol, *arguments):
-  """Does what program.run does in this process, with flags of its own. Raises errors instead of printing them."""
+  """Does what program.run does in this process, with flags of its own. Raises errors and draws no learning curve."""
   flag_values = flags.FlagValues()
   for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
                    run_flags.RunConfig()):
@@ -69,7 +81,8 @@ def run_in_this_process(agent, config, protocol, *arguments):
   flag_values(['program', *arguments])
   replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
               for name in ('config_from_flags', 'run_config_from_flags', 'present')}
-  with mock.patch.multiple(run_flags, **replaced):
+  # To draw a curve takes half a second.
+  with mock.patch.multiple(run_flags, **replaced), mock.patch.object(learning_curve, 'draw'):
     program.main(agent, type(config), type(protocol))
 
 
@@ -134,16 +147,28 @@ class Terminal:
 class Training:
   """A training process in a session of its own. As a context manager it kills the process if it has not ended."""
 
-  def __init__(self, logdir, *flags, terminal=None, program=('-m', impala_atari57.__name__)):
-    """Starts the process, in a Terminal if one is given. `program` has Python's arguments for the program to run."""
+  def __init__(self, logdir, *flags, terminal=None, program=impala_atari57.__name__):
+    """Starts the process, in a Terminal if one is given.
+
+    Args:
+      logdir: the run directory.
+      *flags: further flags.
+      terminal: a Terminal, or None.
+      program: the name of the program's module, which is forked (forked_program.py), or a tuple of arguments for a new
+        Python process.
+    """
     self.logdir = logdir
     self._output = tempfile.TemporaryFile()
-    screen = {'stdin': subprocess.DEVNULL, 'stdout': self._output, 'stderr': self._output}
-    if terminal:
-      take = lambda: fcntl.ioctl(terminal.descriptor, termios.TIOCSCTTY, 0)
-      screen = dict.fromkeys(screen, terminal.descriptor) | {'preexec_fn': take}
-    self.process = subprocess.Popen([sys.executable, *program, f'--logdir={logdir}', *flags],
-                                    env=python_path.environment(), start_new_session=True, **screen)
+    with open(os.devnull, 'rb') as nothing:
+      output = self._output.fileno()
+      streams = (terminal.descriptor,) * 3 if terminal else (nothing.fileno(), output, output)
+      arguments = [f'--logdir={logdir}', *flags]
+      if isinstance(program, str):
+        self.process = forked_program.ForkedProgram(program, arguments, streams)
+      else:
+        self.process = subprocess.Popen(
+            [sys.executable, *program, *arguments], env=python_path.environment(), start_new_session=True,
+            **dict(zip(('stdin', 'stdout', 'stderr'), streams)))
 
   def __enter__(self):
     return self

@@ -15,6 +15,8 @@ import numpy as np
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.records import run_directory
+from scalable_agents.tests.training import faulty_environments
+from scalable_agents.tests.training import forked_program
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.tests.training.cluster import learner_process
@@ -24,6 +26,10 @@ from scalable_agents.training.cluster import learners_together
 
 _NUM_LEARNERS = 2
 _UPDATES = 3
+_BATCH_SIZE = 4
+_UNROLL_LENGTH = 5
+# Its environments mostly sleep, so they leave the processor to the programs that start.
+_SLOW_LEVEL = faulty_environments.level(faulty_environments.Slow)
 
 
 def _free_addresses():
@@ -36,9 +42,10 @@ class LearnersTogetherTest(absltest.TestCase):
   def test_processes_learn_as_one_with_a_large_batch(self):
     folder, addresses = self.create_tempdir().full_path, _free_addresses()
     files = [os.path.join(folder, f'{task}.npz') for task in range(_NUM_LEARNERS)]
-    processes = [subprocess.Popen([sys.executable, '-m', learner_process.__name__, addresses, str(task), str(_UPDATES),
-                                   file], env=python_path.environment(), stdout=subprocess.DEVNULL)
-                 for task, file in enumerate(files)]
+    with open(os.devnull, 'r+b') as nothing:
+      streams = (nothing.fileno(), nothing.fileno(), sys.__stderr__.fileno())
+      processes = [forked_program.ForkedProgram(learner_process.__name__, [addresses, str(task), str(_UPDATES), file],
+                                                streams) for task, file in enumerate(files)]
     for process in processes:
       self.addCleanup(process.kill)
     config = learner_process.config(task=0)
@@ -80,8 +87,8 @@ class TrainingTogetherTest(parameterized.TestCase):
   def _start(self, stack, job, task, num_environments, *flags):
     return stack.enter_context(training.Training(
         self.logdir, f'--job_name={job}', f'--learner_addresses={self.addresses}', f'--task={task}',
-        '--level_name=catch', '--torso=shallow', '--batch_size=4', f'--num_environments={num_environments}',
-        '--num_environment_workers=1', '--log_interval_seconds=0.5', '--total_environment_frames=100_000_000',
+        f'--level_name={_SLOW_LEVEL}', '--torso=shallow', f'--batch_size={_BATCH_SIZE}',
+        f'--unroll_length={_UNROLL_LENGTH}', f'--num_environments={num_environments}', '--num_environment_workers=1', '--log_interval_seconds=0.5', '--total_environment_frames=100_000_000',
         '--checkpoint_interval_seconds=0.5', *flags))
 
   def _start_learners(self, stack):
@@ -166,7 +173,7 @@ class TrainingTogetherTest(parameterized.TestCase):
       first, second = self._start_learners(stack)
       first.wait_until(lambda: training.rows(self.logdir)[-1]['environment_frames'] > frames, 'more frames')
       rows = first.wait_for_rows(1)
-      self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * 4 * 20)
+      self.assertEqual(rows[-1]['environment_frames'], rows[-1]['learner_steps'] * _NUM_LEARNERS * _BATCH_SIZE * _UNROLL_LENGTH)
       self._wait_for_actors([first, second])  # The run has not ended, so the actor hosts stay.
       self.assertEqual(second.end(signal.SIGINT)[0], 0)  # Ctrl-C to one learner ends all.
       self.assertEqual(first.end()[0], 0)

@@ -71,8 +71,8 @@ class SeveralLearnersTest(parameterized.TestCase):
     one, _ = self._compare(updates=1, xla=xla, spec=unrolls.PIXELS)
     self.assertEqual(int(one.update_steps.numpy()), 1)
 
-  @parameterized.parameters({'optimizer': 'adam'}, {'use_lstm': True}, {'clip_gradient_norm': 0.5},
-                            {'clip_gradient_norm': 0.0})
+  @parameterized.parameters({'optimizer': 'adam', 'clip_gradient_norm': 0.0},
+                            {'use_lstm': True, 'clip_gradient_norm': 0.5})
   def test_many_updates_are(self, **settings):
     before, _ = self._compare(updates=0, **settings)
     before = [v.numpy() for v in before.agent.trainable_variables]
@@ -92,7 +92,6 @@ class SeveralLearnersTest(parameterized.TestCase):
     self.assertEqual((int(several.update_steps.numpy()), int(several.skipped_updates.numpy())), (2, 1))
     for variable in several.agent.trainable_variables:
       self.assertTrue(np.all(np.isfinite(variable.numpy())))
-
 
   def test_values_are_gathered_in_the_order_of_the_learners_and_feedback_is_not(self):
     strategy = _strategy()
