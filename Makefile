@@ -1,6 +1,6 @@
 # train and benchmark first run setup: a virtual environment in .venv with the pinned requirements, the C++ ops, this
-# project as an editable install, and Bazel. Steps that are done already are skipped. test needs only the requirements and
-# Bazel, which builds the ops itself.
+# project as an editable install, and Bazel. Steps that are done already are skipped. test needs only the requirements
+# and Bazel, which builds the ops itself.
 SHELL := /bin/bash
 
 VENV := .venv

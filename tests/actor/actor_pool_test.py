@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -219,6 +220,7 @@ class FaultTest(parameterized.TestCase):
   def _check_until_it_lives_again(self, played, checker):
     while played.pool.restarts == 0 or len(checker.lives.get(1, ())) + len(checker.lives.get(4, ())) < 3:
       checker.check(played.take(10))
+      time.sleep(0.01)  # The others stand still meanwhile, while a hang is waited for.
     for _ in range(10):
       checker.check(played.take(10))
 

@@ -12,7 +12,8 @@ class HasTimeTest(absltest.TestCase):
     got = unroll.has_time(unroll.Unroll(3, 4, 5, 6, (0., [1.]), environment_output, (2, 3.), 7))
     self.assertEqual(got, unroll.Unroll(
         False, False, False, False, (False, [False]),
-        unroll.EnvironmentOutput(True, True, True, True, True, {'pixels': True, 'instruction': True}), (True, True), True))
+        unroll.EnvironmentOutput(True, True, True, True, True, {'pixels': True, 'instruction': True}),
+        (True, True), True))
 
 
 if __name__ == '__main__':

@@ -30,8 +30,8 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=8', '--nu
 _COLUMNS = {
     'environment_frames', 'learner_steps', 'wall_seconds', 'frames_per_second', 'episode_return', 'episodes',
     'learning_rate', 'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'policy_lag',
-    'episode_return/catch', 'queue_size', 'inference_batch_size', 'environment_restarts', 'skipped_updates', 'bottleneck',
-    'memory_megabytes', 'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
+    'episode_return/catch', 'queue_size', 'inference_batch_size', 'environment_restarts', 'skipped_updates',
+    'bottleneck', 'memory_megabytes', 'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
 _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ETA (\d+d )?\S+, '
              r'slowest: (learner|inference|environments)')
 
@@ -253,9 +253,11 @@ class EndsTest(parameterized.TestCase):
       self.assertRegex(line, f'^environment worker 0 is replaced: {fault}$')
     self.assertRegex(frames, '^0 frames trained')
     self.assertRegex(traceback, '^Traceback (.|\n)*\n'
-                                f'error: environment worker 0 failed 5 times, each within 120 s of its start: {fault}\n$')
+                                'error: environment worker 0 failed 5 times, each within 120 s of its start: '
+                                f'{fault}\n$')
     self.assertEqual(infinite.end()[0], 1)
-    self.assertRegex(infinite.screen(), r'(?m)^error: update 0: loss/policy_gradient was not finite, for the 10th .*\n$')
+    self.assertRegex(infinite.screen(),
+                     r'(?m)^error: update 0: loss/policy_gradient was not finite, for the 10th .*\n$')
     self.assertLen(infinite.screen().split('error'), 2)
 
   def test_an_atari_game_to_the_end(self):

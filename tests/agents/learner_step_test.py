@@ -128,7 +128,8 @@ class LearnerTest(parameterized.TestCase):
     versions = np.zeros([7, 3], np.int64)
     versions[1:4] = 1
     versions[0] = -1000  # Row 0 does not count: it is part of the previous unroll.
-    self.assertEqual(float(_update(learner, unroll._replace(parameter_version=tf.constant(versions)))['policy_lag']), 0.5)
+    metrics = _update(learner, unroll._replace(parameter_version=tf.constant(versions)))
+    self.assertEqual(float(metrics['policy_lag']), 0.5)
 
   def test_xla_agrees_after_ten_updates(self):
     spec = PIXELS | unrolls.INSTRUCTED

@@ -41,7 +41,8 @@ class ToyQTest(absltest.TestCase):
     # An unroll is learned from several times and counted once. Per update of 16 unrolls, 4 new ones of 8 steps arrive.
     self.assertEqual(last['environment_frames'], last['learner_steps'] * 4 * 8)
     self.assertEqual(last['episodes'], len(training.episodes(logdir)))
-    self.assertAlmostEqual(last['episodes'], last['environment_frames'] / 4, delta=100)  # Episodes of catch have 4 steps.
+    # Episodes of catch have 4 steps.
+    self.assertAlmostEqual(last['episodes'], last['environment_frames'] / 4, delta=100)
 
   def test_learns_with_two_actor_processes_and_is_resumed_in_the_middle(self):
     port, = local_cluster.free_ports(1)

@@ -60,7 +60,8 @@ class LearningCurveTest(absltest.TestCase):
     run, drawn = _Run(self, rows=20), weakref.WeakSet()
     save = figure.Figure.savefig
     with absltest.mock.patch.object(
-        figure.Figure, 'savefig', lambda picture, *args, **kwargs: [drawn.add(picture), save(picture, *args, **kwargs)]):
+        figure.Figure, 'savefig',
+        lambda picture, *args, **kwargs: [drawn.add(picture), save(picture, *args, **kwargs)]):
       learning_curve.draw(run.logdir)
     self.assertTrue(os.path.exists(run.picture))
     self.assertEmpty(list(drawn))
@@ -122,7 +123,8 @@ class LearningCurveTest(absltest.TestCase):
     with (open(os.path.join(run.logdir, 'metrics.jsonl'), 'a', encoding='utf-8') as metrics_file,
           open(os.path.join(run.logdir, 'episodes.csv'), 'a', encoding='utf-8') as episodes_file):
       for row in range(2, 5_001):
-        metrics_file.write(f'{{"environment_frames": {100 * row}, "wall_seconds": {36 * row}, "episode_return": {row}}}\n')
+        metrics_file.write(
+            f'{{"environment_frames": {100 * row}, "wall_seconds": {36 * row}, "episode_return": {row}}}\n')
         episodes_file.write(f'{100 * row},breakout,{row}.0,7\n')
     with (absltest.mock.patch.multiple(learning_curve, _MAX_ROWS=50, _MAX_EPISODES=50),
           absltest.mock.patch.object(row_file, 'read', side_effect=AssertionError('all rows are read'))):

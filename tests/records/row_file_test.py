@@ -45,8 +45,8 @@ class RowFileTest(parameterized.TestCase):
     self.assertEqual(row_file.size_up_to(self._file, lambda row: True), len(b''.join(line for _, line in wanted)))
 
   @hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
-  @hypothesis.given(lengths=st.lists(st.integers(0, 10_000) | st.integers(0, 9), max_size=40), torn=st.integers(0, 5000),
-                    at_most=st.integers(2, 50), counted=st.integers(0, 40))
+  @hypothesis.given(lengths=st.lists(st.integers(0, 10_000) | st.integers(0, 9), max_size=40),
+                    torn=st.integers(0, 5000), at_most=st.integers(2, 50), counted=st.integers(0, 40))
   def test_against_reading_every_line(self, lengths, torn, at_most, counted):
     """Rows may be longer than the blocks that are read."""
     lines = [b'x' * length + b'\n' for length in lengths]

@@ -23,7 +23,8 @@ class IntakeTest(parameterized.TestCase):
     one = self._one(0)
     self.intake = intake_lib.Intake(
         tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one), 20, frames_per_step=4,
-        check=lambda batch: unroll_check.are_possible(batch, _LEVELS, unrolls.NUM_ACTIONS), actor_name='number {}'.format)
+        check=lambda batch: unroll_check.are_possible(batch, _LEVELS, unrolls.NUM_ACTIONS),
+        actor_name='number {}'.format)
     self.addCleanup(self.intake.close)
     self.take = tf.function(self.intake.take_batch, autograph=False)
 

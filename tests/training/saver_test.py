@@ -82,7 +82,7 @@ class SaverTest(absltest.TestCase):
   def test_metrics_without_a_checkpoint_are_not_continued(self):
     with open(os.path.join(self.logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as file:
       file.write('{"environment_frames": 80, "wall_seconds": 1.0}\n')
-    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'no checkpoint to resume it from: put checkpoints back'):
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, 'no checkpoint to resume it from: put checkpoints'):
       self._saver()
 
 

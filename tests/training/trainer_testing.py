@@ -63,7 +63,7 @@ class TrainerTestCase(parameterized.TestCase):
     self.enterContext(mock.patch.object(learning_curve, 'draw'))
 
   def trainer(self, make_learner=impala.make_learner, make_agent=impala.Agent, logdir=None, updates=3,
-              run=run_flags.RunConfig(), num_environments=4, num_workers=2, **settings):
+              run=run_flags.RunConfig(), num_environments=4, num_workers=1, **settings):
     """Makes a trainer that ends after `updates` updates, by default each of 4 unrolls of 5 steps."""
     config = impala.ImpalaConfig(**dict(
         level_name='catch', torso='shallow', unroll_length=5, batch_size=4, synchronous=True,

@@ -245,7 +245,8 @@ class Learner:
 def _serve(pipe, address, settings):
   """Runs the process: makes the port, then answers calls."""
   try:
-    port = learner_port.LearnerPort(cluster_config.ClusterConfig(job_name='learner', learner_addresses=address), settings)
+    port = learner_port.LearnerPort(
+        cluster_config.ClusterConfig(job_name='learner', learner_addresses=address), settings)
   except learner_port.ClusterError as error:
     pipe.send(error)
     return
@@ -254,7 +255,8 @@ def _serve(pipe, address, settings):
       UNROLL_SPEC, CAPACITY, tf.nest.map_structure(lambda spec: False, UNROLL_SPEC), learner_port.UNROLLS)
 
   def publish(version):
-    parameters.publish(tf.constant(version, tf.int64), [tf.fill(spec.shape, float(version)) for spec in PARAMETER_SPECS])
+    parameters.publish(
+        tf.constant(version, tf.int64), [tf.fill(spec.shape, float(version)) for spec in PARAMETER_SPECS])
 
   def take(count):
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), queue.take_batch(count))

@@ -100,7 +100,8 @@ class ManyActorsTest(absltest.TestCase):
       memory.append(self.learner.megabytes())
     counts = {host: len(numbers) for host, numbers in self.numbers.items()}
     print(f'{len(counts)} actor hosts in {len(self.processes)} processes, {sum(counts.values()):,} unrolls, from '
-          f'{min(counts.values()):,} to {max(counts.values()):,} of each; learner {memory[0]:.0f} to {memory[-1]:.0f} MB')
+          f'{min(counts.values()):,} to {max(counts.values()):,} of each; learner {memory[0]:.0f} to '
+          f'{memory[-1]:.0f} MB')
     for hosts in self.processes:
       for host in hosts:
         self.assertGreater(counts[host], 0)

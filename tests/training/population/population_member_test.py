@@ -176,7 +176,8 @@ class MemberTest(parameterized.TestCase):
     folder = os.path.join(self._logdir(1), population_directory.SNAPSHOTS)
     if what == 'other network':
       config = impala.ImpalaConfig()
-      learner = impala.make_learner(impala.Agent(unrolls.environment_spec(num_actions=unrolls.NUM_ACTIONS + 1), config), config)
+      agent = impala.Agent(unrolls.environment_spec(num_actions=unrolls.NUM_ACTIONS + 1), config)
+      learner = impala.make_learner(agent, config)
       checkpoint.Checkpointer(folder, agent=learner.agent, optimizer=learner.optimizer,
                               **learner.hyper_parameters).save()
     for file in glob.glob(os.path.join(folder, '*')):
