@@ -2,6 +2,9 @@
 
 Espeholt et al. 2018 (IMPALA), sections 4.2 and D.1 for the losses, which are *sums* over time and batch. Figure D.1 and
 table G.1 for the rewards.
+
+The categorical policy is written with TensorFlow's own functions. Those of TensorFlow Probability need an import that
+makes the start of every process a quarter longer (5.2 against 4.1 s), and Keras 2.
 """
 
 import tensorflow as tf
