@@ -18,8 +18,8 @@ class ClusterSoakTest(absltest.TestCase):
 
   def _soak(self, *flags):
     return subprocess.run(
-        [sys.executable, '-m', cluster_soak.__name__, '--minutes=0.2', '--calm_seconds=3', '--seconds_between_kills=20',
-         '--minutes_between_learner_kills=0.15', '--actors=2', *flags],
+        [sys.executable, '-m', cluster_soak.__name__, '--minutes=0.3', '--calm_seconds=3', '--seconds_between_kills=20',
+         '--minutes_between_learner_kills=0.2', '--actors=2', *flags],
         env=python_path.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
 
   def test_a_process_that_ends_by_itself_is_an_error(self):
