@@ -191,7 +191,7 @@ class LifeOfAClusterTest(_TestCase):
 class EndTest(_TestCase):
 
   def test_training_to_the_end(self):
-    flags = (*_SLOW, '--total_environment_frames=2000')
+    flags = (*_SLOW, '--total_environment_frames=4000')
     actors = [self._actor(task, *flags) for task in range(2)]
     for actor in actors:  # From then on they try to connect every second, so both connect before the end.
       actor.wait_until(lambda: 'no learner at ' in actor.screen(), 'a word')  # pylint: disable=cell-var-from-loop
@@ -200,10 +200,10 @@ class EndTest(_TestCase):
     self.assertEqual(code, 0, learner.screen())
     self._check_actors_end(actors)
     self.assertRegex(learner.screen(), f'^port {self.port} opens? .*private network\n')
-    self.assertRegex(learner.screen(), f'\n2,000 frames trained, see {self.logdir}\n$')
+    self.assertRegex(learner.screen(), f'\n4,000 frames trained, see {self.logdir}\n$')
     self.assertNotIn('Traceback', learner.screen())
     row = training.rows(self.logdir)[-1]
-    self.assertEqual((row['environment_frames'], row['learner_steps']), (2_000, 100))
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (4_000, 200))
 
 
 class SeveralLearnersTest(_TestCase):
