@@ -89,7 +89,7 @@ def main(agent_module, config_class: type, protocol_class: type):
       _train(agent_module, config, protocol, population, membership, levels, settings, run_config)
   except tf.errors.ResourceExhaustedError as error:
     raise errors.UserError(f'memory is used up ({error.message}): choose a smaller --batch_size, --unroll_length, '
-                              '--queue_size or --num_environments') from error
+                           '--queue_size or --num_environments') from error
 
 
 def _read_flags(agent_module, config_class, protocol_class):
@@ -116,7 +116,7 @@ def _read_flags(agent_module, config_class, protocol_class):
     raise errors.UserError('--synchronous: only without --job_name; processes of a cluster cannot take turns')
   if population.population_size > 1 and ',' in membership.learner_addresses:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
-                              '--learner_addresses, and --num_learners for several')
+                           '--learner_addresses, and --num_learners for several')
   if not stored and membership.job_name != 'actor':
     try:
       population_member.validate_member(population, config.learning_rate_decay, run_config.logdir)
@@ -131,7 +131,7 @@ def _with_sample(agent_module, config, num_samples):
     return config
   if not 0 <= config.sweep_index < num_samples:
     raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {sweep.NO_SAMPLE} '
-                              'for no sample')
+                           'for no sample')
   sample = agent_module.SWEEP.draw(config.sweep_index)
   for name in run_flags.present(sample):
     raise errors.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
@@ -211,7 +211,7 @@ def _make_host(protocol, membership, levels, run_config, number, seed, screen):
   environments, *_ = actor_host.counts(run_config, levels)
   if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
     raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
-                              'a process of a cluster')
+                           'a process of a cluster')
   memory.check_environments(levels, environments)
   try:
     return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
