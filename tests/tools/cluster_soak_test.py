@@ -10,9 +10,6 @@ from scalable_agents.actor import python_path
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tools import cluster_soak
 
-# The environments mostly sleep, so they leave the processor to the programs that start.
-_SLOW = f'--flags=--level_name={faulty_environments.level(faulty_environments.Slow)},--torso=shallow,--unroll_length=5'
-
 
 class ClusterSoakTest(absltest.TestCase):
 
@@ -28,7 +25,7 @@ class ClusterSoakTest(absltest.TestCase):
     self.assertRegex(done.stdout, '^error: (learner|actor) ended with exit code 1\n$')
 
   def test_a_short_one(self):
-    done = self._soak(_SLOW)
+    done = self._soak('--flags=' + ','.join([*faulty_environments.SLOW_FLAGS, '--torso=shallow']))
     self.assertEqual(done.returncode, 0, done.stdout + done.stderr[-3000:])
     figures = json.loads(done.stdout.splitlines()[-1])
     self.assertGreater(figures['frames_per_second'], 0)

@@ -24,9 +24,6 @@ from scalable_agents.tools import local_cluster
 _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4',
           '--num_environment_workers=1', '--log_interval_seconds=0.5')
 
-# The environments mostly sleep, so they leave the processor to the programs that start.
-_SLOW = (f'--level_name={faulty_environments.level(faulty_environments.Slow)}', '--unroll_length=5')
-
 # --plans has what each process does in each of its lives. Actor hosts exit when there is a file `over`.
 _PROGRAM = '''
 import json, os, signal, sys, time
@@ -121,7 +118,7 @@ class BinaryTest(parameterized.TestCase):
 
   def test_a_killed_actor_is_started_again_and_ctrl_c_saves(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    with _binary(logdir, '--', *_CATCH, *_SLOW) as run:
+    with _binary(logdir, '--', *_CATCH, *faulty_environments.SLOW_FLAGS) as run:
       run.wait_until(lambda: any(row['learner_steps'] and 'actor/task_0/frames_per_second' in row
                                  for row in training.rows(logdir)), 'training with an actor')
       victim, = _actors(run.process, 1)

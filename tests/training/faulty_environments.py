@@ -158,3 +158,7 @@ for environment in (
     Sound, Slow, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward,
     RewardsOfOneNotNumbers, ObservationNotNumbers):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)
+
+# Flags of a training that leaves the processor to programs that start, because its environments mostly sleep.
+SLOW_UNROLL_LENGTH = 5
+SLOW_FLAGS = (f'--level_name={level(Slow)}', f'--unroll_length={SLOW_UNROLL_LENGTH}')

@@ -1,6 +1,5 @@
 """Tests that a forked program is like one that was started: arguments, streams, signals, exit codes and its end."""
 
-import contextlib
 import os
 import pty
 import signal
@@ -13,6 +12,7 @@ from absl.testing import parameterized
 import psutil
 
 from scalable_agents.actor import python_path
+from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import forked_program
 
 _WAITS = 'import os, time; os.write(1, b"waiting"); time.sleep(1000)'
@@ -33,11 +33,6 @@ class ForkedProgramTest(parameterized.TestCase):
 
   def _text(self):
     return os.pread(self.output.fileno(), 1 << 20, 0).decode()
-
-  def _wait_for(self, process, text):
-    while text not in self._text():
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        self.fail(f'exit code {process.wait(0.01)}: {self._text()}')
 
   @parameterized.parameters(
       ('pass', 0), ('import os; os._exit(5)', 5), ('raise KeyError', 1), ('import os; os.abort()', -signal.SIGABRT))
@@ -66,7 +61,7 @@ class ForkedProgramTest(parameterized.TestCase):
   @parameterized.parameters(signal.SIGTERM, signal.SIGKILL)
   def test_signals(self, number):
     process = _start(self.output, _WAITS)
-    self._wait_for(process, 'waiting')
+    waiting.wait_until(lambda: 'waiting' in self._text())
     self.assertIsNone(process.poll())
     with self.assertRaises(subprocess.TimeoutExpired):
       process.wait(0.01)
@@ -79,7 +74,7 @@ class ForkedProgramTest(parameterized.TestCase):
     self.addCleanup(os.close, master)
     process = _start(self.output, _WAITS, stdin=terminal)
     os.close(terminal)
-    self._wait_for(process, 'waiting')
+    waiting.wait_until(lambda: 'waiting' in self._text())
     os.write(master, b'\x03')  # Ctrl-C.
     self.assertEqual(process.wait(60), 1)  # timeit prints the KeyboardInterrupt.
     self.assertIn('KeyboardInterrupt', self._text())

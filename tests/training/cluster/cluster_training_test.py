@@ -22,9 +22,7 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_envi
           '--unroll_length=20', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.5')
 _ENVIRONMENTS = '--num_environments=4'
 _NONE = '--num_environments=0'
-# A training without end, whose environments mostly sleep: they leave the processor to the programs that start.
-_SLOW_LEVEL = faulty_environments.level(faulty_environments.Slow)
-_SLOW = (f'--level_name={_SLOW_LEVEL}', '--unroll_length=5', '--total_environment_frames=1000000000')
+_SLOW = (*faulty_environments.SLOW_FLAGS, '--total_environment_frames=1000000000')  # A training without end.
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
             'policy_lag')
 _NONSENSE = 7  # Number of invalid unrolls that a test sends.
@@ -85,7 +83,8 @@ class LifeOfAClusterTest(_TestCase):
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
     self.assertGreater(row['frames_per_second'], 0)
     self.assertEqual(row['skipped_updates'], 0)
-    self.assertEqual({level for _, level, _, _ in training.episodes(self.logdir)}, {_SLOW_LEVEL})
+    self.assertEqual({level for _, level, _, _ in training.episodes(self.logdir)},
+                     {faulty_environments.level(faulty_environments.Slow)})
     self._check_one_freezes(learner, second)
     # An actor host is killed, and a new one joins.
     self.assertEmpty(first.kill())

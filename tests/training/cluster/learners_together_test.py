@@ -27,9 +27,6 @@ from scalable_agents.training.cluster import learners_together
 _NUM_LEARNERS = 2
 _UPDATES = 3
 _BATCH_SIZE = 4
-_UNROLL_LENGTH = 5
-# Its environments mostly sleep, so they leave the processor to the programs that start.
-_SLOW_LEVEL = faulty_environments.level(faulty_environments.Slow)
 
 
 def _free_addresses():
@@ -87,9 +84,9 @@ class TrainingTogetherTest(parameterized.TestCase):
   def _start(self, stack, job, task, num_environments, *flags):
     return stack.enter_context(training.Training(
         self.logdir, f'--job_name={job}', f'--learner_addresses={self.addresses}', f'--task={task}',
-        f'--level_name={_SLOW_LEVEL}', '--torso=shallow', f'--batch_size={_BATCH_SIZE}',
-        f'--unroll_length={_UNROLL_LENGTH}', f'--num_environments={num_environments}', '--num_environment_workers=1',
-        '--log_interval_seconds=0.5', '--total_environment_frames=100_000_000', '--checkpoint_interval_seconds=0.5',
+        *faulty_environments.SLOW_FLAGS, '--torso=shallow', f'--batch_size={_BATCH_SIZE}',
+        f'--num_environments={num_environments}', '--num_environment_workers=1', '--log_interval_seconds=0.5',
+        '--total_environment_frames=100_000_000', '--checkpoint_interval_seconds=0.5',
         *flags))
 
   def _start_learners(self, stack):
@@ -175,7 +172,8 @@ class TrainingTogetherTest(parameterized.TestCase):
       first.wait_until(lambda: training.rows(self.logdir)[-1]['environment_frames'] > frames, 'more frames')
       rows = first.wait_for_rows(1)
       self.assertEqual(rows[-1]['environment_frames'],
-                       rows[-1]['learner_steps'] * _NUM_LEARNERS * _BATCH_SIZE * _UNROLL_LENGTH)
+                       rows[-1]['learner_steps'] * _NUM_LEARNERS * _BATCH_SIZE *
+                       faulty_environments.SLOW_UNROLL_LENGTH)
       self._wait_for_actors([first, second])  # The run has not ended, so the actor hosts stay.
       self.assertEqual(second.end(signal.SIGINT)[0], 0)  # Ctrl-C to one learner ends all.
       self.assertEqual(first.end()[0], 0)
