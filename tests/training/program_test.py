@@ -85,8 +85,9 @@ class TestModeTest(parameterized.TestCase):
     self.assertEqual(tuple(evaluation['levels']), games)
     for game, result in evaluation['levels'].items():
       self.assertLen(result['episode_returns'], 2)
-      # A random policy has 0 on average; these are means of two episodes.
-      self.assertBetween(result['human_normalised'], -8, 25, game)
+      # A random policy has 0 on average, and these are means of two episodes. The lowest score of Space Invaders, of
+      # 0 points, is -9.7; no other of these games goes lower.
+      self.assertBetween(result['human_normalised'], -10, 25, game)
     protocol = evaluation['protocol']
     self.assertEqual((protocol['num_actions'], protocol['atari']['noop_max']), (18, 30))
 
