@@ -1,4 +1,4 @@
-"""Lists the packages and builds the C++ ops with TensorFlow's flags. The metadata are in pyproject.toml."""
+"""Lists the packages and builds the C++ ops with TensorFlow's flags. The metadata is in pyproject.toml."""
 
 from concurrent import futures
 import glob

@@ -4,18 +4,19 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-TRAINING = 'training'  # The way in which the agent explores in training.
+TRAINING = 'training'  # As the agent acts, and explores, in training.
 SAMPLED = 'sampled'    # Sampled from the policy.
 GREEDY = 'greedy'      # The action with the highest logit or value.
-EPSILON = 'epsilon'    # A random action with probability epsilon, else the greedy one.
+EPSILON = 'epsilon'    # A random action with probability epsilon, otherwise the greedy one.
 
 
 class ActorInput(NamedTuple):
   """The latest row of each of B actors; actor/unroll.py says what a row is."""
   actor_id: Any     # [B] int32, the actor's id, unique over all processes of the run.
-  actor_place: Any  # [B] float32 in [0, 1], the actor's place among the actors of its process that play the same level:
-                    # 0 is the first, 1 the last. If it is the only one, its place is a number that follows from its id.
-                    # Settings can differ between actors by it, such as epsilon.
+  actor_place: Any  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without a
+                    # cluster, 0 is the first and 1 the last. In a cluster, each process has evenly spaced places with
+                    # an offset of its own, so that the places of all processes are spread evenly.
+                    # An agent can derive a setting from it, for example each actor's epsilon.
   last_action: Any  # [B] int32, the action that led to this row.
   reward: Any       # [B] float32, the raw reward of that action; 0 if it is not finite.
   done: Any         # [B] bool, the observation starts an episode: reset the recurrent state before it is used.
@@ -50,7 +51,7 @@ def sample(logits: tf.Tensor, seed) -> tf.Tensor:
 
   Args:
     logits: [B, A] float32, un-normalised log-probabilities.
-    seed: [2] int32 or int64; the actions are a function of it.
+    seed: [2] int64; the actions are a function of it.
   Returns:
     [B] int32.
   """
@@ -63,7 +64,7 @@ def epsilon_greedy(preferences: tf.Tensor, epsilon, seed) -> tf.Tensor:
   Args:
     preferences: [B, A] float32, logits or values.
     epsilon: probability, [] or [B] float32.
-    seed: [2] int32 or int64; the actions are a function of it.
+    seed: [2] int64; the actions are a function of it.
   Returns:
     [B] int32.
   """

@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import time
-from typing import Any, Callable, Sequence, TextIO
+from typing import Any, Callable, Protocol, Sequence, TextIO
 
 import numpy as np
 import psutil
@@ -19,6 +19,8 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.environments import dmlab
 
 _ENVIRONMENTS_PER_CORE = 32
@@ -28,6 +30,14 @@ _CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and the
 _LIFE_BITS = 24  # These bits of a life_id number the lives of a process. The 39 bits above identify the process.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # Its multiples, modulo 1, are spread evenly over [0, 1].
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
+
+
+class Settings(Protocol):
+  """The settings of an actor host, for which training/run_flags.py has flags."""
+  num_environments: int | str         # Or 'auto', see `counts`.
+  num_environment_workers: int | str  # Or 'auto'.
+  num_inference_threads: int | str    # Or 'auto'.
+  environment_timeout_seconds: float  # A worker that does not answer for this time is replaced.
 
 
 def num_cores() -> int:
@@ -40,8 +50,8 @@ def num_cores() -> int:
   return cores
 
 
-def counts(run, levels: Sequence[str]) -> tuple[int, int, int]:
-  """The numbers of environments, worker processes and inference loops, with values for `auto`.
+def counts(run: Settings, levels: Sequence[str]) -> tuple[int, int, int]:
+  """Returns the numbers of environments, worker processes and inference loops. Replaces `auto` by a number.
 
   By default there are one worker and 32 environments per core, with the same number of environments for each level. A
   worker steps its environments in two groups: while inference processes one group, the worker steps the other. Groups
@@ -53,8 +63,10 @@ def counts(run, levels: Sequence[str]) -> tuple[int, int, int]:
   With 0 environments the learner still makes one, to learn the observation's shape. It is never stepped.
 
   Args:
-    run: run_flags.RunConfig.
+    run: the settings.
     levels: names of the levels that are played.
+  Returns:
+    (environments, worker processes, inference loops).
   """
   labs = any(level in dmlab.LEVELS for level in levels)
   environments, workers = run.num_environments, run.num_environment_workers
@@ -87,14 +99,14 @@ class ActorHost:
     pool: actor_pool.ActorPool, from `make_pool`.
   """
 
-  def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run, seed: int, screen: TextIO | None = None,
-               first_actor_id: int = 0, environment: str = _ENVIRONMENT, played: Sequence[int] | None = None):
+  def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: Settings, seed: int,
+               screen: TextIO | None = None, first_actor_id: int = 0, environment: str = _ENVIRONMENT, played: Sequence[int] | None = None):
     """Starts the worker processes.
 
     Args:
       levels: names of the run's levels; a level's id is its index.
       protocol: settings of the environments; see registry.make_from_json.
-      run: run_flags.RunConfig.
+      run: the settings.
       seed: environment i starts with seed + i.
       screen: stream to which the number of environments made so far is printed if it takes long; None for no output.
       first_actor_id: id of environment 0's actor; see cluster_config.first_actor_id.
@@ -141,7 +153,8 @@ class ActorHost:
       make_agent: makes an agent_interface.Agent.
       unroll_length: agent steps per unroll.
       completed_capacity, synchronous: see actor_pool.ActorPool.
-      report: called with a line of text for each fault.
+      report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
+        follow.
     """
     if synchronous:
       self.num_loops = 1  # Several loops would race for the batches.
@@ -166,16 +179,19 @@ class ActorHost:
     level_ids = np.array(self.level_ids)
     for level_id in set(self.level_ids):
       same = np.flatnonzero(level_ids == level_id)
-      # A lone actor is not always the first one: over all processes, places of lone actors are spread evenly, too.
-      places[same] = np.linspace(0, 1, len(same)) if len(same) > 1 else ids[same] * _GOLDEN_RATIO % 1
+      if self._first_actor_id == 0 and len(same) > 1:
+        places[same] = np.linspace(0, 1, len(same))
+      else:  # The offset spreads the places of all processes evenly, however many there are.
+        places[same] = (np.arange(len(same)) + ids[same[0]] * _GOLDEN_RATIO % 1) / len(same)
     return inference.Actors(ids, places)
 
-  def start(self, parameters, put, on_end: Callable[[], None], selection: acting.Selection = acting.Selection()):
+  def start(self, parameters: parameters_lib.Parameters, put: Callable[[unroll_lib.Unroll], Any],
+            on_end: Callable[[], None], selection: acting.Selection = acting.Selection()):
     """Starts the pool and the threads of the loops.
 
     Args:
-      parameters: its `latest()` returns the version and the parameters.
-      put: takes an unroll, in a graph; may wait.
+      parameters: where the parameters come from.
+      put: called in a graph with each unroll; may wait until there is room.
       on_end: called from a thread of this host when a loop ends for any reason; `check` raises the error, if any.
       selection: how actions are selected.
     """

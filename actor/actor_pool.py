@@ -64,7 +64,8 @@ class ActorPool:
         environment_workers.LONG_WORK_FACTOR times as long.
       synchronous: if True, actors step in lockstep and wait with full unrolls for `release`. This makes a run
         repeatable.
-      report: called with one line for each failure.
+      report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
+        follow.
     """
     self._workers = workers
     self._level_ids = list(level_ids)

@@ -16,7 +16,11 @@ class PolicyError(Exception):
   """The policy's output is not finite, so no action can be taken. The message is one line."""
 
   def __init__(self, version: int):
-    """Args: version: number of updates of the parameters."""
+    """Makes the message.
+
+    Args:
+      version: number of updates of the parameters.
+    """
     super().__init__(f"the agent's outputs are not finite with the parameters of update {version:,}: the training "
                      'has diverged, or an observation is huge; try a lower --learning_rate')
 

@@ -39,7 +39,10 @@ def kill(mark: str, sessions: Iterable[int] = ()):
 
 @contextlib.contextmanager
 def ending():
-  """At the end of the block, kills the programs started in it, by environments that this process makes for a check."""
+  """A context manager that kills, at its end, the programs that were started inside it.
+
+  It is for a process that makes an environment of its own, to check a level.
+  """
   os.environ[VARIABLE] = mark = f'{os.urandom(8).hex()}.'
   before = _descendants()
   try:

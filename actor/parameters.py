@@ -4,9 +4,18 @@ If inference read the learner's variables one by one during an update, it could 
 learner publishes a vector of tensors in one step, and a reader gets a vector in one step.
 """
 
+from typing import Protocol
+
 import tensorflow as tf
 
 from scalable_agents.ops import ops
+
+
+class Parameters(Protocol):
+  """Where inference gets the parameters from: a ParameterSnapshot of this process, or a learner in another one."""
+
+  def latest(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns the version, int64 [], and the parameters, in the order of Agent.acting_variables. Runs in a graph."""
 
 
 class ParameterSnapshot:

@@ -1,7 +1,8 @@
 """Standard streams to which writing never fails.
 
-A training must continue when it cannot write to its screen or log: the disk is full, the terminal has closed, the
-reader of a pipe has ended, or the stream was closed when the process started. Output that cannot be written is dropped.
+Training must continue when the process cannot write to its screen or log: the disk is full, the terminal has closed,
+the reader of a pipe has ended, or the stream was closed when the process started. Output that cannot be written is
+dropped.
 """
 
 import io

@@ -30,7 +30,7 @@ from scalable_agents.training import sweep
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
 
-# Larger values are typing errors. Whether the memory suffices is checked once the environments are known (memory.py).
+# Larger values are taken for typing errors. training/memory.py checks the memory once the environments are known.
 _MAX_UNROLL_LENGTH = 100_000
 _MAX_BATCH_SIZE = 10_000
 _MAX_QUEUE_SIZE = 100_000
@@ -48,8 +48,9 @@ class ImpalaConfig:
 
   # The task.
   level_name: str = setting(
-      'pong', 'The level to play: an Atari game, a built-in task or gymnasium:ID. For several levels at once: a suite '
-      'such as atari57, or names separated by commas. Environments are assigned to the levels in turn.')
+      'pong', "The level to play: one of the binary's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
+      'task or gymnasium:ID. For several levels at once: a suite (atari57 or dmlab30), or names separated by commas. '
+      'Environments are assigned to the levels in turn.')
   total_environment_frames: int = setting(
       200_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
       'levels. Section 5.3.2 uses 200 million per Atari game, which is 11_400_000_000 for atari57.', at_least=1,
@@ -210,7 +211,7 @@ class Agent(snt.Module):
     Args:
       inputs: ActorInput of [B, ...].
       agent_state: nest of [B, ...].
-      seed: [2] int32 or int64; the sampled actions are a function of it.
+      seed: [2] int64; the sampled actions are a function of it.
       selection: how actions are selected.
     Returns:
       BehaviourOutput of [B, ...], and the new agent_state.

@@ -15,12 +15,13 @@ An agent provides its loss, its optimiser and the hyper-parameters that may chan
 import contextlib
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Protocol, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from scalable_agents.learner import optimizers
+from scalable_agents.training import agent_interface
 from scalable_agents.training import experience
 
 _TOTAL = 'loss/total'
@@ -38,6 +39,14 @@ class Loss(NamedTuple):
   gathered: Any = ()                  # Nest of [B, ...]. `after_update` gets the values of all learners.
 
 
+class Config(Protocol):
+  """The settings of an agent that its learner reads, besides those that the agent's own loss and optimiser read."""
+  learning_rate: float
+  learning_rate_decay: bool      # Whether it decreases linearly to 0 at total_environment_frames.
+  total_environment_frames: int
+  clip_gradient_norm: float      # 0 for no clipping.
+
+
 class Learner(tf.Module):
   """The agent's parameters, their optimiser and the counters; `step` learns from one batch.
 
@@ -46,20 +55,19 @@ class Learner(tf.Module):
   batch. Espeholt et al. 2018 (IMPALA), section 3 and figure 1.
   """
 
-  def __init__(self, agent, loss: Callable[..., Loss], make_optimizer: Callable[..., Any], config: Any,
-               tuned: Mapping[str, bool], xla: str = 'auto', device: str | None = None,
+  def __init__(self, agent: agent_interface.Agent, loss: Callable[..., Loss], make_optimizer: Callable[..., Any],
+               config: Config, tuned: Mapping[str, bool], xla: str = 'auto', device: str | None = None,
                after_update: Callable[[Any, tf.Tensor], Sequence[tuple[tf.Variable, tf.Tensor]]] | None = None,
                name: str = 'learner'):
     """Creates the optimiser's slots.
 
     Args:
-      agent: agent_interface.Agent with `trainable_variables` and `prepare`. `prepare` is called with the observations
-        of a batch before the step, and is not compiled by XLA.
+      agent: the agent. Its `prepare` is called with the observations of a batch before the step, and is not compiled
+        by XLA.
       loss: called with the agent, a Batch (observations prepared) and the config, in which settings that are tuned are
         variables.
       make_optimizer: called with the trainable variables and that config; makes an optimiser of learner/optimizers.py.
-      config: the agent's dataclass. `learning_rate`, `learning_rate_decay`, `total_environment_frames` and
-        `clip_gradient_norm` (0 for no clipping) are read here.
+      config: the agent's dataclass of hyper-parameters.
       tuned: names of the settings that may change between two steps, and whether each is in use with this config.
       xla: 'always' compiles the step and 'never' does not. 'auto' compiles it except on a CPU: there oneDNN's
         convolutions are three times as fast as XLA's, and compiling only the rest of the step gains nothing.

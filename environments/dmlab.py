@@ -1,6 +1,6 @@
 """DeepMind Lab as a dm_env environment, under the papers' protocol.
 
-Espeholt et al. 2018 (IMPALA), section 5.3.1 and appendix D: images of 96x72, four frames per agent step, no stack of
+Espeholt et al. 2018 (IMPALA), section 5.3.1 and appendix D: images of 72x96, four frames per agent step, no stack of
 images, nine actions. Hessel et al. 2019 (PopArt): fifteen actions.
 
 `deepmind_lab` is C code with a game engine. Some errors end its process instead of raising an exception: a map that it

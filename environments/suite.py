@@ -18,7 +18,7 @@ class Suite(NamedTuple):
   name: str
   levels: tuple[str, ...]       # for training.
   test_levels: tuple[str, ...]  # for evaluation. test_levels[i] belongs to levels[i].
-  scores: dict[str, ReferenceScores]  # by level, with the names of both tuples.
+  scores: dict[str, ReferenceScores]  # by level. Has the names in both tuples.
   summary: str        # the field of scores.SuiteScore that the papers quote.
   test_episodes: int  # episodes per level in an evaluation.
   noop_max: int = 0   # an episode starts with 1 to noop_max no-ops, drawn uniformly; 0: none.

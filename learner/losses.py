@@ -4,7 +4,7 @@ Espeholt et al. 2018 (IMPALA), sections 4.2 and D.1 for the losses, which are *s
 table G.1 for the rewards.
 
 The categorical policy is written with TensorFlow's own functions. Those of TensorFlow Probability need an import that
-makes the start of every process a quarter longer (5.2 against 4.1 s), and Keras 2.
+makes the start of every process a quarter longer (5.2 s instead of 4.1 s). They also require Keras 2.
 """
 
 import tensorflow as tf

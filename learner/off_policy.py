@@ -6,7 +6,7 @@ Espeholt et al. 2018, section 5.2.2:
   one_step  The value targets are the uncorrected n-step returns. Each advantage of the policy gradient is multiplied by
             its own importance weight, which is clipped as in V-trace.
   epsilon   There are no importance weights. 1e-6 is added to pi in the policy gradient's log pi. This bounds the
-            gradient if the learner's policy gives an action that was taken a probability near 0.
+            gradient where the learner's policy assigns a probability near 0 to an action that was taken.
   none      No correction.
 """
 

@@ -90,7 +90,7 @@ def _slots(initial_value, variables, name):
 
 def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tensor,
                     new_values: Callable[[], Sequence[tuple[tf.Variable, tf.Tensor]]] = lambda: ()) -> tf.Tensor:
-  """Applies one update. If any new value, also of a slot or a further variable, is not finite, all keep their old ones.
+  """Applies one update. If a new value is not finite, no value changes: of variables, slots and further variables.
 
   Args:
     optimizer: RMSProp or Adam, which holds the variables and the slots.
@@ -99,8 +99,8 @@ def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tens
     new_values: called after the optimiser's update. Returns pairs of a further variable and its new value, which is
       assigned if all new values are finite.
   Returns:
-    [N] bool: whether the new value of each of `optimizer.variables`, which are the optimised variables and the slots,
-    and then of each further variable is finite.
+    [N] bool: whether each new value is finite. First come `optimizer.variables` (the optimised variables and the
+    slots), then the further variables in the order of `new_values`.
   """
   before = [v.read_value() for v in optimizer.variables]
   optimizer.apply(gradients, learning_rate)

@@ -42,8 +42,10 @@ class UnrollQueue:
       return self._queue.enqueue(tf.nest.flatten(unroll))
 
   def take_batch(self, batch_size: int):
-    """Removes `batch_size` unrolls and stacks them. Blocks until there are enough.
+    """Removes unrolls and stacks them. Blocks until there are enough.
 
+    Args:
+      batch_size: B, the number of unrolls.
     Returns:
       A nest of tensors [T+1, B, ...] or, for components without a time dimension, [B, ...].
     Raises:
@@ -57,20 +59,23 @@ class UnrollQueue:
     return tf.nest.pack_sequence_as(self._spec, batch)
 
   def drop(self, batch, slot):
-    """Takes an unroll out of a batch and waits for another one, which comes behind the others.
+    """Removes an unroll from a batch, waits for another one, and appends that one.
 
     Args:
       batch: what take_batch has returned.
       slot: [] integer below B, the place of the unroll in the batch.
     Returns:
       The batch, as take_batch returns it.
+    Raises:
+      tf.errors.OutOfRangeError: the queue is closed.
     """
     with tf.device('/CPU:0'):
-      changed = []
-      for old, new, axis in zip(tf.nest.flatten(batch), tf.nest.flatten(self.take()), self._axes):
-        places = tf.range(old.shape[axis])
-        kept = tf.gather(old, tf.boolean_mask(places, places != tf.cast(slot, tf.int32)), axis=axis)
-        changed.append(tf.ensure_shape(tf.concat([kept, tf.expand_dims(new, axis)], axis), old.shape))
+      components, changed = tf.nest.flatten(batch), []
+      kept = tf.range(components[0].shape[self._axes[0]] - 1)
+      kept += tf.cast(kept >= tf.cast(slot, tf.int32), tf.int32)  # All slots but this one.
+      for old, new, axis in zip(components, tf.nest.flatten(self.take()), self._axes):
+        new = tf.concat([tf.gather(old, kept, axis=axis), tf.expand_dims(new, axis)], axis)
+        changed.append(tf.ensure_shape(new, old.shape))
     return tf.nest.pack_sequence_as(self._spec, changed)
 
   def take(self):

@@ -1,4 +1,8 @@
-"""The TensorFlow ops of actor/cc, loaded from the library that Bazel or setup.py builds in this folder."""
+"""The TensorFlow ops of actor/cc, loaded from the library that Bazel or setup.py builds in this folder.
+
+The inputs, outputs and errors of each op are documented where it is registered, in actor/cc/*_ops.cc and
+actor/cc/actor_pool_resource_op.cc.
+"""
 
 import os
 import uuid

@@ -16,7 +16,7 @@ import itertools
 import os
 import re
 import shutil
-from typing import Any, Iterator, NamedTuple, Protocol
+from typing import Any, Iterator, Mapping, NamedTuple, Protocol
 
 from google.protobuf import message
 import tensorflow as tf
@@ -27,7 +27,6 @@ from scalable_agents.records import trackable_copy
 _STATE = 'checkpoint'
 _STATE_LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
 _STATE_KEPT = re.compile(rb'^all_model_checkpoint_paths: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
-_BESIDE = 'experience'  # Suffix of the folder of what is saved beside a checkpoint.
 
 _numbers_in_memory = itertools.count()
 
@@ -42,15 +41,15 @@ class CheckpointError(run_directory.RunDirectoryError):
 
 class Loaded(NamedTuple):
   """A checkpoint in memory."""
-  path: str                # Of its files, without suffix.
+  path: str                # The path of its files, without suffix.
   files: dict[str, bytes]  # Suffix -> content.
 
 
 class Beside(Protocol):
-  """State that is saved beside a checkpoint in files of its own, because it is too large to be copied: a replay."""
+  """State that is saved beside a checkpoint in files of its own, for example because it is too large to be copied."""
 
   def save(self, folder: str):
-    """Writes files to an empty folder, or none. Checkpointer.begin_save calls it in another thread.
+    """Writes files to an empty folder. It may write none. Checkpointer.begin_save calls it in another thread.
 
     Raises:
       OSError: they cannot be written. The checkpoint is not saved then.
@@ -72,18 +71,18 @@ class Checkpointer:
   objects may change already. At most one checkpoint is written at a time. Not thread-safe.
   """
 
-  def __init__(self, directory: str, keep: int = 2, beside: Beside | None = None, **trackables: Any):
+  def __init__(self, directory: str, keep: int = 2, beside: Mapping[str, Beside] | None = None, **trackables: Any):
     """Creates a Checkpointer. Reads and writes nothing yet.
 
     Args:
       directory: where the checkpoints are, or will be.
       keep: how many of the latest checkpoints stay.
-      beside: what is saved in a folder beside each checkpoint.
+      beside: what is saved beside each checkpoint, by the suffix of its folder.
       **trackables: what to save, by the names under which it is saved.
     """
     self._directory = os.path.abspath(directory)
     self._keep = keep
-    self._beside = beside
+    self._beside = beside or {}
     self._checkpoint = tf.train.Checkpoint(**trackables)
     self._writer = futures.ThreadPoolExecutor(1, 'checkpoint')  # Starts its thread at the first begin_save.
     self._writing = None  # The future of a checkpoint that begin_save has handed to the thread.
@@ -91,8 +90,8 @@ class Checkpointer:
   def restore(self, loaded: Loaded | None = None, partial: bool = False) -> str | None:
     """Sets all objects to the values of a checkpoint, bit for bit, before it returns.
 
-    Every variable, optimiser slots included, must have been created before. If the checkpoint has no folder beside it,
-    `beside` stays as it is.
+    Every variable, optimiser slots included, must have been created before. What is saved beside checkpoints stays as
+    it is if this checkpoint has no folder of it.
 
     Args:
       loaded: the checkpoint; default: the latest one in the directory.
@@ -113,9 +112,10 @@ class Checkpointer:
           status.assert_existing_objects_matched().expect_partial()
         else:
           status.assert_consumed()
-      if self._beside and os.path.isdir(f'{path}.{_BESIDE}'):
-        with run_directory.opened(f'{path}.{_BESIDE}') as folder:
-          self._beside.restore(folder)
+      for suffix, beside in self._beside.items():
+        if os.path.isdir(f'{path}.{suffix}'):
+          with run_directory.opened(f'{path}.{suffix}') as folder:
+            beside.restore(folder)
     except _DAMAGED as error:
       raise CheckpointError(f'checkpoint {path} is damaged ({_one_line(error)}): {self._advice(path)}') from error
     except _OTHER_OBJECTS as error:
@@ -193,8 +193,8 @@ class Checkpointer:
       os.makedirs(self._directory, exist_ok=True)
       with run_directory.opened(self._directory) as here:
         _remove_remains(here, name)
-        if self._beside:
-          self._write_beside(os.path.join(here, f'{name}.{_BESIDE}'))
+        for suffix, beside in self._beside.items():
+          _write_beside(beside, os.path.join(here, f'{name}.{suffix}'))
         checkpoint.write(os.path.join(here, name))
         self._record(here, name)
     except (tf.errors.OpError, OSError) as error:
@@ -202,13 +202,6 @@ class Checkpointer:
       raise CheckpointError(f'{self._directory}: no checkpoint could be written ({reason}): free disk space or correct '
                             'its permissions, and start again to continue from the checkpoint before') from error
     return os.path.join(self._directory, name)
-
-  def _write_beside(self, folder: str):
-    """Lets `beside` write to a new folder, which is removed if it stays empty."""
-    os.mkdir(folder)
-    self._beside.save(folder)
-    if not os.listdir(folder):
-      os.rmdir(folder)
 
   def _record(self, directory: str, name: str):
     """Makes a checkpoint the latest one. Deletes the others, except those that were saved last, `keep` in all."""
@@ -223,10 +216,11 @@ class Checkpointer:
     os.replace(state + '.new', state)
     # The index goes first, so that the rest, if a kill leaves it behind, is not taken for a checkpoint.
     for file in sorted(os.listdir(directory), reverse=True):
-      old, _, suffix = file.partition('.')
+      old, *_ = file.partition('.')
       if old in names[:-self._keep]:
-        remove = shutil.rmtree if suffix == _BESIDE else os.remove
-        remove(os.path.join(directory, file))
+        path = os.path.join(directory, file)
+        remove = shutil.rmtree if os.path.isdir(path) else os.remove
+        remove(path)
 
   def _advice(self, damaged: str) -> str:
     """Says what to do about a checkpoint that cannot be restored."""
@@ -241,7 +235,7 @@ class Checkpointer:
 
 
 def load(directory: str) -> Loaded | None:
-  """Reads the latest checkpoint into memory, without the folder beside it.
+  """Reads the latest checkpoint into memory, without the folders beside it.
 
   It is complete even if a process that trains saves others and deletes old ones meanwhile.
 
@@ -256,8 +250,9 @@ def load(directory: str) -> Loaded | None:
     with run_directory.one_line_errors(directory):
       for file in os.listdir(directory):
         name, _, suffix = file.partition('.')
-        if name == os.path.basename(path) and suffix != _BESIDE:
-          with contextlib.suppress(FileNotFoundError), open(os.path.join(directory, file), 'rb') as stream:
+        file = os.path.join(directory, file)
+        if name == os.path.basename(path):
+          with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(file, 'rb') as stream:
             files[suffix] = stream.read()
     if latest(directory) == path:  # Otherwise a file may have been deleted before it could be read.
       return Loaded(path, files)
@@ -297,16 +292,27 @@ def _read_state(directory: str) -> bytes | None:
   return None
 
 
+def _write_beside(beside: Beside, folder: str):
+  """Lets `beside` write to a new folder, which is removed if it stays empty."""
+  os.mkdir(folder)
+  beside.save(folder)
+  if not os.listdir(folder):
+    os.rmdir(folder)
+
+
 def _remove_remains(directory: str, name: str):
-  """Removes the folders that a write leaves behind when it fails or is killed.
+  """Removes the folders that writes leave behind when they fail or are killed. They may be large.
 
   Args:
     directory: of the checkpoints.
     name: of the checkpoint that is about to be written, perhaps for the second time.
   """
+  complete = {f'ckpt-{number}' for number in _numbers(os.listdir(directory))} - {name}
   for folder in os.listdir(directory):
-    if folder == f'{name}.{_BESIDE}' or re.fullmatch(r'ckpt-\d+_temp', folder):  # The latter are TensorFlow's.
-      shutil.rmtree(os.path.join(directory, folder))
+    if match := re.fullmatch(r'(ckpt-\d+)(\.\w+|_temp)', folder):  # TensorFlow's end with _temp.
+      path = os.path.join(directory, folder)
+      if os.path.isdir(path) and (match[2] == '_temp' or match[1] not in complete):
+        shutil.rmtree(path)
 
 
 @contextlib.contextmanager

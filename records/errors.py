@@ -2,4 +2,7 @@
 
 
 class UserError(Exception):
-  """An error that the user can correct. The message is one line: what, where, what to do."""
+  """An error that the user can correct. The first line of the message says what, where, and what to do.
+
+  If the error is of an environment worker, further lines have the worker's traceback.
+  """

@@ -11,11 +11,11 @@ from scalable_agents.records import run_rows
 
 _INK = '#3b3b3b'
 _LINE = '#1f5fa8'
-_MAX_ROWS = 2_000  # Of metrics.jsonl: two per column of pixels.
+_MAX_ROWS = 2_000  # Rows of metrics.jsonl that are drawn: two per column of pixels.
 _MAX_EPISODES = 20_000  # A run may have millions of short episodes.
 _MAX_DOTS = 4000
 _MAX_SPANS = 60  # The band shows the quartiles of each span of consecutive episodes.
-_EPISODES_PER_SPAN = 20  # At least.
+_EPISODES_PER_SPAN = 20  # The least number of episodes in a span.
 _LABEL_WIDTH = 0.06  # As a fraction of the picture's width.
 
 

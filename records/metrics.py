@@ -83,10 +83,10 @@ class MetricsWriter:
     self._events.write(row)
 
   def add_episodes(self, frames: int, levels: Sequence[str], returns: np.ndarray, lengths: np.ndarray):
-    """Adds one row per finished episode of an update's batch.
+    """Adds a row for each finished episode that arrived with an update.
 
     Args:
-      frames: environment frames that the run has learned from, including this update.
+      frames: environment frames of the run so far, including those that arrived with this update.
       levels: [N] the level's name of each episode.
       returns: [N] float32, sums of raw rewards.
       lengths: [N] int32, environment frames.
@@ -104,6 +104,7 @@ class MetricsWriter:
     self._append(self._episodes, int(frames), text.getvalue().encode())
 
   def close(self):
+    """Closes the files."""
     self._metrics.close()
     self._episodes.close()
     self._events.close()

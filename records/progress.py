@@ -55,7 +55,13 @@ class Progress(Line):
   """Shows how far a run has come: frames, frames per second, mean return or score, time left, and the bottleneck."""
 
   def __init__(self, total_frames: int, initial_frames: int, stream: TextIO):
-    """Args: environment frames to train for, those already trained for (0 in a new run), and where to write."""
+    """Begins to show.
+
+    Args:
+      total_frames: environment frames to train for.
+      initial_frames: environment frames of earlier processes; 0 in a new run.
+      stream: where to write.
+    """
     # A narrow terminal cuts the bar first.
     super().__init__(total_frames, initial_frames, '{desc} {percentage:3.0f}% {bar:20}', stream)
     self._total_frames = total_frames

@@ -15,7 +15,7 @@ _LARGE_BLOCK_BYTES = 1 << 20
 
 class Row(NamedTuple):
   """A line of a file."""
-  position: int  # Of its first byte in the file.
+  position: int  # The position of its first byte in the file.
   line: bytes    # With its newline.
 
   @property

@@ -1,14 +1,15 @@
 """The run directory: everything that a training run writes, and what every tool that looks at runs reads.
 
-  config.json          every setting after overrides, package versions, command line
+  config.json          the agent, every setting after overrides, package versions, command line
   metrics.jsonl        one JSON object per log interval
   episodes.csv         one row per finished training episode
   evaluation.json      the results of --mode=test; evaluation.unfinished.json until all levels are evaluated
   checkpoints/         see checkpoint.py
-  learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same figures as metrics.jsonl
+  learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same metrics as metrics.jsonl
   tensorflow.log       the messages of TensorFlow and other libraries
   .lock                held by the process that trains here; .evaluation_lock by the one that evaluates
-  fitness.json, evolution.jsonl, population/   only in a member of a population, see population_directory.py
+  fitness.json, evolution.jsonl, population/   only in a member of a population, see
+                       training/population/population_directory.py
 
 A directory is bound to the settings that the run was started with. At any time, one process may train in it, one may
 evaluate it, and any number may read it. A process that trains or evaluates uses the directory that it has opened. If
@@ -78,7 +79,7 @@ class Run:
     logdir: the path with which the directory was opened. Use it in messages only: another directory may be there now.
     path: a path that leads to this directory, also after it was moved, until `close`. Child processes can use it too.
       It has no characters that a library could take for a pattern or a URL, whatever the directory's name is.
-    has_begun: whether there is training to resume. In a new run, the trainer sets it after the first update.
+    has_begun: whether there is training to resume. In a new run it is set at the end of a training with an update.
   """
 
   def __init__(self, logdir: str):
@@ -119,10 +120,11 @@ class Run:
     with one_line_errors(self.logdir), contextlib.suppress(FileNotFoundError, NotADirectoryError):
       if os.path.samestat(os.stat(path(self.logdir, self._lock_name)), os.fstat(self._lock)):
         return
-    raise RunDirectoryError(f'{self.logdir} was moved or removed, or {self._lock_name} in it, while this process used '
-                            'it: nothing more is written. Start again with the present place of the run as --logdir')
+    raise RunDirectoryError(f'{self.logdir} was moved or removed, or its {self._lock_name}, while this process used '
+                            'it. Nothing more is written. Start again with the current path of the run as --logdir')
 
   def close(self):
+    """Releases the lock and closes the directory; `path` is then no longer valid. May be called again."""
     for descriptor in (self._lock, self._directory):
       if descriptor is not None:
         os.close(descriptor)
@@ -171,6 +173,7 @@ def opened(directory: str) -> Iterator[str]:
 
 
 def path(logdir: str, name: str) -> str:
+  """Returns the path of a file in a run directory."""
   return os.path.join(logdir, name)
 
 
@@ -213,7 +216,7 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str], agent: 
     names = set(os.listdir(run.path))
     if CONFIG not in names and names - _BEFORE_CONFIG:
       raise RunDirectoryError(f'{logdir} holds other files ({min(names - _BEFORE_CONFIG)}) and no {CONFIG}, so it is '
-                              'no run directory: choose another --logdir')
+                              'not a run directory: choose another --logdir')
     run.lock(_LOCK, 'trains there. Stop it or choose another --logdir')
     run.may_come_to_nothing(set(os.listdir(run.path)) - ({_LOCK} - names), made)
     on_error.callback(run.undo)

@@ -16,7 +16,7 @@ EPISODES_HEADER = b'frames,level,return,length\n'
 
 class Episode(NamedTuple):
   """A row of episodes.csv: a finished training episode."""
-  frames: int            # Environment frames the run had learned from when the episode was counted.
+  frames: int            # Environment frames of the run when the episode was counted.
   level: str
   episode_return: float  # Sum of raw rewards.
   length: int            # Environment frames.
@@ -27,8 +27,8 @@ def read_metrics(logdir: str, at_most: int | None = None) -> list[dict[str, Any]
 
   Args:
     logdir: the run directory.
-    at_most: the largest number of rows to return, at least 2; None for all rows. From a longer file, rows are read that
-      are spread evenly over it, the first and the last among them. The rest of the file is not read.
+    at_most: the largest number of rows to return, at least 2; None for all rows. From a longer file, only a
+      sample of rows is read. It is spread evenly over the file and includes the first and the last row.
   Raises:
     run_directory.RunDirectoryError: one of these rows cannot be read.
   """

@@ -44,7 +44,8 @@ def setting(default: Any, help: str, free: bool = False, *,  # pylint: disable=r
   Args:
     default: the default value.
     help: the help text of the command-line flag of the same name.
-    free: whether it may change when a run is resumed. Such a setting affects where and how fast a run learns, not what.
+    free: whether it may change when a run is resumed, and may differ between the processes of a cluster. Most such
+      settings affect where and how fast a run learns, not what.
     at_least, more_than, at_most, less_than: the range of a number. Give `at_most=math.inf` to allow an infinite float.
     choices: the allowed values of a text; () for any text.
   """

@@ -38,9 +38,8 @@ def main():
     raise errors.UserError(f'--population={folder}: no member in this folder has a fitness yet')
   best = lineage.fittest(members)
   lines = {name: [lineage.schedule(member, name) for member in members.values()] for name in members[best].start}
-  bold = {name: [lineage.schedule(members[segment.member], name, segment) for segment in lineage.ancestry(members,
-  best)]
-          for name in lines}
+  ancestry = lineage.ancestry(members, best)
+  bold = {name: [lineage.schedule(members[segment.member], name, segment) for segment in ancestry] for name in lines}
   file = os.path.join(folder, _SCHEDULES)
   figures.draw_schedules(lines, bold, population_directory.member_name(best), file)
   print(f'wrote {file}')

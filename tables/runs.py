@@ -108,8 +108,8 @@ def is_expert(run: Run) -> bool:
 def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | None:
   """Returns the agent of the paper that corresponds to a run, in full or scaled down.
 
-  Among the agents with the same network and suite, it must have at least the run's population and number of learners.
-  If there are several, returns the one with the smallest population and the fewest learners. None if there is none.
+  The agent has the run's suite and network, and at least as many members and learners as the run. If several agents do,
+  returns the one with the smallest population and the fewest learners. Returns None if there is none.
   """
   suite = suite_of(run)
   if suite is None or run.flags['off_policy_correction'] != 'vtrace':

@@ -190,7 +190,7 @@ def check_dmlab(python=sys.executable, root=ROOT):
   answer = ask(python, '-c', _OPEN_LEVEL) if installed.worked else installed
   if answer.worked:
     return Result('ok', 'DeepMind Lab', answer.text)
-  return Result('warn', 'DeepMind Lab', f'installed, but opens no level: {answer.text} (for DMLab-30)',
+  return Result('warn', 'DeepMind Lab', f'installed, but cannot open a level: {answer.text} (for DMLab-30)',
                 f'see "What to install" in {root / "docs" / "suites.md"}')
 
 

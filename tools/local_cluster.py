@@ -42,7 +42,7 @@ class LocalClusterConfig:
                        choices=_AGENTS)
   learners: int = setting(1, 'Number of learner processes.', at_least=1, at_most=settings.MAX_PROCESSES)
   actors: int = setting(2, 'Number of actor hosts.', at_least=0, at_most=settings.MAX_PROCESSES)
-  logdir: str = setting('', "The learners' run directory. Default: that of the binary.")
+  logdir: str = setting('', "The learners' run directory. Default: runs/LEVEL_NAME in the current folder.")
   learner_environments: int = setting(
       0, 'Number of environments per learner.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
 

@@ -43,7 +43,7 @@ def _rate(config, level_name):
       config.seconds)
   lacking = [game for game in level_name.split(',') if rows[-1].get(f'episode_return/{game}') is None]
   if lacking:
-    print(f'no episode of {", ".join(lacking)} has ended yet: choose larger --seconds')
+    print(f'no episode of {", ".join(lacking)} has ended yet: choose a larger --seconds')
   frames, seconds = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
   return frames / seconds
 

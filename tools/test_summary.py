@@ -14,7 +14,7 @@ import urllib.parse
 from xml.etree import ElementTree
 
 _NUM_SLOWEST = 10
-_HINT = 'to run one test file, or one case of it: .venv/bin/python tests/FOLDER/NAME_test.py [CLASS.CASE]'
+_HINT = 'to run one test file, or one case of it: make setup; .venv/bin/python tests/FOLDER/NAME_test.py [CLASS.CASE]'
 
 
 class Summary(NamedTuple):

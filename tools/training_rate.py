@@ -39,12 +39,12 @@ def steady_rows(arguments: Callable[[dict[str, Any]], Sequence[str]], seconds: f
   Returns:
     The rows of metrics.jsonl after the warm-up that were written after an update.
   Raises:
-    RuntimeError: the training has ended. The message has its output.
+    RuntimeError: the training process has ended. The message has its output.
   """
   with tempfile.TemporaryDirectory() as folder, open(f'{folder}/screen', 'w+', encoding='utf-8') as screen:
     interval = min(LOG_INTERVAL_SECONDS, seconds / 8)
     run = {'logdir': f'{folder}/run', 'log_interval_seconds': interval}
-    # The training ends when this process ends, even if this process is killed.
+    # The training process ends when this process ends, even if this process is killed.
     training = subprocess.Popen([sys.executable, '-m', *arguments(run)], env=python_path.environment(), stdout=screen,
                                 stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
     try:

@@ -110,6 +110,21 @@ class Learner(Protocol):
     """Describes the first value of an update that was not finite; None if all were finite."""
 
 
+class EnvironmentProtocol(Protocol):
+  """The settings of the environments of a binary, such as atari57_protocol.Protocol: a frozen dataclass of settings."""
+
+  def validate(self, levels: Sequence[str]) -> None:
+    """Raises ValueError, with one line, if a setting is out of its range or does not fit these levels."""
+
+  def environments(self, levels: Sequence[str], training: bool) -> dict[str, Any]:
+    """Returns the `protocol` argument of registry.make_from_json.
+
+    Args:
+      levels: names of the run's levels.
+      training: True for training, False for evaluation.
+    """
+
+
 class AgentModule(Protocol):
   """The module of an agent.
 
@@ -124,13 +139,6 @@ class AgentModule(Protocol):
 
   def validate(self, config: Config) -> None:
     """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
-
-  def Agent(self, spec: EnvironmentSpec, config: Config) -> Agent:  # pylint: disable=invalid-name
-    """Makes an agent. The same spec and config give the same initial values.
-
-    Raises:
-      ValueError: the agent cannot play such environments.
-    """
 
   def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:
     """Makes the learner with all its variables. For `xla` and `device` see learner_step.Learner."""
@@ -147,6 +155,13 @@ class AgentModule(Protocol):
         and its continuation.
     """
 
+  # After this definition, the name `Agent` would be this method in the annotations of this class.
+  def Agent(self, spec: EnvironmentSpec, config: Config) -> Agent:  # pylint: disable=invalid-name
+    """Makes an agent. The same spec and config give the same initial values.
+
+    Raises:
+      ValueError: the agent cannot play such environments.
+    """
 
 def environment_spec(host: actor_host.ActorHost, levels: Sequence[str]) -> EnvironmentSpec:
   """Describes the environments of a host. `levels` has the names of all levels of the run."""

@@ -4,6 +4,7 @@ from concurrent import futures
 
 import tensorflow as tf
 
+from scalable_agents.actor import actor_pool
 from scalable_agents.training import experience as experience_lib
 from scalable_agents.training import intake
 
@@ -14,14 +15,14 @@ class Collector:
   It is a context manager. Before leaving the context, close the experience, which ends the wait of the thread.
   """
 
-  def __init__(self, experience: experience_lib.Experience, devices: list[str], pool, num_environments: int,
-               synchronous: bool):
+  def __init__(self, experience: experience_lib.Experience, devices: list[str], pool: actor_pool.ActorPool,
+               num_environments: int, synchronous: bool):
     """Begins to collect.
 
     Args:
       experience: gives the batches.
       devices: the learners' devices; one batch is taken for each.
-      pool: actor_pool.ActorPool; in a synchronous run it is told when actors may continue.
+      pool: the actors of this process; in a synchronous run it is told when actors may continue.
       num_environments: number of environments of the pool.
       synchronous: whether actors play only while batches are collected, and only as much as these need.
     """
@@ -72,8 +73,10 @@ class Collector:
       self._let_actors_play()
     batches = []
     for device in self._devices:
-      with tf.device(device):  # The function's results are copied to this device, wherever they are computed.
-        batches.append(self._take())
+      with tf.device('/CPU:0'):
+        batch, arrived = self._take()
+      with tf.device(device):  # The counts stay where the trainer reads them.
+        batches.append((tf.nest.map_structure(tf.identity, batch), arrived))
     return batches
 
   def _let_actors_play(self):

@@ -105,7 +105,7 @@ def report(summary: dict[str, Any]) -> str:
 
 
 def _report_of_several(summary):
-  """Returns a line per level, and the figures of the suite that the papers quote."""
+  """Returns a line per level, and the summaries of the suite that the papers quote."""
   protocol = summary['protocol']
   lines = [f'{protocol["num_episodes"]:,} episodes of each of {len(summary["levels"])} levels after '
            f'{protocol["environment_frames"]:,} frames of training ({protocol["learner_steps"]:,} updates)',

@@ -1,4 +1,7 @@
-"""The experience: takes the unrolls that actors send, and gives the batches that a learner learns from.
+"""The experience: takes unrolls from the intake, and gives the batches that a learner learns from.
+
+Actors of this process and of others put their unrolls into the queue of the intake (intake.py), and the experience
+takes them out.
 
 Each agent's module chooses an implementation (`make_experience`, agent_interface.py). IMPALA uses QueueExperience: it
 learns from each unroll once, in the order of arrival. Agents with replay have their own implementation.
@@ -19,11 +22,11 @@ class Batch(NamedTuple):
 
 
 class Experience(Protocol):
-  """Takes unrolls in and gives batches out.
+  """Takes unrolls from the intake and gives batches.
 
   `save`, `metrics` and `complaints` may still be called after `close`.
 
-  `put` runs in graphs that move unrolls from the actors. `take_batch` runs in the thread that collects the next batch,
+  `take_batch` runs in the thread that collects the next batch,
   which calls nothing else. `update` runs in the learner's thread, and `save` in the thread that writes checkpoints. The
   other methods may run in any thread.
 
@@ -32,13 +35,6 @@ class Experience(Protocol):
       there are this many.
   """
   unrolls_per_batch: int
-
-  def put(self, unroll) -> None:
-    """Takes an unroll.Unroll of [T+1, ...] tensors, in a graph. Waits while there is no room.
-
-    Raises:
-      tf.errors.CancelledError: the experience is closed.
-    """
 
   def take_batch(self) -> tuple[Batch, intake_lib.Arrived]:
     """Waits for the next batch, in a graph.
@@ -59,7 +55,7 @@ class Experience(Protocol):
     """
 
   def metrics(self) -> dict[str, float]:
-    """Figures of the experience for a row of metrics.jsonl: name -> number."""
+    """Metrics of the experience for a row of metrics.jsonl: name -> number."""
 
   def complaints(self) -> list[str]:
     """Messages for the user about faults since the last call, one line each."""
@@ -82,7 +78,7 @@ class Experience(Protocol):
     """
 
   def close(self) -> None:
-    """Ends every wait."""
+    """Ends every wait, also that of the actors: it closes the intake."""
 
 
 class QueueExperience:
@@ -97,7 +93,7 @@ class QueueExperience:
     """
     self.unrolls_per_batch = batch_size
     self._intake = intake
-    self.put, self.complaints, self.close = intake.put, intake.complaints, intake.close
+    self.complaints, self.close = intake.complaints, intake.close
 
   def take_batch(self) -> tuple[Batch, intake_lib.Arrived]:
     """See Experience."""

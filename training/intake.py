@@ -7,6 +7,9 @@ Each unroll is looked at once, when it leaves the queue:
   3. Environment frames and finished episodes are counted.
 """
 
+import contextlib
+import json
+import os
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -17,6 +20,7 @@ from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.training import unroll_order
 
 NO_LEVEL = -1
+_ORDER = 'unroll_order.json'  # In the folder beside a checkpoint.
 
 
 class Episodes(NamedTuple):
@@ -89,8 +93,29 @@ class Intake:
                                [batch, self._are_good(batch, slice(batch_size))], parallel_iterations=1)
       return batch, self._arrived(batch)
 
+  def save(self, folder: str):
+    """Writes the order of unrolls to a folder beside a checkpoint, for a learner that is restarted.
+
+    Without a check it writes nothing: then all actors are in this process and end with it.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    if self._check:
+      with open(os.path.join(folder, _ORDER), 'w', encoding='ascii') as file:
+        json.dump(self._order.state(), file)
+
+  def restore(self, folder: str):
+    """Restores what `save` has written to the folder, if anything.
+
+    Raises:
+      OSError, ValueError: the file cannot be read.
+    """
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ORDER), encoding='ascii') as file:
+      self._order.restore(json.load(file))
+
   def metrics(self) -> dict[str, float]:
-    """Figures for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""
+    """Metrics for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""
     return {'queue_size': self._queue.size()} | self._order.metrics()
 
   def complaints(self) -> list[str]:
@@ -99,7 +124,7 @@ class Intake:
     if dropped := self._dropped - self._complained:
       self._complained += dropped
       lines.append(f'unrolls dropped: {dropped}, the last one from {self._actor_name(self._last_dropped)}: level, '
-                   'actor, actions or parameter versions are out of range, or what the agent saw or computed is not '
+                   'actor, index, action or parameter version out of range, or an observation, output or state not '
                    'finite')
     return list(filter(None, lines))
 

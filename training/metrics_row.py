@@ -1,4 +1,4 @@
-"""Measures the figures of a row of metrics.jsonl over the interval since the last row: of updates, and of time use."""
+"""Computes a row of metrics.jsonl over the interval since the last row: means over updates, and shares of time."""
 
 import contextlib
 import time
@@ -12,21 +12,21 @@ _STANDSTILL = 0.05  # If every part is busy for less than this share of an inter
 
 
 class MetricsRow:
-  """Collects the figures of an interval; `finish` returns them and begins the next interval."""
+  """Collects the metrics of an interval; `finish` returns them and begins the next interval."""
 
   def __init__(self, host: actor_host.ActorHost, levels: Sequence[str] = (), earlier_restarts: int = 0):
     """Prepares; `begin` begins the first interval.
 
     Args:
       host: the ActorHost whose pool gives the statistics.
-      levels: names of the run's levels, for the figures that are measured per level.
+      levels: names of the run's levels, for the metrics that are measured per level.
       earlier_restarts: number of environment restarts in earlier processes of the run.
     """
     self._host = host
     self._levels = tuple(levels)
     self._earlier_restarts = earlier_restarts
     self._updates = []
-    self._names = ()  # Names of the figures of updates.
+    self._names = ()  # Names of the metrics of updates.
 
   @property
   def updates(self) -> int:
@@ -38,10 +38,10 @@ class MetricsRow:
     return time.monotonic() - self._began
 
   def begin(self, environment_frames: int):
-    """Begins an interval. Figures that were added but not yet returned by `finish` are kept.
+    """Begins an interval. Metrics that were added but not yet returned by `finish` are kept.
 
     Args:
-      environment_frames: number of frames trained for so far.
+      environment_frames: number of frames of the run so far.
     """
     self._began = time.monotonic()
     self._waited_seconds = 0.
@@ -58,28 +58,28 @@ class MetricsRow:
       self._waited_seconds += time.monotonic() - began
 
   def add(self, update_metrics: Mapping[str, Any]):
-    """Adds an update's figures.
+    """Adds an update's metrics.
 
     Args:
-      update_metrics: name -> number, or array with a number per level. An array becomes a figure `name/level` for
+      update_metrics: name -> number, or array with a number per level. An array becomes a metric `name/level` for
         each level.
     """
-    figures = {}
+    metrics = {}
     for name, value in update_metrics.items():
       if np.ndim(value):
-        figures |= {f'{name}/{level}': number for level, number in zip(self._levels, value, strict=True)}
+        metrics |= {f'{name}/{level}': number for level, number in zip(self._levels, value, strict=True)}
       else:
-        figures[name] = value
-    self._updates.append(figures)
+        metrics[name] = value
+    self._updates.append(metrics)
 
   def finish(self, environment_frames: int):
     """Returns the row and begins the next interval.
 
     Args:
-      environment_frames: number of frames trained for so far.
+      environment_frames: number of frames of the run so far.
     Returns:
-      A dict. A figure of updates is the mean of its finite values in the interval, or None if there are none. The
-      figures `time/…` are shares of the interval:
+      A dict. A metric of updates is the mean of its finite values in the interval, or None if there are none. The
+      metrics `time/…` are shares of the interval:
         `time/learner_waits`: the learner waited for data.
         `time/queue_full`: the queue was full, so that actors waited.
         `time/inference_idle`: inference had nothing to do.

@@ -9,8 +9,7 @@ A binary chooses an agent's module and a protocol, and has defaults of its own:
   if __name__ == '__main__':
     program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
 
-agent_interface.AgentModule lists the members of the module. A protocol has `validate` and `environments`; see
-atari57_protocol.py for an example.
+agent_interface.py lists what the module of an agent, its config and a protocol have.
 """
 
 import dataclasses
@@ -31,6 +30,7 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import free_settings
+from scalable_agents.training import agent_interface
 from scalable_agents.training.cluster import act_loop
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
@@ -46,7 +46,9 @@ from scalable_agents.training import train_loop
 flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
 
 
-def run(agent_module, config, protocol, run_config=run_flags.RunConfig()) -> NoReturn:
+def run(agent_module: agent_interface.AgentModule, config: agent_interface.Config,
+        protocol: agent_interface.EnvironmentProtocol,
+        run_config: run_flags.RunConfig = run_flags.RunConfig()) -> NoReturn:
   """Defines a flag for each field of the configs, with the field's value as default, and runs `main`.
 
   The settings of a population and of a cluster are flags too, and are the same for all binaries.
@@ -56,7 +58,8 @@ def run(agent_module, config, protocol, run_config=run_flags.RunConfig()) -> NoR
   run_flags.run_main(lambda: main(agent_module, type(config), type(protocol)))
 
 
-def main(agent_module, config_class: type, protocol_class: type):
+def main(agent_module: agent_interface.AgentModule, config_class: type[agent_interface.Config],
+         protocol_class: type[agent_interface.EnvironmentProtocol]):
   """Trains, acts or evaluates, as the flags say. The flags must have been defined.
 
   Raises:

@@ -146,7 +146,7 @@ def _take_out_the_middle():
   fcntl.fcntl(_STDERR, fcntl.F_SETFL, fcntl.fcntl(_STDERR, fcntl.F_GETFL) | os.O_APPEND)
   file = os.open(f'/proc/self/fd/{_STDERR}', os.O_RDWR)  # This descriptor does not append, so it can write anywhere.
   try:
-    fcntl.flock(file, fcntl.LOCK_EX)  # A training and an evaluation of the same run may do this at the same time.
+    fcntl.flock(file, fcntl.LOCK_EX)  # A trainer and an evaluation of the same run may do this at the same time.
     size = os.fstat(file).st_size
     if size <= _MAXIMUM_BYTES:
       return

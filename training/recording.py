@@ -67,7 +67,7 @@ def _play_episode(policy, selection, environment, seed, show) -> evaluator_lib.E
         actor_id=tf.constant([0]), actor_place=tf.constant([0.]), last_action=tf.constant([action]),
         reward=inference.finite_rewards(tf.constant([row.reward])), done=tf.constant([row.done]),
         observation={name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()})
-    output, agent_state = step(inputs, agent_state, tf.constant([seed, steps]))
+    output, agent_state = step(inputs, agent_state, tf.constant([seed, steps], tf.int64))
     if not inference.is_sound(output):
       raise inference.PolicyError(policy.learner_steps)
     action = int(output.action[0])

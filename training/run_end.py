@@ -23,7 +23,12 @@ class RunEnd:
   """
 
   def __init__(self, have_peers: bool, say: Callable[[str], None]):
-    """Args: `have_peers`, see the class; `say` shows the user a line."""
+    """Waits for nothing yet.
+
+    Args:
+      have_peers: see the class.
+      say: shows the user a line.
+    """
     self.reached, self.signals, self.have_peers = threading.Event(), stop_signals.StopSignals(), have_peers
     self._say = say
     self._update_began, self._told_of_waiting = None, 0.

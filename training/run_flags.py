@@ -55,12 +55,15 @@ class RunConfig:
   xla: str = setting('auto', 'Whether XLA compiles the learner: always, never or auto. auto compiles on a GPU, but not '
                              'on a CPU, where it is not faster.', choices=XLA_MODES)
   num_environments: settings.Count = setting(
-      'auto', 'Number of environments that are stepped in parallel. A learner with actor hosts may have 0.', at_least=0,
+      'auto', 'Number of environments that are stepped in parallel. auto: 32 per core, or 4 per core with levels of '
+      'DeepMind Lab, and the same number for each level. A learner with actor hosts may have 0.', at_least=0,
       at_most=settings.MAX_ENVIRONMENTS)
   num_environment_workers: settings.Count = setting(
-      'auto', 'Number of processes that step the environments.', at_least=1, at_most=settings.MAX_PROCESSES)
+      'auto', 'Number of processes that step the environments. auto: one per core, or one per environment with levels '
+      'of DeepMind Lab.', at_least=1, at_most=settings.MAX_PROCESSES)
   num_inference_threads: settings.Count = setting(
-      'auto', 'Number of inference loops, each with a batch of its own.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
+      'auto', 'Number of inference loops, each with a batch of its own. auto: 1.', at_least=1,
+      at_most=_MAX_INFERENCE_THREADS)
   environment_timeout_seconds: float = setting(
       60.0, 'A worker that does not answer for this many seconds is replaced. It answers when it has made all its '
       'environments, and each time it has stepped or reset half of them. While it compiles a map, it has 20 times as '
@@ -76,11 +79,11 @@ class RunConfig:
       atari57.SUITE.test_episodes, 'With --mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and '
       '5.3.2.', at_least=1, at_most=_MAX_TEST_EPISODES)
   test_policy: str = setting(
-      '', '--mode=test: how actions are selected: sampled from the policy, greedy, or epsilon, which takes a random '
-      "action with probability --test_epsilon and else the greedy one. Default: the way of the agent's paper.",
-      choices=('', 'sampled', 'greedy', 'epsilon'))
+      '', 'With --mode=test: how actions are selected. sampled: from the policy. greedy: the most probable or most '
+      'valuable action. epsilon: a random action with probability --test_epsilon, otherwise the greedy one. Default: '
+      "the first one that the agent's module names (IMPALA: sampled).", choices=('', 'sampled', 'greedy', 'epsilon'))
   test_epsilon: float = setting(
-      0.001, '--test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
+      0.001, 'With --test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
   video: str = setting('', 'With --mode=test: record an episode to this .mp4 or .gif file.')
 
 

@@ -54,7 +54,7 @@ class RunLog:
     """Begins an interval. The host's pool must have been made.
 
     Args:
-      environment_frames: number of frames trained for so far.
+      environment_frames: number of frames of the run so far.
     """
     self._row.begin(environment_frames)
 
@@ -80,7 +80,7 @@ class RunLog:
     """Adds an update.
 
     Args:
-      environment_frames: number of frames trained for so far, including this update's.
+      environment_frames: number of frames of the run so far, including this update's.
       metrics: the update's metrics; name -> number, or array with a number per level.
       episodes: intake.Episodes that arrived with the update's batches, as arrays of finite numbers.
     """
@@ -93,8 +93,8 @@ class RunLog:
     """Writes a row and shows it.
 
     Args:
-      environment_frames: number of frames trained for so far.
-      more: further figures of the row. Its `environment_restarts` are added to those of this process.
+      environment_frames: number of frames of the run so far.
+      more: further metrics of the row. Its `environment_restarts` are added to those of this process.
     """
     row = self._row.finish(environment_frames) | self._statistics.metrics()
     restarts = row['environment_restarts'] + more.get('environment_restarts', 0)

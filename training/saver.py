@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory
@@ -17,7 +17,7 @@ def has_checkpoint(directory: run_directory.Run) -> bool:
 class Saver:
   """The checkpoints of a run that trains."""
 
-  def __init__(self, directory: run_directory.Run, interval_seconds: float, beside: checkpoint.Beside,
+  def __init__(self, directory: run_directory.Run, interval_seconds: float, beside: Mapping[str, checkpoint.Beside],
                **trackables: Any):
     """Restores the latest checkpoint, or saves the first one if there is none.
 

@@ -62,7 +62,7 @@ class SkippedUpdates:
 
   def _advice(self):
     if not self._at_fault:
-      return ('Try a lower --learning_rate, or a flag of the agent that makes large rewards smaller' +
+      return ('Try a lower --learning_rate, or a flag of the agent that scales large rewards down' +
               '; first see whether another learner names a faulty environment' * self._have_peers)
     names = [f'{self._levels[level]} ({self._actor_name(actor)})' for actor, level in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED

@@ -90,7 +90,7 @@ class Trainer:
                    config.synchronous)
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
-    self._experience = self._make_experience(agent_module, levels)
+    self._intake, self._experience = self._make_experience(agent_module, levels)
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
     self._saver = self._make_saver(statistics)
@@ -116,6 +116,7 @@ class Trainer:
       return agent_module.make_learner(agent, self._config, self._run.xla, device)
 
   def _make_experience(self, agent_module, levels):
+    """Returns the intake and the agent's experience."""
     spec = agent_interface.environment_spec(self._host, levels)
     of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
         check=lambda batch: unroll_check.are_possible(batch, len(levels), spec.num_actions),
@@ -123,12 +124,13 @@ class Trainer:
         actor_name=self._port.actor_name)
     intake = intake_lib.Intake(self._host.pool.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)
-    return agent_module.make_experience(intake, spec, self._config, self._host.seed)
+    return intake, agent_module.make_experience(intake, spec, self._config, self._host.seed)
 
   def _make_saver(self, statistics):
     """Returns the Saver, after it has restored all state. All learners then have the same parameters."""
     member = {'member': self._member} if self._member else {}
-    saver = saver_lib.Saver(self._directory, self._run.checkpoint_interval_seconds, self._experience,
+    saver = saver_lib.Saver(self._directory, self._run.checkpoint_interval_seconds,
+                            {'experience': self._experience, 'intake': self._intake},
                             learner=self.learner, statistics=statistics, **member)
     self._together.share(self.learner.variables)
     return saver
@@ -158,7 +160,7 @@ class Trainer:
     self._publisher.publish()
     if self._port:
       self._port.offer(self._host.pool.unroll_spec, self._host.parameter_specs)
-    self._host.start(self._publisher.parameters, self._experience.put, self._stop.set)
+    self._host.start(self._publisher.parameters, self._intake.put, self._stop.set)
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()
     threading.Thread(target=self._watch_memory, name='memory', daemon=True).start()
@@ -221,7 +223,7 @@ class Trainer:
     return self._frames >= self._config.total_environment_frames
 
   def _watch_memory(self):
-    """Keeps the memory figure up to date. It has a thread of its own, because measuring many workers takes long."""
+    """Measures the memory at intervals, in a thread of its own, because measuring many workers takes long."""
     while not self._stop.wait(_MEMORY_INTERVAL_SECONDS):
       self._memory_megabytes = self._host.memory_megabytes()
 

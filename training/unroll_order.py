@@ -6,6 +6,8 @@ only in the order of their indices, and every index that is skipped is counted.
 """
 
 import collections
+import threading
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +28,14 @@ class UnrollOrder:
         False: unrolls 0 to i - 1 of the life are missing. This is right at the start of a run.
         True: the life began before this object was made, and nothing is missing. This is right in a learner that was
         restarted while its actor hosts kept running. Losses before the first unroll of a life are then not counted.
+        An unroll that was admitted before `state` was taken is late all the same.
       max_lives: number of lives to remember, >= 1, so that memory stays bounded whatever is sent. If there are more,
         the life with the least recent admission is forgotten. If it comes again, it counts as a new life.
     """
     self._lives_may_have_begun, self._max_lives = lives_may_have_begun, max_lives
     self._next_index = collections.OrderedDict()  # By life; the life with the least recent admission is the first.
+    self._earlier_next_index = {}  # The same before a restart.
+    self._lock = threading.Lock()  # A thread may ask for the state while another one admits.
     self._missing = self._late = self._missing_said = self._late_said = 0
 
   def admit(self, life_id: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -47,22 +52,36 @@ class UnrollOrder:
     """
     if life_id.ndim != 1 or life_id.shape != index.shape:
       raise ValueError(f'life_id and index: want [B] each, got {list(life_id.shape)} and {list(index.shape)}')
-    return np.array([self._admit_one(*unroll) for unroll in zip(life_id.tolist(), index.tolist())], bool)
+    with self._lock:
+      return np.array([self._admit_one(*unroll) for unroll in zip(life_id.tolist(), index.tolist())], bool)
+
+  def state(self) -> dict[str, Any]:
+    """Returns the state that a restarted learner needs, as a dict that JSON can hold. Any thread may call it."""
+    with self._lock:
+      earlier = [known for known in self._earlier_next_index.items() if known[0] not in self._next_index]
+      known = (earlier + list(self._next_index.items()))[-self._max_lives:]
+      return {'next_index': known, 'missing': self._missing, 'late': self._late}
+
+  def restore(self, state: dict[str, Any]):
+    """Continues from a state that `state` has returned, before anything is admitted."""
+    self._earlier_next_index = dict(state['next_index'])
+    self._missing, self._late = self._missing_said, self._late_said = state['missing'], state['late']
 
   def metrics(self) -> dict[str, int]:
-    """Counts since this object was made: unrolls of known lives that are missing, and unrolls that were late."""
+    """Returns counts since the run began: unrolls of known lives that are missing, and unrolls that were late."""
     return {'unrolls_missing': self._missing, 'unrolls_late': self._late}
 
   def complaint(self) -> str:
     """A message for the user, one line, about unrolls missing or late since the last call; '' if there are none."""
-    missing, late = self._missing - self._missing_said, self._late - self._late_said
-    self._missing_said, self._late_said = self._missing, self._late
+    with self._lock:
+      missing, late = self._missing - self._missing_said, self._late - self._late_said
+      self._missing_said, self._late_said = self._missing, self._late
     if not missing and not late:
       return ''
     return f'unrolls lost between actors and learner: {missing}; late or repeated, and dropped: {late}'
 
   def _admit_one(self, life, index):
-    new_index = max(index, 0) if self._lives_may_have_begun else 0
+    new_index = max(index, self._earlier_next_index.get(life, 0)) if self._lives_may_have_begun else 0
     expected = self._next_index.get(life, new_index)
     if index < expected:
       self._late += 1

@@ -138,18 +138,20 @@ class ActorHostTest(parameterized.TestCase):
     self.assertEmpty(self.faults)
 
   def test_actors_have_places_among_those_of_their_level(self):
-    host = self._host([_SOUND, _SOUND], num_environments=5, first_actor_id=40)
-    self.assertEqual(host.actors.ids.tolist(), [40, 41, 42, 43, 44])
+    host = self._host([_SOUND, _SOUND], num_environments=5)
+    self.assertEqual(host.actors.ids.tolist(), [0, 1, 2, 3, 4])
     self.assertEqual(host.actors.places.tolist(), [0., 0., 0.5, 1., 1.])
 
-  def test_lone_actors_have_places_all_over(self):
-    """Many processes with one actor each must not all act like the first actor of a process."""
-    host, places = self._host([_SOUND], num_environments=1, num_environment_workers=1, first_actor_id=7000), []
-    for host_number in range(100):
+  @parameterized.parameters(1, 4)
+  def test_the_actors_of_many_processes_have_places_all_over(self, num_environments):
+    """The actors of each process must not act like those of the process before it."""
+    host, places = self._host([_SOUND], num_environments=num_environments, num_environment_workers=1), []
+    for host_number in range(1, 100):
       host._first_actor_id = cluster_config.first_actor_id(host_number)  # pylint: disable=protected-access
       places += host.actors.places.tolist()
     gaps = np.diff(sorted([0., *places, 1.]))
-    self.assertLess(max(gaps), 0.05)
+    self.assertLess(max(gaps), 5 / len(places))
+    self.assertGreater(min(gaps), 0)
 
   def test_some_levels_of_a_run_keep_their_ids(self):
     run = run_flags.RunConfig(num_environments=3, num_environment_workers=1)

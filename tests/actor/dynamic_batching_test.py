@@ -1,4 +1,4 @@
-"""Tests of dynamic batching. Its ops have tests in ops_test.py, its core in cc/batcher_test.cc."""
+"""Tests dynamic batching from Python. Its ops have tests in tests/ops/ops_test.py, its core in batcher_test.cc."""
 
 import threading
 

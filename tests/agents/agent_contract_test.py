@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import types
+from typing import Any, NamedTuple
 from unittest import mock
 
 from absl.testing import absltest
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import inference
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.records import run_directory
@@ -27,14 +29,23 @@ from scalable_agents.tests.training import unrolls
 from scalable_agents.tools import local_cluster
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import experience
+from scalable_agents.training import intake as intake_lib
 from scalable_agents.training.population import population_directory
 from scalable_agents.training import train_loop
 
-# Name -> module, config class, binary's module.
+
+
+class _Tested(NamedTuple):
+  """An agent under test."""
+  module: Any
+  config_class: type
+  binary: str               # The name of the module to run.
+  settings: dict[str, Any]  # Settings that make a run small.
+
+
 _AGENTS = {
-    impala.NAME: (impala, impala.ImpalaConfig, impala_atari57.__name__),
-    toy_q.NAME: (toy_q, toy_q.ToyConfig, toy_q.__name__),
+    impala.NAME: _Tested(impala, impala.ImpalaConfig, impala_atari57.__name__, {'torso': 'shallow'}),
+    toy_q.NAME: _Tested(toy_q, toy_q.ToyConfig, toy_q.__name__, {}),
 }
 _SPEC = agent_interface.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))
 _SMALL = ('--level_name=catch', '--unroll_length=4', '--batch_size=2', '--nolearning_rate_decay',
@@ -47,7 +58,7 @@ def setUpModule():
 
 def _flags(name):
   """Returns flags of a small run that ends soon."""
-  return _SMALL + (('--torso=shallow',) if name == impala.NAME else ())
+  return (*_SMALL, *(f'--{setting}={value}' for setting, value in _AGENTS[name].settings.items()))
 
 
 def _inputs(batch, seed):
@@ -61,8 +72,8 @@ class NetworkTest(parameterized.TestCase):
   """Tests that need no environments."""
 
   def _make(self, name, **settings):
-    agent, config_class, _ = _AGENTS[name]
-    config = config_class(level_name='catch', **settings)
+    agent, config_class, _, small = _AGENTS[name]
+    config = config_class(level_name='catch', **small, **settings)
     agent.validate(config)
     return agent, config, agent.Agent(_SPEC, config)
 
@@ -115,12 +126,12 @@ class NetworkTest(parameterized.TestCase):
 
   @parameterized.parameters(*_AGENTS)
   def test_learns_and_skips_what_is_not_finite(self, name):
-    agent, config, network = self._make(name, learning_rate_decay=False)
+    agent, config, network = self._make(name, learning_rate_decay=False, batch_size=4, unroll_length=5)
     learner = agent.make_learner(network, config)
-    unroll = self._unroll(network, batch=4)
-    sample = tf.range(4, dtype=tf.int64)
+    experience, batch = self._experience(agent, config, network)
     before = [variable.numpy() for variable in network.trainable_variables]
-    metrics, _ = learner.step(experience.Batch(unroll, sample))
+    metrics, feedback = learner.step(batch)
+    experience.update(batch.sample, feedback)
     metrics = learner.read(metrics.numpy())
     self.assertContainsSubset({'loss/total', 'grad_norm', 'learning_rate', 'update_skipped', 'policy_lag'}, metrics)
     self.assertEqual((metrics['update_skipped'], int(learner.update_steps)), (0., 1))
@@ -129,18 +140,34 @@ class NetworkTest(parameterized.TestCase):
       self.assertTrue(np.any(old != new.numpy()), new.name)
     self.assertContainsSubset({'learning_rate'}, learner.hyper_parameters)
     # One reward is not finite.
-    reward = unroll.environment_output.reward.numpy()
+    environment = batch.unroll.environment_output
+    reward = environment.reward.numpy()
     reward[2, 1] = np.nan
-    bad = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
+    bad = batch._replace(unroll=batch.unroll._replace(environment_output=environment._replace(reward=reward)))
     before = [variable.numpy() for variable in learner.variables if 'skipped' not in variable.name]
-    metrics = learner.read(learner.step(experience.Batch(bad, sample))[0].numpy())
+    metrics = learner.read(learner.step(tf.nest.map_structure(tf.convert_to_tensor, bad))[0].numpy())
     self.assertEqual((metrics['update_skipped'], int(learner.skipped_updates)), (1., 1))
     self.assertIsInstance(learner.culprit(metrics), str)
     for old, new in zip(before, (v for v in learner.variables if 'skipped' not in v.name)):
       np.testing.assert_array_equal(old, new, new.name)
 
+  def _experience(self, agent, config, network):
+    """Returns the agent's experience and the first batch that it makes of random unrolls."""
+    number = 64
+    batch = self._unroll(network, number)
+    one = lambda index: tf.nest.map_structure(
+        lambda x, has_time: x[:, index] if has_time else x[index], batch, unroll_lib.has_time(batch))
+    intake = intake_lib.Intake(tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one(0)), number, 1)
+    experience = agent.make_experience(intake, _SPEC, config, 1)
+    self.addCleanup(experience.close)
+    for index in range(number):
+      intake.put(one(index))
+    batch, arrived = tf.function(experience.take_batch, autograph=False)()
+    self.assertEqual(int(arrived.environment_frames), 5 * experience.unrolls_per_batch)
+    return experience, batch
+
   def _unroll(self, network, batch):
-    """Returns a random batch of unrolls with this agent's behaviour output."""
+    """Returns a random batch of unrolls with this agent's behaviour output. Each begins a life."""
     unroll = unrolls.random_unroll(network, dict(_SPEC.observation), steps=5, batch=batch)
     flat = lambda x: tf.reshape(x, [6 * batch, *x.shape[2:]])
     inputs = _inputs(6 * batch, seed=3)._replace(
@@ -159,7 +186,7 @@ class RunTest(parameterized.TestCase):
     self.folder = pathlib.Path(self.create_tempdir().full_path)
 
   def _run(self, name, logdir, *arguments):
-    agent, config_class, _ = _AGENTS[name]
+    agent, config_class, *_ = _AGENTS[name]
     training.run_in_this_process(agent, config_class(), atari57_protocol.Protocol(), *_flags(name),
                                  f'--logdir={self.folder / logdir}', *arguments)
 
@@ -189,11 +216,11 @@ class RunTest(parameterized.TestCase):
     before = self._variables('run')
     begin()
     tf.nest.map_structure(np.testing.assert_array_equal, self._variables('run'), before)
-    for policy in ('', *_AGENTS[name][0].EVALUATION_POLICIES):
+    for policy in ('', *_AGENTS[name].module.EVALUATION_POLICIES):
       self._run(name, 'run', '--synchronous', '--total_environment_frames=160', '--mode=test',
                 '--test_num_episodes=5', f'--test_policy={policy}', '--test_epsilon=0.25')
       evaluation = json.loads((self.folder / 'run' / 'evaluation.json').read_text())
-      kind = policy or _AGENTS[name][0].EVALUATION_POLICIES[0]
+      kind = policy or _AGENTS[name].module.EVALUATION_POLICIES[0]
       self.assertEqual(evaluation['protocol']['actions'], 'epsilon 0.25' if kind == acting.EPSILON else kind)
       self.assertLen(evaluation['levels']['catch']['episode_returns'], 5)
 
@@ -222,7 +249,8 @@ class ClusterTest(parameterized.TestCase):
     common = (f'--learner_addresses=localhost:{port}', *_flags(name), '--total_environment_frames=2000',
               '--log_interval_seconds=0.5', '--num_learners=2')
     with contextlib.ExitStack() as stack:
-      start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=_AGENTS[name][2]))
+      binary = _AGENTS[name].binary
+      start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=binary))
       learner = start('--job_name=learner', '--num_environments=0')
       actors = [start('--job_name=actor', f'--task={task}') for task in range(2)]
       self.assertEqual(learner.end()[0], 0, learner.screen())
@@ -237,7 +265,7 @@ class ModuleTest(parameterized.TestCase):
 
   @parameterized.parameters(*_AGENTS)
   def test_has_all_that_the_interface_names(self, name):
-    agent, config_class, _ = _AGENTS[name]
+    agent, config_class, *_ = _AGENTS[name]
     self.assertIsInstance(agent, types.ModuleType)
     public = [member for member in (*vars(agent_interface.AgentModule), *agent_interface.AgentModule.__annotations__)
               if not member.startswith('_')]

@@ -143,10 +143,9 @@ class Replay:
   def __init__(self, intake, unused_spec, config, seed):
     self.unrolls_per_batch, self._capacity, self._batch_size = (
         config.new_unrolls, config.replay_capacity, config.batch_size)
-    self.put, self.complaints, self.close, self._intake = intake.put, intake.complaints, intake.close, intake
+    self.complaints, self.close, self._intake = intake.complaints, intake.close, intake
     self._random, self._lock = np.random.RandomState(seed), threading.Lock()
-    self._items, self._priorities = collections.OrderedDict(), {}  # Key -> list of arrays; key -> number.
-    self._next_key = 0
+    self._items, self._priorities, self._next_key = collections.OrderedDict(), {}, 0  # By key: list of arrays, number.
     self._axes = [int(has_time) for has_time in tf.nest.flatten(unroll_lib.has_time(intake.unroll_spec))]
 
   def take_batch(self):

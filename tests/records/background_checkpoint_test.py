@@ -1,5 +1,6 @@
 """Checkpoints that another thread writes while training goes on, and what is saved beside them."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -37,7 +38,7 @@ class Items:
       wait_for_the_kill()
 
 items, weights = Items(), tf.Variable(tf.ones([1_000_000]))
-checkpointer = checkpoint.Checkpointer(directory, beside=items, weights=weights)
+checkpointer = checkpoint.Checkpointer(directory, beside={'experience': items}, weights=weights)
 checkpointer.save()
 items.text = 'second'
 weights.assign_add(tf.ones([1_000_000]))
@@ -72,12 +73,12 @@ class _Items:
   def save(self, folder):
     self.events.append('begin')
     self.may_end.wait()
-    error, self.error = self.error, None
-    if error:
-      raise error
     if self.lines:
       with open(os.path.join(folder, 'lines'), 'w', encoding='utf-8') as stream:
         stream.write('\n'.join(self.lines))
+    error, self.error = self.error, None
+    if error:
+      raise error
     self.events.append('end')
 
   def restore(self, folder):
@@ -96,7 +97,7 @@ class _Case(parameterized.TestCase):
     self._items = _Items()
 
   def _checkpointer(self, weights=None, items=None):
-    made = checkpoint.Checkpointer(self._directory, beside=self._items if items is None else items,
+    made = checkpoint.Checkpointer(self._directory, beside={'experience': self._items if items is None else items},
                                    weights=self._weights if weights is None else weights)
     self.addCleanup(lambda: made.is_writing and made.close())
     self.addCleanup(self._items.may_end.set)
@@ -284,6 +285,27 @@ class BesideTest(_Case):
     self._items.lines = ['a']
     self._checkpointer().save()
     self.assertEqual(os.listdir(os.path.join(self._directory, 'ckpt-1.experience')), ['lines'])
+
+  def test_what_a_failed_write_has_left_is_removed_before_the_next_one(self):
+    """It may have filled the disk."""
+    self._items.lines = ['a']
+    checkpointer = self._checkpointer()
+    checkpointer.save()
+    self._items.error = OSError(errno.ENOSPC, 'the disk is full')
+    checkpointer.begin_save()
+    with self.assertRaisesRegex(checkpoint.CheckpointError, 'the disk is full'):
+      checkpointer.save()
+    self.assertEqual([name for name, content in sorted(self._files().items()) if content is None],
+                     ['ckpt-1.experience', 'ckpt-3.experience'])
+
+  def test_several_are_saved_beside_one_checkpoint(self):
+    queue = _Items('b')
+    make = lambda: checkpoint.Checkpointer(self._directory, beside={'experience': self._items, 'intake': queue})
+    self._items.lines = ['a']
+    make().save()
+    self._items.lines, queue.lines = [], []
+    make().restore()
+    self.assertEqual((self._items.lines, queue.lines), (['a'], ['b']))
 
   @parameterized.parameters(('of another shape', 'ckpt-1 does not fit .*want another shape'),
                             (None, 'ckpt-1 is damaged .No such file or directory.'))

@@ -147,7 +147,7 @@ class DoctorTest(parameterized.TestCase):
       self.skipTest('only the fake module fails on demand')
     result = self._check_opening_a_level(fault)
     self.assertEqual(result.status, 'warn')
-    self.assertStartsWith(result.found, f'installed, but opens no level: {reason}')
+    self.assertStartsWith(result.found, f'installed, but cannot open a level: {reason}')
     self.assertRegex(result.mend, 'What to install.*docs/suites.md$')
 
   def test_kernels(self):

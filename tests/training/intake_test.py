@@ -1,5 +1,7 @@
 """Where unrolls come in: each is counted once, and what is impossible or out of order is left out."""
 
+import os
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
@@ -20,13 +22,16 @@ class IntakeTest(parameterized.TestCase):
     super().setUp()
     agent = impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig(torso='shallow'))
     self.batch = unrolls.random_unroll(agent, batch=8)
-    one = self._one(0)
-    self.intake = intake_lib.Intake(
-        tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one), 20, frames_per_step=4,
-        check=lambda batch: unroll_check.are_possible(batch, _LEVELS, unrolls.NUM_ACTIONS),
-        actor_name='number {}'.format)
-    self.addCleanup(self.intake.close)
+    self.intake = self._make_intake()
     self.take = tf.function(self.intake.take_batch, autograph=False)
+
+  def _make_intake(self, **settings):
+    spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), self._one(0))
+    check = lambda batch: unroll_check.are_possible(batch, _LEVELS, unrolls.NUM_ACTIONS)
+    settings = dict(frames_per_step=4, check=check, actor_name='number {}'.format) | settings
+    intake = intake_lib.Intake(spec, 20, **settings)
+    self.addCleanup(intake.close)
+    return intake
 
   def _one(self, number, **changes):
     """Unroll `number` of the batch, as the first one of a life of its own."""
@@ -47,6 +52,27 @@ class IntakeTest(parameterized.TestCase):
     self.assertEqual(arrived.episodes.lengths.shape, [3 * 6])
     np.testing.assert_array_equal(arrived.actor_ids, taken.actor_id)
     np.testing.assert_array_equal(arrived.parameter_versions, taken.parameter_version[1:])
+
+  def test_what_was_counted_before_a_restart_is_not_counted_again(self):
+    folder = self.create_tempdir().full_path
+    for index in range(3):
+      self.intake.put(self._one(0, life_id=7, index=index))
+    self.take(3)
+    self.intake.save(folder)
+    restarted = self._make_intake(lives_may_have_begun=True)
+    restarted.restore(folder)
+    for index in range(2, 6):  # Unroll 2 is sent again.
+      restarted.put(self._one(0, life_id=7, index=index))
+    taken, _ = tf.function(restarted.take_batch, autograph=False)(3)
+    self.assertEqual(taken.index.numpy().tolist(), [3, 4, 5])
+    self.assertEqual(restarted.metrics(), {'queue_size': 0, 'unrolls_missing': 0, 'unrolls_late': 1})
+
+  def test_without_other_processes_nothing_is_saved(self):
+    folder = self.create_tempdir().full_path
+    intake = self._make_intake(check=None)
+    intake.save(folder)
+    self.assertEmpty(os.listdir(folder))
+    intake.restore(folder)
 
   def test_what_cannot_be_right_is_dropped_and_told_once(self):
     good = [self._one(number) for number in range(3)]

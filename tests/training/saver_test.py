@@ -29,14 +29,14 @@ class SaverTest(absltest.TestCase):
     self.rows = []
 
   def _saver(self, interval_seconds=0.):
-    saver = saver_lib.Saver(self.directory, interval_seconds, _Beside(), value=self.value)
+    saver = saver_lib.Saver(self.directory, interval_seconds, {'beside': _Beside()}, value=self.value)
     saver.begin_interval()
     return saver
 
   def _saved(self):
     """Returns the value of the latest checkpoint."""
     value = tf.Variable(0.)
-    saver_lib.Saver(self.directory, 0., _Beside(), value=value).close()
+    saver_lib.Saver(self.directory, 0., {'beside': _Beside()}, value=value).close()
     return float(value)
 
   def _write_row(self):

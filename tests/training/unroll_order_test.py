@@ -1,5 +1,7 @@
 """Tests which unrolls are admitted and what is counted, by examples and against a naive reference."""
 
+import json
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import hypothesis
@@ -50,6 +52,29 @@ def _reference(arrived):
 
 
 class UnrollOrderTest(parameterized.TestCase):
+
+  @hypothesis.settings(deadline=None)
+  @hypothesis.given(_journeys(), st.data())
+  def test_a_restart_changes_nothing_about_what_is_admitted(self, journey, data):
+    arrived, batches = journey
+    restart = data.draw(st.integers(0, len(batches)))
+    before = unroll_order.UnrollOrder(lives_may_have_begun=True)
+    admitted = sum((_admit(before, batch) for batch in batches[:restart]), [])
+    after = unroll_order.UnrollOrder(lives_may_have_begun=True)
+    after.restore(json.loads(json.dumps(before.state())))
+    admitted += sum((_admit(after, batch) for batch in batches[restart:]), [])
+    expected, _, late = _reference(arrived)
+    self.assertEqual((admitted, after.metrics()['unrolls_late']), (expected, late))
+    self.assertEqual(dict(after.state()['next_index']), {
+        life: max(index for other, index in arrived if other == life) + 1 for life, _ in arrived})
+
+  def test_the_state_has_the_lives_that_were_admitted_last(self):
+    before = unroll_order.UnrollOrder(max_lives=3)
+    _admit(before, [(1, 0), (2, 0), (3, 0)])
+    after = unroll_order.UnrollOrder(lives_may_have_begun=True, max_lives=3)
+    after.restore(before.state())
+    _admit(after, [(1, 1), (4, 5)])
+    self.assertEqual(list(map(tuple, after.state()['next_index'])), [(3, 1), (1, 2), (4, 6)])
 
   @hypothesis.settings(deadline=None)
   @hypothesis.given(_journeys())

@@ -86,7 +86,7 @@ def host_number(config: ClusterConfig) -> int:
 
 
 def host_name(task: int) -> str:
-  """Returns the name of an actor host in the metrics."""
+  """Returns the name of an actor host in the metrics: task_3 for --task=3, HOST-PID without --task."""
   return f'{socket.gethostname()}-{os.getpid()}' if task < 0 else f'task_{task}'
 
 

@@ -42,17 +42,21 @@ class LearnersTogether:
   """The learners of this process, joined to those of other processes.
 
   Attributes:
-    are_several: whether there are several learners, in this process or in all.
     devices: the device of each learner of this process.
     have_peers: whether there are learners in other processes.
   """
 
   def __init__(self, strategy: tf.distribute.Strategy | None, device: str):
-    """Args: `strategy`, for several learners or None; `device`, for a single learner."""
-    self.are_several = strategy is not None and strategy.num_replicas_in_sync > 1
+    """Starts nothing.
+
+    Args:
+      strategy: the strategy of several learners, or None.
+      device: the device of a single learner.
+    """
+    self._are_several = strategy is not None and strategy.num_replicas_in_sync > 1
     self._strategy, self._device = strategy, device
-    self.devices = list(strategy.extended.worker_devices) if self.are_several else [device]
-    self.have_peers = self.are_several and strategy.num_replicas_in_sync > len(self.devices)
+    self.devices = list(strategy.extended.worker_devices) if self._are_several else [device]
+    self.have_peers = self._are_several and strategy.num_replicas_in_sync > len(self.devices)
 
   def compare(self, settings: dict[str, Any]):
     """Checks that all processes have the same settings.
@@ -83,7 +87,7 @@ class LearnersTogether:
   @contextlib.contextmanager
   def scope(self):
     """Returns the context in which to make the agent and the learner. Raises LostLearnerError."""
-    with self._explaining(), self._strategy.scope() if self.are_several else tf.device(self._device):
+    with self._explaining(), self._strategy.scope() if self._are_several else tf.device(self._device):
       yield
 
   def share(self, variables):
@@ -108,7 +112,7 @@ class LearnersTogether:
     Raises:
       LostLearnerError: another process is gone.
     """
-    if not self.are_several:
+    if not self._are_several:
       metrics, *feedback = learner.step(*batches)
       frames, everyones = arrived[0].environment_frames, arrived[0].episodes
       learner.environment_frames.assign_add(frames)
