@@ -240,10 +240,10 @@ class RunTest(parameterized.TestCase):
 
 
 class ClusterTest(parameterized.TestCase):
-  """Tests two learners in a process without environments, and two actor hosts."""
+  """Tests two learners in a process without environments, and an actor host."""
 
   @parameterized.parameters(*_AGENTS)
-  def test_learns_from_actors_in_other_processes(self, name):
+  def test_learns_from_actors_in_another_process(self, name):
     port, = local_cluster.free_ports(1)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     common = (f'--learner_addresses=localhost:{port}', *_flags(name), '--total_environment_frames=2000',
@@ -252,9 +252,9 @@ class ClusterTest(parameterized.TestCase):
       binary = _AGENTS[name].binary
       start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=binary))
       learner = start('--job_name=learner', '--num_environments=0')
-      actors = [start('--job_name=actor', f'--task={task}') for task in range(2)]
+      actor = start('--job_name=actor', '--task=0')
       self.assertEqual(learner.end()[0], 0, learner.screen())
-      self.assertEqual([actor.end()[0] for actor in actors], [0, 0], actors[0].screen())
+      self.assertEqual(actor.end()[0], 0, actor.screen())
     last = training.rows(logdir)[-1]
     self.assertGreaterEqual(last['environment_frames'], 2000)
     self.assertEqual((last['unrolls_missing'], last['unrolls_late']), (0, 0))

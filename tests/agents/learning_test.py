@@ -2,8 +2,8 @@
 
 import dataclasses
 import io
-import json
 import types
+from unittest import mock
 
 from absl.testing import absltest
 import tensorflow as tf
@@ -17,6 +17,7 @@ from scalable_agents.tests.training import ladder
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import run_flags
+from scalable_agents.training import run_log
 from scalable_agents.training import train_loop
 
 _OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=40_000, use_lstm=True,
@@ -25,6 +26,14 @@ _OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_fr
 
 def setUpModule():
   training.configure_tensorflow()
+
+
+def _returns_more_than(wanted):
+  """Returns a condition: 300 episodes have ended, and the mean return of the last 100 of every level is larger."""
+  def is_reached(statistics):
+    returns = [value for name, value in statistics.items() if name.startswith('episode_return')]
+    return statistics['episodes'] >= 300 and min(returns) > wanted
+  return is_reached
 
 
 class _Deaf(impala.Agent):
@@ -36,8 +45,16 @@ class _Deaf(impala.Agent):
 
 class LearningTest(absltest.TestCase):
 
-  def _train(self, make_agent=impala.Agent, **settings):
-    """Trains in this process. Returns the agent and the rows of metrics.jsonl."""
+  def _train(self, make_agent=impala.Agent, until=lambda statistics: False, **settings):
+    """Trains in this process until total_environment_frames, or until the statistics of episodes are as wanted.
+
+    Args:
+      make_agent: makes the agent.
+      until: takes the values about episodes of a row of metrics.jsonl.
+      **settings: of ImpalaConfig.
+    Returns:
+      The agent and the last row of metrics.jsonl.
+    """
     config = impala.ImpalaConfig(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
     impala.validate(config)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
@@ -46,35 +63,39 @@ class LearningTest(absltest.TestCase):
       protocol = atari57_protocol.Protocol().environments(levels, training=True)
       host = actor_host.ActorHost(levels, protocol, run, config.seed)
       agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent})
-      trainer = train_loop.Trainer(host, agent, config, levels, run, directory, io.StringIO())
+      statistics = run_log.make_statistics(levels)
+      with mock.patch.object(run_log, 'make_statistics', return_value=statistics):
+        trainer = train_loop.Trainer(host, agent, config, levels, run, directory, io.StringIO())
+      has_finished = trainer._has_finished  # pylint: disable=protected-access
+      trainer._has_finished = lambda: has_finished() or until(statistics.metrics())  # pylint: disable=protected-access
       trainer.train()
-    with open(run_directory.path(run.logdir, run_directory.METRICS), encoding='utf-8') as file:
-      return trainer.learner.agent, [json.loads(line) for line in file]
+    return trainer.learner.agent, training.rows(run.logdir)[-1]
 
   def test_catch_is_solved(self):
-    _, rows = self._train(level_name='catch', total_environment_frames=35_000, batch_size=8, unroll_length=10,
-                          learning_rate=1e-3)
-    self.assertGreater(rows[-1]['episode_return'], 0.9)
+    _, last = self._train(level_name='catch', total_environment_frames=50_000, batch_size=8, unroll_length=10,
+                          learning_rate=1e-3, until=_returns_more_than(0.9))
+    self.assertGreater(last['episode_return'], 0.9)
 
   def test_only_a_recurrent_agent_recalls(self):
-    settings = dict(level_name='recall', total_environment_frames=32_000, batch_size=8, unroll_length=20,
-                    learning_rate=1e-3)
-    _, with_memory = self._train(use_lstm=True, **settings)
-    _, without = self._train(use_lstm=False, **settings)
-    self.assertGreater(with_memory[-1]['episode_return'], 0.9)
-    self.assertLess(without[-1]['episode_return'], 0.5)
+    settings = dict(level_name='recall', batch_size=8, unroll_length=20, learning_rate=1e-3)
+    _, with_memory = self._train(use_lstm=True, total_environment_frames=50_000, until=_returns_more_than(0.9),
+                                 **settings)
+    frames = with_memory['environment_frames']
+    _, without = self._train(use_lstm=False, total_environment_frames=frames, **settings)
+    self.assertGreater(with_memory['episode_return'], 0.9)
+    self.assertLess(without['episode_return'], 0.5)
 
   def test_one_agent_learns_several_tasks_told_apart_by_what_is_said(self):
-    _, rows = self._train(**_OBEY)
+    _, last = self._train(until=_returns_more_than(0.8), **_OBEY)
     for level in ('obey_ball', 'obey_side', 'obey_nothing'):
-      self.assertGreater(rows[-1][f'episode_return/{level}'], 0.8)
+      self.assertGreater(last[f'episode_return/{level}'], 0.8)
 
   def test_an_agent_that_does_not_listen_learns_what_it_can(self):
     """It can learn to catch the ball. In the two tasks that depend on the words, it returns 0 at best."""
-    _, rows = self._train(make_agent=_Deaf, **_OBEY)
-    self.assertLess(rows[-1]['episode_return/obey_ball'], 0.4)
-    self.assertLess(rows[-1]['episode_return/obey_side'], 0.4)
-    self.assertGreater(rows[-1]['episode_return/obey_nothing'], 0.2)
+    _, last = self._train(make_agent=_Deaf, **_OBEY)
+    self.assertLess(last['episode_return/obey_ball'], 0.4)
+    self.assertLess(last['episode_return/obey_side'], 0.4)
+    self.assertGreater(last['episode_return/obey_nothing'], 0.2)
 
   def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self):
     """The actors always keep the initial policy: this is the largest lag in the sense of section E.1."""

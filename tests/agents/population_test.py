@@ -43,7 +43,7 @@ class BinaryTest(parameterized.TestCase):
   def test_a_killed_member_is_replaced_and_the_other_one_goes_on(self):
     folder = os.path.join(self.create_tempdir().full_path, 'population')
     logdirs = [os.path.join(folder, population_directory.member_name(index)) for index in range(2)]
-    initial_frames, frames = 8000, 24_000
+    initial_frames, frames = 4000, 12_000
     with _binary(folder, '--agent=impala_atari57', '--population_size=2', '--seed=5', *_CATCH,
                  '--population_episodes=100', f'--population_initial_frames={initial_frames}',
                  f'--total_environment_frames={frames}') as run:

@@ -8,6 +8,7 @@ import dataclasses
 import glob
 import os
 import tempfile
+import time
 from typing import NamedTuple
 from unittest import mock
 
@@ -101,6 +102,8 @@ class FaultTest(parameterized.TestCase):
     """Takes unrolls until there were this many restarts, and each actor has finished an episode after them."""
     left = set(actor_ids)
     while pool.pool.restarts < restarts or left:
+      if pool.pool.restarts < restarts:
+        time.sleep(0.01)  # So that the other worker does not play at full speed until a hang is noticed.
       unroll = pool.take()
       self._check(unroll)
       if pool.pool.restarts >= restarts and unroll.environment_output.episode_length[1:].max() == 4 * _EPISODE_STEPS:

@@ -43,6 +43,30 @@ human-normalised over the levels: mean capped 1.27 %''')
 
 class FinishedLevelsTest(absltest.TestCase):
 
+  def test_only_results_of_the_same_evaluation_count(self):
+    logdir = self.create_tempdir().full_path
+    protocol = {'atari': {'noop_max': 4}}
+    identity = {'checkpoint': 'ckpt-1', 'actions': 'sampled', 'num_episodes': 2, 'seed': 1}
+    make = lambda identity, protocol: evaluation_results.FinishedLevels(logdir, identity, protocol, ())
+    make(identity, protocol).keep({'sound': {}})
+    self.assertEqual(list(make(identity, protocol).results), ['sound'])
+    others = [(identity | change, protocol) for change in (
+        {'checkpoint': 'ckpt-7'}, {'actions': 'greedy'}, {'num_episodes': 30}, {'seed': 0})]
+    for other in (*others, (identity, {}), (identity, {'atari': {'noop_max': 5}})):
+      self.assertEmpty(make(*other).results)
+      self.assertTrue(make(*other).are_others)
+
+  def test_a_file_that_cannot_be_read_does_not_count(self):
+    logdir, of = self.create_tempdir().full_path, {'checkpoint': 'ckpt-1'}
+    evaluation_results.FinishedLevels(logdir, of, {}, ()).keep({'sound': {}})
+    file = run_directory.path(logdir, run_directory.EVALUATION_UNFINISHED)
+    with open(file, encoding='utf-8') as stream:
+      whole = stream.read()
+    for text in (whole[:-5], '[]', ''):
+      with open(file, 'w', encoding='utf-8') as stream:
+        stream.write(text)
+      self.assertEmpty(evaluation_results.FinishedLevels(logdir, of, {}, ()).results)
+
   def test_they_count_whatever_the_free_settings_are(self):
     """Settings such as the folder of the maps do not matter."""
     logdir, of = self.create_tempdir().full_path, {'checkpoint': 'ckpt-1'}

@@ -22,6 +22,8 @@ import subprocess
 import sys
 import termios
 
+import tensorflow as tf
+
 from scalable_agents.actor import python_path
 from scalable_agents.training import kernels
 
@@ -145,6 +147,7 @@ def _main():
   kernels.choose()
   for name in _IMPORTED:
     importlib.import_module(name)
+  tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
   gc.freeze()  # The programs share the memory of what is imported.
   request, streams = _serve(socket.socket(fileno=int(sys.argv[1])))
   _become(request, streams)

@@ -184,7 +184,7 @@ class RemoteLearner:
       old, self._connection = self._connection, connection
       if old:
         lost = 0
-        if old.greeting['life'] != greeting['life']:  # A new learner: it has none of these.
+        if old.greeting['life'] != greeting['life']:  # A new learner. It drops those that its checkpoint knows.
           for lane, block in old.in_hand.items():
             lane.unsent.appendleft(block)  # Older than all blocks taken since.
           old.in_hand.clear()

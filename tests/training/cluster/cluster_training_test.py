@@ -1,5 +1,6 @@
 """Learners and actor hosts as programs: they train together, and the others go on when one of them ends."""
 
+import glob
 import os
 import re
 import signal
@@ -142,6 +143,8 @@ class LifeOfAClusterTest(_TestCase):
     """The learner is killed, and starts again with environments of its own. Returns the new one."""
     learner.wait_for_checkpoint()
     learner.kill()
+    # The restarted learner must know which unrolls of the actor hosts it had already.
+    self.assertNotEmpty(glob.glob(os.path.join(self.logdir, 'checkpoints', 'ckpt-*.intake', 'unroll_order.json')))
     frames = training.rows(self.logdir)[-1]['environment_frames']
     learner = self._start('learner', _ENVIRONMENTS, *_SLOW)
     self._wait_for_row(learner, lambda row: row['environment_frames'] > frames, 'more frames than before')
