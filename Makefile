@@ -50,7 +50,8 @@ $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@echo 'setup: installing the pinned requirements (TensorFlow alone is 600 MB)'
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile \
 	  $(addprefix --requirement ,$(REQUIREMENTS))
-	@$(PYTHON) -m compileall -qq -j 0 $(VENV)/lib || true  # pip would compile these files on one core.
+	@# pip would compile these files on one core, and also packages that nothing imports.
+	@$(PYTHON) -m compileall -qq -j 0 -x 'site-packages/(keras|pip|pygments|setuptools)/|/tests/' $(VENV)/lib || true
 	@touch $@
 
 $(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
