@@ -100,7 +100,8 @@ class ActorHost:
   """
 
   def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: Settings, seed: int,
-               screen: TextIO | None = None, first_actor_id: int = 0, environment: str = _ENVIRONMENT, played: Sequence[int] | None = None):
+               screen: TextIO | None = None, first_actor_id: int = 0, environment: str = _ENVIRONMENT,
+               played: Sequence[int] | None = None):
     """Starts the worker processes.
 
     Args:

@@ -27,8 +27,8 @@ def read_metrics(logdir: str, at_most: int | None = None) -> list[dict[str, Any]
 
   Args:
     logdir: the run directory.
-    at_most: the largest number of rows to return, at least 2; None for all rows. From a longer file, only a
-      sample of rows is read. It is spread evenly over the file and includes the first and the last row.
+    at_most: the largest number of rows to return, at least 2; None for all rows. From a longer file, only a sample of
+      rows is read. It is spread evenly over the file and includes the first and the last row.
   Raises:
     run_directory.RunDirectoryError: one of these rows cannot be read.
   """

@@ -153,6 +153,8 @@ class AgentModule(Protocol):
       config: the agent's hyper-parameters.
       seed: for the random numbers of the experience. It differs between the processes of a cluster, and between a run
         and its continuation.
+    Raises:
+      errors.UserError: the machine has too little memory for it (memory.machine_bytes).
     """
 
   # After this definition, the name `Agent` would be this method in the annotations of this class.

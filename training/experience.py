@@ -7,7 +7,8 @@ Each agent's module chooses an implementation (`make_experience`, agent_interfac
 learns from each unroll once, in the order of arrival. Agents with replay have their own implementation.
 
 Environment frames and episodes are counted once, when an unroll leaves the queue for the first time (intake.py). They
-are not counted when the unroll is learned from. An experience returns these counts with the batches.
+are not counted when the unroll is learned from, and a replayed unroll does not pass through the intake again. An
+experience returns these counts with the batches.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -26,9 +27,8 @@ class Experience(Protocol):
 
   `save`, `metrics` and `complaints` may still be called after `close`.
 
-  `take_batch` runs in the thread that collects the next batch,
-  which calls nothing else. `update` runs in the learner's thread, and `save` in the thread that writes checkpoints. The
-  other methods may run in any thread.
+  `take_batch` runs in the thread that collects the next batch, which calls nothing else. `update` runs in the learner's
+  thread, and `save` in the thread that writes checkpoints. The other methods may run in any thread.
 
   Attributes:
     unrolls_per_batch: number of new unrolls that `take_batch` waits for. A synchronous run lets the actors play until
@@ -40,8 +40,9 @@ class Experience(Protocol):
     """Waits for the next batch, in a graph.
 
     Returns:
-      The batch, and the counts of what has arrived for the first time since the previous batch. Their shapes must be
-      the same each time; with others, several learners would trace their step again.
+      The batch, and the counts of what has arrived for the first time since the previous batch; an experience that
+      takes several times from the intake, for example to fill a replay, adds up the counts. Their shapes must be the
+      same each time; with others, several learners would trace their step again.
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """

@@ -1,0 +1,69 @@
+"""Tests what the user is told of updates that were skipped, and when a run ends because of them."""
+
+from unittest import mock
+
+from absl.testing import absltest
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.records import errors
+from scalable_agents.tests.training import unrolls
+from scalable_agents.training import experience
+from scalable_agents.training import skipped_updates
+
+_SKIPPED, _MADE = {'update_skipped': 1.}, {'update_skipped': 0.}
+
+
+class SkippedUpdatesTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.said = []
+    self.learner = mock.Mock(update_steps=tf.constant(7, tf.int64), culprit=lambda unused_metrics: 'loss/total')
+    self.unroll = unrolls.random_unroll(impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig()))
+    self.clock = mock.Mock(monotonic=mock.Mock(return_value=0.))
+    self.enterContext(mock.patch.object(skipped_updates, 'time', self.clock))
+
+  def _make(self, **settings):
+    return skipped_updates.SkippedUpdates(('left', 'right'), 'actor {}'.format, self.said.append, **settings)
+
+  def _add(self, skipped, metrics=_SKIPPED, unroll=None):
+    skipped.add(self.learner, metrics, [experience.Batch(unroll or self.unroll)])
+
+  def test_the_user_is_told_at_most_once_a_minute(self):
+    skipped = self._make()
+    for seconds in (0., 1., 59., 61.):
+      self.clock.monotonic.return_value = seconds
+      self._add(skipped)
+      self._add(skipped, _MADE)
+    advice = 'Try a lower --learning_rate, or a flag of the agent that scales large rewards down'
+    self.assertEqual(self.said, [f'an update was skipped: loss/total was not finite. {advice}',
+                                 f'3 updates were skipped: loss/total was not finite. {advice}'])
+
+  def test_ten_in_a_row_end_the_run(self):
+    skipped = self._make()
+    for _ in range(9):
+      self._add(skipped)
+    self._add(skipped, _MADE)
+    for _ in range(9):
+      self._add(skipped)
+    with self.assertRaisesRegex(errors.UserError, '^update 7: loss/total was not finite, for the 10th time in a row'):
+      self._add(skipped)
+
+  def test_the_environments_at_fault_are_named(self):
+    environment = self.unroll.environment_output
+    reward = environment.reward.numpy()
+    reward[3, 1:] = np.nan, np.inf  # Actors 1 and 2.
+    unroll = self.unroll._replace(level_id=tf.constant([0, 1, 0]),
+                                  environment_output=environment._replace(reward=tf.constant(reward)))
+    self._add(self._make(), unroll=unroll)
+    self.assertEndsWith(self.said[0], 'correct the environment: right (actor 1), left (actor 2)')
+
+  def test_with_peers_the_fault_may_be_elsewhere(self):
+    self._add(self._make(have_peers=True))
+    self.assertEndsWith(self.said[0], 'first see whether another learner names a faulty environment')
+
+
+if __name__ == '__main__':
+  absltest.main()
