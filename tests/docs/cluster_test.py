@@ -1,5 +1,6 @@
 """Tests the examples in docs/cluster: they parse, and the program accepts every flag in them."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -18,6 +19,7 @@ from scalable_agents.agents import impala
 from scalable_agents.tests import source_tree
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import program
 from scalable_agents.training import run_flags
 
@@ -55,8 +57,8 @@ def _parse(arguments):
     program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
   rest = flag_values(['program', *arguments])
   assert rest == ['program'], rest
-  for config_class, validate in ((impala.ImpalaConfig, impala.validate), (cluster_config.ClusterConfig,
-  cluster_config.validate)):
+  for config_class, validate in ((impala.ImpalaConfig, impala.validate),
+                                 (cluster_config.ClusterConfig, cluster_config.validate)):
     run_flags.config_from_flags(config_class, validate, flag_values=flag_values)
   return flag_values
 
@@ -177,6 +179,7 @@ class ReadmeTest(absltest.TestCase):
 
   def test_the_flags_that_it_names_are_there(self):
     known = set(_parse([])) | {'flagfile'}  # absl defines this flag.
+    known |= {field.name for field in dataclasses.fields(dmlab30_protocol.Protocol)}
     for tool in (source_tree.ROOT / 'tools').glob('cluster_*.py'):
       known |= set(re.findall(r'^  (\w+): \w+ = setting\(', tool.read_text(encoding='utf-8'), re.MULTILINE))
     named = re.findall(r'`--(\w+)[=`]', self.text)
