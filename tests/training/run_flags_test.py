@@ -254,8 +254,9 @@ class RunMainTest(parameterized.TestCase):
     done = _run('--help')
     self.assertRegex(done.stdout,
                      '--learning_rate: How fast it learns. Want a finite number of at least 0.\n *.default: .0.5')
-    self.assertRegex(done.stdout, '--num_environment_workers: Number of processes that step the environments.\n *Want '
-                                  'auto, or a whole number from 1 to 1024.')
+    self.assertIn('--num_environment_workers: Number of processes that step the environments. auto: one per core, or '
+                  'one per environment with levels of DeepMind Lab. Want auto, or a whole number from 1 to 1024.',
+                  ' '.join(done.stdout.split()))
 
 
 if __name__ == '__main__':
