@@ -11,11 +11,16 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.agents import learner_step
+from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
 
 PIXELS = unrolls.PIXELS
 _unroll, _update = unrolls.random_unroll, unrolls.update
+
+
+def setUpModule():
+  training.configure_tensorflow()
 
 
 def _variables(learner):

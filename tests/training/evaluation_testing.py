@@ -65,6 +65,11 @@ def children() -> set[int]:
 class EvaluationTestCase(parameterized.TestCase):
   """Makes runs and evaluates them."""
 
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    training.configure_tensorflow()
+
   def setUp(self):
     super().setUp()
     # Installs Python's own handler: a shell that runs the tests in the background makes them ignore SIGINT.

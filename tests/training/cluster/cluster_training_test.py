@@ -211,16 +211,16 @@ class EndTest(_TestCase):
 class SeveralLearnersTest(_TestCase):
 
   def test_in_one_process(self):
-    flags = ('--num_learners=2', '--total_environment_frames=40000')
+    flags = ('--num_learners=2', '--total_environment_frames=16000')
     with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
       run.wait_for_rows(1)
       self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
     frames = training.rows(self.logdir)[-1]['environment_frames']
-    self.assertLessEqual(frames, 40_000)
+    self.assertLessEqual(frames, 16_000)
     with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
       self.assertEqual(run.end()[0], 0, run.screen())
     row = training.rows(self.logdir)[-1]  # An update takes two batches of four unrolls of 20 steps.
-    self.assertEqual((row['environment_frames'], row['learner_steps']), (40_000, 250))
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (16_000, 100))
     self.assertGreater(row['episodes'], 0)
     with training.Training(self.logdir, '--mode=test', '--test_num_episodes=2') as run:
       self.assertEqual(run.end()[0], 0, run.screen())

@@ -22,7 +22,7 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import unroll_order
 
-_SECONDS = flags.DEFINE_float('seconds', 8., 'Seconds that each test lasts, once all actor hosts have sent an unroll.')
+_SECONDS = flags.DEFINE_float('seconds', 4., 'Seconds that each test lasts, once all actor hosts have sent an unroll.')
 _PROCESSES = flags.DEFINE_integer('processes', 3, 'Number of processes with actor hosts at a time.')
 _HOSTS_PER_PROCESS = 4
 _LONGEST_LIFE_SECONDS = 5.

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from scalable_agents.agents import impala
 from scalable_agents.agents import learner_step
+from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
 from scalable_agents.training import intake
@@ -20,6 +21,7 @@ _BATCH_SIZE = 2  # Unrolls per learner.
 
 
 def setUpModule():
+  training.configure_tensorflow()
   learner_port.configure_devices(_NUM_LEARNERS)
 
 
