@@ -1,7 +1,7 @@
 """One learner takes unrolls from many actor hosts, some of which are killed. The unrolls arrive intact and in order.
 
 To run it for longer and with more processes:
-  python -m scalable_agents.tests.training.cluster.many_actors_test --seconds=120 --processes=16
+  python -m scalable_agents.tests.training.cluster.many_actors_test --seconds=120 --processes=16 --hosts=4
 """
 
 import collections
@@ -24,7 +24,7 @@ from scalable_agents.training import unroll_order
 
 _SECONDS = flags.DEFINE_float('seconds', 4., 'Seconds that each test lasts, once all actor hosts have sent an unroll.')
 _PROCESSES = flags.DEFINE_integer('processes', 3, 'Number of processes with actor hosts at a time.')
-_HOSTS_PER_PROCESS = 4
+_HOSTS = flags.DEFINE_integer('hosts', 2, 'Number of actor hosts in each process.')
 _LONGEST_LIFE_SECONDS = 5.
 _BATCH_SIZE = 8
 _PATIENCE_SECONDS = 120.
@@ -67,7 +67,7 @@ class ManyActorsTest(absltest.TestCase):
 
   def _start(self):
     """Starts a process with new actor hosts."""
-    hosts = tuple(range(self._last_host + 1, self._last_host + 1 + _HOSTS_PER_PROCESS))
+    hosts = tuple(range(self._last_host + 1, self._last_host + 1 + _HOSTS.value))
     self._last_host = hosts[-1]
     self.processes[hosts] = cluster_testing.processes().Process(target=_act, args=[self._port, hosts], daemon=True)
     self.processes[hosts].start()
@@ -125,7 +125,7 @@ class ManyActorsTest(absltest.TestCase):
         kills += 1
         self._start()
     self._take_until_all_are_heard()
-    print(f'{kills} processes with {_HOSTS_PER_PROCESS} actor hosts each were killed, '
+    print(f'{kills} processes with {_HOSTS.value} actor hosts each were killed, '
           f'{sum(map(len, self.numbers.values())):,} unrolls arrived, all whole; learner {megabytes:.0f} to '
           f'{self.learner.megabytes():.0f} MB')
     self.assertGreater(kills, _SECONDS.value / _LONGEST_LIFE_SECONDS / 2)
