@@ -28,15 +28,9 @@ class BenchmarkTest(absltest.TestCase):
   def _figures_and_table(self, config):
     """Runs the benchmark with its parts in copies of this process, in which TensorFlow is imported and not yet used."""
     # Not at the top: processes that are spawned, as in other tests here, load this file.
-    import tensorflow as tf  # pylint: disable=g-import-not-at-top
     from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top,unused-import,unused-variable
-
-    def begin_part():
-      benchmark._begin_part()
-      tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})  # It takes longer than it saves.
-
     context = multiprocessing.get_context('fork')
-    fork = lambda processes: futures.ProcessPoolExecutor(processes, context, begin_part)
+    fork = lambda processes: futures.ProcessPoolExecutor(processes, context, benchmark._begin_part)
     with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.multiple(
         benchmark, _executor=fork), absltest.mock.patch.object(
             benchmark.run_flags, 'config_from_flags', return_value=config):
