@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import inference
-from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.records import run_directory
@@ -155,13 +154,12 @@ class NetworkTest(parameterized.TestCase):
     """Returns the agent's experience and the first batch that it makes of random unrolls."""
     number = 64
     batch = self._unroll(network, number)
-    one = lambda index: tf.nest.map_structure(
-        lambda x, has_time: x[:, index] if has_time else x[index], batch, unroll_lib.has_time(batch))
-    intake = intake_lib.Intake(tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one(0)), number, 1)
+    spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), unrolls.one(batch, 0))
+    intake = intake_lib.Intake(spec, number, 1)
     experience = agent.make_experience(intake, _SPEC, config, 1)
     self.addCleanup(experience.close)
     for index in range(number):
-      intake.put(one(index))
+      intake.put(unrolls.one(batch, index))
     batch, arrived = tf.function(experience.take_batch, autograph=False)()
     self.assertEqual(int(arrived.environment_frames), 5 * experience.unrolls_per_batch)
     return experience, batch

@@ -7,7 +7,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import intake as intake_lib
@@ -35,8 +34,7 @@ class IntakeTest(parameterized.TestCase):
 
   def _one(self, number, **changes):
     """Unroll `number` of the batch, as the first one of a life of its own."""
-    one = tf.nest.map_structure(lambda x, has_time: x[:, number] if has_time else x[number], self.batch,
-                                unroll_lib.has_time(self.batch))
+    one = unrolls.one(self.batch, number)
     values = dict(life_id=100 + number, index=0) | changes
     types = dict(life_id=tf.int64, index=tf.int64, level_id=tf.int32, actor_id=tf.int32)
     return one._replace(**{name: tf.constant(value, types[name]) for name, value in values.items()})

@@ -72,3 +72,9 @@ def part(unroll, index, batch):
   rows = slice(index * batch, (index + 1) * batch)
   return tf.nest.map_structure(lambda x, has_time: x[:, rows] if has_time else x[rows], unroll,
                                unroll_lib.has_time(unroll))
+
+
+def one(unroll, index):
+  """Returns one unroll of a batch, without the batch dimension."""
+  return tf.nest.map_structure(lambda x, has_time: x[:, index] if has_time else x[index], unroll,
+                               unroll_lib.has_time(unroll))
