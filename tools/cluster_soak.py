@@ -69,6 +69,7 @@ class Soak:
     self._address = address
     self._log = open(f'{folder}/log', 'w', encoding='utf-8')
     self.kills = {'actor': 0, 'learner': 0}
+    self._earlier_rows = frozenset()  # wall_seconds of the rows that killed learners have written.
     self.learner = self._start_learner()
     self.actors = [self._start_actor() for _ in range(config.actors)]
 
@@ -80,6 +81,7 @@ class Soak:
   def kill_learner(self):
     """Kills the learner and starts it again."""
     self._kill(self.learner, 'learner')
+    self._earlier_rows = frozenset(row['wall_seconds'] for row in run_rows.read_metrics(self.logdir))
     self.learner = self._start_learner()
 
   def watch(self):
@@ -89,7 +91,7 @@ class Soak:
         raise SoakError(f'{name} ended with exit code {process.returncode}')
 
   def wait_for_all(self):
-    """Waits until the learner knows all actor hosts. An unknown one would keep running when the learner has ended."""
+    """Waits until the present learner knows all actor hosts. A host that it does not know would not end with it."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     names = {f'actor/{socket.gethostname()}-{actor.pid}/frames_per_second' for actor in self.actors}
     while not self._have_played(names):
@@ -98,8 +100,8 @@ class Soak:
       time.sleep(_TICK_SECONDS)
 
   def _have_played(self, names):
-    """Returns whether the last row of the metrics has all these names, and more frames than the first row."""
-    rows = run_rows.read_metrics(self.logdir)
+    """Returns whether the present learner's last row has all these names, and more frames than its first row."""
+    rows = [row for row in run_rows.read_metrics(self.logdir) if row['wall_seconds'] not in self._earlier_rows]
     return bool(rows) and names <= rows[-1].keys() and rows[-1]['environment_frames'] > rows[0]['environment_frames']
 
   def end(self) -> float:
