@@ -7,18 +7,20 @@ calls to make a learner (training/agent_interface.py lists what the runtime need
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import learner_step
 from scalable_agents.agents import networks
 from scalable_agents.agents import sweeps
 from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
+from scalable_agents.learner import pixel_control
 from scalable_agents.learner import vtrace
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -101,6 +103,16 @@ class ImpalaConfig:
       'the start. Section E.1.',
       at_least=0, at_most=_MAX_POLICY_LAG)
 
+  # The auxiliary task.
+  use_pixel_control: bool = setting(
+      False, 'Also learn to change the pixels, as an auxiliary task that improves the features. Only for levels with '
+      'pixels. Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
+  pixel_control_cost: float = setting(
+      0.05, 'Weight of the pixel control loss. The PopArt paper does not state it. Jaderberg et al. 2016 (UNREAL) drew '
+      'it from 0.01 to 0.1. Ours.', at_least=0)
+  pixel_control_discount: float = setting(
+      0.9, 'Discount of pixel control, per agent step. Jaderberg et al. 2016 (UNREAL).', at_least=0, at_most=1)
+
   # The optimiser.
   optimizer: str = setting('rmsprop', 'Optimiser: rmsprop (table G.1) or adam (ours).', choices=OPTIMIZERS)
   learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.', at_least=0)
@@ -145,9 +157,10 @@ def validate(config: ImpalaConfig) -> None:
 
 
 class NetworkOutput(NamedTuple):
-  """The outputs of the two heads."""
+  """The outputs of the heads."""
   policy_logits: tf.Tensor  # [..., A] float32, un-normalised log-probabilities.
-  baseline: tf.Tensor       # [...] float32, V(x).
+  baseline: tf.Tensor       # [..., N] float32, V(x). IMPALA has N = 1; PopArt-IMPALA has one for each level.
+  pixel_control: Any        # [..., h, w, A] float32, action values of each cell; () without pixel control.
 
 
 class BehaviourOutput(NamedTuple):
@@ -157,18 +170,21 @@ class BehaviourOutput(NamedTuple):
 
 
 class Agent(snt.Module):
-  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3."""
+  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control may be a further head."""
 
-  def __init__(self, spec: agent_interface.EnvironmentSpec, config: ImpalaConfig, name: str = 'agent'):
+  def __init__(self, spec: agent_interface.EnvironmentSpec, config: ImpalaConfig, num_baselines: int = 1,
+               name: str = 'agent'):
     """Creates the variables.
 
     Args:
       spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction' (uint8 [L], text padded
         with zeros).
-      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm` and `seed` are read.
+      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `use_pixel_control` and `seed` are
+        read.
+      num_baselines: number N of values.
       name: the module's name.
     Raises:
-      ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso.
+      ValueError: neither 'pixels' nor 'vector' is observed, pixel control has no pixels, or the image is too small.
     """
     super().__init__(name)
     seeds = networks.Seeds(config.seed)
@@ -185,13 +201,25 @@ class Agent(snt.Module):
     num_features = 256 + (networks.LANGUAGE_SIZE if self._language else 0)
     self._core = networks.LSTMCore(num_features + 1 + spec.num_actions, 256, seeds) if config.use_lstm else None
     self._policy = networks.Linear(spec.num_actions, seeds, 'policy')
-    self._baseline = networks.Linear(1, seeds, 'baseline')
+    self._baseline = networks.Linear(num_baselines, seeds, 'baseline')
+    self._pixel_control = None
+    if config.use_pixel_control:
+      if self._observed != 'pixels':
+        raise ValueError(f'--use_pixel_control: want a level with pixels, got {sorted(spec.observation)}')
+      self._pixel_control = networks.PixelControlHead(
+          pixel_control.num_cells(*spec.observation['pixels'].shape[:2]), spec.num_actions, seeds)
+    self._num_frames = spec.frame_stacks.get('pixels', 1)
+    # The first call of a layer creates its variables.
     self.step(acting.example_input(spec.observation), self.initial_state(1), tf.zeros([2], tf.int32))
+    for head in filter(None, (self._baseline, self._pixel_control)):
+      head(tf.zeros([1, 256 if self._core else num_features]))
 
   @property
   def acting_variables(self) -> list[tf.Variable]:
-    """All trainable variables. Actors do not need the baseline's, but these are only one row of a matrix and a bias."""
-    return list(self.trainable_variables)
+    """The trainable variables except those of the heads that only the learner uses: baseline and pixel control."""
+    heads = filter(None, (self._baseline, self._pixel_control))
+    of_learner = {id(variable) for head in heads for variable in head.trainable_variables}
+    return [variable for variable in self.trainable_variables if id(variable) not in of_learner]
 
   def initial_state(self, batch_size):
     """The LSTM's state at an episode's start: an LSTMState of [batch_size, 256], or () without an LSTM."""
@@ -220,7 +248,7 @@ class Agent(snt.Module):
     if self._core:
       core_input = self._core_input(features, inputs.last_action, inputs.reward)
       features, agent_state = self._core.step(core_input, inputs.done, agent_state)
-    logits = self._heads(features).policy_logits
+    logits = self._policy(features)
     if selection.kind == acting.GREEDY:
       action = acting.greedy(logits)
     elif selection.kind == acting.EPSILON:
@@ -230,7 +258,7 @@ class Agent(snt.Module):
     return BehaviourOutput(action, logits), agent_state
 
   def unroll(self, last_action, reward, done, observation, agent_state):
-    """Computes both heads for all rows of an unroll. The logits are those from which `step` selects actions.
+    """Computes all heads for all rows of an unroll. The logits are those from which `step` selects actions.
 
     Args:
       last_action, reward, done: [T+1, B].
@@ -243,7 +271,13 @@ class Agent(snt.Module):
     features = snt.BatchApply(self._features)(observation)
     if self._core:
       features, agent_state = self._core.unroll(self._core_input(features, last_action, reward), done, agent_state)
-    return self._heads(features), agent_state
+    action_values = snt.BatchApply(self._pixel_control)(features) if self._pixel_control else ()
+    return NetworkOutput(self._policy(features), self._baseline(features), action_values), agent_state
+
+  def newest_frames(self, observation):
+    """Returns the newest frame of each observation's pixels, [..., H, W, C]; on Atari, pixels are a stack of frames."""
+    pixels = observation['pixels']
+    return pixels[..., -(pixels.shape[-1] // self._num_frames):]
 
   def _features(self, observation):
     features = self._torso(observation[self._observed])
@@ -252,9 +286,6 @@ class Agent(snt.Module):
   def _core_input(self, features, last_action, reward):
     clipped_reward = tf.clip_by_value(reward, -1.0, 1.0)[..., tf.newaxis]
     return tf.concat([features, clipped_reward, tf.one_hot(last_action, self._num_actions)], axis=-1)
-
-  def _heads(self, features):
-    return NetworkOutput(self._policy(features), tf.squeeze(self._baseline(features), axis=-1))
 
 
 def loss(agent: Agent, batch: experience.Batch, config: ImpalaConfig) -> learner_step.Loss:
@@ -266,30 +297,68 @@ def loss(agent: Agent, batch: experience.Batch, config: ImpalaConfig) -> learner
       Its observations come from `Agent.prepare`.
     config: ImpalaConfig; its `entropy_cost` may be a variable.
   """
-  unroll = batch.unroll
-  environment, actor = unroll.environment_output, unroll.agent_output
-  output, _ = agent.unroll(
-      actor.action, environment.reward, environment.done, environment.observation, unroll.agent_state)
+  output = forward(agent, batch.unroll)
+  values = output.baseline[..., 0]
+  targets, log_pi = corrected(batch.unroll, output.policy_logits, values, config)
+  terms = {
+      'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages),
+      'loss/baseline': losses.baseline_loss(targets.vs, values[:-1]),
+      **other_terms(agent, batch.unroll, output, config),
+  }
+  return learner_step.Loss(weighted_sum(terms, config), terms)
 
+
+def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
+  """Returns the network's outputs for all rows of a batch of unrolls: [T+1, B, ...]."""
+  environment = unroll.environment_output
+  output, _ = agent.unroll(unroll.agent_output.action, environment.reward, environment.done, environment.observation,
+                           unroll.agent_state)
+  return output
+
+
+def corrected(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
+              config: ImpalaConfig) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
+  """Computes the targets of the values and of the policy, corrected for the age of the behaviour policy.
+
+  Args:
+    unroll: an Unroll of [T+1, B, ...] tensors.
+    policy_logits: [T+1, B, A] float32, of the target policy.
+    values: [T+1, B] float32, V(x) in the units of the rewards.
+    config: ImpalaConfig.
+  Returns:
+    First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32.
+  """
+  environment, actor = unroll.environment_output, unroll.agent_output
   # Row t's action was computed from row t-1: pair rows 1..T of what happened with rows 0..T-1 of our own outputs.
   actions, behaviour_logits = actor.action[1:], actor.policy_logits[1:]           # [T, B], [T, B, A].
   rewards = losses.transform_rewards(environment.reward[1:], config.reward_transform)
   discounts = config.discount * environment.discount[1:]
-  logits, values, bootstrap_value = output.policy_logits[:-1], output.baseline[:-1], output.baseline[-1]
-
-  log_probs = vtrace.log_probs_from_logits_and_actions(logits, actions)
+  values = tf.stop_gradient(values)
+  log_probs = vtrace.log_probs_from_logits_and_actions(policy_logits[:-1], actions)
   log_rhos = log_probs - vtrace.log_probs_from_logits_and_actions(behaviour_logits, actions)
   targets = off_policy.targets(
-      config.off_policy_correction, tf.stop_gradient(log_rhos), discounts, rewards, tf.stop_gradient(values),
-      bootstrap_value, config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda)
+      config.off_policy_correction, tf.stop_gradient(log_rhos), discounts, rewards, values[:-1], values[-1],
+      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda)
+  return targets, off_policy.log_pi(config.off_policy_correction, log_probs)
 
-  policy_gradient = losses.policy_gradient_loss(
-      off_policy.log_pi(config.off_policy_correction, log_probs), targets.pg_advantages)
-  baseline = losses.baseline_loss(targets.vs, values)
-  entropy = losses.entropy_loss(logits)
-  total = policy_gradient + config.baseline_cost * baseline + config.entropy_cost * entropy
-  return learner_step.Loss(total, {'loss/policy_gradient': policy_gradient, 'loss/baseline': baseline,
-                                   'loss/entropy': entropy})
+
+def other_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
+                config: ImpalaConfig) -> dict[str, tf.Tensor]:
+  """Returns the terms of the loss that do not depend on the values: name -> [] float32."""
+  terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1])}
+  if config.use_pixel_control:
+    environment = unroll.environment_output
+    terms['loss/pixel_control'] = pixel_control.loss(
+        output.pixel_control, unroll.agent_output.action[1:], agent.newest_frames(environment.observation),
+        environment.done[1:], config.pixel_control_discount)
+  return terms
+
+
+def weighted_sum(terms: Mapping[str, tf.Tensor], config: ImpalaConfig) -> tf.Tensor:
+  """Returns the total of the loss's terms: [] float32."""
+  weights = {'loss/policy_gradient': 1., 'loss/baseline': config.baseline_cost, 'loss/entropy': config.entropy_cost,
+             'loss/pixel_control': config.pixel_control_cost}
+  return sum(weights[name] * term for name, term in terms.items())
 
 
 def make_optimizer(variables, config: ImpalaConfig) -> optimizers.RMSProp | optimizers.Adam:
@@ -301,10 +370,14 @@ def make_optimizer(variables, config: ImpalaConfig) -> optimizers.RMSProp | opti
 
 def make_learner(agent: Agent, config: ImpalaConfig, xla: str = 'auto',
                  device: str | None = None) -> learner_step.Learner:
-  """Makes the learner; see agent_interface.AgentModule. `tuned` has the hyper-parameters that appendix F tunes."""
-  tuned = {'learning_rate': True, 'entropy_cost': True, 'rmsprop_epsilon': config.optimizer == 'rmsprop',
-           'clip_gradient_norm': config.clip_gradient_norm > 0}
-  return learner_step.Learner(agent, loss, make_optimizer, config, tuned, xla, device)
+  """Makes the learner; see agent_interface.AgentModule."""
+  return learner_step.Learner(agent, loss, make_optimizer, config, tuned(config), xla, device)
+
+
+def tuned(config: ImpalaConfig) -> dict[str, bool]:
+  """Returns the hyper-parameters that populations tune (appendix F), and whether each is in use."""
+  return {'learning_rate': True, 'entropy_cost': True, 'rmsprop_epsilon': config.optimizer == 'rmsprop',
+          'clip_gradient_norm': config.clip_gradient_norm > 0}
 
 
 def make_experience(intake: intake_lib.Intake, unused_spec: agent_interface.EnvironmentSpec, config: ImpalaConfig,

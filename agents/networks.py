@@ -230,6 +230,42 @@ class VectorTorso(snt.Module):
 TORSOS = {'shallow': ShallowTorso, 'deep': DeepTorso}  # The values of --torso.
 
 
+class PixelControlHead(snt.Module):
+  """The action values of pixel control for all cells of the picture. Jaderberg et al. 2016 (UNREAL).
+
+  A fully connected layer gives 32 channels of the size (h / 2 - 1) x (w / 2 - 1), with a ReLU. A transposed convolution
+  4x4/2 turns them into h x w cells with a value V and the advantages A of the actions: Q = V + A - mean of A.
+  """
+
+  _CHANNELS, _KERNEL, _STRIDE = 32, 4, 2
+
+  def __init__(self, cells: tuple[int, int], num_actions: int, seeds: Seeds, name: str = 'pixel_control'):
+    """Makes the layers.
+
+    Args:
+      cells: number of rows h and of columns w of cells, both even; see learner/pixel_control.py.
+      num_actions: number of actions.
+      seeds: seeds of the initial values.
+      name: name of the module.
+    """
+    super().__init__(name)
+    self._cells = cells
+    self._size = [number // self._STRIDE - 1 for number in cells]
+    self._linear = Linear(math.prod(self._size) * self._CHANNELS, seeds, 'linear')
+    shape = (self._KERNEL, self._KERNEL, self._CHANNELS, 1 + num_actions)
+    self.w = tf.Variable(TruncatedNormal(seeds.next())(shape, tf.float32), name='w')
+    self.b = tf.Variable(tf.zeros([1 + num_actions]), name='b')
+
+  def __call__(self, features: tf.Tensor) -> tf.Tensor:
+    """Maps features [N, D] float32 to action values [N, h, w, A] float32."""
+    features = tf.reshape(tf.nn.relu(self._linear(features)), [-1, *self._size, self._CHANNELS])
+    outputs = tf.nn.conv2d_transpose(
+        features, tf.transpose(self.w, [0, 1, 3, 2]), [tf.shape(features)[0], *self._cells, self.b.shape[0]],
+        self._STRIDE, 'VALID') + self.b
+    value, advantages = outputs[..., :1], outputs[..., 1:]
+    return value + advantages - tf.reduce_mean(advantages, axis=-1, keepdims=True)
+
+
 class LSTMCore(snt.Module):
   """The released code's LSTM, with one [D + H, 4H] kernel. The order of the gates is input, candidate, forget, output.
 

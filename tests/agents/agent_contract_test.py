@@ -20,6 +20,8 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import inference
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import popart_impala
+from scalable_agents.agents import popart_impala_atari57
 from scalable_agents.records import run_directory
 from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.training import signal_handlers
@@ -44,6 +46,8 @@ class _Tested(NamedTuple):
 
 _AGENTS = {
     impala.NAME: _Tested(impala, impala.ImpalaConfig, impala_atari57.__name__, {'torso': 'shallow'}),
+    popart_impala.NAME: _Tested(popart_impala, popart_impala.PopArtImpalaConfig, popart_impala_atari57.__name__,
+                                {'torso': 'shallow', 'use_pixel_control': True}),
     toy_q.NAME: _Tested(toy_q, toy_q.ToyConfig, toy_q.__name__, {}),
 }
 _SPEC = agent_interface.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))

@@ -130,7 +130,7 @@ class AgentTest(parameterized.TestCase):
     done = np.zeros([7, 1], bool)
     done[3] = True
     environment = unroll.environment_output._replace(done=tf.constant(done))
-    want = _forward(agent, unroll._replace(environment_output=environment))[0].baseline.numpy()
+    want = _forward(agent, unroll._replace(environment_output=environment))[0].baseline[..., 0].numpy()
 
     def baseline(action=(), reward=()):
       changed_action, changed_reward = unroll.agent_output.action.numpy(), environment.reward.numpy()
@@ -140,7 +140,7 @@ class AgentTest(parameterized.TestCase):
         changed_reward[t] = value
       changed = unroll._replace(agent_output=unroll.agent_output._replace(action=tf.constant(changed_action)),
                                 environment_output=environment._replace(reward=tf.constant(changed_reward)))
-      return _forward(agent, changed)[0].baseline.numpy()
+      return _forward(agent, changed)[0].baseline[..., 0].numpy()
 
     np.testing.assert_array_equal(baseline(action=(0, 1, 2))[3:], want[3:])
     self.assertGreater(np.abs(baseline(action=(2,))[2] - want[2]).max(), 1e-6)
@@ -160,7 +160,7 @@ class AgentTest(parameterized.TestCase):
       texts = np.tile(np.frombuffer(text.ljust(24, b'\0'), np.uint8), (*environment.done.shape, 1))
       observation = environment.observation | {'instruction': tf.constant(texts)}
       changed = unroll._replace(environment_output=environment._replace(observation=observation))
-      return _forward(agent, changed)[0].baseline.numpy()
+      return _forward(agent, changed)[0].baseline[..., 0].numpy()
 
     np.testing.assert_array_equal(baseline(b'red cake'), baseline(b' red  cake '))
     self.assertGreater(np.abs(baseline(b'red cake') - baseline(b'cake red')).max(), 1e-6)
@@ -223,7 +223,7 @@ def _log_softmax(logits):
 def _numpy_loss(agent, unroll, config):
   """The loss of sections 4.1, 4.2 and 5.2.2 in loops. Only the network's outputs come from the agent."""
   output, _ = _forward(agent, unroll)
-  logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline)
+  logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline[..., 0])
   rewards = np.float64(unroll.environment_output.reward)
   discounts = config.discount * np.float64(unroll.environment_output.discount)
   actions, behaviour_logits = unroll.agent_output.action.numpy(), np.float64(unroll.agent_output.policy_logits)
@@ -256,7 +256,7 @@ def _numpy_loss(agent, unroll, config):
 def _value_targets(agent, unroll, config):
   """The value targets vs, [T, B], by the recursion of remark 1."""
   output, _ = _forward(agent, unroll)
-  logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline)
+  logits, baseline = np.float64(output.policy_logits), np.float64(output.baseline[..., 0])
   vs = baseline.copy()
   for t in reversed(range(len(baseline) - 1)):
     action = unroll.agent_output.action.numpy()[t + 1][:, None]
@@ -306,7 +306,7 @@ class LossTest(parameterized.TestCase):
       total = _loss(agent, unroll, config).total
     # A bias is added to all values, and the targets are constants. So its gradient is the sum of 0.5 (V - vs).
     output, _ = _forward(agent, unroll)
-    want = 0.5 * np.sum(output.baseline[:-1] - _value_targets(agent, unroll, config))
+    want = 0.5 * np.sum(output.baseline[:-1, :, 0] - _value_targets(agent, unroll, config))
     np.testing.assert_allclose(tape.gradient(total, bias), [want], rtol=1e-4, atol=1e-4)
 
   def test_row_0_has_no_say_in_what_is_learned(self):

@@ -265,7 +265,7 @@ class LearnerTest(parameterized.TestCase):
       reward = tf.cast(output.action == 3, tf.float32)
       _update(learner, template._replace(agent_output=output, environment_output=environment._replace(reward=reward)))
     self.assertGreater(float(tf.nn.softmax(output.policy_logits)[0, 0, 3]), 0.9)
-    self.assertGreater(float(value[0, 0]), 0.7)
+    self.assertGreater(float(value[0, 0, 0]), 0.7)
 
 
 class OtherLossTest(parameterized.TestCase):

@@ -17,9 +17,9 @@ PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
 LEVELS = ('catch',)
 
 
-def environment_spec(observation=None, num_actions=NUM_ACTIONS):
+def environment_spec(observation=None, num_actions=NUM_ACTIONS, levels=LEVELS):
   """Returns the specification of environments that fit these unrolls."""
-  return agent_interface.EnvironmentSpec(num_actions, observation or VECTOR, LEVELS)
+  return agent_interface.EnvironmentSpec(num_actions, observation or VECTOR, levels)
 
 
 def update(learner, unroll, frames_per_step=4):
@@ -31,8 +31,8 @@ def update(learner, unroll, frames_per_step=4):
   return together.step(learner, [experience.Batch(unroll)], [arrived], False).metrics
 
 
-def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
-  """Returns a batch of random unrolls, with ends of episodes and lost lives."""
+def random_unroll(agent, spec=None, steps=6, batch=3, seed=0, level_ids=(0,)):
+  """Returns a batch of random unrolls, with ends of episodes and lost lives. They take the levels in turn."""
   random = np.random.RandomState(seed)
   shape = (steps + 1, batch)
   done = random.rand(*shape) < 0.2
@@ -47,7 +47,7 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0):
       drawn = random.randn(*shape, *one.shape)
     observation[name] = drawn.astype(one.dtype.as_numpy_dtype)
   unroll = unroll_lib.Unroll(
-      level_id=np.zeros(batch, np.int32),
+      level_id=np.resize(np.int32(level_ids), batch),
       actor_id=np.arange(batch, dtype=np.int32),
       life_id=np.arange(batch, dtype=np.int64),
       index=np.zeros(batch, np.int64),

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from scalable_agents.agents import impala
 from scalable_agents.agents import learner_step
+from scalable_agents.agents import popart_impala
+from scalable_agents.learner import popart
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
@@ -31,15 +33,18 @@ def _strategy():
 
 
 def _make(config, spec, xla):
-  return impala.make_learner(impala.Agent(unrolls.environment_spec(spec), config), config, xla)
+  agent_module = popart_impala if isinstance(config, popart_impala.PopArtImpalaConfig) else impala
+  spec = unrolls.environment_spec(spec, levels=('catch', 'chain', 'recall'))
+  return agent_module.make_learner(agent_module.Agent(spec, config), config, xla)
 
 
 class SeveralLearnersTest(parameterized.TestCase):
 
-  def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, **settings):
-    """Makes the same updates with one learner and with several. Returns both and their last metrics."""
-    config = impala.ImpalaConfig(**{'torso': 'shallow', 'total_environment_frames': 10_000, 'optimizer': 'rmsprop',
-                                    'learning_rate': 1e-3, 'rmsprop_epsilon': 0.1} | settings)
+  def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, config_class=impala.ImpalaConfig,
+               **settings):
+    """Makes the same updates with one learner and with several. Returns both."""
+    config = config_class(**{'torso': 'shallow', 'total_environment_frames': 10_000, 'optimizer': 'rmsprop',
+                             'learning_rate': 1e-3, 'rmsprop_epsilon': 0.1} | settings)
     spec = spec or unrolls.VECTOR
     one = _make(config, spec, xla)
     strategy = _strategy()
@@ -51,7 +56,8 @@ class SeveralLearnersTest(parameterized.TestCase):
       return strategy.run(lambda unroll: several.step(experience.Batch(unroll))[0], (batches,))
 
     for update in range(updates):
-      unroll = unrolls.random_unroll(one.agent, spec, batch=_NUM_LEARNERS * _BATCH_SIZE, seed=update)
+      unroll = unrolls.random_unroll(one.agent, spec, batch=_NUM_LEARNERS * _BATCH_SIZE, seed=update,
+                                     level_ids=(0, 0, 2, 0))  # Nothing comes from level 1.
       if spoil == update:
         reward = unroll.environment_output.reward.numpy()
         reward[2, -1] = np.nan  # The last learner's part of the batch.
@@ -82,6 +88,17 @@ class SeveralLearnersTest(parameterized.TestCase):
     moved = [np.abs(new - old).max() for new, old in zip(one.agent.trainable_variables, before)]
     self.assertGreater(min(moved), 1e-6)
     self.assertGreater(max(moved), 1e-5)
+
+  def test_the_statistics_of_popart_are_the_same_for_all(self):
+    one, several = self._compare(updates=3, config_class=popart_impala.PopArtImpalaConfig, popart_decay=0.3,
+                                 reward_transform='none')
+    before = popart.initial_moments(3)
+    for ours, theirs, initial in zip(several.agent.statistics, one.agent.statistics, before):
+      first, *others = (local.numpy() for local in _strategy().experimental_local_results(ours))
+      for other in others:
+        np.testing.assert_array_equal(other, first)  # Bit for bit.
+      np.testing.assert_allclose(first, theirs, rtol=1e-6)
+      self.assertEqual((first != initial.numpy()).tolist(), [True, False, True])
 
   def test_an_update_that_would_not_be_finite_is_taken_back_by_all(self):
     _, several = self._compare(updates=2, optimizer='adam', learning_rate=1e39, learning_rate_decay=False)

@@ -1,0 +1,118 @@
+"""PopArt-IMPALA: IMPALA with a value for each level and adaptive normalisation of the value targets.
+
+Hessel et al. 2019, "Multi-task Deep Reinforcement Learning with PopArt". This file has only what differs from IMPALA
+(impala.py): further hyper-parameters, value heads, the loss, and the step after each update. The policy does not see
+the level.
+
+MultiHead-IMPALA, the paper's baseline with a value for each level and without normalisation, is this agent with
+--value_normalization=none.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.agents import learner_step
+from scalable_agents.learner import losses
+from scalable_agents.learner import popart
+from scalable_agents.records.settings import setting
+from scalable_agents.training import agent_interface
+from scalable_agents.training import experience
+
+NAME = 'popart_impala'
+# The paper tunes IMPALA's hyper-parameters with populations, from the same start values ("Implementation notes").
+SWEEP = impala.SWEEP
+EVALUATION_POLICIES = impala.EVALUATION_POLICIES
+
+validate = impala.validate
+make_experience = impala.make_experience
+
+
+@dataclasses.dataclass(frozen=True)
+class PopArtImpalaConfig(impala.ImpalaConfig):
+  """IMPALA's hyper-parameters and those of PopArt. The defaults are the paper's ("Implementation notes")."""
+
+  value_normalization: str = setting(
+      'popart', "Normalisation of the value targets and of the policy's advantages: popart or none. With none, the "
+      'agent is MultiHead-IMPALA.', choices=('popart', 'none'))
+  popart_decay: float = setting(
+      3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. Equation 6, "Implementation notes".',
+      at_least=0, at_most=1)
+  popart_second_moment: str = setting(
+      'literal', 'What the second moment averages over the rollouts: the square of the mean target of a rollout '
+      '(literal, as the text says), or the mean of the squares (mean_of_squares, ours).',
+      choices=popart.SECOND_MOMENTS)
+
+
+class Agent(impala.Agent):
+  """IMPALA's network with a value head per level, and the statistics of the value targets. Equation 10."""
+
+  def __init__(self, spec: agent_interface.EnvironmentSpec, config: PopArtImpalaConfig, name: str = 'agent'):
+    """Creates the variables; see impala.Agent. The number of values is the number of levels in `spec`."""
+    super().__init__(spec, config, num_baselines=len(spec.levels), name=name)
+    self.statistics = popart.Moments(*(
+        tf.Variable(moment, trainable=False, name=f'value_{field}_moment')
+        for field, moment in popart.initial_moments(len(spec.levels))._asdict().items()))
+
+  @property
+  def baseline_weights(self) -> tuple[tf.Variable, tf.Variable]:
+    """W [D, N] and b [N] of equation 10."""
+    return self._baseline.w, self._baseline.b
+
+
+def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> learner_step.Loss:
+  """IMPALA's loss with normalised values and advantages. Equations 11 and 12.
+
+  Args:
+    agent: the network that learns.
+    batch: as for `impala.loss`.
+    config: PopArtImpalaConfig; its `entropy_cost` may be a variable.
+  """
+  unroll = batch.unroll
+  output = impala.forward(agent, unroll)
+  normalized_values = popart.select(output.baseline, unroll.level_id)                   # [T+1, B], n_i(x).
+  means = {'popart/mean': tf.cast(agent.statistics.first, tf.float32),                  # [N].
+           'popart/scale': tf.cast(popart.scale(agent.statistics), tf.float32)}
+  mu, sigma = (popart.select(of_levels, unroll.level_id) for of_levels in means.values())  # [B].
+  # V-trace is computed with the un-normalised values, in the units of the rewards.
+  targets, log_pi = impala.corrected(unroll, output.policy_logits, sigma * normalized_values + mu, config)
+  normalized_targets = (targets.vs - mu) / sigma
+  terms = {
+      'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages / sigma),
+      'loss/baseline': losses.baseline_loss(normalized_targets, normalized_values[:-1]),
+      **impala.other_terms(agent, unroll, output, config),
+  }
+  # For the user only.
+  unnormalized = losses.baseline_loss(sigma * normalized_targets, sigma * normalized_values[:-1])
+  rollouts = popart.rollout_moments(targets.vs, config.popart_second_moment)
+  return learner_step.Loss(impala.weighted_sum(terms, config), terms | {'loss/baseline_unnormalized': unnormalized},
+                           means, gathered=(rollouts, unroll.level_id))
+
+
+def update_statistics(agent: Agent, decay: float, gathered: Any, unused_updates: tf.Tensor):
+  """Updates the statistics with the rollouts of all learners, and then the value heads. Equations 6 and 13.
+
+  The paper applies the actor-critic update first ("Implementation notes"), and so does the learner step, which calls
+  this afterwards. The optimiser's slots stay as they are.
+
+  Returns:
+    Pairs of a variable and its new value.
+  """
+  rollouts, level_ids = gathered
+  old = popart.Moments(*map(tf.convert_to_tensor, agent.statistics))
+  new = popart.update(old, rollouts, level_ids, decay)
+  weights = agent.baseline_weights
+  return [*zip(agent.statistics, new), *zip(weights, popart.rescale(*weights, old, new))]
+
+
+def make_learner(agent: Agent, config: PopArtImpalaConfig, xla: str = 'auto',
+                 device: str | None = None) -> learner_step.Learner:
+  """Makes the learner; see agent_interface.AgentModule."""
+  after_update = None
+  if config.value_normalization == 'popart':  # Else the statistics stay 0 and 1, and normalisation has no effect.
+    after_update = functools.partial(update_statistics, agent, config.popart_decay)
+  return learner_step.Learner(
+      agent, loss, impala.make_optimizer, config, impala.tuned(config), xla, device, after_update)

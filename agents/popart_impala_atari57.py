@@ -1,0 +1,29 @@
+"""Trains and evaluates PopArt-IMPALA on all 57 Atari games with one agent, or on other levels.
+
+  bazel run //agents:popart_impala_atari57 -- --logdir=runs/popart_atari57
+  bazel run //agents:popart_impala_atari57 -- --logdir=runs/popart_atari57 --mode=test
+  bazel run //agents:popart_impala_atari57 -- --value_normalization=none      (MultiHead-IMPALA)
+  bazel run //agents:popart_impala_atari57 -- --reward_transform=abs_one      (clipped rewards, figure 1)
+
+The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Hessel et al. 2019 for the
+unclipped Atari-57, and for the rest those of Espeholt et al. 2018 (IMPALA), to which it refers.
+"""
+
+from scalable_agents.training import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
+from scalable_agents.agents import popart_impala
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import program
+
+CONFIG = popart_impala.PopArtImpalaConfig(
+    level_name='atari57',
+    total_environment_frames=11_400_000_000,  # "Atari-57 results": 57 games of 200 million frames.
+    reward_transform='none',                  # Figure 2. Figure 1 has clipped rewards: abs_one.
+)
+
+if __name__ == '__main__':
+  program.run(popart_impala, CONFIG, atari57_protocol.Protocol())

@@ -1,0 +1,122 @@
+"""PopArt: value targets are normalised adaptively, with statistics per level, and the values are preserved.
+
+Hessel et al. 2019 (PopArt-IMPALA). The value head has an output n_i for each level i, and the value is
+
+  v_i(x) = sigma_i n_i(x) + mu_i,   n_i(x) = w_i f(x) + b_i   (equation 10).
+
+mu_i and sigma_i are the mean and the standard deviation of the value targets of level i. They follow the targets
+(equation 6), so all levels have normalised targets of the same size. When they change, w_i and b_i are changed so that
+v_i stays what it was (equation 13).
+
+The statistics are float64. The variance is a difference of two moments, and with float32 it would have no correct digit
+where the mean is a few thousand times as large as the standard deviation.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+# What is averaged within a rollout. The paper's text says: the targets, and then equation 6 is applied to the mean.
+SECOND_MOMENTS = ('literal', 'mean_of_squares')
+
+# Hessel et al. 2019, "Implementation notes".
+_MIN_SCALE = 1e-4
+_MAX_SCALE = 1e6
+
+
+class Moments(NamedTuple):
+  """The first two moments of value targets: the statistics of N levels, or the contributions of B rollouts."""
+  first: tf.Tensor   # [N] or [B] float64; mu of a level.
+  second: tf.Tensor  # [N] or [B] float64; nu of a level.
+
+
+def initial_moments(num_levels: int) -> Moments:
+  """Returns the statistics before the first target: mu = 0, nu = 1 and so sigma = 1. The paper does not state them."""
+  return Moments(tf.zeros([num_levels], tf.float64), tf.ones([num_levels], tf.float64))
+
+
+def scale(statistics: Moments) -> tf.Tensor:
+  """Returns sigma = sqrt(nu - mu^2), clipped to [1e-4, 1e6]: [N] float64. Below equation 6, "Implementation notes"."""
+  variance = statistics.second - tf.square(statistics.first)
+  return tf.clip_by_value(tf.sqrt(tf.maximum(variance, 0.)), _MIN_SCALE, _MAX_SCALE)
+
+
+def select(values: tf.Tensor, level_ids: tf.Tensor) -> tf.Tensor:
+  """Selects the value of each rollout's own level.
+
+  Args:
+    values: [..., B, N], a value for each level.
+    level_ids: [B] int32, index of the level that each rollout comes from.
+  Returns:
+    [..., B].
+  """
+  # XLA compiles the gradient of a product into one pass. The gradient of tf.gather is a scatter.
+  return tf.reduce_sum(values * tf.one_hot(level_ids, values.shape[-1], dtype=values.dtype), axis=-1)
+
+
+def rollout_moments(targets: tf.Tensor, second_moment: str = 'literal') -> Moments:
+  """Averages the value targets within each rollout. "Implementation notes".
+
+  Args:
+    targets: [T, B] float32, un-normalised value targets.
+    second_moment: 'literal' gives the square of the mean, as the paper's text says. 'mean_of_squares' gives the mean of
+      the squares, so that sigma also has the variance within rollouts.
+  Returns:
+    Moments of [B] float64.
+  Raises:
+    ValueError: `second_moment` is not one of SECOND_MOMENTS.
+  """
+  if second_moment not in SECOND_MOMENTS:
+    raise ValueError(f'popart_second_moment: want one of {", ".join(SECOND_MOMENTS)}, got {second_moment!r}')
+  targets = tf.cast(targets, tf.float64)
+  mean = tf.reduce_mean(targets, axis=0)
+  if second_moment == 'literal':
+    return Moments(mean, tf.square(mean))
+  return Moments(mean, tf.reduce_mean(tf.square(targets), axis=0))
+
+
+def update(statistics: Moments, rollouts: Moments, level_ids: tf.Tensor, decay: float) -> Moments:
+  """Updates the statistics with one step for each rollout, in the order of the batch. Equation 6.
+
+  A step with the target G of a rollout of level i is mu_i <- (1 - beta) mu_i + beta G, and the same for nu_i with G^2.
+  After K steps of a level, the k-th of its targets has the weight beta (1 - beta)^(K - k), and the old value has
+  (1 - beta)^K. This function computes these sums, without a loop over the batch.
+
+  Args:
+    statistics: Moments of [N], of all levels.
+    rollouts: Moments of [B], from `rollout_moments`. If one of a rollout's is not finite, the rollout is left out.
+    level_ids: [B] int32.
+    decay: beta.
+  Returns:
+    Moments of [N].
+  """
+  finite = tf.math.is_finite(rollouts.first) & tf.math.is_finite(rollouts.second)
+  num_levels = statistics.first.shape[0]
+  steps = tf.one_hot(level_ids, num_levels, dtype=tf.float64) * tf.cast(finite, tf.float64)[:, tf.newaxis]  # [B, N].
+  later_steps = tf.cumsum(steps, axis=0, exclusive=True, reverse=True)  # [B, N], number of the same level's.
+  keep = tf.constant(1. - decay, tf.float64)
+  weights = decay * steps * keep ** later_steps
+  kept = keep ** tf.reduce_sum(steps, axis=0)
+  weighted_sum = lambda moments: tf.reduce_sum(
+      weights * tf.where(finite, moments, tf.zeros_like(moments))[:, tf.newaxis], axis=0)
+  return Moments(kept * statistics.first + weighted_sum(rollouts.first),
+                 kept * statistics.second + weighted_sum(rollouts.second))
+
+
+def rescale(weights: tf.Tensor, biases: tf.Tensor, old: Moments, new: Moments) -> tuple[tf.Tensor, tf.Tensor]:
+  """Rescales the value head so that the values stay the same with new statistics. Equation 13.
+
+  w' = w sigma / sigma',   b' = (sigma b + mu - mu') / sigma'.
+
+  Args:
+    weights: [D, N] float32.
+    biases: [N] float32.
+    old: Moments of [N], with which the head gave the correct values so far.
+    new: Moments of [N].
+  Returns:
+    The new weights and biases.
+  """
+  old_scale, new_scale = scale(old), scale(new)
+  new_weights = tf.cast(weights, tf.float64) * (old_scale / new_scale)
+  new_biases = (old_scale * tf.cast(biases, tf.float64) + old.first - new.first) / new_scale
+  return tf.cast(new_weights, weights.dtype), tf.cast(new_biases, biases.dtype)

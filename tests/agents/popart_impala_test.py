@@ -1,0 +1,269 @@
+"""Tests agents/popart_impala.py: the loss against NumPy, and the learner's step with its statistics."""
+
+import dataclasses
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import popart_impala
+from scalable_agents.agents import popart_impala_atari57
+from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.learner import popart
+from scalable_agents.tests.training import training
+from scalable_agents.tests.training import unrolls
+from scalable_agents.training import agent_interface
+from scalable_agents.training import experience
+
+_LEVELS = ('catch', 'chain', 'recall')
+_BATCH = 8
+_LEVEL_IDS = [0, 2, 0, 0, 2, 2, 0, 2]  # Nothing comes from level 1.
+_MU, _SIGMA = np.array([3., -1., 700.]), np.array([0.5, 2., 90.])
+
+
+def setUpModule():
+  training.configure_tensorflow()
+
+
+def _config(**settings):
+  return popart_impala.PopArtImpalaConfig(**{
+      'torso': 'shallow', 'reward_transform': 'none', 'total_environment_frames': 10_000,
+      'learning_rate_decay': False} | settings)
+
+
+def _agent(config, levels=_LEVELS, spec=None):
+  return popart_impala.Agent(unrolls.environment_spec(spec, levels=levels), config)
+
+
+def _set_statistics(agent, mu=_MU, sigma=_SIGMA):
+  agent.statistics.first.assign(mu)
+  agent.statistics.second.assign(sigma**2 + mu**2)
+
+
+def _unroll(agent, seed=0, spec=None):
+  """Returns random unrolls of levels 0 and 2, with rewards of the sizes of these levels."""
+  unroll = unrolls.random_unroll(agent, spec, batch=_BATCH, seed=seed, level_ids=_LEVEL_IDS)
+  environment = unroll.environment_output
+  scales = tf.constant(_SIGMA[_LEVEL_IDS], tf.float32)
+  return unroll._replace(environment_output=environment._replace(reward=environment.reward * scales))
+
+
+def _values(agent, unroll):
+  """The un-normalised values of all levels, [T+1, B, N] float64, from the normalised outputs of the network."""
+  outputs = np.float64(impala.forward(agent, unroll).baseline)
+  mu, nu = (variable.numpy() for variable in agent.statistics)
+  return outputs * np.clip(np.sqrt(np.maximum(nu - mu**2, 0)), 1e-4, 1e6) + mu
+
+
+def _log_softmax(logits):
+  return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def _numpy_loss(agent, unroll, config):
+  """Equations 4, 11 and 12 in loops. Returns the terms of the loss and the value targets [T, B]."""
+  output = impala.forward(agent, unroll)
+  logits, n = np.float64(output.policy_logits), np.float64(output.baseline)
+  rewards = np.float64(unroll.environment_output.reward)
+  discounts = config.discount * np.float64(unroll.environment_output.discount)
+  actions, behaviour_logits = unroll.agent_output.action.numpy(), np.float64(unroll.agent_output.policy_logits)
+  terms = {'loss/policy_gradient': 0., 'loss/baseline': 0., 'loss/entropy': 0.}
+  unnormalized, targets = 0., np.zeros([len(rewards) - 1, _BATCH])
+  for b, level in enumerate(unroll.level_id.numpy()):
+    mu, sigma = agent.statistics.first.numpy()[level], popart.scale(agent.statistics).numpy()[level]
+    v = sigma * n[:, b, level] + mu
+    target = v[-1]  # Of row t + 1.
+    for t in reversed(range(len(rewards) - 1)):
+      log_pi, action = _log_softmax(logits[t, b]), actions[t + 1, b]
+      rho = min(1., np.exp(log_pi[action] - _log_softmax(behaviour_logits[t + 1, b])[action]))
+      policy_target = rewards[t + 1, b] + discounts[t + 1, b] * target  # G^pi of equation 4.
+      targets[t, b] = v[t] + rho * (rewards[t + 1, b] + discounts[t + 1, b] * v[t + 1] - v[t]) + (
+          discounts[t + 1, b] * rho * (target - v[t + 1]))
+      target = targets[t, b]
+      terms['loss/policy_gradient'] -= rho * ((policy_target - mu) / sigma - n[t, b, level]) * log_pi[action]
+      terms['loss/baseline'] += 0.5 * ((target - mu) / sigma - n[t, b, level])**2
+      unnormalized += 0.5 * (target - v[t])**2
+      terms['loss/entropy'] += np.sum(np.exp(log_pi) * log_pi)
+  total = terms['loss/policy_gradient'] + config.baseline_cost * terms['loss/baseline'] + (
+      config.entropy_cost * terms['loss/entropy'])
+  return terms | {'loss/total': total, 'loss/baseline_unnormalized': unnormalized}, targets
+
+
+class ConfigTest(parameterized.TestCase):
+
+  def test_defaults_are_the_papers(self):
+    config = popart_impala.PopArtImpalaConfig()
+    popart_impala.validate(config)
+    self.assertEqual((config.popart_decay, config.value_normalization, config.popart_second_moment),
+                     (3e-4, 'popart', 'literal'))
+    atari, dmlab = popart_impala_atari57.CONFIG, popart_impala_dmlab30.CONFIG
+    self.assertEqual((atari.level_name, atari.reward_transform, atari.total_environment_frames, atari.use_lstm),
+                     ('atari57', 'none', 57 * 200_000_000, False))
+    self.assertContainsSubset(dataclasses.asdict(impala_dmlab30.CONFIG), dataclasses.asdict(dmlab))
+    self.assertEqual((dmlab.level_name, dmlab.unroll_length, dmlab.use_lstm), ('dmlab30', 100, True))
+    self.assertEqual(popart_impala_dmlab30.PROTOCOL.action_set, 'popart')
+
+  @parameterized.parameters(
+      ('value_normalization', 'layer', 'one of popart, none'),
+      ('popart_decay', 1.5, 'a number from 0 to 1'),
+      ('popart_second_moment', 'first', 'one of literal, mean_of_squares'),
+      ('pixel_control_cost', -1., 'a finite number of at least 0'),
+      ('pixel_control_discount', 1.5, 'a number from 0 to 1'))
+  def test_bad_values_are_named(self, name, value, wanted):
+    with self.assertRaisesRegex(ValueError, f'--{name}={value}: want {wanted}'):
+      popart_impala.validate(_config(**{name: value}))
+
+
+class LossTest(parameterized.TestCase):
+
+  @parameterized.parameters(False, True)
+  def test_matches_numpy(self, use_lstm):
+    config = _config(use_lstm=use_lstm, discount=0.9, entropy_cost=0.02)
+    agent = _agent(config)
+    _set_statistics(agent)
+    unroll = _unroll(agent)
+    got = popart_impala.loss(agent, experience.Batch(unroll), config)
+    want, targets = _numpy_loss(agent, unroll, config)
+    for name, value in ({'loss/total': got.total} | got.terms).items():
+      np.testing.assert_allclose(value, want[name], rtol=1e-4, err_msg=name)
+    np.testing.assert_allclose(got.means['popart/mean'], _MU, rtol=1e-6)
+    np.testing.assert_allclose(got.means['popart/scale'], _SIGMA, rtol=1e-6)
+    rollouts, level_ids = got.gathered
+    np.testing.assert_allclose(rollouts.first, targets.mean(axis=0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(rollouts.second, targets.mean(axis=0)**2, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(level_ids, _LEVEL_IDS)
+
+  def test_of_one_level_is_impalas_with_a_normalised_head(self):
+    """If IMPALA's head is sigma w, sigma b + mu, then its advantages are sigma times, its errors sigma^2 times as big."""
+    config, mu, sigma = _config(), 5., 0.25
+    agent = _agent(config, ('catch',))
+    _set_statistics(agent, np.array([mu]), np.array([sigma]))
+    other = impala.Agent(unrolls.environment_spec(), config)
+    for ours, its in zip(other.trainable_variables, agent.trainable_variables, strict=True):
+      ours.assign(its)
+    weights, bias = (next(v for v in other.trainable_variables if v.name == f'agent/baseline/{name}:0') for name in 'wb')
+    weights.assign(sigma * weights)
+    bias.assign(sigma * bias + mu)
+    unroll = unrolls.random_unroll(agent)
+    got = popart_impala.loss(agent, experience.Batch(unroll), config).terms
+    want = impala.loss(other, experience.Batch(unroll), config).terms
+    np.testing.assert_allclose(got['loss/policy_gradient'], want['loss/policy_gradient'] / sigma, rtol=1e-4)
+    np.testing.assert_allclose(got['loss/baseline'], want['loss/baseline'] / sigma**2, rtol=1e-4)
+    np.testing.assert_allclose(got['loss/entropy'], want['loss/entropy'], rtol=1e-6)
+
+  def test_only_the_levels_own_heads_learn(self):
+    config = _config()
+    agent = _agent(config)
+    with tf.GradientTape() as tape:
+      total = popart_impala.loss(agent, experience.Batch(_unroll(agent)), config).total
+    weights, bias = tape.gradient(total, agent.baseline_weights)
+    self.assertTrue(np.all(np.any(weights.numpy()[:, [0, 2]] != 0, axis=0)))
+    np.testing.assert_array_equal(weights[:, 1], np.zeros(256))
+    self.assertEqual(np.count_nonzero(bias), 2)
+
+  def test_actors_get_no_value_heads_and_no_statistics(self):
+    agent = _agent(_config(use_pixel_control=True), spec=unrolls.PIXELS)
+    names = {variable.name.split('/')[1] for variable in agent.acting_variables}
+    self.assertEqual(names, {'shallow_torso', 'policy'})
+
+  def test_pixel_control_is_a_further_term(self):
+    terms = {}
+    for use in (False, True):
+      config = _config(use_pixel_control=use, pixel_control_cost=2.)
+      agent = _agent(config, spec=unrolls.PIXELS)
+      unroll = _unroll(agent, spec=unrolls.PIXELS)
+      loss = popart_impala.loss(agent, experience.Batch(unroll), config)
+      terms[use] = {'loss/total': loss.total} | loss.terms
+    more = terms[True].pop('loss/pixel_control')
+    self.assertGreater(float(more), 0)
+    np.testing.assert_allclose(terms[True].pop('loss/total'), terms[False].pop('loss/total') + 2 * more, rtol=1e-5)
+    self.assertEqual(set(terms[True]), set(terms[False]))
+    for name, value in terms[True].items():  # The other parts of the network have the same initial values.
+      np.testing.assert_allclose(value, terms[False][name], rtol=1e-5, err_msg=name)
+
+  def test_pixel_control_sees_the_newest_frame_of_a_stack(self):
+    spec = agent_interface.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 4], tf.uint8)}, ('pong',), {'pixels': 4})
+    pixels = tf.random.stateless_uniform([5, 20, 20, 4], [1, 2], 0, 256, tf.int32)
+    np.testing.assert_array_equal(
+        popart_impala.Agent(spec, _config()).newest_frames({'pixels': pixels}), pixels[..., 3:])
+
+  @parameterized.parameters(
+      (unrolls.VECTOR, r"--use_pixel_control: want a level with pixels, got \['vector'\]"),
+      ({'pixels': tf.TensorSpec([20, 12, 1], tf.uint8)}, 'want images of at least 16x16 pixels, got 20x12'))
+  def test_pixel_control_needs_pixels(self, spec, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _agent(_config(use_pixel_control=True, torso='deep'), spec=spec)
+
+
+class LearnerTest(parameterized.TestCase):
+
+  def _step(self, xla='never', statistics=True, unroll=None, **settings):
+    """Makes an update. Returns the learner, the un-normalised values of all levels before it, and the unroll."""
+    config = _config(**settings)
+    agent = _agent(config)
+    learner = popart_impala.make_learner(agent, config, xla)
+    if statistics:
+      _set_statistics(agent)
+    unroll = unroll or _unroll(agent)
+    before = _numpy_loss(agent, unroll, config)[1]
+    self.metrics = unrolls.update(learner, unroll)
+    return learner, before, unroll
+
+  @parameterized.parameters(('never', 3e-4, 'rmsprop'), ('always', 0.5, 'adam'))
+  def test_statistics_follow_and_values_are_preserved(self, xla, decay, optimizer):
+    """A learner whose statistics never change (decay 0) makes the same update, so it has the same values after it."""
+    learner, targets, unroll = self._step(xla, popart_decay=decay, optimizer=optimizer)
+    still, *_ = self._step('never', popart_decay=0., optimizer=optimizer)
+    self.assertEqual(float(self.metrics['update_skipped']), 0.)
+    mu, nu = _MU.copy(), _SIGMA**2 + _MU**2
+    for level, rollout in zip(_LEVEL_IDS, targets.T):
+      mu[level] = (1 - decay) * mu[level] + decay * rollout.mean()
+      nu[level] = (1 - decay) * nu[level] + decay * rollout.mean()**2
+    np.testing.assert_allclose(learner.agent.statistics.first, mu, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(learner.agent.statistics.second, nu, rtol=1e-4)
+    values, want = _values(learner.agent, unroll), _values(still.agent, unroll)
+    np.testing.assert_allclose(values, want, rtol=1e-4 if xla == 'always' else 1e-5, atol=1e-4 * decay)
+    head = {variable.ref() for variable in learner.agent.baseline_weights}
+    for ours, its in zip(learner.optimizer.variables, still.optimizer.variables, strict=True):
+      if ours.ref() not in head:  # Also the slots of the head are left alone.
+        np.testing.assert_allclose(ours, its, rtol=1e-4, atol=1e-5, err_msg=ours.name)
+
+  def test_without_normalisation_nothing_is_tracked(self):
+    learner, *_ = self._step(statistics=False, value_normalization='none')
+    np.testing.assert_array_equal(learner.agent.statistics.first, np.zeros(3))
+    np.testing.assert_array_equal(learner.agent.statistics.second, np.ones(3))
+
+  def test_without_normalisation_one_level_is_impala(self):
+    """Bit for bit."""
+    config = _config(value_normalization='none')
+    ours = popart_impala.make_learner(_agent(config, ('catch',)), config)
+    its = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config)
+    for update in range(3):
+      unroll = unrolls.random_unroll(ours.agent, seed=update)
+      got, want = unrolls.update(ours, unroll), unrolls.update(its, unroll)
+      for name, value in want.items():
+        self.assertEqual(got[name], value, name)
+      self.assertEqual(got['loss/baseline_unnormalized'], got['loss/baseline'])
+    for one, other in zip(ours.agent.trainable_variables, its.agent.trainable_variables, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+  @parameterized.parameters(np.nan, np.inf, 3e38)
+  def test_what_is_not_finite_enters_no_statistics(self, reward):
+    config = _config(popart_decay=0.5)
+    agent = _agent(config)
+    unroll = _unroll(agent)
+    rewards = unroll.environment_output.reward.numpy()
+    rewards[2:, 1] = reward  # The sum of several rewards of 3e38 is not finite.
+    bad = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(rewards)))
+    learner = popart_impala.make_learner(agent, config)
+    _set_statistics(agent)
+    before = [variable.numpy() for variable in agent.variables]
+    self.assertEqual(float(unrolls.update(learner, bad)['update_skipped']), 1.)
+    for variable, value in zip(agent.variables, before, strict=True):
+      np.testing.assert_array_equal(variable, value, variable.name)
+
+
+if __name__ == '__main__':
+  absltest.main()
