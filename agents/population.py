@@ -2,6 +2,7 @@
 
   bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
   bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
+  bazel run //agents:population -- --agent=popart_impala_atari57
 
 The program starts the members POPULATION/member_00, member_01, ... with the samples of table D.1 as hyper-parameters.
 It restarts members that die. The same command resumes. Flags that this program does not define go to every member.
@@ -25,7 +26,9 @@ from scalable_agents.records.settings import setting
 from scalable_agents.training.population import population_launcher
 from scalable_agents.training import run_flags
 
-_AGENTS = ('impala_atari57', 'impala_dmlab30')
+_PAPERS_SIZES = {  # Binary -> number of members. IMPALA: appendix F. PopArt-IMPALA: "Implementation notes".
+    'impala_atari57': 24, 'impala_dmlab30': 24, 'popart_impala_atari57': 24, 'popart_impala_dmlab30': 8}
+_AGENTS = tuple(_PAPERS_SIZES)
 # The launcher sets these flags of the members, besides the flags of LauncherConfig.
 _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
 
@@ -36,7 +39,8 @@ class LauncherConfig:
 
   agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(_AGENTS) + '.',
                        choices=_AGENTS)
-  population_size: int = setting(24, 'Number of members. Appendix F.', at_least=2, at_most=settings.MAX_PROCESSES)
+  population_size: int = setting(0, "Number of members; 0 for the paper's number, which is 24, and 8 for "
+                                 'popart_impala_dmlab30.', at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
                         'already, the population is resumed.')
   seed: int = setting(1, "Member 0's random seed. Member i has this seed + i.", at_least=0,
@@ -46,6 +50,8 @@ class LauncherConfig:
 def validate(config: LauncherConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
+  if config.population_size == 1:
+    raise ValueError("--population_size=1: want at least 2, or 0 for the paper's number")
   if not config.logdir:
     raise ValueError('--logdir=: want a folder')
 
@@ -60,7 +66,8 @@ def main(others: Sequence[str]):
   flags_of = lambda index: [*others, f'--sweep_index={index}', f'--seed={config.seed + index}',
                             '--nolearning_rate_decay']
   program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
-  given_up = population_launcher.Launcher(program, folder, config.population_size, flags_of, sys.stdout).run()
+  size = config.population_size or _PAPERS_SIZES[config.agent]
+  given_up = population_launcher.Launcher(program, folder, size, flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')

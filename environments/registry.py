@@ -4,6 +4,7 @@ A level has one of these names:
   a game of Atari-57 in snake_case: `space_invaders`;
   a level of DMLab-30, or DeepMind Lab's `seekavoid_arena_01`: `rooms_watermaze`;
   a built-in task (`_TASKS`): `catch`;
+  a built-in task, `_x` and a number: `catch_x100` or `catch_x0.1`. The rewards are multiplied by this number;
   `gymnasium:` and an id of gymnasium: `gymnasium:CartPole-v1`. `gymnasium:my_package:MyTask-v0` first imports
     `my_package`, which registers the id.
 
@@ -14,17 +15,21 @@ import only the packages that their levels need.
 """
 
 import difflib
+import re
 
 from scalable_agents.environments.atari import Atari, AtariSettings
 from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 from scalable_agents.environments import catch
+from scalable_agents.environments import catch_variants
 from scalable_agents.environments import chain
 from scalable_agents.environments import dmlab as dmlab_lib
 from scalable_agents.environments import filmed
 from scalable_agents.environments import gymnasium_adapter
+from scalable_agents.environments import harvest
 from scalable_agents.environments import obey
 from scalable_agents.environments import recall
+from scalable_agents.environments import scaled
 from scalable_agents.environments import scores
 
 _TASKS = {
@@ -34,7 +39,11 @@ _TASKS = {
     'obey_ball': obey.ObeyBall,
     'obey_side': obey.ObeySide,
     'obey_nothing': obey.ObeyNothing,
+    'catch_mirror': catch_variants.Mirror,
+    'catch_shift': catch_variants.Shift,
+    'harvest': harvest.Harvest,
 }
+_SCALED = re.compile(f'({"|".join(_TASKS)})_x([0-9]{{1,9}}(?:\\.[0-9]{{1,9}})?)')
 _GYMNASIUM = 'gymnasium:'
 
 
@@ -89,7 +98,7 @@ def check(level_name: str) -> None:
       raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {reason}') from error
   elif level_name in dmlab_lib.LEVELS:
     dmlab_lib.check_installed(level_name)
-  elif level_name not in levels():
+  elif level_name not in levels() and not _SCALED.fullmatch(level_name):
     raise _unknown(level_name)
 
 
@@ -116,6 +125,9 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
     return dmlab_lib.Dmlab(level_name, seed=seed, settings=dmlab)
   if level_name in _TASKS:
     return _TASKS[level_name](seed=seed)
+  if scaled_name := _SCALED.fullmatch(level_name):
+    task, factor = scaled_name.groups()
+    return scaled.Scaled(_TASKS[task](seed=seed), float(factor))
   if level_name.startswith(_GYMNASIUM):
     return gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=seed)
   raise _unknown(level_name)

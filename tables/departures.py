@@ -31,6 +31,7 @@ _FREE = frozenset({
 COMMON: dict[str, Any] = {  # Flag -> value, for both suites.
     'torso_precision': 'float32', 'centre_pixels': False,
     'batch_size': 32, 'discount': 0.99, 'baseline_cost': 0.5,
+    'use_pixel_control': False, 'pixel_control_cost': 0.05, 'pixel_control_discount': 0.9,
     'clip_rho_threshold': 1.0, 'clip_pg_rho_threshold': 1.0, 'vtrace_lambda': 1.0, 'policy_lag': 0,
     'optimizer': 'rmsprop', 'learning_rate_decay': True, 'rmsprop_decay': 0.99, 'rmsprop_momentum': 0.0,
     'adam_beta1': 0.9, 'adam_beta2': 0.999, 'adam_epsilon': 1e-8,
@@ -57,7 +58,9 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
   Returns:
     A dict from setting to the run's value. Settings that are missing in the config.json of an older run are left out.
   """
-  found = dict(run.evaluation.departures)
+  found = {name: value for name, value in run.evaluation.departures if dict(agent.settings).get(name) != value}
+  if run.flags['torso'] != agent.torso:
+    found['torso'] = run.flags['torso']
   found |= {name: value for name, value in run.flags.items()
             if name not in _SHOWN_OTHERWISE | _FREE and not _is_papers(name, value, run, agent)}
   if run.flags.get('dataset_path') == dmlab.DUMMY_DATASET:
@@ -69,7 +72,7 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
 
 def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent) -> bool:
   """Returns whether the paper used this value for the agent, or may have used it in its sweep or population."""
-  paper = PAPER[agent.suite]
+  paper = PAPER[agent.suite] | dict(agent.settings)
   if name == 'learning_rate_decay' and run.population > 1:
     return not value  # Figure F.1: the population tunes the learning rate, which is not annealed.
   if name == 'full_action_set' and not agent.experts:

@@ -7,15 +7,15 @@ import collections
 import math
 import os
 import textwrap
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from matplotlib import figure
 from matplotlib import ticker
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
+from scalable_agents.tables import drawing
 from scalable_agents.tables import lineage
 from scalable_agents.tables import published
 from scalable_agents.tables import results
@@ -23,14 +23,10 @@ from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
 from scalable_agents.training.population import population_directory
 
-_INK = '#3b3b3b'
-_PAPER = '#b8c4d0'
-_LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = 100.0  # Per cent.
 _LINEAR_UP_TO = 100.0  # Per cent. The axis is logarithmic above it, because Atari scores reach tens of thousands.
 _POINTS = 500  # Points of a mean curve.
 _EXTENT_WIDTH = 52  # Characters per line.
-_STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
 # Labels of the paper's numbers in legends.
 _PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
 _BARS_TITLES = {
@@ -61,28 +57,28 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
   extents = {name: textwrap.wrap(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH) for name in names}
   above_extents = 6 + 11 * max(map(len, extents.values()))  # Points.
   for name, axes in zip(names, panels):
-    axes.barh(positions + 0.2, [_normalised_paper(suite_name, name, level) for level in order], 0.4, color=_PAPER,
-              label=_PAPERS_SCORES[suite_name])
+    axes.barh(positions + 0.2, [_normalised_paper(suite_name, name, level) for level in order], 0.4,
+              color=drawing.PAPER, label=_PAPERS_SCORES[suite_name])
     reached = [(position, scores.human_normalised(level, cell.score.mean), _spread(level, cell.score))
                for position, level in zip(positions, order) for cell in [gathered[name].level(level)] if cell.score]
     if reached:
       at, values, spreads = np.transpose(reached)
-      axes.barh(at - 0.2, values, 0.4, color=_LINES[0], label='this run', xerr=spreads if spreads.any() else None,
-                error_kw={'ecolor': _INK, 'elinewidth': 0.8})
-    axes.axvline(_HUMAN, color=_INK, linewidth=0.9, linestyle=':', label='human')
-    axes.axvline(0, color=_INK, linewidth=0.9)
+      axes.barh(at - 0.2, values, 0.4, color=drawing.LINES[0], label='this run',
+                xerr=spreads if spreads.any() else None, error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
+    axes.axvline(_HUMAN, color=drawing.INK, linewidth=0.9, linestyle=':', label='human')
+    axes.axvline(0, color=drawing.INK, linewidth=0.9)
     if suite.summary == 'median':  # The scores are not capped, so some levels have very large ones.
       axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
       axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
       axes.xaxis.set_minor_locator(ticker.NullLocator())
-    _plain(axes, 'x')
-    axes.set_title(name, color=_INK, loc='left', fontweight='bold', fontsize=10, pad=above_extents)
-    axes.text(0, 1.005, '\n'.join(extents[name]), color=_INK, fontsize=8, transform=axes.transAxes)
-    axes.set_xlabel('human-normalised evaluation score (%)', color=_INK)
+    drawing.plain(axes, 'x')
+    axes.set_title(name, color=drawing.INK, loc='left', fontweight='bold', fontsize=10, pad=above_extents)
+    axes.text(0, 1.005, '\n'.join(extents[name]), color=drawing.INK, fontsize=8, transform=axes.transAxes)
+    axes.set_xlabel('human-normalised evaluation score (%)', color=drawing.INK)
     axes.set_ylim(-0.7, len(order) - 0.3)
   panels[0].set_yticks(positions, order, fontsize=8)
-  _title_and_legend(picture, _BARS_TITLES[suite_name], panels)
-  _save(picture, file)
+  drawing.title_and_legend(picture, _BARS_TITLES[suite_name], panels)
+  drawing.save(picture, file)
 
 
 def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result], file: str) -> bool:
@@ -115,7 +111,7 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
   lines = math.ceil(len(levels) / columns)
   picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
   panels = picture.subplots(lines, columns, squeeze=False).flat
-  colours = dict(zip((name for name, agent in published.AGENTS.items() if agent.suite == suite_name), _LINES))
+  colours = dict(zip((name for name, agent in published.AGENTS.items() if agent.suite == suite_name), drawing.LINES))
   tested = dict(zip(suite.levels, suite.test_levels))
   for level, axes in zip(levels, panels):
     for name, frames, returns in curves[level]:
@@ -123,16 +119,16 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
     for name in dict.fromkeys(_with_levels(suite_name, name) for name, _, _ in curves[level]):
       axes.axhline(published.LEVEL_SCORES[suite_name][name][tested[level]], color=colours[name], linewidth=1.2,
                    linestyle='--', label=f'{name}: {_PAPERS_SCORES[suite_name]}')
-    axes.set_title(level, color=_INK, loc='left', fontsize=9)
-    _frames_axis(axes)
-    _plain(axes, 'both')
+    axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
+    drawing.frames_axis(axes)
+    drawing.plain(axes, 'both')
   for axes in panels[len(levels):]:
     axes.set_visible(False)
-  picture.supxlabel('environment frames', color=_INK, fontsize=10)
-  picture.supylabel('return of the last 100 training episodes', color=_INK, fontsize=10)
-  _title_and_legend(picture, f'Training returns. Dashed lines: {_PAPERS_SCORES[suite_name]}, from evaluations',
+  picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
+  picture.supylabel('return of the last 100 training episodes', color=drawing.INK, fontsize=10)
+  drawing.title_and_legend(picture, f'Training returns. Dashed lines: {_PAPERS_SCORES[suite_name]}, from evaluations',
                     panels[:len(levels)])
-  _save(picture, file)
+  drawing.save(picture, file)
   return True
 
 
@@ -158,13 +154,13 @@ def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
     lines = {line: three for (of_level, line), three in best.items() if of_level == level}
     for number, (line, three) in enumerate(lines.items()):
       axes.plot(*_mean_curve(three), linewidth=1.6, label=f'{line}: best {len(three)} of {samples[level, line]}',
-                **_style(number))
-    axes.set_xlabel('environment frames', color=_INK)
-    axes.set_ylabel(f'training {sweep.unit(level)}', color=_INK)
-    _frames_axis(axes)
+                **drawing.line_style(number))
+    axes.set_xlabel('environment frames', color=drawing.INK)
+    axes.set_ylabel(f'training {sweep.unit(level)}', color=drawing.INK)
+    drawing.frames_axis(axes)
     _legend_below(axes)
-  _title(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)')
-  _save(picture, file)
+  drawing.title(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)')
+  drawing.save(picture, file)
   return True
 
 
@@ -188,15 +184,15 @@ def draw_stability(found: Sequence[sweep.Sample], file: str):
       if reached:
         ranks = np.arange(1, len(reached) + 1)
         axes.errorbar(ranks, [score.mean for score in reached], [score.spread or 0 for score in reached], marker='o',
-                      markersize=3.5, linewidth=1.6, elinewidth=0.8, label=line, **_style(number))
+                      markersize=3.5, linewidth=1.6, elinewidth=0.8, label=line, **drawing.line_style(number))
         most = max(most, len(reached))
-    axes.set_xlabel('hyper-parameter combination, best first', color=_INK)
-    axes.set_ylabel(f'final training {sweep.unit(level)}', color=_INK)
+    axes.set_xlabel('hyper-parameter combination, best first', color=drawing.INK)
+    axes.set_ylabel(f'final training {sweep.unit(level)}', color=drawing.INK)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.set_xlim(0.5, most + 0.5)
     _legend_below(axes)
-  _title(picture, 'Stability: final training scores of all samples (figure 4, lower row)')
-  _save(picture, file)
+  drawing.title(picture, 'Stability: final training scores of all samples (figure 4, lower row)')
+  drawing.save(picture, file)
 
 
 def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mapping[str, Sequence[sweep.Points]],
@@ -215,19 +211,19 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
   panels = picture.subplots(1, len(members), squeeze=False)[0]
   for hyper_parameter, axes in zip(members, panels):
     for points in members[hyper_parameter]:
-      axes.step(*np.transpose(points), where='post', color=_PAPER, linewidth=0.9, label='members')
+      axes.step(*np.transpose(points), where='post', color=drawing.PAPER, linewidth=0.9, label='members')
     for points in fittest[hyper_parameter]:
-      axes.step(*np.transpose(points), where='post', color=_LINES[0], linewidth=2.4,
+      axes.step(*np.transpose(points), where='post', color=drawing.LINES[0], linewidth=2.4,
                 label=f'{name}, the fittest, and its ancestors')
     axes.set_yscale('log')
     axes.tick_params(which='minor', labelsize=8)
-    axes.set_title(hyper_parameter, color=_INK, loc='left', fontweight='bold', fontsize=10)
-    _frames_axis(axes)
-    _plain(axes, 'both')
-  picture.supxlabel('environment frames', color=_INK, fontsize=10)
-  _title_and_legend(picture, "Hyper-parameters in the population (the paper's figure F.1 shows the learning rate)",
-                    panels)
-  _save(picture, file)
+    axes.set_title(hyper_parameter, color=drawing.INK, loc='left', fontweight='bold', fontsize=10)
+    drawing.frames_axis(axes)
+    drawing.plain(axes, 'both')
+  picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
+  drawing.title_and_legend(
+      picture, "Hyper-parameters in the population (the paper's figure F.1 shows the learning rate)", panels)
+  drawing.save(picture, file)
 
 
 def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
@@ -235,8 +231,8 @@ def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]
   picture = figure.Figure(figsize=(1.5 + 4.5 * max(len(levels), 2), 4.6), dpi=110, layout='constrained')
   panels = dict(zip(levels, picture.subplots(1, len(levels), squeeze=False)[0]))
   for level, axes in panels.items():
-    axes.set_title(level, color=_INK, loc='left', fontweight='bold', fontsize=10)
-    _plain(axes, 'both')
+    axes.set_title(level, color=drawing.INK, loc='left', fontweight='bold', fontsize=10)
+    drawing.plain(axes, 'both')
   return picture, panels
 
 
@@ -252,19 +248,14 @@ def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray
   return at, np.mean(means, axis=0)
 
 
-def _style(number: int) -> dict[str, str]:
-  """Returns the colour and style of the line with this number."""
-  return {'color': _LINES[number % len(_LINES)], 'linestyle': _STYLES[number // len(_LINES) % len(_STYLES)]}
-
-
 def _legend_below(axes: Any):
-  if _labelled(axes):
+  if drawing.labelled(axes):
     axes.legend(loc='upper left', bbox_to_anchor=(0, -0.18), frameon=False, fontsize=8)
 
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Returns frames [N] and training returns [N] by level. Levels without returns are left out. Rows are thinned."""
-  rows = _rows(run)
+  rows = rows_of(run)
   curves = {}
   for level in levels:
     points = [(row['environment_frames'], row[f'episode_return/{level}']) for row in rows
@@ -274,7 +265,7 @@ def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndar
   return curves
 
 
-def _rows(run: runs_lib.Run) -> list[dict[str, Any]]:
+def rows_of(run: runs_lib.Run) -> list[dict[str, Any]]:
   """Returns evenly spaced rows of metrics.jsonl. For a member of a population, they follow the agent's ancestry."""
   population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
   members = lineage.read(population) if run.population > 1 else {}
@@ -303,38 +294,3 @@ def _normalised_paper(suite_name: str, agent: str, level: str) -> float:
 def _spread(level: str, score: results.Score) -> float:
   """Returns the standard deviation over seeds, in per cent of a human."""
   return scores.human_normalised(level, score.mean + (score.spread or 0)) - scores.human_normalised(level, score.mean)
-
-
-def _labelled(axes: Any) -> list[Any]:
-  return axes.get_legend_handles_labels()[0]
-
-
-def _frames_axis(axes: Any):
-  """Formats the horizontal axis for environment frames from 0."""
-  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
-  axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
-  axes.set_xlim(left=0)
-
-
-def _plain(axes: Any, grid: str):
-  axes.grid(axis=grid, color='#dddddd', linewidth=0.6)
-  axes.set_axisbelow(True)
-  axes.tick_params(labelsize=8)
-  axes.spines[['top', 'right']].set_visible(False)
-
-
-def _title(picture: figure.Figure, text: str):
-  picture.suptitle(text, x=0.01, ha='left', color=_INK, fontsize=11)
-
-
-def _title_and_legend(picture: figure.Figure, text: str, panels: Iterable[Any]):
-  """Adds a title above the panels, and below the title a legend of the lines and bars in all panels."""
-  handles = {handle.get_label(): handle for axes in panels for handle in _labelled(axes)}
-  # The title is the legend's title, because matplotlib would draw a figure title over the legend.
-  picture.legend(handles.values(), handles.keys(), title=text, alignment='left', loc='outside upper left', ncols=2,
-                 frameon=False, fontsize=9, title_fontproperties={'size': 11})
-
-
-def _save(picture: figure.Figure, file: str):
-  with run_directory.replaced(file) as new:
-    picture.savefig(new, format='png')

@@ -10,15 +10,12 @@ The program prints the table and writes it as Markdown and CSV. Espeholt et al. 
 
 import dataclasses
 import os
-import sys
 from typing import Sequence
 
-from scalable_agents.records import errors
-from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import figures
-from scalable_agents.tables import layout
+from scalable_agents.tables import files
 from scalable_agents.tables import paper_tables
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
@@ -51,52 +48,8 @@ def validate(config: TablesConfig):
 
 
 def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
-  """Reads the runs in --runs.
-
-  Raises:
-    errors.UserError: some run directories cannot be read. The error is about the last one. The others are printed.
-  """
-  runs, faults = runs_lib.read(_patterns(config.runs), evaluated=config.table != _SWEEP)
-  for fault in faults[:-1]:
-    print('error:', fault, file=sys.stderr)
-  if faults:
-    raise errors.UserError(faults[-1])
-  return runs
-
-
-def _patterns(text: str) -> list[str]:
-  """Splits --runs at commas and strips spaces. If a directory has the whole text as its name, does not split."""
-  if text and os.path.exists(run_flags.user_path(text)):
-    return [run_flags.user_path(text)]
-  parts = [part for part in text.split(',') if part.strip()]
-  return [run_flags.user_path(part if os.path.exists(run_flags.user_path(part)) else part.strip()) for part in parts]
-
-
-def make_folder(config: TablesConfig) -> str:
-  """Returns the path of --output. Makes the folder if it does not exist.
-
-  Raises:
-    errors.UserError: the folder cannot be made or is not writable.
-  """
-  folder = run_flags.user_path(config.output)
-  try:
-    os.makedirs(folder, exist_ok=True)
-  except OSError as error:
-    raise errors.UserError(f'--output: {folder}: {error.strerror}: choose another folder') from error
-  if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
-    raise errors.UserError(f'--output: {folder}: no permission to write there: choose another folder')
-  return folder
-
-
-def write(table: layout.Table, folder: str, name: str):
-  """Prints a table and writes it as NAME.md and NAME.csv."""
-  text = layout.markdown(table)
-  print(text)
-  for ending, content in (('md', text), ('csv', layout.comma_separated(table))):
-    file = os.path.join(folder, f'{name}.{ending}')
-    with run_directory.replaced(file) as new, open(new, 'w', encoding='utf-8') as stream:
-      stream.write(content)
-    print(f'wrote {file}')
+  """Reads the runs in --runs. Raises errors.UserError."""
+  return files.read_runs(config.runs, evaluated=config.table != _SWEEP)
 
 
 def draw_paper_table(table: paper_tables.PaperTable, runs: Sequence[runs_lib.Run], folder: str) -> Sequence[str]:
@@ -120,15 +73,15 @@ def main():
   """Reads the flags and the runs, and writes the table and the figures."""
   config = run_flags.config_from_flags(TablesConfig, validate)
   runs = read_runs(config)
-  folder = make_folder(config)
+  folder = files.make_folder(config.output)
   if config.table == _SWEEP:
     found = sweep.samples(runs)
-    write(sweep.table(found), folder, _SWEEP)
+    files.write(sweep.table(found), folder, _SWEEP)
     drawn = draw_sweep(found, folder) if config.figures else []
   else:
     table = paper_tables.TABLES[config.table]
     gathered, notes = paper_tables.gather(table, runs)
-    write(paper_tables.make(table, gathered, notes), folder, f'table_{config.table}')
+    files.write(paper_tables.make(table, gathered, notes), folder, f'table_{config.table}')
     drawn = draw_paper_table(table, runs, folder) if config.figures else []
   for file in drawn:
     print(f'wrote {file}')

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scalable_agents.environments import suite
 
@@ -19,6 +19,7 @@ class Agent(NamedTuple):
   frames: int      # Environment frames of training. For an expert: on its level.
   population: int  # Members of the population; 1 without population-based training.
   learners: int
+  settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of those that differ from IMPALA's in its own paper.
 
 
 # The paper's text states no number of frames for DMLab-30. The released code's recipe has 10 billion, and figure 5

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
+from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.tables import departures
 from scalable_agents.tables import published
@@ -82,6 +83,21 @@ class Result:
       return Cell(None, 'no seed has all levels' if len(evaluated) == num_levels else
                   self._extent(self.runs, num_levels))
     return Cell(mean_over_seeds([getattr(scores.summarise(sample), measure) for sample in complete]),
+                self._extent(self.runs))
+
+  def training_summary(self, measure: str) -> Cell:
+    """Returns a field of scores.SuiteScore, computed from the returns of the last training episodes.
+
+    Raises:
+      run_directory.RunDirectoryError: a metrics.jsonl is damaged.
+    """
+    if not self.runs:
+      return Cell(None, NOT_RUN)
+    returns = [_training_returns(run, self._suite.levels) for run in self.runs]
+    complete = [each for each in returns if len(each) == len(self._suite.levels)]
+    if not complete:
+      return Cell(None, 'no run has episodes of all levels')
+    return Cell(mean_over_seeds([getattr(scores.summarise(each), measure) for each in complete]),
                 self._extent(self.runs))
 
   def _fittest(self, runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
@@ -179,6 +195,12 @@ def _longest(runs: Iterable[runs_lib.Run]) -> list[runs_lib.Run]:
   longest = {level: max(run.flags['total_environment_frames'] for run in group) for level, group in by_level.items()}
   return [run for level, group in by_level.items() for run in group
           if run.flags['total_environment_frames'] == longest[level]]
+
+
+def _training_returns(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, float]:
+  """Returns the mean return of the last training episodes of each level that has episodes."""
+  row = run_rows.last_metrics(run.logdir) or {}
+  return {level: row[name] for level in levels if row.get(name := f'episode_return/{level}') is not None}
 
 
 def _complete(runs: Iterable[runs_lib.Run], num_levels: int) -> list[dict[str, float]]:

@@ -22,6 +22,7 @@ _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total
 # Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
                 'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}
+_NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA'}  # The agents whose runs can be read.
 _WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
@@ -38,10 +39,11 @@ class Evaluation(NamedTuple):
 
 
 class Run(NamedTuple):
-  """A run directory of IMPALA."""
+  """A run directory of IMPALA, or of an agent that has IMPALA's settings."""
   logdir: str
   flags: dict[str, Any]
   evaluation: Evaluation | None  # None if it was not read.
+  agent: str = 'impala'          # The agent's name in config.json.
 
   @property
   def population(self) -> int:
@@ -60,7 +62,8 @@ class Run(NamedTuple):
     return max(self.flags.get('task', 0), 0) if self.flags.get('job_name') == 'learner' else 0
 
 
-def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]]:
+def read(patterns: Iterable[str], evaluated: bool,
+         agents: Sequence[str] = ('impala',)) -> tuple[list[Run], list[str]]:
   """Reads the run directories that match.
 
   Args:
@@ -68,6 +71,7 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
       directory. If a run has several learners, only the first learner's directory is read. The directories of the
       others are skipped if a pattern matches them.
     evaluated: whether to read evaluation.json, which must then exist.
+    agents: names of agents, as in config.json, whose runs are wanted.
   Returns:
     The runs, each directory once, and a one-line message for each input that is not a run.
   """
@@ -81,7 +85,7 @@ def read(patterns: Iterable[str], evaluated: bool) -> tuple[list[Run], list[str]
         seen.add(os.path.realpath(logdir))
         try:
           run_directory.check_name(logdir)
-          run = _read(logdir, evaluated)
+          run = _read(logdir, evaluated, agents)
           if run.task == 0:
             runs.append(run)
           elif logdir == pattern:
@@ -134,18 +138,19 @@ def thinned(rows: Sequence[Any]) -> list[Any]:
   return [*rows[:-1:len(rows) // _POINTS + 1], *rows[-1:]]
 
 
-def _read(logdir: str, evaluated: bool) -> Run:
+def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
   config = run_directory.read_config(logdir)
+  wanted = f'want runs of {" or ".join(_NAMES[name] for name in agents)}'
   flags = config['flags']
   missing = [name for name in _FLAGS if name not in flags]
   if missing:
     raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
-                                          f'{missing[0]}: want runs of IMPALA')
+                                          f'{missing[0]}: {wanted}')
   _check_types(flags, run_directory.path(logdir, run_directory.CONFIG))
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
-  if agent not in (None, 'impala'):
-    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: want runs of IMPALA')
-  run = Run(logdir, flags, None)
+  if agent not in (None, *agents):
+    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: {wanted}')
+  run = Run(logdir, flags, None, agent or 'impala')
   return run._replace(evaluation=_read_evaluation(run)) if evaluated and run.task == 0 else run
 
 

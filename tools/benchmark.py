@@ -106,6 +106,16 @@ def _network_parts(seconds, workload, batch_sizes):
   return inference, learner
 
 
+def _other_agents(seconds, workload):
+  """Compares the learners of other agents with IMPALA's. Returns name -> transitions per second."""
+  rates = _alone(benchmark_parts.learners, 3 * seconds, workload)
+  for name, description in (('popart_impala', f'PopArt with {benchmark_parts.ATARI_LEVELS} levels'),
+                            ('pixel_control', 'pixel control')):
+    _line(f'  learner with {description}: the same', rates[name])
+    print(f'    {rates[name] / rates["impala"]:.1%} of the speed of IMPALA\'s, measured in turns', flush=True)
+  return rates
+
+
 def _measure_pong(seconds, workload):
   """Measures the first section. Returns its numbers."""
   end_to_end = benchmark_parts.end_to_end(6 * seconds, workload)
@@ -116,12 +126,13 @@ def _measure_pong(seconds, workload):
         environment['vector_env_cpu_seconds'])
   batch_size = workload.config['batch_size']
   inference, learner = _network_parts(seconds, workload, {1, 8, 16, batch_size, _occurring(end_to_end)})
+  learners = _other_agents(seconds, workload)
   batcher = _alone(benchmark_parts.batcher, seconds)
   _line('dynamic batcher: calls', batcher['calls_per_second'])
   pool = _alone(benchmark_parts.actor_pool, seconds, workload)
   _line('actor pool, free environments and policy: steps', pool['steps_per_second'])
   return {**_against_bound(end_to_end, workload, inference, environment, learner), 'environment': environment,
-          'learner': learner, 'dynamic_batcher': batcher, 'actor_pool': pool,
+          'learner': learner, 'learners': learners, 'dynamic_batcher': batcher, 'actor_pool': pool,
           'shortfalls': _shortfalls(seconds, workload, environment, inference[batch_size], learner)}
 
 

@@ -3,6 +3,7 @@
 Each function imports TensorFlow itself, because the process that starts it does not need TensorFlow.
 """
 
+import dataclasses
 import json
 import os
 import threading
@@ -16,6 +17,8 @@ from scalable_agents.tools import training_rate
 from scalable_agents.training import kernels
 
 GAME = 'pong'
+ATARI_LEVELS = 57  # Number of levels of PopArt-IMPALA.
+_TURNS = 6         # Of `learners`.
 
 
 class Workload(NamedTuple):
@@ -87,13 +90,13 @@ def _one_thread():
   return tf
 
 
-def _agent(tf, workload):
-  """Returns the workload's agent and its ImpalaConfig."""
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+def _agent(tf, workload, agent_module, config, num_levels=1):
+  """Returns an agent for the workload."""
   from scalable_agents.training import agent_interface  # pylint: disable=g-import-not-at-top
-  config, level = impala.ImpalaConfig(**workload.config), constant_environment.LEVELS[workload.level]
+  level = constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
-  return impala.Agent(agent_interface.EnvironmentSpec(level.num_actions, spec, (workload.level,)), config), config
+  levels = tuple(f'{workload.level}_{number}' for number in range(num_levels))
+  return agent_module.Agent(agent_interface.EnvironmentSpec(level.num_actions, spec, levels), config)
 
 
 def _observations(tf, workload, *leading):
@@ -109,7 +112,8 @@ def inference(seconds, workload, batch_sizes):
   """Measures the rows/s of the network at each batch size, on one thread. Batches run in a graph, as in training."""
   tf = _one_thread()
   from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
-  agent, _ = _agent(tf, workload)
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  agent = _agent(tf, workload, impala, impala.ImpalaConfig(**workload.config))
   results = {}
   for size in batch_sizes:
     observations = _observations(tf, workload, 10, size)
@@ -133,15 +137,45 @@ def inference(seconds, workload, batch_sizes):
 def learner(seconds, workload):
   """Measures the transitions/s of the network's learner, on one thread."""
   tf = _one_thread()
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  step = _learner_step(tf, workload, impala, impala.ImpalaConfig(**workload.config))
+  rate, cpu = _rate(step, _learned_transitions(workload), seconds)
+  return {'transitions_per_second': rate, 'cpu_seconds': cpu}
+
+
+def learners(seconds, workload):
+  """Measures the learners of agents with the same network in turns, on one thread. Returns name -> transitions/s."""
+  tf = _one_thread()
+  from scalable_agents.agents import impala, popart_impala  # pylint: disable=g-import-not-at-top
+  config, popart_config = (config_class(**workload.config) for config_class in (
+      impala.ImpalaConfig, popart_impala.PopArtImpalaConfig))
+  steps = {
+      'impala': _learner_step(tf, workload, impala, config),
+      'popart_impala': _learner_step(tf, workload, popart_impala, popart_config, num_levels=ATARI_LEVELS),
+      'pixel_control': _learner_step(tf, workload, impala, dataclasses.replace(config, use_pixel_control=True)),
+  }
+  rates = [{name: _rate(step, _learned_transitions(workload), seconds / _TURNS)[0] for name, step in steps.items()}
+           for _ in range(_TURNS)]
+  return {name: float(np.median([turn[name] for turn in rates])) for name in steps}
+
+
+def _learned_transitions(workload):
+  """Returns the number of transitions that an update of `_learner_step` stands for."""
+  # The cost is proportional to the number of rows. A whole unroll has one more row than transitions.
+  return workload.learner_rows / (workload.config['unroll_length'] + 1) * workload.transitions
+
+
+def _learner_step(tf, workload, agent_module, config, num_levels=1):
+  """Returns a function that makes an update with random unrolls. They take the levels in turn."""
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
   from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top
-  agent, config = _agent(tf, workload)
-  impala_learner = impala.make_learner(agent, config)
+  agent = _agent(tf, workload, agent_module, config, num_levels)
+  agents_learner = agent_module.make_learner(agent, config)
   rows = [workload.learner_rows, config.batch_size]
   num_actions = constant_environment.LEVELS[workload.level].num_actions
   batch = experience.Batch(unroll.Unroll(
-      level_id=tf.zeros(rows[1:], tf.int32), actor_id=tf.zeros(rows[1:], tf.int32),
+      level_id=tf.range(rows[1]) % num_levels, actor_id=tf.zeros(rows[1:], tf.int32),
       life_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
       agent_state=agent.initial_state(config.batch_size),
       environment_output=unroll.EnvironmentOutput(
@@ -150,10 +184,7 @@ def learner(seconds, workload):
           observation=_observations(tf, workload, *rows)),
       agent_output=impala.BehaviourOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions])),
       parameter_version=tf.zeros(rows, tf.int64)))
-  # The cost is proportional to the number of rows. A whole unroll has one more row than transitions.
-  whole_unrolls = workload.learner_rows / (config.unroll_length + 1)
-  rate, cpu = _rate(lambda: impala_learner.step(batch), whole_unrolls * workload.transitions, seconds)
-  return {'transitions_per_second': rate, 'cpu_seconds': cpu}
+  return lambda: agents_learner.step(batch)
 
 
 def learner_with_onednn(seconds, workload):

@@ -77,8 +77,9 @@ class BinaryTest(parameterized.TestCase):
     self.assertRegex(screen, f'(?m)^fittest: {folder}/member_0[01]$')
 
   @parameterized.parameters(
-      (['--agent=r2d2_atari57'], '--agent=r2d2_atari57: want one of impala_atari57, impala_dmlab30'),
-      (['--population_size=1'], '--population_size=1: want a whole number from 2 to 1024'),
+      (['--agent=r2d2_atari57'], '--agent=r2d2_atari57: want one of impala_atari57, impala_dmlab30, popart_impala_atari57, '
+       'popart_impala_dmlab30'),
+      (['--population_size=1'], "--population_size=1: want at least 2, or 0 for the paper's number"),
       (['--seed=-1'], '--seed=-1: want a whole number from 0 to 2147482623'),
       (['--logdir='], '--logdir=: want a folder'),
       (['--torso', 'deep', '--population_size=2'],

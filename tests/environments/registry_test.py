@@ -29,7 +29,8 @@ class RegistryTest(parameterized.TestCase):
 
   def test_levels_are_the_suites_and_the_built_in_tasks(self):
     self.assertEqual(registry.levels(), (
-        *atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'chain', 'obey_ball', 'obey_side', 'obey_nothing'))
+        *atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'chain', 'obey_ball', 'obey_side', 'obey_nothing',
+        'catch_mirror', 'catch_shift', 'harvest'))
     self.assertContainsSubset({*dmlab30.LEVELS, *dmlab30.TEST_LEVELS, 'seekavoid_arena_01'}, set(registry.levels()))
     self.assertLen(set(registry.levels()), len(registry.levels()))
 
@@ -38,6 +39,8 @@ class RegistryTest(parameterized.TestCase):
       ('rooms_watermaze', 4, 9, 'pixels', (72, 96, 3)), ('seekavoid_arena_01', 4, 9, 'instruction', (128,)),
       ('recall', 1, 2, 'vector', (3,)), ('chain', 1, 2, 'vector', (9,)), ('obey_ball', 1, 3, 'instruction', (128,)),
       ('obey_side', 1, 3, 'instruction', (128,)), ('obey_nothing', 1, 3, 'pixels', (20, 20, 1)),
+      ('catch_mirror', 1, 3, 'pixels', (20, 20, 1)), ('catch_shift_x10000', 1, 3, 'pixels', (20, 20, 1)),
+      ('harvest', 1, 2, 'vector', (5,)), ('chain_x0.001', 1, 2, 'vector', (9,)),
       ('gymnasium:CartPole-v1', 1, 2, 'vector', (4,)))
   def test_makes_every_kind_of_level(self, level, frames_per_step, num_actions, name, shape):
     registry.check(level)
@@ -46,6 +49,21 @@ class RegistryTest(parameterized.TestCase):
     self.assertEqual(environment.frames_per_step, frames_per_step)
     self.assertEqual(environment.action_spec().num_values, num_actions)
     self.assertEqual(environment.reset().observation[name].shape, shape)
+
+  @parameterized.parameters(('catch_x100', 100), ('catch_x0.25', 0.25), ('harvest_x1000000', 1e6))
+  def test_rewards_of_a_built_in_task_can_be_multiplied(self, level, factor):
+    task = registry.make(level.partition('_x')[0], seed=0)
+    scaled = registry.make(level, seed=0)
+    steps = [(task.step(0).reward, scaled.step(0).reward) for _ in range(50)]
+    rewards = [pair for pair in steps if pair[0]]
+    self.assertNotEmpty(rewards)
+    for plain, multiplied in rewards:
+      self.assertEqual(multiplied, factor * plain)
+
+  @parameterized.parameters('pong_x10', 'catch_x', 'catch_x-1', 'catch_x1e3', 'catch_x10_x10', 'catch_x.5')
+  def test_other_factors_and_levels_are_unknown(self, level):
+    with self.assertRaisesRegex(ValueError, f'unknown level {level!r}'):
+      registry.check(level)
 
   def test_every_level_passes_the_check(self):
     for level in registry.levels():
@@ -109,7 +127,7 @@ class RegistryTest(parameterized.TestCase):
       ('contributed/dmlab30/skymaze_irreversible_path_hard', 'skymaze_irreversible_path_hard'),
       ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
       ('Breakout-v5', 'did you mean breakout'),
-      ('catsh', 'did you mean catch?'), ('zzz', 'want an Atari game in snake_case'), ('', 'want an Atari game'),
+      ('catsh', 'did you mean catch or catch_shift?'), ('zzz', 'want an Atari game in snake_case'), ('', 'want an Atari game'),
       ('CartPole-v1', 'gymnasium:ID'))
   def test_an_unknown_level_is_one_line_with_the_closest_names(self, level, hint):
     for function in (registry.check, lambda name: registry.make(name, seed=0)):

@@ -12,7 +12,7 @@ _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, '
 
 
 def make(folder, name, means=None, episodes=500, frames=None, curves=None, binary='impala_dmlab30', protocol=None,
-         **flags):
+         more=None, **flags):
   """Makes a run directory.
 
   Args:
@@ -24,6 +24,7 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
     curves: level -> returns or None at 1/N, 2/N, ... of the frames, for metrics.jsonl. None: there are no rows.
     binary: the binary in config.json's command line.
     protocol: the protocol in evaluation.json.
+    more: name -> values, further metrics of the rows in metrics.jsonl.
     **flags: settings that differ from those of IMPALA, deep, on DMLab-30. A setting of None is left out.
   Returns:
     The path.
@@ -45,7 +46,8 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
       for point in range(points):
         returns = {f'episode_return/{level}': curve[point] for level, curve in curves.items()}
         row = {'environment_frames': frames * (point + 1) // points, 'wall_seconds': 60. * point,
-               'episode_return': None if None in returns.values() else sum(returns.values()) / len(returns), **returns}
+               'episode_return': None if None in returns.values() else sum(returns.values()) / len(returns), **returns,
+               **{metric: values[point] for metric, values in (more or {}).items()}}
         stream.write(json.dumps(row) + '\n')
   return logdir
 

@@ -1,0 +1,58 @@
+"""The style that all figures share: colours, axes, titles, legends, and writing the file."""
+
+from typing import Any, Iterable
+
+from matplotlib import figure
+from matplotlib import ticker
+
+from scalable_agents.records import run_directory
+from scalable_agents.tables import results
+
+INK = '#3b3b3b'
+PAPER = '#b8c4d0'
+LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
+STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
+
+
+def line_style(number: int) -> dict[str, str]:
+  """Returns the colour and style of the line with this number."""
+  return {'color': LINES[number % len(LINES)], 'linestyle': STYLES[number // len(LINES) % len(STYLES)]}
+
+
+def labelled(axes: Any) -> list[Any]:
+  """Returns the lines and bars of a panel that have a label."""
+  return axes.get_legend_handles_labels()[0]
+
+
+def frames_axis(axes: Any):
+  """Formats the horizontal axis for environment frames from 0."""
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
+  axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+  axes.set_xlim(left=0)
+
+
+def plain(axes: Any, grid: str):
+  """Styles a panel. `grid`: 'x', 'y' or 'both', the axes with grid lines."""
+  axes.grid(axis=grid, color='#dddddd', linewidth=0.6)
+  axes.set_axisbelow(True)
+  axes.tick_params(labelsize=8)
+  axes.spines[['top', 'right']].set_visible(False)
+
+
+def title(picture: figure.Figure, text: str):
+  """Adds a title above the panels."""
+  picture.suptitle(text, x=0.01, ha='left', color=INK, fontsize=11)
+
+
+def title_and_legend(picture: figure.Figure, text: str, panels: Iterable[Any]):
+  """Adds a title above the panels, and below the title a legend of the lines and bars in all panels."""
+  handles = {handle.get_label(): handle for axes in panels for handle in labelled(axes)}
+  # The title is the legend's title, because matplotlib would draw a figure title over the legend.
+  picture.legend(handles.values(), handles.keys(), title=text, alignment='left', loc='outside upper left', ncols=2,
+                 frameon=False, fontsize=9, title_fontproperties={'size': 11})
+
+
+def save(picture: figure.Figure, file: str):
+  """Writes a picture as PNG. Raises run_directory.RunDirectoryError if it cannot be written."""
+  with run_directory.replaced(file) as new:
+    picture.savefig(new, format='png')

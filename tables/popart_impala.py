@@ -1,0 +1,75 @@
+"""Makes the results table and the figures of the PopArt-IMPALA paper, with the results of your runs.
+
+  bazel run //tables:popart_impala -- --table=1 --runs='runs/popart_*,runs/impala_*' --output=results
+  bazel run //tables:popart_impala -- --figures --runs='runs/four_games_*'
+
+The program prints the table and writes it as Markdown and CSV. The figures are training scores against frames,
+normalisation statistics, and scores per level; the runs in them need not be evaluated. Hessel et al. 2019, "Summary of
+results" and figures 1 to 5.
+"""
+
+import dataclasses
+import os
+from typing import Sequence
+
+from scalable_agents.records import errors
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.tables import files
+from scalable_agents.tables import popart_figures
+from scalable_agents.tables import popart_tables
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.training import run_flags
+
+_TABLE = '1'
+
+
+@dataclasses.dataclass(frozen=True)
+class PopArtTablesConfig:
+  """The flags."""
+
+  table: str = setting('', 'The table to make: 1. Its runs must be evaluated. Default: no table.', choices=('', _TABLE))
+  runs: str = setting('', 'Run directories of IMPALA and PopArt-IMPALA: paths or patterns with *, separated by commas. '
+                          'Without it, the table has only the numbers of the paper.')
+  output: str = setting('results', 'Folder to write to.')
+  figures: bool = setting(False, 'Draw figures of the training of these runs: scores, statistics, scores per level.')
+
+
+def validate(config: PopArtTablesConfig):
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
+  settings.check(config)
+  if not config.table and not config.figures:
+    raise ValueError('--table=: want 1, or --figures')
+  if config.figures and not config.runs:
+    raise ValueError('--runs: want the runs to draw')
+  if not config.output:
+    raise ValueError('--output: want a folder')
+
+
+def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
+  """Draws all figures. Returns the files."""
+  scores, levels = os.path.join(folder, 'popart_scores.png'), os.path.join(folder, 'popart_levels.png')
+  drawn = [scores] * popart_figures.draw_scores(runs, scores) + [levels] * popart_figures.draw_levels(runs, levels)
+  for run in runs:
+    statistics = os.path.join(folder, f'popart_statistics_{os.path.basename(os.path.normpath(run.logdir))}.png')
+    if popart_tables.name_of(run).endswith(popart_tables.POPART) and popart_figures.draw_statistics(run, statistics):
+      drawn.append(statistics)
+  if not drawn:
+    raise errors.UserError('--figures: these runs have no metrics to draw')
+  return drawn
+
+
+def main():
+  """Reads the flags and the runs, and writes the table and the figures."""
+  config = run_flags.config_from_flags(PopArtTablesConfig, validate)
+  runs = files.read_runs(config.runs, bool(config.table), popart_tables.AGENT_NAMES)
+  folder = files.make_folder(config.output)
+  if config.table:
+    files.write(popart_tables.table(runs), folder, f'popart_table_{config.table}')
+  for file in draw(runs, folder) if config.figures else []:
+    print(f'wrote {file}')
+
+
+if __name__ == '__main__':
+  run_flags.define(PopArtTablesConfig())
+  run_flags.run_main(main)

@@ -1,0 +1,112 @@
+"""The results table of Hessel et al. 2019 (PopArt-IMPALA, "Summary of results"), with the results of runs."""
+
+import functools
+import os
+from typing import Mapping, NamedTuple, Sequence
+
+from scalable_agents.environments import scores
+from scalable_agents.environments import suite as suite_lib
+from scalable_agents.tables import layout
+from scalable_agents.tables import published
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+
+AGENT_NAMES = ('impala', 'popart_impala')  # In config.json.
+IMPALA, MULTI_HEAD, POPART = 'IMPALA', 'MultiHead-IMPALA', 'PopArt-IMPALA'
+_PIXEL = 'Pixel-'  # Before the name of an agent with pixel control.
+ORIGINAL = 'IMPALA-original'  # On DMLab-30, with the smaller action set of the IMPALA paper.
+_NO_HUMAN_STARTS = 'cannot be reproduced: the human start states are not public'
+
+
+class _Column(NamedTuple):
+  """A column of the paper's table."""
+  field: str      # In popart_table_1.csv.
+  benchmark: str
+  how: str        # How the agent is scored.
+  measure: str    # Field of scores.SuiteScore; '' if the column cannot be reproduced.
+  training: bool  # Whether the score is computed from training episodes, else from an evaluation.
+
+
+_ATARI, _UNCLIPPED, _DMLAB = 'Atari-57', 'Atari-57 (unclipped)', 'DMLab-30'
+_COLUMNS = (
+    _Column('atari57_random_starts_median', _ATARI, 'random starts: median', 'median', False),
+    _Column('atari57_human_starts_median', _ATARI, 'human starts: median', '', False),
+    _Column('atari57_unclipped_random_starts_median', _UNCLIPPED, 'random starts: median', 'median', False),
+    _Column('atari57_unclipped_human_starts_median', _UNCLIPPED, 'human starts: median', '', False),
+    _Column('dmlab30_train_mean_capped', _DMLAB, 'train: mean capped', 'mean_capped', True),
+    _Column('dmlab30_test_mean_capped', _DMLAB, 'test: mean capped', 'mean_capped', False),
+)
+_PRINTED = {row['agent']: row for row in suite_lib.rows(
+    'popart_table_1.csv', folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))}
+_POPART_SETTINGS = (('value_normalization', 'popart'), ('popart_decay', 3e-4), ('popart_second_moment', 'literal'))
+
+
+@functools.cache
+def _agent(name: str, benchmark: str) -> published.Agent:
+  """Returns an agent of the table. "Implementation notes" and "Experiments"."""
+  popart = _POPART_SETTINGS if name == POPART else ()
+  if benchmark == _DMLAB:
+    return published.Agent(name, 'dmlab30', False, 'deep', True, 10_000_000_000, 8, 1,
+                           (*popart, ('action_set', 'popart')))
+  transform = 'abs_one' if benchmark == _ATARI else 'none'
+  return published.Agent(name, 'atari57', False, 'deep', False, 57 * 200_000_000, 24, 1,
+                         (*popart, ('reward_transform', transform)))
+
+
+def name_of(run: runs_lib.Run) -> str:
+  """Returns the name that the paper gives to the agent of a run, whatever its levels and its other settings are."""
+  if run.agent == 'impala':
+    suite = runs_lib.suite_of(run)
+    original = suite is not None and suite.name == 'dmlab30' and run.flags.get('action_set') == 'impala'
+    name = ORIGINAL if original else IMPALA
+  else:
+    name = POPART if run.flags.get('value_normalization') == 'popart' else MULTI_HEAD
+  return _PIXEL * bool(run.flags.get('use_pixel_control')) + name
+
+
+def _benchmark_of(run: runs_lib.Run) -> str | None:
+  """Returns the benchmark of the table that a run belongs to; None if it was not trained on a whole suite."""
+  if run.flags['level_name'] == 'dmlab30':
+    return _DMLAB
+  if run.flags['level_name'] == 'atari57':
+    return _UNCLIPPED if run.flags.get('reward_transform') == 'none' else _ATARI
+  return None
+
+
+def table(runs: Sequence[runs_lib.Run]) -> layout.Table:
+  """Makes table 1, with a row for each number of the paper.
+
+  Args:
+    runs: evaluated runs.
+  """
+  gathered, others = {}, []
+  for run in runs:
+    key = name_of(run), _benchmark_of(run)
+    if key[0] in _PRINTED and key[1] and run.flags['off_policy_correction'] == 'vtrace':
+      gathered.setdefault(key, []).append(run)
+    else:
+      others.append(f'{run.logdir} ({key[0]} on {run.flags["level_name"]})')
+  columns = ['agent', 'benchmark', 'score (%)', 'paper', 'this run', 'difference', 'run']
+  rows = []
+  for name, printed in _PRINTED.items():
+    for column in _COLUMNS:
+      cell = _cell(name, column, gathered)
+      rows.append([name, column.benchmark, column.how, *layout.compared(float(printed[column.field]), cell, 1)])
+  notes = ['Random starts: episodes begin with up to 30 no-op actions, as in evaluations with --mode=test. Train: the '
+           'returns of the last training episodes. This run: ± the standard deviation over seeds.']
+  notes += [f'Not in the table: {", ".join(others)}'] * bool(others)
+  return layout.Table('Table 1: Summary of results, human-normalised scores', columns, rows, notes)
+
+
+def _cell(name: str, column: _Column, gathered: Mapping[tuple[str, str], Sequence[runs_lib.Run]]) -> results.Cell:
+  if not column.measure:
+    return results.Cell(None, _NO_HUMAN_STARTS)
+  result = results.Result(_agent(name, column.benchmark), gathered.get((name, column.benchmark), ()))
+  return result.training_summary(column.measure) if column.training else result.summary(column.measure)
+
+
+def summary_measure(runs: Sequence[runs_lib.Run]) -> str:
+  """Returns the field of scores.SuiteScore that the paper quotes for the suite of these runs."""
+  names = {name for run in runs for name in run.flags['level_name'].split(',')}
+  is_atari = names <= {'atari57', *scores.SUITES['atari57'].levels}
+  return scores.SUITES['atari57' if is_atari else 'dmlab30'].summary

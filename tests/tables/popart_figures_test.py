@@ -1,0 +1,96 @@
+"""Tests that the figures of PopArt-IMPALA show the correct numbers."""
+
+import os
+
+from absl.testing import absltest
+from matplotlib import figure
+from matplotlib import image
+import numpy as np
+
+from scalable_agents.environments import scores
+from scalable_agents.tables import popart_figures
+from scalable_agents.tables import popart_tables
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import run_directories
+
+_GAMES = 'pong,breakout'
+
+
+class PopArtFiguresTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+    self.file = os.path.join(self.create_tempdir().full_path, 'picture.png')
+
+  def _make(self, name, medians, mean=(1., 2.), **flags):
+    """Makes a run of PopArt on two games, with two rows."""
+    run_directories.make(
+        self.folder, name, frames=1000, curves={'pong': [-20., 10.], 'breakout': [None, 20.]},
+        more={'suite_score/median': medians, 'popart/mean/pong': mean, 'popart/scale/pong': [0.5, 0.25],
+              'popart/mean/breakout': [0., 1.], 'popart/scale/breakout': [1., 1.]},
+        **{'binary': 'popart_impala_atari57', 'level_name': _GAMES, 'value_normalization': 'popart'} | flags)
+
+  def _drawn(self, draw, runs):
+    """Calls a drawing function. Returns the panels of the picture."""
+    pictures, save = [], figure.Figure.savefig
+
+    def keep(picture, *args, **kwargs):
+      pictures.append(picture)
+      return save(picture, *args, **kwargs)
+    with absltest.mock.patch.object(figure.Figure, 'savefig', keep):
+      self.assertTrue(draw(runs, self.file))
+    self.assertGreater(image.imread(self.file).shape[0], 200)
+    return pictures[0].axes
+
+  def _runs(self):
+    return runs_lib.read([f'{self.folder}/*'], False, popart_tables.AGENT_NAMES)[0]
+
+  def test_scores_have_a_line_per_agent_from_worst_to_best(self):
+    self._make('popart_1', [10., 30.])
+    self._make('popart_2', [20., 50.])
+    self._make('multi_head', [None, 5.], value_normalization='none')
+    axes, = self._drawn(popart_figures.draw_scores, self._runs())
+    lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+    self.assertEqual(set(lines), {'MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs'})
+    np.testing.assert_allclose(lines['PopArt-IMPALA, 2 runs'][[0, -1]], [15., 40.])
+    np.testing.assert_allclose(lines['MultiHead-IMPALA'], np.full(300, 5.))
+    area = axes.collections[1].get_paths()[0].vertices
+    self.assertEqual((area[:, 1].min(), area[:, 1].max()), (10., 50.))
+    self.assertEqual(axes.get_ylabel(), 'median human-normalised score (%)')
+
+  def test_statistics(self):
+    self._make('run', [1., 2.])
+    panels = self._drawn(popart_figures.draw_statistics, self._runs()[0])
+    self.assertEqual([axes.get_title('left') for axes in panels], ['breakout', 'pong', '', ''])
+    self.assertLen(panels[2].lines, 1)
+
+  def test_statistics_of_other_levels(self):
+    run_directories.make(self.folder, 'run', frames=1000, curves={'catch': [-1., 0.]}, binary='popart_impala_atari57',
+                         more={'popart/mean/catch': [3., 5.], 'popart/scale/catch': [0.5, 0.25]},
+                         level_name='catch', value_normalization='popart')
+    upper, lower = self._drawn(popart_figures.draw_statistics, self._runs()[0])
+    np.testing.assert_allclose(upper.lines[0].get_ydata(), [3., 5.])
+    area = upper.collections[0].get_paths()[0].vertices
+    self.assertEqual((area[:, 1].min(), area[:, 1].max()), (2.5, 5.25))
+    np.testing.assert_allclose(lower.lines[0].get_ydata(), [-1., 0.])
+
+  def test_levels_have_a_bar_per_agent(self):
+    self._make('popart', [1., 2.])
+    self._make('multi_head', [1., 2.], value_normalization='none')
+    axes, = self._drawn(popart_figures.draw_levels, self._runs())
+    self.assertEqual([label.get_text() for label in axes.get_yticklabels()], ['breakout', 'pong'])
+    self.assertCountEqual([round(bar.get_width(), 6) for bar in axes.patches], 2 * [
+        round(scores.human_normalised('pong', 10.), 6), round(scores.human_normalised('breakout', 20.), 6)])
+
+  def test_nothing_to_draw(self):
+    run_directories.make(self.folder, 'run', binary='popart_impala_atari57', level_name='catch')
+    runs = self._runs()
+    self.assertFalse(popart_figures.draw_scores(runs, self.file))
+    self.assertFalse(popart_figures.draw_statistics(runs[0], self.file))
+    self.assertFalse(popart_figures.draw_levels(runs, self.file))
+    self.assertFalse(os.path.exists(self.file))
+
+
+if __name__ == '__main__':
+  absltest.main()

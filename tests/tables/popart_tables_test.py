@@ -1,0 +1,129 @@
+"""Tests of the results table of PopArt-IMPALA: which runs are in which cell, their scores, and what departs."""
+
+import dataclasses
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import popart_impala_atari57
+from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.environments import atari57
+from scalable_agents.environments import dmlab30
+from scalable_agents.environments import scores
+from scalable_agents.tables import popart_tables
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import run_directories
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training.population import population_member
+from scalable_agents.training import run_flags
+
+_POPULATION = {'learning_rate_decay': False}
+
+
+def _flags(*configs, **others):
+  """Returns the flags of a run with these configs, and with the binaries' defaults otherwise."""
+  flags = {}
+  for config in (*configs, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_flags.RunConfig()):
+    flags |= dataclasses.asdict(config)
+  for name in ('logdir', 'seed'):
+    flags.pop(name)
+  return flags | others
+
+
+_ATARI = _flags(popart_impala_atari57.CONFIG, atari57_protocol.Protocol(), population_size=24, **_POPULATION)
+_DMLAB = _flags(popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, population_size=8, **_POPULATION)
+_IMPALA_DMLAB = _flags(impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(action_set='popart'), population_size=8,
+                       **_POPULATION)
+_SUITES = {suite.name: suite for suite in (atari57.SUITE, dmlab30.SUITE)}
+
+
+def _means(suite, share):
+  """Returns the mean returns of an agent with this human-normalised score on each level for evaluation."""
+  return {level: suite.scores[level].random + share * (suite.scores[level].human - suite.scores[level].random)
+          for level in suite.test_levels}
+
+
+class PopArtTablesTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def _rows(self):
+    """Returns the table's rows as dicts from (agent, benchmark, score) to (this run, run), and the notes."""
+    runs, faults = runs_lib.read([f'{self.folder}/*'], True, popart_tables.AGENT_NAMES)
+    self.assertEmpty(faults)
+    table = popart_tables.table(runs)
+    return {tuple(row[:3]): (row[4].value and row[4].value.mean, row[6]) for row in table.rows}, table.notes
+
+  def _make(self, name, flags, share, binary, **others):
+    suite = _SUITES[flags['level_name']]
+    protocol = {'action_set': flags['action_set']} if 'action_set' in flags else {}
+    run_directories.make(self.folder, name, _means(suite, share), binary=binary, episodes=suite.test_episodes,
+                         protocol={'dmlab': protocol} if protocol else {}, **{**flags, **others})
+
+  def test_the_papers_numbers(self):
+    rows = {tuple(row[:3]): row[3].value for row in popart_tables.table([]).rows}
+    self.assertLen(rows, 12)
+    self.assertEqual(rows['PopArt-IMPALA', 'Atari-57', 'random starts: median'], 110.7)
+    self.assertEqual(rows['PopArt-IMPALA', 'DMLab-30', 'test: mean capped'], 72.8)
+    self.assertEqual(rows['IMPALA', 'Atari-57 (unclipped)', 'human starts: median'], 1.0)
+
+  def test_the_defaults_are_in_full(self):
+    """With the paper's frames, populations and settings nothing departs."""
+    self._make('atari', _ATARI, 0.5, 'popart_impala_atari57')
+    self._make('clipped', _ATARI, 0.6, 'popart_impala_atari57', reward_transform='abs_one')
+    self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30')
+    self._make('impala', _IMPALA_DMLAB, 0.4, 'impala_dmlab30')
+    rows, notes = self._rows()
+    self.assertLen(notes, 1)
+    for key, share in ((('PopArt-IMPALA', 'Atari-57 (unclipped)', 'random starts: median'), 50),
+                       (('PopArt-IMPALA', 'Atari-57', 'random starts: median'), 60),
+                       (('PopArt-IMPALA', 'DMLab-30', 'test: mean capped'), 70),
+                       (('IMPALA', 'DMLab-30', 'test: mean capped'), 40)):
+      self.assertAlmostEqual(rows[key][0], share)
+      self.assertEqual(rows[key][1], 'in full')
+    self.assertEqual(rows['IMPALA', 'Atari-57', 'random starts: median'], (None, 'not run'))
+    for agent in ('IMPALA', 'PopArt-IMPALA'):
+      self.assertEqual(rows[agent, 'Atari-57', 'human starts: median'],
+                       (None, 'cannot be reproduced: the human start states are not public'))
+
+  def test_what_is_smaller_or_different_is_named(self):
+    self._make('atari', _ATARI | {'population_size': 1, 'learning_rate_decay': True}, 0.5, 'popart_impala_atari57',
+               frames=2_000_000, popart_decay=0.01, torso='shallow')
+    self.assertEqual(
+        self._rows()[0]['PopArt-IMPALA', 'Atari-57 (unclipped)', 'random starts: median'][1],
+        'scaled down: 2M of 11.4B frames, 1 of 24 members; departs from the paper: torso=shallow, popart_decay=0.01')
+
+  def test_the_training_score_is_that_of_the_last_episodes(self):
+    reference = dmlab30.SUITE.scores
+    curves = {level: [0., reference[level].random + 0.25 * (reference[level].human - reference[level].random)]
+              for level in dmlab30.LEVELS}
+    self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30', curves=curves)
+    mean, extent = self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'train: mean capped']
+    self.assertAlmostEqual(mean, 25.)
+    self.assertEqual(extent, 'in full')
+
+  @parameterized.parameters(
+      ({'value_normalization': 'none'}, 'popart_impala_dmlab30', 'MultiHead-IMPALA'),
+      ({'use_pixel_control': True}, 'popart_impala_dmlab30', 'Pixel-PopArt-IMPALA'),
+      ({'action_set': 'impala'}, 'impala_dmlab30', 'IMPALA-original'),
+      ({'level_name': 'rooms_watermaze'}, 'popart_impala_dmlab30', 'PopArt-IMPALA'))
+  def test_other_runs_are_named_below(self, others, binary, name):
+    suite = dmlab30.SUITE
+    flags = (_DMLAB if binary.startswith('popart') else _IMPALA_DMLAB) | others
+    means = {level: 1. for level in ([flags['level_name']] if flags['level_name'] != 'dmlab30' else suite.test_levels)}
+    run_directories.make(self.folder, 'run', means, binary=binary, **flags)
+    rows, notes = self._rows()
+    self.assertEqual(notes[1], f'Not in the table: {self.folder}/run ({name} on {flags["level_name"]})')
+    self.assertEqual({run[0] for run in rows.values()}, {None})
+
+  def test_the_score_is_that_of_the_suite(self):
+    self.assertEqual((scores.SUITES['atari57'].summary, scores.SUITES['dmlab30'].summary), ('median', 'mean_capped'))
+
+
+if __name__ == '__main__':
+  absltest.main()

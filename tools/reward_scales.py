@@ -1,0 +1,187 @@
+"""Tests the claims of the PopArt paper on small built-in tasks with rewards of different sizes.
+
+  bazel run //tools:reward_scales -- --experiment=scales --seeds=5
+
+The experiments are:
+
+  scales      One agent learns three tasks whose rewards are 1 : 100 : 10,000. PopArt learns all of them.
+  invariance  The same tasks, and all rewards multiplied by 1,000. PopArt's learning curves are the same.
+  clipping    A task in which clipped rewards lead to another policy than the true ones.
+
+The runs are synchronous, so each is determined by its seed. The program prints a table, and writes EXPERIMENT.csv (the
+learning curves) and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
+interruption. Hessel et al. 2019.
+"""
+
+import concurrent.futures
+import csv
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from typing import NamedTuple, Sequence
+
+from matplotlib import figure
+import numpy as np
+
+from scalable_agents.actor import parent_death
+from scalable_agents.actor import python_path
+from scalable_agents.records import errors
+from scalable_agents.records import run_rows
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training import run_flags
+
+_IMPALA, _POPART = 'impala_atari57', 'popart_impala_atari57'
+_MULTI_HEAD = ('--value_normalization=none',)
+_COMMON = ('--torso=shallow', '--num_environments=48', '--num_environment_workers=2', '--batch_size=24',
+           '--unroll_length=8', '--optimizer=adam', '--learning_rate=1e-3', '--synchronous',
+           '--log_interval_seconds=0.5')
+# The runs are a thousand times shorter than the paper's, and the statistics start at sigma = 1. With the paper's decay,
+# sigma of the smallest rewards would arrive at its value after the end of a run.
+_FAST = ('--popart_decay=3e-3',)
+_COLOURS = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3')
+_POINTS = 60  # Points of a curve.
+
+
+class Line(NamedTuple):
+  """Runs that differ only in their seeds."""
+  name: str
+  binary: str
+  factors: Sequence[float]  # The optimal return of each task.
+  flags: Sequence[str] = ()
+
+
+class Experiment(NamedTuple):
+  """Lines to compare."""
+  tasks: Sequence[str]
+  frames: int          # Environment frames of a run.
+  flags: Sequence[str]
+  lines: Sequence[Line]
+
+
+_TASKS, _SIZES, _SMALL, _LARGE = ('catch', 'catch_mirror', 'catch_shift'), (1, 100, 10_000), (0.1, 10, 1000), (
+    100, 10_000, 1_000_000)
+_TRUE, _CLIPPED = ('--reward_transform=none',), ('--reward_transform=abs_one',)
+EXPERIMENTS = {
+    'scales': Experiment(_TASKS, 500_000, ('--entropy_cost=0.3', *_TRUE), (
+        Line('PopArt-IMPALA', _POPART, _SIZES),
+        Line('MultiHead-IMPALA', _POPART, _SIZES, _MULTI_HEAD),
+        Line('IMPALA', _IMPALA, _SIZES))),
+    'invariance': Experiment(_TASKS, 400_000, ('--entropy_cost=0.3', *_TRUE), (
+        Line('PopArt-IMPALA', _POPART, _SMALL, _FAST),
+        Line('PopArt-IMPALA, rewards x 1,000', _POPART, _LARGE, _FAST),
+        Line('MultiHead-IMPALA', _POPART, _SMALL, _MULTI_HEAD),
+        Line('MultiHead-IMPALA, rewards x 1,000', _POPART, _LARGE, _MULTI_HEAD))),
+    'clipping': Experiment(('harvest',), 50_000, ('--entropy_cost=0.3', '--learning_rate=3e-4'), (
+        Line('PopArt-IMPALA, true rewards', _POPART, (20,), _TRUE),
+        Line('IMPALA, clipped rewards', _IMPALA, (20,), _CLIPPED))),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardScalesConfig:
+  """The flags."""
+
+  experiment: str = setting('scales', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
+  seeds: int = setting(5, 'Number of runs of each agent. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
+  frames: int = setting(0, 'Environment frames of each run; 0 for the number that the experiment is meant for.',
+                        at_least=0, at_most=settings.MAX_FRAMES)
+  parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
+  output: str = setting('results/reward_scales', 'Folder to write to.')
+
+
+class Curve(NamedTuple):
+  """The training returns of a run, as shares of the optimal returns."""
+  frames: np.ndarray  # [P] environment frames.
+  shares: np.ndarray  # [P, tasks].
+
+
+def _level(task: str, factor: float) -> str:
+  return f'{task}_x{factor:g}' if factor < 1e6 else f'{task}_x{factor:.0f}'
+
+
+def _train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
+  """Trains, or continues a run, and returns its curve. Raises errors.UserError with the program's last line."""
+  # The task of `clipping` has returns of different sizes itself.
+  levels = experiment.tasks if len(experiment.tasks) == 1 else list(map(_level, experiment.tasks, line.factors))
+  done = subprocess.run(
+      [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(levels)}',
+       f'--logdir={logdir}', f'--seed={seed}', f'--total_environment_frames={frames}', *_COMMON, *experiment.flags,
+       *line.flags],
+      env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+      preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+  if done.returncode:
+    raise errors.UserError(f'{logdir}: {done.stdout.splitlines()[-1]}')
+  rows = [row for row in run_rows.read_metrics(logdir)
+          if all(row.get(f'episode_return/{level}') is not None for level in levels)]
+  shares = np.array([[row[f'episode_return/{level}'] for level in levels] for row in rows]) / line.factors
+  return Curve(np.array([row['environment_frames'] for row in rows]), shares)
+
+
+def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
+  with open(file, 'w', encoding='utf-8', newline='') as stream:
+    writer = csv.writer(stream, lineterminator='\n')
+    writer.writerow(['agent', 'seed', 'environment_frames', *experiment.tasks])
+    for name, of_seeds in curves.items():
+      for seed, curve in enumerate(of_seeds, start=1):
+        for frames, shares in zip(*_at_points(curve)):
+          writer.writerow([name, seed, int(frames), *(f'{share:.4g}' for share in shares)])
+
+
+def _at_points(curve: Curve) -> Curve:
+  """Returns a curve at evenly spaced frames."""
+  frames = np.linspace(curve.frames[0], curve.frames[-1], _POINTS)
+  return Curve(frames, np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T]))
+
+
+def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
+  """Draws a panel per task. A line is the mean over seeds, and the area around it extends from worst to best."""
+  tasks = experiment.tasks
+  picture = figure.Figure(figsize=(1 + 4 * len(tasks), 3.8), dpi=100, layout='constrained')
+  panels = picture.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+  for task, axes in enumerate(panels):
+    for colour, (name, of_seeds) in zip(_COLOURS, curves.items()):
+      frames = _at_points(of_seeds[0]).frames
+      shares = np.array([np.interp(frames, curve.frames, curve.shares[:, task]) for curve in of_seeds])
+      axes.plot(frames, shares.mean(axis=0), color=colour, linewidth=1.6, label=name)
+      axes.fill_between(frames, shares.min(axis=0), shares.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+    axes.set_title(tasks[task], loc='left', fontsize=10)
+    axes.set_xlabel('environment frames')
+    axes.set_ylim(-1.1, 1.1)
+    axes.grid(color='#dddddd', linewidth=0.6)
+    axes.spines[['top', 'right']].set_visible(False)
+  panels[0].set_ylabel('return / optimal return')
+  picture.legend(*panels[0].get_legend_handles_labels(), loc='outside upper left', ncols=2, frameon=False)
+  picture.savefig(file)
+
+
+def main():
+  """Runs the experiment, prints the table and writes the files."""
+  config = run_flags.config_from_flags(RewardScalesConfig)
+  experiment = EXPERIMENTS[config.experiment]
+  frames = config.frames or experiment.frames
+  folder = run_flags.user_path(config.output)
+  os.makedirs(folder, exist_ok=True)
+  with concurrent.futures.ThreadPoolExecutor(config.parallel) as pool:
+    waiting = {line.name: [
+        pool.submit(_train, experiment, line, seed, frames,
+                    os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
+        for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
+    curves = {}
+    print(f'{"return / optimal return, mean (worst to best)":<48}' + ''.join(f'{task:<24}' for task in experiment.tasks))
+    for name, of_seeds in waiting.items():
+      curves[name] = [curve.result() for curve in of_seeds]
+      last = np.array([curve.shares[-1] for curve in curves[name]])
+      cells = (f'{shares.mean():.2f} ({shares.min():.2f} to {shares.max():.2f})' for shares in last.T)
+      print(f'{name:<48}' + ''.join(f'{cell:<24}' for cell in cells), flush=True)
+  file = os.path.join(folder, config.experiment)
+  _write_curves(experiment, curves, f'{file}.csv')
+  _draw(experiment, curves, f'{file}.png')
+  print(f'wrote {file}.csv and {file}.png')
+
+
+if __name__ == '__main__':
+  run_flags.define(RewardScalesConfig())
+  run_flags.run_main(main)
