@@ -65,7 +65,7 @@ _TASKS, _SIZES, _SMALL, _LARGE = ('catch', 'catch_mirror', 'catch_shift'), (1, 1
     100, 10_000, 1_000_000)
 _TRUE, _CLIPPED = ('--reward_transform=none',), ('--reward_transform=abs_one',)
 EXPERIMENTS = {
-    'scales': Experiment(_TASKS, 500_000, ('--entropy_cost=0.3', *_TRUE), (
+    'scales': Experiment(_TASKS, 500_000, ('--entropy_cost=0.15', *_TRUE), (
         Line('PopArt-IMPALA', _POPART, _SIZES),
         Line('MultiHead-IMPALA', _POPART, _SIZES, _MULTI_HEAD),
         Line('IMPALA', _IMPALA, _SIZES))),
@@ -170,7 +170,8 @@ def main():
                     os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
         for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
     curves = {}
-    print(f'{"return / optimal return, mean (worst to best)":<48}' + ''.join(f'{task:<24}' for task in experiment.tasks))
+    head = 'return / optimal return, mean (worst to best)'
+    print(f'{head:<48}' + ''.join(f'{task:<24}' for task in experiment.tasks))
     for name, of_seeds in waiting.items():
       curves[name] = [curve.result() for curve in of_seeds]
       last = np.array([curve.shares[-1] for curve in curves[name]])

@@ -1,4 +1,4 @@
-"""Tests that IMPALA learns tasks, and does not learn them without the part that they need. Runs are reproducible."""
+"""Tests that agents learn tasks, and do not learn them without the part that they need. Runs are reproducible."""
 
 import dataclasses
 import io
@@ -11,6 +11,7 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
+from scalable_agents.agents import popart_impala
 from scalable_agents.environments import registry
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import ladder
@@ -29,10 +30,16 @@ def setUpModule():
 
 
 def _returns_more_than(wanted):
-  """Returns a condition: 300 episodes have ended, and the mean return of the last 100 of every level is larger."""
+  """Returns a condition: 300 episodes have ended, and the mean return of the last 100 of every level is larger.
+
+  Args:
+    wanted: a number, or a dict from level to number.
+  """
   def is_reached(statistics):
-    returns = [value for name, value in statistics.items() if name.startswith('episode_return')]
-    return statistics['episodes'] >= 300 and min(returns) > wanted
+    returns = {name.removeprefix('episode_return/'): value for name, value in statistics.items()
+               if name.startswith('episode_return/')}
+    limits = wanted if isinstance(wanted, dict) else dict.fromkeys(returns, wanted)
+    return statistics['episodes'] >= 300 and all(returns[level] > limit for level, limit in limits.items())
   return is_reached
 
 
@@ -45,24 +52,27 @@ class _Deaf(impala.Agent):
 
 class LearningTest(absltest.TestCase):
 
-  def _train(self, make_agent=impala.Agent, until=lambda statistics: False, **settings):
+  def _train(self, make_agent=None, until=lambda statistics: False, agent_module=impala,
+             config_class=impala.ImpalaConfig, **settings):
     """Trains in this process until total_environment_frames, or until the statistics of episodes are as wanted.
 
     Args:
-      make_agent: makes the agent.
+      make_agent: makes the agent; None for the module's.
       until: takes the values about episodes of a row of metrics.jsonl.
-      **settings: of ImpalaConfig.
+      agent_module: the agent's module.
+      config_class: its settings.
+      **settings: of config_class.
     Returns:
       The agent and the last row of metrics.jsonl.
     """
-    config = impala.ImpalaConfig(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
-    impala.validate(config)
+    config = config_class(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
+    agent_module.validate(config)
     run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
     levels = registry.expand(config.level_name)
     with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
       protocol = atari57_protocol.Protocol().environments(levels, training=True)
       host = actor_host.ActorHost(levels, protocol, run, config.seed)
-      agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent})
+      agent = types.SimpleNamespace(**vars(agent_module) | {'Agent': make_agent or agent_module.Agent})
       statistics = run_log.make_statistics(levels)
       with mock.patch.object(run_log, 'make_statistics', return_value=statistics):
         trainer = train_loop.Trainer(host, agent, config, levels, run, directory, io.StringIO())
@@ -96,6 +106,31 @@ class LearningTest(absltest.TestCase):
     self.assertLess(last['episode_return/obey_ball'], 0.4)
     self.assertLess(last['episode_return/obey_side'], 0.4)
     self.assertGreater(last['episode_return/obey_nothing'], 0.2)
+
+  def test_popart_learns_tasks_with_rewards_of_different_sizes_and_several_heads_do_not(self):
+    wanted = {'catch': 0.9, 'catch_mirror_x10000': 9000.}
+    last, frames = {}, 120_000
+    for normalization in ('popart', 'none'):
+      _, last[normalization] = self._train(
+          agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig, level_name=','.join(wanted),
+          value_normalization=normalization, reward_transform='none', total_environment_frames=frames, batch_size=16,
+          unroll_length=8, optimizer='adam', learning_rate=1e-3, entropy_cost=0.2, until=_returns_more_than(wanted))
+      frames = last[normalization]['environment_frames']
+    for level, limit in wanted.items():
+      self.assertGreater(last['popart'][f'episode_return/{level}'], limit)
+      self.assertLess(last['none'][f'episode_return/{level}'], 0.5 * limit)
+
+  def test_clipped_rewards_lead_to_another_policy(self):
+    """The harvest is worth 20, and clipped it is worth less than what can be picked before."""
+    settings = dict(level_name='harvest', batch_size=24, unroll_length=8, optimizer='adam', learning_rate=3e-4,
+                    entropy_cost=0.3)
+    _, true = self._train(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig,
+                          reward_transform='none', total_environment_frames=40_000, until=_returns_more_than(18.),
+                          **settings)
+    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=true['environment_frames'],
+                             **settings)
+    self.assertGreater(true['episode_return'], 18.)
+    self.assertLess(clipped['episode_return'], 5.)
 
   def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self):
     """The actors always keep the initial policy: this is the largest lag in the sense of section E.1."""

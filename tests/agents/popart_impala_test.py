@@ -13,6 +13,7 @@ from scalable_agents.agents import popart_impala
 from scalable_agents.agents import popart_impala_atari57
 from scalable_agents.agents import popart_impala_dmlab30
 from scalable_agents.learner import popart
+from scalable_agents.records import checkpoint
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import agent_interface
@@ -248,6 +249,19 @@ class LearnerTest(parameterized.TestCase):
       self.assertEqual(got['loss/baseline_unnormalized'], got['loss/baseline'])
     for one, other in zip(ours.agent.trainable_variables, its.agent.trainable_variables, strict=True):
       np.testing.assert_array_equal(one, other)
+
+  def test_a_restored_learner_goes_on_bit_for_bit(self):
+    config, folder = _config(popart_decay=0.3), self.create_tempdir().full_path
+    first, second = (popart_impala.make_learner(_agent(config), config) for _ in range(2))
+    for update in range(2):
+      unrolls.update(first, _unroll(first.agent, seed=update))
+    checkpoint.Checkpointer(folder, learner=first).save()
+    checkpoint.Checkpointer(folder, learner=second).restore()
+    for learner in (first, second):
+      unrolls.update(learner, _unroll(learner.agent, seed=2))
+    self.assertTrue(np.all(first.agent.statistics.first.numpy()[[0, 2]] != 0))
+    for one, other in zip(first.variables, second.variables, strict=True):
+      np.testing.assert_array_equal(one, other, one.name)
 
   @parameterized.parameters(np.nan, np.inf, 3e38)
   def test_what_is_not_finite_enters_no_statistics(self, reward):
