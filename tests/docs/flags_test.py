@@ -1,4 +1,4 @@
-"""Tests that every flag in docs/fidelity.md and docs/suites.md is a flag of one of the programs that they describe."""
+"""Tests that every flag in the pages of docs/ is a flag of one of the programs that they describe."""
 
 import dataclasses
 import re
@@ -6,25 +6,28 @@ import re
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import impala
+from scalable_agents.agents import popart_impala
 from scalable_agents.agents import population
 from scalable_agents.tables import impala as impala_tables
+from scalable_agents.tables import popart_impala as popart_tables
 from scalable_agents.tables import population as population_figure
 from scalable_agents.tests import source_tree
+from scalable_agents.tools import reward_scales
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training.population import population_member
 from scalable_agents.training import run_flags
 
-_CONFIGS = (impala.ImpalaConfig, atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig,
+_CONFIGS = (popart_impala.PopArtImpalaConfig, atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig,
             population.LauncherConfig, population_member.PopulationConfig, run_flags.RunConfig,
-            impala_tables.TablesConfig, population_figure.PopulationFigureConfig)
+            impala_tables.TablesConfig, population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig,
+            reward_scales.RewardScalesConfig)
 
 
 class FlagsTest(parameterized.TestCase):
 
-  @parameterized.parameters('fidelity.md', 'suites.md')
+  @parameterized.parameters('fidelity.md', 'popart.md', 'suites.md')
   def test_every_flag_exists(self, page):
     known = {field.name for config in _CONFIGS for field in dataclasses.fields(config)}
     known |= {f'no{name}' for name in known}
