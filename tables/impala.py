@@ -49,7 +49,9 @@ def validate(config: TablesConfig):
 
 def read_runs(config: TablesConfig) -> list[runs_lib.Run]:
   """Reads the runs in --runs. Raises errors.UserError."""
-  return files.read_runs(config.runs, evaluated=config.table != _SWEEP)
+  if config.table == _SWEEP:
+    return files.read_runs(config.runs, evaluated=False, agents=runs_lib.AGENTS)
+  return files.read_runs(config.runs, evaluated=True)
 
 
 def draw_paper_table(table: paper_tables.PaperTable, runs: Sequence[runs_lib.Run], folder: str) -> Sequence[str]:

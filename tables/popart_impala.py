@@ -62,7 +62,7 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
 def main():
   """Reads the flags and the runs, and writes the table and the figures."""
   config = run_flags.config_from_flags(PopArtTablesConfig, validate)
-  runs = files.read_runs(config.runs, bool(config.table), popart_tables.AGENT_NAMES)
+  runs = files.read_runs(config.runs, bool(config.table), runs_lib.AGENTS)
   folder = files.make_folder(config.output)
   if config.table:
     files.write(popart_tables.table(runs), folder, f'popart_table_{config.table}')

@@ -11,7 +11,6 @@ from scalable_agents.tables import published
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 
-AGENT_NAMES = ('impala', 'popart_impala')  # In config.json.
 IMPALA, MULTI_HEAD, POPART = 'IMPALA', 'MultiHead-IMPALA', 'PopArt-IMPALA'
 _PIXEL = 'Pixel-'  # Before the name of an agent with pixel control.
 ORIGINAL = 'IMPALA-original'  # On DMLab-30, with the smaller action set of the IMPALA paper.

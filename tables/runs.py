@@ -22,7 +22,8 @@ _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total
 # Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
                 'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}
-_NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA'}  # The agents whose runs can be read.
+_NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA'}
+AGENTS = tuple(_NAMES)  # The agents whose runs can be read, as in config.json.
 _WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500

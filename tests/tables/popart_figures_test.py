@@ -44,7 +44,7 @@ class PopArtFiguresTest(absltest.TestCase):
     return pictures[0].axes
 
   def _runs(self):
-    return runs_lib.read([f'{self.folder}/*'], False, popart_tables.AGENT_NAMES)[0]
+    return runs_lib.read([f'{self.folder}/*'], False, runs_lib.AGENTS)[0]
 
   def test_scores_have_a_line_per_agent_from_worst_to_best(self):
     self._make('popart_1', [10., 30.])

@@ -54,7 +54,7 @@ class PopArtTablesTest(parameterized.TestCase):
 
   def _rows(self):
     """Returns the table's rows as dicts from (agent, benchmark, score) to (this run, run), and the notes."""
-    runs, faults = runs_lib.read([f'{self.folder}/*'], True, popart_tables.AGENT_NAMES)
+    runs, faults = runs_lib.read([f'{self.folder}/*'], True, runs_lib.AGENTS)
     self.assertEmpty(faults)
     table = popart_tables.table(runs)
     return {tuple(row[:3]): (row[4].value and row[4].value.mean, row[6]) for row in table.rows}, table.notes

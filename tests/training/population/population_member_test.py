@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.agents import impala
+from scalable_agents.agents import popart_impala
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.records import checkpoint
@@ -60,15 +61,18 @@ class MemberTest(parameterized.TestCase):
   def _logdir(self, index):
     return os.path.join(self.folder, population_directory.member_name(index))
 
-  def _member(self, index, levels=('catch',), initial_frames=0, size=3, num_learners=1, **settings):
-    """A member, and its learner, of which nothing is as in other members."""
+  def _member(self, index, levels=('catch',), initial_frames=0, size=3, num_learners=1, agent_module=impala,
+              config_class=impala.ImpalaConfig, **settings):
+    """Returns a member and its learner. All its variables differ from those of other members."""
     os.makedirs(self._logdir(index), exist_ok=True)
     settings = {'learning_rate': 0.1 * (index + 1), 'entropy_cost': 0.01 * (index + 1), 'seed': index} | settings
-    config = impala.ImpalaConfig(learning_rate_decay=False, **settings)
+    config = config_class(learning_rate_decay=False, **settings)
     with learner_port.make_strategy(num_learners, port=None).scope():
-      learner = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config)
-    for slot in (*learner.optimizer.mean_squares, *learner.optimizer.momenta):
-      slot.assign(slot + 10. * index)
+      learner = agent_module.make_learner(agent_module.Agent(unrolls.environment_spec(), config), config)
+    trainable = {id(variable) for variable in learner.agent.trainable_variables}
+    of_agent = (variable for variable in learner.agent.variables if id(variable) not in trainable)
+    for variable in (*learner.optimizer.mean_squares, *learner.optimizer.momenta, *of_agent):
+      variable.assign(variable + 10. * index)
     population = population_member.PopulationConfig(size, _PATIENCE, initial_frames)
     directory = self.enterContext(run_directory.Run(self._logdir(index)))
     member = population_member.Member(learner, self.reports.append, population, levels, index, directory)
@@ -117,9 +121,11 @@ class MemberTest(parameterized.TestCase):
     self._play(member, 1000, 0.0)
     self.assertLen(self._evolutions(1), 1)
 
-  @parameterized.parameters(1, 2)
-  def test_one_that_is_better_by_more_than_5_points_is_copied(self, num_learners):
-    better, better_learner = self._member(2, num_learners=num_learners)
+  @parameterized.parameters((1, {}), (2, {}), (2, dict(
+      agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)))
+  def test_one_that_is_better_by_more_than_5_points_is_copied(self, num_learners, agent):
+    """For PopArt, this includes the statistics."""
+    better, better_learner = self._member(2, num_learners=num_learners, **agent)
     self._play(better, 700, 0.3)
     hyper_parameters = population_directory.read_fitness(self._logdir(2)).hyper_parameters
     for name, variable in better_learner.hyper_parameters.items():
@@ -127,7 +133,7 @@ class MemberTest(parameterized.TestCase):
     snapshot = _values(better_learner)
     for variable in better_learner.agent.trainable_variables:
       variable.assign(variable + 1)  # And has learned.
-    member, learner = self._member(0, num_learners=num_learners)
+    member, learner = self._member(0, num_learners=num_learners, **agent)
     for variable in _variables(learner):
       self.assertLen(_copies(variable), num_learners)
     with self._unexplored():
