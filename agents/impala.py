@@ -105,11 +105,11 @@ class ImpalaConfig:
 
   # The auxiliary task.
   use_pixel_control: bool = setting(
-      False, 'Also learn to change the pixels, as an auxiliary task that improves the features. Only for levels with '
-      'pixels. Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
+      False, 'Also learn, as an auxiliary task, how actions change the pixels. Needs images of at least 16x16 pixels. '
+      'Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
   pixel_control_cost: float = setting(
-      0.05, 'Weight of the pixel control loss. The PopArt paper does not state it. Jaderberg et al. 2016 (UNREAL) drew '
-      'it from 0.01 to 0.1. Ours.', at_least=0)
+      0.05, 'Weight of the pixel control loss. Ours: the PopArt paper does not state it. Jaderberg et al. 2016 (UNREAL) '
+      'drew it from 0.01 to 0.1.', at_least=0)
   pixel_control_discount: float = setting(
       0.9, 'Discount of pixel control, per agent step. Jaderberg et al. 2016 (UNREAL).', at_least=0, at_most=1)
 
@@ -170,7 +170,7 @@ class BehaviourOutput(NamedTuple):
 
 
 class Agent(snt.Module):
-  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control may be a further head."""
+  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. With pixel control there is one more head."""
 
   def __init__(self, spec: agent_interface.EnvironmentSpec, config: ImpalaConfig, num_baselines: int = 1,
                name: str = 'agent'):
@@ -184,7 +184,8 @@ class Agent(snt.Module):
       num_baselines: number N of values.
       name: the module's name.
     Raises:
-      ValueError: neither 'pixels' nor 'vector' is observed, pixel control has no pixels, or the image is too small.
+      ValueError: neither 'pixels' nor 'vector' is observed, pixel control has no pixels, or the image is too small
+        for the torso or for pixel control.
     """
     super().__init__(name)
     seeds = networks.Seeds(config.seed)
@@ -326,7 +327,8 @@ def corrected(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Te
     values: [T+1, B] float32, V(x) in the units of the rewards.
     config: ImpalaConfig.
   Returns:
-    First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32.
+    First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32, as
+    `off_policy.log_pi` returns it.
   """
   environment, actor = unroll.environment_output, unroll.agent_output
   # Row t's action was computed from row t-1: pair rows 1..T of what happened with rows 0..T-1 of our own outputs.
@@ -355,7 +357,7 @@ def other_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
 
 
 def weighted_sum(terms: Mapping[str, tf.Tensor], config: ImpalaConfig) -> tf.Tensor:
-  """Returns the total of the loss's terms: [] float32."""
+  """Returns the sum of the loss's terms with the config's weights: [] float32."""
   weights = {'loss/policy_gradient': 1., 'loss/baseline': config.baseline_cost, 'loss/entropy': config.entropy_cost,
              'loss/pixel_control': config.pixel_control_cost}
   return sum(weights[name] * term for name, term in terms.items())

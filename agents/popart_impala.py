@@ -23,7 +23,7 @@ from scalable_agents.training import agent_interface
 from scalable_agents.training import experience
 
 NAME = 'popart_impala'
-# The paper tunes IMPALA's hyper-parameters with populations, from the same start values ("Implementation notes").
+# The paper tunes these hyper-parameters with populations. It does not state the values that they start with.
 SWEEP = impala.SWEEP
 EVALUATION_POLICIES = impala.EVALUATION_POLICIES
 
@@ -42,8 +42,8 @@ class PopArtImpalaConfig(impala.ImpalaConfig):
       3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. Equation 6, "Implementation notes".',
       at_least=0, at_most=1)
   popart_second_moment: str = setting(
-      'literal', 'What the second moment averages over the rollouts: the square of the mean target of a rollout '
-      '(literal, as the text says), or the mean of the squares (mean_of_squares, ours).',
+      'literal', "What a rollout adds to the second moment: the square of its mean target (literal, as the paper's text "
+      'says), or the mean of its squared targets (mean_of_squares, ours).',
       choices=popart.SECOND_MOMENTS)
 
 
@@ -70,6 +70,9 @@ def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> l
     agent: the network that learns.
     batch: as for `impala.loss`.
     config: PopArtImpalaConfig; its `entropy_cost` may be a variable.
+  Returns:
+    learner_step.Loss. Its `gathered` are the popart.Moments of [B] and the level ids [B] of the rollouts. The vectors in
+    its `means` are [N] float32.
   """
   unroll = batch.unroll
   output = impala.forward(agent, unroll)
@@ -85,7 +88,7 @@ def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> l
       'loss/baseline': losses.baseline_loss(normalized_targets, normalized_values[:-1]),
       **impala.other_terms(agent, unroll, output, config),
   }
-  # For the user only.
+  # A metric only: it is not part of the total.
   unnormalized = losses.baseline_loss(sigma * normalized_targets, sigma * normalized_values[:-1])
   rollouts = popart.rollout_moments(targets.vs, config.popart_second_moment)
   return learner_step.Loss(impala.weighted_sum(terms, config), terms | {'loss/baseline_unnormalized': unnormalized},
@@ -98,6 +101,11 @@ def update_statistics(agent: Agent, decay: float, gathered: Any, unused_updates:
   The paper applies the actor-critic update first ("Implementation notes"), and so does the learner step, which calls
   this afterwards. The optimiser's slots stay as they are.
 
+  Args:
+    agent: the agent that learns.
+    decay: beta, per rollout of a level.
+    gathered: Loss.gathered, the popart.Moments of [B] and the level ids [B] of the rollouts of all learners.
+    unused_updates: the number of updates.
   Returns:
     Pairs of a variable and its new value.
   """

@@ -5,8 +5,8 @@
   bazel run //agents:popart_impala_atari57 -- --value_normalization=none      (MultiHead-IMPALA)
   bazel run //agents:popart_impala_atari57 -- --reward_transform=abs_one      (clipped rewards, figure 1)
 
-The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Hessel et al. 2019 for the
-unclipped Atari-57, and for the rest those of Espeholt et al. 2018 (IMPALA), to which it refers.
+The same --logdir resumes a run. Every hyper-parameter is a flag. The frames and the rewards are those of the unclipped
+Atari-57 in Hessel et al. 2019. All other defaults are IMPALA's, also the network and the unrolls; see docs/fidelity.md.
 """
 
 from scalable_agents.training import quiet

@@ -4,8 +4,8 @@
   bazel run //agents:popart_impala_dmlab30 -- --logdir=runs/popart_dmlab30 --mode=test
   bazel run //agents:popart_impala_dmlab30 -- --dataset_path=IMAGES --use_pixel_control   (figure 5)
 
-The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults are those of Hessel et al. 2019, with the
-15 actions, and for the rest those of impala_dmlab30, since the paper refers to IMPALA for them.
+The same --logdir resumes a run. Every hyper-parameter is a flag. The agent has the larger action set of Hessel et al.
+2019. All other defaults are those of impala_dmlab30, since the paper refers to IMPALA for them; see docs/fidelity.md.
 
 DeepMind Lab must be built from source; see docs/suites.md.
 """

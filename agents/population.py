@@ -39,8 +39,8 @@ class LauncherConfig:
 
   agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(_AGENTS) + '.',
                        choices=_AGENTS)
-  population_size: int = setting(0, "Number of members; 0 for the paper's number, which is 24, and 8 for "
-                                 'popart_impala_dmlab30.', at_least=0, at_most=settings.MAX_PROCESSES)
+  population_size: int = setting(0, "Number of members; 0 for the paper's number: 8 for popart_impala_dmlab30, and "
+                                 '24 for the others.', at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
                         'already, the population is resumed.')
   seed: int = setting(1, "Member 0's random seed. Member i has this seed + i.", at_least=0,

@@ -1,4 +1,4 @@
-"""Tests that every flag in the pages of docs/ is a flag of one of the programs that they describe."""
+"""Tests that every flag in the pages listed below is a flag of one of the programs that they describe."""
 
 import dataclasses
 import re
