@@ -108,8 +108,8 @@ class ImpalaConfig:
       False, 'Also learn, as an auxiliary task, how actions change the pixels. Needs images of at least 16x16 pixels. '
       'Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
   pixel_control_cost: float = setting(
-      0.05, 'Weight of the pixel control loss. Ours: the PopArt paper does not state it. Jaderberg et al. 2016 (UNREAL) '
-      'drew it from 0.01 to 0.1.', at_least=0)
+      0.05, 'Weight of the pixel control loss. Ours: the PopArt paper does not state it. Jaderberg et al. 2016 '
+      '(UNREAL) drew it from 0.01 to 0.1.', at_least=0)
   pixel_control_discount: float = setting(
       0.9, 'Discount of pixel control, per agent step. Jaderberg et al. 2016 (UNREAL).', at_least=0, at_most=1)
 
@@ -170,7 +170,7 @@ class BehaviourOutput(NamedTuple):
 
 
 class Agent(snt.Module):
-  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. With pixel control there is one more head."""
+  """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control has one more head."""
 
   def __init__(self, spec: agent_interface.EnvironmentSpec, config: ImpalaConfig, num_baselines: int = 1,
                name: str = 'agent'):
@@ -300,13 +300,13 @@ def loss(agent: Agent, batch: experience.Batch, config: ImpalaConfig) -> learner
   """
   output = forward(agent, batch.unroll)
   values = output.baseline[..., 0]
-  targets, log_pi = corrected(batch.unroll, output.policy_logits, values, config)
+  targets, log_pi = off_policy_targets(batch.unroll, output.policy_logits, values, config)
   terms = {
       'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages),
       'loss/baseline': losses.baseline_loss(targets.vs, values[:-1]),
-      **other_terms(agent, batch.unroll, output, config),
+      **entropy_and_auxiliary_terms(agent, batch.unroll, output, config),
   }
-  return learner_step.Loss(weighted_sum(terms, config), terms)
+  return learner_step.Loss(total_loss(terms, config), terms)
 
 
 def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
@@ -317,7 +317,7 @@ def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
   return output
 
 
-def corrected(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
+def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
               config: ImpalaConfig) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
   """Computes the targets of the values and of the policy, corrected for the age of the behaviour policy.
 
@@ -327,8 +327,8 @@ def corrected(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Te
     values: [T+1, B] float32, V(x) in the units of the rewards.
     config: ImpalaConfig.
   Returns:
-    First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32, as
-    `off_policy.log_pi` returns it.
+    First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32,
+    as `off_policy.log_pi` returns it.
   """
   environment, actor = unroll.environment_output, unroll.agent_output
   # Row t's action was computed from row t-1: pair rows 1..T of what happened with rows 0..T-1 of our own outputs.
@@ -344,7 +344,7 @@ def corrected(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Te
   return targets, off_policy.log_pi(config.off_policy_correction, log_probs)
 
 
-def other_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
+def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
                 config: ImpalaConfig) -> dict[str, tf.Tensor]:
   """Returns the terms of the loss that do not depend on the values: name -> [] float32."""
   terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1])}
@@ -356,7 +356,7 @@ def other_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
   return terms
 
 
-def weighted_sum(terms: Mapping[str, tf.Tensor], config: ImpalaConfig) -> tf.Tensor:
+def total_loss(terms: Mapping[str, tf.Tensor], config: ImpalaConfig) -> tf.Tensor:
   """Returns the sum of the loss's terms with the config's weights: [] float32."""
   weights = {'loss/policy_gradient': 1., 'loss/baseline': config.baseline_cost, 'loss/entropy': config.entropy_cost,
              'loss/pixel_control': config.pixel_control_cost}

@@ -42,8 +42,8 @@ class PopArtImpalaConfig(impala.ImpalaConfig):
       3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. Equation 6, "Implementation notes".',
       at_least=0, at_most=1)
   popart_second_moment: str = setting(
-      'literal', "What a rollout adds to the second moment: the square of its mean target (literal, as the paper's text "
-      'says), or the mean of its squared targets (mean_of_squares, ours).',
+      'literal', "What a rollout adds to the second moment: the square of its mean target (literal, as the paper's "
+      'text says), or the mean of its squared targets (mean_of_squares, ours).',
       choices=popart.SECOND_MOMENTS)
 
 
@@ -71,28 +71,32 @@ def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> l
     batch: as for `impala.loss`.
     config: PopArtImpalaConfig; its `entropy_cost` may be a variable.
   Returns:
-    learner_step.Loss. Its `gathered` are the popart.Moments of [B] and the level ids [B] of the rollouts. The vectors in
-    its `means` are [N] float32.
+    learner_step.Loss. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the
+    rollouts, and its `means` are [N] float32.
   """
   unroll = batch.unroll
   output = impala.forward(agent, unroll)
   normalized_values = popart.select(output.baseline, unroll.level_id)                   # [T+1, B], n_i(x).
-  means = {'popart/mean': tf.cast(agent.statistics.first, tf.float32),                  # [N].
-           'popart/scale': tf.cast(popart.scale(agent.statistics), tf.float32)}
-  mu, sigma = (popart.select(of_levels, unroll.level_id) for of_levels in means.values())  # [B].
+  means = tf.cast(agent.statistics.first, tf.float32)                                   # [N], mu of each level.
+  scales = tf.cast(popart.scale(agent.statistics), tf.float32)                          # [N], sigma of each level.
+  mu, sigma = popart.select(means, unroll.level_id), popart.select(scales, unroll.level_id)  # [B].
   # V-trace is computed with the un-normalised values, in the units of the rewards.
-  targets, log_pi = impala.corrected(unroll, output.policy_logits, sigma * normalized_values + mu, config)
+  targets, log_pi = impala.off_policy_targets(unroll, output.policy_logits, sigma * normalized_values + mu, config)
   normalized_targets = (targets.vs - mu) / sigma
   terms = {
       'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages / sigma),
       'loss/baseline': losses.baseline_loss(normalized_targets, normalized_values[:-1]),
-      **impala.other_terms(agent, unroll, output, config),
+      **impala.entropy_and_auxiliary_terms(agent, unroll, output, config),
   }
-  # A metric only: it is not part of the total.
+  total = impala.total_loss(terms, config)
+  # A metric only. If it overflows, the update is made all the same.
   unnormalized = losses.baseline_loss(sigma * normalized_targets, sigma * normalized_values[:-1])
+  terms['loss/baseline_unnormalized'] = tf.minimum(unnormalized, tf.float32.max)
+  if config.value_normalization == 'none':
+    return learner_step.Loss(total, terms)
   rollouts = popart.rollout_moments(targets.vs, config.popart_second_moment)
-  return learner_step.Loss(impala.weighted_sum(terms, config), terms | {'loss/baseline_unnormalized': unnormalized},
-                           means, gathered=(rollouts, unroll.level_id))
+  return learner_step.Loss(total, terms, {'popart/mean': means, 'popart/scale': scales},
+                           gathered=(rollouts, unroll.level_id))
 
 
 def update_statistics(agent: Agent, decay: float, gathered: Any, unused_updates: tf.Tensor):

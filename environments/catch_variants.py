@@ -1,7 +1,7 @@
 """Tasks like catch with other goals (levels `catch_mirror` and `catch_shift`), for agents of several tasks.
 
-Together with catch they have the same actions and pictures of the same size. Only the brightness of the background shows
-which task it is, and each task needs another policy: an agent that has learned one of them fails in the others.
+They have the actions of catch, and pictures of the same size. Only the brightness of the background shows which task it
+is, and each task needs another policy: an agent that has learned one of them mostly fails in the others.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ class _Variant(catch.Catch):
 
 
 class Mirror(_Variant):
-  """The goal is the ball's column, mirrored at the middle."""
+  """The goal is the ball's column, mirrored about the middle column."""
 
   background = 80
 
@@ -35,7 +35,7 @@ class Mirror(_Variant):
 
 
 class Shift(_Variant):
-  """The goal is two columns to the right of the ball; from the last column it goes on in the first."""
+  """The goal is two columns to the right of the ball. Columns wrap around."""
 
   background = 160
 

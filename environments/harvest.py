@@ -11,14 +11,14 @@ _HARVEST = 20.
 
 
 class Harvest(base.Environment):
-  """In each step the agent picks an unripe fruit, or waits. Whoever has only waited gets the harvest at the end.
+  """In each step the agent picks an unripe fruit, or waits. An agent that has only waited gets the harvest at the end.
 
-  An episode has 4 steps. Action 0 picks a fruit, which earns 1. Action 1 waits, which earns 0. The last step earns 20 in
-  addition if all actions were 1. The observation is {'vector': float32 [5]}: the one-hot number of the step, and
+  An episode has 4 steps. Action 0 picks a fruit, which earns 1. Action 1 waits, which earns 0. The last step earns 20
+  in addition if all actions were 1. The observation is {'vector': float32 [5]}: the one-hot number of the step, and
   whether a fruit has been picked.
 
-  The optimal policy waits, and returns 20. If rewards are clipped to [-1, 1], the harvest is worth no more than a fruit,
-  and the optimal policy picks in each step: its true return is 4. A random policy returns 2 + 20 / 16 = 3.25.
+  The optimal policy waits; its return is 20. If rewards are clipped to [-1, 1], the harvest is worth no more than a
+  fruit, and the optimal policy picks in each step: its true return is 4. A random policy returns 2 + 20 / 16 = 3.25.
   """
 
   optimal_return = _HARVEST

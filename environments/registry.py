@@ -48,7 +48,10 @@ _GYMNASIUM = 'gymnasium:'
 
 
 def levels() -> tuple[str, ...]:
-  """Returns all level names except gymnasium ids: 57 Atari games, all DeepMind Lab levels and the built-in tasks."""
+  """Returns all level names, except gymnasium ids and tasks with multiplied rewards.
+
+  They are the 57 Atari games, all DeepMind Lab levels and the built-in tasks.
+  """
   return atari57.LEVELS + dmlab_lib.LEVELS + tuple(_TASKS)
 
 

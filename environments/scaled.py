@@ -6,7 +6,7 @@ from scalable_agents.environments import base
 
 
 class Scaled(base.Environment):
-  """An environment whose rewards are multiplied by a factor. Everything else is as in the environment."""
+  """An environment whose rewards are multiplied by a factor. Everything else is unchanged."""
 
   def __init__(self, environment: base.Environment, factor: float):
     super().__init__(environment.action_spec().num_values, environment.observation_spec())

@@ -107,9 +107,9 @@ def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tens
   further = [(variable, tf.convert_to_tensor(value, variable.dtype)) for variable, value in new_values()]
   # The sum of a variable's elements is finite only if all elements are. It takes a single pass over memory. If the
   # elements are finite but their sum is not, they also count as not finite.
-  sums = [tf.reduce_sum(tf.cast(value, tf.float32)) for value in (
-      *(v.read_value() for v in optimizer.variables), *(value for _, value in further))]
-  finite = tf.math.is_finite(tf.stack(sums))
+  as_floats = lambda value: value if value.dtype.is_floating else tf.cast(value, tf.float32)
+  finite = tf.stack([tf.math.is_finite(tf.reduce_sum(as_floats(value))) for value in (
+      *(v.read_value() for v in optimizer.variables), *(value for _, value in further))])
 
   def assign(pairs):
     for variable, value in pairs:

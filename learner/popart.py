@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# What is averaged within a rollout. The paper's text says: the targets, and then equation 6 is applied to the mean.
+# How a rollout enters the second moment. 'literal', as the paper's text says, takes the square of the mean target.
 SECOND_MOMENTS = ('literal', 'mean_of_squares')
 
 # Hessel et al. 2019, "Implementation notes".
@@ -45,12 +45,12 @@ def select(values: tf.Tensor, level_ids: tf.Tensor) -> tf.Tensor:
   """Selects the value of each rollout's own level.
 
   Args:
-    values: [..., B, N], a value for each level.
+    values: [..., B, N], a value for each level; or [N], if the values are the same for all rollouts.
     level_ids: [B] int32, index of the level that each rollout comes from.
   Returns:
-    [..., B].
+    [..., B], or [B].
   """
-  # XLA compiles the gradient of a product into one pass. The gradient of tf.gather is a scatter.
+  # Not tf.gather: its gradient is a scatter, which XLA does not fuse with other operations.
   return tf.reduce_sum(values * tf.one_hot(level_ids, values.shape[-1], dtype=values.dtype), axis=-1)
 
 
@@ -84,7 +84,7 @@ def update(statistics: Moments, rollouts: Moments, level_ids: tf.Tensor, decay: 
 
   Args:
     statistics: Moments of [N], of all levels.
-    rollouts: Moments of [B], from `rollout_moments`. If one of a rollout's is not finite, the rollout is left out.
+    rollouts: Moments of [B], from `rollout_moments`. A rollout with a moment that is not finite is left out.
     level_ids: [B] int32.
     decay: beta.
   Returns:
@@ -93,7 +93,7 @@ def update(statistics: Moments, rollouts: Moments, level_ids: tf.Tensor, decay: 
   finite = tf.math.is_finite(rollouts.first) & tf.math.is_finite(rollouts.second)
   num_levels = statistics.first.shape[0]
   steps = tf.one_hot(level_ids, num_levels, dtype=tf.float64) * tf.cast(finite, tf.float64)[:, tf.newaxis]  # [B, N].
-  later_steps = tf.cumsum(steps, axis=0, exclusive=True, reverse=True)  # [B, N], number of the same level's.
+  later_steps = tf.cumsum(steps, axis=0, exclusive=True, reverse=True)  # [B, N].
   keep = tf.constant(1. - decay, tf.float64)
   weights = decay * steps * keep ** later_steps
   kept = keep ** tf.reduce_sum(steps, axis=0)
@@ -108,13 +108,15 @@ def rescale(weights: tf.Tensor, biases: tf.Tensor, old: Moments, new: Moments) -
 
   w' = w sigma / sigma',   b' = (sigma b + mu - mu') / sigma'.
 
+  In float32 the values are the same up to rounding, relative to the largest of |v|, |mu| and |mu'|.
+
   Args:
     weights: [D, N] float32.
     biases: [N] float32.
-    old: Moments of [N], with which the head gave the correct values so far.
+    old: Moments of [N], the statistics that `weights` and `biases` belong to.
     new: Moments of [N].
   Returns:
-    The new weights and biases.
+    The new weights [D, N] and biases [N], float32.
   """
   old_scale, new_scale = scale(old), scale(new)
   new_weights = tf.cast(weights, tf.float64) * (old_scale / new_scale)

@@ -1,6 +1,7 @@
 """Finds the settings of a run that differ from the paper's, except those that the paper swept or tuned.
 
-Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. If the paper states no value, the value
+Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. Agents of other papers have the values
+that differ in published.Agent.settings. If the paper states no value, the value
 here is the released code's or this project's default. Tests compare these values with the binaries' defaults, and fail
 if a binary has a setting that is missing here. A setting that this module does not know counts as a departure.
 """
@@ -59,8 +60,10 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
     A dict from setting to the run's value. Settings that are missing in the config.json of an older run are left out.
   """
   found = {name: value for name, value in run.evaluation.departures if dict(agent.settings).get(name) != value}
-  if run.flags['torso'] != agent.torso:
-    found['torso'] = run.flags['torso']
+  # For most tables, runs with other networks, or with more members or learners, are not of this agent.
+  found |= {name: run.flags[name] for name in ('torso', 'use_lstm') if run.flags[name] != getattr(agent, name)}
+  found |= {name: here for name, here, most in (('population_size', run.population, agent.population),
+                                                ('num_learners', run.learners, agent.learners)) if here > most}
   found |= {name: value for name, value in run.flags.items()
             if name not in _SHOWN_OTHERWISE | _FREE and not _is_papers(name, value, run, agent)}
   if run.flags.get('dataset_path') == dmlab.DUMMY_DATASET:

@@ -1,9 +1,10 @@
 """The style that all figures share: colours, axes, titles, legends, and writing the file."""
 
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping
 
 from matplotlib import figure
 from matplotlib import ticker
+import numpy as np
 
 from scalable_agents.records import run_directory
 from scalable_agents.tables import results
@@ -37,6 +38,20 @@ def plain(axes: Any, grid: str):
   axes.set_axisbelow(True)
   axes.tick_params(labelsize=8)
   axes.spines[['top', 'right']].set_visible(False)
+
+
+def mean_and_range(axes: Any, frames: np.ndarray, values: np.ndarray, label: str, style: Mapping[str, str]):
+  """Draws the mean of several curves as a line, and the area from the smallest to the largest value.
+
+  Args:
+    axes: the panel.
+    frames: [P].
+    values: [curves, P].
+    label: the line's label.
+    style: from `line_style`.
+  """
+  axes.plot(frames, values.mean(axis=0), linewidth=1.6, label=label, **style)
+  axes.fill_between(frames, values.min(axis=0), values.max(axis=0), color=style['color'], alpha=0.2, linewidth=0)
 
 
 def title(picture: figure.Figure, text: str):

@@ -32,7 +32,8 @@ class TablesConfig:
   table: str = setting('', 'The table to make: ' + ', '.join(_TABLES) + '. The table of a sweep lists its samples, '
                        'best first.', choices=_TABLES)
   runs: str = setting('', 'Run directories to compare with the paper: paths or patterns with *, separated by commas. '
-                          'Without it, the table has only the numbers of the paper.')
+                          'Without it, the table has only the numbers of the paper. A sweep may also be of '
+                          'PopArt-IMPALA.')
   output: str = setting('results', 'Folder to write to.')
   figures: bool = setting(False, 'Also draw figures: learning curves and bars of scores per level. For a sweep: the '
                                  'curves of the best samples, and the stability.')

@@ -4,7 +4,9 @@ Scores of the whole suite against frames (figures 1, 2, 4 and 5), normalisation 
 level. All show training, so the runs need not be evaluated. The runs may be on some levels of a suite only.
 """
 
-from typing import Mapping, Sequence
+import math
+import os
+from typing import Any, Mapping, Sequence
 
 from matplotlib import figure
 import numpy as np
@@ -13,9 +15,11 @@ from scalable_agents.environments import scores
 from scalable_agents.tables import drawing
 from scalable_agents.tables import figures
 from scalable_agents.tables import popart_tables
+from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.training.population import population_directory
 
-# Figure 3 shows these games. If a run has others, those follow, up to the same number.
+# Figure 3 shows these games. A run's other levels follow, up to four levels in all.
 _PAPERS_GAMES = ('breakout', 'crazy_climber', 'qbert', 'seaquest')
 _POINTS = 300
 _HUMAN = 100.  # Per cent.
@@ -23,21 +27,47 @@ _LINEAR_UP_TO = 100.  # Per cent. The axis of scores per level is logarithmic ab
 _MEASURES = {'median': 'median human-normalised score (%)', 'mean_capped': 'mean capped human-normalised score (%)'}
 
 
-def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
-  """Returns the runs by the names that the paper gives to their agents."""
-  found = {}
+def check_comparable(runs: Sequence[runs_lib.Run]) -> None:
+  """Raises ValueError with one line if runs are on different levels or rewards, or one agent has different settings."""
+  for name in ('level_name', 'reward_transform'):
+    if len(values := {run.flags.get(name) for run in runs}) > 1:
+      raise ValueError(f'these runs have different values of --{name} ({", ".join(sorted(map(str, values)))}): want '
+                       'runs of one figure')
+  for agent, of_agent in _by_agent(runs).items():
+    settings = [results.settings_of(run, expert=False) for run in of_agent]
+    for name in sorted(set().union(*settings)):
+      if len(values := {str(each.get(name)) for each in settings}) > 1:
+        raise ValueError(f'the runs of {agent} have different values of --{name} ({", ".join(sorted(values))}): want '
+                         'runs that differ only in the seed')
+
+
+def _by_agent(runs):
+  """Groups the runs by the paper's name of their agent. Of a population, only the fittest member counts."""
+  found, populations = {}, {}
   for run in runs:
-    found.setdefault(popart_tables.name_of(run), []).append(run)
+    if run.population > 1:
+      populations.setdefault(os.path.dirname(os.path.realpath(run.logdir)), []).append(run)
+    else:
+      found.setdefault(popart_tables.name_of(run), []).append(run)
+  for members in populations.values():
+    fittest = max(members, key=_fitness)
+    found.setdefault(popart_tables.name_of(fittest), []).append(fittest)
   return found
+
+
+def _fitness(run):
+  fitness = population_directory.read_fitness(run.logdir)
+  return fitness.fitness if fitness else -math.inf
 
 
 def draw_scores(runs: Sequence[runs_lib.Run], file: str) -> bool:
   """Draws the score of the suite in training against frames, a line per agent. Figures 1, 2, 4 and 5.
 
-  The line is the mean over an agent's runs. The area around it extends from the worst run to the best one.
+  The line is the mean over an agent's runs, or over the fittest members of its populations. The area around it extends
+  from the worst run to the best one. Horizontal lines are the paper's scores, if the runs are on a whole suite.
 
   Args:
-    runs: runs on the same levels.
+    runs: runs that pass `check_comparable`.
     file: path of the PNG file to write.
   Returns:
     Whether there was a curve to draw. Only runs on several levels of one suite have a score.
@@ -46,21 +76,22 @@ def draw_scores(runs: Sequence[runs_lib.Run], file: str) -> bool:
   """
   measure = popart_tables.summary_measure(runs)
   curves = {}  # Agent -> [(frames, scores)].
-  for name, of_agent in by_agent(runs).items():
-    found = [_points(run, f'suite_score/{measure}') for run in of_agent]
+  for name, of_agent in _by_agent(runs).items():
+    found = [_points(figures.rows_of(run), f'suite_score/{measure}') for run in of_agent]
     if found := [curve for curve in found if len(curve)]:
       curves[name] = found
   if not curves:
     return False
   picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
   axes = picture.subplots()
-  for number, (name, found) in enumerate(curves.items()):
+  styles = {name: drawing.line_style(number) for number, name in enumerate(curves)}
+  for name, found in curves.items():
     frames = np.linspace(max(curve[0, 0] for curve in found), min(curve[-1, 0] for curve in found), _POINTS)
     values = np.array([np.interp(frames, *curve.T) for curve in found])
-    style = drawing.line_style(number)
-    label = name + f', {len(found)} runs' * (len(found) > 1)
-    axes.plot(frames, values.mean(axis=0), linewidth=1.6, label=label, **style)
-    axes.fill_between(frames, values.min(axis=0), values.max(axis=0), color=style['color'], alpha=0.2, linewidth=0)
+    drawing.mean_and_range(axes, frames, values, name + f', {len(found)} runs' * (len(found) > 1), styles[name])
+  for name, score in popart_tables.published_scores(runs[0]).items():
+    axes.axhline(score, color=styles.get(name, {}).get('color', drawing.INK), linewidth=1.2, linestyle='--',
+                 label=f'{name}: the paper, at the end')
   axes.set_xlabel('environment frames', color=drawing.INK)
   axes.set_ylabel(_MEASURES[measure], color=drawing.INK)
   drawing.frames_axis(axes)
@@ -92,13 +123,13 @@ def draw_statistics(run: runs_lib.Run, file: str) -> bool:
   picture = figure.Figure(figsize=(1 + 3 * max(len(levels), 2), 5), dpi=110, layout='constrained')
   panels = picture.subplots(2, len(levels), sharex=True, squeeze=False)
   for (upper, lower), level in zip(panels.T, levels):
-    means, scales = (_points(run, f'popart/{name}/{level}') for name in ('mean', 'scale'))
+    means, scales = (_points(rows, f'popart/{name}/{level}') for name in ('mean', 'scale'))
     if len(means):
       frames, mean = means.T
       sigma = scales[:, 1]
       upper.plot(frames, mean, color=drawing.LINES[1], linewidth=1.4, label='mu, and mu ± sigma')
       upper.fill_between(frames, mean - sigma, mean + sigma, color=drawing.LINES[1], alpha=0.25, linewidth=0)
-    if len(returns := _points(run, f'episode_return/{level}')):
+    if len(returns := _points(rows, f'episode_return/{level}')):
       lower.plot(*returns.T, color=drawing.LINES[0], linewidth=1.4, label='return of training episodes')
     upper.set_title(level, color=drawing.INK, loc='left', fontsize=10)
     for axes in (upper, lower):
@@ -121,7 +152,7 @@ def draw_levels(runs: Sequence[runs_lib.Run], file: str) -> bool:
   Raises:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
-  bars = {name: reached for name, of_agent in by_agent(runs).items() if (reached := _final_scores(of_agent))}
+  bars = {name: reached for name, of_agent in _by_agent(runs).items() if (reached := _final_scores(of_agent))}
   levels = list(dict.fromkeys(level for reached in bars.values() for level in reached))
   if not levels:
     return False
@@ -144,9 +175,12 @@ def draw_levels(runs: Sequence[runs_lib.Run], file: str) -> bool:
   return True
 
 
-def _points(run: runs_lib.Run, name: str) -> np.ndarray:
-  """Returns frames and values of a metric, [P, 2]. Rows without the metric are left out, and the others are thinned."""
-  points = [(row['environment_frames'], row[name]) for row in figures.rows_of(run) if row.get(name) is not None]
+def _points(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+  """Returns frames and values of a metric, [P, 2], in the order of frames. Rows without it are left out.
+
+  Where a member of a population copied one with more frames, the rows go back in frames.
+  """
+  points = sorted((row['environment_frames'], row[name]) for row in rows if row.get(name) is not None)
   return np.array(runs_lib.thinned(points), np.float64).reshape(-1, 2)
 
 

@@ -1,7 +1,7 @@
 """Makes the results table and the figures of the PopArt-IMPALA paper, with the results of your runs.
 
-  bazel run //tables:popart_impala -- --table=1 --runs='runs/popart_*,runs/impala_*' --output=results
-  bazel run //tables:popart_impala -- --figures --runs='runs/four_games_*'
+  bazel run //tables:popart_impala -- --table=1 --runs='runs/popart_atari57_population/member_07' --output=results
+  bazel run //tables:popart_impala -- --figures --runs='runs/four_games_popart,runs/four_games_multi_head'
 
 The program prints the table and writes it as Markdown and CSV. The figures are training scores against frames,
 normalisation statistics, and scores per level; the runs in them need not be evaluated. Hessel et al. 2019, "Summary of
@@ -47,11 +47,21 @@ def validate(config: PopArtTablesConfig):
 
 
 def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
-  """Draws all figures. Returns the files."""
+  """Draws all figures. Returns the files.
+
+  Raises:
+    errors.UserError: the runs cannot be compared, or there is nothing to draw.
+  """
+  try:
+    popart_figures.check_comparable(runs)
+  except ValueError as error:
+    raise errors.UserError(f'--figures: {error}') from error
   scores, levels = os.path.join(folder, 'popart_scores.png'), os.path.join(folder, 'popart_levels.png')
   drawn = [scores] * popart_figures.draw_scores(runs, scores) + [levels] * popart_figures.draw_levels(runs, levels)
-  for run in runs:
-    statistics = os.path.join(folder, f'popart_statistics_{os.path.basename(os.path.normpath(run.logdir))}.png')
+  names = [os.path.basename(os.path.normpath(run.logdir)) for run in runs]
+  for index, (run, name) in enumerate(zip(runs, names)):
+    ending = f'_{index}' * (names.count(name) > 1)
+    statistics = os.path.join(folder, f'popart_statistics_{name}{ending}.png')
     if popart_tables.name_of(run).endswith(popart_tables.POPART) and popart_figures.draw_statistics(run, statistics):
       drawn.append(statistics)
   if not drawn:

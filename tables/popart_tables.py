@@ -23,7 +23,7 @@ class _Column(NamedTuple):
   benchmark: str
   how: str        # How the agent is scored.
   measure: str    # Field of scores.SuiteScore; '' if the column cannot be reproduced.
-  training: bool  # Whether the score is computed from training episodes, else from an evaluation.
+  training: bool  # True: scored on training episodes. False: on an evaluation.
 
 
 _ATARI, _UNCLIPPED, _DMLAB = 'Atari-57', 'Atari-57 (unclipped)', 'DMLab-30'
@@ -56,7 +56,7 @@ def name_of(run: runs_lib.Run) -> str:
   """Returns the name that the paper gives to the agent of a run, whatever its levels and its other settings are."""
   if run.agent == 'impala':
     suite = runs_lib.suite_of(run)
-    original = suite is not None and suite.name == 'dmlab30' and run.flags.get('action_set') == 'impala'
+    original = suite is not None and suite.name == 'dmlab30' and run.flags.get('action_set', 'impala') == 'impala'
     name = ORIGINAL if original else IMPALA
   else:
     name = POPART if run.flags.get('value_normalization') == 'popart' else MULTI_HEAD
@@ -92,7 +92,8 @@ def table(runs: Sequence[runs_lib.Run]) -> layout.Table:
       cell = _cell(name, column, gathered)
       rows.append([name, column.benchmark, column.how, *layout.compared(float(printed[column.field]), cell, 1)])
   notes = ['Random starts: episodes begin with up to 30 no-op actions, as in evaluations with --mode=test. Train: the '
-           'returns of the last training episodes. This run: ± the standard deviation over seeds.']
+           'mean return of the last 100 training episodes of each level. This run: ± the standard deviation over runs '
+           'or populations.']
   notes += [f'Not in the table: {", ".join(others)}'] * bool(others)
   return layout.Table('Table 1: Summary of results, human-normalised scores', columns, rows, notes)
 
@@ -104,8 +105,18 @@ def _cell(name: str, column: _Column, gathered: Mapping[tuple[str, str], Sequenc
   return result.training_summary(column.measure) if column.training else result.summary(column.measure)
 
 
+def published_scores(run: runs_lib.Run) -> dict[str, float]:
+  """Returns the paper's score of each agent on the suite of a run, in per cent. {} for runs on some levels only."""
+  benchmark = _benchmark_of(run)
+  column = next((column for column in _COLUMNS if column.measure and column.benchmark == benchmark), None)
+  return {name: float(printed[column.field]) for name, printed in _PRINTED.items()} if column else {}
+
+
 def summary_measure(runs: Sequence[runs_lib.Run]) -> str:
-  """Returns the field of scores.SuiteScore that the paper quotes for the suite of these runs."""
+  """Returns the field of scores.SuiteScore that the paper quotes for the suite of these runs.
+
+  Runs that are not only on Atari games count as DMLab-30's.
+  """
   names = {name for run in runs for name in run.flags['level_name'].split(',')}
   is_atari = names <= {'atari57', *scores.SUITES['atari57'].levels}
   return scores.SUITES['atari57' if is_atari else 'dmlab30'].summary

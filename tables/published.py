@@ -19,7 +19,7 @@ class Agent(NamedTuple):
   frames: int      # Environment frames of training. For an expert: on its level.
   population: int  # Members of the population; 1 without population-based training.
   learners: int
-  settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of those that differ from IMPALA's in its own paper.
+  settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of each that differs from the IMPALA paper's.
 
 
 # The paper's text states no number of frames for DMLab-30. The released code's recipe has 10 billion, and figure 5

@@ -93,12 +93,17 @@ class Result:
     """
     if not self.runs:
       return Cell(None, NOT_RUN)
-    returns = [_training_returns(run, self._suite.levels) for run in self.runs]
+    rows = [run_rows.last_metrics(run.logdir) or {} for run in self.runs]
+    returns = [{level: row[name] for level in self._suite.levels
+                if row.get(name := f'episode_return/{level}') is not None} for row in rows]
     complete = [each for each in returns if len(each) == len(self._suite.levels)]
     if not complete:
       return Cell(None, 'no run has episodes of all levels')
+    # The evaluation plays no part: only the number of frames at the end of training does.
+    trained = [run._replace(evaluation=runs_lib.Evaluation({}, self._suite.test_episodes, row['environment_frames']))
+               for run, row in zip(self.runs, rows)]
     return Cell(mean_over_seeds([getattr(scores.summarise(each), measure) for each in complete]),
-                self._extent(self.runs))
+                self._extent(trained))
 
   def _fittest(self, runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
     """Returns the best member of each population, and all runs without a population."""
@@ -165,7 +170,8 @@ def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
   suite = runs_lib.suite_of(run)
   # Settings that are missing in an older run had the default values.
   defaults = departures.PAPER[suite.name] if suite else departures.COMMON
-  values = defaults | run.flags | {'num_learners': run.learners}  # The learners can be in one process or in several.
+  # The learners can be in one process or in several.
+  values = defaults | run.flags | {'num_learners': run.learners, 'agent': run.agent}
   return {name: value for name, value in values.items() if name not in apart}
 
 
@@ -195,12 +201,6 @@ def _longest(runs: Iterable[runs_lib.Run]) -> list[runs_lib.Run]:
   longest = {level: max(run.flags['total_environment_frames'] for run in group) for level, group in by_level.items()}
   return [run for level, group in by_level.items() for run in group
           if run.flags['total_environment_frames'] == longest[level]]
-
-
-def _training_returns(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, float]:
-  """Returns the mean return of the last training episodes of each level that has episodes."""
-  row = run_rows.last_metrics(run.logdir) or {}
-  return {level: row[name] for level in levels if row.get(name := f'episode_return/{level}') is not None}
 
 
 def _complete(runs: Iterable[runs_lib.Run], num_levels: int) -> list[dict[str, float]]:

@@ -7,7 +7,8 @@ language on images of 72x96, as on DeepMind Lab's levels, with environments that
 
 Each part is measured in one process per core, so that all cores are busy. The result is the part's CPU time per agent
 step. If nothing else cost time, the cores would make `cores / sum of the CPU times` steps per second. This is the
-additive bound. The program reports parts that are much slower than on comparable processors.
+additive bound. The program reports parts that are much slower than on comparable processors. The learners of PopArt and
+of pixel control are not parts of IMPALA: they are compared with its learner in turns, in one process.
 
 The last line of the output is a JSON object with all numbers. Compare only numbers from the same run, because the speed
 of a machine varies from run to run.
@@ -107,13 +108,13 @@ def _network_parts(seconds, workload, batch_sizes):
 
 
 def _other_agents(seconds, workload):
-  """Compares the learners of other agents with IMPALA's. Returns name -> transitions per second."""
-  rates = _alone(benchmark_parts.learners, 3 * seconds, workload)
+  """Compares the learners of other agents with IMPALA's. Returns the numbers of all."""
+  rates, ratios = _alone(benchmark_parts.learners, 3 * seconds, workload)
   for name, description in (('popart_impala', f'PopArt with {benchmark_parts.ATARI_LEVELS} levels'),
                             ('pixel_control', 'pixel control')):
-    _line(f'  learner with {description}: the same', rates[name])
-    print(f'    {rates[name] / rates["impala"]:.1%} of the speed of IMPALA\'s, measured in turns', flush=True)
-  return rates
+    _line(f'  with {description}: transitions, alone', rates[name])
+    print(f'    {ratios[name]:.1%} of the speed of IMPALA\'s, measured in turns', flush=True)
+  return {'transitions_per_second': rates, 'ratio_to_impala': ratios}
 
 
 def _measure_pong(seconds, workload):

@@ -18,7 +18,8 @@ from scalable_agents.training import kernels
 
 GAME = 'pong'
 ATARI_LEVELS = 57  # Number of levels of PopArt-IMPALA.
-_TURNS = 6         # Of `learners`.
+_ATARI_FRAMES = 4  # In a stack.
+_TURNS = 6         # How often `learners` measures each learner.
 
 
 class Workload(NamedTuple):
@@ -96,7 +97,9 @@ def _agent(tf, workload, agent_module, config, num_levels=1):
   level = constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
   levels = tuple(f'{workload.level}_{number}' for number in range(num_levels))
-  return agent_module.Agent(agent_interface.EnvironmentSpec(level.num_actions, spec, levels), config)
+  frame_stacks = {'pixels': _ATARI_FRAMES} if workload.level == 'atari' else {}
+  return agent_module.Agent(
+      agent_interface.EnvironmentSpec(level.num_actions, spec, levels, frame_stacks), config)
 
 
 def _observations(tf, workload, *leading):
@@ -144,7 +147,11 @@ def learner(seconds, workload):
 
 
 def learners(seconds, workload):
-  """Measures the learners of agents with the same network in turns, on one thread. Returns name -> transitions/s."""
+  """Measures the learners of agents with the same network in turns, on one thread.
+
+  Returns:
+    Name -> transitions/s, and name -> ratio to IMPALA's in the same turn. Both are medians over the turns.
+  """
   tf = _one_thread()
   from scalable_agents.agents import impala, popart_impala  # pylint: disable=g-import-not-at-top
   config, popart_config = (config_class(**workload.config) for config_class in (
@@ -156,7 +163,9 @@ def learners(seconds, workload):
   }
   rates = [{name: _rate(step, _learned_transitions(workload), seconds / _TURNS)[0] for name, step in steps.items()}
            for _ in range(_TURNS)]
-  return {name: float(np.median([turn[name] for turn in rates])) for name in steps}
+  medians = lambda values: {name: float(np.median([turn[name] for turn in values])) for name in steps}
+  ratios = [{name: rate / turn['impala'] for name, rate in turn.items()} for turn in rates]
+  return medians(rates), medians(ratios)
 
 
 def _learned_transitions(workload):
@@ -166,7 +175,7 @@ def _learned_transitions(workload):
 
 
 def _learner_step(tf, workload, agent_module, config, num_levels=1):
-  """Returns a function that makes an update with random unrolls. They take the levels in turn."""
+  """Returns a function that makes an update with random pixels. Unroll b is from level b mod num_levels."""
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
   from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top

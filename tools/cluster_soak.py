@@ -91,7 +91,7 @@ class Soak:
         raise SoakError(f'{name} ended with exit code {process.returncode}')
 
   def wait_for_all(self):
-    """Waits until the present learner knows all actor hosts. A host that it does not know would not end with it."""
+    """Waits until the current learner knows all actor hosts. A host that it does not know would not end with it."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     names = {f'actor/{socket.gethostname()}-{actor.pid}/frames_per_second' for actor in self.actors}
     while not self._have_played(names):
@@ -100,7 +100,7 @@ class Soak:
       time.sleep(_TICK_SECONDS)
 
   def _have_played(self, names):
-    """Returns whether the present learner's last row has all these names, and more frames than its first row."""
+    """Returns whether the current learner's last row has all these names, and more frames than its first row."""
     rows = [row for row in run_rows.read_metrics(self.logdir) if row['wall_seconds'] not in self._earlier_rows]
     return bool(rows) and names <= rows[-1].keys() and rows[-1]['environment_frames'] > rows[0]['environment_frames']
 

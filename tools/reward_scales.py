@@ -4,8 +4,8 @@
 
 The experiments are:
 
-  scales      One agent learns three tasks whose rewards are 1 : 100 : 10,000. PopArt learns all of them.
-  invariance  The same tasks, and all rewards multiplied by 1,000. PopArt's learning curves are the same.
+  scales      Three tasks whose rewards have the ratio 1 : 100 : 10,000. The claim: PopArt learns all of them.
+  invariance  The same, and all rewards multiplied by 1,000. The claim: PopArt's learning curves hardly change.
   clipping    A task in which clipped rewards lead to another policy than the true ones.
 
 The runs are synchronous, so each is determined by its seed. The program prints a table, and writes EXPERIMENT.csv (the
@@ -31,17 +31,16 @@ from scalable_agents.records import errors
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
+from scalable_agents.tables import drawing
 from scalable_agents.training import run_flags
 
 _IMPALA, _POPART = 'impala_atari57', 'popart_impala_atari57'
 _MULTI_HEAD = ('--value_normalization=none',)
 _COMMON = ('--torso=shallow', '--num_environments=48', '--num_environment_workers=2', '--batch_size=24',
-           '--unroll_length=8', '--optimizer=adam', '--learning_rate=1e-3', '--synchronous',
-           '--log_interval_seconds=0.5')
+           '--unroll_length=8', '--optimizer=adam', '--learning_rate=1e-3', '--synchronous')
 # The runs are a thousand times shorter than the paper's, and the statistics start at sigma = 1. With the paper's decay,
 # sigma of the smallest rewards would arrive at its value after the end of a run.
 _FAST = ('--popart_decay=3e-3',)
-_COLOURS = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3')
 _POINTS = 60  # Points of a curve.
 
 
@@ -49,7 +48,7 @@ class Line(NamedTuple):
   """Runs that differ only in their seeds."""
   name: str
   binary: str
-  factors: Sequence[float]  # The optimal return of each task.
+  factors: Sequence[float]  # The optimal return of each task. For the catch tasks, also the factor of the rewards.
   flags: Sequence[str] = ()
 
 
@@ -86,7 +85,7 @@ class RewardScalesConfig:
 
   experiment: str = setting('scales', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
   seeds: int = setting(5, 'Number of runs of each agent. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
-  frames: int = setting(0, 'Environment frames of each run; 0 for the number that the experiment is meant for.',
+  frames: int = setting(0, 'Environment frames of each run; 0 for the experiment\'s own number.',
                         at_least=0, at_most=settings.MAX_FRAMES)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   output: str = setting('results/reward_scales', 'Folder to write to.')
@@ -104,7 +103,7 @@ def _level(task: str, factor: float) -> str:
 
 def _train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
   """Trains, or continues a run, and returns its curve. Raises errors.UserError with the program's last line."""
-  # The task of `clipping` has returns of different sizes itself.
+  # Harvest is played without a factor: its own rewards have different sizes.
   levels = experiment.tasks if len(experiment.tasks) == 1 else list(map(_level, experiment.tasks, line.factors))
   done = subprocess.run(
       [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(levels)}',
@@ -113,9 +112,12 @@ def _train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: s
       env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
       preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
   if done.returncode:
-    raise errors.UserError(f'{logdir}: {done.stdout.splitlines()[-1]}')
+    raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
   rows = [row for row in run_rows.read_metrics(logdir)
           if all(row.get(f'episode_return/{level}') is not None for level in levels)]
+  if not rows or rows[-1]['environment_frames'] < frames:
+    raise errors.UserError(f'{logdir}: interrupted, or too short for an episode of each task; the same command '
+                           'continues')
   shares = np.array([[row[f'episode_return/{level}'] for level in levels] for row in rows]) / line.factors
   return Curve(np.array([row['environment_frames'] for row in rows]), shares)
 
@@ -142,19 +144,31 @@ def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
   picture = figure.Figure(figsize=(1 + 4 * len(tasks), 3.8), dpi=100, layout='constrained')
   panels = picture.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
   for task, axes in enumerate(panels):
-    for colour, (name, of_seeds) in zip(_COLOURS, curves.items()):
+    for number, (name, of_seeds) in enumerate(curves.items()):
       frames = _at_points(of_seeds[0]).frames
       shares = np.array([np.interp(frames, curve.frames, curve.shares[:, task]) for curve in of_seeds])
-      axes.plot(frames, shares.mean(axis=0), color=colour, linewidth=1.6, label=name)
-      axes.fill_between(frames, shares.min(axis=0), shares.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+      drawing.mean_and_range(axes, frames, shares, name, drawing.line_style(number))
     axes.set_title(tasks[task], loc='left', fontsize=10)
     axes.set_xlabel('environment frames')
-    axes.set_ylim(-1.1, 1.1)
-    axes.grid(color='#dddddd', linewidth=0.6)
-    axes.spines[['top', 'right']].set_visible(False)
+    axes.set_ylim(-1.1 if len(tasks) > 1 else 0, 1.1)
+    drawing.frames_axis(axes)
+    drawing.plain(axes, 'both')
   panels[0].set_ylabel('return / optimal return')
-  picture.legend(*panels[0].get_legend_handles_labels(), loc='outside upper left', ncols=2, frameon=False)
-  picture.savefig(file)
+  drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', panels)
+  drawing.save(picture, file)
+
+
+def _print_results(experiment: Experiment, waiting: dict[str, list[concurrent.futures.Future]]
+                   ) -> dict[str, list[Curve]]:
+  """Prints a row for each line as soon as its runs have ended. Returns the curves."""
+  head, curves = 'return / optimal return, mean (worst to best)', {}
+  print(f'{head:<48}' + ''.join(f'{task:<24}' for task in experiment.tasks))
+  for name, of_seeds in waiting.items():
+    curves[name] = [curve.result() for curve in of_seeds]
+    last = np.array([curve.shares[-1] for curve in curves[name]])
+    cells = (f'{shares.mean():.2f} ({shares.min():.2f} to {shares.max():.2f})' for shares in last.T)
+    print(f'{name:<48}' + ''.join(f'{cell:<24}' for cell in cells), flush=True)
+  return curves
 
 
 def main():
@@ -164,19 +178,15 @@ def main():
   frames = config.frames or experiment.frames
   folder = run_flags.user_path(config.output)
   os.makedirs(folder, exist_ok=True)
-  with concurrent.futures.ThreadPoolExecutor(config.parallel) as pool:
+  pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
+  try:
     waiting = {line.name: [
         pool.submit(_train, experiment, line, seed, frames,
                     os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
         for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
-    curves = {}
-    head = 'return / optimal return, mean (worst to best)'
-    print(f'{head:<48}' + ''.join(f'{task:<24}' for task in experiment.tasks))
-    for name, of_seeds in waiting.items():
-      curves[name] = [curve.result() for curve in of_seeds]
-      last = np.array([curve.shares[-1] for curve in curves[name]])
-      cells = (f'{shares.mean():.2f} ({shares.min():.2f} to {shares.max():.2f})' for shares in last.T)
-      print(f'{name:<48}' + ''.join(f'{cell:<24}' for cell in cells), flush=True)
+    curves = _print_results(experiment, waiting)
+  finally:
+    pool.shutdown(cancel_futures=True)  # After an error, runs that have not begun do not begin.
   file = os.path.join(folder, config.experiment)
   _write_curves(experiment, curves, f'{file}.csv')
   _draw(experiment, curves, f'{file}.png')

@@ -12,6 +12,7 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
+from scalable_agents.environments import harvest
 from scalable_agents.environments import registry
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import ladder
@@ -121,16 +122,16 @@ class LearningTest(absltest.TestCase):
       self.assertLess(last['none'][f'episode_return/{level}'], 0.5 * limit)
 
   def test_clipped_rewards_lead_to_another_policy(self):
-    """The harvest is worth 20, and clipped it is worth less than what can be picked before."""
+    """A clipped harvest is worth 1, less than the four fruits that can be picked instead."""
     settings = dict(level_name='harvest', batch_size=24, unroll_length=8, optimizer='adam', learning_rate=3e-4,
                     entropy_cost=0.3)
     _, true = self._train(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig,
                           reward_transform='none', total_environment_frames=40_000, until=_returns_more_than(18.),
                           **settings)
-    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=true['environment_frames'],
-                             **settings)
+    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=15_000, **settings)
     self.assertGreater(true['episode_return'], 18.)
-    self.assertLess(clipped['episode_return'], 5.)
+    # Of the policy that always picks. A random policy returns 3.25, and has seldom so even returns.
+    self.assertAlmostEqual(clipped['episode_return'], harvest.Harvest.clipped_return, delta=0.15)
 
   def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self):
     """The actors always keep the initial policy: this is the largest lag in the sense of section E.1."""

@@ -310,5 +310,24 @@ class LanguageTest(parameterized.TestCase):
     np.testing.assert_array_equal(got[1], np.zeros(64))
 
 
+class PixelControlHeadTest(parameterized.TestCase):
+
+  @parameterized.parameters((20, 20), (18, 24), (4, 6))
+  def test_is_a_dueling_transposed_convolution(self, rows, columns):
+    head = networks.PixelControlHead((rows, columns), 3, networks.Seeds(1))
+    features = np.random.RandomState(0).randn(2, 10).astype(np.float32)
+    got = head(tf.constant(features)).numpy()
+    self.assertEqual(got.shape, (2, rows, columns, 3))
+    weights = {variable.name.removeprefix('pixel_control/'): variable.numpy() for variable in head.variables}
+    hidden = np.maximum(features @ weights['linear/w:0'] + weights['linear/b:0'], 0)
+    hidden = hidden.reshape(2, rows // 2 - 1, columns // 2 - 1, 32)
+    outputs = np.zeros((2, rows, columns, 4)) + weights['b:0']  # The value, and the advantages of three actions.
+    for y, x in np.ndindex(*hidden.shape[1:3]):  # Each input adds to 4x4 outputs, 2 apart.
+      outputs[:, 2 * y:2 * y + 4, 2 * x:2 * x + 4] += np.einsum('ni,yxio->nyxo', hidden[:, y, x], weights['w:0'])
+    value, advantages = outputs[..., :1], outputs[..., 1:]
+    np.testing.assert_allclose(got, value + advantages - advantages.mean(-1, keepdims=True), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got.mean(-1), value[..., 0], rtol=1e-4, atol=1e-5)
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -19,9 +19,9 @@ from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training.population import population_member
 from scalable_agents.training import run_flags
 
-_CONFIGS = (popart_impala.PopArtImpalaConfig, atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig,
-            population.LauncherConfig, population_member.PopulationConfig, run_flags.RunConfig,
-            impala_tables.TablesConfig, population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig,
+_CONFIGS = (popart_impala.PopArtImpalaConfig, atari57_protocol.Protocol, dmlab30_protocol.Protocol,
+            cluster_config.ClusterConfig, population.LauncherConfig, population_member.PopulationConfig,
+            run_flags.RunConfig, impala_tables.TablesConfig, population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig,
             reward_scales.RewardScalesConfig)
 
 

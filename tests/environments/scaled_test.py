@@ -17,7 +17,7 @@ class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
 
 class ScaledTest(absltest.TestCase):
 
-  def test_only_the_rewards_are_other_ones(self):
+  def test_only_the_rewards_differ(self):
     plain, hundredfold = catch.Catch(seed=1), scaled.Scaled(catch.Catch(seed=1), 100.)
     actions, rewards = np.random.RandomState(1).randint(3, size=100), []
     for action in actions:

@@ -9,7 +9,7 @@ from scalable_agents.learner import pixel_control
 
 
 def _numpy_rewards(pixels):
-  """The mean absolute change of each cell's pixels, cell by cell. A margin that fills no two cells is left out."""
+  """The mean absolute change of each cell's pixels, cell by cell, of the pictures cropped to multiples of 8 pixels."""
   steps, batch, height, width, _ = pixels.shape
   steps, rows, columns = steps - 1, height // 8 * 2, width // 8 * 2
   top, left = (height - 4 * rows) // 2, (width - 4 * columns) // 2

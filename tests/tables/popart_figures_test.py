@@ -1,6 +1,7 @@
 """Tests that the figures of PopArt-IMPALA show the correct numbers."""
 
 import os
+import shutil
 
 from absl.testing import absltest
 from matplotlib import figure
@@ -12,6 +13,7 @@ from scalable_agents.tables import popart_figures
 from scalable_agents.tables import popart_tables
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
+from scalable_agents.training.population import population_directory
 
 _GAMES = 'pong,breakout'
 
@@ -82,6 +84,34 @@ class PopArtFiguresTest(absltest.TestCase):
     self.assertEqual([label.get_text() for label in axes.get_yticklabels()], ['breakout', 'pong'])
     self.assertCountEqual([round(bar.get_width(), 6) for bar in axes.patches], 2 * [
         round(scores.human_normalised('pong', 10.), 6), round(scores.human_normalised('breakout', 20.), 6)])
+
+  def test_whole_suites_have_the_papers_scores(self):
+    self._make('run', [10., 30.], level_name='atari57', reward_transform='none')
+    axes, = self._drawn(popart_figures.draw_scores, self._runs())
+    lines = {line.get_label(): line.get_ydata()[0] for line in axes.lines[1:]}
+    self.assertEqual(lines, {'IMPALA: the paper, at the end': 0.3, 'PopArt-IMPALA: the paper, at the end': 107.0})
+
+  def test_of_a_population_the_fittest_member_is_drawn(self):
+    for index, fitness in enumerate((10., 30., 20.)):
+      name = f'population/member_0{index}'
+      self._make(name, [fitness, 2 * fitness], population_size=3)
+      population_directory.write_fitness(os.path.join(self.folder, name),
+                                         population_directory.Fitness(1000, fitness, {'learning_rate': 6e-4}))
+    runs = runs_lib.read([f'{self.folder}/population/*'], False, runs_lib.AGENTS)[0]
+    axes, = self._drawn(popart_figures.draw_scores, runs)
+    self.assertEqual([(line.get_label(), line.get_ydata()[-1]) for line in axes.lines], [('PopArt-IMPALA', 60.)])
+
+  def test_runs_that_cannot_be_compared(self):
+    self._make('one', [1., 2.], reward_transform='none')
+    self._make('seed', [1., 2.], reward_transform='none', seed=2)
+    popart_figures.check_comparable(self._runs())
+    self._make('clipped', [1., 2.], reward_transform='abs_one')
+    with self.assertRaisesRegex(ValueError, r'different values of --reward_transform \(abs_one, none\): want runs of'):
+      popart_figures.check_comparable(self._runs())
+    shutil.rmtree(os.path.join(self.folder, 'clipped'))
+    self._make('other', [1., 2.], reward_transform='none', popart_decay=0.1)
+    with self.assertRaisesRegex(ValueError, 'the runs of PopArt-IMPALA have different values of --popart_decay'):
+      popart_figures.check_comparable(self._runs())
 
   def test_nothing_to_draw(self):
     run_directories.make(self.folder, 'run', binary='popart_impala_atari57', level_name='catch')

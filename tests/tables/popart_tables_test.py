@@ -62,7 +62,8 @@ class PopArtTablesTest(parameterized.TestCase):
   def _make(self, name, flags, share, binary, **others):
     suite = _SUITES[flags['level_name']]
     protocol = {'action_set': flags['action_set']} if 'action_set' in flags else {}
-    run_directories.make(self.folder, name, _means(suite, share), binary=binary, episodes=suite.test_episodes,
+    run_directories.make(self.folder, name, _means(suite, share), binary=binary,
+                         episodes=others.get('test_num_episodes', suite.test_episodes),
                          protocol={'dmlab': protocol} if protocol else {}, **{**flags, **others})
 
   def test_the_papers_numbers(self):
@@ -93,24 +94,28 @@ class PopArtTablesTest(parameterized.TestCase):
 
   def test_what_is_smaller_or_different_is_named(self):
     self._make('atari', _ATARI | {'population_size': 1, 'learning_rate_decay': True}, 0.5, 'popart_impala_atari57',
-               frames=2_000_000, popart_decay=0.01, torso='shallow')
+               frames=2_000_000, popart_decay=0.01, torso='shallow', use_lstm=True, num_learners=8)
     self.assertEqual(
         self._rows()[0]['PopArt-IMPALA', 'Atari-57 (unclipped)', 'random starts: median'][1],
-        'scaled down: 2M of 11.4B frames, 1 of 24 members; departs from the paper: torso=shallow, popart_decay=0.01')
+        'scaled down: 2M of 11.4B frames, 1 of 24 members; departs from the paper: torso=shallow, '
+        'use_lstm=True, num_learners=8, popart_decay=0.01')
 
   def test_the_training_score_is_that_of_the_last_episodes(self):
     reference = dmlab30.SUITE.scores
     curves = {level: [0., reference[level].random + 0.25 * (reference[level].human - reference[level].random)]
               for level in dmlab30.LEVELS}
-    self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30', curves=curves)
+    self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30', curves=curves, test_num_episodes=10)
     mean, extent = self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'train: mean capped']
     self.assertAlmostEqual(mean, 25.)
-    self.assertEqual(extent, 'in full')
+    self.assertEqual(extent, 'in full')  # Whatever the evaluation was.
+    self.assertEqual(self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'test: mean capped'][1],
+                     'scaled down: 10 of 500 episodes')
 
   @parameterized.parameters(
       ({'value_normalization': 'none'}, 'popart_impala_dmlab30', 'MultiHead-IMPALA'),
       ({'use_pixel_control': True}, 'popart_impala_dmlab30', 'Pixel-PopArt-IMPALA'),
       ({'action_set': 'impala'}, 'impala_dmlab30', 'IMPALA-original'),
+      ({'action_set': None}, 'impala_dmlab30', 'IMPALA-original'),  # Older runs.
       ({'level_name': 'rooms_watermaze'}, 'popart_impala_dmlab30', 'PopArt-IMPALA'))
   def test_other_runs_are_named_below(self, others, binary, name):
     suite = dmlab30.SUITE

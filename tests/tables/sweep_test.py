@@ -21,7 +21,7 @@ class SweepTest(parameterized.TestCase):
     self.folder = self.create_tempdir().full_path
 
   def _samples(self):
-    runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=False)
+    runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=False, agents=runs_lib.AGENTS)
     self.assertEmpty(faults)
     return sweep.samples(runs)
 
@@ -42,6 +42,13 @@ class SweepTest(parameterized.TestCase):
     self._pong(0, 3.0, seed=2, total_environment_frames=200_000_000)
     sample, = self._samples()
     self.assertEqual(sample.score, (2.0, 2**0.5, 2))
+
+  def test_agents_have_rows_of_their_own(self):
+    self._pong(0, 1.0)
+    self._pong(0, 3.0, binary='popart_impala_atari57', value_normalization='popart')
+    lines = [sample.line for sample in self._samples()]
+    self.assertLen(set(lines), 2)
+    self.assertIn('agent=popart_impala', lines[1])
 
   def test_methods_have_rows_of_their_own(self):
     self._pong(0, 1.0)

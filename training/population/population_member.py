@@ -33,7 +33,7 @@ class PopulationConfig:
 
   population_size: int = setting(
       1, 'Number of members of the population to which this run belongs. The run directories of the members are '
-      'POPULATION/member_00, member_01, .... The paper has 24 members; //agents:population starts them. 1: no '
+      'POPULATION/member_00, member_01, .... //agents:population starts as many as the papers have. 1: no '
       'population.', at_least=1, at_most=settings.MAX_PROCESSES)
   population_episodes: int = setting(
       5_000, 'A member evolves after this many episodes of all levels together, with at least one of each level. '
