@@ -18,6 +18,7 @@ import psutil
 import tensorflow as tf
 
 from scalable_agents.agents import impala
+from scalable_agents.agents import popart_impala
 from scalable_agents.environments import scores
 from scalable_agents.records import run_rows
 from scalable_agents.tests.actor import waiting
@@ -55,8 +56,11 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     first, second = (_plain(self.rows(seed=seed)) for seed in (1, 2))
     self.assertNotEqual(first[0]['loss/total'], second[0]['loss/total'])
 
-  def test_all_comes_back_from_a_checkpoint_and_two_resumes_are_identical(self):
-    settings = dict(level_name='recall', use_lstm=True, rmsprop_momentum=0.5)
+  @parameterized.parameters(
+      dict(level_name='recall', use_lstm=True, rmsprop_momentum=0.5),
+      dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig, popart_decay=0.3,
+           level_name='catch,catch_mirror_x100', reward_transform='none'))
+  def test_all_comes_back_from_a_checkpoint_and_two_resumes_are_identical(self, **settings):
     first = self.trainer(updates=4, **settings)
     first.train()
     copy = os.path.join(self.create_tempdir().full_path, 'copy')

@@ -62,15 +62,15 @@ class TrainerTestCase(parameterized.TestCase):
     # To draw a curve takes half a second. Processes that draw one during the training are not affected.
     self.enterContext(mock.patch.object(learning_curve, 'draw'))
 
-  def trainer(self, make_learner=impala.make_learner, make_agent=impala.Agent, logdir=None, updates=3,
-              run=run_flags.RunConfig(), num_environments=4, num_workers=1, **settings):
+  def trainer(self, make_learner=None, make_agent=None, logdir=None, updates=3, run=run_flags.RunConfig(),
+              num_environments=4, num_workers=1, agent_module=impala, config_class=impala.ImpalaConfig, **settings):
     """Makes a trainer that ends after `updates` updates, by default each of 4 unrolls of 5 steps."""
-    config = impala.ImpalaConfig(**dict(
+    config = config_class(**dict(
         level_name='catch', torso='shallow', unroll_length=5, batch_size=4, synchronous=True,
         learning_rate_decay=False) | settings)
     config = dataclasses.replace(
         config, total_environment_frames=updates * config.unroll_length * config.batch_size)
-    impala.validate(config)
+    agent_module.validate(config)
     run = dataclasses.replace(run, logdir=logdir or self.create_tempdir().full_path,
                               num_environments=num_environments, num_environment_workers=num_workers)
     flags = dataclasses.asdict(config) | dataclasses.asdict(run)
@@ -82,7 +82,8 @@ class TrainerTestCase(parameterized.TestCase):
     protocol = atari57_protocol.Protocol().environments(levels, training=True)
     host = actor_host.ActorHost(levels, protocol, run, config.seed)
     self.addCleanup(host.close)
-    agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent, 'make_learner': make_learner})
+    agent = types.SimpleNamespace(**vars(agent_module) | {
+        'Agent': make_agent or agent_module.Agent, 'make_learner': make_learner or agent_module.make_learner})
     trainer = train_loop.Trainer(host, agent, config, levels, run, self._directory, self.screen)
     trainer.logdir = run.logdir
     return trainer

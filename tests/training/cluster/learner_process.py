@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.agents import impala
+from scalable_agents.agents import popart_impala
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
 from scalable_agents.training import intake
@@ -19,13 +19,15 @@ from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import learners_together
 
 BATCH_SIZE = 2  # Unrolls per learner and update.
+LEVELS, LEVEL_IDS = ('catch', 'chain'), (0, 1, 1)  # PopArt's statistics depend on the order of the unrolls.
 _MOST_EPISODES = 5
 LEAVING_AT = 2  # The update at which the last learner wants to leave.
 
 
 def config(task):
   """Returns the settings of a learner. Without `share` the learners would start with different parameters."""
-  return impala.ImpalaConfig(torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, seed=task + 1)
+  return popart_impala.PopArtImpalaConfig(
+      torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, popart_decay=0.3, seed=task + 1)
 
 
 def arrived(task, update, unroll):
@@ -43,11 +45,11 @@ def main(addresses, task, updates, file):
   together = learners_together.LearnersTogether(learner_port.make_strategy(1, port), '/CPU:0')
   num_learners = len(addresses.split(','))
   with together.scope():
-    agent = impala.Agent(unrolls.environment_spec(), config(task))
-    learner = impala.make_learner(agent, config(task), 'never')
+    agent = popart_impala.Agent(unrolls.environment_spec(levels=LEVELS), config(task))
+    learner = popart_impala.make_learner(agent, config(task), 'never')
   together.share(learner.variables)
   for update in range(updates):
-    unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update)
+    unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update, level_ids=LEVEL_IDS)
     batch = experience.Batch(unrolls.part(unroll, task, BATCH_SIZE))
     last = together.step(learner, [batch], [arrived(task, update, batch.unroll)],
                          task == num_learners - 1 and update == LEAVING_AT)

@@ -13,7 +13,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.actor import python_path
-from scalable_agents.agents import impala
+from scalable_agents.agents import popart_impala
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import forked_program
@@ -46,10 +46,12 @@ class LearnersTogetherTest(absltest.TestCase):
     for process in processes:
       self.addCleanup(process.kill)
     config = learner_process.config(task=0)
-    one = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config, 'never')
+    one = popart_impala.make_learner(
+        popart_impala.Agent(unrolls.environment_spec(levels=learner_process.LEVELS), config), config, 'never')
     for update in range(_UPDATES):
       expected = unrolls.update(one, unrolls.random_unroll(
-          one.agent, batch=_NUM_LEARNERS * learner_process.BATCH_SIZE, seed=update))
+          one.agent, batch=_NUM_LEARNERS * learner_process.BATCH_SIZE, seed=update,
+          level_ids=learner_process.LEVEL_IDS))
     self.assertEqual([process.wait(300) for process in processes], [0, 0])
     for file in files:
       found = np.load(file)
@@ -61,10 +63,17 @@ class LearnersTogetherTest(absltest.TestCase):
       self.assertEqual(found['level_ids'].tolist(), [1, 1])
       self.assertEqual((found['returns'].tolist(), found['lengths'].tolist()), ([2., 2.], [2, 2]))
       self.assertTrue(found['leaving'])
+    first, second = map(np.load, files)
+    statistics = [index for index, variable in enumerate(one.variables) if '_moment' in variable.name
+                  and 'value_' in variable.name]
+    self.assertLen(statistics, 2)
+    for index in statistics:
+      np.testing.assert_array_equal(first[f'arr_{index}'], second[f'arr_{index}'])  # Bit for bit.
 
   def test_one_alone(self):
     config = learner_process.config(task=0)
-    learner = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config, 'never')
+    learner = popart_impala.make_learner(
+        popart_impala.Agent(unrolls.environment_spec(levels=learner_process.LEVELS), config), config, 'never')
     together = learners_together.LearnersTogether(None, '/CPU:0')
     batch = experience.Batch(unrolls.random_unroll(learner.agent))
     update = together.step(learner, [batch], [learner_process.arrived(1, 2, batch.unroll)], False)
