@@ -1,4 +1,4 @@
-"""Tests the binary for DMLab-30 with the fake module of tests/environments, or with the real one if it is installed."""
+"""Tests the binaries for DMLab-30 with the fake module of tests/environments, or the real one if it is installed."""
 
 import json
 import os
@@ -7,10 +7,13 @@ import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import tensorflow as tf
 
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import popart_impala
+from scalable_agents.agents import popart_impala_dmlab30
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.environments import lab_module
@@ -122,6 +125,20 @@ class LifeOfARunTest(absltest.TestCase):
       for record in records:
         config = record['config']
         self.assertEqual((config['mixerSeed'], config['allowHoldOutLevels']), ('1611489005', 'true'))
+
+  def test_popart_learns_from_its_actions_and_from_pixel_control(self):
+    signal_handlers.restore_after(self)
+    logdir = self.create_tempdir().full_path
+    training.run_in_this_process(
+        popart_impala, popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, *_SMALL, f'--logdir={logdir}',
+        '--use_pixel_control', '--total_environment_frames=160')
+    row = training.rows(logdir)[-1]
+    self.assertEqual((row['environment_frames'], row['environment_restarts']), (160, 0))
+    self.assertContainsSubset({'loss/pixel_control', *(f'popart/scale/{level}' for level in _TRAINED)}, row)
+    latest = tf.train.load_checkpoint(os.path.join(logdir, 'checkpoints'))
+    shapes = latest.get_variable_to_shape_map()
+    self.assertEqual([shape for name, shape in shapes.items() if '/_policy/w/' in name], [[256, 15]])
+    self.assertEqual([shape for name, shape in shapes.items() if 'agent/_baseline/w/' in name], [[256, 2]])
 
   def test_built_in_tasks_can_be_tried_without_lab(self):
     signal_handlers.restore_after(self)
