@@ -68,7 +68,8 @@ class EverySettingTest(parameterized.TestCase):
     self.assertContainsSubset({
         'ImpalaConfig', 'RunConfig', 'ClusterConfig', 'PopulationConfig', 'LauncherConfig', 'TablesConfig',
         'PopulationFigureConfig', 'LocalClusterConfig', 'Protocol', 'BenchmarkConfig', 'MultiTaskConfig',
-        'ClusterRateConfig', 'ClusterScalingConfig', 'ClusterSoakConfig'}, {config.__name__ for config in _CONFIGS})
+        'ClusterRateConfig', 'ClusterScalingConfig', 'ClusterSoakConfig', 'PopArtImpalaConfig', 'PopArtTablesConfig',
+        'RewardScalesConfig'}, {config.__name__ for config in _CONFIGS})
 
   def test_numbers_have_bounds(self):
     for config, field, kind in _FIELDS:
