@@ -111,7 +111,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
 
     def before(learner, unroll):
       update = int(learner.update_steps)
-      history.append([variable.numpy() for variable in learner.agent.trainable_variables])
+      history.append([variable.numpy() for variable in learner.agent.acting_variables])
       versions = unroll.parameter_version.numpy()
       # In a round each environment plays one unroll. Each batch of a round is one update older than the one before it.
       age = update % (num_environments // 4)
@@ -122,7 +122,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
       self.assertEqual(int(published), max(update - lag, 0))
       for parameter, then in zip(parameters, history[int(published)], strict=True):
         np.testing.assert_array_equal(parameter, then)
-      for variable, then in zip(agents[0].trainable_variables, history[version]):
+      for variable, then in zip(agents[0].acting_variables, history[version], strict=True):
         variable.assign(then)
       environment, actor = unroll.environment_output, unroll.agent_output
       output, _ = agents[0].unroll(
