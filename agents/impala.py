@@ -318,7 +318,7 @@ def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
 
 
 def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
-              config: ImpalaConfig) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
+                       config: ImpalaConfig) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
   """Computes the targets of the values and of the policy, corrected for the age of the behaviour policy.
 
   Args:
@@ -345,7 +345,7 @@ def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, valu
 
 
 def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
-                config: ImpalaConfig) -> dict[str, tf.Tensor]:
+                                config: ImpalaConfig) -> dict[str, tf.Tensor]:
   """Returns the terms of the loss that do not depend on the values: name -> [] float32."""
   terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1])}
   if config.use_pixel_control:

@@ -14,13 +14,6 @@ class _Variant(catch.Catch):
 
   background: int
 
-  def _goal(self) -> int:
-    """Returns the column in which the paddle must be at the end of an episode."""
-    raise NotImplementedError
-
-  def _succeeds(self):
-    return self._paddle_column == self._goal()
-
   def _pixels(self):
     return np.maximum(super()._pixels(), np.uint8(self.background))
 
@@ -30,8 +23,8 @@ class Mirror(_Variant):
 
   background = 80
 
-  def _goal(self):
-    return catch.CELLS - 1 - self._ball_column
+  def _succeeds(self):
+    return self._paddle_column == catch.CELLS - 1 - self._ball_column
 
 
 class Shift(_Variant):
@@ -39,5 +32,5 @@ class Shift(_Variant):
 
   background = 160
 
-  def _goal(self):
-    return (self._ball_column + 2) % catch.CELLS
+  def _succeeds(self):
+    return self._paddle_column == (self._ball_column + 2) % catch.CELLS

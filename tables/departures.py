@@ -1,9 +1,9 @@
 """Finds the settings of a run that differ from the paper's, except those that the paper swept or tuned.
 
 Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. Agents of other papers have the values
-that differ in published.Agent.settings. If the paper states no value, the value
-here is the released code's or this project's default. Tests compare these values with the binaries' defaults, and fail
-if a binary has a setting that is missing here. A setting that this module does not know counts as a departure.
+that differ in published.Agent.settings. If the paper states no value, the value here is the released code's or this
+project's default. Tests compare these values with the binaries' defaults, and fail if a binary has a setting that is
+missing here. A setting that this module does not know counts as a departure.
 """
 
 import dataclasses

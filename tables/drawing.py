@@ -12,6 +12,7 @@ from scalable_agents.tables import results
 INK = '#3b3b3b'
 PAPER = '#b8c4d0'
 LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
+_HUMAN = _LINEAR_UP_TO = 100.  # Per cent.
 STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
 
 
@@ -30,6 +31,21 @@ def frames_axis(axes: Any):
   axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
   axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
   axes.set_xlim(left=0)
+
+
+def scores_axis(axes: Any, is_logarithmic: bool):
+  """Marks a random policy and a human on the horizontal axis, which has human-normalised scores.
+
+  Args:
+    axes: the panel.
+    is_logarithmic: whether the axis is logarithmic above 100 %, because Atari scores reach tens of thousands.
+  """
+  axes.axvline(_HUMAN, color=INK, linewidth=0.9, linestyle=':', label='human')
+  axes.axvline(0, color=INK, linewidth=0.9)
+  if is_logarithmic:
+    axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
+    axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def plain(axes: Any, grid: str):

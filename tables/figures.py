@@ -23,8 +23,6 @@ from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
 from scalable_agents.training.population import population_directory
 
-_HUMAN = 100.0  # Per cent.
-_LINEAR_UP_TO = 100.0  # Per cent. The axis is logarithmic above it, because Atari scores reach tens of thousands.
 _POINTS = 500  # Points of a mean curve.
 _EXTENT_WIDTH = 52  # Characters per line.
 # Labels of the paper's numbers in legends.
@@ -65,12 +63,7 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
       at, values, spreads = np.transpose(reached)
       axes.barh(at - 0.2, values, 0.4, color=drawing.LINES[0], label='this run',
                 xerr=spreads if spreads.any() else None, error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
-    axes.axvline(_HUMAN, color=drawing.INK, linewidth=0.9, linestyle=':', label='human')
-    axes.axvline(0, color=drawing.INK, linewidth=0.9)
-    if suite.summary == 'median':  # The scores are not capped, so some levels have very large ones.
-      axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
-      axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
-      axes.xaxis.set_minor_locator(ticker.NullLocator())
+    drawing.scores_axis(axes, is_logarithmic=suite.summary == 'median')  # These scores are not capped.
     drawing.plain(axes, 'x')
     axes.set_title(name, color=drawing.INK, loc='left', fontweight='bold', fontsize=10, pad=above_extents)
     axes.text(0, 1.005, '\n'.join(extents[name]), color=drawing.INK, fontsize=8, transform=axes.transAxes)

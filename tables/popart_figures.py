@@ -5,13 +5,13 @@ level. All show training, so the runs need not be evaluated. The runs may be on 
 """
 
 import math
-import os
 from typing import Any, Mapping, Sequence
 
 from matplotlib import figure
 import numpy as np
 
 from scalable_agents.environments import scores
+from scalable_agents.records import run_rows
 from scalable_agents.tables import drawing
 from scalable_agents.tables import figures
 from scalable_agents.tables import popart_tables
@@ -22,36 +22,30 @@ from scalable_agents.training.population import population_directory
 # Figure 3 shows these games. A run's other levels follow, up to four levels in all.
 _PAPERS_GAMES = ('breakout', 'crazy_climber', 'qbert', 'seaquest')
 _POINTS = 300
-_HUMAN = 100.  # Per cent.
-_LINEAR_UP_TO = 100.  # Per cent. The axis of scores per level is logarithmic above it.
 _MEASURES = {'median': 'median human-normalised score (%)', 'mean_capped': 'mean capped human-normalised score (%)'}
 
 
-def check_comparable(runs: Sequence[runs_lib.Run]) -> None:
-  """Raises ValueError with one line if runs are on different levels or rewards, or one agent has different settings."""
+def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
+  """Groups the runs by the paper's name of their agent. Of a population, only the fittest member counts.
+
+  Raises:
+    ValueError: the runs are on different levels or rewards, or runs of one agent have different settings. The message
+      is one line.
+  """
   for name in ('level_name', 'reward_transform'):
     if len(values := {run.flags.get(name) for run in runs}) > 1:
       raise ValueError(f'these runs have different values of --{name} ({", ".join(sorted(map(str, values)))}): want '
                        'runs of one figure')
-  for agent, of_agent in _by_agent(runs).items():
+  found = {}
+  for members in runs_lib.populations(runs):
+    fittest = max(members, key=_fitness)
+    found.setdefault(popart_tables.name_of(fittest), []).append(fittest)
+  for agent, of_agent in found.items():
     settings = [results.settings_of(run, expert=False) for run in of_agent]
     for name in sorted(set().union(*settings)):
       if len(values := {str(each.get(name)) for each in settings}) > 1:
         raise ValueError(f'the runs of {agent} have different values of --{name} ({", ".join(sorted(values))}): want '
                          'runs that differ only in the seed')
-
-
-def _by_agent(runs):
-  """Groups the runs by the paper's name of their agent. Of a population, only the fittest member counts."""
-  found, populations = {}, {}
-  for run in runs:
-    if run.population > 1:
-      populations.setdefault(os.path.dirname(os.path.realpath(run.logdir)), []).append(run)
-    else:
-      found.setdefault(popart_tables.name_of(run), []).append(run)
-  for members in populations.values():
-    fittest = max(members, key=_fitness)
-    found.setdefault(popart_tables.name_of(fittest), []).append(fittest)
   return found
 
 
@@ -60,23 +54,24 @@ def _fitness(run):
   return fitness.fitness if fitness else -math.inf
 
 
-def draw_scores(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
   """Draws the score of the suite in training against frames, a line per agent. Figures 1, 2, 4 and 5.
 
   The line is the mean over an agent's runs, or over the fittest members of its populations. The area around it extends
   from the worst run to the best one. Horizontal lines are the paper's scores, if the runs are on a whole suite.
 
   Args:
-    runs: runs that pass `check_comparable`.
+    agents: from `by_agent`, at least one.
     file: path of the PNG file to write.
   Returns:
     Whether there was a curve to draw. Only runs on several levels of one suite have a score.
   Raises:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
-  measure = popart_tables.summary_measure(runs)
+  one = next(iter(agents.values()))[0]  # All are on the same levels.
+  measure = popart_tables.summary_measure(one)
   curves = {}  # Agent -> [(frames, scores)].
-  for name, of_agent in _by_agent(runs).items():
+  for name, of_agent in agents.items():
     found = [_points(figures.rows_of(run), f'suite_score/{measure}') for run in of_agent]
     if found := [curve for curve in found if len(curve)]:
       curves[name] = found
@@ -89,14 +84,15 @@ def draw_scores(runs: Sequence[runs_lib.Run], file: str) -> bool:
     frames = np.linspace(max(curve[0, 0] for curve in found), min(curve[-1, 0] for curve in found), _POINTS)
     values = np.array([np.interp(frames, *curve.T) for curve in found])
     drawing.mean_and_range(axes, frames, values, name + f', {len(found)} runs' * (len(found) > 1), styles[name])
-  for name, score in popart_tables.published_scores(runs[0]).items():
+  for name, score in popart_tables.published_scores(one).items():
     axes.axhline(score, color=styles.get(name, {}).get('color', drawing.INK), linewidth=1.2, linestyle='--',
                  label=f'{name}: the paper, at the end')
   axes.set_xlabel('environment frames', color=drawing.INK)
   axes.set_ylabel(_MEASURES[measure], color=drawing.INK)
   drawing.frames_axis(axes)
   drawing.plain(axes, 'both')
-  drawing.title_and_legend(picture, f'Training scores on {_shown_levels(runs)}', [axes])
+  levels = one.flags['level_name'].replace(',', ', ')
+  drawing.title_and_legend(picture, f'Training scores on {levels}', [axes])
   drawing.save(picture, file)
   return True
 
@@ -141,18 +137,18 @@ def draw_statistics(run: runs_lib.Run, file: str) -> bool:
   return True
 
 
-def draw_levels(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
   """Draws the human-normalised score of each level at the end of training as bars, one for each agent.
 
   Args:
-    runs: runs on levels of one suite. A bar is the mean over an agent's runs.
+    agents: from `by_agent`. A bar is the mean over an agent's runs.
     file: path of the PNG file to write.
   Returns:
     Whether there was a bar to draw.
   Raises:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
-  bars = {name: reached for name, of_agent in _by_agent(runs).items() if (reached := _final_scores(of_agent))}
+  bars = {name: reached for name, of_agent in agents.items() if (reached := _final_scores(of_agent))}
   levels = list(dict.fromkeys(level for reached in bars.values() for level in reached))
   if not levels:
     return False
@@ -164,9 +160,7 @@ def draw_levels(runs: Sequence[runs_lib.Run], file: str) -> bool:
   for number, (name, reached) in enumerate(bars.items()):
     at = [levels.index(level) + 0.4 - (number + 0.5) * height for level in reached]
     axes.barh(at, list(reached.values()), height, color=drawing.LINES[number % len(drawing.LINES)], label=name)
-  axes.axvline(_HUMAN, color=drawing.INK, linewidth=0.9, linestyle=':', label='human')
-  axes.axvline(0, color=drawing.INK, linewidth=0.9)
-  axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
+  drawing.scores_axis(axes, is_logarithmic=True)
   axes.set_yticks(range(len(levels)), levels, fontsize=8)
   axes.set_xlabel('human-normalised training score (%)', color=drawing.INK)
   drawing.plain(axes, 'x')
@@ -188,14 +182,8 @@ def _final_scores(runs: Sequence[runs_lib.Run]) -> Mapping[str, float]:
   """Returns the human-normalised training score of each level that has one, averaged over the runs."""
   values = {}
   for run in runs:
-    rows = figures.rows_of(run)
-    for name, value in (rows[-1] if rows else {}).items():
+    for name, value in (run_rows.last_metrics(run.logdir) or {}).items():
       prefix, _, level = name.partition('/')
       if prefix == 'episode_return' and value is not None and scores.has_reference(level):
         values.setdefault(level, []).append(scores.human_normalised(level, value))
   return {level: float(np.mean(each)) for level, each in values.items()}
-
-
-def _shown_levels(runs: Sequence[runs_lib.Run]) -> str:
-  names = list(dict.fromkeys(run.flags['level_name'] for run in runs))
-  return names[0].replace(',', ', ') if len(names) == 1 else 'different levels'

@@ -53,11 +53,11 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
     errors.UserError: the runs cannot be compared, or there is nothing to draw.
   """
   try:
-    popart_figures.check_comparable(runs)
+    agents = popart_figures.by_agent(runs)
   except ValueError as error:
     raise errors.UserError(f'--figures: {error}') from error
   scores, levels = os.path.join(folder, 'popart_scores.png'), os.path.join(folder, 'popart_levels.png')
-  drawn = [scores] * popart_figures.draw_scores(runs, scores) + [levels] * popart_figures.draw_levels(runs, levels)
+  drawn = [scores] * popart_figures.draw_scores(agents, scores) + [levels] * popart_figures.draw_levels(agents, levels)
   names = [os.path.basename(os.path.normpath(run.logdir)) for run in runs]
   for index, (run, name) in enumerate(zip(runs, names)):
     ending = f'_{index}' * (names.count(name) > 1)

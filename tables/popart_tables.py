@@ -11,9 +11,9 @@ from scalable_agents.tables import published
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 
-IMPALA, MULTI_HEAD, POPART = 'IMPALA', 'MultiHead-IMPALA', 'PopArt-IMPALA'
+_IMPALA, _MULTI_HEAD, POPART = 'IMPALA', 'MultiHead-IMPALA', 'PopArt-IMPALA'
 _PIXEL = 'Pixel-'  # Before the name of an agent with pixel control.
-ORIGINAL = 'IMPALA-original'  # On DMLab-30, with the smaller action set of the IMPALA paper.
+_ORIGINAL = 'IMPALA-original'  # On DMLab-30, with the smaller action set of the IMPALA paper.
 _NO_HUMAN_STARTS = 'cannot be reproduced: the human start states are not public'
 
 
@@ -57,9 +57,9 @@ def name_of(run: runs_lib.Run) -> str:
   if run.agent == 'impala':
     suite = runs_lib.suite_of(run)
     original = suite is not None and suite.name == 'dmlab30' and run.flags.get('action_set', 'impala') == 'impala'
-    name = ORIGINAL if original else IMPALA
+    name = _ORIGINAL if original else _IMPALA
   else:
-    name = POPART if run.flags.get('value_normalization') == 'popart' else MULTI_HEAD
+    name = POPART if run.flags.get('value_normalization') == 'popart' else _MULTI_HEAD
   return _PIXEL * bool(run.flags.get('use_pixel_control')) + name
 
 
@@ -112,11 +112,10 @@ def published_scores(run: runs_lib.Run) -> dict[str, float]:
   return {name: float(printed[column.field]) for name, printed in _PRINTED.items()} if column else {}
 
 
-def summary_measure(runs: Sequence[runs_lib.Run]) -> str:
-  """Returns the field of scores.SuiteScore that the paper quotes for the suite of these runs.
+def summary_measure(run: runs_lib.Run) -> str:
+  """Returns the field of scores.SuiteScore that the paper quotes for the suite of a run.
 
-  Runs that are not only on Atari games count as DMLab-30's.
+  A run that is not only on Atari games counts as one on DMLab-30.
   """
-  names = {name for run in runs for name in run.flags['level_name'].split(',')}
-  is_atari = names <= {'atari57', *scores.SUITES['atari57'].levels}
+  is_atari = set(run.flags['level_name'].split(',')) <= {'atari57', *scores.SUITES['atari57'].levels}
   return scores.SUITES['atari57' if is_atari else 'dmlab30'].summary

@@ -1,7 +1,6 @@
 """The results of runs as agents of the paper: per level and over a suite, with the spread over seeds."""
 
 import json
-import os
 import statistics
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
@@ -107,10 +106,7 @@ class Result:
 
   def _fittest(self, runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
     """Returns the best member of each population, and all runs without a population."""
-    populations = {}  # The members of a population are in the same folder.
-    for run in runs:
-      populations.setdefault(os.path.dirname(run.logdir) if run.population > 1 else run.logdir, []).append([run])
-    return [max(members, key=self._rank)[0] for members in populations.values()]
+    return [max(members, key=lambda run: self._rank([run])) for members in runs_lib.populations(runs)]
 
   def _rank(self, group: Sequence[runs_lib.Run]):
     seeds = {}

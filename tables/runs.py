@@ -96,6 +96,14 @@ def read(patterns: Iterable[str], evaluated: bool,
   return runs, faults
 
 
+def populations(runs: Iterable[Run]) -> list[list[Run]]:
+  """Groups the members of each population, which are in the same folder. A run without a population is alone."""
+  groups = {}
+  for run in runs:
+    groups.setdefault(os.path.dirname(run.logdir) if run.population > 1 else run.logdir, []).append(run)
+  return list(groups.values())
+
+
 def suite_of(run: Run) -> suite_lib.Suite | None:
   """Returns the suite that the run was trained on, or the suite of its level. None if there is no such suite."""
   name = run.flags['level_name']

@@ -32,14 +32,15 @@ from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import drawing
+from scalable_agents.tables import files
 from scalable_agents.training import run_flags
 
 _IMPALA, _POPART = 'impala_atari57', 'popart_impala_atari57'
 _MULTI_HEAD = ('--value_normalization=none',)
 _COMMON = ('--torso=shallow', '--num_environments=48', '--num_environment_workers=2', '--batch_size=24',
            '--unroll_length=8', '--optimizer=adam', '--learning_rate=1e-3', '--synchronous')
-# A level has about 17,000 rollouts, against 2.5 million in the paper on Atari-57, and the statistics start at sigma = 1.
-# With the paper's decay, sigma would be too large for the smallest rewards for most of a run.
+# A level has about 17,000 rollouts, against 2.5 million in the paper on Atari-57, and the statistics start at
+# sigma = 1. With the paper's decay, sigma would be too large for the smallest rewards for most of a run.
 _FAST = ('--popart_decay=3e-3',)
 _POINTS = 60  # Points of a curve.
 
@@ -128,14 +129,19 @@ def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: 
     writer.writerow(['agent', 'seed', 'environment_frames', *experiment.tasks])
     for name, of_seeds in curves.items():
       for seed, curve in enumerate(of_seeds, start=1):
-        for frames, shares in zip(*_at_points(curve)):
+        points = _points(curve)
+        for frames, shares in zip(points, _at(curve, points)):
           writer.writerow([name, seed, int(frames), *(f'{share:.4g}' for share in shares)])
 
 
-def _at_points(curve: Curve) -> Curve:
-  """Returns a curve at evenly spaced frames."""
-  frames = np.linspace(curve.frames[0], curve.frames[-1], _POINTS)
-  return Curve(frames, np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T]))
+def _points(curve: Curve) -> np.ndarray:
+  """Returns evenly spaced frames, from the curve's first ones to its last ones."""
+  return np.linspace(curve.frames[0], curve.frames[-1], _POINTS)
+
+
+def _at(curve: Curve, frames: np.ndarray) -> np.ndarray:
+  """Returns the shares at these frames [P]: [P, tasks]."""
+  return np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T])
 
 
 def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
@@ -145,8 +151,8 @@ def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
   panels = picture.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
   for task, axes in enumerate(panels):
     for number, (name, of_seeds) in enumerate(curves.items()):
-      frames = _at_points(of_seeds[0]).frames
-      shares = np.array([np.interp(frames, curve.frames, curve.shares[:, task]) for curve in of_seeds])
+      frames = _points(of_seeds[0])
+      shares = np.array([_at(curve, frames)[:, task] for curve in of_seeds])
       drawing.mean_and_range(axes, frames, shares, name, drawing.line_style(number))
     axes.set_title(tasks[task], loc='left', fontsize=10)
     axes.set_xlabel('environment frames')
@@ -176,8 +182,7 @@ def main():
   config = run_flags.config_from_flags(RewardScalesConfig)
   experiment = EXPERIMENTS[config.experiment]
   frames = config.frames or experiment.frames
-  folder = run_flags.user_path(config.output)
-  os.makedirs(folder, exist_ok=True)
+  folder = files.make_folder(config.output)
   pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
   try:
     waiting = {line.name: [

@@ -48,11 +48,14 @@ class PopArtFiguresTest(absltest.TestCase):
   def _runs(self):
     return runs_lib.read([f'{self.folder}/*'], False, runs_lib.AGENTS)[0]
 
+  def _agents(self):
+    return popart_figures.by_agent(self._runs())
+
   def test_scores_have_a_line_per_agent_from_worst_to_best(self):
     self._make('popart_1', [10., 30.])
     self._make('popart_2', [20., 50.])
     self._make('multi_head', [None, 5.], value_normalization='none')
-    axes, = self._drawn(popart_figures.draw_scores, self._runs())
+    axes, = self._drawn(popart_figures.draw_scores, self._agents())
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
     self.assertEqual(set(lines), {'MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs'})
     np.testing.assert_allclose(lines['PopArt-IMPALA, 2 runs'][[0, -1]], [15., 40.])
@@ -80,14 +83,14 @@ class PopArtFiguresTest(absltest.TestCase):
   def test_levels_have_a_bar_per_agent(self):
     self._make('popart', [1., 2.])
     self._make('multi_head', [1., 2.], value_normalization='none')
-    axes, = self._drawn(popart_figures.draw_levels, self._runs())
+    axes, = self._drawn(popart_figures.draw_levels, self._agents())
     self.assertEqual([label.get_text() for label in axes.get_yticklabels()], ['breakout', 'pong'])
     self.assertCountEqual([round(bar.get_width(), 6) for bar in axes.patches], 2 * [
         round(scores.human_normalised('pong', 10.), 6), round(scores.human_normalised('breakout', 20.), 6)])
 
   def test_whole_suites_have_the_papers_scores(self):
     self._make('run', [10., 30.], level_name='atari57', reward_transform='none')
-    axes, = self._drawn(popart_figures.draw_scores, self._runs())
+    axes, = self._drawn(popart_figures.draw_scores, self._agents())
     lines = {line.get_label(): line.get_ydata()[0] for line in axes.lines[1:]}
     self.assertEqual(lines, {'IMPALA: the paper, at the end': 0.3, 'PopArt-IMPALA: the paper, at the end': 107.0})
 
@@ -98,27 +101,27 @@ class PopArtFiguresTest(absltest.TestCase):
       population_directory.write_fitness(os.path.join(self.folder, name),
                                          population_directory.Fitness(1000, fitness, {'learning_rate': 6e-4}))
     runs = runs_lib.read([f'{self.folder}/population/*'], False, runs_lib.AGENTS)[0]
-    axes, = self._drawn(popart_figures.draw_scores, runs)
+    axes, = self._drawn(popart_figures.draw_scores, popart_figures.by_agent(runs))
     self.assertEqual([(line.get_label(), line.get_ydata()[-1]) for line in axes.lines], [('PopArt-IMPALA', 60.)])
 
   def test_runs_that_cannot_be_compared(self):
     self._make('one', [1., 2.], reward_transform='none')
     self._make('seed', [1., 2.], reward_transform='none', seed=2)
-    popart_figures.check_comparable(self._runs())
+    self._agents()
     self._make('clipped', [1., 2.], reward_transform='abs_one')
     with self.assertRaisesRegex(ValueError, r'different values of --reward_transform \(abs_one, none\): want runs of'):
-      popart_figures.check_comparable(self._runs())
+      self._agents()
     shutil.rmtree(os.path.join(self.folder, 'clipped'))
     self._make('other', [1., 2.], reward_transform='none', popart_decay=0.1)
     with self.assertRaisesRegex(ValueError, 'the runs of PopArt-IMPALA have different values of --popart_decay'):
-      popart_figures.check_comparable(self._runs())
+      self._agents()
 
   def test_nothing_to_draw(self):
     run_directories.make(self.folder, 'run', binary='popart_impala_atari57', level_name='catch')
     runs = self._runs()
-    self.assertFalse(popart_figures.draw_scores(runs, self.file))
+    self.assertFalse(popart_figures.draw_scores(self._agents(), self.file))
     self.assertFalse(popart_figures.draw_statistics(runs[0], self.file))
-    self.assertFalse(popart_figures.draw_levels(runs, self.file))
+    self.assertFalse(popart_figures.draw_levels(self._agents(), self.file))
     self.assertFalse(os.path.exists(self.file))
 
 
