@@ -1,6 +1,8 @@
 """Tests of the results table of PopArt-IMPALA: which runs are in which cell, their scores, and what departs."""
 
 import dataclasses
+import os
+import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,6 +13,7 @@ from scalable_agents.agents import popart_impala_dmlab30
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.environments import scores
+from scalable_agents.tables import layout
 from scalable_agents.tables import popart_tables
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
@@ -37,13 +40,14 @@ _ATARI = _flags(popart_impala_atari57.CONFIG, atari57_protocol.Protocol(), popul
 _DMLAB = _flags(popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, population_size=8, **_POPULATION)
 _IMPALA_DMLAB = _flags(impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(action_set='popart'), population_size=8,
                        **_POPULATION)
+_GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'popart_table_1_with_runs.md'
 _SUITES = {suite.name: suite for suite in (atari57.SUITE, dmlab30.SUITE)}
 
 
-def _means(suite, share):
-  """Returns the mean returns of an agent with this human-normalised score on each level for evaluation."""
+def _means(suite, share, levels=None):
+  """Returns the mean returns of an agent with this human-normalised score on these levels, else on those of tests."""
   return {level: suite.scores[level].random + share * (suite.scores[level].human - suite.scores[level].random)
-          for level in suite.test_levels}
+          for level in levels or suite.test_levels}
 
 
 class PopArtTablesTest(parameterized.TestCase):
@@ -65,6 +69,23 @@ class PopArtTablesTest(parameterized.TestCase):
     run_directories.make(self.folder, name, _means(suite, share), binary=binary,
                          episodes=others.get('test_num_episodes', suite.test_episodes),
                          protocol={'dmlab': protocol} if protocol else {}, **{**flags, **others})
+
+  def test_golden_with_runs(self):
+    """The golden file is the text that this test compares. Its scores are the shares below, not those of real runs."""
+    self._make('atari_clipped', _ATARI, 1.1, 'popart_impala_atari57', reward_transform='abs_one')
+    self._make('atari_small', _ATARI | {'population_size': 1}, 0.5, 'popart_impala_atari57', frames=2_000_000,
+               torso='shallow')
+    self._make('multi_head', _ATARI, 0.01, 'popart_impala_atari57', value_normalization='none')
+    for index, share in enumerate((0.65, 0.7, 0.75)):
+      os.mkdir(os.path.join(self.folder, f'dmlab_{index}'))
+      last = _means(dmlab30.SUITE, share - 0.1, dmlab30.LEVELS)
+      curves = {level: [0., mean] for level, mean in last.items()}
+      self._make(f'dmlab_{index}/member_03', _DMLAB, share, 'popart_impala_dmlab30', curves=curves)
+    self._make('impala_dmlab', _IMPALA_DMLAB | {'population_size': 1}, 0.4, 'impala_dmlab30', frames=10_000_000)
+    runs, faults = runs_lib.read([f'{self.folder}/[ami]*', f'{self.folder}/dmlab_*/*'], True, runs_lib.AGENTS)
+    self.assertEmpty(faults)
+    text = layout.markdown(popart_tables.table(runs)).replace(f'{self.folder}/', '')
+    self.assertMultiLineEqual(text, _GOLDEN.read_text(encoding='utf-8'))
 
   def test_the_papers_numbers(self):
     rows = {tuple(row[:3]): row[3].value for row in popart_tables.table([]).rows}
@@ -101,9 +122,7 @@ class PopArtTablesTest(parameterized.TestCase):
         'use_lstm=True, num_learners=8, popart_decay=0.01')
 
   def test_the_training_score_is_that_of_the_last_episodes(self):
-    reference = dmlab30.SUITE.scores
-    curves = {level: [0., reference[level].random + 0.25 * (reference[level].human - reference[level].random)]
-              for level in dmlab30.LEVELS}
+    curves = {level: [0., mean] for level, mean in _means(dmlab30.SUITE, 0.25, dmlab30.LEVELS).items()}
     self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30', curves=curves, test_num_episodes=10)
     mean, extent = self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'train: mean capped']
     self.assertAlmostEqual(mean, 25.)
