@@ -109,7 +109,7 @@ def _network_parts(seconds, workload, batch_sizes):
 
 def _other_agents(seconds, workload):
   """Compares the learners of other agents with IMPALA's. Returns the numbers of all."""
-  rates, ratios = _alone(benchmark_parts.learners, 3 * seconds, workload)
+  rates, ratios = _alone(benchmark_parts.learners, 6 * seconds, workload)
   for name, description in (('popart_impala', f'PopArt with {benchmark_parts.ATARI_LEVELS} levels'),
                             ('pixel_control', 'pixel control')):
     _line(f'  with {description}: transitions, alone', rates[name])

@@ -19,7 +19,6 @@ from scalable_agents.training import kernels
 GAME = 'pong'
 ATARI_LEVELS = 57  # Number of levels of PopArt-IMPALA.
 _ATARI_FRAMES = 4  # In a stack.
-_TURNS = 6         # How often `learners` measures each learner.
 
 
 class Workload(NamedTuple):
@@ -58,6 +57,13 @@ def _rate(step, amount, seconds):
     step()
     calls += 1
   return calls * amount / (time.monotonic() - wall), (time.process_time() - cpu) / (calls * amount)
+
+
+def _rate_of_one(step, amount):
+  """Calls `step` once. Returns the amount per second."""
+  start = time.monotonic()
+  step()
+  return amount / (time.monotonic() - start)
 
 
 def environment(seconds):
@@ -147,7 +153,7 @@ def learner(seconds, workload):
 
 
 def learners(seconds, workload):
-  """Measures the learners of agents with the same network in turns, on one thread.
+  """Measures the learners of agents with the same network on one thread. They make single updates in turns.
 
   Returns:
     Name -> transitions/s, and name -> ratio to IMPALA's in the same turn. Both are medians over the turns.
@@ -161,8 +167,11 @@ def learners(seconds, workload):
       'popart_impala': _learner_step(tf, workload, popart_impala, popart_config, num_levels=ATARI_LEVELS),
       'pixel_control': _learner_step(tf, workload, impala, dataclasses.replace(config, use_pixel_control=True)),
   }
-  rates = [{name: _rate(step, _learned_transitions(workload), seconds / _TURNS)[0] for name, step in steps.items()}
-           for _ in range(_TURNS)]
+  turn = lambda: {name: _rate_of_one(step, _learned_transitions(workload)) for name, step in steps.items()}
+  turn()  # Compiles.
+  stop, rates = time.monotonic() + seconds, [turn()]
+  while time.monotonic() < stop:
+    rates.append(turn())
   medians = lambda values: {name: float(np.median([turn[name] for turn in values])) for name in steps}
   ratios = [{name: rate / turn['impala'] for name, rate in turn.items()} for turn in rates]
   return medians(rates), medians(ratios)
