@@ -239,6 +239,26 @@ class LearnerTest(parameterized.TestCase):
       if ours.ref() not in head:  # Also the slots of the head are left alone.
         np.testing.assert_allclose(ours, its, rtol=1e-4, atol=1e-5, err_msg=ours.name)
 
+  @parameterized.parameters(True, False)
+  def test_only_with_normalisation_the_size_of_rewards_does_not_matter(self, popart_is_on):
+    """The factor is a power of two, so that all roundings are the same: the learned variables are equal bit for bit."""
+    config, factor = _config(value_normalization='popart' if popart_is_on else 'none', popart_decay=0.3), 1024
+    learners = [popart_impala.make_learner(_agent(config), config, 'never') for _ in range(2)]
+    for learner, scale in zip(learners, (1, factor)):
+      if popart_is_on:
+        _set_statistics(learner.agent, scale * _MU, scale * _SIGMA)
+      for update in range(3):
+        unroll = _unroll(learner.agent, seed=update)
+        environment = unroll.environment_output
+        environment = environment._replace(reward=scale * environment.reward)
+        unrolls.update(learner, unroll._replace(environment_output=environment))
+    one, other = (learner.agent for learner in learners)
+    same = [np.array_equal(*pair) for pair in zip(one.trainable_variables, other.trainable_variables, strict=True)]
+    self.assertEqual(all(same), popart_is_on)
+    if popart_is_on:
+      np.testing.assert_array_equal(factor * one.statistics.first, other.statistics.first)
+      np.testing.assert_array_equal(factor**2 * one.statistics.second, other.statistics.second)
+
   def test_without_normalisation_nothing_is_tracked(self):
     learner, *_ = self._step(statistics=False, value_normalization='none')
     np.testing.assert_array_equal(learner.agent.statistics.first, np.zeros(3))
