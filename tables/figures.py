@@ -100,29 +100,37 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
   if not curves:
     return False
   levels = [level for level in suite.levels if level in curves]
-  columns = min(6, math.ceil(math.sqrt(len(levels))))
-  lines = math.ceil(len(levels) / columns)
-  picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
-  panels = picture.subplots(lines, columns, squeeze=False).flat
+  picture, panels = grid_of_returns(levels)
   colours = dict(zip((name for name, agent in published.AGENTS.items() if agent.suite == suite_name), drawing.LINES))
   tested = dict(zip(suite.levels, suite.test_levels))
-  for level, axes in zip(levels, panels):
+  for level, axes in panels.items():
     for name, frames, returns in curves[level]:
       axes.plot(frames, returns, color=colours[name], linewidth=1.2, label=name)
     for name in dict.fromkeys(_with_levels(suite_name, name) for name, _, _ in curves[level]):
       axes.axhline(published.LEVEL_SCORES[suite_name][name][tested[level]], color=colours[name], linewidth=1.2,
                    linestyle='--', label=f'{name}: {_PAPERS_SCORES[suite_name]}')
-    axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
     drawing.frames_axis(axes)
+  drawing.title_and_legend(picture, f'Training returns. Dashed lines: {_PAPERS_SCORES[suite_name]}, from evaluations',
+                           panels.values())
+  drawing.save(picture, file)
+  return True
+
+
+def grid_of_returns(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
+  """Makes a picture for training returns against frames, with a panel for each level."""
+  columns = min(6, math.ceil(math.sqrt(len(levels))))
+  lines = math.ceil(len(levels) / columns)
+  picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
+  grid = picture.subplots(lines, columns, squeeze=False).flat
+  panels = dict(zip(levels, grid))
+  for level, axes in panels.items():
+    axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
     drawing.plain(axes, 'both')
-  for axes in panels[len(levels):]:
+  for axes in grid[len(levels):]:
     axes.set_visible(False)
   picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
   picture.supylabel('return of the last 100 training episodes', color=drawing.INK, fontsize=10)
-  drawing.title_and_legend(picture, f'Training returns. Dashed lines: {_PAPERS_SCORES[suite_name]}, from evaluations',
-                    panels[:len(levels)])
-  drawing.save(picture, file)
-  return True
+  return picture, panels
 
 
 def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:

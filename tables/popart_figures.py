@@ -1,11 +1,11 @@
 """Draws the figures of Hessel et al. 2019 (PopArt-IMPALA) from run directories.
 
-Scores of the whole suite against frames (figures 1, 2, 4 and 5), normalisation statistics (figure 3), and scores per
-level. All show training, so the runs need not be evaluated. The runs may be on some levels of a suite only.
+Scores of the whole suite against frames (figures 1, 2, 4 and 5), normalisation statistics (figure 3), and returns and
+scores per level. All show training, so the runs need not be evaluated. The runs may be on some levels of a suite only.
 """
 
 import math
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from matplotlib import figure
 import numpy as np
@@ -70,20 +70,12 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   """
   one = next(iter(agents.values()))[0]  # All are on the same levels.
   measure = popart_tables.summary_measure(one)
-  curves = {}  # Agent -> [(frames, scores)].
-  for name, of_agent in agents.items():
-    found = [_points(figures.rows_of(run), f'suite_score/{measure}') for run in of_agent]
-    if found := [curve for curve in found if len(curve)]:
-      curves[name] = found
-  if not curves:
-    return False
+  rows, styles = _rows(agents), _styles(agents)
   picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
   axes = picture.subplots()
-  styles = {name: drawing.line_style(number) for number, name in enumerate(curves)}
-  for name, found in curves.items():
-    frames = np.linspace(max(curve[0, 0] for curve in found), min(curve[-1, 0] for curve in found), _POINTS)
-    values = np.array([np.interp(frames, *curve.T) for curve in found])
-    drawing.mean_and_range(axes, frames, values, name + f', {len(found)} runs' * (len(found) > 1), styles[name])
+  _draw_lines(axes, rows, f'suite_score/{measure}', styles)
+  if not axes.lines:
+    return False
   for name, score in popart_tables.published_scores(one).items():
     axes.axhline(score, color=styles.get(name, {}).get('color', drawing.INK), linewidth=1.2, linestyle='--',
                  label=f'{name}: the paper, at the end')
@@ -93,6 +85,31 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   drawing.plain(axes, 'both')
   levels = one.flags['level_name'].replace(',', ', ')
   drawing.title_and_legend(picture, f'Training scores on {levels}', [axes])
+  drawing.save(picture, file)
+  return True
+
+
+def draw_returns(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
+  """Draws a panel per level with training returns against frames, a line per agent as in `draw_scores`.
+
+  Args:
+    agents: from `by_agent`, at least one.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+  """
+  rows, prefix = _rows(agents), 'episode_return/'
+  names = {name for of_agent in rows.values() for of_run in of_agent for row in of_run[-1:] for name in row}
+  levels = sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+  if not levels:
+    return False
+  picture, panels = figures.grid_of_returns(levels)
+  for level, axes in panels.items():
+    _draw_lines(axes, rows, prefix + level, _styles(agents))
+    drawing.frames_axis(axes)
+  drawing.title_and_legend(picture, 'Training returns', panels.values())
   drawing.save(picture, file)
   return True
 
@@ -167,6 +184,25 @@ def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   drawing.title_and_legend(picture, 'Scores of the last training episodes per level', [axes])
   drawing.save(picture, file)
   return True
+
+
+def _rows(agents: Mapping[str, Sequence[runs_lib.Run]]) -> dict[str, list[list[dict[str, Any]]]]:
+  """Returns the rows of metrics.jsonl of each run of each agent."""
+  return {name: [figures.rows_of(run) for run in of_agent] for name, of_agent in agents.items()}
+
+
+def _styles(agents: Iterable[str]) -> dict[str, dict[str, Any]]:
+  return {name: drawing.line_style(number) for number, name in enumerate(agents)}
+
+
+def _draw_lines(axes: Any, rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metric: str,
+                styles: Mapping[str, dict[str, Any]]):
+  """Draws a line for each agent that has this metric: the mean over its runs, from the worst run to the best one."""
+  for name, of_agent in rows.items():
+    if found := [points for of_run in of_agent if len(points := _points(of_run, metric))]:
+      frames = np.linspace(max(points[0, 0] for points in found), min(points[-1, 0] for points in found), _POINTS)
+      values = np.array([np.interp(frames, *points.T) for points in found])
+      drawing.mean_and_range(axes, frames, values, name + f', {len(found)} runs' * (len(found) > 1), styles[name])
 
 
 def _points(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:

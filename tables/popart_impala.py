@@ -3,8 +3,8 @@
   bazel run //tables:popart_impala -- --table=1 --runs='runs/popart_atari57_population/member_07' --output=results
   bazel run //tables:popart_impala -- --figures --runs='runs/four_games_popart,runs/four_games_multi_head'
 
-The program prints the table and writes it as Markdown and CSV. The figures are training scores against frames,
-normalisation statistics, and scores per level; the runs in them need not be evaluated. Hessel et al. 2019, "Summary of
+The program prints the table and writes it as Markdown and CSV. The figures are training scores and returns against
+frames, normalisation statistics, and scores per level; the runs in them need not be evaluated. Hessel et al. 2019, "Summary of
 results" and figures 1 to 5.
 """
 
@@ -32,7 +32,8 @@ class PopArtTablesConfig:
   runs: str = setting('', 'Run directories of IMPALA and PopArt-IMPALA: paths or patterns with *, separated by commas. '
                           'Without it, the table has only the numbers of the paper.')
   output: str = setting('results', 'Folder to write to.')
-  figures: bool = setting(False, 'Draw figures of the training of these runs: scores, statistics, scores per level.')
+  figures: bool = setting(False, 'Draw figures of the training of these runs: scores, returns, statistics, scores per '
+                          'level.')
 
 
 def validate(config: PopArtTablesConfig):
@@ -56,8 +57,11 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
     agents = popart_figures.by_agent(runs)
   except ValueError as error:
     raise errors.UserError(f'--figures: {error}') from error
-  scores, levels = os.path.join(folder, 'popart_scores.png'), os.path.join(folder, 'popart_levels.png')
-  drawn = [scores] * popart_figures.draw_scores(agents, scores) + [levels] * popart_figures.draw_levels(agents, levels)
+  drawn = []
+  for name, drawing in (('scores', popart_figures.draw_scores), ('returns', popart_figures.draw_returns),
+                        ('levels', popart_figures.draw_levels)):
+    file = os.path.join(folder, f'popart_{name}.png')
+    drawn += [file] * drawing(agents, file)
   names = [os.path.basename(os.path.normpath(run.logdir)) for run in runs]
   for index, (run, name) in enumerate(zip(runs, names)):
     ending = f'_{index}' * (names.count(name) > 1)

@@ -64,6 +64,19 @@ class PopArtFiguresTest(absltest.TestCase):
     self.assertEqual((area[:, 1].min(), area[:, 1].max()), (10., 50.))
     self.assertEqual(axes.get_ylabel(), 'median human-normalised score (%)')
 
+  def test_returns_have_a_panel_per_level_and_a_line_per_agent(self):
+    self._make('popart_1', [10., 30.])
+    self._make('popart_2', [20., 50.])
+    self._make('multi_head', [None, 5.], value_normalization='none')
+    breakout, pong = self._drawn(popart_figures.draw_returns, self._agents())
+    self.assertEqual([axes.get_title('left') for axes in (breakout, pong)], ['breakout', 'pong'])
+    for axes, begin, end in ((breakout, 20., 20.), (pong, -20., 10.)):
+      for line in axes.lines:
+        self.assertIn(line.get_label(), ('MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs'))
+        np.testing.assert_allclose(line.get_ydata()[[0, -1]], [begin, end])
+      self.assertLen(axes.lines, 2)
+    self.assertEqual(pong.get_xlim(), (0., 1025.))
+
   def test_statistics(self):
     self._make('run', [1., 2.])
     panels = self._drawn(popart_figures.draw_statistics, self._runs()[0])

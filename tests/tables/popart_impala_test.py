@@ -47,7 +47,7 @@ class PopArtImpalaTest(parameterized.TestCase):
     done = _start('--figures', f'--runs={self.runs}/*', f'--output={self.output}')
     self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertCountEqual(os.listdir(self.output), [
-        'popart_scores.png', 'popart_levels.png', 'popart_statistics_popart.png'])
+        'popart_scores.png', 'popart_returns.png', 'popart_levels.png', 'popart_statistics_popart.png'])
 
   def test_bad_input_is_one_line(self):
     run_directories.make(self.runs, 'laser', binary='laser_atari57')
