@@ -60,7 +60,8 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
     A dict from setting to the run's value. Settings that are missing in the config.json of an older run are left out.
   """
   found = {name: value for name, value in run.evaluation.departures if dict(agent.settings).get(name) != value}
-  # For most tables, runs with other networks, or with more members or learners, are not of this agent.
+  # PopArt-IMPALA's table has one agent, whatever the network, the members and the learners are. So these can depart
+  # there. In the other tables they determine the agent.
   found |= {name: run.flags[name] for name in ('torso', 'use_lstm') if run.flags[name] != getattr(agent, name)}
   found |= {name: here for name, here, most in (('population_size', run.population, agent.population),
                                                 ('num_learners', run.learners, agent.learners)) if here > most}

@@ -13,12 +13,12 @@ INK = '#3b3b3b'
 PAPER = '#b8c4d0'
 LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = _LINEAR_UP_TO = 100.  # Per cent.
-STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
+_STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
 
 
 def line_style(number: int) -> dict[str, str]:
   """Returns the colour and style of the line with this number."""
-  return {'color': LINES[number % len(LINES)], 'linestyle': STYLES[number // len(LINES) % len(STYLES)]}
+  return {'color': LINES[number % len(LINES)], 'linestyle': _STYLES[number // len(LINES) % len(_STYLES)]}
 
 
 def labelled(axes: Any) -> list[Any]:

@@ -58,14 +58,7 @@ def gather(table: PaperTable, runs: Sequence[runs_lib.Run]) -> tuple[dict[str, r
       of_agent[agent].append(run)
   notes = [f'None of these agents ({description}): {", ".join(logdirs)}' for description, logdirs in others.items()]
   gathered = {agent.name: results.Result(agent, found) for agent, found in of_agent.items()}
-  for agent, found in of_agent.items():
-    shown = gathered[agent.name]
-    if len(shown.runs) < len(found):
-      why = (f'the best of {shown.num_settings} settings' if shown.num_settings > 1 else
-             'the best of each population' if agent.population > 1 else 'the longest of each level')
-      notes.append(f'{agent.name}: of {len(found)} runs these are shown, {why}: '
-                   + ', '.join(run.logdir for run in shown.runs))
-  return gathered, notes
+  return gathered, notes + [result.note for result in gathered.values() if result.note]
 
 
 def make(table: PaperTable, gathered: Mapping[str, results.Result], notes: Sequence[str]) -> layout.Table:

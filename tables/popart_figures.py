@@ -57,8 +57,9 @@ def _fitness(run):
 def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
   """Draws the score of the suite in training against frames, a line per agent. Figures 1, 2, 4 and 5.
 
-  The line is the mean over an agent's runs, or over the fittest members of its populations. The area around it extends
-  from the worst run to the best one. Horizontal lines are the paper's scores, if the runs are on a whole suite.
+  The line is the mean over an agent's runs, or over the fittest members of its populations, where all of them have
+  scores. The area around it extends from the worst run to the best one. Horizontal lines are the paper's scores, if the
+  runs are on a whole suite. On Atari, these are from evaluations.
 
   Args:
     agents: from `by_agent`, at least one.
@@ -76,9 +77,9 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   _draw_lines(axes, rows, f'suite_score/{measure}', styles)
   if not axes.lines:
     return False
-  for name, score in popart_tables.published_scores(one).items():
-    axes.axhline(score, color=styles.get(name, {}).get('color', drawing.INK), linewidth=1.2, linestyle='--',
-                 label=f'{name}: the paper, at the end')
+  for name, (score, how) in popart_tables.published_scores(one).items():
+    style = styles.setdefault(name, drawing.line_style(len(styles)))
+    axes.axhline(score, color=style['color'], linewidth=1.2, linestyle='--', label=f'{name}: the paper, {how}')
   axes.set_xlabel('environment frames', color=drawing.INK)
   axes.set_ylabel(_MEASURES[measure], color=drawing.INK)
   drawing.frames_axis(axes)
@@ -177,7 +178,8 @@ def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   for number, (name, reached) in enumerate(bars.items()):
     at = [levels.index(level) + 0.4 - (number + 0.5) * height for level in reached]
     axes.barh(at, list(reached.values()), height, color=drawing.LINES[number % len(drawing.LINES)], label=name)
-  drawing.scores_axis(axes, is_logarithmic=True)
+  one = next(iter(agents.values()))[0]  # All are on the same levels.
+  drawing.scores_axis(axes, is_logarithmic=popart_tables.summary_measure(one) == 'median')
   axes.set_yticks(range(len(levels)), levels, fontsize=8)
   axes.set_xlabel('human-normalised training score (%)', color=drawing.INK)
   drawing.plain(axes, 'x')
@@ -197,10 +199,15 @@ def _styles(agents: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def _draw_lines(axes: Any, rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metric: str,
                 styles: Mapping[str, dict[str, Any]]):
-  """Draws a line for each agent that has this metric: the mean over its runs, from the worst run to the best one."""
+  """Draws a line for each agent that has this metric: the mean over its runs, and the area from worst to best.
+
+  The line has the frames for which all of the agent's runs have the metric. If there are none, there is no line.
+  """
   for name, of_agent in rows.items():
-    if found := [points for of_run in of_agent if len(points := _points(of_run, metric))]:
-      frames = np.linspace(max(points[0, 0] for points in found), min(points[-1, 0] for points in found), _POINTS)
+    found = [points for of_run in of_agent if len(points := _points(of_run, metric))]
+    begin, end = (pick([points[index, 0] for points in found], default=0.) for pick, index in ((max, 0), (min, -1)))
+    if found and begin <= end:
+      frames = np.linspace(begin, end, _POINTS)
       values = np.array([np.interp(frames, *points.T) for points in found])
       drawing.mean_and_range(axes, frames, values, name + f', {len(found)} runs' * (len(found) > 1), styles[name])
 

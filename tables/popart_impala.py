@@ -1,6 +1,6 @@
 """Makes the results table and the figures of the PopArt-IMPALA paper, with the results of your runs.
 
-  bazel run //tables:popart_impala -- --table=1 --runs='runs/popart_atari57_population/member_07' --output=results
+  bazel run //tables:popart_impala -- --table=1 --runs=runs/popart_atari57_population/member_07
   bazel run //tables:popart_impala -- --figures --runs='runs/four_games_popart,runs/four_games_multi_head'
 
 The program prints the table and writes it as Markdown and CSV. The figures are training scores and returns against
@@ -58,16 +58,18 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
   except ValueError as error:
     raise errors.UserError(f'--figures: {error}') from error
   drawn = []
-  for name, drawing in (('scores', popart_figures.draw_scores), ('returns', popart_figures.draw_returns),
-                        ('levels', popart_figures.draw_levels)):
+  for name, draw_figure in (('scores', popart_figures.draw_scores), ('returns', popart_figures.draw_returns),
+                            ('levels', popart_figures.draw_levels)):
     file = os.path.join(folder, f'popart_{name}.png')
-    drawn += [file] * drawing(agents, file)
-  names = [os.path.basename(os.path.normpath(run.logdir)) for run in runs]
-  for index, (run, name) in enumerate(zip(runs, names)):
-    ending = f'_{index}' * (names.count(name) > 1)
-    statistics = os.path.join(folder, f'popart_statistics_{name}{ending}.png')
-    if popart_tables.name_of(run).endswith(popart_tables.POPART) and popart_figures.draw_statistics(run, statistics):
-      drawn.append(statistics)
+    drawn += [file] * draw_figure(agents, file)
+  with_statistics = [run for name, of_agent in agents.items() if name.endswith(popart_tables.POPART)
+                     for run in of_agent]
+  names = [os.path.basename(run.logdir) for run in with_statistics]
+  for run, name in zip(with_statistics, names):
+    if names.count(name) > 1 or run.population > 1:  # A member's folder has the name of the population.
+      name = f'{os.path.basename(os.path.dirname(run.logdir))}_{name}'
+    file = os.path.join(folder, f'popart_statistics_{name}.png')
+    drawn += [file] * popart_figures.draw_statistics(run, file)
   if not drawn:
     raise errors.UserError('--figures: these runs have no metrics to draw')
   return drawn

@@ -85,31 +85,37 @@ def table(runs: Sequence[runs_lib.Run]) -> layout.Table:
       gathered.setdefault(key, []).append(run)
     else:
       others.append(f'{run.logdir} ({key[0]} on {run.flags["level_name"]})')
+  results_of = {key: results.Result(_agent(*key), of_agent) for key, of_agent in gathered.items()}
   columns = ['agent', 'benchmark', 'score (%)', 'paper', 'this run', 'difference', 'run']
   rows = []
   for name, printed in _PRINTED.items():
     for column in _COLUMNS:
-      cell = _cell(name, column, gathered)
+      cell = _cell(column, results_of.get((name, column.benchmark)))
       rows.append([name, column.benchmark, column.how, *layout.compared(float(printed[column.field]), cell, 1)])
   notes = ['Random starts: episodes begin with up to 30 no-op actions, as in evaluations with --mode=test. Train: the '
            'mean return of the last 100 training episodes of each level. This run: ± the standard deviation over runs '
            'or populations.']
-  notes += [f'Not in the table: {", ".join(others)}'] * bool(others)
+  notes += [f'{benchmark}: {result.note}' for (_, benchmark), result in results_of.items() if result.note]
+  notes += [f'Not in the table (other agents, other levels, or not V-trace): {", ".join(others)}'] * bool(others)
   return layout.Table('Table 1: Summary of results, human-normalised scores', columns, rows, notes)
 
 
-def _cell(name: str, column: _Column, gathered: Mapping[tuple[str, str], Sequence[runs_lib.Run]]) -> results.Cell:
+def _cell(column: _Column, result: results.Result | None) -> results.Cell:
   if not column.measure:
     return results.Cell(None, _NO_HUMAN_STARTS)
-  result = results.Result(_agent(name, column.benchmark), gathered.get((name, column.benchmark), ()))
+  if result is None:
+    return results.Cell(None, results.NOT_RUN)
   return result.training_summary(column.measure) if column.training else result.summary(column.measure)
 
 
-def published_scores(run: runs_lib.Run) -> dict[str, float]:
-  """Returns the paper's score of each agent on the suite of a run, in per cent. {} for runs on some levels only."""
+def published_scores(run: runs_lib.Run) -> dict[str, tuple[float, str]]:
+  """Returns the paper's score of each agent on the suite of a run, in per cent, and how the agent was scored.
+
+  {} for runs on some levels only.
+  """
   benchmark = _benchmark_of(run)
   column = next((column for column in _COLUMNS if column.measure and column.benchmark == benchmark), None)
-  return {name: float(printed[column.field]) for name, printed in _PRINTED.items()} if column else {}
+  return {name: (float(printed[column.field]), column.how) for name, printed in _PRINTED.items()} if column else {}
 
 
 def summary_measure(run: runs_lib.Run) -> str:

@@ -46,6 +46,7 @@ class Result:
   Attributes:
     runs: the runs that are shown.
     num_settings: the number of settings among all runs.
+    note: which runs are shown, and why the others are not. '' if all are shown.
   """
 
   def __init__(self, agent: published.Agent, runs: Sequence[runs_lib.Run]):
@@ -63,6 +64,12 @@ class Result:
     groups = [_longest(group) if agent.experts else group for group in by_setting.values()]
     self.num_settings = len(groups)
     self.runs = max(groups, key=self._rank, default=[])
+    self.note = ''
+    if len(self.runs) < len(runs):
+      why = (f'the best of {self.num_settings} settings' if self.num_settings > 1 else
+             'the best of each population' if agent.population > 1 else 'the longest of each level')
+      self.note = (f'{agent.name}: of {len(runs)} runs these are shown, {why}: '
+                   + ', '.join(run.logdir for run in self.runs))
 
   def level(self, level: str) -> Cell:
     """Returns the mean return on a level."""
@@ -92,17 +99,19 @@ class Result:
     """
     if not self.runs:
       return Cell(None, NOT_RUN)
-    rows = [run_rows.last_metrics(run.logdir) or {} for run in self.runs]
-    returns = [{level: row[name] for level in self._suite.levels
-                if row.get(name := f'episode_return/{level}') is not None} for row in rows]
-    complete = [each for each in returns if len(each) == len(self._suite.levels)]
-    if not complete:
+    values, trained = [], []
+    for run in self.runs:
+      row = run_rows.last_metrics(run.logdir) or {}
+      returns = {level: row[name] for level in self._suite.levels
+                 if row.get(name := f'episode_return/{level}') is not None}
+      if len(returns) == len(self._suite.levels):
+        values.append(getattr(scores.summarise(returns), measure))
+        # The evaluation plays no part: only the number of frames at the end of training does.
+        trained.append(run._replace(
+            evaluation=runs_lib.Evaluation({}, self._suite.test_episodes, row['environment_frames'])))
+    if not values:
       return Cell(None, 'no run has episodes of all levels')
-    # The evaluation plays no part: only the number of frames at the end of training does.
-    trained = [run._replace(evaluation=runs_lib.Evaluation({}, self._suite.test_episodes, row['environment_frames']))
-               for run, row in zip(self.runs, rows)]
-    return Cell(mean_over_seeds([getattr(scores.summarise(each), measure) for each in complete]),
-                self._extent(trained))
+    return Cell(mean_over_seeds(values), self._extent(trained))
 
   def _fittest(self, runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
     """Returns the best member of each population, and all runs without a population."""

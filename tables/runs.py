@@ -81,7 +81,7 @@ def read(patterns: Iterable[str], evaluated: bool,
     found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
     if not found:
       faults.append(f'{pattern}: no such run directory')
-    for logdir in found:
+    for logdir in map(os.path.normpath, found):
       if os.path.realpath(logdir) not in seen:
         seen.add(os.path.realpath(logdir))
         try:
@@ -89,7 +89,7 @@ def read(patterns: Iterable[str], evaluated: bool,
           run = _read(logdir, evaluated, agents)
           if run.task == 0:
             runs.append(run)
-          elif logdir == pattern:
+          elif logdir == os.path.normpath(pattern):
             faults.append(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))

@@ -167,10 +167,12 @@ def learners(seconds, workload):
       'popart_impala': _learner_step(tf, workload, popart_impala, popart_config, num_levels=ATARI_LEVELS),
       'pixel_control': _learner_step(tf, workload, impala, dataclasses.replace(config, use_pixel_control=True)),
   }
-  turn = lambda: {name: _rate_of_one(step, _learned_transitions(workload)) for name, step in steps.items()}
+  order = list(steps)
+  turn = lambda: {name: _rate_of_one(steps[name], _learned_transitions(workload)) for name in order}
   turn()  # Compiles.
   stop, rates = time.monotonic() + seconds, [turn()]
   while time.monotonic() < stop:
+    order.reverse()  # So that no learner always follows the same one.
     rates.append(turn())
   medians = lambda values: {name: float(np.median([turn[name] for turn in values])) for name in steps}
   ratios = [{name: rate / turn['impala'] for name, rate in turn.items()} for turn in rates]

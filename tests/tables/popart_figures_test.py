@@ -25,10 +25,10 @@ class PopArtFiguresTest(absltest.TestCase):
     self.folder = self.create_tempdir().full_path
     self.file = os.path.join(self.create_tempdir().full_path, 'picture.png')
 
-  def _make(self, name, medians, mean=(1., 2.), **flags):
+  def _make(self, name, medians, mean=(1., 2.), pong=(-20., 10.), **flags):
     """Makes a run of PopArt on two games, with two rows."""
     run_directories.make(
-        self.folder, name, frames=1000, curves={'pong': [-20., 10.], 'breakout': [None, 20.]},
+        self.folder, name, frames=1000, curves={'pong': pong, 'breakout': [None, 20.]},
         more={'suite_score/median': medians, 'popart/mean/pong': mean, 'popart/scale/pong': [0.5, 0.25],
               'popart/mean/breakout': [0., 1.], 'popart/scale/breakout': [1., 1.]},
         **{'binary': 'popart_impala_atari57', 'level_name': _GAMES, 'value_normalization': 'popart'} | flags)
@@ -67,21 +67,26 @@ class PopArtFiguresTest(absltest.TestCase):
   def test_returns_have_a_panel_per_level_and_a_line_per_agent(self):
     self._make('popart_1', [10., 30.])
     self._make('popart_2', [20., 50.])
-    self._make('multi_head', [None, 5.], value_normalization='none')
-    breakout, pong = self._drawn(popart_figures.draw_returns, self._agents())
-    self.assertEqual([axes.get_title('left') for axes in (breakout, pong)], ['breakout', 'pong'])
-    for axes, begin, end in ((breakout, 20., 20.), (pong, -20., 10.)):
-      for line in axes.lines:
-        self.assertIn(line.get_label(), ('MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs'))
-        np.testing.assert_allclose(line.get_ydata()[[0, -1]], [begin, end])
-      self.assertLen(axes.lines, 2)
-    self.assertEqual(pong.get_xlim(), (0., 1025.))
+    self._make('multi_head', [None, 5.], pong=(-21., -15.), value_normalization='none')
+    panels = self._drawn(popart_figures.draw_returns, self._agents())
+    found = {axes.get_title('left'): {line.get_label(): [*line.get_ydata()[[0, -1]]] for line in axes.lines}
+             for axes in panels}
+    self.assertEqual(found, {'breakout': {'PopArt-IMPALA, 2 runs': [20., 20.], 'MultiHead-IMPALA': [20., 20.]},
+                             'pong': {'PopArt-IMPALA, 2 runs': [-20., 10.], 'MultiHead-IMPALA': [-21., -15.]}})
+    self.assertEqual(panels[1].get_xlim(), (0., 1025.))
+
+  def test_runs_without_common_frames_have_no_mean(self):
+    axes = figure.Figure().subplots()
+    rows = {'PopArt-IMPALA': [[{'environment_frames': 1, 'score': 1.}], [{'environment_frames': 9, 'score': 2.}]]}
+    popart_figures._draw_lines(axes, rows, 'score', {'PopArt-IMPALA': {'color': 'k'}})
+    self.assertEmpty(axes.lines)
 
   def test_statistics(self):
     self._make('run', [1., 2.])
     panels = self._drawn(popart_figures.draw_statistics, self._runs()[0])
     self.assertEqual([axes.get_title('left') for axes in panels], ['breakout', 'pong', '', ''])
-    self.assertLen(panels[2].lines, 1)
+    drawn = [[*axes.lines[0].get_ydata()] for axes in panels]
+    self.assertEqual(drawn, [[0., 1.], [1., 2.], [20.], [-20., 10.]])  # Above: mu. Below: returns.
 
   def test_statistics_of_other_levels(self):
     run_directories.make(self.folder, 'run', frames=1000, curves={'catch': [-1., 0.]}, binary='popart_impala_atari57',
@@ -95,17 +100,33 @@ class PopArtFiguresTest(absltest.TestCase):
 
   def test_levels_have_a_bar_per_agent(self):
     self._make('popart', [1., 2.])
-    self._make('multi_head', [1., 2.], value_normalization='none')
+    self._make('multi_head', [1., 2.], pong=(-21., -15.), value_normalization='none')
     axes, = self._drawn(popart_figures.draw_levels, self._agents())
-    self.assertEqual([label.get_text() for label in axes.get_yticklabels()], ['breakout', 'pong'])
-    self.assertCountEqual([round(bar.get_width(), 6) for bar in axes.patches], 2 * [
-        round(scores.human_normalised('pong', 10.), 6), round(scores.human_normalised('breakout', 20.), 6)])
+    levels = [label.get_text() for label in axes.get_yticklabels()]
+    self.assertEqual(levels, ['pong', 'breakout'])
+    self.assertLen(axes.containers, 2)
+    for bars in axes.containers:
+      returns = {'breakout': 20., 'pong': -15. if bars.get_label() == 'MultiHead-IMPALA' else 10.}
+      for bar in bars:
+        level = levels[round(bar.get_y() + bar.get_height() / 2)]
+        self.assertAlmostEqual(bar.get_width(), scores.human_normalised(level, returns[level]))
 
   def test_whole_suites_have_the_papers_scores(self):
     self._make('run', [10., 30.], level_name='atari57', reward_transform='none')
     axes, = self._drawn(popart_figures.draw_scores, self._agents())
     lines = {line.get_label(): line.get_ydata()[0] for line in axes.lines[1:]}
-    self.assertEqual(lines, {'IMPALA: the paper, at the end': 0.3, 'PopArt-IMPALA: the paper, at the end': 107.0})
+    self.assertEqual(lines, {'IMPALA: the paper, random starts: median': 0.3,
+                             'PopArt-IMPALA: the paper, random starts: median': 107.0})
+
+  def test_dmlab_has_mean_capped_scores(self):
+    run_directories.make(self.folder, 'run', binary='popart_impala_dmlab30', value_normalization='popart',
+                         frames=1000, curves={'rooms_watermaze': [1., 2.]},
+                         more={'suite_score/mean_capped': [5., 6.]}, action_set='popart')
+    axes, = self._drawn(popart_figures.draw_scores, self._agents())
+    self.assertEqual(axes.get_ylabel(), 'mean capped human-normalised score (%)')
+    lines = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}
+    self.assertEqual(lines, {'PopArt-IMPALA': 6., 'IMPALA: the paper, train: mean capped': 60.6,
+                             'PopArt-IMPALA: the paper, train: mean capped': 73.5})
 
   def test_of_a_population_the_fittest_member_is_drawn(self):
     for index, fitness in enumerate((10., 30., 20.)):

@@ -71,7 +71,7 @@ class PopArtTablesTest(parameterized.TestCase):
                          protocol={'dmlab': protocol} if protocol else {}, **{**flags, **others})
 
   def test_golden_with_runs(self):
-    """The golden file is the text that this test compares. Its scores are the shares below, not those of real runs."""
+    """The scores are the shares below, not those of real runs. If the format changes, copy `text` into the file."""
     self._make('atari_clipped', _ATARI, 1.1, 'popart_impala_atari57', reward_transform='abs_one')
     self._make('atari_small', _ATARI | {'population_size': 1}, 0.5, 'popart_impala_atari57', frames=2_000_000,
                torso='shallow')
@@ -130,6 +130,24 @@ class PopArtTablesTest(parameterized.TestCase):
     self.assertEqual(self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'test: mean capped'][1],
                      'scaled down: 10 of 500 episodes')
 
+  def test_the_training_score_is_of_runs_that_have_one(self):
+    curves = {level: [0., mean] for level, mean in _means(dmlab30.SUITE, 0.25, dmlab30.LEVELS).items()}
+    flags = _DMLAB | {'population_size': 1, 'learning_rate_decay': True}
+    self._make('short', flags, 0.7, 'popart_impala_dmlab30', curves=curves, frames=20_000_000)
+    self._make('without_rows', flags, 0.7, 'popart_impala_dmlab30', seed=2)
+    mean, extent = self._rows()[0]['PopArt-IMPALA', 'DMLab-30', 'train: mean capped']
+    self.assertAlmostEqual(mean, 25.)
+    self.assertEqual(extent, 'scaled down: 20M of 10B frames, 1 of 8 members')
+
+  def test_runs_that_are_not_shown_are_named(self):
+    flags = _DMLAB | {'population_size': 1}
+    self._make('papers', flags, 0.5, 'popart_impala_dmlab30')
+    self._make('fast', flags, 0.7, 'popart_impala_dmlab30', popart_decay=0.01)
+    rows, notes = self._rows()
+    self.assertAlmostEqual(rows['PopArt-IMPALA', 'DMLab-30', 'test: mean capped'][0], 70.)
+    self.assertEqual(notes[1], 'DMLab-30: PopArt-IMPALA: of 2 runs these are shown, the best of 2 settings: '
+                               f'{self.folder}/fast')
+
   @parameterized.parameters(
       ({'value_normalization': 'none'}, 'popart_impala_dmlab30', 'MultiHead-IMPALA'),
       ({'use_pixel_control': True}, 'popart_impala_dmlab30', 'Pixel-PopArt-IMPALA'),
@@ -142,7 +160,8 @@ class PopArtTablesTest(parameterized.TestCase):
     means = {level: 1. for level in ([flags['level_name']] if flags['level_name'] != 'dmlab30' else suite.test_levels)}
     run_directories.make(self.folder, 'run', means, binary=binary, **flags)
     rows, notes = self._rows()
-    self.assertEqual(notes[1], f'Not in the table: {self.folder}/run ({name} on {flags["level_name"]})')
+    self.assertEqual(notes[1], 'Not in the table (other agents, other levels, or not V-trace): '
+                               f'{self.folder}/run ({name} on {flags["level_name"]})')
     self.assertEqual({run[0] for run in rows.values()}, {None})
 
   def test_the_score_is_that_of_the_suite(self):

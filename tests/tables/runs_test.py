@@ -103,6 +103,12 @@ class RunsTest(parameterized.TestCase):
     self.assertEmpty(faults)
     self.assertEqual([os.path.basename(run.logdir) for run in found], ['c[1]', 'a', 'b'])
 
+  def test_regression_members_found_with_a_slash_at_the_end_are_of_one_population(self):
+    for index in range(2):
+      run_directories.single_game(self.folder, f'member_0{index}', population_size=2)
+    found, _ = runs.read([os.path.join(self.folder, 'member_*/')], evaluated=False)
+    self.assertLen(runs.populations(found), 1)
+
   def test_every_bad_directory_has_a_line_and_the_good_ones_are_read(self):
     run_directories.single_game(self.folder, 'a', 1.0)
     run_directories.single_game(self.folder, 'b')
