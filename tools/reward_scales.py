@@ -1,4 +1,4 @@
-"""Tests the claims of the PopArt paper on small built-in tasks with rewards of different sizes.
+"""Compares agents on small built-in tasks with rewards of different sizes, as the PopArt paper does on Atari games.
 
   bazel run //tools:reward_scales -- --experiment=scales --seeds=5
 
@@ -27,6 +27,7 @@ import numpy as np
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
+from scalable_agents.environments import harvest
 from scalable_agents.records import errors
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings
@@ -38,9 +39,9 @@ from scalable_agents.training import run_flags
 _IMPALA, _POPART = 'impala_atari57', 'popart_impala_atari57'
 _COMMON = ('--torso=shallow', '--num_environments=48', '--num_environment_workers=2', '--batch_size=24',
            '--unroll_length=8', '--optimizer=adam', '--learning_rate=1e-3', '--synchronous')
-# A level has about 20,000 rollouts, against 2.5 million in the paper on Atari-57, and the statistics start at
+# A level has about 20,000 rollouts, against 2.5 million in a full run on Atari-57, and the statistics start at
 # sigma = 1. With the paper's decay, sigma would be too large for the smallest rewards for most of a run. The entropy
-# costs are the best of 0.03 and 0.3. The larger one suits normalised advantages.
+# cost of 0.3 suits normalised advantages. With it, agents without normalisation learn none of the tasks.
 _NORMALIZED = ('--popart_decay=3e-3', '--entropy_cost=0.3')
 _NOT_NORMALIZED = ('--entropy_cost=0.03',)
 _HEADS = ('--value_normalization=none', *_NOT_NORMALIZED)
@@ -51,30 +52,36 @@ class Line(NamedTuple):
   """Runs that differ only in their seeds."""
   name: str
   binary: str
-  factors: Sequence[float]  # The optimal return of each task. For the catch tasks, also the factor of the rewards.
+  levels: Sequence[str]
+  optimal_returns: Sequence[float]  # Of each level.
   flags: Sequence[str] = ()
 
 
 class Experiment(NamedTuple):
   """Lines to compare."""
-  tasks: Sequence[str]
-  frames: int          # Environment frames of a run.
+  tasks: Sequence[str]  # The names of the levels without the factors of the rewards.
+  frames: int           # Environment frames of a run.
   flags: Sequence[str]
   lines: Sequence[Line]
 
 
-_SMALL, _LARGE = (0.1, 10, 1000), (100, 10_000, 1_000_000)
+_TASKS = 'catch', 'catch_mirror', 'catch_shift'
+# The levels of a line and their optimal returns, which are the factors of the rewards.
+_SMALL = ('catch_x0.1', 'catch_mirror_x10', 'catch_shift_x1000'), (0.1, 10, 1000)
+_LARGE = ('catch_x100', 'catch_mirror_x10000', 'catch_shift_x1000000'), (100, 10_000, 1_000_000)
+_HARVEST = ('harvest',), (harvest.Harvest.optimal_return,)
 _TRUE, _CLIPPED = ('--reward_transform=none',), ('--reward_transform=abs_one',)
 EXPERIMENTS = {
-    'scales': Experiment(('catch', 'catch_mirror', 'catch_shift'), 500_000, _TRUE, (
-        Line('PopArt-IMPALA', _POPART, _SMALL, _NORMALIZED),
-        Line('PopArt-IMPALA, rewards x 1,000', _POPART, _LARGE, _NORMALIZED),
-        Line('MultiHead-IMPALA', _POPART, _SMALL, _HEADS),
-        Line('MultiHead-IMPALA, rewards x 1,000', _POPART, _LARGE, _HEADS),
-        Line('IMPALA', _IMPALA, _SMALL, _NOT_NORMALIZED))),
+    'scales': Experiment(_TASKS, 500_000, _TRUE, (
+        Line('PopArt-IMPALA', _POPART, *_SMALL, _NORMALIZED),
+        Line('PopArt-IMPALA, rewards x 1,000', _POPART, *_LARGE, _NORMALIZED),
+        Line('MultiHead-IMPALA', _POPART, *_SMALL, _HEADS),
+        Line('MultiHead-IMPALA, rewards x 1,000', _POPART, *_LARGE, _HEADS),
+        Line('IMPALA', _IMPALA, *_SMALL, _NOT_NORMALIZED))),
     'clipping': Experiment(('harvest',), 50_000, ('--entropy_cost=0.3', '--learning_rate=3e-4'), (
-        Line('PopArt-IMPALA, true rewards', _POPART, (20,), _TRUE),
-        Line('IMPALA, clipped rewards', _IMPALA, (20,), _CLIPPED))),
+        Line('PopArt-IMPALA, true rewards', _POPART, *_HARVEST, _TRUE),
+        Line('PopArt-IMPALA, clipped rewards', _POPART, *_HARVEST, _CLIPPED),
+        Line('IMPALA, clipped rewards', _IMPALA, *_HARVEST, _CLIPPED))),
 }
 
 
@@ -96,16 +103,10 @@ class Curve(NamedTuple):
   shares: np.ndarray  # [P, tasks].
 
 
-def _level(task: str, factor: float) -> str:
-  return f'{task}_x{factor:g}' if factor < 1e6 else f'{task}_x{factor:.0f}'
-
-
 def _train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
   """Trains, or continues a run, and returns its curve. Raises errors.UserError with the program's last line."""
-  # Harvest is played without a factor: its own rewards have different sizes.
-  levels = experiment.tasks if len(experiment.tasks) == 1 else list(map(_level, experiment.tasks, line.factors))
   done = subprocess.run(
-      [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(levels)}',
+      [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(line.levels)}',
        f'--logdir={logdir}', f'--seed={seed}', f'--total_environment_frames={frames}', *_COMMON, *experiment.flags,
        *line.flags],
       env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
@@ -113,12 +114,12 @@ def _train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: s
   if done.returncode:
     raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
   rows = [row for row in run_rows.read_metrics(logdir)
-          if all(row.get(f'episode_return/{level}') is not None for level in levels)]
+          if all(row.get(f'episode_return/{level}') is not None for level in line.levels)]
   if not rows or rows[-1]['environment_frames'] < frames:
     raise errors.UserError(f'{logdir}: interrupted, or too short for an episode of each task; the same command '
                            'continues')
-  shares = np.array([[row[f'episode_return/{level}'] for level in levels] for row in rows]) / line.factors
-  return Curve(np.array([row['environment_frames'] for row in rows]), shares)
+  returns = np.array([[row[f'episode_return/{level}'] for level in line.levels] for row in rows])
+  return Curve(np.array([row['environment_frames'] for row in rows]), returns / line.optimal_returns)
 
 
 def _last(curve: Curve) -> np.ndarray:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import os
+import re
 import subprocess
 from unittest import mock
 
@@ -12,6 +13,7 @@ from absl.testing import parameterized
 from matplotlib import image
 import numpy as np
 
+from scalable_agents.environments import registry
 from scalable_agents.records import errors
 from scalable_agents.tools import reward_scales
 
@@ -55,10 +57,46 @@ class RewardScalesTest(parameterized.TestCase):
       with self.assertRaisesRegex(errors.UserError, message):
         self._run(experiment='clipping', seeds=1, output=self.create_tempdir().full_path)
 
-  def test_levels_have_factors(self):
-    levels = [reward_scales._level(task, factor) for task, factor in (  # pylint: disable=protected-access
-        ('catch', 0.1), ('catch', 1), ('catch_mirror', 10_000), ('catch_shift', 1_000_000))]
-    self.assertEqual(levels, ['catch_x0.1', 'catch_x1', 'catch_mirror_x10000', 'catch_shift_x1000000'])
+  def test_each_number_is_of_its_line_seed_and_task(self):
+    """The runs of line l with seed s have the shares 0.1 l + 0.01 s + 0.001 t of the optimal return of task t."""
+    experiment = reward_scales.EXPERIMENTS['scales']
+    lines, commands, folder = experiment.lines[:2], [], self.create_tempdir().full_path
+    self.enter_context(mock.patch.dict(reward_scales.EXPERIMENTS, scales=experiment._replace(lines=lines)))
+
+    def run(command, **unused_settings):
+      commands.append(command)
+      return subprocess.CompletedProcess(command, 0, '')
+
+    def read_metrics(logdir):
+      index, seed = (int(number) for number in re.fullmatch(r'scales_(\d)_seed_(\d)', os.path.basename(logdir)).groups())
+      shares = 0.1 * index + 0.01 * seed + 0.001 * np.arange(3)
+      returns = dict(zip(lines[index].levels, shares * lines[index].optimal_returns))
+      rows = ((10, dict.fromkeys(returns)), (20, {level: 0. for level in returns}), (95, returns), (100, returns))
+      return [{'environment_frames': frames} | {f'episode_return/{level}': value for level, value in row.items()}
+              for frames, row in rows]
+
+    with mock.patch.object(subprocess, 'run', run), mock.patch.object(
+        reward_scales.run_rows, 'read_metrics', read_metrics):
+      screen = self._run(experiment='scales', seeds=2, frames=100, output=folder)
+    self.assertEqual(screen.splitlines()[1:3], [
+        f'{lines[0].name:<48}0.01 (0.01 to 0.02)     0.02 (0.01 to 0.02)     0.02 (0.01 to 0.02)     ',
+        f'{lines[1].name:<48}0.12 (0.11 to 0.12)     0.12 (0.11 to 0.12)     0.12 (0.11 to 0.12)     '])
+    levels = [next(flag for flag in command if flag.startswith('--level_name=')) for command in commands]
+    self.assertCountEqual(levels, 2 * ['--level_name=catch_x0.1,catch_mirror_x10,catch_shift_x1000',
+                                       '--level_name=catch_x100,catch_mirror_x10000,catch_shift_x1000000'])
+    with open(os.path.join(folder, 'scales.csv'), encoding='utf-8') as stream:
+      rows = list(csv.reader(stream))
+    self.assertEqual(rows[0], ['agent', 'seed', 'environment_frames', 'catch', 'catch_mirror', 'catch_shift'])
+    self.assertLen(rows, 1 + 2 * 2 * 60)
+    self.assertEqual(rows[1], [lines[0].name, '1', '20', '0', '0', '0'])
+    self.assertEqual(rows[-1], [lines[1].name, '2', '100', '0.12', '0.121', '0.122'])
+
+  def test_the_optimal_returns_are_those_of_the_levels(self):
+    for experiment in reward_scales.EXPERIMENTS.values():
+      for line in experiment.lines:
+        for task, level, optimal in zip(experiment.tasks, line.levels, line.optimal_returns, strict=True):
+          factor = float(level.removeprefix(task).removeprefix('_x') or 1)
+          self.assertAlmostEqual(registry.make(task, seed=0).optimal_return * factor, optimal)
 
 
 if __name__ == '__main__':
