@@ -71,8 +71,9 @@ def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> l
     batch: as for `impala.loss`.
     config: PopArtImpalaConfig; its `entropy_cost` may be a variable.
   Returns:
-    learner_step.Loss. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the
-    rollouts, and its `means` are [N] float32.
+    learner_step.Loss. Its `means` are [N] float32: the value loss of each level, and with normalisation the statistics
+    before this update. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the
+    rollouts.
   """
   unroll = batch.unroll
   output = impala.forward(agent, unroll)
@@ -89,17 +90,18 @@ def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> l
       **impala.entropy_and_auxiliary_terms(agent, unroll, output, config),
   }
   total = impala.total_loss(terms, config)
-  # A metric only. If it overflows, the update is made all the same.
-  unnormalized = losses.baseline_loss(sigma * normalized_targets, sigma * normalized_values[:-1])
-  terms['loss/baseline_unnormalized'] = tf.minimum(unnormalized, tf.float32.max)
+  of_rollouts = 0.5 * tf.reduce_sum(tf.math.squared_difference(normalized_targets, normalized_values[:-1]), axis=0)
+  metrics = {'value_loss/normalized': popart.level_means(of_rollouts, unroll.level_id, means.shape[0]),
+             'value_loss/unnormalized': popart.level_means(sigma**2 * of_rollouts, unroll.level_id, means.shape[0])}
   if config.value_normalization == 'none':
-    return learner_step.Loss(total, terms)
+    return learner_step.Loss(total, terms, metrics)
   rollouts = popart.rollout_moments(targets.vs, config.popart_second_moment)
-  return learner_step.Loss(total, terms, {'popart/mean': means, 'popart/scale': scales},
+  return learner_step.Loss(total, terms, metrics | {'popart/mean': means, 'popart/scale': scales},
                            gathered=(rollouts, unroll.level_id))
 
 
-def update_statistics(agent: Agent, decay: float, gathered: Any, unused_updates: tf.Tensor):
+def update_statistics(agent: Agent, decay: float, gathered: Any,
+                      unused_updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
   """Updates the statistics with the rollouts of all learners, and then the value heads. Equations 6 and 13.
 
   The paper applies the actor-critic update first ("Implementation notes"), and so does the learner step, which calls

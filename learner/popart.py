@@ -36,7 +36,10 @@ def initial_moments(num_levels: int) -> Moments:
 
 
 def scale(statistics: Moments) -> tf.Tensor:
-  """Returns sigma = sqrt(nu - mu^2), clipped to [1e-4, 1e6]: [N] float64. Below equation 6, "Implementation notes"."""
+  """Returns sigma = sqrt(nu - mu^2), clipped to [1e-4, 1e6]: [N] float64.
+
+  The text below equation 6 has the formula, and "Implementation notes" has the limits.
+  """
   variance = statistics.second - tf.square(statistics.first)
   return tf.clip_by_value(tf.sqrt(tf.maximum(variance, 0.)), _MIN_SCALE, _MAX_SCALE)
 
@@ -52,6 +55,20 @@ def select(values: tf.Tensor, level_ids: tf.Tensor) -> tf.Tensor:
   """
   # Not tf.gather: its gradient is a scatter, which XLA does not fuse with other operations.
   return tf.reduce_sum(values * tf.one_hot(level_ids, values.shape[-1], dtype=values.dtype), axis=-1)
+
+
+def level_means(values: tf.Tensor, level_ids: tf.Tensor, num_levels: int) -> tf.Tensor:
+  """Averages values of rollouts over the rollouts of each level.
+
+  Args:
+    values: [B] float32.
+    level_ids: [B] int32.
+    num_levels: N.
+  Returns:
+    [N] float32. NaN for levels without rollouts.
+  """
+  sums, counts = (tf.math.unsorted_segment_sum(each, level_ids, num_levels) for each in (values, tf.ones_like(values)))
+  return sums / counts
 
 
 def rollout_moments(targets: tf.Tensor, second_moment: str = 'literal') -> Moments:

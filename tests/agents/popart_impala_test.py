@@ -65,18 +65,20 @@ def _log_softmax(logits):
 
 
 def _numpy_loss(agent, unroll, config):
-  """Equations 4, 11 and 12 in loops. Returns the terms of the loss and the value targets [T, B]."""
+  """Equations 4, 11 and 12 in loops. Returns the terms of the loss, the value targets [T, B], and for each level the
+  normalised and the un-normalised value loss of each of its rollouts."""
   output = impala.forward(agent, unroll)
   logits, n = np.float64(output.policy_logits), np.float64(output.baseline)
   rewards = np.float64(unroll.environment_output.reward)
   discounts = config.discount * np.float64(unroll.environment_output.discount)
   actions, behaviour_logits = unroll.agent_output.action.numpy(), np.float64(unroll.agent_output.policy_logits)
   terms = {'loss/policy_gradient': 0., 'loss/baseline': 0., 'loss/entropy': 0.}
-  unnormalized, targets = 0., np.zeros([len(rewards) - 1, _BATCH])
+  targets, value_losses = np.zeros([len(rewards) - 1, _BATCH]), [[] for _ in _LEVELS]
   for b, level in enumerate(unroll.level_id.numpy()):
     mu, sigma = agent.statistics.first.numpy()[level], popart.scale(agent.statistics).numpy()[level]
     v = sigma * n[:, b, level] + mu
     target = v[-1]  # Of row t + 1.
+    value_losses[level].append(np.zeros(2))
     for t in reversed(range(len(rewards) - 1)):
       log_pi, action = _log_softmax(logits[t, b]), actions[t + 1, b]
       rho = min(1., np.exp(log_pi[action] - _log_softmax(behaviour_logits[t + 1, b])[action]))
@@ -86,11 +88,11 @@ def _numpy_loss(agent, unroll, config):
       target = targets[t, b]
       terms['loss/policy_gradient'] -= rho * ((policy_target - mu) / sigma - n[t, b, level]) * log_pi[action]
       terms['loss/baseline'] += 0.5 * ((target - mu) / sigma - n[t, b, level])**2
-      unnormalized += 0.5 * (target - v[t])**2
+      value_losses[level][-1] += 0.5 * ((target - mu) / sigma - n[t, b, level])**2, 0.5 * (target - v[t])**2
       terms['loss/entropy'] += np.sum(np.exp(log_pi) * log_pi)
   total = terms['loss/policy_gradient'] + config.baseline_cost * terms['loss/baseline'] + (
       config.entropy_cost * terms['loss/entropy'])
-  return terms | {'loss/total': total, 'loss/baseline_unnormalized': unnormalized}, targets
+  return terms | {'loss/total': total}, targets, value_losses
 
 
 class ConfigTest(parameterized.TestCase):
@@ -120,21 +122,25 @@ class ConfigTest(parameterized.TestCase):
 
 class LossTest(parameterized.TestCase):
 
-  @parameterized.parameters(False, True)
-  def test_matches_numpy(self, use_lstm):
-    config = _config(use_lstm=use_lstm, discount=0.9, entropy_cost=0.02)
+  @parameterized.parameters((False, 'literal'), (True, 'mean_of_squares'))
+  def test_matches_numpy(self, use_lstm, second_moment):
+    config = _config(use_lstm=use_lstm, discount=0.9, entropy_cost=0.02, popart_second_moment=second_moment)
     agent = _agent(config)
     _set_statistics(agent)
     unroll = _unroll(agent)
     got = popart_impala.loss(agent, experience.Batch(unroll), config)
-    want, targets = _numpy_loss(agent, unroll, config)
+    want, targets, value_losses = _numpy_loss(agent, unroll, config)
     for name, value in ({'loss/total': got.total} | got.terms).items():
       np.testing.assert_allclose(value, want[name], rtol=1e-4, err_msg=name)
+    losses = np.stack([got.means['value_loss/normalized'], got.means['value_loss/unnormalized']], axis=1)
+    for level, of_rollouts in enumerate(value_losses):
+      np.testing.assert_allclose(losses[level], np.mean(of_rollouts, axis=0) if of_rollouts else 2 * [np.nan], rtol=1e-4)
     np.testing.assert_allclose(got.means['popart/mean'], _MU, rtol=1e-6)
     np.testing.assert_allclose(got.means['popart/scale'], _SIGMA, rtol=1e-6)
     rollouts, level_ids = got.gathered
     np.testing.assert_allclose(rollouts.first, targets.mean(axis=0), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(rollouts.second, targets.mean(axis=0)**2, rtol=1e-4, atol=1e-4)
+    second = targets.mean(axis=0)**2 if second_moment == 'literal' else (targets**2).mean(axis=0)
+    np.testing.assert_allclose(rollouts.second, second, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(level_ids, _LEVEL_IDS)
 
   def test_of_one_level_is_impalas_with_a_normalised_head(self):
@@ -207,24 +213,23 @@ class LossTest(parameterized.TestCase):
 
 class LearnerTest(parameterized.TestCase):
 
-  def _step(self, xla='never', statistics=True, unroll=None, **settings):
-    """Makes an update. Returns the learner, the un-normalised values of all levels before it, and the unroll."""
+  def _step(self, xla='never', statistics=True, **settings):
+    """Makes an update. Returns the learner, the value targets [T, B] and the unroll."""
     config = _config(**settings)
     agent = _agent(config)
     learner = popart_impala.make_learner(agent, config, xla)
     if statistics:
       _set_statistics(agent)
-    unroll = unroll or _unroll(agent)
-    before = _numpy_loss(agent, unroll, config)[1]
-    self.metrics = unrolls.update(learner, unroll)
-    return learner, before, unroll
+    unroll = _unroll(agent)
+    targets = _numpy_loss(agent, unroll, config)[1]
+    self.assertEqual(float(unrolls.update(learner, unroll)['update_skipped']), 0.)
+    return learner, targets, unroll
 
   @parameterized.parameters(('never', 3e-4, 'rmsprop'), ('always', 0.5, 'adam'))
   def test_statistics_follow_and_values_are_preserved(self, xla, decay, optimizer):
     """A learner whose statistics never change (decay 0) makes the same update, so it has the same values after it."""
     learner, targets, unroll = self._step(xla, popart_decay=decay, optimizer=optimizer)
     still, *_ = self._step(xla, popart_decay=0., optimizer=optimizer)
-    self.assertEqual(float(self.metrics['update_skipped']), 0.)
     mu, nu = _MU.copy(), _SIGMA**2 + _MU**2
     for level, rollout in zip(_LEVEL_IDS, targets.T):
       mu[level] = (1 - decay) * mu[level] + decay * rollout.mean()
@@ -274,7 +279,7 @@ class LearnerTest(parameterized.TestCase):
       got, want = unrolls.update(ours, unroll), unrolls.update(its, unroll)
       for name, value in want.items():
         self.assertEqual(got[name], value, name)
-      self.assertEqual(got['loss/baseline_unnormalized'], got['loss/baseline'])
+      np.testing.assert_array_equal(got['value_loss/unnormalized'], got['value_loss/normalized'])
     for one, other in zip(ours.agent.trainable_variables, its.agent.trainable_variables, strict=True):
       np.testing.assert_array_equal(one, other)
 
@@ -290,6 +295,20 @@ class LearnerTest(parameterized.TestCase):
     self.assertTrue(np.all(first.agent.statistics.first.numpy()[[0, 2]] != 0))
     for one, other in zip(first.variables, second.variables, strict=True):
       np.testing.assert_array_equal(one, other, one.name)
+
+  def test_huge_rewards_are_learned(self):
+    """Their un-normalised value loss and second moment overflow float32."""
+    config = _config(popart_decay=0.5)
+    learner = popart_impala.make_learner(_agent(config), config)
+    _set_statistics(learner.agent, np.zeros(3), np.full(3, 1e6))  # The largest sigma.
+    unroll = _unroll(learner.agent)
+    huge = unroll._replace(environment_output=unroll.environment_output._replace(
+        reward=1e18 * unroll.environment_output.reward))
+    metrics = unrolls.update(learner, huge)
+    self.assertEqual(metrics['update_skipped'], 0.)
+    self.assertEqual(metrics['value_loss/unnormalized'][2], np.inf)
+    self.assertTrue(np.all(learner.agent.statistics.second.numpy()[[0, 2]] > 1e34))
+    self.assertTrue(np.all(np.isfinite(learner.agent.statistics.second)))
 
   @parameterized.parameters(np.nan, np.inf, 3e38)
   def test_what_is_not_finite_enters_no_statistics(self, reward):
