@@ -209,17 +209,17 @@ class Agent(snt.Module):
         raise ValueError(f'--use_pixel_control: want a level with pixels, got {sorted(spec.observation)}')
       self._pixel_control = networks.PixelControlHead(
           pixel_control.num_cells(*spec.observation['pixels'].shape[:2]), spec.num_actions, seeds)
+    self._learner_heads = list(filter(None, (self._baseline, self._pixel_control)))
     self._num_frames = spec.frame_stacks.get('pixels', 1)
     # The first call of a layer creates its variables.
     self.step(acting.example_input(spec.observation), self.initial_state(1), tf.zeros([2], tf.int32))
-    for head in filter(None, (self._baseline, self._pixel_control)):
+    for head in self._learner_heads:
       head(tf.zeros([1, 256 if self._core else num_features]))
 
   @property
   def acting_variables(self) -> list[tf.Variable]:
     """The trainable variables except those of the heads that only the learner uses: baseline and pixel control."""
-    heads = filter(None, (self._baseline, self._pixel_control))
-    of_learner = {id(variable) for head in heads for variable in head.trainable_variables}
+    of_learner = {id(variable) for head in self._learner_heads for variable in head.trainable_variables}
     return [variable for variable in self.trainable_variables if id(variable) not in of_learner]
 
   def initial_state(self, batch_size):

@@ -252,6 +252,8 @@ class PixelControlHead(snt.Module):
     self._cells = cells
     self._size = [number // self._STRIDE - 1 for number in cells]
     self._linear = Linear(math.prod(self._size) * self._CHANNELS, seeds, 'linear')
+    # Stored like the kernel of a convolution, from whose shape TruncatedNormal takes the fan-in, 4*4*32. Since the
+    # stride is 2, only a quarter of these inputs reach a cell.
     shape = (self._KERNEL, self._KERNEL, self._CHANNELS, 1 + num_actions)
     self.w = tf.Variable(TruncatedNormal(seeds.next())(shape, tf.float32), name='w')
     self.b = tf.Variable(tf.zeros([1 + num_actions]), name='b')

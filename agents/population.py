@@ -47,6 +47,11 @@ class LauncherConfig:
                       at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
 
 
+def size_of(config: LauncherConfig) -> int:
+  """Returns the number of members, the paper's by default."""
+  return config.population_size or _PAPERS_SIZES[config.agent]
+
+
 def validate(config: LauncherConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
@@ -66,8 +71,7 @@ def main(others: Sequence[str]):
   flags_of = lambda index: [*others, f'--sweep_index={index}', f'--seed={config.seed + index}',
                             '--nolearning_rate_decay']
   program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
-  size = config.population_size or _PAPERS_SIZES[config.agent]
-  given_up = population_launcher.Launcher(program, folder, size, flags_of, sys.stdout).run()
+  given_up = population_launcher.Launcher(program, folder, size_of(config), flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')

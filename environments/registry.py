@@ -43,7 +43,8 @@ _TASKS = {
     'catch_shift': catch_variants.Shift,
     'harvest': harvest.Harvest,
 }
-_SCALED = re.compile(f'({"|".join(_TASKS)})_x([0-9]{{1,9}}(?:\\.[0-9]{{1,9}})?)')
+# The factor must not be 0: there would be nothing to learn.
+_SCALED = re.compile(f'({"|".join(_TASKS)})_x(?=.*[1-9])([0-9]{{1,9}}(?:\\.[0-9]{{1,9}})?)')
 _GYMNASIUM = 'gymnasium:'
 
 

@@ -5,8 +5,9 @@ picture is divided into cells of 4x4 pixels. The pseudo-reward of a cell is the 
 action values Q(x, a) are learned with n-step Q-learning. They share the network's features with the policy, and are
 never used to act.
 
-The PopArt paper gives no details. This module follows UNREAL where UNREAL states a detail. Other choices are marked
-"ours".
+The PopArt paper gives no details. This module follows UNREAL where UNREAL states a detail. UNREAL learns from a replay;
+here the unrolls of the actors are used, without an off-policy correction. docs/fidelity.md lists all choices that are
+ours.
 """
 
 import tensorflow as tf
@@ -32,21 +33,20 @@ def num_cells(height: int, width: int) -> tuple[int, int]:
   return height // _MULTIPLE * 2, width // _MULTIPLE * 2
 
 
-def pseudo_rewards(pixels: tf.Tensor, cells: tuple[int, int] | None = None) -> tf.Tensor:
+def pseudo_rewards(pixels: tf.Tensor) -> tf.Tensor:
   """Returns the mean absolute change of the pixels of each cell, between consecutive pictures.
 
   Args:
     pixels: uint8 [T+1, B, H, W, C].
-    cells: number of rows h and of columns w of cells. The pictures are cropped to them, around their centres. Default:
-      as many as fit, see `num_cells`.
   Returns:
-    float32 [T, B, h, w], from 0 to 1. Row t is about the change from picture t to picture t+1.
+    float32 [T, B, h, w], from 0 to 1, where h and w are from `num_cells`. Row t is about the change from picture t to
+    picture t+1.
   """
   num_rows, batch, height, width, channels = pixels.shape
-  rows, columns = cells or num_cells(height, width)
+  rows, columns = num_cells(height, width)
   top, left = (height - rows * CELL_SIZE) // 2, (width - columns * CELL_SIZE) // 2
   cropped = pixels[:, :, top:top + rows * CELL_SIZE, left:left + columns * CELL_SIZE]
-  # In uint8, which takes a quarter of float32's memory.
+  # The difference is computed in uint8, because float32 would take four times the memory.
   change = tf.maximum(cropped[1:], cropped[:-1]) - tf.minimum(cropped[1:], cropped[:-1])
   change = tf.reshape(change, [num_rows - 1, batch, rows, CELL_SIZE, columns, CELL_SIZE, channels])
   return tf.reduce_mean(tf.cast(change, tf.float32), axis=[3, 5, 6]) / 255.
@@ -81,7 +81,7 @@ def loss(action_values: tf.Tensor, actions: tf.Tensor, pixels: tf.Tensor, done: 
     [] float32. No gradient flows through the targets.
   """
   continues = tf.cast(~done, tf.float32)  # [T, B].
-  rewards = pseudo_rewards(pixels, action_values.shape[2:4]) * continues[..., tf.newaxis, tf.newaxis]
+  rewards = pseudo_rewards(pixels) * continues[..., tf.newaxis, tf.newaxis]
   targets = q_targets(rewards, discount * continues, tf.reduce_max(action_values[-1], axis=-1))
   chosen = tf.one_hot(actions, action_values.shape[-1])[:, :, tf.newaxis, tf.newaxis]
   values = tf.reduce_sum(action_values[:-1] * chosen, axis=-1)  # [T, B, h, w].

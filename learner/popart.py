@@ -40,7 +40,10 @@ def scale(statistics: Moments) -> tf.Tensor:
 
   The text below equation 6 has the formula, and "Implementation notes" has the limits.
   """
-  variance = statistics.second - tf.square(statistics.first)
+  # Not nu - mu^2: compilers may fuse it into one operation with another rounding. Where mu is much larger than sigma,
+  # sigma would then depend on where it is computed, and the values would not be preserved.
+  root, mean = tf.sqrt(statistics.second), tf.abs(statistics.first)
+  variance = (root - mean) * (root + mean)
   return tf.clip_by_value(tf.sqrt(tf.maximum(variance, 0.)), _MIN_SCALE, _MAX_SCALE)
 
 

@@ -31,7 +31,8 @@ _COLUMNS = {
     'environment_frames', 'learner_steps', 'wall_seconds', 'frames_per_second', 'episode_return', 'episodes',
     'learning_rate', 'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'policy_lag',
     'episode_return/catch', 'queue_size', 'inference_batch_size', 'environment_restarts', 'skipped_updates',
-    'bottleneck', 'memory_megabytes', 'time/learner_waits', 'time/queue_full', 'time/inference_idle', 'time/environments_stepping'}
+    'bottleneck', 'memory_megabytes', 'time/learner_waits', 'time/queue_full', 'time/inference_idle',
+    'time/environments_stepping'}
 _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ETA (\d+d )?\S+, '
              r'slowest: (learner|inference|environments)')
 

@@ -139,6 +139,12 @@ class LifeOfARunTest(absltest.TestCase):
     shapes = latest.get_variable_to_shape_map()
     self.assertEqual([shape for name, shape in shapes.items() if '/_policy/w/' in name], [[256, 15]])
     self.assertEqual([shape for name, shape in shapes.items() if 'agent/_baseline/w/' in name], [[256, 2]])
+    # The value heads are those of the training levels, and the evaluation plays the test levels.
+    training.run_in_this_process(
+        popart_impala, popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--logdir={logdir}',
+        '--mode=test', '--num_environments=2', '--test_num_episodes=1')
+    with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
+      self.assertCountEqual(json.load(file)['levels'], _TESTED)
 
   def test_built_in_tasks_can_be_tried_without_lab(self):
     signal_handlers.restore_after(self)

@@ -111,6 +111,13 @@ class AgentTest(parameterized.TestCase):
     agent = impala.Agent(unrolls.environment_spec(pixels | instruction, num_actions), config)
     self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables), want)
 
+  def test_number_of_parameters_of_pixel_control(self):
+    """Fully connected from 256 to 9x9x32, and 4x4 kernels from 32 channels to a value and 18 advantages."""
+    spec = unrolls.environment_spec({'pixels': tf.TensorSpec((84, 84, 4), tf.uint8)}, 18)
+    agent = impala.Agent(spec, impala.ImpalaConfig(torso='shallow', use_pixel_control=True))
+    self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables),
+                     681_027 + 257 * 9 * 9 * 32 + 4 * 4 * 32 * 19 + 19)
+
   @parameterized.product(spec=(VECTOR, PIXELS, INSTRUCTED), use_lstm=(False, True))
   def test_unroll_is_what_step_computed(self, spec, use_lstm):
     agent = _agent(spec, use_lstm=use_lstm)

@@ -125,10 +125,10 @@ class LearningTest(absltest.TestCase):
     """A clipped harvest is worth 1, less than the four fruits that can be picked instead."""
     settings = dict(level_name='harvest', batch_size=24, unroll_length=8, optimizer='adam', learning_rate=3e-4,
                     entropy_cost=0.3)
-    _, true = self._train(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig,
-                          reward_transform='none', total_environment_frames=40_000, until=_returns_more_than(18.),
-                          **settings)
-    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=15_000, **settings)
+    popart = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)
+    _, true = self._train(reward_transform='none', total_environment_frames=40_000, until=_returns_more_than(18.),
+                          **popart, **settings)
+    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=15_000, **popart, **settings)
     self.assertGreater(true['episode_return'], 18.)
     # Of the policy that always picks. A random policy returns 3.25, and has seldom so even returns.
     self.assertAlmostEqual(clipped['episode_return'], harvest.Harvest.clipped_return, delta=0.15)

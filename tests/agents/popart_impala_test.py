@@ -177,13 +177,14 @@ class LossTest(parameterized.TestCase):
     names = {variable.name.split('/')[1] for variable in agent.acting_variables}
     self.assertEqual(names, {'shallow_torso', 'policy'})
 
-  def test_pixel_control_is_a_further_term(self):
+  @parameterized.parameters(impala, popart_impala)
+  def test_pixel_control_is_a_further_term(self, module):
     terms = {}
     for use in (False, True):
       config = _config(use_pixel_control=use, pixel_control_cost=2.)
-      agent = _agent(config, spec=unrolls.PIXELS)
+      agent = module.Agent(unrolls.environment_spec(unrolls.PIXELS, levels=_LEVELS), config)
       unroll = _unroll(agent, spec=unrolls.PIXELS)
-      loss = popart_impala.loss(agent, experience.Batch(unroll), config)
+      loss = module.loss(agent, experience.Batch(unroll), config)
       terms[use] = {'loss/total': loss.total} | loss.terms
     more = terms[True].pop('loss/pixel_control')
     environment = unroll.environment_output

@@ -21,8 +21,8 @@ from scalable_agents.training import run_flags
 
 _CONFIGS = (popart_impala.PopArtImpalaConfig, atari57_protocol.Protocol, dmlab30_protocol.Protocol,
             cluster_config.ClusterConfig, population.LauncherConfig, population_member.PopulationConfig,
-            run_flags.RunConfig, impala_tables.TablesConfig, population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig,
-            reward_scales.RewardScalesConfig)
+            run_flags.RunConfig, impala_tables.TablesConfig, population_figure.PopulationFigureConfig,
+            popart_tables.PopArtTablesConfig, reward_scales.RewardScalesConfig)
 
 
 class FlagsTest(parameterized.TestCase):
@@ -34,6 +34,10 @@ class FlagsTest(parameterized.TestCase):
     named = set(re.findall(r'--([a-z]\w+)', (source_tree.ROOT / 'docs' / page).read_text(encoding='utf-8')))
     self.assertNotEmpty(named)
     self.assertEmpty(named - known)
+
+  def test_every_experiment_exists(self):
+    text = (source_tree.ROOT / 'docs' / 'popart.md').read_text(encoding='utf-8')
+    self.assertEqual(set(re.findall(r'--experiment=(\w+)', text)), set(reward_scales.EXPERIMENTS))
 
 
 if __name__ == '__main__':

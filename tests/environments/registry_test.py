@@ -60,7 +60,8 @@ class RegistryTest(parameterized.TestCase):
     for plain, multiplied in rewards:
       self.assertEqual(multiplied, factor * plain)
 
-  @parameterized.parameters('pong_x10', 'catch_x', 'catch_x-1', 'catch_x1e3', 'catch_x10_x10', 'catch_x.5')
+  @parameterized.parameters('pong_x10', 'catch_x', 'catch_x-1', 'catch_x1e3', 'catch_x10_x10', 'catch_x.5', 'catch_x0',
+                            'catch_x0.00')
   def test_other_factors_and_levels_are_unknown(self, level):
     with self.assertRaisesRegex(ValueError, f'unknown level {level!r}'):
       registry.check(level)
@@ -127,7 +128,8 @@ class RegistryTest(parameterized.TestCase):
       ('contributed/dmlab30/skymaze_irreversible_path_hard', 'skymaze_irreversible_path_hard'),
       ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
       ('Breakout-v5', 'did you mean breakout'),
-      ('catsh', 'did you mean catch or catch_shift?'), ('zzz', 'want an Atari game in snake_case'), ('', 'want an Atari game'),
+      ('catsh', 'did you mean catch or catch_shift?'), ('zzz', 'want an Atari game in snake_case'),
+      ('', 'want an Atari game'),
       ('CartPole-v1', 'gymnasium:ID'))
   def test_an_unknown_level_is_one_line_with_the_closest_names(self, level, hint):
     for function in (registry.check, lambda name: registry.make(name, seed=0)):

@@ -82,6 +82,20 @@ class PixelControlTest(parameterized.TestCase):
     np.testing.assert_allclose(compiled(**inputs), pixel_control.loss(**inputs), rtol=1e-4)
 
   def test_an_episodes_end_hides_what_comes_after_it(self):
+    inputs = _inputs(steps=3, batch=1)
+    inputs['done'] = np.array([[True], [False], [False]])
+    later = {**inputs, 'pixels': inputs['pixels'].copy(), 'action_values': inputs['action_values'].copy()}
+    later['pixels'][2:], later['action_values'][-1] = 0, 9.
+    gradients = []
+    for each in map(_tensors, (inputs, later)):
+      with tf.GradientTape() as tape:
+        tape.watch(each['action_values'])
+        total = pixel_control.loss(**each)
+      gradients.append(tape.gradient(total, each['action_values']).numpy())
+    np.testing.assert_array_equal(gradients[0][0], gradients[1][0])  # The target of row 0 is the same.
+    self.assertGreater(np.max(np.abs(gradients[0][1] - gradients[1][1])), 0.1)
+
+  def test_there_is_no_reward_for_the_change_to_the_next_episode(self):
     inputs = _inputs(steps=2, batch=1)
     inputs['done'] = np.array([[True], [False]])
     other = {**inputs, 'pixels': inputs['pixels'].copy()}

@@ -32,7 +32,10 @@ def update(learner, unroll, frames_per_step=4):
 
 
 def random_unroll(agent, spec=None, steps=6, batch=3, seed=0, level_ids=(0,)):
-  """Returns a batch of random unrolls, with ends of episodes and lost lives. Unroll b has level_ids[b mod their number]."""
+  """Returns a batch of random unrolls, with ends of episodes and lost lives.
+
+  The level ids are repeated until there is one for each unroll.
+  """
   random = np.random.RandomState(seed)
   shape = (steps + 1, batch)
   done = random.rand(*shape) < 0.2

@@ -64,8 +64,8 @@ class LearnersTogetherTest(absltest.TestCase):
       self.assertEqual((found['returns'].tolist(), found['lengths'].tolist()), ([2., 2.], [2, 2]))
       self.assertTrue(found['leaving'])
     first, second = map(np.load, files)
-    statistics = [index for index, variable in enumerate(one.variables) if '_moment' in variable.name
-                  and 'value_' in variable.name]
+    of_agent = {id(moment) for moment in one.agent.statistics}
+    statistics = [index for index, variable in enumerate(one.variables) if id(variable) in of_agent]
     self.assertLen(statistics, 2)
     for index in statistics:
       np.testing.assert_array_equal(first[f'arr_{index}'], second[f'arr_{index}'])  # Bit for bit.

@@ -51,6 +51,10 @@ def _values(learner):
   return values
 
 
+_POPART = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig,
+               levels=('catch', 'chain', 'recall'))
+
+
 class MemberTest(parameterized.TestCase):
 
   def setUp(self):
@@ -68,7 +72,7 @@ class MemberTest(parameterized.TestCase):
     settings = {'learning_rate': 0.1 * (index + 1), 'entropy_cost': 0.01 * (index + 1), 'seed': index} | settings
     config = config_class(learning_rate_decay=False, **settings)
     with learner_port.make_strategy(num_learners, port=None).scope():
-      learner = agent_module.make_learner(agent_module.Agent(unrolls.environment_spec(), config), config)
+      learner = agent_module.make_learner(agent_module.Agent(unrolls.environment_spec(levels=levels), config), config)
     trainable = {id(variable) for variable in learner.agent.trainable_variables}
     of_agent = (variable for variable in learner.agent.variables if id(variable) not in trainable)
     for variable in (*learner.optimizer.mean_squares, *learner.optimizer.momenta, *of_agent):
@@ -121,8 +125,7 @@ class MemberTest(parameterized.TestCase):
     self._play(member, 1000, 0.0)
     self.assertLen(self._evolutions(1), 1)
 
-  @parameterized.parameters((1, {}), (2, {}), (2, dict(
-      agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)))
+  @parameterized.parameters((1, {}), (2, {}), (1, _POPART), (2, _POPART))
   def test_one_that_is_better_by_more_than_5_points_is_copied(self, num_learners, agent):
     """For PopArt, this includes the statistics."""
     better, better_learner = self._member(2, num_learners=num_learners, **agent)
