@@ -51,8 +51,8 @@ def _values(learner):
   return values
 
 
-_POPART = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig,
-               levels=('catch', 'chain', 'recall'))
+_POPART = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)
+_LEVELS = ('catch', 'chain', 'recall')  # PopArt has a value head and statistics for each of them.
 
 
 class MemberTest(parameterized.TestCase):
@@ -72,7 +72,7 @@ class MemberTest(parameterized.TestCase):
     settings = {'learning_rate': 0.1 * (index + 1), 'entropy_cost': 0.01 * (index + 1), 'seed': index} | settings
     config = config_class(learning_rate_decay=False, **settings)
     with learner_port.make_strategy(num_learners, port=None).scope():
-      learner = agent_module.make_learner(agent_module.Agent(unrolls.environment_spec(levels=levels), config), config)
+      learner = agent_module.make_learner(agent_module.Agent(unrolls.environment_spec(levels=_LEVELS), config), config)
     trainable = {id(variable) for variable in learner.agent.trainable_variables}
     of_agent = (variable for variable in learner.agent.variables if id(variable) not in trainable)
     for variable in (*learner.optimizer.mean_squares, *learner.optimizer.momenta, *of_agent):
