@@ -44,6 +44,9 @@ def _returns_more_than(wanted):
   return is_reached
 
 
+_POPART = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)
+
+
 class _Deaf(impala.Agent):
   """The agent without the network that reads instructions."""
 
@@ -108,30 +111,30 @@ class LearningTest(absltest.TestCase):
     self.assertLess(last['episode_return/obey_side'], 0.4)
     self.assertGreater(last['episode_return/obey_nothing'], 0.2)
 
-  def test_popart_learns_tasks_with_rewards_of_different_sizes_and_several_heads_do_not(self):
+  def test_only_popart_learns_tasks_with_rewards_of_different_sizes(self):
     wanted = {'catch': 0.9, 'catch_mirror_x10000': 9000.}
-    last, frames = {}, 120_000
-    for normalization in ('popart', 'none'):
-      _, last[normalization] = self._train(
-          agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig, level_name=','.join(wanted),
-          value_normalization=normalization, reward_transform='none', total_environment_frames=frames, batch_size=16,
-          unroll_length=8, optimizer='adam', learning_rate=1e-3, entropy_cost=0.2, until=_returns_more_than(wanted))
-      frames = last[normalization]['environment_frames']
+    settings = dict(level_name=','.join(wanted), reward_transform='none', batch_size=16, unroll_length=8,
+                    optimizer='adam', learning_rate=1e-3, entropy_cost=0.2, until=_returns_more_than(wanted))
+    _, popart = self._train(total_environment_frames=120_000, **_POPART, **settings)
+    settings['total_environment_frames'] = popart['environment_frames']
+    _, heads = self._train(value_normalization='none', **_POPART, **settings)
+    _, one_head = self._train(**settings)
     for level, limit in wanted.items():
-      self.assertGreater(last['popart'][f'episode_return/{level}'], limit)
-      self.assertLess(last['none'][f'episode_return/{level}'], 0.5 * limit)
+      self.assertGreater(popart[f'episode_return/{level}'], limit)
+      self.assertLess(heads[f'episode_return/{level}'], 0.5 * limit)
+      self.assertLess(one_head[f'episode_return/{level}'], 0.5 * limit)
 
   def test_clipped_rewards_lead_to_another_policy(self):
     """A clipped harvest is worth 1, less than the four fruits that can be picked instead."""
     settings = dict(level_name='harvest', batch_size=24, unroll_length=8, optimizer='adam', learning_rate=3e-4,
                     entropy_cost=0.3)
-    popart = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)
     _, true = self._train(reward_transform='none', total_environment_frames=40_000, until=_returns_more_than(18.),
-                          **popart, **settings)
-    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=15_000, **popart, **settings)
+                          **_POPART, **settings)
+    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=30_000, **_POPART, **settings)
     self.assertGreater(true['episode_return'], 18.)
-    # Of the policy that always picks. A random policy returns 3.25, and has seldom so even returns.
-    self.assertAlmostEqual(clipped['episode_return'], harvest.Harvest.clipped_return, delta=0.15)
+    # The policy that always picks returns 4. A random policy returns 3.25 on average.
+    self.assertBetween(clipped['episode_return'], 0.9 * harvest.Harvest.clipped_return,
+                       1.1 * harvest.Harvest.clipped_return)
 
   def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self):
     """The actors always keep the initial policy: this is the largest lag in the sense of section E.1."""

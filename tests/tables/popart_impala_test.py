@@ -14,7 +14,9 @@ from absl.testing import parameterized
 
 from scalable_agents.actor import python_path
 from scalable_agents.tables import popart_impala
+from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
+from scalable_agents.training.population import population_directory
 
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
 
@@ -48,6 +50,18 @@ class PopArtImpalaTest(parameterized.TestCase):
     self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertCountEqual(os.listdir(self.output), [
         'popart_scores.png', 'popart_returns.png', 'popart_levels.png', 'popart_statistics_popart.png'])
+
+  def test_of_a_population_the_fittest_members_statistics_are_drawn(self):
+    for index in range(2):
+      logdir = run_directories.make(
+          self.runs, f'population/member_0{index}', binary='popart_impala_atari57', value_normalization='popart',
+          level_name='pong', population_size=2, curves={'pong': [1., 2.]},
+          more={'popart/mean/pong': [0., 1.], 'popart/scale/pong': [1., 1.]})
+      population_directory.write_fitness(logdir, population_directory.Fitness(1000, index, {'learning_rate': 6e-4}))
+    folder = self.create_tempdir().full_path
+    runs, _ = runs_lib.read([f'{self.runs}/population/*'], False, runs_lib.AGENTS)
+    drawn = [os.path.basename(file) for file in popart_impala.draw(runs, folder)]
+    self.assertEqual(drawn, ['popart_returns.png', 'popart_levels.png', 'popart_statistics_population_member_01.png'])
 
   def test_bad_input_is_one_line(self):
     run_directories.make(self.runs, 'laser', binary='laser_atari57')
