@@ -41,7 +41,7 @@ _COMMON = ('--torso=shallow', '--num_environments=48', '--num_environment_worker
            '--unroll_length=8', '--optimizer=adam', '--learning_rate=1e-3', '--synchronous')
 # A level has about 20,000 rollouts, against 2.5 million in a full run on Atari-57, and the statistics start at
 # sigma = 1. With the paper's decay, sigma would be too large for the smallest rewards for most of a run. The entropy
-# cost of 0.3 suits normalised advantages. With it, agents without normalisation learn none of the tasks.
+# cost of 0.3 suits normalised advantages. With it, MultiHead-IMPALA learns none of the tasks.
 _NORMALIZED = ('--popart_decay=3e-3', '--entropy_cost=0.3')
 _NOT_NORMALIZED = ('--entropy_cost=0.03',)
 _HEADS = ('--value_normalization=none', *_NOT_NORMALIZED)
