@@ -12,7 +12,7 @@ _GOALS = {
     catch_variants.Mirror: lambda ball: 4 - ball,
     catch_variants.Shift: lambda ball: (2, 3, 4, 0, 1)[ball],
 }
-_BACKGROUNDS = {catch.Catch: 0, catch_variants.Mirror: 80, catch_variants.Shift: 160}
+_GREYS = {catch.Catch: (0, 255), catch_variants.Mirror: (80, 255), catch_variants.Shift: (255, 0)}  # Background, ball.
 
 
 def _cells(observation):
@@ -23,7 +23,7 @@ def _play(environment, goal):
   """Plays one episode in which the paddle moves to `goal(column of the ball)`. Returns the rewards."""
   time_step, rewards = environment.reset(), []
   while not time_step.last():
-    board = _cells(time_step.observation)
+    board = _cells(time_step.observation) == _GREYS[type(environment)][1]
     paddle, ball = int(board[-1].argmax()), int(board[:-1].max(axis=0).argmax())
     time_step = environment.step(1 + np.sign(goal(ball) - paddle))
     rewards.append(time_step.reward)
@@ -43,9 +43,10 @@ class CatchVariantsTest(parameterized.TestCase):
       self.assertLess(rewards[:, -1].mean(), 0.)
 
   @parameterized.parameters(*_GOALS)
-  def test_the_background_shows_the_task(self, task):
+  def test_the_greys_show_the_task(self, task):
     board = _cells(task(seed=0).reset().observation)
-    self.assertEqual(sorted(board.ravel().tolist()), [_BACKGROUNDS[task]] * 23 + [255] * 2)
+    background, ball = _GREYS[task]
+    self.assertCountEqual(board.ravel().tolist(), [background] * 23 + [ball] * 2)
 
 
 if __name__ == '__main__':
