@@ -209,12 +209,16 @@ class Agent(snt.Module):
         raise ValueError(f'--use_pixel_control: want a level with pixels, got {sorted(spec.observation)}')
       self._pixel_control = networks.PixelControlHead(
           pixel_control.num_cells(*spec.observation['pixels'].shape[:2]), spec.num_actions, seeds)
-    self._learner_heads = list(filter(None, (self._baseline, self._pixel_control)))
     self._num_frames = spec.frame_stacks.get('pixels', 1)
     # The first call of a layer creates its variables.
     self.step(acting.example_input(spec.observation), self.initial_state(1), tf.zeros([2], tf.int32))
     for head in self._learner_heads:
       head(tf.zeros([1, 256 if self._core else num_features]))
+
+  @property
+  def _learner_heads(self):
+    # Not an attribute: checkpoints would then have these heads under a second name.
+    return filter(None, (self._baseline, self._pixel_control))
 
   @property
   def acting_variables(self) -> list[tf.Variable]:

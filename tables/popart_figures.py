@@ -101,14 +101,14 @@ def draw_returns(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> boo
   Raises:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
-  rows, prefix = _rows(agents), 'episode_return/'
+  rows, styles, prefix = _rows(agents), _styles(agents), 'episode_return/'
   names = {name for of_agent in rows.values() for of_run in of_agent for row in of_run[-1:] for name in row}
   levels = sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
   if not levels:
     return False
   picture, panels = figures.grid_of_returns(levels)
   for level, axes in panels.items():
-    _draw_lines(axes, rows, prefix + level, _styles(agents))
+    _draw_lines(axes, rows, prefix + level, styles)
     drawing.frames_axis(axes)
   drawing.title_and_legend(picture, 'Training returns', panels.values())
   drawing.save(picture, file)
@@ -205,8 +205,10 @@ def _draw_lines(axes: Any, rows: Mapping[str, Sequence[Sequence[Mapping[str, Any
   """
   for name, of_agent in rows.items():
     found = [points for of_run in of_agent if len(points := _points(of_run, metric))]
-    begin, end = (pick([points[index, 0] for points in found], default=0.) for pick, index in ((max, 0), (min, -1)))
-    if found and begin <= end:
+    if not found:
+      continue
+    begin, end = max(points[0, 0] for points in found), min(points[-1, 0] for points in found)
+    if begin <= end:
       frames = np.linspace(begin, end, _POINTS)
       values = np.array([np.interp(frames, *points.T) for points in found])
       drawing.mean_and_range(axes, frames, values, name + f', {len(found)} runs' * (len(found) > 1), styles[name])

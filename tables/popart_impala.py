@@ -4,8 +4,8 @@
   bazel run //tables:popart_impala -- --figures --runs='runs/four_games_popart,runs/four_games_multi_head'
 
 The program prints the table and writes it as Markdown and CSV. The figures are training scores and returns against
-frames, normalisation statistics, and scores per level; the runs in them need not be evaluated. Hessel et al. 2019, "Summary of
-results" and figures 1 to 5.
+frames, normalisation statistics, and scores per level; the runs in them need not be evaluated. Hessel et al. 2019,
+"Summary of results" and figures 1 to 5.
 """
 
 import dataclasses

@@ -85,12 +85,13 @@ def table(runs: Sequence[runs_lib.Run]) -> layout.Table:
       gathered.setdefault(key, []).append(run)
     else:
       others.append(f'{run.logdir} ({key[0]} on {run.flags["level_name"]})')
-  results_of = {key: results.Result(_agent(*key), of_agent) for key, of_agent in gathered.items()}
+  keys = dict.fromkeys((name, column.benchmark) for name in _PRINTED for column in _COLUMNS)
+  results_of = {key: results.Result(_agent(*key), gathered.get(key, ())) for key in keys}
   columns = ['agent', 'benchmark', 'score (%)', 'paper', 'this run', 'difference', 'run']
   rows = []
   for name, printed in _PRINTED.items():
     for column in _COLUMNS:
-      cell = _cell(column, results_of.get((name, column.benchmark)))
+      cell = _cell(column, results_of[name, column.benchmark])
       rows.append([name, column.benchmark, column.how, *layout.compared(float(printed[column.field]), cell, 1)])
   notes = ['Random starts: episodes begin with up to 30 no-op actions, as in evaluations with --mode=test. Train: the '
            'mean return of the last 100 training episodes of each level. This run: ± the standard deviation over runs '
@@ -100,11 +101,9 @@ def table(runs: Sequence[runs_lib.Run]) -> layout.Table:
   return layout.Table('Table 1: Summary of results, human-normalised scores', columns, rows, notes)
 
 
-def _cell(column: _Column, result: results.Result | None) -> results.Cell:
+def _cell(column: _Column, result: results.Result) -> results.Cell:
   if not column.measure:
     return results.Cell(None, _NO_HUMAN_STARTS)
-  if result is None:
-    return results.Cell(None, results.NOT_RUN)
   return result.training_summary(column.measure) if column.training else result.summary(column.measure)
 
 

@@ -168,12 +168,12 @@ def learners(seconds, workload):
       'pixel_control': _learner_step(tf, workload, impala, dataclasses.replace(config, use_pixel_control=True)),
   }
   order = list(steps)
-  turn = lambda: {name: _rate_of_one(steps[name], _learned_transitions(workload)) for name in order}
-  turn()  # Compiles.
-  stop, rates = time.monotonic() + seconds, [turn()]
+  take_turn = lambda: {name: _rate_of_one(steps[name], _learned_transitions(workload)) for name in order}
+  take_turn()  # Compiles.
+  stop, rates = time.monotonic() + seconds, [take_turn()]
   while time.monotonic() < stop:
     order.reverse()  # So that no learner always follows the same one.
-    rates.append(turn())
+    rates.append(take_turn())
   medians = lambda values: {name: float(np.median([turn[name] for turn in values])) for name in steps}
   ratios = [{name: rate / turn['impala'] for name, rate in turn.items()} for turn in rates]
   return medians(rates), medians(ratios)

@@ -134,7 +134,8 @@ class LossTest(parameterized.TestCase):
       np.testing.assert_allclose(value, want[name], rtol=1e-4, err_msg=name)
     losses = np.stack([got.means['value_loss/normalized'], got.means['value_loss/unnormalized']], axis=1)
     for level, of_rollouts in enumerate(value_losses):
-      np.testing.assert_allclose(losses[level], np.mean(of_rollouts, axis=0) if of_rollouts else 2 * [np.nan], rtol=1e-4)
+      mean = np.mean(of_rollouts, axis=0) if of_rollouts else 2 * [np.nan]
+      np.testing.assert_allclose(losses[level], mean, rtol=1e-4)
     np.testing.assert_allclose(got.means['popart/mean'], _MU, rtol=1e-6)
     np.testing.assert_allclose(got.means['popart/scale'], _SIGMA, rtol=1e-6)
     rollouts, level_ids = got.gathered

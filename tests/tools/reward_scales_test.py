@@ -68,7 +68,7 @@ class RewardScalesTest(parameterized.TestCase):
       return subprocess.CompletedProcess(command, 0, '')
 
     def read_metrics(logdir):
-      index, seed = (int(number) for number in re.fullmatch(r'scales_(\d)_seed_(\d)', os.path.basename(logdir)).groups())
+      index, seed = map(int, re.fullmatch(r'scales_(\d)_seed_(\d)', os.path.basename(logdir)).groups())
       shares = 0.1 * index + 0.01 * seed + 0.001 * np.arange(3)
       returns = dict(zip(lines[index].levels, shares * lines[index].optimal_returns))
       rows = ((10, dict.fromkeys(returns)), (20, {level: 0. for level in returns}), (95, returns), (100, returns))
