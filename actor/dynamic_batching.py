@@ -10,7 +10,6 @@ Espeholt et al. 2018 (IMPALA), section 3.1. The options and error messages are t
 """
 
 import functools
-import re
 import threading
 
 import tensorflow as tf
@@ -90,7 +89,7 @@ class _Batched:
         rows = ops.dynamic_batcher_compute(self._handle, tf.nest.flatten(args),
                                            output_types=[output.dtype for output in outputs])
     except tf.errors.OpError as error:  # Raised by an eager call. In a graph the op has not run yet.
-      raise type(error)(None, None, _plain(error.message)) from None
+      raise type(error)(None, None, ops.plain_message(error.message)) from None
     for row, output in zip(rows, outputs):
       row.set_shape([1, *output.shape[1:]] if output.shape.rank else None)
     return tf.nest.pack_sequence_as(self._traced.structured_outputs, rows)
@@ -133,7 +132,7 @@ class _Batched:
       tf.function(lambda: tf.while_loop(
           lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
     except Exception as error:  # pylint: disable=broad-except; the callers get the error.
-      self._close(_plain(getattr(error, 'message', None) or str(error)))
+      self._close(ops.plain_message(getattr(error, 'message', None) or str(error)))
 
 
 def _check(x, spec):
@@ -144,9 +143,3 @@ def _check(x, spec):
     raise tf.errors.InvalidArgumentError(
         None, None, 'Shapes of inputs must be equal across the callers: after the leading dimension, want '
         f'{spec.shape[1:]} as in the first call, got {x.shape[1:]}')
-
-
-def _plain(message):
-  """Returns an error's message without TensorFlow's additions about the op and the function."""
-  message = re.sub(r'^\{\{function_node [^}]*\}\} ', '', message)
-  return re.sub(r'(\s*\[\[.*\]\])?\s*\[Op:[^]]*\]( name: .*)?$', '', message)

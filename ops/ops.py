@@ -1,10 +1,11 @@
-"""The TensorFlow ops of actor/cc, loaded from the library that Bazel or setup.py builds in this folder.
+"""The TensorFlow ops of actor/cc and learner/cc, loaded from the library that Bazel or setup.py builds in this folder.
 
-The inputs, outputs and errors of each op are documented where it is registered, in actor/cc/*_ops.cc and
-actor/cc/actor_pool_resource_op.cc.
+The inputs, outputs and errors of each op are documented where it is registered, in actor/cc/*_ops.cc,
+actor/cc/actor_pool_resource_op.cc and learner/cc/replay_ops.cc.
 """
 
 import os
+import re
 import uuid
 import weakref
 
@@ -40,6 +41,14 @@ actor_pool_release = _ops.actor_pool_release
 actor_pool_retire = _ops.actor_pool_retire
 actor_pool_statistics = _ops.actor_pool_statistics
 actor_pool_close = _ops.actor_pool_close
+sequence_replay = _ops.sequence_replay
+sequence_replay_insert = _ops.sequence_replay_insert
+sequence_replay_sample = _ops.sequence_replay_sample
+sequence_replay_update = _ops.sequence_replay_update
+sequence_replay_statistics = _ops.sequence_replay_statistics
+sequence_replay_save = _ops.sequence_replay_save
+sequence_replay_restore = _ops.sequence_replay_restore
+sequence_replay_close = _ops.sequence_replay_close
 
 
 def unique_name(prefix: str) -> str:
@@ -50,6 +59,12 @@ def unique_name(prefix: str) -> str:
 def delete_with(owner, handle) -> None:
   """Deletes the resource of `handle` when the Python object `owner` is deleted. TensorFlow would keep it for ever."""
   weakref.finalize(owner, _delete, handle).atexit = False
+
+
+def plain_message(message: str) -> str:
+  """Returns the message of an op's error without TensorFlow's additions about the op and the function."""
+  message = re.sub(r'^\{\{function_node [^}]*\}\} ', '', message)
+  return re.sub(r'(\s*\[\[.*\]\])?\s*\[Op:[^]]*\]( name: .*)?$', '', message)
 
 
 def _delete(handle):

@@ -1,0 +1,542 @@
+// TensorFlow ops of the replay of sequences. The public Python interface is learner/replay.py.
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "learner/cc/sequence_replay.h"
+#include "ops/cc/op_helpers.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+namespace scalable_agents {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::OpInputList;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::OpOutputList;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::errors::InvalidArgument;
+
+REGISTER_OP("SequenceReplay")
+    .Output("handle: resource")
+    .Attr("row_types: list(type) >= 1")
+    .Attr("row_shapes: list(shape) >= 1")
+    .Attr("stacks: list(int) >= 1")
+    .Attr("done_component: int")
+    .Attr("state_types: list(type) >= 0")
+    .Attr("state_shapes: list(shape) >= 0")
+    .Attr("state_offsets: list(int) >= 0")
+    .Attr("burn_in: int")
+    .Attr("length: int")
+    .Attr("period: int")
+    .Attr("cross_episodes: bool")
+    .Attr("capacity: int")
+    .Attr("priority_exponent: float")
+    .Attr("samples_per_insert: float")
+    .Attr("minimum_size: int")
+    .Attr("tolerance: float")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame.");
+
+REGISTER_OP("SequenceReplayInsert")
+    .Input("handle: resource")
+    .Input("life_id: int64")
+    .Input("index: int64")
+    .Input("starts_episode: bool")
+    .Input("rows: row_types")
+    .Input("states: state_types")
+    .Output("key: int64")
+    .Output("trains: bool")
+    .Output("signals: signal_types")
+    .Attr("row_types: list(type) >= 1")
+    .Attr("state_types: list(type) >= 0")
+    .Attr("signal_components: list(int) >= 0")
+    .Attr("signal_types: list(type) >= 0")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("Inserts B unrolls: ids [B], starts_episode, rows and states [T+1, B, ...]. Returns the n new sequences: key "
+         "[n], trains [length, n], and the trained rows of some components with one more row, [length + 1, n, ...].");
+
+REGISTER_OP("SequenceReplaySample")
+    .Input("handle: resource")
+    .Input("batch_size: int64")
+    .Input("seed: int64")
+    .Output("key: int64")
+    .Output("probability: float")
+    .Output("age: int64")
+    .Output("life_id: int64")
+    .Output("life_row: int64")
+    .Output("trains: bool")
+    .Output("rows: row_types")
+    .Output("states: state_types")
+    .Attr("row_types: list(type) >= 1")
+    .Attr("state_types: list(type) >= 0")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("Samples B sequences: trains [length, B], rows [rows of a sequence, B, ...], states [offsets, B, ...].");
+
+REGISTER_OP("SequenceReplayUpdate")
+    .Input("handle: resource")
+    .Input("key: int64")
+    .Input("priority: float")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Sets the priorities [n] of the sequences with these keys [n].");
+
+REGISTER_OP("SequenceReplayStatistics")
+    .Input("handle: resource")
+    .Output("statistics: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("Returns counts, in the order of replay.Statistics.");
+
+REGISTER_OP("SequenceReplaySave")
+    .Input("handle: resource")
+    .Input("path: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Writes the contents to a file. Unavailable: the file cannot be written.");
+
+REGISTER_OP("SequenceReplayRestore")
+    .Input("handle: resource")
+    .Input("path: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Restores what was saved. Unavailable: the file cannot be read. InvalidArgument: it is damaged or another.");
+
+REGISTER_OP("SequenceReplayClose")
+    .Input("handle: resource")
+    .Input("cause: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Ends every wait. `cause` ends the error's message.");
+
+// A component of a row or a field of a state.
+struct Field {
+  DataType type;
+  TensorShape shape;  // As it is stored.
+  int stack = 1;
+
+  int64_t bytes() const { return shape.num_elements() * tensorflow::DataTypeSize(type); }
+
+  // The shape [n0, n1, ...] of many, with stacks of frames.
+  TensorShape ReadShape(int64_t n0, int64_t n1) const {
+    TensorShape read = shape;
+    if (stack > 1) read.set_dim(shape.dims() - 1, stack * shape.dim_size(shape.dims() - 1));
+    read.InsertDim(0, n1);
+    read.InsertDim(0, n0);
+    return read;
+  }
+};
+
+char* Data(Tensor* tensor) { return static_cast<char*>(tensor->data()); }
+
+class ReplayResource : public tensorflow::ResourceBase {
+ public:
+  ReplayResource(const ReplayOptions& options, std::vector<Field> rows, std::vector<Field> states)
+      : rows(std::move(rows)), states(std::move(states)), replay(options) {}
+  ~ReplayResource() override { replay.limiter().Close("the replay was deleted"); }
+  std::string DebugString() const override { return "SequenceReplay"; }
+
+  const std::vector<Field> rows, states;
+  SequenceReplay replay;
+};
+
+class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
+ public:
+  explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
+    OP_REQUIRES_OK(context, GetFields(context, "row", &rows_));
+    OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
+    std::vector<int> stacks;
+    float priority_exponent, samples_per_insert, tolerance;
+    OP_REQUIRES_OK(context, context->GetAttr("stacks", &stacks));
+    OP_REQUIRES_OK(context, context->GetAttr("done_component", &options_.done));
+    OP_REQUIRES_OK(context, context->GetAttr("state_offsets", &options_.state_offsets));
+    OP_REQUIRES_OK(context, context->GetAttr("burn_in", &options_.geometry.burn_in));
+    OP_REQUIRES_OK(context, context->GetAttr("length", &options_.geometry.length));
+    OP_REQUIRES_OK(context, context->GetAttr("period", &options_.geometry.period));
+    OP_REQUIRES_OK(context, context->GetAttr("cross_episodes", &options_.geometry.cross_episodes));
+    OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
+    OP_REQUIRES_OK(context, context->GetAttr("priority_exponent", &priority_exponent));
+    OP_REQUIRES_OK(context, context->GetAttr("samples_per_insert", &samples_per_insert));
+    OP_REQUIRES_OK(context, context->GetAttr("minimum_size", &options_.limiter.minimum_size));
+    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance));
+    options_.priority_exponent = priority_exponent;
+    options_.limiter.samples_per_insert = samples_per_insert;
+    options_.limiter.tolerance = tolerance;
+    const SequenceGeometry& geometry = options_.geometry;
+    OP_REQUIRES(context, geometry.burn_in >= 0 && geometry.length >= 1 && geometry.period >= 1,
+                InvalidArgument("burn_in, length and period: want at least 0, 1 and 1, got ", geometry.burn_in, ", ",
+                                geometry.length, " and ", geometry.period));
+    OP_REQUIRES(context, geometry.period <= geometry.length,
+                InvalidArgument("period: want at most the length of ", geometry.length, ", got ", geometry.period,
+                                ": steps between two sequences would never be trained"));
+    OP_REQUIRES(context, options_.capacity >= 1 && options_.limiter.minimum_size >= 1 &&
+                             options_.limiter.minimum_size <= options_.capacity,
+                InvalidArgument("capacity and minimum_size: want 1 <= minimum_size <= capacity, got ",
+                                options_.limiter.minimum_size, " and ", options_.capacity));
+    OP_REQUIRES(context, priority_exponent >= 0 && samples_per_insert >= 0 && tolerance >= 0,
+                InvalidArgument("priority_exponent, samples_per_insert, tolerance: want at least 0, got ",
+                                priority_exponent, ", ", samples_per_insert, ", ", tolerance));
+    OP_REQUIRES(context, stacks.size() == rows_.size(), InvalidArgument("stacks: want one for each row component"));
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const int dims = rows_[i].shape.dims();
+      OP_REQUIRES(context, stacks[i] >= 1 && (stacks[i] == 1 || dims >= 1),
+                  InvalidArgument("stacks, component ", i, ": want 1 or more, and at least one axis to stack, got ",
+                                  stacks[i]));
+      rows_[i].stack = stacks[i];
+      const int64_t last = dims == 0 ? 1 : rows_[i].shape.dim_size(dims - 1);
+      options_.components.push_back({rows_[i].bytes(), stacks[i], last * tensorflow::DataTypeSize(rows_[i].type)});
+    }
+    OP_REQUIRES(context, options_.done >= 0 && options_.done < static_cast<int>(rows_.size()) &&
+                             rows_[options_.done].type == tensorflow::DT_BOOL && rows_[options_.done].bytes() == 1,
+                InvalidArgument("done_component: want the index of a component of bool []"));
+    for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());
+    for (int offset : options_.state_offsets) {
+      OP_REQUIRES(context, offset >= 0 && offset < geometry.num_rows(),
+                  InvalidArgument("state_offsets: want 0 to ", geometry.num_rows() - 1, ", got ", offset));
+    }
+  }
+
+ private:
+  static absl::Status GetFields(OpKernelConstruction* context, const std::string& name, std::vector<Field>* fields) {
+    std::vector<DataType> types;
+    std::vector<TensorShape> shapes;
+    TF_RETURN_IF_ERROR(context->GetAttr(name + "_types", &types));
+    TF_RETURN_IF_ERROR(context->GetAttr(name + "_shapes", &shapes));
+    if (types.size() != shapes.size()) return InvalidArgument(name, ": want as many types as shapes");
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (tensorflow::DataTypeSize(types[i]) == 0) return InvalidArgument(name, ": rows cannot have this type");
+      fields->push_back({types[i], shapes[i]});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CreateResource(ReplayResource** resource) override {
+    return ToTensorFlow(WithMemory([&] {
+      *resource = new ReplayResource(options_, rows_, states_);
+      return Status();
+    }));
+  }
+
+  ReplayOptions options_;
+  std::vector<Field> rows_, states_;
+};
+
+// Waits for the rate limiter, then does `work` on a thread of the step. `await` registers a callback with the limiter and
+// returns the id of the wait.
+void AfterLimiter(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done,
+                  const std::shared_ptr<ReplayResource>& resource,
+                  const std::function<int64_t(RateLimiter::Callback)>& await,
+                  const std::function<absl::Status(OpKernelContext*)>& work) {
+  auto pending = std::make_shared<PendingOp>(context, std::move(done));
+  auto id = std::make_shared<std::atomic<int64_t>>(-1);
+  auto is_cancelled = std::make_shared<std::atomic<bool>>(false);
+  // Copied, because the context may be gone when the wait ends.
+  const auto run = *context->runner();
+  if (!pending->Begin([=] {
+        *is_cancelled = true;
+        resource->replay.limiter().Cancel(*id);
+        pending->Finish([](OpKernelContext*) { return tensorflow::errors::Cancelled("the step was cancelled"); });
+      })) {
+    return;
+  }
+  *id = await([=](const Status& status) {
+    run([=] {
+      pending->Finish([&](OpKernelContext* context) { return status.ok() ? work(context) : ToTensorFlow(status); });
+    });
+  });
+  if (*is_cancelled) resource->replay.limiter().Cancel(*id);  // The cancellation may have come before the id was known.
+}
+
+// Which trained steps of n sequences exist: [length, n].
+absl::Status SetTrains(OpKernelContext* context, const SequenceGeometry& geometry, int64_t n,
+                       const std::function<const Sequence&(int64_t)>& sequence) {
+  Tensor* trains;
+  TF_RETURN_IF_ERROR(context->allocate_output("trains", TensorShape({geometry.length, n}), &trains));
+  auto matrix = trains->matrix<bool>();
+  for (int step = 0; step < geometry.length; ++step) {
+    for (int64_t i = 0; i < n; ++i) matrix(step, i) = sequence(i).Trains(geometry, step);
+  }
+  return absl::OkStatus();
+}
+
+class InsertOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit InsertOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("signal_components", &signal_components_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto resource = ResourceOf<ReplayResource>(context);
+    if (!resource) return done();
+    OP_REQUIRES_OK_ASYNC(context, Check(context, *resource), done);
+    RateLimiter& limiter = resource->replay.limiter();
+    AfterLimiter(
+        context, std::move(done), resource,
+        [&](RateLimiter::Callback callback) { return limiter.AwaitInsert(std::move(callback)); },
+        [this, resource](OpKernelContext* context) { return Insert(context, resource.get()); });
+  }
+
+ private:
+  absl::Status Check(OpKernelContext* context, const ReplayResource& resource) const {
+    const Tensor& starts = context->input(3);
+    if (starts.dims() != 2 || starts.dim_size(0) < 2) {
+      return InvalidArgument("starts_episode: want [T+1, B], got ", starts.shape().DebugString());
+    }
+    for (int input : {1, 2}) {
+      if (context->input(input).shape() != TensorShape({starts.dim_size(1)})) {
+        return InvalidArgument(input == 1 ? "life_id" : "index", ": want [", starts.dim_size(1), "], got ",
+                               context->input(input).shape().DebugString());
+      }
+    }
+    for (const auto& [name, fields] : {std::pair{"rows", &resource.rows}, {"states", &resource.states}}) {
+      OpInputList inputs;
+      TF_RETURN_IF_ERROR(context->input_list(name, &inputs));
+      if (inputs.size() != static_cast<int>(fields->size())) {
+        return InvalidArgument(name, ": want ", fields->size(), ", got ", inputs.size());
+      }
+      for (size_t i = 0; i < fields->size(); ++i) {
+        TensorShape want = (*fields)[i].shape;
+        want.InsertDim(0, starts.dim_size(1));
+        want.InsertDim(0, starts.dim_size(0));
+        if (inputs[i].shape() != want || inputs[i].dtype() != (*fields)[i].type) {
+          return InvalidArgument(name, ", component ", i, ": want ", tensorflow::DataTypeString((*fields)[i].type), " ",
+                                 want.DebugString(), ", got ", tensorflow::DataTypeString(inputs[i].dtype()), " ",
+                                 inputs[i].shape().DebugString());
+        }
+      }
+    }
+    for (size_t i = 0; i < signal_components_.size(); ++i) {
+      const int component = signal_components_[i];
+      if (component < 0 || component >= static_cast<int>(resource.rows.size()) ||
+          context->num_outputs() != 2 + static_cast<int>(signal_components_.size()) ||
+          context->expected_output_dtype(2 + i) != resource.rows[component].type) {
+        return InvalidArgument("signal_components: want indices of row components, and the types of these, got ",
+                               component);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Insert(OpKernelContext* context, ReplayResource* resource) const {
+    OpInputList rows, states;
+    TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
+    TF_RETURN_IF_ERROR(context->input_list("states", &states));
+    const Tensor& starts = context->input(3);
+    const int64_t num_unrolls = starts.dim_size(1);
+    std::vector<std::shared_ptr<const Sequence>> inserted;
+    for (int64_t i = 0; i < num_unrolls; ++i) {
+      const auto strided = [&](const Tensor& tensor, int64_t bytes) {
+        return StridedRows{static_cast<const char*>(tensor.data()) + i * bytes, num_unrolls * bytes};
+      };
+      NewUnroll unroll;
+      unroll.life_id = context->input(1).vec<int64_t>()(i);
+      unroll.index = context->input(2).vec<int64_t>()(i);
+      unroll.num_rows = starts.dim_size(0);
+      unroll.starts_episode = strided(starts, 1);
+      for (int j = 0; j < rows.size(); ++j) unroll.rows.push_back(strided(rows[j], resource->rows[j].bytes()));
+      for (int j = 0; j < states.size(); ++j) unroll.states.push_back(strided(states[j], resource->states[j].bytes()));
+      const Status status = resource->replay.Insert(unroll, &inserted);
+      if (!status.ok()) return ToTensorFlow(status);
+    }
+    return SetOutputs(context, *resource, inserted);
+  }
+
+  absl::Status SetOutputs(OpKernelContext* context, const ReplayResource& resource,
+                          const std::vector<std::shared_ptr<const Sequence>>& inserted) const {
+    const SequenceGeometry& geometry = resource.replay.options().geometry;
+    const int64_t n = inserted.size();
+    Tensor* keys;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({n}), &keys));
+    for (int64_t i = 0; i < n; ++i) keys->vec<int64_t>()(i) = inserted[i]->key;
+    TF_RETURN_IF_ERROR(
+        SetTrains(context, geometry, n, [&](int64_t i) -> const Sequence& { return *inserted[i]; }));
+    OpOutputList signals;
+    TF_RETURN_IF_ERROR(context->output_list("signals", &signals));
+    for (size_t j = 0; j < signal_components_.size(); ++j) {
+      const int component = signal_components_[j];
+      const int64_t bytes = resource.replay.options().components[component].read_bytes();
+      Tensor* signal;
+      TF_RETURN_IF_ERROR(
+          signals.allocate(j, resource.rows[component].ReadShape(geometry.length + 1, n), &signal));
+      for (int64_t i = 0; i < n; ++i) {
+        resource.replay.Read(*inserted[i], component, geometry.burn_in + 1, geometry.length + 1,
+                             Data(signal) + i * bytes, n * bytes);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<int> signal_components_;
+};
+
+class SampleOp : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto resource = ResourceOf<ReplayResource>(context);
+    if (!resource) return done();
+    for (int input : {1, 2}) {
+      OP_REQUIRES_ASYNC(context, context->input(input).NumElements() == 1,
+                        InvalidArgument("batch_size and seed: want scalars"), done);
+    }
+    const int64_t batch_size = context->input(1).flat<int64_t>()(0);
+    OP_REQUIRES_ASYNC(context, batch_size >= 1, InvalidArgument("batch_size: want at least 1, got ", batch_size), done);
+    OP_REQUIRES_ASYNC(context, context->num_outputs() ==
+                                   static_cast<int>(6 + resource->rows.size() + resource->states.size()),
+                      InvalidArgument("row_types and state_types: want those of the replay"), done);
+    RateLimiter& limiter = resource->replay.limiter();
+    AfterLimiter(
+        context, std::move(done), resource,
+        [&](RateLimiter::Callback callback) { return limiter.AwaitSample(batch_size, std::move(callback)); },
+        [resource, batch_size](OpKernelContext* context) { return Sample(context, resource.get(), batch_size); });
+  }
+
+ private:
+  static absl::Status Sample(OpKernelContext* context, ReplayResource* resource, int64_t batch_size) {
+    std::vector<Sampled> sampled;
+    const Status status = resource->replay.Sample(batch_size, context->input(2).flat<int64_t>()(0), &sampled);
+    if (!status.ok()) return ToTensorFlow(status);
+    const ReplayOptions& options = resource->replay.options();
+    std::vector<Tensor*> ids(5);
+    for (int i = 0; i < 5; ++i) {
+      TF_RETURN_IF_ERROR(context->allocate_output(i, TensorShape({batch_size}), &ids[i]));
+    }
+    for (int64_t i = 0; i < batch_size; ++i) {
+      ids[0]->vec<int64_t>()(i) = sampled[i].sequence->key;
+      ids[1]->vec<float>()(i) = sampled[i].probability;
+      ids[2]->vec<int64_t>()(i) = sampled[i].age;
+      ids[3]->vec<int64_t>()(i) = sampled[i].sequence->life_id;
+      ids[4]->vec<int64_t>()(i) = sampled[i].sequence->life_row;
+    }
+    TF_RETURN_IF_ERROR(SetTrains(context, options.geometry, batch_size,
+                                 [&](int64_t i) -> const Sequence& { return *sampled[i].sequence; }));
+    OpOutputList row_outputs, state_outputs;
+    TF_RETURN_IF_ERROR(context->output_list("rows", &row_outputs));
+    TF_RETURN_IF_ERROR(context->output_list("states", &state_outputs));
+    const int64_t num_rows = options.geometry.num_rows(), num_states = options.state_offsets.size();
+    std::vector<Tensor*> rows(resource->rows.size()), states(resource->states.size());
+    int64_t bytes_per_sequence = 0;
+    for (size_t j = 0; j < rows.size(); ++j) {
+      TF_RETURN_IF_ERROR(Allocate(resource->rows[j], num_rows, batch_size, j, &row_outputs, &rows[j]));
+      bytes_per_sequence += num_rows * options.components[j].read_bytes();
+    }
+    for (size_t j = 0; j < states.size(); ++j) {
+      TF_RETURN_IF_ERROR(Allocate(resource->states[j], num_states, batch_size, j, &state_outputs, &states[j]));
+    }
+    const auto copy = [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const Sequence& sequence = *sampled[i].sequence;
+        for (size_t j = 0; j < rows.size(); ++j) {
+          const int64_t bytes = options.components[j].read_bytes();
+          resource->replay.Read(sequence, j, 0, num_rows, Data(rows[j]) + i * bytes, batch_size * bytes);
+        }
+        for (size_t j = 0; j < states.size(); ++j) {
+          const int64_t bytes = options.state_bytes[j];
+          for (int64_t k = 0; k < num_states; ++k) {
+            resource->replay.ReadState(sequence, k, j, Data(states[j]) + (k * batch_size + i) * bytes);
+          }
+        }
+      }
+    };
+    const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+    tensorflow::Shard(threads.num_threads, threads.workers, batch_size, bytes_per_sequence, copy);
+    return absl::OkStatus();
+  }
+
+  static absl::Status Allocate(const Field& field, int64_t n0, int64_t n1, int index, OpOutputList* outputs,
+                               Tensor** tensor) {
+    if (outputs->expected_output_dtype(index) != field.type) {
+      return InvalidArgument("row_types and state_types: want those of the replay");
+    }
+    return outputs->allocate(index, field.ReadShape(n0, n1), tensor);
+  }
+};
+
+class UpdateOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<ReplayResource>(context);
+    if (!resource) return;
+    const auto keys = context->input(1).flat<int64_t>();
+    const auto priorities = context->input(2).flat<float>();
+    OP_REQUIRES_OK(context, ToTensorFlow(resource->replay.Update(
+                                {keys.data(), keys.data() + keys.size()},
+                                {priorities.data(), priorities.data() + priorities.size()})));
+  }
+};
+
+class StatisticsOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<ReplayResource>(context);
+    if (!resource) return;
+    const ReplayStatistics s = resource->replay.GetStatistics();
+    const std::vector<int64_t> values = {s.size, s.inserted, s.sampled, s.stale_updates, s.gaps,
+                                         s.repeated_unrolls, s.streams, s.rows, s.bytes};
+    Tensor* statistics;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({static_cast<int64_t>(values.size())}),
+                                                     &statistics));
+    std::copy(values.begin(), values.end(), statistics->vec<int64_t>().data());
+  }
+};
+
+// An op whose other input is a text.
+template <typename Work>
+class TextOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<ReplayResource>(context);
+    if (!resource) return;
+    OP_REQUIRES(context, context->input(1).NumElements() == 1, InvalidArgument("want one text"));
+    const std::string text = context->input(1).flat<tensorflow::tstring>()(0);
+    OP_REQUIRES_OK(context, ToTensorFlow(Work()(&resource->replay, text)));
+  }
+};
+
+struct SaveWork {
+  Status operator()(SequenceReplay* replay, const std::string& path) const { return replay->Save(path); }
+};
+struct RestoreWork {
+  Status operator()(SequenceReplay* replay, const std::string& path) const { return replay->Restore(path); }
+};
+struct CloseWork {
+  Status operator()(SequenceReplay* replay, const std::string& cause) const {
+    replay->limiter().Close(cause);
+    return Status();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("SequenceReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayInsert").Device(tensorflow::DEVICE_CPU), InsertOp);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplaySample").Device(tensorflow::DEVICE_CPU), SampleOp);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayStatistics").Device(tensorflow::DEVICE_CPU), StatisticsOp);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplaySave").Device(tensorflow::DEVICE_CPU), TextOp<SaveWork>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayRestore").Device(tensorflow::DEVICE_CPU), TextOp<RestoreWork>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayClose").Device(tensorflow::DEVICE_CPU), TextOp<CloseWork>);
+
+}  // namespace
+}  // namespace scalable_agents

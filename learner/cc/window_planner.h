@@ -1,0 +1,95 @@
+// Decides which rows of a stream form the sequences that R2D2 replays.
+#ifndef SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_
+#define SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace scalable_agents {
+
+// The lengths of sequences, in agent steps. Kapturowski et al. 2019 (R2D2), section 2.3 and table 2.
+struct SequenceGeometry {
+  int burn_in = 0;              // Steps before the trained ones.
+  int length = 1;               // Trained steps, m.
+  int period = 1;               // Steps from the first trained step of a sequence to that of the next one.
+  bool cross_episodes = false;  // Whether sequences go on across the ends of episodes.
+  int history = 0;              // Rows before a sequence that are needed to stack frames.
+
+  // Rows of a sequence: the trained steps need one more row, to bootstrap from.
+  int num_rows() const { return burn_in + length + 1; }
+};
+
+// The place of a sequence in a stream. Its rows are first to first + num_rows() - 1, of which those outside of
+// [begin, end) do not exist: they are padding before an episode's start or after its end.
+struct Window {
+  int64_t first = 0;
+  int64_t begin = 0, end = 0;
+};
+
+// Plans the windows of one stream, row by row.
+//
+// The trained steps of an episode's sequences begin at its first row, and then every `period` rows. So the burn-in of
+// the first sequence is padding. The last row of an episode is the one in which the next episode starts: it has the last
+// reward. A sequence that contains it is padded at its end. The last sequence of an episode is the first one that reaches
+// the end, because later ones would train only steps that this one trains as well.
+//
+// A sequence of a running episode is complete one row after its last one. The actor's value of the last row, from which
+// first priorities are computed, comes with the action taken there, and so one row later (actor/unroll.py).
+//
+// A stream may begin in the middle of an episode, after rows were lost. Its first sequence then has a whole burn-in. With
+// cross_episodes all sequences do, and the starts of episodes have no meaning.
+class WindowPlanner {
+ public:
+  explicit WindowPlanner(const SequenceGeometry& geometry) : geometry_(geometry) {}
+
+  // Adds the next row. `starts_episode` says whether its observation is the first one of an episode. Appends the windows
+  // that are complete with it, in the order of time.
+  void Add(bool starts_episode, std::vector<Window>* complete) {
+    const int64_t row = num_rows_++;
+    if (row == 0) {
+      begin_ = starts_episode ? 0 : geometry_.history;
+      trained_ = starts_episode && !geometry_.cross_episodes ? 0 : begin_ + geometry_.burn_in;
+      is_first_ = true;
+    } else if (starts_episode && !geometry_.cross_episodes) {
+      while (trained_ < row && (is_first_ || row > trained_ - geometry_.period + geometry_.length)) {
+        Emit(row + 1, complete);
+      }
+      begin_ = trained_ = row;
+      is_first_ = true;
+    } else if (row == trained_ + geometry_.length + 1) {
+      Emit(row + 1, complete);
+    }
+  }
+
+  // Whether a future window needs the recurrent state before `row`, if windows need the states before the rows with these
+  // offsets from their first one. Must be called before a later row is added.
+  bool WantsState(int64_t row, const std::vector<int>& offsets) const {
+    for (int offset : offsets) {
+      const int64_t after_next = row - offset - next_first();
+      if (after_next >= 0 && after_next % geometry_.period == 0) return true;
+    }
+    return false;
+  }
+
+  // The first row of the next window. Rows before it, except for `history` rows, are not needed any more.
+  int64_t next_first() const { return trained_ - geometry_.burn_in; }
+
+  int64_t num_rows() const { return num_rows_; }
+
+ private:
+  void Emit(int64_t end, std::vector<Window>* complete) {
+    complete->push_back({next_first(), begin_, end});
+    trained_ += geometry_.period;
+    is_first_ = false;
+  }
+
+  const SequenceGeometry geometry_;
+  int64_t num_rows_ = 0;
+  int64_t begin_ = 0;     // The first row that windows of this episode may read.
+  int64_t trained_ = 0;   // The first trained row of the next window.
+  bool is_first_ = true;  // Whether the next window is the first one of its episode.
+};
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_

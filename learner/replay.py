@@ -1,0 +1,255 @@
+"""A replay of sequences: keeps what actors have lived, and samples fixed-length sequences of it for recurrent agents.
+
+Kapturowski et al. 2019 (R2D2), section 2.3. The work is done in C++ (cc/sequence_replay.h). docs/replay.md says what the
+replay guarantees and how to use it without the rest of this project.
+
+Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. Each
+row is stored once, whatever the overlap of sequences. Of a stack of frames, only the newest frame is stored, and stacks
+are rebuilt when they are sampled.
+"""
+
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from scalable_agents.ops import ops
+
+_ROWS_PER_SLAB = 16  # As in cc/row_store.h.
+
+
+class Geometry(NamedTuple):
+  """The lengths of sequences, in agent steps. A sequence has burn_in + length + 1 rows."""
+  burn_in: int                  # Steps before the trained ones, from which the recurrent state is computed.
+  length: int                   # Trained steps.
+  period: int                   # Steps from the first trained step of a sequence to that of the next one; <= length.
+  cross_episodes: bool = False  # Whether sequences go on across the ends of episodes.
+
+
+class RateLimit(NamedTuple):
+  """The ratio of samples to inserts that a replay keeps. Whoever is ahead waits."""
+  samples_per_insert: float = 0.  # Sequences sampled per sequence inserted; 0: nobody waits for a ratio.
+  minimum_size: int = 1           # Sampling waits until this many sequences have been inserted.
+  tolerance: float = 0.           # Sequences sampled too many or too few; at least half of a batch.
+
+
+class Inserted(NamedTuple):
+  """n new sequences. Their steps are those that are trained."""
+  key: tf.Tensor     # [n] int64.
+  trains: tf.Tensor  # [length, n] bool, whether the step exists; else it is padding after an episode's end.
+  signals: Any       # nest of [length + 1, n, ...]: row t is what step t led to. The last row is the one after the
+                     # sequence's last one. It has the agent's outputs for that, since these come one row later.
+
+
+class Sample(NamedTuple):
+  """B sequences of L = burn_in + length + 1 rows."""
+  rows: Any               # nest of [L, B, ...]. Trained step t leads from row burn_in + t to the next one.
+  states: Any             # nest of [K, B, ...], the recurrent states before the rows with the replay's K state offsets.
+  trains: tf.Tensor       # [length, B] bool, whether the trained step exists; else it is padding.
+  key: tf.Tensor          # [B] int64, for `update`.
+  probability: tf.Tensor  # [B] float32, with which a draw gives this sequence.
+  age: tf.Tensor          # [B] int64, batches sampled since the sequence was inserted.
+  life_id: tf.Tensor      # [B] int64, the life from which it is; see actor/unroll.py.
+  life_row: tf.Tensor     # [B] int64, the number of its row 0 in that life. Negative if the burn-in is padding.
+
+
+class Statistics(NamedTuple):
+  """Counts of a replay."""
+  size: int              # Sequences in the replay.
+  inserted: int          # Sequences ever inserted.
+  sampled: int           # Sequences ever sampled.
+  stale_updates: int     # Priorities of sequences that had left the replay.
+  gaps: int              # Times that unrolls of a life were missing, so that its stream ended.
+  repeated_unrolls: int  # Unrolls that were not newer than those before, and were ignored.
+  streams: int           # Lives whose next unroll continues them.
+  rows: int              # Rows in memory.
+  bytes: int             # Memory of the rows.
+
+
+class SequenceReplay:
+  """Keeps the newest sequences. Any number of threads may call all methods at once.
+
+  Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
+  makes room for the next one.
+  """
+
+  def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
+               frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
+               priority_exponent: float = 0., rate_limit: RateLimit = RateLimit(), shared_name: str = ''):
+    """Makes an empty replay. Memory is allocated as it fills.
+
+    Args:
+      row_spec: nest of tf.TensorSpec of one row. Of a stack of frames, of the newest frame.
+      state_spec: nest of tf.TensorSpec of one recurrent state; () without one.
+      geometry: the lengths of sequences.
+      capacity: largest number of sequences.
+      done: picks the component of rows, [] bool, that says whether the row has the first observation of an episode.
+      frame_stacks: nest of int with the structure of row_spec: k > 1 if the newest k frames are to be stacked along the
+        last axis. Frames before an episode's start are zeros. None: there are no stacks.
+      state_offsets: the offsets of rows in a sequence before which recurrent states are kept.
+      signals: picks the components of rows that `insert` returns for new sequences, for their first priorities.
+      priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
+        are equally likely, and need no priorities.
+      rate_limit: the ratio of samples to inserts.
+      shared_name: a name in this process; '' for a unique one.
+    Raises:
+      tf.errors.InvalidArgumentError: an argument is out of its range.
+    """
+    self.row_spec, self.state_spec, self.geometry = row_spec, state_spec, geometry
+    self._rows, self._states = tf.nest.flatten(row_spec), tf.nest.flatten(state_spec)
+    self._stacks = tf.nest.flatten(frame_stacks) if frame_stacks is not None else [1] * len(self._rows)
+    self._num_states = len(state_offsets) if self._states else 0
+    self._signals = [_index(self._rows, spec) for spec in tf.nest.flatten(signals(row_spec))]
+    self._signal_spec = signals(row_spec)
+    with tf.device('/CPU:0'):
+      self._handle = ops.sequence_replay(
+          row_types=[spec.dtype for spec in self._rows], row_shapes=[spec.shape for spec in self._rows],
+          stacks=self._stacks, done_component=_index(self._rows, done(row_spec)),
+          state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
+          state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
+          period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
+          priority_exponent=priority_exponent, samples_per_insert=rate_limit.samples_per_insert,
+          minimum_size=rate_limit.minimum_size, tolerance=rate_limit.tolerance,
+          shared_name=shared_name or ops.unique_name('sequence_replay'))
+    ops.delete_with(self, self._handle)
+
+  def insert(self, life_id: tf.Tensor, index: tf.Tensor, starts_episode: tf.Tensor, rows, states) -> Inserted:
+    """Appends unrolls to the streams of their lives. Waits while there are too many inserts for the rate limit.
+
+    The unrolls of a life come in the order of their indices. If an index is missing, the stream ends and a new one
+    begins. No sequence contains rows of two streams. If there are priorities, a sequence is sampled only after `update`
+    has set its first one.
+
+    Args:
+      life_id, index: [B] int64; see actor/unroll.py.
+      starts_episode: [T+1, B] bool, whether sequences end with the row before. Usually, the component `done` of `rows`.
+      rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
+      states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
+        the action that leads to row t. Row 0 is not used.
+    Returns:
+      The sequences that are complete now.
+    Raises:
+      tf.errors.CancelledError: the replay is closed.
+      tf.errors.ResourceExhaustedError: there is not enough memory.
+      tf.errors.InvalidArgumentError: a shape or type is wrong.
+    """
+    tf.nest.assert_same_structure(rows, self.row_spec)
+    tf.nest.assert_same_structure(states, self.state_spec)
+    with tf.device('/CPU:0'):
+      key, trains, signals = ops.sequence_replay_insert(
+          self._handle, life_id, index, starts_episode, tf.nest.flatten(rows), tf.nest.flatten(states),
+          signal_components=self._signals, signal_types=[self._rows[index].dtype for index in self._signals])
+    key.set_shape([None])
+    trains.set_shape([self.geometry.length, None])
+    for component, signal in zip(self._signals, signals):
+      signal.set_shape([self.geometry.length + 1, None, *self._read_shape(component)])
+    return Inserted(key, trains, tf.nest.pack_sequence_as(self._signal_spec, signals))
+
+  def sample(self, batch_size: int, seed) -> Sample:
+    """Draws sequences, with replacement. Waits while there are too few, or too many samples for the rate limit.
+
+    Args:
+      batch_size: number of sequences.
+      seed: [] int64. The same contents and seed give the same sample.
+    Raises:
+      tf.errors.CancelledError: the replay is closed.
+      tf.errors.UnavailableError: no sequence has a priority yet.
+    """
+    with tf.device('/CPU:0'):
+      key, probability, age, life_id, life_row, trains, rows, states = ops.sequence_replay_sample(
+          self._handle, batch_size, seed, row_types=[spec.dtype for spec in self._rows],
+          state_types=[spec.dtype for spec in self._states])
+    for vector in (key, probability, age, life_id, life_row):
+      vector.set_shape([batch_size])
+    trains.set_shape([self.geometry.length, batch_size])
+    num_rows = self.geometry.burn_in + self.geometry.length + 1
+    for component, values in enumerate(rows):
+      values.set_shape([num_rows, batch_size, *self._read_shape(component)])
+    for spec, values in zip(self._states, states):
+      values.set_shape([self._num_states, batch_size, *spec.shape])
+    return Sample(tf.nest.pack_sequence_as(self.row_spec, rows), tf.nest.pack_sequence_as(self.state_spec, states),
+                  trains, key, probability, age, life_id, life_row)
+
+  def update(self, key: tf.Tensor, priority: tf.Tensor):
+    """Sets priorities. Keys of sequences that have left the replay are ignored.
+
+    Args:
+      key: [n] int64.
+      priority: [n] float32, not negative.
+    Returns:
+      The op, in a graph.
+    Raises:
+      tf.errors.InvalidArgumentError: a priority is negative or not finite.
+    """
+    with tf.device('/CPU:0'):
+      return ops.sequence_replay_update(self._handle, key, priority)
+
+  def size(self) -> tf.Tensor:
+    """The number of sequences in the replay: [] int64. For use in graphs."""
+    return self._statistics()[0]
+
+  def statistics(self) -> Statistics:
+    """Returns the counts of this moment."""
+    return Statistics(*map(int, self._statistics().numpy()))
+
+  def save(self, path: str):
+    """Writes the sequences and priorities to a file, while others go on to insert and sample.
+
+    Rows that belong to no sequence yet are not saved. After `restore`, each life begins a new stream.
+
+    Raises:
+      OSError: the file cannot be written. It is incomplete then.
+    """
+    self._with_file(ops.sequence_replay_save, path)
+
+  def restore(self, path: str):
+    """Restores what `save` wrote into this replay, which must be empty.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: the file is damaged, or belongs to a replay with other arguments.
+    """
+    self._with_file(ops.sequence_replay_restore, path)
+
+  def close(self, cause: str = ''):
+    """Ends every wait with tf.errors.CancelledError, whose message ends with `cause`."""
+    with tf.device('/CPU:0'):
+      ops.sequence_replay_close(self._handle, cause)
+
+  def _read_shape(self, component):
+    shape, stack = self._rows[component].shape.as_list(), self._stacks[component]
+    return shape if stack == 1 else shape[:-1] + [stack * shape[-1]]
+
+  def _statistics(self):
+    with tf.device('/CPU:0'):
+      return ops.sequence_replay_statistics(self._handle)
+
+  def _with_file(self, operation, path):
+    try:
+      with tf.device('/CPU:0'):
+        operation(self._handle, path)
+    except tf.errors.UnavailableError as error:
+      raise OSError(ops.plain_message(error.message)) from error
+    except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
+      raise ValueError(ops.plain_message(error.message)) from error
+
+
+def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_streams: int, num_states: int = 1) -> int:
+  """Returns the memory that a full replay needs, if episodes are much longer than sequences.
+
+  Args:
+    row_spec, state_spec, geometry, capacity: as for SequenceReplay.
+    num_streams: number of actors that insert.
+    num_states: number of state offsets.
+  """
+  # Each stream has the rows that its next sequence needs, and a slab at each end that is partly used.
+  num_rows = capacity * geometry.period + num_streams * (geometry.burn_in + geometry.length + 2 * _ROWS_PER_SLAB)
+  return num_rows * _bytes(row_spec) + capacity * num_states * _bytes(state_spec)
+
+
+def _bytes(specs):
+  return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))
+
+
+def _index(specs, picked):
+  """Returns the place of a spec, by identity: others may be equal."""
+  return [spec is picked for spec in specs].index(True)

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "learner/cc/sequence_replay.h"
+#include "tests/learner/cc/replay_testing.h"
+
+namespace scalable_agents {
+namespace {
+
+constexpr SequenceGeometry kGeometry{4, 8, 4, false, 0};
+
+class SequenceReplayFileTest : public testing::Test {
+ protected:
+  SequenceReplayFileTest() : path_(testing::TempDir() + "replay_file_test_" + std::to_string(getpid())) {}
+  ~SequenceReplayFileTest() override { remove(path_.c_str()); }
+
+  static ReplayOptions Options() { return TestOptions(kGeometry, 30, 0.9); }
+
+  // Fills a replay beyond its capacity, from two lives. A few sequences have no priority yet.
+  void Fill(SequenceReplay* replay) {
+    for (int index = 0; index < 30; ++index) {
+      for (const TestLife* life : {&one_, &two_}) {
+        for (const auto& sequence : life->Insert(replay, index, 5)) {
+          if (sequence->key % 7 == 0) continue;
+          ASSERT_TRUE(replay->Update({sequence->key}, {1. + sequence->key % 5}).ok());
+        }
+      }
+    }
+  }
+
+  std::vector<Sampled> SampleOf(SequenceReplay* replay) {
+    std::vector<Sampled> sampled;
+    EXPECT_TRUE(replay->Sample(50, 7, &sampled).ok());
+    return sampled;
+  }
+
+  std::string Content() {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  void Write(const std::string& content) { std::ofstream(path_, std::ios::binary) << content; }
+
+  const TestLife one_{1, {1000}}, two_{2, {7, 1, 30, 13}};
+  const std::string path_;
+};
+
+TEST_F(SequenceReplayFileTest, ARestoredReplayGoesOnWhereTheSavedOneWas) {
+  SequenceReplay saved(Options()), restored(Options());
+  Fill(&saved);
+  SampleOf(&saved);
+  ASSERT_TRUE(saved.Save(path_).ok());
+  const Status status = restored.Restore(path_);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const ReplayStatistics was = saved.GetStatistics(), is = restored.GetStatistics();
+  EXPECT_EQ(is.size, was.size);
+  EXPECT_EQ(is.inserted, was.inserted);
+  EXPECT_EQ(is.sampled, was.sampled);
+  EXPECT_EQ(restored.limiter().counts().inserted, saved.limiter().counts().inserted);
+  EXPECT_LE(is.bytes, was.bytes);
+  const std::vector<Sampled> want = SampleOf(&saved), got = SampleOf(&restored);
+  for (size_t i = 0; i < want.size(); ++i) {
+    const Sequence& sequence = *got[i].sequence;
+    EXPECT_EQ(sequence.key, want[i].sequence->key);
+    EXPECT_EQ(sequence.life_row, want[i].sequence->life_row);
+    EXPECT_EQ(got[i].probability, want[i].probability);
+    EXPECT_EQ(got[i].age, want[i].age);
+    EXPECT_EQ((sequence.life_id == 1 ? one_ : two_).Check(restored, sequence), "");
+  }
+  // New unrolls of the same lives begin streams of their own, and replace the oldest sequences.
+  for (int index = 40; index < 70; ++index) {
+    for (const auto& sequence : one_.Insert(&restored, index, 5)) {
+      EXPECT_EQ(one_.Check(restored, *sequence, 200), "");
+      EXPECT_GE(sequence->key, was.inserted);
+    }
+  }
+  EXPECT_EQ(restored.GetStatistics().size, 30);
+}
+
+TEST_F(SequenceReplayFileTest, AnEmptyReplayCanBeSaved) {
+  SequenceReplay saved(Options()), restored(Options());
+  ASSERT_TRUE(saved.Save(path_).ok());
+  ASSERT_TRUE(restored.Restore(path_).ok());
+  EXPECT_EQ(restored.GetStatistics().size, 0);
+}
+
+TEST_F(SequenceReplayFileTest, EveryDamageIsNoticed) {
+  SequenceReplay saved(Options());
+  Fill(&saved);
+  ASSERT_TRUE(saved.Save(path_).ok());
+  const std::string content = Content();
+  const auto expect_damaged = [&](const std::string& damaged) {
+    Write(damaged);
+    SequenceReplay restored(Options());
+    const Status status = restored.Restore(path_);
+    ASSERT_EQ(status.code(), StatusCode::kInvalidArgument);
+    ASSERT_NE(status.message().find(path_), std::string::npos);
+    ASSERT_EQ(restored.GetStatistics().size, 0);
+    ASSERT_EQ(restored.GetStatistics().bytes, 0);
+  };
+  for (size_t place = 0; place < content.size(); place += 97) {
+    std::string damaged = content;
+    damaged[place] ^= 1 << place % 8;
+    expect_damaged(damaged);
+    expect_damaged(content.substr(0, place));
+  }
+  expect_damaged(content + "x");
+}
+
+TEST_F(SequenceReplayFileTest, OtherSettingsAreRefused) {
+  SequenceReplay saved(Options());
+  ASSERT_TRUE(saved.Save(path_).ok());
+  ReplayOptions options = Options();
+  options.capacity = 31;
+  SequenceReplay other(options);
+  const Status status = other.Restore(path_);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("other settings"), std::string::npos);
+}
+
+TEST_F(SequenceReplayFileTest, OnlyAnEmptyReplayIsRestored) {
+  SequenceReplay saved(Options());
+  Fill(&saved);
+  ASSERT_TRUE(saved.Save(path_).ok());
+  EXPECT_EQ(saved.Restore(path_).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(saved.GetStatistics().size, 30);
+}
+
+TEST_F(SequenceReplayFileTest, ErrorsOfTheSystemNameTheFile) {
+  SequenceReplay replay(Options());
+  Fill(&replay);
+  Status status = replay.Save("/dev/full");  // Always says that there is no space left.
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "/dev/full: No space left on device");
+  status = replay.Save(path_ + "/absent/file");
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  SequenceReplay restored(Options());
+  EXPECT_EQ(restored.Restore(path_ + "_absent").code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace scalable_agents
