@@ -1,0 +1,68 @@
+"""Q-learning on sequences: n-step targets, and the priorities and importance weights of a prioritised replay.
+
+Kapturowski et al. 2019 (R2D2), section 2.3; Schaul et al. 2016, "Prioritized experience replay".
+"""
+
+import tensorflow as tf
+
+
+def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: tf.Tensor, n: int) -> tf.Tensor:
+  """The n-step returns: G_t = sum_{k<m} D_k r_{t+k} + D_m v_{t+m} with m = min(n, T - t).
+
+  D_k is the product of the first k discounts from step t on. In the last n-1 steps of a sequence, m is smaller: they
+  bootstrap from the last row there is. The paper (section 2.3) does not say how it treats them.
+
+  Args:
+    rewards: [T, B] float32, what steps 0 to T-1 earned.
+    discounts: [T, B] float32, with gamma; 0 where the step ended an episode.
+    bootstrap_values: [T, B] float32, the values v_1 to v_T of the rows that the steps led to.
+    n: largest number of steps before bootstrapping, >= 1.
+  Returns:
+    [T, B] float32, without gradient.
+  Raises:
+    ValueError: n < 1, or the shapes differ.
+  """
+  if n < 1:
+    raise ValueError(f'n: want at least 1, got {n}')
+  if not rewards.shape == discounts.shape == bootstrap_values.shape:
+    raise ValueError('rewards, discounts and bootstrap_values: want the same shape, got '
+                     f'{rewards.shape}, {discounts.shape} and {bootstrap_values.shape}')
+  num_steps = rewards.shape[0]
+  # After the last step, further ones earn nothing and stay where they are.
+  after = tf.ones([n - 1, *rewards.shape[1:]])
+  rewards = tf.concat([rewards, 0. * after], axis=0)
+  discounts = tf.concat([discounts, after], axis=0)
+  targets = tf.concat([bootstrap_values[n - 1:], *[bootstrap_values[-1:]] * min(n - 1, num_steps)], axis=0)
+  for k in reversed(range(n)):
+    targets = rewards[k:k + num_steps] + discounts[k:k + num_steps] * targets
+  return tf.stop_gradient(targets)
+
+
+def sequence_priorities(td_errors: tf.Tensor, mask: tf.Tensor, eta: float) -> tf.Tensor:
+  """The priorities of sequences: p = eta max_i |delta_i| + (1 - eta) mean_i |delta_i|. Section 2.3.
+
+  Args:
+    td_errors: [T, B] float32.
+    mask: [T, B] bool, the steps i that exist; at least one in each sequence.
+    eta: weight of the maximum, 0 to 1.
+  Returns:
+    [B] float32, without gradient.
+  """
+  mask = tf.cast(mask, tf.float32)
+  sizes = tf.abs(tf.stop_gradient(td_errors)) * mask
+  means = tf.math.divide_no_nan(tf.reduce_sum(sizes, axis=0), tf.reduce_sum(mask, axis=0))
+  return eta * tf.reduce_max(sizes, axis=0) + (1. - eta) * means
+
+
+def importance_weights(probabilities: tf.Tensor, exponent: float) -> tf.Tensor:
+  """Weights that correct for sampling by priority: (1 / (N P(i)))^beta, divided by the largest one of the batch.
+
+  Schaul et al. 2016, section 3.4. The size N of the replay cancels.
+
+  Args:
+    probabilities: [B] float32, P(i) > 0.
+    exponent: beta. 0: no correction; 1: the expected gradient is that of uniform sampling, up to a factor.
+  Returns:
+    [B] float32, at most 1.
+  """
+  return tf.pow(tf.reduce_min(probabilities) / probabilities, exponent)
