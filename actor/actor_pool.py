@@ -49,7 +49,7 @@ class ActorPool:
 
   def __init__(self, workers: environment_workers.EnvironmentWorkers, unroll_length: int, agent_output_spec,
                agent_state_spec, level_ids, completed_capacity: int = 1, environment_timeout_seconds: float = 60.,
-               synchronous: bool = False, report=print):
+               synchronous: bool = False, report=print, single_frames: bool = False):
     """Makes the pool. `start` starts it.
 
     Args:
@@ -66,6 +66,8 @@ class ActorPool:
         repeatable.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
+      single_frames: whether unrolls have only the newest frame of each stack of frames. A frame is then in one row, and
+        not in as many as the stack has frames.
     """
     self._workers = workers
     self._level_ids = list(level_ids)
@@ -82,15 +84,18 @@ class ActorPool:
     self._environment_spec = unroll_lib.EnvironmentOutput(
         **{field.name: _field_spec(field) for field in layout.scalars},
         observation={field.name: _field_spec(field) for field in layout.observation})
+    stacks = [workers.specification.frame_stacks.get(field.name, 1) if single_frames else 1 for field in fields]
+    of_unrolls = tf.nest.pack_sequence_as(
+        self._environment_spec, list(map(_newest_frame, tf.nest.flatten(self._environment_spec), stacks)))
     self._output_spec, self._state_spec = agent_output_spec, agent_state_spec
     outputs, states = tf.nest.flatten(agent_output_spec), tf.nest.flatten(agent_state_spec)
-    self.unroll_spec = _unroll_spec(unroll_length, self._environment_spec, agent_output_spec, agent_state_spec)
+    self.unroll_spec = _unroll_spec(unroll_length, of_unrolls, agent_output_spec, agent_state_spec)
     with tf.device('/CPU:0'):
       self._handle = ops.actor_pool(
           num_environments=sum(map(len, workers.actor_ids)), unroll_length=unroll_length,
           slot_bytes=layout.slot_bytes, action_offset=0,
           environment_types=[field.dtype for field in fields], environment_shapes=[field.shape for field in fields],
-          environment_offsets=[field.offset for field in fields],
+          environment_offsets=[field.offset for field in fields], environment_stacks=stacks,
           output_types=[spec.dtype for spec in outputs], output_shapes=[spec.shape for spec in outputs],
           state_types=[spec.dtype for spec in states], state_shapes=[spec.shape for spec in states],
           completed_capacity=completed_capacity, environment_timeout_ms=int(1000 * environment_timeout_seconds),
@@ -239,6 +244,10 @@ def _unroll_spec(unroll_length, environment_spec, agent_output_spec, agent_state
       level_id=number, actor_id=number, life_id=large_number, index=large_number, agent_state=agent_state_spec,
       environment_output=tf.nest.map_structure(row, environment_spec),
       agent_output=tf.nest.map_structure(row, agent_output_spec), parameter_version=row(large_number))
+
+
+def _newest_frame(spec, stack):
+  return tf.TensorSpec([*spec.shape[:-1], spec.shape[-1] // stack], spec.dtype) if stack > 1 else spec
 
 
 def _field_spec(field):

@@ -31,6 +31,17 @@ inline char* Data(const tensorflow::Tensor& tensor) { return static_cast<char*>(
 struct Fields {
   std::vector<Field> environment, output, state;
   std::vector<int64_t> environment_offsets;  // In bytes, in a worker's slot.
+  std::vector<int> environment_stacks;       // See EnvironmentField::stack.
+
+  // Environment field i as unrolls have it: of a stack of frames, the newest frame.
+  Field InUnroll(size_t i) const {
+    Field field = environment[i];
+    if (environment_stacks[i] > 1) {
+      const int last = field.shape.dims() - 1;
+      field.shape.set_dim(last, field.shape.dim_size(last) / environment_stacks[i]);
+    }
+    return field;
+  }
 };
 
 // An actor pool that writes its unrolls directly into the tensors that its ops return.
@@ -46,7 +57,7 @@ class PoolResource : public tensorflow::ResourceBase {
     components.push_back({tensorflow::DT_INT64, {}});  // Index.
     for (const Field& field : fields.state) components.push_back(field);
     first_row_component = components.size();
-    for (const Field& field : fields.environment) components.push_back(field);
+    for (size_t i = 0; i < fields.environment.size(); ++i) components.push_back(fields.InUnroll(i));
     for (const Field& field : fields.output) components.push_back(field);
     components.push_back({tensorflow::DT_INT64, {}});  // Parameter version.
   }

@@ -26,6 +26,7 @@ REGISTER_OP("ActorPool")
     .Attr("environment_types: list(type)")
     .Attr("environment_shapes: list(shape)")
     .Attr("environment_offsets: list(int)")
+    .Attr("environment_stacks: list(int)")
     .Attr("output_types: list(type)")
     .Attr("output_shapes: list(shape)")
     .Attr("state_types: list(type) >= 0")
@@ -38,7 +39,8 @@ REGISTER_OP("ActorPool")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc("Makes the actors of this process. Types and shapes are those of a row; offsets are bytes in a slot.");
+    .Doc("Makes the actors of this process. Types and shapes are those of a row; offsets are bytes in a slot. Of a field "
+         "with a stack k > 1, unrolls have only the newest of k frames.");
 
 class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
  public:
@@ -49,6 +51,7 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     OP_REQUIRES_OK(context, context->GetAttr("slot_bytes", &options_.slot_bytes));
     OP_REQUIRES_OK(context, context->GetAttr("action_offset", &options_.action_offset));
     OP_REQUIRES_OK(context, context->GetAttr("environment_offsets", &fields_.environment_offsets));
+    OP_REQUIRES_OK(context, context->GetAttr("environment_stacks", &fields_.environment_stacks));
     OP_REQUIRES_OK(context, context->GetAttr("completed_capacity", &capacity));
     OP_REQUIRES_OK(context, context->GetAttr("environment_timeout_ms", &options_.environment_timeout_ms));
     OP_REQUIRES_OK(context, context->GetAttr("long_work_factor", &options_.long_work_factor));
@@ -62,6 +65,7 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     const std::vector<int64_t>& offsets = fields_.environment_offsets;
     OP_REQUIRES(context, offsets.size() == fields_.environment.size(),
                 InvalidArgument("environment_offsets: want ", fields_.environment.size(), ", got ", offsets.size()));
+    OP_REQUIRES_OK(context, CheckStacks());
     OP_REQUIRES(context, !fields_.output.empty() && fields_.output[0].type == tensorflow::DT_INT32 &&
                              fields_.output[0].shape.dims() == 0,
                 InvalidArgument("agent output: want the int32 action first"));
@@ -70,7 +74,10 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     options_.layout.unroll_length = unroll_length;
     options_.completed_capacity = capacity;
     for (size_t i = 0; i < offsets.size(); ++i) {
-      options_.layout.environment_fields.push_back({offsets[i], fields_.environment[i].bytes()});
+      const Field field = fields_.InUnroll(i);
+      const int dims = field.shape.dims();
+      const int64_t unit = (dims == 0 ? 1 : field.shape.dim_size(dims - 1)) * tensorflow::DataTypeSize(field.type);
+      options_.layout.environment_fields.push_back({offsets[i], field.bytes(), fields_.environment_stacks[i], unit});
     }
     for (const Field& field : fields_.output) options_.layout.agent_output_bytes.push_back(field.bytes());
     for (const Field& field : fields_.state) options_.layout.agent_state_bytes.push_back(field.bytes());
@@ -79,6 +86,21 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
  private:
   static constexpr int64_t kMaximumCount = (int64_t{1} << 31) - 2;  // One more row still fits into an int.
   static bool IsCount(int64_t value) { return value >= 1 && value <= kMaximumCount; }
+
+  // Checks that stacks can be taken apart.
+  absl::Status CheckStacks() const {
+    const std::vector<int>& stacks = fields_.environment_stacks;
+    if (stacks.size() != fields_.environment.size()) {
+      return InvalidArgument("environment_stacks: want ", fields_.environment.size(), ", got ", stacks.size());
+    }
+    for (size_t i = 0; i < stacks.size(); ++i) {
+      const TensorShape& shape = fields_.environment[i].shape;
+      if (stacks[i] < 1 || (stacks[i] > 1 && (shape.dims() == 0 || shape.dim_size(shape.dims() - 1) % stacks[i]))) {
+        return InvalidArgument("environment_stacks: ", shape.DebugString(), " is not a stack of ", stacks[i]);
+      }
+    }
+    return absl::OkStatus();
+  }
 
   // Checks that all fields lie in a slot, and that the bytes of an unroll do not overflow.
   absl::Status CheckSizes(int64_t unroll_length) const {

@@ -17,6 +17,21 @@ size_t Sum(const std::vector<int64_t>& bytes) {
   return sum;
 }
 
+// Copies a field of a slot to its row in an unroll.
+void CopyField(const EnvironmentField& field, const char* slot, char* to) {
+  if (field.stack == 1) {
+    memcpy(to, slot + field.offset, field.bytes);
+    return;
+  }
+  const int64_t unit = field.unit_bytes, stride = field.stack * unit;
+  const char* newest = slot + field.offset + stride - unit;
+  if (unit == 1 && field.stack == 4) {  // Atari. The compiler makes wide instructions of a loop with constant strides.
+    for (int64_t i = 0; i < field.bytes; ++i) to[i] = newest[4 * i];
+    return;
+  }
+  for (int64_t i = 0; i < field.bytes; i += unit, newest += stride) memcpy(to + i, newest, unit);
+}
+
 }  // namespace
 
 Decision::Decision(const UnrollLayout& layout)
@@ -30,7 +45,7 @@ Status UnrollBuilder::Append(const LifeTag& tag, const char* slot, const Decisio
   const int row = row_++;
   int component = layout_.first_environment();
   for (const EnvironmentField& field : layout_.environment_fields) {
-    memcpy(unroll_[component++].data + row * field.bytes, slot + field.offset, field.bytes);
+    CopyField(field, slot, unroll_[component++].data + row * field.bytes);
   }
   const char* output = decision.output.data();
   for (int64_t bytes : layout_.agent_output_bytes) {

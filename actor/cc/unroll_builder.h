@@ -11,10 +11,13 @@
 
 namespace scalable_agents {
 
-// The place of one field of a row in a worker's slot, in bytes.
+// One field of a row: its place in a worker's slot, and its size in an unroll.
 struct EnvironmentField {
   int64_t offset;
-  int64_t bytes;
+  int64_t bytes;           // In an unroll.
+  int stack = 1;           // k > 1: the slot has the newest k frames, stacked along the last axis, the newest one last.
+                           // The unroll has the newest frame only.
+  int64_t unit_bytes = 1;  // Along the last axis of one frame. Used for stacks only.
 };
 
 // The memory of one component of an unroll. `owner` keeps it alive. It is null if the allocation failed.

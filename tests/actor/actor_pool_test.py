@@ -45,6 +45,15 @@ class ActorPoolTest(parameterized.TestCase):
         checker.check(played.take(5))
     self.assertCountEqual(checker.unrolls, range(environments))
 
+  def test_single_frames(self):
+    with pool_testing.PlayedPool([{}] * 3, num_workers=2, single_frames=True) as played:
+      self.assertEqual(played.pool.unroll_spec.environment_output.observation['pixels'],
+                       tf.TensorSpec([5, 3, 1], tf.uint8))
+      played.start()
+      checker = pool_testing.Checker(played)
+      for _ in range(20):
+        checker.check(played.take(5))
+
   def test_first_unroll(self):
     with pool_testing.PlayedPool([{}], num_workers=1, unroll_length=2) as played:
       self.assertEqual(played.pool.unroll_spec.environment_output.observation['pixels'],

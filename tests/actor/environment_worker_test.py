@@ -101,7 +101,7 @@ class EnvironmentWorkerTest(parameterized.TestCase):
       for i in range(30):
         self.assertEqual(worker.act(1, i % 5), [1])
         seen.append(worker.row(1)['record'])
-        self.assertEqual(worker.row(1)['pixels'], [[sum(seen[-1][1:3])] * 2] * 3)
+        self.assertEqual(worker.row(1)['pixels'], [seen[-1][1:3]] * 3)
       self.assertEqual(worker.row(0)['record'], [7, 0, 0, -1])
     self.assertEqual([record[3] for record in seen], [i % 5 for i in range(30)])
     lengths = [len(test_environments.Story(8).episode(number)[0]) for number in range(30)]

@@ -117,6 +117,7 @@ class Checker:
 
   def __init__(self, played: PlayedPool):
     self._level_ids = played.level_ids
+    self._num_columns = played.pool.unroll_spec.environment_output.observation['pixels'].shape[-1]  # One per frame.
     self._stories = {}
     self._last = {}       # By actor, the last Row.
     self.unrolls = {}     # By actor, how many so far.
@@ -185,7 +186,7 @@ class Checker:
                         before[1] == 0, self._state_before(seed, *before), version])
     return {
         'record': np.array([seed, episode, step, action if before else -1]),
-        'pixels': np.full([3, 2], (episode + step) % 256), 'action': action, 'given': given,
+        'pixels': [[episode % 256, step][-self._num_columns:]] * 3, 'action': action, 'given': given,
         'reward': reward, 'done': step == 0, 'discount': 0. if step == 0 or lost[step - 1] else 1.,
         'episode_return': np.sum(rewards[:steps]), 'episode_length': 4 * steps}
 

@@ -178,7 +178,7 @@ class Diary(dm_env.Environment):
 
   def _observation(self):
     record = np.array([self._seed, self._episode, self._step, self._last_action], np.int64)
-    pixels = np.full([3, 2], (self._episode + self._step) % 256, np.uint8)
+    pixels = np.repeat(np.array([[self._episode % 256, self._step]], np.uint8), 3, axis=0)  # Two frames of one column.
     if self._steps_in_life == self._fault_step:
       self._fail()
       if self._fault == 'wrong shape':

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace scalable_agents {
@@ -116,6 +117,35 @@ TEST_F(UnrollBuilderTest, DroppedRowsHaveNoIndex) {
   EXPECT_FALSE(builder_->full());
   row = 30;
   Check(Fill(&row), 1, 30);
+}
+
+TEST_F(UnrollBuilderTest, OfAStackOnlyTheNewestFrameIsCopied) {
+  for (const auto& [stack, unit] : std::vector<std::pair<int, int>>{{4, 1}, {3, 1}, {4, 2}, {2, 6}}) {
+    constexpr int kFrameBytes = 12;
+    UnrollLayout layout;
+    layout.unroll_length = 1;
+    layout.environment_fields = {{5, kFrameBytes, stack, unit}};
+    layout.agent_output_bytes = {4};
+    const Decision decision(layout);
+    const UnrollBuilder::Allocate allocate = [](int) {
+      auto memory = std::make_shared<std::vector<char>>(2 * kFrameBytes);
+      return Buffer{memory->data(), memory};
+    };
+    UnrollBuilder builder(&layout, &allocate);
+    std::vector<char> slot(5 + kFrameBytes * stack);
+    std::vector<char> newest;
+    for (int i = 0; i < kFrameBytes * stack; ++i) {
+      slot[5 + i] = static_cast<char>(1 + i);
+      if (i / unit % stack == stack - 1) newest.push_back(slot[5 + i]);
+    }
+    ASSERT_TRUE(builder.Append(tag_, slot.data(), decision).ok());
+    ASSERT_TRUE(builder.Append(tag_, slot.data(), decision).ok());
+    Unroll unroll;
+    ASSERT_TRUE(builder.TakeFull(tag_, decision, &unroll).ok());
+    const char* frames = unroll[layout.first_environment()].data;
+    EXPECT_EQ(std::vector<char>(frames, frames + kFrameBytes), newest);
+    EXPECT_EQ(std::vector<char>(frames + kFrameBytes, frames + 2 * kFrameBytes), newest);
+  }
 }
 
 TEST_F(UnrollBuilderTest, FirstDecisionIsZero) {
