@@ -19,6 +19,7 @@ class ActorInput(NamedTuple):
                     # An agent can derive a setting from it, for example each actor's epsilon.
   last_action: Any  # [B] int32, the action that led to this row.
   reward: Any       # [B] float32, the raw reward of that action; 0 if it is not finite.
+  discount: Any     # [B] float32, 0 at an end of episode or a lost life, else 1.
   done: Any         # [B] bool, the observation starts an episode: reset the recurrent state before it is used.
   observation: Any  # dict of [B, ...].
 
@@ -37,7 +38,7 @@ def example_input(observation_spec) -> ActorInput:
   """
   return ActorInput(
       actor_id=tf.zeros([1], tf.int32), actor_place=tf.zeros([1]), last_action=tf.zeros([1], tf.int32),
-      reward=tf.zeros([1]), done=tf.ones([1], tf.bool),
+      reward=tf.zeros([1]), discount=tf.zeros([1]), done=tf.ones([1], tf.bool),
       observation={name: tf.zeros([1, *spec.shape], spec.dtype) for name, spec in observation_spec.items()})
 
 

@@ -103,4 +103,5 @@ def _inputs(batch, actors):
   environment_output = batch.environment_output
   return acting.ActorInput(
       tf.gather(actors.ids, batch.actor_id), tf.gather(actors.places, batch.actor_id), batch.last_action,
-      finite_rewards(environment_output.reward), environment_output.done, environment_output.observation)
+      finite_rewards(environment_output.reward), environment_output.discount, environment_output.done,
+      environment_output.observation)

@@ -41,6 +41,7 @@ _MAX_POLICY_LAG = 10_000
 NAME = 'impala'
 # The paper does not say how actions are selected in evaluations; the released agent samples.
 EVALUATION_POLICIES = (acting.SAMPLED, acting.GREEDY, acting.EPSILON)
+SINGLE_FRAMES = False
 SWEEP = sweeps.IMPALA
 
 

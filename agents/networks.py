@@ -119,7 +119,7 @@ class Linear(snt.Module):
     return tf.linalg.matmul(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
 
 
-def _numbers(pixels, dtype, centred):
+def cast_pixels(pixels, dtype, centred):
   """Casts pixels uint8 [N, H, W, C] to `dtype`. If `centred`, subtracts the mean of each observation's pixels."""
   pixels = tf.cast(pixels, dtype)
   # Differs from the paper if `centred`: see ImpalaConfig.centre_pixels.
@@ -159,7 +159,7 @@ class ShallowTorso(snt.Module):
     if min(height, width) < 20:
       raise ValueError(f'--torso=shallow: want images of at least 20x20 pixels, got {height}x{width}; --torso=deep '
                        'accepts any size')
-    features = tf.nn.relu(self._conv1(_numbers(pixels, self._dtype, self._centre_pixels)))
+    features = tf.nn.relu(self._conv1(cast_pixels(pixels, self._dtype, self._centre_pixels)))
     features = tf.nn.relu(self._conv2(features))
     return tf.cast(tf.nn.relu(self._linear(snt.flatten(features))), tf.float32)
 
@@ -208,7 +208,7 @@ class DeepTorso(snt.Module):
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
     """Maps pixels uint8 [N, H, W, C] to features float32 [N, 256]."""
-    features = _numbers(pixels, self._dtype, self._centre_pixels)
+    features = cast_pixels(pixels, self._dtype, self._centre_pixels)
     for section in self._sections:
       features = section(features)
     return tf.cast(tf.nn.relu(self._linear(tf.nn.relu(snt.flatten(features)))), tf.float32)

@@ -8,3 +8,9 @@ IMPALA = sweep.Sweep({
     'entropy_cost': sweep.LogUniform(5e-5, 1e-2),
     'rmsprop_epsilon': sweep.Choice((1e-1, 1e-3, 1e-5, 1e-7)),
 }, num_samples=24)
+
+# Ours: the paper has no sweep. A population draws its first members' settings from these ranges.
+R2D2 = sweep.Sweep({
+    'learning_rate': sweep.LogUniform(2e-5, 5e-4),
+    'adam_epsilon': sweep.Choice((1e-2, 1e-3, 1e-4)),
+}, num_samples=24)

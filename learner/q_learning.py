@@ -29,9 +29,8 @@ def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: t
                      f'{rewards.shape}, {discounts.shape} and {bootstrap_values.shape}')
   num_steps = rewards.shape[0]
   # After the last step, further ones earn nothing and stay where they are.
-  after = tf.ones([n - 1, *rewards.shape[1:]])
-  rewards = tf.concat([rewards, 0. * after], axis=0)
-  discounts = tf.concat([discounts, after], axis=0)
+  rewards = tf.concat([rewards, *[tf.zeros_like(rewards[:1])] * (n - 1)], axis=0)
+  discounts = tf.concat([discounts, *[tf.ones_like(discounts[:1])] * (n - 1)], axis=0)
   targets = tf.concat([bootstrap_values[n - 1:], *[bootstrap_values[-1:]] * min(n - 1, num_steps)], axis=0)
   for k in reversed(range(n)):
     targets = rewards[k:k + num_steps] + discounts[k:k + num_steps] * targets

@@ -49,7 +49,9 @@ class Sample(NamedTuple):
   probability: tf.Tensor  # [B] float32, with which a draw gives this sequence.
   age: tf.Tensor          # [B] int64, batches sampled since the sequence was inserted.
   life_id: tf.Tensor      # [B] int64, the life from which it is; see actor/unroll.py.
-  life_row: tf.Tensor     # [B] int64, the number of its row 0 in that life. Negative if the burn-in is padding.
+  life_row: tf.Tensor     # [B] int64, the number of its row 0 in that life.
+  padding: tf.Tensor      # [B] int64, rows at its start that do not exist, because the episode had not begun. Row
+                          # `padding` has the episode's first observation then, and there is no state.
 
 
 class Statistics(NamedTuple):
@@ -155,10 +157,10 @@ class SequenceReplay:
       tf.errors.UnavailableError: no sequence has a priority yet.
     """
     with tf.device('/CPU:0'):
-      key, probability, age, life_id, life_row, trains, rows, states = ops.sequence_replay_sample(
+      key, probability, age, life_id, life_row, padding, trains, rows, states = ops.sequence_replay_sample(
           self._handle, batch_size, seed, row_types=[spec.dtype for spec in self._rows],
           state_types=[spec.dtype for spec in self._states])
-    for vector in (key, probability, age, life_id, life_row):
+    for vector in (key, probability, age, life_id, life_row, padding):
       vector.set_shape([batch_size])
     trains.set_shape([self.geometry.length, batch_size])
     num_rows = self.geometry.burn_in + self.geometry.length + 1
@@ -167,7 +169,7 @@ class SequenceReplay:
     for spec, values in zip(self._states, states):
       values.set_shape([self._num_states, batch_size, *spec.shape])
     return Sample(tf.nest.pack_sequence_as(self.row_spec, rows), tf.nest.pack_sequence_as(self.state_spec, states),
-                  trains, key, probability, age, life_id, life_row)
+                  trains, key, probability, age, life_id, life_row, padding)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor):
     """Sets priorities. Keys of sequences that have left the replay are ignored.

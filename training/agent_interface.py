@@ -132,10 +132,13 @@ class AgentModule(Protocol):
     NAME: the agent's name in config.json.
     SWEEP: the ranges that sweeps, and the first members of a population, draw hyper-parameters from.
     EVALUATION_POLICIES: kinds of acting.Selection that `step` supports in evaluations; the first one is the default.
+    SINGLE_FRAMES: whether unrolls have only the newest frame of each stack of frames, so that each frame travels once.
+      The agent's experience must then rebuild the stacks. `step` gets whole stacks in any case.
   """
   NAME: str
   SWEEP: sweep_lib.Sweep
   EVALUATION_POLICIES: tuple[str, ...]
+  SINGLE_FRAMES: bool
 
   def validate(self, config: Config) -> None:
     """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""

@@ -69,19 +69,27 @@ class Collector:
     self._upcoming = self._executor.submit(self._collect)
 
   def _collect(self):
-    if self._synchronous:
-      self._let_actors_play()
     batches = []
     for device in self._devices:
       with tf.device('/CPU:0'):
-        batch, arrived = self._take()
+        arrived = []
+        self._let_actors_play()
+        while filled := self._experience.fill():
+          arrived.append(filled)
+          self._count_taken()
+          self._let_actors_play()
+        batch, last = self._take()
+        self._count_taken()
+        arrived = intake.merge([*arrived, last]) if arrived else last
       with tf.device(device):  # The counts stay where the trainer reads them.
         batches.append((tf.nest.map_structure(tf.identity, batch), arrived))
     return batches
 
   def _let_actors_play(self):
-    wanted = self._experience.unrolls_per_batch * len(self._devices)
-    while self._unrolls_taken + wanted > self._unrolls_granted:
+    """In a synchronous run, grants the actors the unrolls of the next take."""
+    while self._synchronous and self._unrolls_taken + self._experience.unrolls_per_batch > self._unrolls_granted:
       self._pool.release()
       self._unrolls_granted += self._num_environments
-    self._unrolls_taken += wanted
+
+  def _count_taken(self):
+    self._unrolls_taken += self._experience.unrolls_per_batch

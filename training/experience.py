@@ -36,13 +36,23 @@ class Experience(Protocol):
   """
   unrolls_per_batch: int
 
+  def fill(self) -> intake_lib.Arrived | None:
+    """Takes `unrolls_per_batch` unrolls if the experience needs more before it can give a batch, else nothing.
+
+    It is called before each `take_batch`, in the same thread, until it returns None.
+
+    Returns:
+      The counts of what has arrived; None if nothing was needed.
+    Raises:
+      tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
+    """
+
   def take_batch(self) -> tuple[Batch, intake_lib.Arrived]:
     """Waits for the next batch, in a graph.
 
     Returns:
-      The batch, and the counts of what has arrived for the first time since the previous batch; an experience that
-      takes several times from the intake, for example to fill a replay, adds up the counts. Their shapes must be the
-      same each time; with others, several learners would trace their step again.
+      The batch, and the counts of what has arrived with it. Their shapes must be the same each time; with others,
+      several learners would trace their step again.
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
@@ -95,6 +105,9 @@ class QueueExperience:
     self.unrolls_per_batch = batch_size
     self._intake = intake
     self.complaints, self.close = intake.complaints, intake.close
+
+  def fill(self) -> None:
+    """Takes nothing: a batch is made of the unrolls that `take_batch` waits for."""
 
   def take_batch(self) -> tuple[Batch, intake_lib.Arrived]:
     """See Experience."""

@@ -10,7 +10,7 @@ Each unroll is looked at once, when it leaves the queue:
 import contextlib
 import json
 import os
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +36,13 @@ class Arrived(NamedTuple):
   episodes: Episodes       # The episodes that end in these unrolls. The fields are [T * n], padded with NO_LEVEL.
   actor_ids: Any           # [n] int32.
   parameter_versions: Any  # [T, n] int64, the versions of the parameters that acted.
+
+
+def merge(arrived: Sequence[Arrived]) -> Arrived:
+  """Returns the counts of several takes as if they were one."""
+  frames, episodes, actor_ids, versions = zip(*arrived)
+  return Arrived(sum(frames), Episodes(*(tf.concat(values, 0) for values in zip(*episodes))), tf.concat(actor_ids, 0),
+                 tf.concat(versions, 1))
 
 
 def finite(episodes: Episodes) -> Episodes:

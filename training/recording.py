@@ -65,7 +65,8 @@ def _play_episode(policy, selection, environment, seed, show) -> evaluator_lib.E
       return evaluator_lib.Episode(row.episode_return, row.episode_length)
     inputs = acting.ActorInput(
         actor_id=tf.constant([0]), actor_place=tf.constant([0.]), last_action=tf.constant([action]),
-        reward=inference.finite_rewards(tf.constant([row.reward])), done=tf.constant([row.done]),
+        reward=inference.finite_rewards(tf.constant([row.reward])),
+        discount=tf.constant([0. if row.done else 1.]), done=tf.constant([row.done]),  # No life is lost in evaluations.
         observation={name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()})
     output, agent_state = step(inputs, agent_state, tf.constant([seed, steps], tf.int64))
     if not inference.is_sound(output):

@@ -87,7 +87,7 @@ class Trainer:
     make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
     self.learner = self._make_learner(agent_module, make_agent, levels, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
-                   config.synchronous)
+                   config.synchronous, agent_module.SINGLE_FRAMES)
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._intake, self._experience = self._make_experience(agent_module, levels)

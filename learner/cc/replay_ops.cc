@@ -80,6 +80,7 @@ REGISTER_OP("SequenceReplaySample")
     .Output("age: int64")
     .Output("life_id: int64")
     .Output("life_row: int64")
+    .Output("padding: int64")
     .Output("trains: bool")
     .Output("rows: row_types")
     .Output("states: state_types")
@@ -399,7 +400,7 @@ class SampleOp : public tensorflow::AsyncOpKernel {
     const int64_t batch_size = context->input(1).flat<int64_t>()(0);
     OP_REQUIRES_ASYNC(context, batch_size >= 1, InvalidArgument("batch_size: want at least 1, got ", batch_size), done);
     OP_REQUIRES_ASYNC(context, context->num_outputs() ==
-                                   static_cast<int>(6 + resource->rows.size() + resource->states.size()),
+                                   static_cast<int>(7 + resource->rows.size() + resource->states.size()),
                       InvalidArgument("row_types and state_types: want those of the replay"), done);
     RateLimiter& limiter = resource->replay.limiter();
     AfterLimiter(
@@ -414,8 +415,8 @@ class SampleOp : public tensorflow::AsyncOpKernel {
     const Status status = resource->replay.Sample(batch_size, context->input(2).flat<int64_t>()(0), &sampled);
     if (!status.ok()) return ToTensorFlow(status);
     const ReplayOptions& options = resource->replay.options();
-    std::vector<Tensor*> ids(5);
-    for (int i = 0; i < 5; ++i) {
+    std::vector<Tensor*> ids(6);
+    for (int i = 0; i < 6; ++i) {
       TF_RETURN_IF_ERROR(context->allocate_output(i, TensorShape({batch_size}), &ids[i]));
     }
     for (int64_t i = 0; i < batch_size; ++i) {
@@ -424,6 +425,7 @@ class SampleOp : public tensorflow::AsyncOpKernel {
       ids[2]->vec<int64_t>()(i) = sampled[i].age;
       ids[3]->vec<int64_t>()(i) = sampled[i].sequence->life_id;
       ids[4]->vec<int64_t>()(i) = sampled[i].sequence->life_row;
+      ids[5]->vec<int64_t>()(i) = sampled[i].sequence->padding();
     }
     TF_RETURN_IF_ERROR(SetTrains(context, options.geometry, batch_size,
                                  [&](int64_t i) -> const Sequence& { return *sampled[i].sequence; }));

@@ -44,6 +44,9 @@ struct Sequence {
   RowRange rows;                       // The rows that exist.
   std::vector<RecurrentState> states;  // By state offset; null if there is none.
 
+  // The number of rows at its start that do not exist, because the episode had not begun.
+  int64_t padding() const { return rows.begin() > first ? rows.begin() - first : 0; }
+
   // Whether trained step `step`, which leads from row burn_in + step to the next one, exists.
   bool Trains(const SequenceGeometry& geometry, int step) const {
     return first + geometry.burn_in + step + 1 < rows.end();

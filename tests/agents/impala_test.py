@@ -22,7 +22,8 @@ def _agent(spec=None, **settings):
 
 def _inputs(last_action, reward, done, observation):
   batch = last_action.shape[0]
-  return acting.ActorInput(tf.range(batch), tf.zeros([batch]), last_action, reward, done, observation)
+  return acting.ActorInput(tf.range(batch), tf.zeros([batch]), last_action, reward,
+                           1. - tf.cast(done, tf.float32), done, observation)
 
 
 def _loss(agent, unroll, config):

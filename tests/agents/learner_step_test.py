@@ -258,7 +258,7 @@ class LearnerTest(parameterized.TestCase):
         discount=tf.zeros([6, 16]), observation={'vector': tf.ones([6, 16, 4])})
     for update in range(40):
       inputs = acting.ActorInput(tf.zeros([96], tf.int32), tf.zeros([96]), tf.zeros([96], tf.int32), tf.zeros([96]),
-                                 tf.zeros([96], tf.bool), {'vector': tf.ones([96, 4])})
+                                 tf.ones([96]), tf.zeros([96], tf.bool), {'vector': tf.ones([96, 4])})
       output = learner.agent.step(inputs, (), tf.constant([1, update]))[0]
       value = learner.agent.unroll(None, None, None, {'vector': tf.ones([1, 1, 4])}, ())[0].baseline
       output = tf.nest.map_structure(lambda x: tf.reshape(x, [6, 16, *x.shape[1:]]), output)

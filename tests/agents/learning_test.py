@@ -145,7 +145,8 @@ class LearningTest(absltest.TestCase):
           unroll_length=20, policy_lag=10_000, off_policy_correction=correction, learning_rate=1e-3)
       rungs = {'vector': tf.eye(ladder.RUNGS)}
       zeros = tf.zeros([ladder.RUNGS])
-      inputs = acting.ActorInput(tf.range(ladder.RUNGS), zeros, tf.cast(zeros, tf.int32), zeros, zeros > 0, rungs)
+      inputs = acting.ActorInput(tf.range(ladder.RUNGS), zeros, tf.cast(zeros, tf.int32), zeros, zeros + 1,
+                                 zeros > 0, rungs)
       output, _ = agent.step(inputs, (), tf.zeros([2], tf.int32))
       returns[correction] = ladder.expected_return(tf.nn.softmax(output.policy_logits)[:, 1].numpy())
     self.assertGreater(returns['vtrace'], 0.9 * ladder.Ladder.optimal_return)

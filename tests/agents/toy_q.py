@@ -38,6 +38,7 @@ from scalable_agents.training import sweep
 NAME = 'toy_q'
 SWEEP = sweep.Sweep({'learning_rate': sweep.LogUniform(1e-4, 1e-2)}, num_samples=4)
 EVALUATION_POLICIES = (acting.GREEDY, acting.EPSILON)
+SINGLE_FRAMES = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +148,9 @@ class Replay:
     self._random, self._lock = np.random.RandomState(seed), threading.Lock()
     self._items, self._priorities, self._next_key = collections.OrderedDict(), {}, 0  # By key: list of arrays, number.
     self._axes = [int(has_time) for has_time in tf.nest.flatten(unroll_lib.has_time(intake.unroll_spec))]
+
+  def fill(self):
+    return None
 
   def take_batch(self):
     new, arrived = self._intake.take_batch(self.unrolls_per_batch)

@@ -103,6 +103,7 @@ class ReplayTest(parameterized.TestCase):
           frames.insert(0, _frame(np.array(number - age)) if alive else np.zeros([2, 3], np.int16))
           alive = alive and not its_starts[number - age]
         np.testing.assert_array_equal(sample.rows.frame[offset, b], np.concatenate(frames, axis=-1))
+      self.assertEqual(sample.padding[b], max(begin - sample.life_row[b], 0))
       np.testing.assert_array_equal(sample.trains[:, b], trained + 1 + np.arange(length) <= end)
       if sample.life_row[b] >= begin:
         np.testing.assert_array_equal(sample.states['state'][0, b], [sample.life_row[b], sample.life_row[b] + 1.5])

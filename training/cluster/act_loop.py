@@ -49,7 +49,7 @@ class ActLoop:
     try:
       # Messages contain the whole fault, since an actor host has no log file.
       host.make_pool(agent_interface.agent_maker(agent_module, host, levels, config), config.unroll_length,
-                     config.queue_size, self._line.message)
+                     config.queue_size, self._line.message, single_frames=agent_module.SINGLE_FRAMES)
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)

@@ -1,0 +1,151 @@
+"""The networks of R2D2: convolutions, an LSTM and dueling heads. Kapturowski et al. 2019, section 2.3 and appendix.
+
+The layers and their initial values are those of networks.py.
+"""
+
+from typing import Any, Mapping
+
+import sonnet as snt
+import tensorflow as tf
+
+from scalable_agents.agents import networks
+
+_HIDDEN = 512
+
+
+class DqnTorso(snt.Module):
+  """DQN's convolutions: 32 channels 8x8/4, 64 channels 4x4/2, 64 channels 3x3/1, with a ReLU after each layer.
+
+  Mnih et al. 2015; Kapturowski et al. 2019, appendix, "Atari and DMLab".
+  """
+
+  def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
+               name: str = 'dqn_torso'):
+    """Makes the layers. The arguments are those of networks.ShallowTorso."""
+    super().__init__(name)
+    self._dtype, self._centre_pixels = dtype, centre_pixels
+    self._convolutions = [
+        networks.Convolution(32, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0),
+        networks.Convolution(64, 4, 2, 'VALID', seeds, 'conv2'),
+        networks.Convolution(64, 3, 1, 'VALID', seeds, 'conv3'),
+    ]
+
+  def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
+    """Maps pixels uint8 [N, H, W, C] to features float32 [N, D]; D is 3,136 for 84x84 pixels.
+
+    Raises:
+      ValueError: H or W is less than 36.
+    """
+    height, width = pixels.shape[1:3]
+    if min(height, width) < 36:
+      raise ValueError(f'--torso=dqn: want images of at least 36x36 pixels, got {height}x{width}; --torso=deep accepts '
+                       'any size')
+    features = networks.cast_pixels(pixels, self._dtype, self._centre_pixels)
+    for convolution in self._convolutions:
+      features = tf.nn.relu(convolution(features))
+    return tf.cast(snt.flatten(features), tf.float32)
+
+
+TORSOS = {'dqn': DqnTorso, **networks.TORSOS}  # The values of --torso.
+
+
+class DuelingHead(snt.Module):
+  """Action values from two streams of 512 hidden units: Q = V + A - mean of A. Wang et al. 2016, equation 9."""
+
+  def __init__(self, num_actions: int, seeds: networks.Seeds, name: str = 'dueling_head'):
+    super().__init__(name)
+    self._value_hidden = networks.Linear(_HIDDEN, seeds, 'value_hidden')
+    self._value = networks.Linear(1, seeds, 'value')
+    self._advantage_hidden = networks.Linear(_HIDDEN, seeds, 'advantage_hidden')
+    self._advantage = networks.Linear(num_actions, seeds, 'advantage')
+
+  def __call__(self, features: tf.Tensor) -> tf.Tensor:
+    """Maps features [..., D] to action values [..., A]."""
+    value = self._value(tf.nn.relu(self._value_hidden(features)))
+    advantage = self._advantage(tf.nn.relu(self._advantage_hidden(features)))
+    return value + advantage - tf.reduce_mean(advantage, axis=-1, keepdims=True)
+
+
+class QNetwork(snt.Module):
+  """Torso, LSTM of 512 units and dueling heads. The LSTM's inputs include the last reward and the last action."""
+
+  def __init__(self, observation: Mapping[str, tf.TensorSpec], num_actions: int, seed: int, *, torso: str,
+               torso_precision: str, centre_pixels: bool, dense_before_lstm: bool, use_lstm: bool, name: str):
+    """Creates the variables.
+
+    Args:
+      observation: specs of the observations: 'pixels' or 'vector', and perhaps 'instruction'.
+      num_actions: A.
+      seed: determines the initial values.
+      torso: a key of TORSOS, for pixels.
+      torso_precision, centre_pixels: see DqnTorso.
+      dense_before_lstm: whether a fully connected layer of 512 units with ReLU follows the torso.
+      use_lstm: whether there is an LSTM.
+      name: name of the module.
+    Raises:
+      ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso.
+    """
+    super().__init__(name)
+    seeds = networks.Seeds(seed)
+    self._num_actions = num_actions
+    if 'pixels' in observation:
+      self._observed = 'pixels'
+      self._torso = TORSOS[torso](seeds, tf.as_dtype(torso_precision), centre_pixels)
+    elif 'vector' in observation:
+      self._observed, self._torso = 'vector', networks.VectorTorso(seeds)
+    else:
+      raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(observation)}")
+    self._dense = networks.Linear(_HIDDEN, seeds, 'dense') if dense_before_lstm else None
+    self._language = networks.LanguageEncoder(seeds) if 'instruction' in observation else None
+    # The first call of a layer creates its variables.
+    spec = observation[self._observed]
+    zeros = {self._observed: tf.zeros([1, *spec.shape], spec.dtype),
+             'words': tf.zeros([1, networks.INSTRUCTION_WORDS], tf.int32)}
+    features = self._features(zeros)
+    self._core = networks.LSTMCore(features.shape[-1] + 1 + num_actions, _HIDDEN, seeds) if use_lstm else None
+    self._head = DuelingHead(num_actions, seeds)
+    self._head(tf.zeros([1, _HIDDEN]) if use_lstm else features)
+
+  def initial_state(self, batch_size) -> Any:
+    """The LSTM's state at an episode's start: an LSTMState of [batch_size, 512], or () without an LSTM."""
+    return self._core.initial_state(batch_size) if self._core else ()
+
+  def step(self, last_action, reward, resets, observation, state) -> tuple[tf.Tensor, Any]:
+    """Processes one row.
+
+    Args:
+      last_action, reward: [B], the action that led to this row and what it earned.
+      resets: [B] bool, reset the state before the row is processed.
+      observation: dict of [B, ...], prepared (`prepare`).
+      state: from `initial_state` or a call before.
+    Returns:
+      Action values [B, A] float32, and the new state.
+    """
+    features = self._features(observation)
+    if self._core:
+      features, state = self._core.step(self._core_input(features, last_action, reward), resets, state)
+    return self._head(features), state
+
+  def unroll(self, last_action, reward, resets, observation, state) -> tuple[tf.Tensor, Any]:
+    """Processes T rows as `step` does: all arguments but the state have a leading dimension of time."""
+    features = snt.BatchApply(self._features)(observation)
+    if self._core:
+      features, state = self._core.unroll(self._core_input(features, last_action, reward), resets, state)
+    return self._head(features), state
+
+  def prepare(self, observation):
+    """Turns 'instruction' into 'words', which `step` and `unroll` take: XLA has no strings."""
+    if not self._language:
+      return observation
+    with tf.device('/CPU:0'):
+      words = networks.instruction_words(observation['instruction'])
+    return {self._observed: observation[self._observed], 'words': words}
+
+  def _features(self, observation):
+    features = self._torso(observation[self._observed])
+    if self._dense:
+      features = tf.nn.relu(self._dense(features))
+    return tf.concat([features, self._language(observation['words'])], axis=-1) if self._language else features
+
+  def _core_input(self, features, last_action, reward):
+    return tf.concat([features, reward[..., tf.newaxis], tf.one_hot(last_action, self._num_actions)], axis=-1)

@@ -1,0 +1,178 @@
+"""The experience of an agent with a replay of sequences: unrolls go into the replay, and batches come out of it.
+
+Kapturowski et al. 2019 (R2D2), section 2.3. Each batch waits for a fixed number of new unrolls. So the ratio of samples
+to new agent steps is the same on every machine: if the actors are ahead, they wait at the queue of the intake, and if the
+learner is ahead, it waits here.
+"""
+
+import os
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from scalable_agents.actor import inference
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.learner import replay as replay_lib
+from scalable_agents.records import errors
+from scalable_agents.training import experience
+from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import memory
+
+_FILE = 'replay'  # In the folder beside a checkpoint.
+
+
+class SequenceSample(NamedTuple):
+  """What the loss needs to know about a batch of sequences, besides their rows."""
+  trains: tf.Tensor        # [length, B] bool, whether the trained step exists; else it is padding.
+  probability: tf.Tensor   # [B] float32, with which a draw gives this sequence.
+  padding: tf.Tensor       # [B] int64, rows of padding before the episode's start.
+  later_states: Any        # nest of [K - 1, B, ...], the recurrent states at the state offsets after the first one.
+  age: tf.Tensor           # [B] int64, updates since the sequence was inserted.
+  key: tf.Tensor           # [B] int64.
+
+
+class Settings(NamedTuple):
+  """The settings of a ReplayExperience."""
+  geometry: replay_lib.Geometry
+  capacity: int                         # Sequences.
+  minimum_size: int                     # Sequences in the replay before the first batch.
+  batch_size: int                       # Sequences per batch.
+  unrolls_per_batch: int                # New unrolls before each batch.
+  priority_exponent: float
+  state_offsets: tuple[int, ...] = (0,)
+  is_saved: bool = True                 # Whether checkpoints include the replay. Else it is filled again.
+
+
+class ReplayExperience:
+  """Gives batches of sequences from a replay; see Experience. Batch.sample is a SequenceSample.
+
+  The unrolls' `agent_output` must have a field `agent_state` with the state before the row that was acted on. In batches,
+  this field is (), and Unroll.agent_state is the stored state before row 0. Unroll.index is the number of row 0 in its
+  life. A reward that is not finite is stored as 0, since it would be sampled again and again.
+  """
+
+  def __init__(self, intake: intake_lib.Intake, frame_stacks: dict[str, int], settings: Settings, seed: int,
+               starts: Callable[[unroll_lib.EnvironmentOutput], tf.Tensor],
+               first_priorities: Callable[[unroll_lib.Unroll, tf.Tensor], tf.Tensor]):
+    """Makes an empty replay.
+
+    Args:
+      intake: the queue that actors put unrolls into.
+      frame_stacks: name -> k for each observation that is a stack of k frames. Unrolls have the newest frame only.
+      settings: the settings.
+      seed: of the samples.
+      starts: tells from an EnvironmentOutput of [T+1, B] in which rows an episode starts, so that no sequence goes on.
+      first_priorities: returns the priorities [n] of new sequences. Its arguments are an Unroll of [length + 1, n],
+        with what the trained steps led to and one more row (replay.Inserted.signals), and `trains` [length, n]. Of the
+        Unroll, only numbers per row are there, not observations.
+    Raises:
+      errors.UserError: the machine has too little memory for a full replay.
+    """
+    self.unrolls_per_batch = settings.unrolls_per_batch
+    self.complaints, self._intake, self._settings = intake.complaints, intake, settings
+    self._starts, self._first_priorities, self._seed = starts, first_priorities, seed
+    row = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), _rows(intake.unroll_spec))
+    no_stacks = tf.nest.map_structure(lambda spec: 1, row)
+    stacks = no_stacks._replace(environment_output=no_stacks.environment_output._replace(
+        observation={name: frame_stacks.get(name, 1) for name in row.environment_output.observation}))
+    state = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state)
+    _check_memory(row, state, settings)
+    self._replay = replay_lib.SequenceReplay(
+        row, state, settings.geometry, settings.capacity, done=lambda rows: rows.environment_output.done,
+        frame_stacks=stacks, state_offsets=settings.state_offsets, signals=_numbers,
+        priority_exponent=settings.priority_exponent)
+    self._fill = tf.function(self._take_in, autograph=False)
+    with tf.device('/CPU:0'):
+      self._num_batches = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+  def fill(self) -> intake_lib.Arrived | None:
+    """See Experience."""
+    with tf.device('/CPU:0'):
+      return self._fill() if self._replay.size() < self._settings.minimum_size else None
+
+  def take_batch(self) -> tuple[experience.Batch, intake_lib.Arrived]:
+    """See Experience."""
+    with tf.device('/CPU:0'):
+      arrived = self._take_in()
+      number = self._num_batches.assign_add(1)
+      seed = tf.random.stateless_uniform([], [self._seed, number], None, None, tf.int64)
+      sample = self._replay.sample(self._settings.batch_size, seed)
+      return experience.Batch(self._unroll(sample), SequenceSample(
+          sample.trains, sample.probability, sample.padding,
+          tf.nest.map_structure(lambda states: states[1:], sample.states), sample.age, sample.key)), arrived
+
+  def _take_in(self):
+    """Moves unrolls_per_batch unrolls from the intake to the replay. Returns their counts."""
+    unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
+    environment = unroll.environment_output
+    rows = _rows(unroll._replace(environment_output=environment._replace(
+        reward=inference.finite_rewards(environment.reward))))
+    inserted = self._replay.insert(unroll.life_id, unroll.index, self._starts(environment), rows,
+                                   unroll.agent_output.agent_state)
+    self._replay.update(inserted.key, self._first_priorities(inserted.signals, inserted.trains))
+    return arrived
+
+  def _unroll(self, sample):
+    """Returns the sampled sequences as unrolls."""
+    rows, always = sample.rows, self._settings.geometry.burn_in  # This row is never padding.
+    first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
+    return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], life_id=sample.life_id,
+                         index=sample.life_row, agent_state=first_state)
+
+  def update(self, sample: SequenceSample, feedback: tf.Tensor) -> None:
+    """Sets new priorities, [B] float32."""
+    self._replay.update(sample.key, feedback)
+
+  def metrics(self) -> dict[str, float]:
+    """See Experience."""
+    counts = self._replay.statistics()
+    return self._intake.metrics() | {
+        'replay_size': counts.size, 'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
+        'replay_stale_updates': counts.stale_updates, 'sequences_inserted': counts.inserted,
+        'sequences_sampled': counts.sampled}
+
+  def save(self, folder: str) -> None:
+    """See Experience."""
+    if self._settings.is_saved and self._replay.statistics().size:
+      self._replay.save(os.path.join(folder, _FILE))
+
+  def restore(self, folder: str) -> None:
+    """See Experience."""
+    self._replay.restore(os.path.join(folder, _FILE))
+
+  def close(self) -> None:
+    """See Experience."""
+    self._intake.close()
+    self._replay.close('the run ends')
+
+
+def _rows(unroll):
+  """Returns what the replay stores: an Unroll in which every component has rows, [T+1, ...] or [T+1, B, ...].
+
+  Args:
+    unroll: Unroll of tensors, or of tf.TensorSpec of a single unroll.
+  """
+  version = unroll.parameter_version
+  if isinstance(version, tf.TensorSpec):
+    of_rows = lambda values: tf.TensorSpec(version.shape, values.dtype)
+  else:
+    of_rows = lambda values: tf.broadcast_to(values, tf.shape(version))
+  return unroll._replace(
+      level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), life_id=(), index=(), agent_state=(),
+      agent_output=unroll.agent_output._replace(agent_state=()))
+
+
+def _check_memory(row_spec, state_spec, settings):
+  needed, there = replay_lib.memory_bytes(
+      row_spec, state_spec, settings.geometry, settings.capacity, num_streams=0,
+      num_states=len(settings.state_offsets)), memory.machine_bytes()
+  if needed > there:
+    raise errors.UserError(
+        f'--replay_capacity={settings.capacity}: so many sequences need about {needed * 1e-9:,.1f} GB of memory, but '
+        f'the machine has {there * 1e-9:,.1f} GB: choose a smaller number')
+
+
+def _numbers(row):
+  """Picks the components of a row that first priorities may need: all but observations."""
+  return row._replace(environment_output=row.environment_output._replace(observation=()))
