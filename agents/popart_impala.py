@@ -26,6 +26,7 @@ NAME = 'popart_impala'
 # The paper tunes these hyper-parameters with populations. It does not state the values that they start with.
 SWEEP = impala.SWEEP
 EVALUATION_POLICIES = impala.EVALUATION_POLICIES
+SINGLE_FRAMES = impala.SINGLE_FRAMES
 
 validate = impala.validate
 make_experience = impala.make_experience

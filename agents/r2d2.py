@@ -127,7 +127,8 @@ class R2d2Config:
       'soft_asymmetric (R2D2+; released code) or optimistic_asymmetric (R2D2+; IMPALA, figure D.1).',
       choices=tuple(losses.REWARD_TRANSFORMS))
   target_update_interval: int = setting(
-      2500, 'Updates between two copies of the network to the target network. Table 2.', at_least=1)
+      2500, 'Updates between two copies of the network to the target network. Table 2.', at_least=1,
+      at_most=1_000_000_000)
   measure_delta_q: bool = setting(
       False, 'Measure how much values computed from the state of a sequence differ from those of the actor\'s state. '
       'Section 3. The replay then keeps three states per sequence.')
@@ -236,12 +237,12 @@ class Agent(snt.Module):
     if selection.kind == acting.GREEDY:
       action = acting.greedy(values)
     else:
-      epsilon = selection.epsilon if selection.kind == acting.EPSILON else self._epsilons(inputs)
+      epsilon = selection.epsilon if selection.kind == acting.EPSILON else self.epsilons(inputs)
       action = acting.epsilon_greedy(values, epsilon, seed)
     return BehaviourOutput(action, tf.gather(values, action, batch_dims=1), tf.reduce_max(values, axis=-1),
                            agent_state), new_state
 
-  def _epsilons(self, inputs):
+  def epsilons(self, inputs: acting.ActorInput) -> tf.Tensor:
     """epsilon_i = 0.4^(1 + 7 i / (N - 1)) for actor i of N: [B] float32. Horgan et al. 2018 (Ape-X), section 4.1."""
     place = inputs.actor_place
     if self._config.num_actors:

@@ -24,7 +24,8 @@ from scalable_agents.records.settings import setting
 from scalable_agents.training import child_process
 from scalable_agents.training import run_flags
 
-_AGENTS = ('impala_atari57', 'impala_dmlab30', 'popart_impala_atari57', 'popart_impala_dmlab30')
+_AGENTS = ('impala_atari57', 'impala_dmlab30', 'popart_impala_atari57', 'popart_impala_dmlab30', 'r2d2_atari57',
+           'r2d2_dmlab30', 'r2d2_plus_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
 # The kernel uses none of these ports for outgoing connections. Otherwise, an actor host that tries to connect could be
 # given the learner's port.

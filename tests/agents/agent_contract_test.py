@@ -22,6 +22,8 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import popart_impala
 from scalable_agents.agents import popart_impala_atari57
+from scalable_agents.agents import r2d2
+from scalable_agents.agents import r2d2_atari57
 from scalable_agents.records import run_directory
 from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.training import signal_handlers
@@ -48,6 +50,9 @@ _AGENTS = {
     impala.NAME: _Tested(impala, impala.ImpalaConfig, impala_atari57.__name__, {'torso': 'shallow'}),
     popart_impala.NAME: _Tested(popart_impala, popart_impala.PopArtImpalaConfig, popart_impala_atari57.__name__,
                                 {'torso': 'shallow', 'use_pixel_control': True}),
+    r2d2.NAME: _Tested(r2d2, r2d2.R2d2Config, r2d2_atari57.__name__,
+                       {'torso': 'shallow', 'burn_in': 1, 'sequence_length': 3, 'sequence_period': 3,
+                        'replay_capacity': 100, 'replay_minimum_size': 10, 'samples_per_insert': 0.375}),
     toy_q.NAME: _Tested(toy_q, toy_q.ToyConfig, toy_q.__name__, {}),
 }
 _SPEC = agent_interface.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))

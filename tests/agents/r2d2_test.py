@@ -1,0 +1,434 @@
+"""Tests of R2D2's network, loss and replay, against slow computations in NumPy and numbers from the paper."""
+
+import dataclasses
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import r2d2
+from scalable_agents.tests.training import unrolls
+from scalable_agents.training import experience
+from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import replay_experience
+
+_PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
+_SEQUENCE = dict(burn_in=3, sequence_length=6, sequence_period=3)
+
+
+def _config(**settings):
+  return r2d2.R2d2Config(**_SEQUENCE | dict(n_step=2, replay_capacity=100, replay_minimum_size=1) | settings)
+
+
+@functools.cache
+def _agent(config, instructed=False, pixels=False):
+  """Returns an agent whose target network differs from its online network."""
+  spec = _PIXELS if pixels else unrolls.INSTRUCTED if instructed else unrolls.VECTOR
+  agent = r2d2.Agent(unrolls.environment_spec(spec), config)
+  for number, variable in enumerate(agent.target.trainable_variables):
+    variable.assign_add(0.1 * tf.random.stateless_normal(variable.shape, [1, number]))
+  return agent
+
+
+def _batch(agent, config, batch=4, seed=0, num_states=0):
+  """Returns a batch of random sequences. Some steps at their ends are padding."""
+  random = np.random.RandomState(seed)
+  unroll = unrolls.random_unroll(agent.online, steps=config.burn_in + config.sequence_length, batch=batch, seed=seed)
+  trains = np.arange(config.sequence_length)[:, np.newaxis] < random.randint(1, config.sequence_length + 1, batch)
+  later_states = tf.nest.map_structure(
+      lambda x: tf.constant(random.randn(num_states, *x.shape), tf.float32), unroll.agent_state)
+  unroll = unroll._replace(agent_output=r2d2.BehaviourOutput(unroll.agent_output.action, (), (), ()))
+  return experience.Batch(unroll, replay_experience.SequenceSample(
+      tf.constant(trains), tf.constant(random.uniform(0.01, 1, batch), tf.float32), tf.zeros([batch], tf.int64),
+      later_states, tf.zeros([batch], tf.int64), tf.range(batch, dtype=tf.int64)))
+
+
+def _h(x):
+  return np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + 1e-3 * x
+
+
+def _h_inverse(x):
+  return np.sign(x) * (((np.sqrt(1 + 4e-3 * (np.abs(x) + 1 + 1e-3)) - 1) / 2e-3)**2 - 1)
+
+
+def _slow_values(network, batch, config, b):
+  """Steps a network through sequence b, row by row: [burn_in + m + 1, A] float64."""
+  environment, actions = batch.unroll.environment_output, batch.unroll.agent_output.action
+  state = tf.nest.map_structure(lambda x: x[b:b + 1], batch.unroll.agent_state)
+  if config.recurrent_state == 'zero':
+    state = network.initial_state(1)
+  values = []
+  for row in range(actions.shape[0]):
+    reset = environment.done[row, b:b + 1]
+    if config.reset_on_life_loss:
+      reset |= environment.discount[row, b:b + 1] == 0
+    out, state = network.step(
+        actions[row, b:b + 1], environment.reward[row, b:b + 1], reset,
+        network.prepare({name: x[row, b:b + 1] for name, x in environment.observation.items()}), state)
+    values.append(out.numpy()[0].astype(np.float64))
+  return np.array(values)
+
+
+def _slow_loss(agent, batch, config):
+  """Returns the loss and the priorities, term by term as the paper writes them."""
+  environment, actions = batch.unroll.environment_output, batch.unroll.agent_output.action.numpy()
+  probability = batch.sample.probability.numpy().astype(np.float64)
+  weights = (1 / (1000 * probability))**config.importance_exponent
+  weights /= weights.max()
+  h, h_inverse = (_h, _h_inverse) if config.value_rescaling else (lambda x: x, lambda x: x)
+  clip = lambda r: np.clip(r, -1, 1) if config.reward_transform == 'abs_one' else r
+  total, priorities, length = 0., [], config.sequence_length
+  for b in range(actions.shape[1]):
+    online, target = (_slow_values(network, batch, config, b)[config.burn_in:]
+                      for network in (agent.online, agent.target))
+    rewards = clip(environment.reward.numpy()[config.burn_in + 1:, b].astype(np.float64))
+    discounts = config.discount * environment.discount.numpy()[config.burn_in + 1:, b]
+    taken = actions[config.burn_in + 1:, b]
+    errors = []
+    for t in range(length):
+      if not batch.sample.trains[t, b]:
+        continue
+      y, product, end = 0., 1., min(t + config.n_step, length)
+      for k in range(t, end):
+        y += product * rewards[k]
+        product *= discounts[k]
+      y += product * h_inverse(target[end][np.argmax(online[end])])
+      errors.append(h(y) - online[t][taken[t]])
+    total += weights[b] * 0.5 * np.sum(np.square(errors)) / actions.shape[1]
+    sizes = np.abs(errors)
+    priorities.append(config.priority_eta * sizes.max() + (1 - config.priority_eta) * sizes.mean())
+  return total, priorities
+
+
+class NetworkTest(parameterized.TestCase):
+
+  @parameterized.parameters((False, 8_125_107), (True, 4_357_299))
+  def test_number_of_parameters(self, dense_before_lstm, want):
+    spec = unrolls.environment_spec({'pixels': tf.TensorSpec((84, 84, 4), tf.uint8)}, 18)
+    agent = r2d2.Agent(spec, r2d2.R2d2Config(dense_before_lstm=dense_before_lstm))
+    self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables), want)
+    self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.target.variables), want)
+
+  @parameterized.parameters(dict(), dict(instructed=True), dict(pixels=True), dict(use_lstm=False),
+                            dict(pixels=True, torso='shallow', dense_before_lstm=True))
+  def test_unroll_is_what_step_computes(self, instructed=False, pixels=False, **settings):
+    config = _config(**settings)
+    agent = _agent(config, instructed, pixels)
+    spec = _PIXELS if pixels else unrolls.INSTRUCTED if instructed else unrolls.VECTOR
+    unroll = unrolls.random_unroll(agent, spec)
+    environment, actions = unroll.environment_output, unroll.agent_output.action
+    values, last = agent.online.unroll(actions, environment.reward, environment.done,
+                                       agent.prepare(environment.observation), unroll.agent_state)
+    state = unroll.agent_state
+    for t in range(7):
+      observation = {name: x[t] for name, x in environment.observation.items()}
+      inputs = acting.ActorInput(tf.range(3), tf.zeros([3]), actions[t], environment.reward[t],
+                                 environment.discount[t], environment.done[t], observation)
+      output, new_state = agent.step(inputs, state, tf.constant([1, t]), acting.Selection(acting.GREEDY))
+      np.testing.assert_allclose(output.max_value, tf.reduce_max(values[t], axis=-1), rtol=1e-4, atol=1e-5)
+      np.testing.assert_array_equal(output.action, tf.argmax(values[t], axis=-1))
+      np.testing.assert_allclose(output.action_value, output.max_value)
+      tf.nest.map_structure(np.testing.assert_array_equal, output.agent_state, state)  # The one before the row.
+      state = new_state
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last)
+
+  def test_the_heads_are_dueling(self):
+    """The mean of the action values is the value stream's output, whatever the advantages."""
+    agent = r2d2.Agent(unrolls.environment_spec(), _config(use_lstm=False))
+    observation = {'vector': tf.ones([1, 4])}
+    values = lambda: agent.online.unroll(None, None, None, tf.nest.map_structure(lambda x: x[None], observation), ())[0]
+    before = values()
+    advantage, = (v for v in agent.online.variables if v.shape == [512, unrolls.NUM_ACTIONS])
+    advantage.assign_add(tf.random.stateless_normal(advantage.shape, [1, 1]))
+    after = values()
+    np.testing.assert_allclose(tf.reduce_mean(after, axis=-1), tf.reduce_mean(before, axis=-1), rtol=1e-4, atol=1e-5)
+    self.assertFalse(np.allclose(before, after, atol=0.1))
+
+  def test_the_core_hears_of_the_raw_reward_and_the_last_action(self):
+    agent = _agent(_config())
+    step = lambda reward, action: agent.online.step(
+        tf.constant([action]), tf.constant([reward]), tf.constant([False]), {'vector': tf.ones([1, 4])},
+        agent.initial_state(1))[0]
+    self.assertFalse(np.allclose(step(5., 0), step(1., 0), atol=1e-4))  # Not clipped to 1.
+    self.assertFalse(np.allclose(step(1., 1), step(1., 0), atol=1e-4))
+
+  def test_refuses_small_pictures(self):
+    spec = unrolls.environment_spec({'pixels': tf.TensorSpec([20, 40, 1], tf.uint8)})
+    with self.assertRaisesRegex(ValueError, '--torso=dqn: want images of at least 36x36 pixels, got 20x40'):
+      r2d2.Agent(spec, _config())
+
+
+class EpsilonTest(parameterized.TestCase):
+
+  def _epsilons(self, places, ids=None, **settings):
+    agent = _agent(_config(**settings))
+    inputs = acting.example_input(unrolls.VECTOR)._replace(
+        actor_place=tf.constant(places), actor_id=tf.constant(ids or [0] * len(places)))
+    return agent.epsilons(inputs)
+
+  def test_the_ends_of_the_ladder(self):
+    # 0.4 to the power of 1 and of 8; actor 128 of 256 has 1 + 7 * 128 / 255.
+    np.testing.assert_allclose(self._epsilons([0., 1., 128 / 255]), [0.4, 6.5536e-4, 0.015989], rtol=1e-3)
+
+  def test_the_ladder_of_a_whole_cluster(self):
+    ids = [0, 128, 255, 300]  # The last one is beyond the number of actors that was given.
+    np.testing.assert_allclose(self._epsilons([0.5] * 4, ids, num_actors=256), [0.4, 0.015989, 6.5536e-4, 6.5536e-4],
+                               rtol=1e-3)
+    np.testing.assert_allclose(self._epsilons([0.5], [0], num_actors=1), [0.4], rtol=1e-6)
+
+  def test_actors_explore_as_often_as_their_epsilon_says(self):
+    config = _config(epsilon_base=0.5, epsilon_exponent=1.)
+    agent = _agent(config)
+    size = 20_000
+    inputs = acting.ActorInput(
+        tf.zeros([size], tf.int32), tf.cast(tf.range(size) % 2, tf.float32), tf.zeros([size], tf.int32),
+        tf.zeros([size]), tf.ones([size]), tf.zeros([size], tf.bool), {'vector': tf.ones([size, 4])})
+    output, _ = agent.step(inputs, agent.initial_state(size), tf.constant([1, 1], tf.int64))
+    greedy = (output.action_value == output.max_value).numpy()
+    # Of the random actions, one in five is the greedy one.
+    self.assertAlmostEqual(greedy[0::2].mean(), 1 - 0.5 * 0.8, delta=0.015)
+    self.assertAlmostEqual(greedy[1::2].mean(), 1 - 0.25 * 0.8, delta=0.015)
+
+
+class LossTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      dict(), dict(n_step=5), dict(n_step=20), dict(burn_in=0), dict(recurrent_state='zero'), dict(use_lstm=False),
+      dict(value_rescaling=False, reward_transform='abs_one'), dict(discount=0.99), dict(reset_on_life_loss=True),
+      dict(importance_exponent=0., priority_eta=0.3))
+  def test_agrees_with_a_slow_loss(self, **settings):
+    config = _config(**settings)
+    agent = _agent(config)
+    batch = _batch(agent, config)
+    result = r2d2.loss(agent, batch, config)
+    total, priorities = _slow_loss(agent, batch, config)
+    np.testing.assert_allclose(result.total, total, rtol=1e-4)
+    np.testing.assert_allclose(result.feedback, priorities, rtol=1e-4)
+    self.assertFalse(np.all(batch.sample.trains))
+
+  def test_padding_makes_no_difference(self):
+    config = _config()
+    agent = _agent(config)
+    batch = _batch(agent, config)
+    # The discount of the last real step of a padded sequence is 0, as at every episode's end.
+    trains = np.vstack([np.ones([config.burn_in + 1, 4], bool), batch.sample.trains])
+    is_last = np.vstack([trains[:-1] & ~trains[1:], np.zeros([1, 4], bool)])
+    environment = batch.unroll.environment_output
+    environment = environment._replace(discount=tf.where(is_last, 0., environment.discount))
+    other = environment._replace(
+        reward=tf.where(trains, environment.reward, 7.), discount=tf.where(trains, environment.discount, 1.),
+        observation={'vector': tf.where(trains[..., np.newaxis], environment.observation['vector'], 7.)})
+    one, two = (r2d2.loss(agent, batch._replace(unroll=batch.unroll._replace(environment_output=output)), config)
+                for output in (environment, other))
+    np.testing.assert_allclose(one.total, two.total, rtol=1e-6)
+    np.testing.assert_allclose(one.feedback, two.feedback, rtol=1e-6)
+
+  def test_the_burn_in_has_no_gradient(self):
+    def gradient_of_state(**settings):
+      config = _config(**settings)
+      agent = _agent(config)
+      batch = _batch(agent, config)
+      batch = batch._replace(unroll=batch.unroll._replace(environment_output=batch.unroll.environment_output._replace(
+          done=tf.zeros_like(batch.unroll.environment_output.done))))
+      with tf.GradientTape() as tape:
+        tape.watch(batch.unroll.agent_state)
+        total = r2d2.loss(agent, batch, config).total
+      return tape.gradient(total, batch.unroll.agent_state).hidden
+
+    self.assertIsNone(gradient_of_state())
+    self.assertGreater(np.abs(gradient_of_state(burn_in=0)).max(), 0)
+
+  def test_targets_have_no_gradient(self):
+    config = _config()
+    agent = _agent(config)
+    with tf.GradientTape() as tape:
+      total = r2d2.loss(agent, _batch(agent, config), config).total
+    self.assertEqual(set(tape.gradient(total, agent.target.trainable_variables)), {None})
+
+  def test_several_learners_have_the_mean_of_all_their_sequences(self):
+    """Each learner's loss is divided by their number, because they add up their gradients."""
+    config = _config()
+    agent = _agent(config)
+    batch = _batch(agent, config)
+    alone = r2d2.loss(agent, batch, config).total
+    strategy = tf.distribute.MirroredStrategy(['/CPU:0'])
+    with strategy.scope():
+      np.testing.assert_allclose(r2d2.loss(agent, batch, config).total, alone)
+
+
+class DeltaQTest(parameterized.TestCase):
+
+  def test_agrees_with_a_slow_computation(self):
+    config = _config(measure_delta_q=True)
+    agent = _agent(config)
+    batch = _batch(agent, config, num_states=2)
+    batch = batch._replace(sample=batch.sample._replace(padding=tf.constant([0, 2, 0, 0], tf.int64)))
+    differences = {0: [], config.sequence_length - 1: []}
+    for b in (0, 2, 3):  # Sequence 1 begins its episode.
+      values = _slow_values(agent.online, batch, config, b)
+      largest = abs(values[config.burn_in:-1].max())
+      for number, step in enumerate(differences):
+        if not batch.sample.trains[step, b]:
+          continue
+        row = config.burn_in + step
+        environment = tf.nest.map_structure(lambda x: x[row, b:b + 1], batch.unroll.environment_output)  # pylint: disable=cell-var-from-loop
+        state = tf.nest.map_structure(lambda x: x[number, b:b + 1], batch.sample.later_states)  # pylint: disable=cell-var-from-loop
+        actors, _ = agent.online.step(batch.unroll.agent_output.action[row, b:b + 1], environment.reward,
+                                      environment.done, environment.observation, state)
+        differences[step].append(np.linalg.norm(values[row] - actors[0]) / largest)
+    means = r2d2.loss(agent, batch, config).means
+    np.testing.assert_allclose(means['delta_q/first'], np.mean(differences[0]), rtol=1e-4)
+    if differences[config.sequence_length - 1]:
+      np.testing.assert_allclose(means['delta_q/last'], np.mean(differences[config.sequence_length - 1]), rtol=1e-4)
+
+  def test_has_no_value_where_no_sequence_counts(self):
+    config = _config(measure_delta_q=True)
+    agent = _agent(config)
+    batch = _batch(agent, config, num_states=2)
+    batch = batch._replace(sample=batch.sample._replace(padding=tf.ones([4], tf.int64)))
+    self.assertTrue(np.isnan(r2d2.loss(agent, batch, config).means['delta_q/first']))
+
+
+class ReplayTest(parameterized.TestCase):
+  """Unrolls that the agent itself has made go through the replay and come back as sequences."""
+
+  def _play(self, agent, config, num_unrolls, num_actors=3):
+    """Returns unrolls of [T+1, B, ...] as the actor pool makes them: random observations, the agent's own actions."""
+    random = np.random.RandomState(1)
+    spec = unrolls.environment_spec()
+    state, output = agent.initial_state(num_actors), None
+    rows, first_states = [], []
+    for row in range(num_unrolls * config.unroll_length + 1):
+      if row % config.unroll_length == 0:
+        first_states.append(state)
+      done = random.uniform(size=num_actors) < (0.1 if row else 2.)
+      discount = np.float32(~done & (random.uniform(size=num_actors) > 0.1))
+      environment = unroll_lib.EnvironmentOutput(
+          random.randn(num_actors).astype(np.float32), discount, done, np.zeros(num_actors, np.float32),
+          np.zeros(num_actors, np.int32), {'vector': random.randn(num_actors, 4).astype(np.float32)})
+      if output is None:  # Before the first decision all is zero.
+        output = tf.nest.map_structure(tf.zeros_like, agent.step(
+            acting.example_input(spec.observation), agent.initial_state(1), tf.zeros([2], tf.int64))[0])
+        output = tf.nest.map_structure(lambda x: tf.repeat(x, num_actors, axis=0), output)
+      rows.append((environment, output))
+      inputs = acting.ActorInput(tf.range(num_actors), tf.zeros([num_actors]), output.action, environment.reward,
+                                 discount, done, environment.observation)
+      output, state = agent.step(inputs, state, tf.constant([1, row], tf.int64))
+    stack = lambda first: tf.nest.map_structure(
+        lambda *values: tf.stack(values), *rows[first:first + config.unroll_length + 1])
+    for index in range(num_unrolls):
+      environment, output = stack(index * config.unroll_length)
+      ids = tf.range(num_actors)
+      yield unroll_lib.Unroll(
+          tf.zeros_like(ids), ids, tf.cast(ids, tf.int64) + 7, tf.fill([num_actors], tf.constant(index, tf.int64)),
+          first_states[index], environment, output, tf.zeros(output.action.shape, tf.int64))
+
+  def _experience(self, agent, config, played):
+    """Returns the experience after it has taken in the unrolls."""
+    spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), unrolls.one(played[0], 0))
+    intake = intake_lib.Intake(spec, 3 * len(played), 1)
+    sequences = r2d2.make_experience(intake, unrolls.environment_spec(), config, 1)
+    self.addCleanup(sequences.close)
+    for unroll in played:
+      for actor in range(3):
+        intake.put(unrolls.one(unroll, actor))
+    return sequences
+
+  @parameterized.parameters(
+      dict(), dict(burn_in=0), dict(sequence_period=5, unroll_length=4), dict(use_lstm=False), dict(n_step=9),
+      dict(reset_on_life_loss=True), dict(value_rescaling=False), dict(cross_episodes=True))
+  def test_the_actors_priorities_are_those_of_the_learner_with_the_same_parameters(self, **settings):
+    """This is so only if states, observations, masks and priorities all belong to the same steps."""
+    config = _config(**dict(unroll_length=10, batch_size=10, samples_per_insert=1., epsilon_base=0.5) | settings)
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    num_unrolls = 12
+    played = list(self._play(agent, config, num_unrolls))
+    # Everything comes in before the one batch.
+    config = dataclasses.replace(
+        config, samples_per_insert=config.batch_size * config.sequence_period / (
+            config.unroll_length * num_unrolls * 3))
+    sequences = self._experience(agent, config, played)
+    batch, _ = sequences.take_batch()
+    priorities = r2d2.loss(agent, batch, config).feedback
+    np.testing.assert_allclose(
+        np.diff(np.log(batch.sample.probability)), config.priority_exponent * np.diff(np.log(priorities)), rtol=1e-2,
+        atol=2e-3)
+    self.assertGreater(np.std(np.log(priorities)), 0.1)
+
+  @parameterized.parameters('stored', 'zero')
+  def test_delta_q_is_zero_with_stored_states_and_the_same_parameters(self, recurrent_state):
+    config = _config(unroll_length=10, batch_size=30, samples_per_insert=1., measure_delta_q=True,
+                     recurrent_state=recurrent_state)
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    played = list(self._play(agent, config, 9))
+    sequences = self._experience(agent, dataclasses.replace(config, samples_per_insert=30 * 3 / (10 * 9 * 3)), played)
+    batch, _ = sequences.take_batch()
+    means = r2d2.loss(agent, batch, config).means
+    if recurrent_state == 'stored':
+      np.testing.assert_allclose([means['delta_q/first'], means['delta_q/last']], [0, 0], atol=1e-4)
+    else:
+      self.assertGreater(means['delta_q/first'], 1e-2)
+      self.assertLess(means['delta_q/last'], means['delta_q/first'])
+
+  def test_regression_the_stored_state_is_the_one_before_the_first_row(self):
+    """States are recomputed from the episode's start. A released implementation is off by the burn-in."""
+    config = _config(unroll_length=10, batch_size=30, samples_per_insert=30 * 3 / (10 * 9 * 3))
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    played = list(self._play(agent, config, 9))
+    batch, _ = self._experience(agent, config, played).take_batch()
+    rows = tf.nest.map_structure(lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]), *(
+        (unroll.environment_output, unroll.agent_output.action) for unroll in played))
+    num_checked = 0
+    for b in np.flatnonzero(batch.sample.padding == 0):
+      actor, first = int(batch.unroll.actor_id[b]), int(batch.unroll.index[b])
+      environment, actions = tf.nest.map_structure(lambda x: x[:, actor:actor + 1], rows)
+      state = agent.initial_state(1)
+      for row in range(first):
+        _, state = agent.online.step(actions[row], environment.reward[row], environment.done[row],
+                                     {'vector': environment.observation['vector'][row]}, state)
+      for got, want in zip(batch.unroll.agent_state, state):
+        np.testing.assert_allclose(got[b], want[0], rtol=1e-4, atol=1e-5)
+      num_checked += first > 0
+    self.assertGreater(num_checked, 5)
+
+
+class LearnerTest(parameterized.TestCase):
+
+  def test_the_target_network_is_copied_at_intervals(self):
+    config = _config(target_update_interval=3, learning_rate=1e-2)
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    learner = r2d2.make_learner(agent, config)
+    batch = _batch(agent, config)
+    same = lambda: all(np.array_equal(*pair) for pair in zip(agent.online.variables, agent.target.variables))
+    self.assertTrue(same())
+    for update in range(1, 8):
+      learner.step(batch)
+      self.assertEqual(same(), update % 3 == 0)
+    self.assertContainsSubset({id(v) for v in agent.target.variables}, {id(v) for v in agent.variables})
+    self.assertNoCommonElements({id(v) for v in agent.target.variables}, {id(v) for v in agent.acting_variables})
+
+
+class ConfigTest(parameterized.TestCase):
+
+  def test_the_defaults_are_the_papers(self):
+    config = r2d2.R2d2Config()
+    self.assertEqual(round(r2d2._new_unrolls(config)), 83)  # pylint: disable=protected-access; 64 sequences at 0.77.
+    r2d2.validate(config)
+
+  @parameterized.parameters(
+      (dict(sequence_period=81), '--sequence_period=81: want at most --sequence_length=80'),
+      (dict(replay_capacity=100), '--replay_minimum_size=1250: want at most --replay_capacity=100'),
+      (dict(samples_per_insert=300.), '--samples_per_insert=300: a batch of 64 sequences would wait for 0.21 new'),
+      (dict(recurrent_state='old'), '--recurrent_state=old'), (dict(n_step=0), '--n_step=0'),
+      (dict(level_name=''), '--level_name=: want the name of a level'))
+  def test_refuses(self, settings, message):
+    with self.assertRaisesRegex(ValueError, message):
+      r2d2.validate(dataclasses.replace(r2d2.R2d2Config(), **settings))
+
+
+if __name__ == '__main__':
+  absltest.main()
