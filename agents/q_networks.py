@@ -67,7 +67,13 @@ class DuelingHead(snt.Module):
 
 
 class QNetwork(snt.Module):
-  """Torso, LSTM of 512 units and dueling heads. The LSTM's inputs include the last reward and the last action."""
+  """Torso, LSTM of 512 units and dueling heads. The LSTM's inputs include the last reward and the last action.
+
+  Attributes:
+    core: the LSTM; None if there is none.
+    input_size: D, the number of inputs of the LSTM.
+    head: the dueling heads.
+  """
 
   def __init__(self, observation: Mapping[str, tf.TensorSpec], num_actions: int, seed: int, *, torso: str,
                torso_precision: str, centre_pixels: bool, dense_before_lstm: bool, use_lstm: bool, name: str):
@@ -102,13 +108,14 @@ class QNetwork(snt.Module):
     zeros = {self._observed: tf.zeros([1, *spec.shape], spec.dtype),
              'words': tf.zeros([1, networks.INSTRUCTION_WORDS], tf.int32)}
     features = self._features(zeros)
-    self._core = networks.LSTMCore(features.shape[-1] + 1 + num_actions, _HIDDEN, seeds) if use_lstm else None
-    self._head = DuelingHead(num_actions, seeds)
-    self._head(tf.zeros([1, _HIDDEN]) if use_lstm else features)
+    self.input_size = features.shape[-1] + 1 + num_actions
+    self.core = networks.LSTMCore(self.input_size, _HIDDEN, seeds) if use_lstm else None
+    self.head = DuelingHead(num_actions, seeds)
+    self.head(tf.zeros([1, _HIDDEN]) if use_lstm else features)
 
   def initial_state(self, batch_size) -> Any:
     """The LSTM's state at an episode's start: an LSTMState of [batch_size, 512], or () without an LSTM."""
-    return self._core.initial_state(batch_size) if self._core else ()
+    return self.core.initial_state(batch_size) if self.core else ()
 
   def step(self, last_action, reward, resets, observation, state) -> tuple[tf.Tensor, Any]:
     """Processes one row.
@@ -121,17 +128,24 @@ class QNetwork(snt.Module):
     Returns:
       Action values [B, A] float32, and the new state.
     """
-    features = self._features(observation)
-    if self._core:
-      features, state = self._core.step(self._core_input(features, last_action, reward), resets, state)
-    return self._head(features), state
+    features = self.encode(last_action, reward, observation)
+    if self.core:
+      features, state = self.core.step(features, resets, state)
+    return self.head(features), state
 
   def unroll(self, last_action, reward, resets, observation, state) -> tuple[tf.Tensor, Any]:
     """Processes T rows as `step` does: all arguments but the state have a leading dimension of time."""
-    features = snt.BatchApply(self._features)(observation)
-    if self._core:
-      features, state = self._core.unroll(self._core_input(features, last_action, reward), resets, state)
-    return self._head(features), state
+    features = snt.BatchApply(self.encode)(last_action, reward, observation)
+    if self.core:
+      features, state = self.core.unroll(features, resets, state)
+    return self.head(features), state
+
+  def encode(self, last_action, reward, observation) -> tf.Tensor:
+    """Returns what the LSTM gets, or without an LSTM the heads: [B, D]. The arguments are those of `step`."""
+    features = self._features(observation)
+    if not self.core:
+      return features
+    return tf.concat([features, reward[..., tf.newaxis], tf.one_hot(last_action, self._num_actions)], axis=-1)
 
   def prepare(self, observation):
     """Turns 'instruction' into 'words', which `step` and `unroll` take: XLA has no strings."""
@@ -146,6 +160,3 @@ class QNetwork(snt.Module):
     if self._dense:
       features = tf.nn.relu(self._dense(features))
     return tf.concat([features, self._language(observation['words'])], axis=-1) if self._language else features
-
-  def _core_input(self, features, last_action, reward):
-    return tf.concat([features, reward[..., tf.newaxis], tf.one_hot(last_action, self._num_actions)], axis=-1)

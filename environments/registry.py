@@ -35,6 +35,7 @@ from scalable_agents.environments import scores
 _TASKS = {
     'catch': catch.Catch,
     'recall': recall.Recall,
+    'recall_late': recall.RecallLate,
     'chain': chain.Chain,
     'obey_ball': obey.ObeyBall,
     'obey_side': obey.ObeySide,

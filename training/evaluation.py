@@ -94,14 +94,14 @@ def evaluate(agent_module: agent_interface.AgentModule, config: agent_interface.
   """
   if run.video:
     video.check(run.video)  # An error now is better than after minutes of play.
-  selection, seed, loaded = selection_of(agent_module, run), seed_of(config.seed), _load(directory)
+  selection, seed, loaded = selection_of(agent_module, run), seed_of(config.seed), load(directory)
   identity = _identity(loaded, run, seed, selection)
   finished = evaluation_results.FinishedLevels(directory.path, identity, protocol, free)
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
   where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, identity['checkpoint'])
   make_host = lambda: actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)
-  with _explaining(where), contextlib.closing(make_host()) as host:
+  with explaining(where), contextlib.closing(make_host()) as host:
     make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
     policy = restore(make_agent, loaded)
     if run.video:
@@ -111,7 +111,7 @@ def evaluate(agent_module: agent_interface.AgentModule, config: agent_interface.
       directory.check_in_place()
       finished.keep(evaluation_results.of_levels(evaluator, levels, played))
 
-    evaluator = _play(policy, make_agent, selection, host, run, screen, look)
+    evaluator = play(policy, make_agent, selection, host, run, screen, look)
   results = finished.results | evaluation_results.of_levels(evaluator, levels, played)
   summary = evaluation_results.summary(policy, {level: results[level] for level in levels}, protocol, host, identity)
   directory.check_in_place()
@@ -121,7 +121,7 @@ def evaluate(agent_module: agent_interface.AgentModule, config: agent_interface.
 
 
 @contextlib.contextmanager
-def _explaining(checkpoint_path):
+def explaining(checkpoint_path):
   """Raises errors of environments and of the policy as errors that the user can correct."""
   try:
     yield
@@ -131,7 +131,8 @@ def _explaining(checkpoint_path):
     raise errors.UserError(f'{checkpoint_path}: {error}') from error
 
 
-def _load(directory) -> checkpoint.Loaded:
+def load(directory: run_directory.Run) -> checkpoint.Loaded:
+  """Reads the latest checkpoint of a run. Raises UserError if there is none, or CheckpointError if it is damaged."""
   loaded = checkpoint.load(run_directory.path(directory.path, run_directory.CHECKPOINTS))
   if not loaded:
     raise errors.UserError(
@@ -183,11 +184,17 @@ def _with_environments(run, levels):
   return dataclasses.replace(run, num_environments=min(environments, wanted))
 
 
-def _play(policy, make_agent, selection, host, run, screen, look) -> evaluator_lib.Evaluator:
+def play(policy, make_agent, selection, host, run, screen, look) -> evaluator_lib.Evaluator:
   """Plays until the evaluator has all its episodes, and returns it. Closes the host in any case.
 
-  Meanwhile `look` is called with the evaluator at regular intervals.
-
+  Args:
+    policy: the Policy, whose agent's acting variables are used.
+    make_agent: makes an agent for each inference loop.
+    selection: how actions are selected.
+    host: has the environments.
+    run: the settings of the run.
+    screen: where progress is shown.
+    look: called with the evaluator at regular intervals.
   Raises:
     environment_workers.WorkerError: environments cannot be kept alive.
     KeyboardInterrupt: Ctrl-C.

@@ -39,6 +39,16 @@ class RecallTest(absltest.TestCase):
       np.testing.assert_array_equal(vectors[1:], [[0, 0, 0]] * 4 + [[0, 0, 1]])
     self.assertLen(cues, 2)
 
+  def test_late_questions_come_after_8_to_15_blank_steps(self):
+    environment = recall.RecallLate(seed=1)
+    blanks = set()
+    for _ in range(200):
+      vectors, rewards = _play(environment, lambda vectors: int(vectors[0].argmax()))
+      np.testing.assert_array_equal(vectors[1:], [[0, 0, 0]] * (len(vectors) - 2) + [[0, 0, 1]])
+      self.assertEqual(rewards, [0.0] * (len(vectors) - 1) + [1.0])
+      blanks.add(len(vectors) - 2)
+    self.assertEqual(blanks, set(range(8, 16)))
+
   def test_memory_reaches_the_optimal_return(self):
     environment = recall.Recall(seed=2)
     for _ in range(50):

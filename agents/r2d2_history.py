@@ -1,0 +1,213 @@
+"""Evaluates an R2D2 agent with a restricted memory. Kapturowski et al. 2019, section 5 and figure 5.
+
+  bazel run //agents:r2d2_history -- --logdir=runs/r2d2_watermaze
+  bazel run //agents:r2d2_history -- --logdir=runs/r2d2_watermaze --histories=inf,60,30,0 --num_episodes=30
+
+The trained agent plays again, but in each step its LSTM is computed anew, from zeros, on the last k observations before
+the present one. `inf` is the whole episode, as in training. For each k, the program measures the return, how often the
+greedy action is that of the unrestricted agent, and how much the largest action values differ. The results are in the
+run directory's restricted_history.json, from which //tables:r2d2 draws the figure.
+"""
+
+from scalable_agents.training import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
+import contextlib
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import sonnet as snt
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import actor_host
+from scalable_agents.agents import r2d2
+from scalable_agents.environments import dmlab
+from scalable_agents.environments import registry
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training import agent_interface
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training import evaluation
+from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
+
+RESULTS = 'restricted_history.json'
+_MAX_HISTORY = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class HistoryConfig:
+  """The flags."""
+  logdir: str = setting('', 'The run directory of a trained R2D2 agent.')
+  histories: str = setting(
+      'inf,120,80,40,0', 'Numbers k of observations before the present one that the LSTM sees, with commas between '
+      'them; inf for all. Figure 5.')
+  num_episodes: int = setting(10, 'Episodes per level and history. Section 5.', at_least=1, at_most=1_000_000)
+  num_environments: settings.Count = setting(
+      'auto', 'Number of environments that are stepped in parallel. auto: as many as episodes, at most 32 per core.',
+      at_least=1, at_most=settings.MAX_ENVIRONMENTS)
+  epsilon: float = setting(0.001, 'Probability of a random action.', at_least=0, at_most=1)
+
+
+def validate(config: HistoryConfig) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line."""
+  settings.check(config)
+  if not config.logdir:
+    raise ValueError('--logdir=: want the folder of a run')
+  histories_of(config)
+
+
+def histories_of(config: HistoryConfig) -> list[float]:
+  """Returns the values of --histories; math.inf for `inf`. Raises ValueError."""
+  histories = []
+  for text in config.histories.split(','):
+    if text != 'inf' and not (text.isdecimal() and int(text) <= _MAX_HISTORY):
+      raise ValueError(f'--histories={settings.shown(config.histories)}: want inf or whole numbers from 0 to '
+                       f'{_MAX_HISTORY} with commas between them')
+    histories.append(math.inf if text == 'inf' else int(text))
+  return histories
+
+
+class Output(NamedTuple):
+  """What the restricted agent does, compared with the unrestricted one."""
+  action: tf.Tensor           # [B] int32.
+  matches: tf.Tensor          # [B] bool, whether both have the same greedy action.
+  value_difference: tf.Tensor  # [B] float32, |max Q of the restricted - max Q of the unrestricted one|.
+
+
+class RestrictedAgent(snt.Module):
+  """Acts with an LSTM that is computed anew in each step, on the last `history` observations before the present one.
+
+  It has the whole recurrent state as well, for the comparison. Its variables count what was compared.
+  """
+
+  def __init__(self, agent: r2d2.Agent, config: r2d2.R2d2Config, history: float):
+    super().__init__('restricted')
+    self._network, self._config, self._history = agent.online, config, history
+    self.acting_variables = agent.acting_variables
+    with tf.device('/CPU:0'):
+      self.num_steps, self.num_matches, self.value_differences = (
+          tf.Variable(0., dtype=tf.float64, trainable=False) for _ in range(3))
+
+  def initial_state(self, batch_size) -> Any:
+    """The unrestricted state; and the last inputs of the LSTM, [batch_size, history, D], with their number."""
+    state = self._network.initial_state(batch_size)
+    if self._history == math.inf:
+      return state
+    return state, tf.zeros([batch_size, self._history, self._network.input_size]), tf.zeros([batch_size], tf.int32)
+
+  def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
+    """Selects actions; see agent_interface.Agent."""
+    whole, *restricted = agent_state if self._history < math.inf else (agent_state,)
+    resets = r2d2.resets(inputs, self._config)
+    encoded = self._network.encode(inputs.last_action, inputs.reward, self._network.prepare(inputs.observation))
+    output, whole = self._network.core.step(encoded, resets, whole)
+    true_values = values = self._network.head(output)                           # [B, A].
+    if restricted:
+      values, restricted = self._recompute(encoded, resets, *restricted)
+    action = acting.epsilon_greedy(values, selection.epsilon, seed)
+    matches = acting.greedy(values) == acting.greedy(true_values)
+    differences = tf.abs(tf.reduce_max(values, axis=-1) - tf.reduce_max(true_values, axis=-1))
+    if tf.inside_function():  # Otherwise it is only asked for the shapes of its outputs.
+      for variable, counts in ((self.num_steps, tf.ones_like(differences)), (self.num_matches, matches),
+                               (self.value_differences, differences)):
+        variable.assign_add(tf.reduce_sum(tf.cast(counts, tf.float64)))
+    return Output(action, matches, differences), (whole, *restricted) if restricted else whole
+
+  def _recompute(self, encoded, resets, earlier, num_earlier):
+    """Computes the values from the present input and the earlier ones. Returns them, and the new inputs and number."""
+    num_earlier = tf.where(resets, 0, num_earlier)
+    inputs = tf.concat([earlier, encoded[:, tf.newaxis]], axis=1)               # [B, history + 1, D].
+    # Resetting in every row up to the first one of the history has the state be zero there.
+    first = self._history - num_earlier                                         # [B].
+    is_before = tf.range(self._history + 1)[:, tf.newaxis] <= first             # [history + 1, B].
+    outputs, _ = self._network.core.unroll(
+        tf.transpose(inputs, [1, 0, 2]), is_before, self._network.initial_state(tf.shape(encoded)[0]))
+    return self._network.head(outputs[-1]), (inputs[:, 1:], tf.minimum(num_earlier + 1, self._history))
+
+
+def main():
+  """Plays, and writes and prints the results."""
+  config = run_flags.config_from_flags(HistoryConfig, validate)
+  config = dataclasses.replace(config, logdir=run_flags.user_path(config.logdir))
+  stored = run_directory.read_config(config.logdir)
+  if stored.get('agent') != r2d2.NAME or not stored['flags'].get('use_lstm'):
+    raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
+  agent_config = _stored(r2d2.R2d2Config, stored, config.logdir)
+  levels = registry.expand(agent_config.level_name)
+  protocol_class = dmlab30_protocol.Protocol if any(level in dmlab.LEVELS for level in levels) else (
+      atari57_protocol.Protocol)
+  protocol = _stored(protocol_class, stored, config.logdir).environments(levels, training=False)
+  with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.NAME) as directory:
+    quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
+    train_loop.configure_tensorflow()
+    results = {}
+    for level_id, level in enumerate(levels):
+      results[level] = {str(history): evaluate(config, agent_config, levels, level_id, protocol, history, directory)
+                        for history in histories_of(config)}
+      print(report(level, results[level]), flush=True)
+    directory.check_in_place()
+    run_directory.write_json(run_directory.path(directory.path, RESULTS), results)
+
+
+def evaluate(config: HistoryConfig, agent_config: r2d2.R2d2Config, levels, level_id: int, protocol: dict[str, Any],
+             history: float, directory: run_directory.Run) -> dict[str, Any]:
+  """Plays the episodes of one level with one history.
+
+  Returns:
+    A dict of 'episode_returns', 'mean_return', 'greedy_match' (share of the steps) and 'value_difference' (mean).
+  """
+  environments = config.num_environments
+  if environments == 'auto':
+    environments = min(config.num_episodes, 32 * actor_host.num_cores())
+  run = run_flags.RunConfig(logdir=config.logdir, mode='test', test_num_episodes=config.num_episodes,
+                            num_environments=min(environments, config.num_episodes))
+  agents = []
+
+  def make_restricted():
+    agents.append(RestrictedAgent(make_agent(), agent_config, history))
+    return agents[-1]
+
+  loaded, screen = evaluation.load(directory), quiet.screen()
+  test_levels = [registry.test_level(level) for level in levels]
+  make_host = lambda: actor_host.ActorHost(
+      test_levels, protocol, run, evaluation.seed_of(agent_config.seed), screen, played=[level_id])
+  with evaluation.explaining(loaded.path), contextlib.closing(make_host()) as host:
+    make_agent = agent_interface.agent_maker(r2d2, host, test_levels, agent_config)
+    evaluator = evaluation.play(evaluation.restore(make_agent, loaded), make_restricted,
+                                acting.Selection(acting.EPSILON, config.epsilon), host, run, screen, lambda _: None)
+  returns = [episode.episode_return for episode in evaluator.episodes(level_id)]
+  steps, matches, differences = (sum(float(getattr(agent, name)) for agent in agents)
+                                 for name in ('num_steps', 'num_matches', 'value_differences'))
+  return {'episode_returns': returns, 'mean_return': float(np.mean(returns)), 'greedy_match': matches / steps,
+          'value_difference': differences / steps}
+
+
+def report(level: str, results: dict[str, dict[str, Any]]) -> str:
+  """Returns the results of a level as a table."""
+  lines = [f'{level}: {"history":>7} {"return":>12} {"greedy match":>13} {"difference of max Q":>20}']
+  for history, result in results.items():
+    lines.append(f'{"":{len(level)}}  {history:>7} {result["mean_return"]:>12.2f} {result["greedy_match"]:>13.1%} '
+                 f'{result["value_difference"]:>20.4f}')
+  return '\n'.join(lines)
+
+
+def _stored(config_class, stored, logdir):
+  """Returns the settings of a run."""
+  run_flags.check_stored(config_class, stored['flags'], run_directory.path(logdir, run_directory.CONFIG))
+  names = [field.name for field in dataclasses.fields(config_class) if field.name in stored['flags']]
+  return config_class(**{name: stored['flags'][name] for name in names})
+
+
+if __name__ == '__main__':
+  run_flags.define(HistoryConfig())
+  run_flags.run_main(main)

@@ -1,0 +1,117 @@
+"""Tests of the evaluation with a restricted memory: the LSTM is computed on the last observations only."""
+
+import json
+import math
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.agents import r2d2
+from scalable_agents.agents import r2d2_atari57
+from scalable_agents.agents import r2d2_history
+from scalable_agents.tests.training import training
+from scalable_agents.tests.training import unrolls
+
+_SMALL = ('--level_name=recall_late', '--burn_in=4', '--sequence_length=4', '--sequence_period=2',
+          '--unroll_length=10', '--batch_size=8', '--replay_capacity=500', '--replay_minimum_size=20',
+          '--samples_per_insert=0.4', '--num_environments=4', '--total_environment_frames=200', '--synchronous')
+
+
+class RestrictedAgentTest(parameterized.TestCase):
+
+  @parameterized.parameters(0, 1, 3, 20, math.inf)
+  def test_acts_on_the_last_observations_only(self, history):
+    config = r2d2.R2d2Config()
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    restricted = r2d2_history.RestrictedAgent(agent, config, history)
+    batch, num_rows = 3, 9
+    unroll = unrolls.random_unroll(agent, steps=num_rows - 1, batch=batch)
+    environment = unroll.environment_output
+    done = environment.done.numpy()
+    done[0] = True
+    inputs = [acting.ActorInput(
+        tf.range(batch), tf.zeros([batch]), unroll.agent_output.action[t], environment.reward[t],
+        environment.discount[t], tf.constant(done[t]), {'vector': environment.observation['vector'][t]})
+              for t in range(num_rows)]
+
+    def values_of(first, t, b):
+      """The values of row t if the LSTM begins with zeros at row `first`."""
+      state = agent.initial_state(batch)
+      for row in range(first, t + 1):
+        values, state = agent.online.step(inputs[row].last_action, inputs[row].reward, inputs[row].done,
+                                          inputs[row].observation, state)
+      return values.numpy()[b]
+
+    state, selection = restricted.initial_state(batch), acting.Selection(acting.EPSILON, 0.)
+    step = tf.function(lambda one, state: restricted.step(one, state, tf.zeros([2], tf.int64), selection))
+    matches, differences = [], []
+    for t in range(num_rows):
+      output, state = step(inputs[t], state)
+      for b in range(batch):
+        episode = np.flatnonzero(done[:t + 1, b])[-1]
+        got, whole = values_of(max(episode, t - min(history, t)), t, b), values_of(episode, t, b)
+        self.assertEqual(output.action[b], np.argmax(got))
+        matches.append(np.argmax(got) == np.argmax(whole))
+        differences.append(abs(got.max() - whole.max()))
+        np.testing.assert_allclose(output.value_difference[b], differences[-1], atol=1e-5)
+    self.assertEqual(restricted.num_steps, batch * num_rows)
+    self.assertEqual(restricted.num_matches, np.sum(matches))
+    np.testing.assert_allclose(restricted.value_differences, np.sum(differences), atol=1e-4)
+    if history == math.inf or history == 20:
+      self.assertTrue(np.all(matches))
+    else:
+      self.assertGreater(np.sum(differences), 1e-3)
+
+
+class HistoryConfigTest(parameterized.TestCase):
+
+  def test_histories(self):
+    self.assertEqual(r2d2_history.histories_of(r2d2_history.HistoryConfig()), [math.inf, 120, 80, 40, 0])
+
+  @parameterized.parameters('', 'inf,', '-1', '1.5', '10001', 'all')
+  def test_refuses_other_histories(self, histories):
+    with self.assertRaisesRegex(ValueError, '^--histories=.*: want inf or whole numbers from 0 to 10000'):
+      r2d2_history.validate(r2d2_history.HistoryConfig('run', histories))
+
+
+class ProgramTest(parameterized.TestCase):
+
+  def _run(self, module, logdir, *flags):
+    """Runs a program to its end. Returns its exit code and screen."""
+    with training.Training(logdir, *flags, program=module.__name__) as program:
+      return program.end()[0], program.screen()
+
+  def test_with_the_whole_history_it_is_the_plain_evaluation(self):
+    logdir = pathlib.Path(self.create_tempdir().full_path) / 'run'
+    for module, *flags in (
+        (r2d2_atari57, *_SMALL),
+        (r2d2_atari57, '--mode=test', '--test_num_episodes=6', '--test_policy=greedy', '--num_environments=3'),
+        (r2d2_history, '--num_episodes=6', '--num_environments=3', '--epsilon=0', '--histories=inf,20,0')):
+      code, screen = self._run(module, logdir, *flags)
+      self.assertEqual(code, 0, screen)
+    plain = json.loads((logdir / 'evaluation.json').read_text())['levels']['recall_late']['episode_returns']
+    results = json.loads((logdir / r2d2_history.RESULTS).read_text())['recall_late']
+    self.assertEqual(list(results), ['inf', '20', '0'])
+    for history in ('inf', '20'):  # No episode is longer than 20 steps.
+      self.assertEqual(results[history]['episode_returns'], plain)
+      self.assertEqual(results[history]['greedy_match'], 1.)
+    self.assertEqual(results['inf']['value_difference'], 0.)
+    self.assertGreater(results['0']['value_difference'], 0.)
+    self.assertIn('recall_late: history       return  greedy match', screen)
+
+  @parameterized.parameters(
+      ('', (), '--logdir=: want the folder of a run'),
+      ('/absent/run', (), '/absent/run: no run has been started there'),
+      ('/absent/run', ('--histories=few',), '--histories=few: want inf or whole numbers'))
+  def test_bad_input_is_one_line(self, logdir, flags, message):
+    code, screen = self._run(r2d2_history, logdir, *flags)
+    self.assertEqual(code, 1)
+    self.assertRegex(screen.strip().splitlines()[-1], f'^error: {message}')
+
+
+if __name__ == '__main__':
+  absltest.main()
