@@ -29,8 +29,8 @@ class RegistryTest(parameterized.TestCase):
 
   def test_levels_are_the_suites_and_the_built_in_tasks(self):
     self.assertEqual(registry.levels(), (
-        *atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'chain', 'obey_ball', 'obey_side', 'obey_nothing',
-        'catch_mirror', 'catch_shift', 'harvest'))
+        *atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'recall_late', 'chain', 'obey_ball', 'obey_side',
+        'obey_nothing', 'catch_mirror', 'catch_shift', 'harvest'))
     self.assertContainsSubset({*dmlab30.LEVELS, *dmlab30.TEST_LEVELS, 'seekavoid_arena_01'}, set(registry.levels()))
     self.assertLen(set(registry.levels()), len(registry.levels()))
 

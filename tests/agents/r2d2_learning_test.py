@@ -1,0 +1,69 @@
+"""Tests that R2D2 learns, and that what the paper adds is what it learns by. Kapturowski et al. 2019, section 3."""
+
+import dataclasses
+import io
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.actor import actor_host
+from scalable_agents.agents import r2d2
+from scalable_agents.environments import registry
+from scalable_agents.records import run_directory
+from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.training import training
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import run_flags
+from scalable_agents.training import train_loop
+
+_SMALL = dict(torso='shallow', synchronous=True, unroll_length=10, replay_capacity=2_000, replay_minimum_size=100,
+              learning_rate=1e-3, target_update_interval=50, n_step=3)
+_RECALL_LATE = dict(level_name='recall_late', burn_in=4, sequence_length=4, sequence_period=2, batch_size=32,
+                    samples_per_insert=2., measure_delta_q=True, total_environment_frames=16_000)
+
+
+def setUpModule():
+  training.configure_tensorflow()
+
+
+class LearningTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    signal_handlers.restore_after(self)
+
+  def _train(self, **settings):
+    """Trains to the end. Returns the rows of metrics.jsonl."""
+    config = r2d2.R2d2Config(**_SMALL | settings)
+    r2d2.validate(config)
+    run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=16, num_environment_workers=2)
+    levels = registry.expand(config.level_name)
+    with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
+      host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, True), run, config.seed)
+      train_loop.Trainer(host, r2d2, config, levels, run, directory, io.StringIO()).train()
+    return training.rows(run.logdir)
+
+  def test_catch_is_learned(self):
+    rows = self._train(level_name='catch', burn_in=2, sequence_length=10, sequence_period=5, batch_size=16,
+                       samples_per_insert=2., total_environment_frames=14_000)
+    # The actors explore: the most curious one takes two random actions in five.
+    self.assertGreater(rows[-1]['episode_return'], 0.6)
+
+  def test_stored_states_and_burn_in_teach_what_zero_states_cannot(self):
+    """The paper's claim: section 3 and figure 1."""
+    def train(**settings):
+      rows = self._train(**_RECALL_LATE | settings)
+      late = rows[2 * len(rows) // 3:]
+      return {key: np.mean([row[key] for row in late if row.get(key) is not None])
+              for key in ('episode_return', 'delta_q/first', 'delta_q/last')}
+
+    stored, zero = train(), train(burn_in=0, recurrent_state='zero')
+    self.assertGreater(stored['episode_return'], 0.4)
+    self.assertLess(zero['episode_return'], 0.2)  # Without memory it is 0.
+    self.assertLess(2 * stored['delta_q/first'], zero['delta_q/first'])
+    self.assertLess(2 * stored['delta_q/last'], zero['delta_q/last'])
+
+
+if __name__ == '__main__':
+  absltest.main()
