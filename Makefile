@@ -11,19 +11,25 @@ REQUIREMENTS := requirements.txt requirements-dev.txt
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
 OPS := ops/_ops.so
 
-# LOGDIR is the run directory of `make train`. ARGS has further flags for `make train` and `make benchmark`.
-LOGDIR ?= runs/pong
+# AGENT is the agent of `make train`: impala or r2d2. LOGDIR is its run directory. ARGS has further flags for `make train`
+# and `make benchmark`.
+AGENT ?= impala
+LOGDIR ?= $(if $(filter r2d2,$(AGENT)),runs/r2d2_pong,runs/pong)
 ARGS ?=
 # The Bazel targets that `make test` runs.
 TESTS ?= //...
 
 # On processors with bfloat16 instructions, the network's convolutions are almost twice as fast in bfloat16.
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
-# Settings that learn Pong in half an hour on a small machine, where the paper uses 200 million frames. README.md
-# explains each difference from the paper.
-PONG := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
+# Settings that learn Pong on a small machine, where the papers use 200 million and 10 billion frames. README.md and
+# docs/r2d2.md explain each difference from the papers.
+PONG_impala := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
   --batch_size=8 --learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 \
   --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=20_000_000
+PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
+  --full_action_set=False --burn_in=4 --sequence_length=16 --sequence_period=8 --unroll_length=16 --batch_size=16 \
+  --samples_per_insert=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
+  --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
 .PHONY: help setup packages train test benchmark doctor clean
 .DEFAULT_GOAL := help
@@ -59,9 +65,10 @@ $(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
-train: setup  ## Trains IMPALA on Pong and evaluates it. Options: LOGDIR=runs/pong ARGS='--seed=2'.
-	$(PYTHON) -m scalable_agents.agents.impala_atari57 $(PONG) --logdir=$(LOGDIR) $(ARGS)
-	$(PYTHON) -m scalable_agents.agents.impala_atari57 --logdir=$(LOGDIR) --mode=test
+train: setup  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOGDIR=runs/pong ARGS='--seed=2'.
+	@test -n '$(PONG_$(AGENT))' || { echo 'train: AGENT=$(AGENT): want impala or r2d2' >&2; exit 1; }
+	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 $(PONG_$(AGENT)) --logdir=$(LOGDIR) $(ARGS)
+	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 --logdir=$(LOGDIR) --mode=test
 
 test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: make test TESTS=//tests/learner/...
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }

@@ -2,8 +2,9 @@
 
   make benchmark        or        bazel run //tools:benchmark
 
-There are two sections. The first one is Pong with the shallow network. The second one is the deep network with LSTM and
-language on images of 72x96, as on DeepMind Lab's levels, with environments that take almost no time.
+There are three sections. The first one is IMPALA on Pong with the shallow network. The second one is R2D2 on Pong with
+the paper's sequences, and its replay. The third one is IMPALA's deep network with LSTM and language on images of 72x96,
+as on DeepMind Lab's levels, with environments that take almost no time.
 
 Each part is measured in one process per core, so that all cores are busy. The result is the part's CPU time per agent
 step. If nothing else cost time, the cores would make `cores / sum of the CPU times` steps per second. This is the
@@ -28,6 +29,7 @@ from scalable_agents.actor import parent_death
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import benchmark_parts
 from scalable_agents.tools import peers
+from scalable_agents.tools import r2d2_parts
 from scalable_agents.tools import training_rate
 from scalable_agents.training import kernels
 from scalable_agents.training import run_flags
@@ -43,10 +45,10 @@ class BenchmarkConfig:
                            'times as long.', at_least=0.1, at_most=training_rate.MAX_SECONDS)
   torso_precision: str = setting('float32', "Data type of the network's torso: float32 or bfloat16. See the flag of "
                                  '//agents:impala_atari57.', choices=('float32', 'bfloat16'))
-  dmlab_unroll_length: int = setting(100, 'Second section: agent steps per unroll. Table D.3 of the paper.', at_least=1,
+  dmlab_unroll_length: int = setting(100, 'Third section: agent steps per unroll. Table D.3 of the paper.', at_least=1,
                                      at_most=10_000)
   dmlab_batch_size: int = setting(
-      32, 'Second section: unrolls per update. An update needs 3.5 MB of memory for each step of each unroll, which is '
+      32, 'Third section: unrolls per update. An update needs 3.5 MB of memory for each step of each unroll, which is '
       '11 GB by default.', at_least=1, at_most=10_000)
 
 
@@ -157,13 +159,47 @@ def _measure_dmlab(seconds, workload):
   return {**_against_bound(end_to_end, workload, inference, learner), 'learner': learner}
 
 
+def _measure_r2d2(seconds, environment, precision):
+  """Measures the third section. Returns its numbers."""
+  settings = r2d2_parts.config(precision)
+  end_to_end = r2d2_parts.end_to_end(8 * seconds, settings)
+  _line('R2D2 on Pong, end to end: agent steps', end_to_end['steps_per_second'])
+  inference = _on_all_cores(r2d2_parts.inference, seconds, settings, _occurring(end_to_end))
+  _line(f'inference: rows, batches of {_occurring(end_to_end)}, one core', inference['rows_per_second'],
+        inference['cpu_seconds'])
+  learner = _on_all_cores(r2d2_parts.learner, 2 * seconds, settings)
+  _line('learner: sequences, one core', learner['sequences_per_second'], learner['cpu_seconds'])
+  costs = _on_all_cores(r2d2_parts.replay_costs, seconds, settings)
+  _line('replay: agent steps inserted, one core', 1 / costs['insert_cpu_seconds'], costs['insert_cpu_seconds'])
+  _line('replay: sequences sampled, one core', 1 / costs['sample_cpu_seconds'], costs['sample_cpu_seconds'])
+  at_once = _alone(r2d2_parts.replay_at_once, seconds, settings)
+  _line('replay, both at once: sequences inserted', at_once['inserted_per_second'])
+  _line('replay, both at once: sequences sampled', at_once['sampled_per_second'])
+  print(f'  which is {at_once["sampled_bytes_per_second"] * 1e-9:.2f} GB/s', flush=True)
+  priorities = _alone(r2d2_parts.priorities, seconds)
+  for name in ('sample', 'update'):
+    cpu = priorities[f'{name}_cpu_seconds']
+    _line(f'{name} one of {priorities["sequences"]:,} priorities', 1 / cpu, cpu)
+  learned = end_to_end['sequences_learned_per_step']
+  cost = environment['cpu_seconds'] + inference['cpu_seconds'] + costs['insert_cpu_seconds'] + learned * (
+      costs['sample_cpu_seconds'] + learner['cpu_seconds'])
+  bound, steps = len(os.sched_getaffinity(0)) / cost, end_to_end['steps_per_second']
+  _line('additive bound: agent steps', bound, cost)
+  print(f'end to end is {steps / bound:.1%} of the bound (wanted: {r2d2_parts.WANTED_SHARE:.0%}), with '
+        f'{learned:.4f} sequences learned per agent step', flush=True)
+  return {'end_to_end': end_to_end, 'inference': inference, 'learner': learner, 'replay': costs | at_once,
+          'priorities': priorities, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound}
+
+
 def main():
-  """Measures both sections. Prints the table line by line, then the JSON line."""
+  """Measures all sections. Prints the table line by line, then the JSON line."""
   config = run_flags.config_from_flags(BenchmarkConfig)
   cores, seconds, precision = len(os.sched_getaffinity(0)), config.seconds, config.torso_precision
   columns = f'{"per second":>12}{"CPU us each":>16}'
   print(f'{f"{cores} cores, {precision}, shallow network":<44}{columns}', flush=True)
   figures = _measure_pong(seconds, benchmark_parts.pong(precision))
+  print(f'\nR2D2: sequences of 40 + 80 steps, shallow network\n{"":<44}{columns}', flush=True)
+  figures['r2d2'] = _measure_r2d2(seconds, figures['environment'], precision)
   dmlab = benchmark_parts.dmlab(precision, config.dmlab_unroll_length, config.dmlab_batch_size)
   print('\nDeep network, LSTM and language on 72x96 pixels; environments that cost nothing; '
         f'{dmlab.config["batch_size"]} unrolls of {dmlab.config["unroll_length"]}\n{"":<44}{columns}', flush=True)

@@ -47,7 +47,7 @@ def dmlab(precision: str, unroll_length: int, batch_size: int) -> Workload:
                   level='dmlab', learner_rows=min(26, unroll_length + 1), wanted_share=0.9)
 
 
-def _rate(step, amount, seconds):
+def rate(step, amount, seconds):
   """Calls `step` for `seconds` after a warm-up. Returns (amount per second, CPU seconds per amount)."""
   stop = time.monotonic() + training_rate.warm_up_seconds(seconds)
   while time.monotonic() < stop:
@@ -82,14 +82,14 @@ def environment(seconds):
     if ours.step(actions[next(numbers) % 10_000]).last():
       ours.reset()
 
-  rates = [(_rate(step_ours, 1, seconds / 4),
-            _rate(lambda: theirs.step(actions[next(numbers) % 10_000:][:1]), 1, seconds / 4)) for _ in range(2)]
+  rates = [(rate(step_ours, 1, seconds / 4),
+            rate(lambda: theirs.step(actions[next(numbers) % 10_000:][:1]), 1, seconds / 4)) for _ in range(2)]
   (ours_rate, ours_cpu), (theirs_rate, theirs_cpu) = np.mean(rates, axis=0)
   return {'steps_per_second': ours_rate, 'cpu_seconds': ours_cpu, 'vector_env_steps_per_second': theirs_rate,
           'vector_env_cpu_seconds': theirs_cpu}
 
 
-def _one_thread():
+def one_thread():
   """Returns the TensorFlow module, restricted to one thread."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -119,7 +119,7 @@ def _observations(tf, workload, *leading):
 
 def inference(seconds, workload, batch_sizes):
   """Measures the rows/s of the network at each batch size, on one thread. Batches run in a graph, as in training."""
-  tf = _one_thread()
+  tf = one_thread()
   from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
   agent = _agent(tf, workload, impala, impala.ImpalaConfig(**workload.config))
@@ -138,18 +138,18 @@ def inference(seconds, workload, batch_sizes):
       return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],
                            parallel_iterations=1)
 
-    rate, cpu = _rate(lambda: act(observations), 10 * size, seconds / len(batch_sizes))
-    results[size] = {'rows_per_second': rate, 'cpu_seconds': cpu}
+    per_second, cpu = rate(lambda: act(observations), 10 * size, seconds / len(batch_sizes))
+    results[size] = {'rows_per_second': per_second, 'cpu_seconds': cpu}
   return results
 
 
 def learner(seconds, workload):
   """Measures the transitions/s of the network's learner, on one thread."""
-  tf = _one_thread()
+  tf = one_thread()
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
   step = _learner_step(tf, workload, impala, impala.ImpalaConfig(**workload.config))
-  rate, cpu = _rate(step, _learned_transitions(workload), seconds)
-  return {'transitions_per_second': rate, 'cpu_seconds': cpu}
+  per_second, cpu = rate(step, _learned_transitions(workload), seconds)
+  return {'transitions_per_second': per_second, 'cpu_seconds': cpu}
 
 
 def learners(seconds, workload):
@@ -158,7 +158,7 @@ def learners(seconds, workload):
   Returns:
     Name -> transitions/s, and name -> ratio to IMPALA's in the same turn. Both are medians over the turns.
   """
-  tf = _one_thread()
+  tf = one_thread()
   from scalable_agents.agents import impala, popart_impala  # pylint: disable=g-import-not-at-top
   config, popart_config = (config_class(**workload.config) for config_class in (
       impala.ImpalaConfig, popart_impala.PopArtImpalaConfig))
@@ -228,9 +228,9 @@ def batcher(seconds):
     return tf.map_fn(lambda row: identity(row[tf.newaxis])[0], x, parallel_iterations=callers)
 
   x = tf.zeros([16 * callers])
-  rate, _ = _rate(lambda: call_many(x), 16 * callers, seconds)
+  per_second, _ = rate(lambda: call_many(x), 16 * callers, seconds)
   identity.close()
-  return {'calls_per_second': rate}
+  return {'calls_per_second': per_second}
 
 
 def actor_pool(seconds, workload):

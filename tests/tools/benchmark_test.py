@@ -15,6 +15,10 @@ import psutil
 from scalable_agents.actor import python_path
 from scalable_agents.tools import benchmark
 from scalable_agents.tools import benchmark_parts
+from scalable_agents.tools import r2d2_parts
+
+_SMALL_R2D2 = dict(level_name='pong', torso='shallow', batch_size=2, burn_in=2, sequence_length=4, sequence_period=2,
+                   unroll_length=4, samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4)
 
 
 class BenchmarkTest(absltest.TestCase):
@@ -33,7 +37,8 @@ class BenchmarkTest(absltest.TestCase):
     fork = lambda processes: futures.ProcessPoolExecutor(processes, context, benchmark._begin_part)
     with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.multiple(
         benchmark, _executor=fork), absltest.mock.patch.object(
-            benchmark.run_flags, 'config_from_flags', return_value=config):
+            benchmark.run_flags, 'config_from_flags', return_value=config), absltest.mock.patch.multiple(
+                r2d2_parts, config=lambda precision: _SMALL_R2D2, SEQUENCES=10_000):
       self.assertEqual(benchmark.main(), 0)
     *table, last = screen.getvalue().splitlines()
     return json.loads(last), table
@@ -41,7 +46,8 @@ class BenchmarkTest(absltest.TestCase):
   def test_the_last_line_has_all_figures(self):
     figures, table = self._figures_and_table(
         benchmark.BenchmarkConfig(seconds=0.2, dmlab_unroll_length=5, dmlab_batch_size=2))
-    self.assertLen([line for line in table if ' of the bound (wanted: ' in line], 2)
+    self.assertLen([line for line in table if ' of the bound (wanted: ' in line], 3)
+    self._check_r2d2(figures['r2d2'], figures['environment'], figures['cores'])
     dmlab = figures['dmlab']
     for section, environments in ((figures, [figures['environment']]), (dmlab, [])):
       steps, bound = section['end_to_end_steps_per_second'], section['bound_steps_per_second']
@@ -65,10 +71,25 @@ class BenchmarkTest(absltest.TestCase):
                  figures['actor_pool']['steps_per_second']):
       self.assertGreater(rate, 0)
 
+  def _check_r2d2(self, figures, environment, cores):
+    learned = figures['end_to_end']['sequences_learned_per_step']
+    self.assertAlmostEqual(learned, _SMALL_R2D2['samples_per_insert'] / _SMALL_R2D2['sequence_period'], delta=0.1)
+    replay = figures['replay']
+    cost = environment['cpu_seconds'] + figures['inference']['cpu_seconds'] + replay['insert_cpu_seconds'] + learned * (
+        replay['sample_cpu_seconds'] + figures['learner']['cpu_seconds'])
+    self.assertAlmostEqual(figures['bound_steps_per_second'] * cost, cores)
+    self.assertAlmostEqual(figures['share_of_bound'],
+                           figures['end_to_end']['steps_per_second'] / figures['bound_steps_per_second'])
+    for name in ('inserted_per_second', 'sampled_per_second', 'sampled_bytes_per_second'):
+      self.assertGreater(replay[name], 0)
+    self.assertEqual(figures['priorities']['sequences'], 10_000)
+    self.assertGreater(figures['priorities']['update_cpu_seconds'], 0)
+
   def test_the_first_section_is_told_where_the_second_cannot_be_measured(self):
     screen = io.StringIO()
     flags = absltest.mock.patch.object(benchmark.run_flags, 'config_from_flags', lambda config: config())
-    parts = absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9},
+    parts = absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9, 'environment': {}},
+                                         _measure_r2d2=lambda *_: {},
                                          _measure_dmlab=absltest.mock.Mock(side_effect=RuntimeError('out of memory')))
     with flags, parts:
       with contextlib.redirect_stdout(screen):

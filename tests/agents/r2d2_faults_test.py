@@ -1,0 +1,78 @@
+"""Tests that a run of R2D2 goes on after faults, with its replay."""
+
+import pathlib
+import signal
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from scalable_agents.agents import r2d2_atari57
+from scalable_agents.tests.training import training
+
+_SMALL = ('--level_name=catch', '--torso=shallow', '--burn_in=2', '--sequence_length=8', '--sequence_period=4',
+          '--unroll_length=8', '--batch_size=4', '--samples_per_insert=0.5', '--replay_capacity=200',
+          '--replay_minimum_size=100', '--num_environments=4', '--log_interval_seconds=0.2',
+          '--checkpoint_interval_seconds=0.5')
+
+
+class R2d2FaultsTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.logdir = str(pathlib.Path(self.create_tempdir().full_path) / 'run')
+
+  def _start(self, *flags):
+    return training.Training(self.logdir, *_SMALL, *flags, program=r2d2_atari57.__name__)
+
+  def _saved(self):
+    """Returns the files of the replays that are beside complete checkpoints."""
+    return sorted(pathlib.Path(self.logdir, 'checkpoints').glob('*.experience/replay'))
+
+  def test_goes_on_with_the_replay_of_the_last_checkpoint_after_kill_minus_nine(self):
+    with self._start() as run:
+      run.wait_until(lambda: training.rows(self.logdir) and training.rows(self.logdir)[-1]['replay_size'] == 200,
+                     'a full replay')
+      for _ in range(3):
+        run.wait_for_checkpoint()
+      self.assertEmpty(run.kill())  # Perhaps while it writes another one.
+    rows = training.rows(self.logdir)
+    with self._start() as run:
+      first, *_ = run.wait_for_rows(1)[len(rows):] or training.rows(self.logdir)[-1:]
+      self.assertEqual(first['replay_size'], 200)  # Not filled again.
+      self.assertGreater(first['sequences_inserted'], 200)
+      run.wait_for_rows(2)
+      self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+
+  def test_fills_the_replay_again_where_it_is_not_saved(self):
+    for _ in range(2):
+      with self._start('--nosave_replay') as run:
+        rows = run.wait_for_rows(2)
+        self.assertBetween(rows[0]['replay_size'], 100, 200)
+        self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+    self.assertEmpty(self._saved())
+
+  def test_a_damaged_replay_is_refused_in_one_line(self):
+    with self._start() as run:
+      run.wait_for_rows(2)
+      self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+    file = self._saved()[-1]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with self._start() as run:
+      self.assertEqual(run.end()[0], 1)
+      last = run.screen().strip().splitlines()[-1]
+    self.assertRegex(last, r'^error: .*replay: the file of the replay is damaged')
+    self.assertEqual(file.read_bytes(), bytes(content))
+
+  def test_other_settings_of_the_replay_are_refused(self):
+    with self._start() as run:
+      run.wait_for_rows(1)
+      self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+    with self._start('--replay_capacity=300') as run:
+      self.assertEqual(run.end()[0], 1)
+      self.assertRegex(run.screen().strip().splitlines()[-1], '^error: .*replay_capacity')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,191 @@
+"""The parts of the benchmark that belong to R2D2 and its replay. Each function measures one part in its own process.
+
+The functions import TensorFlow themselves, as those of benchmark_parts.py do.
+"""
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from scalable_agents.tools import benchmark_parts
+from scalable_agents.tools import constant_environment
+from scalable_agents.tools import training_rate
+
+WANTED_SHARE = 0.85     # The share of the additive bound that the whole training should reach.
+SEQUENCES = 1_000_000  # For the cost of priorities.
+
+
+def config(precision: str) -> dict[str, Any]:
+  """Returns settings of R2d2Config: the paper's sequences and ratio, with the shallow network.
+
+  Args:
+    precision: the value of --torso_precision.
+  """
+  return dict(level_name=benchmark_parts.GAME, torso='shallow', torso_precision=precision, batch_size=16,
+              replay_capacity=2_000, replay_minimum_size=64)
+
+
+def _replay(tf, settings):
+  """Returns a replay of Atari sequences as R2D2 has it, and a function that inserts an unroll of each of 16 actors."""
+  from scalable_agents.learner import replay as replay_lib  # pylint: disable=g-import-not-at-top
+  row = {'pixels': tf.TensorSpec([84, 84, 1], tf.uint8), 'done': tf.TensorSpec([], tf.bool),
+         'numbers': tf.TensorSpec([10])}
+  state = (tf.TensorSpec([512]), tf.TensorSpec([512]))
+  geometry = replay_lib.Geometry(settings.burn_in, settings.sequence_length, settings.sequence_period)
+  replay = replay_lib.SequenceReplay(
+      row, state, geometry, settings.replay_capacity, done=lambda rows: rows['done'],
+      frame_stacks={'pixels': 4, 'done': 1, 'numbers': 1}, priority_exponent=settings.priority_exponent)
+  actors, length = 16, settings.unroll_length
+  rows = {name: tf.zeros([length + 1, actors, *spec.shape], spec.dtype) for name, spec in row.items()}
+  states = tuple(tf.zeros([length + 1, actors, *spec.shape]) for spec in state)
+  numbers = iter(range(1 << 60))
+
+  def insert():
+    inserted = replay.insert(tf.range(actors, dtype=tf.int64), tf.fill([actors], tf.constant(next(numbers), tf.int64)),
+                             rows['done'], rows, states)
+    replay.update(inserted.key, tf.ones_like(inserted.key, tf.float32))
+    return inserted.key.shape[0]
+
+  while replay.statistics().size < settings.replay_capacity // 4:
+    insert()
+  return replay, insert, actors * length
+
+
+def replay_at_once(seconds, settings_dict):
+  """Measures the sequences/s inserted and sampled at the same time by two threads of one process, and bytes/s."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  settings = _config(settings_dict)
+  replay, insert, _ = _replay(tf, settings)
+  is_over = threading.Event()
+  counts = {'inserted': 0, 'sampled': 0}
+
+  def write():
+    while not is_over.is_set():
+      counts['inserted'] += insert()
+
+  def read():
+    seed = 0
+    while not is_over.is_set():
+      sample = replay.sample(settings.batch_size, seed)
+      replay.update(sample.key, tf.ones([settings.batch_size]))
+      counts['sampled'] += settings.batch_size
+      seed += 1
+
+  threads = [threading.Thread(target=work) for work in (write, read)]
+  for thread in threads:
+    thread.start()
+  time.sleep(training_rate.warm_up_seconds(seconds))
+  before, began = dict(counts), time.monotonic()
+  time.sleep(seconds)
+  rates = {name: (counts[name] - before[name]) / (time.monotonic() - began) for name in counts}
+  is_over.set()
+  for thread in threads:
+    thread.join()
+  rows = settings.burn_in + settings.sequence_length + 1
+  return {'inserted_per_second': rates['inserted'], 'sampled_per_second': rates['sampled'],
+          'sampled_bytes_per_second': rates['sampled'] * rows * 84 * 84 * 4}
+
+
+def replay_costs(seconds, settings_dict):
+  """Measures the CPU time of the replay per agent step inserted and per sequence sampled, on one thread."""
+  tf = benchmark_parts.one_thread()
+  settings = _config(settings_dict)
+  replay, insert, steps = _replay(tf, settings)
+  _, insert_cpu = benchmark_parts.rate(insert, steps, seconds / 2)
+  _, sample_cpu = benchmark_parts.rate(
+      lambda: replay.sample(settings.batch_size, 1), settings.batch_size, seconds / 2)
+  return {'insert_cpu_seconds': insert_cpu, 'sample_cpu_seconds': sample_cpu}
+
+
+def priorities(seconds):
+  """Measures the CPU time to draw a sequence, and to set a priority, in a replay of a million sequences."""
+  tf = benchmark_parts.one_thread()
+  from scalable_agents.learner import replay as replay_lib  # pylint: disable=g-import-not-at-top
+  replay = replay_lib.SequenceReplay(
+      {'done': tf.TensorSpec([], tf.bool)}, (), replay_lib.Geometry(0, 1, 1), SEQUENCES,
+      done=lambda rows: rows['done'], priority_exponent=0.9)
+  length, batch = 10_000, 10_000
+  done = tf.ones([length + 1, 1], tf.bool)  # Every row begins an episode, so every step is a sequence.
+  random = np.random.RandomState(0)
+  for index in range(SEQUENCES // length):
+    inserted = replay.insert([0], [index], done, {'done': done}, ())
+    replay.update(inserted.key, random.uniform(size=inserted.key.shape).astype(np.float32))
+  keys = tf.constant(random.randint(SEQUENCES, size=batch))
+  values = tf.constant(random.uniform(size=batch), tf.float32)
+  _, sample_cpu = benchmark_parts.rate(lambda: replay.sample(batch, 1), batch, seconds / 2)
+  _, update_cpu = benchmark_parts.rate(lambda: replay.update(keys, values), batch, seconds / 2)
+  return {'sequences': replay.statistics().size, 'sample_cpu_seconds': sample_cpu, 'update_cpu_seconds': update_cpu}
+
+
+def inference(seconds, settings_dict, batch_size):
+  """Measures the CPU time of a row of inference, on one thread."""
+  tf = benchmark_parts.one_thread()
+  agent, _, spec = _agent(tf, settings_dict)
+  from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
+  pixels = tf.constant(np.random.RandomState(0).randint(256, size=(batch_size, *spec.shape), dtype=np.uint8))
+  inputs = acting.ActorInput(
+      tf.zeros([batch_size], tf.int32), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32),
+      tf.zeros([batch_size]), tf.ones([batch_size]), tf.zeros([batch_size], tf.bool), {'pixels': pixels})
+  state = agent.initial_state(batch_size)
+  step = tf.function(lambda: agent.step(inputs, state, tf.zeros([2], tf.int64)), autograph=False)
+  per_second, cpu = benchmark_parts.rate(step, batch_size, seconds)
+  return {'rows_per_second': per_second, 'cpu_seconds': cpu}
+
+
+def learner(seconds, settings_dict):
+  """Measures the CPU time of learning from a sequence, on one thread."""
+  tf = benchmark_parts.one_thread()
+  from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import experience, replay_experience  # pylint: disable=g-import-not-at-top
+  agent, settings, spec = _agent(tf, settings_dict)
+  agents_learner = r2d2.make_learner(agent, settings)
+  size, rows = settings.batch_size, settings.burn_in + settings.sequence_length + 1
+  zeros = lambda *shape, dtype=tf.float32: tf.zeros([*shape, size], dtype)
+  pixels = np.random.RandomState(0).randint(256, size=(rows, size, *spec.shape), dtype=np.uint8)
+  batch = experience.Batch(
+      unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),
+                    agent.initial_state(size),
+                    unroll.EnvironmentOutput(zeros(rows), zeros(rows) + 1, zeros(rows, dtype=tf.bool), zeros(rows),
+                                             zeros(rows, dtype=tf.int32), {'pixels': tf.constant(pixels)}),
+                    r2d2.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), ()),
+                    zeros(rows, dtype=tf.int64)),
+      replay_experience.SequenceSample(
+          zeros(settings.sequence_length, dtype=tf.bool) | True, zeros() + 0.1, zeros(dtype=tf.int64),
+          tf.nest.map_structure(lambda x: x[tf.newaxis][:0], agent.initial_state(size)), zeros(dtype=tf.int64),
+          zeros(dtype=tf.int64)))
+  per_second, cpu = benchmark_parts.rate(lambda: agents_learner.step(batch), size, seconds)
+  return {'sequences_per_second': per_second, 'cpu_seconds': cpu}
+
+
+def end_to_end(seconds, settings_dict):
+  """Measures the agent steps/s of a training run after its start, and its inference batch size."""
+  def arguments(run):
+    return ['scalable_agents.agents.r2d2_atari57', *(
+        f'--{name}={value}' for name, value in (settings_dict | {'save_replay': False} | run).items())]
+
+  steady = training_rate.steady_rows(arguments, seconds, lambda rows: any(row['inference_batch_size'] for row in rows))
+  frames, wall_seconds, sampled = (steady[-1][name] - steady[0][name]
+                                   for name in ('environment_frames', 'wall_seconds', 'sequences_sampled'))
+  sizes = [row['inference_batch_size'] for row in steady if row['inference_batch_size'] is not None]
+  steps = frames / 4
+  return {'steps_per_second': steps / wall_seconds, 'inference_batch_size': float(np.mean(sizes)),
+          'sequences_learned_per_step': sampled / steps}
+
+
+def _config(settings_dict):
+  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
+  return r2d2.R2d2Config(**settings_dict)
+
+
+def _agent(tf, settings_dict):
+  """Returns an agent for Atari, its config and the spec of its pixels."""
+  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import agent_interface  # pylint: disable=g-import-not-at-top
+  level = constant_environment.LEVELS['atari']
+  spec = tf.TensorSpec(level.observation['pixels'].shape, tf.uint8)
+  settings = _config(settings_dict)
+  environment = agent_interface.EnvironmentSpec(level.num_actions, {'pixels': spec}, ('atari',), {'pixels': 4})
+  return r2d2.Agent(environment, settings), settings, spec
