@@ -7,6 +7,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.agents import r2d2_atari57
+from scalable_agents.agents import r2d2_dmlab30
+from scalable_agents.agents import r2d2_plus_dmlab30
 from scalable_agents.tests.training import training
 
 _SMALL = ('--level_name=catch', '--torso=shallow', '--burn_in=2', '--sequence_length=8', '--sequence_period=4',
@@ -27,6 +29,14 @@ class R2d2FaultsTest(parameterized.TestCase):
   def _saved(self):
     """Returns the files of the replays that are beside complete checkpoints."""
     return sorted(pathlib.Path(self.logdir, 'checkpoints').glob('*.experience/replay'))
+
+  @parameterized.parameters(r2d2_dmlab30, r2d2_plus_dmlab30)
+  def test_the_other_binaries_train_and_evaluate_built_in_tasks(self, binary):
+    for flags in ((*_SMALL, '--total_environment_frames=1_500'), ('--mode=test', '--test_num_episodes=3')):
+      with training.Training(self.logdir, *flags, program=binary.__name__) as run:
+        self.assertEqual(run.end()[0], 0, run.screen())
+        screen = run.screen()
+    self.assertIn('catch: 3 episodes after', screen)
 
   def test_goes_on_with_the_replay_of_the_last_checkpoint_after_kill_minus_nine(self):
     with self._start() as run:

@@ -50,6 +50,18 @@ class LearningTest(parameterized.TestCase):
     # The actors explore: the most curious one takes two random actions in five.
     self.assertGreater(rows[-1]['episode_return'], 0.6)
 
+  def test_a_synchronous_run_is_repeatable(self):
+    """Replay, first priorities and samples included."""
+    settings = dict(level_name='catch', burn_in=2, sequence_length=8, sequence_period=4, batch_size=8,
+                    samples_per_insert=1., total_environment_frames=3_000)
+    learned = ('environment_frames', 'learner_steps', 'loss/td', 'grad_norm', 'value', 'priority', 'replay_age',
+               'policy_lag', 'episodes', 'episode_return')
+    first, again, other = ([[row[key] for key in learned] for row in self._train(**settings, seed=seed)]
+                           for seed in (1, 1, 2))
+    self.assertGreater(len(first), 5)
+    self.assertEqual(first, again)
+    self.assertNotEqual(first, other)
+
   def test_stored_states_and_burn_in_teach_what_zero_states_cannot(self):
     """The paper's claim: section 3 and figure 1."""
     def train(**settings):
