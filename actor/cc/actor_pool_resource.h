@@ -7,26 +7,11 @@
 #include <vector>
 
 #include "actor/cc/actor_pool.h"
+#include "ops/cc/field.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/framework/types.h"
 
 namespace scalable_agents {
-
-// One field of a row.
-struct Field {
-  tensorflow::DataType type;
-  tensorflow::TensorShape shape;
-  int64_t bytes() const { return shape.num_elements() * tensorflow::DataTypeSize(type); }
-};
-
-inline tensorflow::TensorShape Prepend(int64_t size, tensorflow::TensorShape shape) {
-  shape.InsertDim(0, size);
-  return shape;
-}
-
-inline char* Data(const tensorflow::Tensor& tensor) { return static_cast<char*>(tensor.data()); }
 
 struct Fields {
   std::vector<Field> environment, output, state;

@@ -4,6 +4,7 @@
 
 #include "actor/cc/actor_pool.h"
 #include "actor/cc/actor_pool_resource.h"
+#include "ops/cc/field.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
@@ -12,7 +13,6 @@
 namespace scalable_agents {
 namespace {
 
-using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
 using tensorflow::errors::InvalidArgument;
@@ -75,9 +75,8 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     options_.completed_capacity = capacity;
     for (size_t i = 0; i < offsets.size(); ++i) {
       const Field field = fields_.InUnroll(i);
-      const int dims = field.shape.dims();
-      const int64_t unit = (dims == 0 ? 1 : field.shape.dim_size(dims - 1)) * tensorflow::DataTypeSize(field.type);
-      options_.layout.environment_fields.push_back({offsets[i], field.bytes(), fields_.environment_stacks[i], unit});
+      options_.layout.environment_fields.push_back(
+          {offsets[i], field.bytes(), fields_.environment_stacks[i], LastAxisBytes(field)});
     }
     for (const Field& field : fields_.output) options_.layout.agent_output_bytes.push_back(field.bytes());
     for (const Field& field : fields_.state) options_.layout.agent_state_bytes.push_back(field.bytes());
@@ -124,19 +123,6 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
         return InvalidArgument("environment_offsets: ", bytes, " bytes at ", offset, " are not in a slot of ",
                                options_.slot_bytes);
       }
-    }
-    return absl::OkStatus();
-  }
-
-  static absl::Status GetFields(OpKernelConstruction* context, const std::string& name, std::vector<Field>* fields) {
-    std::vector<DataType> types;
-    std::vector<TensorShape> shapes;
-    TF_RETURN_IF_ERROR(context->GetAttr(name + "_types", &types));
-    TF_RETURN_IF_ERROR(context->GetAttr(name + "_shapes", &shapes));
-    if (types.size() != shapes.size()) return InvalidArgument(name, ": want as many types as shapes");
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (tensorflow::DataTypeSize(types[i]) == 0) return InvalidArgument(name, ": rows cannot have this type");
-      fields->push_back({types[i], shapes[i]});
     }
     return absl::OkStatus();
   }

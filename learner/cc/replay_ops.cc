@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "learner/cc/replay_resource.h"
 #include "learner/cc/sequence_replay.h"
+#include "ops/cc/field.h"
 #include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/work_sharder.h"
 
 namespace scalable_agents {
@@ -27,30 +27,6 @@ using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::errors::InvalidArgument;
-
-REGISTER_OP("SequenceReplay")
-    .Output("handle: resource")
-    .Attr("row_types: list(type) >= 1")
-    .Attr("row_shapes: list(shape) >= 1")
-    .Attr("stacks: list(int) >= 1")
-    .Attr("done_component: int")
-    .Attr("state_types: list(type) >= 0")
-    .Attr("state_shapes: list(shape) >= 0")
-    .Attr("state_offsets: list(int) >= 0")
-    .Attr("burn_in: int")
-    .Attr("length: int")
-    .Attr("period: int")
-    .Attr("cross_episodes: bool")
-    .Attr("capacity: int")
-    .Attr("priority_exponent: float")
-    .Attr("samples_per_insert: float")
-    .Attr("minimum_size: int")
-    .Attr("tolerance: float")
-    .Attr("container: string = ''")
-    .Attr("shared_name: string = ''")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc("Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame.");
 
 REGISTER_OP("SequenceReplayInsert")
     .Input("handle: resource")
@@ -126,118 +102,6 @@ REGISTER_OP("SequenceReplayClose")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Ends every wait. `cause` ends the error's message.");
 
-// A component of a row or a field of a state.
-struct Field {
-  DataType type;
-  TensorShape shape;  // As it is stored.
-  int stack = 1;
-
-  int64_t bytes() const { return shape.num_elements() * tensorflow::DataTypeSize(type); }
-
-  // The shape [n0, n1, ...] of many, with stacks of frames.
-  TensorShape ReadShape(int64_t n0, int64_t n1) const {
-    TensorShape read = shape;
-    if (stack > 1) read.set_dim(shape.dims() - 1, stack * shape.dim_size(shape.dims() - 1));
-    read.InsertDim(0, n1);
-    read.InsertDim(0, n0);
-    return read;
-  }
-};
-
-char* Data(Tensor* tensor) { return static_cast<char*>(tensor->data()); }
-
-class ReplayResource : public tensorflow::ResourceBase {
- public:
-  ReplayResource(const ReplayOptions& options, std::vector<Field> rows, std::vector<Field> states)
-      : rows(std::move(rows)), states(std::move(states)), replay(options) {}
-  ~ReplayResource() override { replay.limiter().Close("the replay was deleted"); }
-  std::string DebugString() const override { return "SequenceReplay"; }
-
-  const std::vector<Field> rows, states;
-  SequenceReplay replay;
-};
-
-class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
- public:
-  explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
-    OP_REQUIRES_OK(context, GetFields(context, "row", &rows_));
-    OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
-    std::vector<int> stacks;
-    float priority_exponent, samples_per_insert, tolerance;
-    OP_REQUIRES_OK(context, context->GetAttr("stacks", &stacks));
-    OP_REQUIRES_OK(context, context->GetAttr("done_component", &options_.done));
-    OP_REQUIRES_OK(context, context->GetAttr("state_offsets", &options_.state_offsets));
-    OP_REQUIRES_OK(context, context->GetAttr("burn_in", &options_.geometry.burn_in));
-    OP_REQUIRES_OK(context, context->GetAttr("length", &options_.geometry.length));
-    OP_REQUIRES_OK(context, context->GetAttr("period", &options_.geometry.period));
-    OP_REQUIRES_OK(context, context->GetAttr("cross_episodes", &options_.geometry.cross_episodes));
-    OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
-    OP_REQUIRES_OK(context, context->GetAttr("priority_exponent", &priority_exponent));
-    OP_REQUIRES_OK(context, context->GetAttr("samples_per_insert", &samples_per_insert));
-    OP_REQUIRES_OK(context, context->GetAttr("minimum_size", &options_.limiter.minimum_size));
-    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance));
-    options_.priority_exponent = priority_exponent;
-    options_.limiter.samples_per_insert = samples_per_insert;
-    options_.limiter.tolerance = tolerance;
-    const SequenceGeometry& geometry = options_.geometry;
-    OP_REQUIRES(context, geometry.burn_in >= 0 && geometry.length >= 1 && geometry.period >= 1,
-                InvalidArgument("burn_in, length and period: want at least 0, 1 and 1, got ", geometry.burn_in, ", ",
-                                geometry.length, " and ", geometry.period));
-    OP_REQUIRES(context, geometry.period <= geometry.length,
-                InvalidArgument("period: want at most the length of ", geometry.length, ", got ", geometry.period,
-                                ": steps between two sequences would never be trained"));
-    OP_REQUIRES(context, options_.capacity >= 1 && options_.limiter.minimum_size >= 1 &&
-                             options_.limiter.minimum_size <= options_.capacity,
-                InvalidArgument("capacity and minimum_size: want 1 <= minimum_size <= capacity, got ",
-                                options_.limiter.minimum_size, " and ", options_.capacity));
-    OP_REQUIRES(context, priority_exponent >= 0 && samples_per_insert >= 0 && tolerance >= 0,
-                InvalidArgument("priority_exponent, samples_per_insert, tolerance: want at least 0, got ",
-                                priority_exponent, ", ", samples_per_insert, ", ", tolerance));
-    OP_REQUIRES(context, stacks.size() == rows_.size(), InvalidArgument("stacks: want one for each row component"));
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      const int dims = rows_[i].shape.dims();
-      OP_REQUIRES(context, stacks[i] >= 1 && (stacks[i] == 1 || dims >= 1),
-                  InvalidArgument("stacks, component ", i, ": want 1 or more, and at least one axis to stack, got ",
-                                  stacks[i]));
-      rows_[i].stack = stacks[i];
-      const int64_t last = dims == 0 ? 1 : rows_[i].shape.dim_size(dims - 1);
-      options_.components.push_back({rows_[i].bytes(), stacks[i], last * tensorflow::DataTypeSize(rows_[i].type)});
-    }
-    OP_REQUIRES(context, options_.done >= 0 && options_.done < static_cast<int>(rows_.size()) &&
-                             rows_[options_.done].type == tensorflow::DT_BOOL && rows_[options_.done].bytes() == 1,
-                InvalidArgument("done_component: want the index of a component of bool []"));
-    for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());
-    for (int offset : options_.state_offsets) {
-      OP_REQUIRES(context, offset >= 0 && offset < geometry.num_rows(),
-                  InvalidArgument("state_offsets: want 0 to ", geometry.num_rows() - 1, ", got ", offset));
-    }
-  }
-
- private:
-  static absl::Status GetFields(OpKernelConstruction* context, const std::string& name, std::vector<Field>* fields) {
-    std::vector<DataType> types;
-    std::vector<TensorShape> shapes;
-    TF_RETURN_IF_ERROR(context->GetAttr(name + "_types", &types));
-    TF_RETURN_IF_ERROR(context->GetAttr(name + "_shapes", &shapes));
-    if (types.size() != shapes.size()) return InvalidArgument(name, ": want as many types as shapes");
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (tensorflow::DataTypeSize(types[i]) == 0) return InvalidArgument(name, ": rows cannot have this type");
-      fields->push_back({types[i], shapes[i]});
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CreateResource(ReplayResource** resource) override {
-    return ToTensorFlow(WithMemory([&] {
-      *resource = new ReplayResource(options_, rows_, states_);
-      return Status();
-    }));
-  }
-
-  ReplayOptions options_;
-  std::vector<Field> rows_, states_;
-};
-
 // Waits for the rate limiter, then does `work` on a thread of the step. `await` registers a callback with the limiter and
 // returns the id of the wait.
 void AfterLimiter(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done,
@@ -312,9 +176,7 @@ class InsertOp : public tensorflow::AsyncOpKernel {
         return InvalidArgument(name, ": want ", fields->size(), ", got ", inputs.size());
       }
       for (size_t i = 0; i < fields->size(); ++i) {
-        TensorShape want = (*fields)[i].shape;
-        want.InsertDim(0, starts.dim_size(1));
-        want.InsertDim(0, starts.dim_size(0));
+        const TensorShape want = Prepend(starts.dim_size(0), Prepend(starts.dim_size(1), (*fields)[i].shape));
         if (inputs[i].shape() != want || inputs[i].dtype() != (*fields)[i].type) {
           return InvalidArgument(name, ", component ", i, ": want ", tensorflow::DataTypeString((*fields)[i].type), " ",
                                  want.DebugString(), ", got ", tensorflow::DataTypeString(inputs[i].dtype()), " ",
@@ -343,7 +205,7 @@ class InsertOp : public tensorflow::AsyncOpKernel {
     std::vector<std::shared_ptr<const Sequence>> inserted;
     for (int64_t i = 0; i < num_unrolls; ++i) {
       const auto strided = [&](const Tensor& tensor, int64_t bytes) {
-        return StridedRows{static_cast<const char*>(tensor.data()) + i * bytes, num_unrolls * bytes};
+        return StridedRows{Data(tensor) + i * bytes, num_unrolls * bytes};
       };
       NewUnroll unroll;
       unroll.life_id = context->input(1).vec<int64_t>()(i);
@@ -374,10 +236,10 @@ class InsertOp : public tensorflow::AsyncOpKernel {
       const int64_t bytes = resource.replay.options().components[component].read_bytes();
       Tensor* signal;
       TF_RETURN_IF_ERROR(
-          signals.allocate(j, resource.rows[component].ReadShape(geometry.length + 1, n), &signal));
+          signals.allocate(j, resource.ReadShape(component, geometry.length + 1, n), &signal));
       for (int64_t i = 0; i < n; ++i) {
         resource.replay.Read(*inserted[i], component, geometry.burn_in + 1, geometry.length + 1,
-                             Data(signal) + i * bytes, n * bytes);
+                             Data(*signal) + i * bytes, n * bytes);
       }
     }
     return absl::OkStatus();
@@ -436,23 +298,25 @@ class SampleOp : public tensorflow::AsyncOpKernel {
     std::vector<Tensor*> rows(resource->rows.size()), states(resource->states.size());
     int64_t bytes_per_sequence = 0;
     for (size_t j = 0; j < rows.size(); ++j) {
-      TF_RETURN_IF_ERROR(Allocate(resource->rows[j], num_rows, batch_size, j, &row_outputs, &rows[j]));
+      TF_RETURN_IF_ERROR(Allocate(resource->rows[j].type, resource->ReadShape(j, num_rows, batch_size), j, &row_outputs, &rows[j]));
       bytes_per_sequence += num_rows * options.components[j].read_bytes();
     }
     for (size_t j = 0; j < states.size(); ++j) {
-      TF_RETURN_IF_ERROR(Allocate(resource->states[j], num_states, batch_size, j, &state_outputs, &states[j]));
+      TF_RETURN_IF_ERROR(Allocate(
+          resource->states[j].type, Prepend(num_states, Prepend(batch_size, resource->states[j].shape)), j,
+          &state_outputs, &states[j]));
     }
     const auto copy = [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const Sequence& sequence = *sampled[i].sequence;
         for (size_t j = 0; j < rows.size(); ++j) {
           const int64_t bytes = options.components[j].read_bytes();
-          resource->replay.Read(sequence, j, 0, num_rows, Data(rows[j]) + i * bytes, batch_size * bytes);
+          resource->replay.Read(sequence, j, 0, num_rows, Data(*rows[j]) + i * bytes, batch_size * bytes);
         }
         for (size_t j = 0; j < states.size(); ++j) {
           const int64_t bytes = options.state_bytes[j];
           for (int64_t k = 0; k < num_states; ++k) {
-            resource->replay.ReadState(sequence, k, j, Data(states[j]) + (k * batch_size + i) * bytes);
+            resource->replay.ReadState(sequence, k, j, Data(*states[j]) + (k * batch_size + i) * bytes);
           }
         }
       }
@@ -462,12 +326,12 @@ class SampleOp : public tensorflow::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  static absl::Status Allocate(const Field& field, int64_t n0, int64_t n1, int index, OpOutputList* outputs,
+  static absl::Status Allocate(DataType type, const TensorShape& shape, int index, OpOutputList* outputs,
                                Tensor** tensor) {
-    if (outputs->expected_output_dtype(index) != field.type) {
+    if (outputs->expected_output_dtype(index) != type) {
       return InvalidArgument("row_types and state_types: want those of the replay");
     }
-    return outputs->allocate(index, field.ReadShape(n0, n1), tensor);
+    return outputs->allocate(index, shape, tensor);
   }
 };
 
@@ -531,7 +395,6 @@ struct CloseWork {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("SequenceReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayInsert").Device(tensorflow::DEVICE_CPU), InsertOp);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplaySample").Device(tensorflow::DEVICE_CPU), SampleOp);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);

@@ -53,7 +53,7 @@ class LearningTest(parameterized.TestCase):
   def test_a_synchronous_run_is_repeatable(self):
     """Replay, first priorities and samples included."""
     settings = dict(level_name='catch', burn_in=2, sequence_length=8, sequence_period=4, batch_size=8,
-                    samples_per_insert=1., total_environment_frames=3_000)
+                    samples_per_insert=1., total_environment_frames=1_500)
     learned = ('environment_frames', 'learner_steps', 'loss/td', 'grad_norm', 'value', 'priority', 'replay_age',
                'policy_lag', 'episodes', 'episode_return')
     first, again, other = ([[row[key] for key in learned] for row in self._train(**settings, seed=seed)]

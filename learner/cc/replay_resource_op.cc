@@ -1,0 +1,112 @@
+// The TensorFlow op that makes a replay of sequences. Its Python interface is learner/replay.py.
+#include <vector>
+
+#include "learner/cc/replay_resource.h"
+#include "learner/cc/sequence_replay.h"
+#include "ops/cc/field.h"
+#include "ops/cc/op_helpers.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace scalable_agents {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::errors::InvalidArgument;
+
+REGISTER_OP("SequenceReplay")
+    .Output("handle: resource")
+    .Attr("row_types: list(type) >= 1")
+    .Attr("row_shapes: list(shape) >= 1")
+    .Attr("stacks: list(int) >= 1")
+    .Attr("done_component: int")
+    .Attr("state_types: list(type) >= 0")
+    .Attr("state_shapes: list(shape) >= 0")
+    .Attr("state_offsets: list(int) >= 0")
+    .Attr("burn_in: int")
+    .Attr("length: int")
+    .Attr("period: int")
+    .Attr("cross_episodes: bool")
+    .Attr("capacity: int")
+    .Attr("priority_exponent: float")
+    .Attr("samples_per_insert: float")
+    .Attr("minimum_size: int")
+    .Attr("tolerance: float")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame.");
+
+class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
+ public:
+  explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
+    OP_REQUIRES_OK(context, GetFields(context, "row", &rows_));
+    OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
+    std::vector<int> stacks;
+    float priority_exponent, samples_per_insert, tolerance;
+    OP_REQUIRES_OK(context, context->GetAttr("stacks", &stacks));
+    OP_REQUIRES_OK(context, context->GetAttr("done_component", &options_.done));
+    OP_REQUIRES_OK(context, context->GetAttr("state_offsets", &options_.state_offsets));
+    OP_REQUIRES_OK(context, context->GetAttr("burn_in", &options_.geometry.burn_in));
+    OP_REQUIRES_OK(context, context->GetAttr("length", &options_.geometry.length));
+    OP_REQUIRES_OK(context, context->GetAttr("period", &options_.geometry.period));
+    OP_REQUIRES_OK(context, context->GetAttr("cross_episodes", &options_.geometry.cross_episodes));
+    OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
+    OP_REQUIRES_OK(context, context->GetAttr("priority_exponent", &priority_exponent));
+    OP_REQUIRES_OK(context, context->GetAttr("samples_per_insert", &samples_per_insert));
+    OP_REQUIRES_OK(context, context->GetAttr("minimum_size", &options_.limiter.minimum_size));
+    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance));
+    options_.priority_exponent = priority_exponent;
+    options_.limiter.samples_per_insert = samples_per_insert;
+    options_.limiter.tolerance = tolerance;
+    const SequenceGeometry& geometry = options_.geometry;
+    OP_REQUIRES(context, geometry.burn_in >= 0 && geometry.length >= 1 && geometry.period >= 1,
+                InvalidArgument("burn_in, length and period: want at least 0, 1 and 1, got ", geometry.burn_in, ", ",
+                                geometry.length, " and ", geometry.period));
+    OP_REQUIRES(context, geometry.period <= geometry.length,
+                InvalidArgument("period: want at most the length of ", geometry.length, ", got ", geometry.period,
+                                ": steps between two sequences would never be trained"));
+    OP_REQUIRES(context, options_.capacity >= 1 && options_.limiter.minimum_size >= 1 &&
+                             options_.limiter.minimum_size <= options_.capacity,
+                InvalidArgument("capacity and minimum_size: want 1 <= minimum_size <= capacity, got ",
+                                options_.limiter.minimum_size, " and ", options_.capacity));
+    OP_REQUIRES(context, priority_exponent >= 0 && samples_per_insert >= 0 && tolerance >= 0,
+                InvalidArgument("priority_exponent, samples_per_insert, tolerance: want at least 0, got ",
+                                priority_exponent, ", ", samples_per_insert, ", ", tolerance));
+    OP_REQUIRES(context, stacks.size() == rows_.size(), InvalidArgument("stacks: want one for each row component"));
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const int dims = rows_[i].shape.dims();
+      OP_REQUIRES(context, stacks[i] >= 1 && (stacks[i] == 1 || dims >= 1),
+                  InvalidArgument("stacks, component ", i, ": want 1 or more, and at least one axis to stack, got ",
+                                  stacks[i]));
+      options_.components.push_back({rows_[i].bytes(), stacks[i], LastAxisBytes(rows_[i])});
+    }
+    OP_REQUIRES(context, options_.done >= 0 && options_.done < static_cast<int>(rows_.size()) &&
+                             rows_[options_.done].type == tensorflow::DT_BOOL && rows_[options_.done].bytes() == 1,
+                InvalidArgument("done_component: want the index of a component of bool []"));
+    for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());
+    for (int offset : options_.state_offsets) {
+      OP_REQUIRES(context, offset >= 0 && offset < geometry.num_rows(),
+                  InvalidArgument("state_offsets: want 0 to ", geometry.num_rows() - 1, ", got ", offset));
+    }
+  }
+
+ private:
+  absl::Status CreateResource(ReplayResource** resource) override {
+    return ToTensorFlow(WithMemory([&] {
+      *resource = new ReplayResource(options_, rows_, states_);
+      return Status();
+    }));
+  }
+
+  ReplayOptions options_;
+  std::vector<Field> rows_, states_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("SequenceReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);
+
+}  // namespace
+}  // namespace scalable_agents
