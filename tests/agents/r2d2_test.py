@@ -104,14 +104,7 @@ def _slow_loss(agent, batch, config):
   return total, priorities
 
 
-class NetworkTest(parameterized.TestCase):
-
-  @parameterized.parameters((False, 8_125_107), (True, 4_357_299))
-  def test_number_of_parameters(self, dense_before_lstm, want):
-    spec = unrolls.environment_spec({'pixels': tf.TensorSpec((84, 84, 4), tf.uint8)}, 18)
-    agent = r2d2.Agent(spec, r2d2.R2d2Config(dense_before_lstm=dense_before_lstm))
-    self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables), want)
-    self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.target.variables), want)
+class StepTest(parameterized.TestCase):
 
   @parameterized.parameters(dict(), dict(instructed=True), dict(pixels=True), dict(use_lstm=False),
                             dict(pixels=True, torso='shallow', dense_before_lstm=True))
@@ -135,31 +128,6 @@ class NetworkTest(parameterized.TestCase):
       tf.nest.map_structure(np.testing.assert_array_equal, output.agent_state, state)  # The one before the row.
       state = new_state
     tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last)
-
-  def test_the_heads_are_dueling(self):
-    """The mean of the action values is the value stream's output, whatever the advantages."""
-    agent = r2d2.Agent(unrolls.environment_spec(), _config(use_lstm=False))
-    observation = {'vector': tf.ones([1, 4])}
-    values = lambda: agent.online.unroll(None, None, None, tf.nest.map_structure(lambda x: x[None], observation), ())[0]
-    before = values()
-    advantage, = (v for v in agent.online.variables if v.shape == [512, unrolls.NUM_ACTIONS])
-    advantage.assign_add(tf.random.stateless_normal(advantage.shape, [1, 1]))
-    after = values()
-    np.testing.assert_allclose(tf.reduce_mean(after, axis=-1), tf.reduce_mean(before, axis=-1), rtol=1e-4, atol=1e-5)
-    self.assertFalse(np.allclose(before, after, atol=0.1))
-
-  def test_the_core_hears_of_the_raw_reward_and_the_last_action(self):
-    agent = _agent(_config())
-    step = lambda reward, action: agent.online.step(
-        tf.constant([action]), tf.constant([reward]), tf.constant([False]), {'vector': tf.ones([1, 4])},
-        agent.initial_state(1))[0]
-    self.assertFalse(np.allclose(step(5., 0), step(1., 0), atol=1e-4))  # Not clipped to 1.
-    self.assertFalse(np.allclose(step(1., 1), step(1., 0), atol=1e-4))
-
-  def test_refuses_small_pictures(self):
-    spec = unrolls.environment_spec({'pixels': tf.TensorSpec([20, 40, 1], tf.uint8)})
-    with self.assertRaisesRegex(ValueError, '--torso=dqn: want images of at least 36x36 pixels, got 20x40'):
-      r2d2.Agent(spec, _config())
 
 
 class EpsilonTest(parameterized.TestCase):
@@ -410,6 +378,24 @@ class LearnerTest(parameterized.TestCase):
       self.assertEqual(same(), update % 3 == 0)
     self.assertContainsSubset({id(v) for v in agent.target.variables}, {id(v) for v in agent.variables})
     self.assertNoCommonElements({id(v) for v in agent.target.variables}, {id(v) for v in agent.acting_variables})
+
+
+  def test_xla_makes_no_difference(self):
+    config = _config(learning_rate=1e-3, target_update_interval=2, measure_delta_q=True)
+    results = []
+    for xla in ('never', 'always'):
+      agent = r2d2.Agent(unrolls.environment_spec(), config)
+      learner = r2d2.make_learner(agent, config, xla)
+      for seed in range(4):
+        metrics, feedback = learner.step(_batch(agent, config, seed=seed, num_states=2))
+      results.append(([*agent.variables], learner.read(metrics.numpy()), feedback))
+    (variables, metrics, feedback), (compiled, compiled_metrics, compiled_feedback) = results
+    for one, other in zip(variables, compiled, strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    self.assertEqual(metrics['update_skipped'], 0)
+    for name, value in metrics.items():
+      np.testing.assert_allclose(value, compiled_metrics[name], rtol=1e-3, err_msg=name)
+    np.testing.assert_allclose(feedback, compiled_feedback, rtol=1e-3)
 
 
 class ConfigTest(parameterized.TestCase):

@@ -1,0 +1,67 @@
+"""Tests of R2D2's network: its size, its heads and what its LSTM hears."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.agents import q_networks
+
+_ATARI = {'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}
+_VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
+_NUM_ACTIONS = 5
+
+
+def _network(observation, num_actions=_NUM_ACTIONS, **settings):
+  return q_networks.QNetwork(observation, num_actions, 1, **dict(
+      torso='dqn', torso_precision='float32', centre_pixels=False, dense_before_lstm=False, use_lstm=True,
+      name='online') | settings)
+
+
+class QNetworkTest(parameterized.TestCase):
+
+  @parameterized.parameters((False, 8_125_107), (True, 4_357_299))
+  def test_number_of_parameters(self, dense_before_lstm, want):
+    network = _network(_ATARI, 18, dense_before_lstm=dense_before_lstm)
+    self.assertEqual(sum(int(np.prod(v.shape)) for v in network.trainable_variables), want)
+
+  def test_the_convolutions_are_those_of_dqn(self):
+    shapes = [v.shape.as_list() for v in _network(_ATARI).trainable_variables if v.shape.rank == 4]
+    self.assertEqual(shapes, [[8, 8, 4, 32], [4, 4, 32, 64], [3, 3, 64, 64]])
+    torso = _network(_ATARI, use_lstm=False)
+    encoded = torso.encode(None, None, {'pixels': tf.zeros([2, 84, 84, 4], tf.uint8)})
+    self.assertEqual(encoded.shape, [2, 7 * 7 * 64])
+
+  def test_the_heads_are_dueling(self):
+    """The mean of the action values is the value stream's output, whatever the advantages."""
+    network = _network(_VECTOR, use_lstm=False)
+    values = lambda: network.step(None, None, None, {'vector': tf.ones([1, 4])}, ())[0]
+    before = values()
+    advantage, = (v for v in network.trainable_variables if v.shape == [512, _NUM_ACTIONS])
+    advantage.assign_add(tf.random.stateless_normal(advantage.shape, [1, 1]))
+    after = values()
+    np.testing.assert_allclose(tf.reduce_mean(after, axis=-1), tf.reduce_mean(before, axis=-1), rtol=1e-4, atol=1e-5)
+    self.assertFalse(np.allclose(before, after, atol=0.1))
+
+  def test_the_core_hears_of_the_raw_reward_and_the_last_action(self):
+    network = _network(_VECTOR)
+    step = lambda reward, action: network.step(
+        tf.constant([action]), tf.constant([reward]), tf.constant([False]), {'vector': tf.ones([1, 4])},
+        network.initial_state(1))[0]
+    self.assertFalse(np.allclose(step(5., 0), step(1., 0), atol=1e-4))  # Not clipped to 1.
+    self.assertFalse(np.allclose(step(1., 1), step(1., 0), atol=1e-4))
+
+  def test_the_same_seed_gives_the_same_values(self):
+    for one, other in zip(_network(_ATARI, name='online').variables, _network(_ATARI, name='target').variables):
+      np.testing.assert_array_equal(one, other)
+
+  @parameterized.parameters(
+      ({'pixels': tf.TensorSpec([20, 40, 1], tf.uint8)}, '--torso=dqn: want images of at least 36x36 pixels, got 20x40'),
+      ({'sound': tf.TensorSpec([4])}, "want 'pixels' or 'vector', got .'sound'."))
+  def test_refuses_what_it_cannot_see(self, observation, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _network(observation)
+
+
+if __name__ == '__main__':
+  absltest.main()
