@@ -1,5 +1,6 @@
 """Tests the binaries for DMLab-30 with the fake module of tests/environments, or the real one if it is installed."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,6 +15,9 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import popart_impala
 from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.agents import r2d2
+from scalable_agents.agents import r2d2_dmlab30
+from scalable_agents.agents import r2d2_plus_dmlab30
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.environments import lab_module
@@ -41,6 +45,12 @@ def _main(*arguments):
 
 
 class DefaultsTest(absltest.TestCase):
+
+  def test_r2d2_plus_differs_from_r2d2_as_the_paper_says(self):
+    changed = {name: value for name, value in dataclasses.asdict(r2d2_plus_dmlab30.CONFIG).items()
+               if value != getattr(r2d2_dmlab30.CONFIG, name)}
+    self.assertEqual(changed, {'torso': 'deep', 'reward_transform': 'soft_asymmetric', 'batch_size': 32,
+                               'target_update_interval': 400})
 
   def test_defaults_are_the_papers_and_where_it_swept_the_releases(self):
     config = impala_dmlab30.CONFIG
@@ -143,6 +153,27 @@ class LifeOfARunTest(absltest.TestCase):
     training.run_in_this_process(
         popart_impala, popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--logdir={logdir}',
         '--mode=test', '--num_environments=2', '--test_num_episodes=1')
+    with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
+      self.assertCountEqual(json.load(file)['levels'], _TESTED)
+
+  def test_r2d2_learns_from_single_frames_and_from_instructions(self):
+    signal_handlers.restore_after(self)
+    logdir = self.create_tempdir().full_path
+    training.run_in_this_process(
+        r2d2, r2d2_plus_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL, f'--level_name={",".join(_TRAINED)}', '--torso=shallow',
+        '--burn_in=2', '--sequence_length=6', '--sequence_period=3', '--unroll_length=6', '--batch_size=2',
+        '--samples_per_insert=0.5', '--replay_capacity=50', '--replay_minimum_size=4', '--num_environments=2',
+        '--total_environment_frames=400', f'--logdir={logdir}')
+    row = training.rows(logdir)[-1]
+    self.assertGreaterEqual(row['environment_frames'], 400)
+    self.assertEqual(row['environment_restarts'], 0)
+    shapes = tf.train.load_checkpoint(os.path.join(logdir, 'checkpoints')).get_variable_to_shape_map().values()
+    self.assertIn([512, 15], shapes)  # The advantages of 15 actions.
+    # The LSTM's inputs are the 256 features of the picture, 64 of the instruction, the reward and the action.
+    self.assertIn([256 + 64 + 1 + 15 + 512, 4 * 512], shapes)
+    training.run_in_this_process(
+        r2d2, r2d2_plus_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL, f'--logdir={logdir}', '--mode=test',
+        '--num_environments=2', '--test_num_episodes=1')
     with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
       self.assertCountEqual(json.load(file)['levels'], _TESTED)
 
