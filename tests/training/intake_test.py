@@ -112,6 +112,20 @@ class IntakeTest(parameterized.TestCase):
     with self.assertRaises(tf.errors.OutOfRangeError):
       self.take(1)
 
+  def test_merged_counts_are_those_of_one_take(self):
+    one_by_one = self._make_intake()
+    for number in range(4):
+      self.intake.put(self._one(number))
+      one_by_one.put(self._one(number))
+    _, together = self.take(4)
+    parts = [tf.function(one_by_one.take_batch, autograph=False)(2)[1] for _ in range(2)]
+    merged = intake_lib.merge(parts)
+    self.assertEqual(merged.environment_frames, together.environment_frames)
+    np.testing.assert_array_equal(merged.actor_ids, together.actor_ids)
+    np.testing.assert_array_equal(merged.parameter_versions, together.parameter_versions)
+    self.assertCountEqual(zip(*(values.numpy().tolist() for values in merged.episodes)),
+                          zip(*(values.numpy().tolist() for values in together.episodes)))
+
 
 if __name__ == '__main__':
   absltest.main()
