@@ -1,9 +1,10 @@
 """Finds the settings of a run that differ from the paper's, except those that the paper swept or tuned.
 
-Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. Agents of other papers have the values
-that differ in published.Agent.settings. If the paper states no value, the value here is the released code's or this
-project's default. Tests compare these values with the binaries' defaults, and fail if a binary has a setting that is
-missing here. A setting that this module does not know counts as a departure.
+IMPALA: Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. R2D2: Kapturowski et al. 2019,
+section 2.3 and table 2. Agents that differ from these two have the other values in published.Agent.settings. If the
+paper states no value, the value here is the released code's or this project's default. Tests compare these values with
+the binaries' defaults, and fail if a binary has a setting that is missing here. A setting that this module does not
+know counts as a departure.
 """
 
 import dataclasses
@@ -24,12 +25,13 @@ from scalable_agents.training import run_flags
 _SHOWN_OTHERWISE = frozenset({
     'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'total_environment_frames', 'population_size',
     'num_learners'})
-# These settings do not change what is learned, except through randomness.
-_FREE = frozenset({
-    'seed', 'sweep_index', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
-    *settings.free_settings(cluster_config.ClusterConfig)}) - {'parameter_refresh'}
+# These settings do not change what is learned, except through randomness. The last two are R2D2's.
+FREE = frozenset({
+    'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
+    *settings.free_settings(cluster_config.ClusterConfig), 'measure_delta_q', 'save_replay'})
+_FREE = (FREE | {'sweep_index'}) - {'parameter_refresh'}
 
-COMMON: dict[str, Any] = {  # Flag -> value, for both suites.
+COMMON: dict[str, Any] = {  # IMPALA: flag -> value, for both suites.
     'torso_precision': 'float32', 'centre_pixels': False,
     'batch_size': 32, 'discount': 0.99, 'baseline_cost': 0.5,
     'use_pixel_control': False, 'pixel_control_cost': 0.05, 'pixel_control_discount': 0.9,
@@ -39,7 +41,7 @@ COMMON: dict[str, Any] = {  # Flag -> value, for both suites.
     'queue_size': 1, 'synchronous': False, 'parameter_refresh': cluster_config.UNROLL,
     'population_episodes': 5_000, 'population_initial_frames': 20_000_000,
 }
-PAPER: dict[str, dict[str, Any]] = {  # Suite -> flag -> value.
+PAPER: dict[str, dict[str, Any]] = {  # IMPALA: suite -> flag -> value.
     'atari57': COMMON | dataclasses.asdict(atari57_protocol.Protocol()) | {
         'unroll_length': 20, 'reward_transform': 'abs_one', 'learning_rate': 6e-4, 'entropy_cost': 0.01,
         'rmsprop_epsilon': 0.01, 'clip_gradient_norm': 40.0},
@@ -47,7 +49,36 @@ PAPER: dict[str, dict[str, Any]] = {  # Suite -> flag -> value.
         'unroll_length': 100, 'reward_transform': 'soft_asymmetric', 'learning_rate': 0.00031866995608948655,
         'entropy_cost': 0.0033391318945337044, 'rmsprop_epsilon': 0.1, 'clip_gradient_norm': 0.0},
 }
-_FIGURE_D1 = 'optimistic_asymmetric'
+R2D2: dict[str, Any] = {  # Flag -> value, for both suites.
+    'torso_precision': 'float32', 'centre_pixels': False, 'dense_before_lstm': False,
+    'epsilon_base': 0.4, 'epsilon_exponent': 7.0, 'num_actors': 0, 'policy_lag': 0,
+    'burn_in': 40, 'sequence_length': 80, 'sequence_period': 40, 'cross_episodes': False, 'recurrent_state': 'stored',
+    'reset_on_life_loss': False,
+    'replay_capacity': 100_000, 'replay_minimum_size': 1_250, 'samples_per_insert': 0.77,
+    'priority_exponent': 0.9, 'importance_exponent': 0.6, 'priority_eta': 0.9,
+    'unroll_length': 40, 'batch_size': 64, 'discount': 0.997, 'n_step': 5, 'value_rescaling': True,
+    'reward_transform': 'none', 'target_update_interval': 2_500,
+    'learning_rate': 1e-4, 'learning_rate_decay': False, 'adam_beta1': 0.9, 'adam_beta2': 0.999, 'adam_epsilon': 1e-3,
+    'clip_gradient_norm': 40.0,
+    'queue_size': 4, 'synchronous': False, 'parameter_refresh': cluster_config.UNROLL,
+    'population_episodes': 5_000, 'population_initial_frames': 20_000_000,
+}
+# R2D2: other values that the paper has. Its 256 actors fetch parameters every 400 environment frames.
+_R2D2_ALSO = {'num_actors': 256, 'parameter_refresh': '100'}
+_RELEASED, _FIGURE_D1 = 'soft_asymmetric', 'optimistic_asymmetric'  # Forms of the asymmetric reward.
+
+
+def papers(family: str, suite: str | None) -> dict[str, Any]:
+  """Returns the paper's settings by name.
+
+  Args:
+    family: 'impala' or 'r2d2', as in published.Agent.
+    suite: name of the suite. None: only the settings that do not depend on the suite.
+  """
+  if family == runs_lib.R2D2:
+    protocols = {'atari57': atari57_protocol.Protocol, 'dmlab30': dmlab30_protocol.Protocol}
+    return R2D2 | (dataclasses.asdict(protocols[suite]()) if suite else {})
+  return PAPER[suite] if suite else COMMON
 
 
 def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
@@ -76,15 +107,17 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
 
 def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent) -> bool:
   """Returns whether the paper used this value for the agent, or may have used it in its sweep or population."""
-  paper = PAPER[agent.suite] | dict(agent.settings)
+  paper = papers(agent.family, agent.suite) | dict(agent.settings)
   if name == 'learning_rate_decay' and run.population > 1:
     return not value  # Figure F.1: the population tunes the learning rate, which is not annealed.
   if name == 'full_action_set' and not agent.experts:
     return True  # An agent for several games always has all actions.
   if name in paper and value == paper[name]:
     return True
-  if name == 'reward_transform' and agent.suite == 'dmlab30':
+  if name == 'reward_transform' and paper[name] == _RELEASED:
     return value == _FIGURE_D1  # The paper's form. The default is the released code's form.
+  if agent.family == runs_lib.R2D2:
+    return name in _R2D2_ALSO and value == _R2D2_ALSO[name]
   has_sweep = agent.suite == 'dmlab30' or agent.population > 1
   if name in sweeps.IMPALA.ranges and has_sweep:
     return value in sweeps.IMPALA.ranges[name]

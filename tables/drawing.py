@@ -13,6 +13,7 @@ INK = '#3b3b3b'
 PAPER = '#b8c4d0'
 LINES = ('#1f5fa8', '#c8511b', '#2c8a4b', '#7b4ea3', '#a3812a', '#b0306a')
 _HUMAN = _LINEAR_UP_TO = 100.  # Per cent.
+_SCORES = (-100, 0, 50, 100, 1000, 10_000)  # Per cent, marked on logarithmic axes.
 _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
 
 
@@ -44,8 +45,16 @@ def scores_axis(axes: Any, is_logarithmic: bool):
   axes.axvline(0, color=INK, linewidth=0.9)
   if is_logarithmic:
     axes.set_xscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
-    axes.set_xticks([-100, 0, 50, 100, 1000, 10_000], ['-100', '0', '50', '100', '1,000', '10,000'])
+    axes.set_xticks(_SCORES, [f'{score:,}' for score in _SCORES])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
+
+
+def vertical_scores_axis(axes: Any):
+  """Formats the vertical axis for human-normalised Atari scores. It is logarithmic above 100 %."""
+  axes.set_yscale('symlog', linthresh=_LINEAR_UP_TO, linscale=1.5)
+  axes.yaxis.set_major_locator(ticker.FixedLocator(_SCORES))
+  axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda score, _: f'{score:,.0f}'))
+  axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def plain(axes: Any, grid: str):

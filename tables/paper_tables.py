@@ -1,6 +1,6 @@
-"""Tables 3, 4, B.1 and C.1 of Espeholt et al. 2018 (IMPALA), with the paper's numbers and the results of runs."""
+"""Tables of a paper with its numbers and the results of runs. TABLES are those of Espeholt et al. 2018 (IMPALA)."""
 
-from typing import Mapping, NamedTuple, Sequence
+from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
 
 from scalable_agents.environments import scores
 from scalable_agents.tables import layout
@@ -8,16 +8,18 @@ from scalable_agents.tables import published
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 
-_MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean'}  # Fields of scores.SuiteScore.
+MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean'}  # Fields of scores.SuiteScore.
+_AgentOf = Callable[[runs_lib.Run, Iterable[published.Agent]], published.Agent | None]
 
 
 class PaperTable(NamedTuple):
-  """A table of the paper."""
+  """A table of a paper about one suite."""
   number: str
   title: str
   suite: str
   of_levels: bool  # True: a row per level. False: a row per agent.
   decimals: int    # Digits after the point in the paper.
+  paper: published.Paper = published.IMPALA
 
 
 TABLES = {table.number: table for table in (
@@ -29,35 +31,53 @@ TABLES = {table.number: table for table in (
 
 
 def levels_table(suite: str) -> PaperTable:
-  """Returns the table with a row per level of a suite."""
+  """Returns the IMPALA paper's table with a row per level of a suite."""
   return next(table for table in TABLES.values() if table.suite == suite and table.of_levels)
 
 
 def agents(table: PaperTable) -> list[published.Agent]:
   """Returns the agents of a table that this project can train."""
-  names = published.LEVEL_SCORES[table.suite] if table.of_levels else published.SUMMARIES[table.suite]
-  return [published.AGENTS[name] for name in names if name in published.AGENTS]
+  names = (table.paper.level_scores if table.of_levels else table.paper.summaries)[table.suite]
+  trained = {agent.name: agent for agent in table.paper.agents if agent.suite == table.suite}
+  return [trained[name] for name in names if name in trained]
 
 
-def gather(table: PaperTable, runs: Sequence[runs_lib.Run]) -> tuple[dict[str, results.Result], list[str]]:
+def gather(table: PaperTable, runs: Sequence[runs_lib.Run],
+           agent_of: _AgentOf = runs_lib.agent_of) -> tuple[dict[str, results.Result], list[str]]:
   """Assigns each run to an agent of the table.
 
   Args:
-    table: one of TABLES.
+    table: the table.
     runs: evaluated runs.
+    agent_of: see `assign`.
   Returns:
     A dict from the name of each agent of `agents` to its result, and notes on runs that the table does not show.
   """
-  of_agent = {agent: [] for agent in agents(table)}
+  found, notes = assign(agents(table), runs, agent_of)
+  return {agent.name: result for agent, result in found.items()}, notes
+
+
+def assign(wanted: Iterable[published.Agent], runs: Sequence[runs_lib.Run],
+           agent_of: _AgentOf = runs_lib.agent_of) -> tuple[dict[published.Agent, results.Result], list[str]]:
+  """Assigns each run to one of several agents.
+
+  Args:
+    wanted: the agents.
+    runs: evaluated runs.
+    agent_of: returns the one of several agents that corresponds to a run, or None.
+  Returns:
+    A dict from each agent to its result, and notes on runs that are not shown.
+  """
+  of_agent = {agent: [] for agent in wanted}
   others = {}  # Description -> directories.
   for run in runs:
-    agent = runs_lib.agent_of(run, of_agent)
+    agent = agent_of(run, of_agent)
     if agent is None:
       others.setdefault(runs_lib.describe(run), []).append(run.logdir)
     else:
       of_agent[agent].append(run)
   notes = [f'None of these agents ({description}): {", ".join(logdirs)}' for description, logdirs in others.items()]
-  gathered = {agent.name: results.Result(agent, found) for agent, found in of_agent.items()}
+  gathered = {agent: results.Result(agent, found) for agent, found in of_agent.items()}
   return gathered, notes + [result.note for result in gathered.values() if result.note]
 
 
@@ -66,30 +86,30 @@ def make(table: PaperTable, gathered: Mapping[str, results.Result], notes: Seque
   return (_levels_table if table.of_levels else _agents_table)(table, gathered, notes)
 
 
-def recomputed(suite: str, agent: str) -> scores.SuiteScore | None:
+def recomputed(suite: str, agent: str, paper: published.Paper = published.IMPALA) -> scores.SuiteScore | None:
   """Scores the paper's own rows with the function that scores runs. Returns None if the paper's rows are incomplete."""
-  means = published.LEVEL_SCORES[suite].get(agent, {})
+  means = paper.level_scores[suite].get(agent, {})
   return scores.summarise(means) if len(means) == len(scores.SUITES[suite].test_levels) else None
 
 
-def _measures(suite: str) -> list[str]:
-  """Returns the fields of scores.SuiteScore that the paper prints for a suite."""
-  printed = {name for summary in published.SUMMARIES[suite].values() for name in summary}
-  return [name for name in _MEASURES if name in printed]
+def _measures(table: PaperTable) -> list[str]:
+  """Returns the fields of scores.SuiteScore that the paper prints for the table's suite."""
+  printed = {name for summary in table.paper.summaries[table.suite].values() for name in summary}
+  return [name for name in MEASURES if name in printed]
 
 
 def _agents_table(table, gathered, notes) -> layout.Table:
-  measures = _measures(table.suite)
+  measures = _measures(table)
   columns = ['agent']
   for measure in measures:
-    name = _MEASURES[measure]
+    name = MEASURES[measure]
     paper, run, difference, extent = layout.comparison_columns(name)
     columns += [paper, f'{name}: from its levels', run, difference]
   columns.append('run')
   rows = []
-  for agent, printed in published.SUMMARIES[table.suite].items():
+  for agent, printed in table.paper.summaries[table.suite].items():
     row = [agent]
-    again = recomputed(table.suite, agent)
+    again = recomputed(table.suite, agent, table.paper)
     for measure in measures:
       cell = gathered[agent].summary(measure) if agent in gathered else results.Cell(None, results.NOT_RUN)
       paper, run, difference, extent = layout.compared(printed.get(measure), cell, table.decimals)
@@ -97,13 +117,14 @@ def _agents_table(table, gathered, notes) -> layout.Table:
     rows.append([*row, extent])  # The extent is the same for every measure.
   explained = (f"From its levels: computed from the paper's rows in table {levels_table(table.suite).number} with the "
                'function that scores runs. The paper rounds those rows.')
-  return layout.Table(f'Table {table.number}: {table.title}', columns, rows, [explained, _explanation(table), *notes])
+  return layout.Table(f'Table {table.number}: {table.title}', columns, rows,
+                      [explained, explanation(table.suite), *notes])
 
 
 def _levels_table(table, gathered, notes) -> layout.Table:
   """Makes a table with a row per level. Below are the suite's scores, as printed and as computed from these rows."""
   columns = ['level', 'human', 'random']
-  by_agent = published.LEVEL_SCORES[table.suite]
+  by_agent = table.paper.level_scores[table.suite]
   for agent in by_agent:
     # Agents of other papers have only the column with the paper's numbers.
     columns += layout.comparison_columns(agent)[:None if agent in gathered else 1]
@@ -119,11 +140,11 @@ def _levels_table(table, gathered, notes) -> layout.Table:
         row.append(layout.Number(means.get(level), table.decimals))
     rows.append(row)
   none = [layout.Number(None, 0)] * 2
-  for measure in _measures(table.suite):
-    printed, again = [f'{_MEASURES[measure]} (%)', *none], [f'{_MEASURES[measure]} (%), from these rows', *none]
+  for measure in _measures(table):
+    printed, again = [f'{MEASURES[measure]} (%)', *none], [f'{MEASURES[measure]} (%), from these rows', *none]
     for agent in by_agent:
-      paper = published.SUMMARIES[table.suite].get(agent, {}).get(measure)
-      summary = recomputed(table.suite, agent)
+      paper = table.paper.summaries[table.suite].get(agent, {}).get(measure)
+      summary = recomputed(table.suite, agent, table.paper)
       from_rows = getattr(summary, measure) if summary else None
       if agent in gathered:
         cell = gathered[agent].summary(measure)
@@ -133,12 +154,13 @@ def _levels_table(table, gathered, notes) -> layout.Table:
         printed.append(layout.Number(paper, 1))
         again.append(layout.Number(from_rows, 2))
     rows += [printed, again]
-  return layout.Table(f'Table {table.number}: {table.title}', columns, rows, [_explanation(table), *notes])
+  return layout.Table(f'Table {table.number}: {table.title}', columns, rows, [explanation(table.suite), *notes])
 
 
-def _explanation(table: PaperTable) -> str:
+def explanation(*suites: str) -> str:
+  """Returns the note on the numbers of runs in a table about these suites."""
+  episodes = ' or '.join(str(scores.SUITES[suite].test_episodes) for suite in suites)
   return ('This run: computed from the mean return of evaluation episodes, ± the standard deviation over seeds. '
-          f'"{results.IN_FULL.capitalize()}" means {scores.SUITES[table.suite].test_episodes} episodes per level, as '
-          'many frames of training, members of a population and learners as in the paper, and the paper\'s value of '
-          'every other setting, except settings that the paper swept or tuned for the agent. Other differences are '
-          'named.')
+          f'"{results.IN_FULL.capitalize()}" means {episodes} episodes per level, as many frames of training, members '
+          "of a population and learners as in the paper, and the paper's value of every other setting, except settings "
+          'that the paper swept or tuned for the agent. Other differences are named.')

@@ -1,27 +1,25 @@
 """Draws the figures of Hessel et al. 2019 (PopArt-IMPALA) from run directories.
 
-Scores of the whole suite against frames (figures 1, 2, 4 and 5), normalisation statistics (figure 3), and returns and
-scores per level. All show training, so the runs need not be evaluated. The runs may be on some levels of a suite only.
+Scores of the whole suite against frames (figures 1, 2, 4 and 5), normalisation statistics (figure 3), and scores per
+level. All show training, so the runs need not be evaluated. The runs may be on some levels of a suite only.
 """
 
-import math
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from matplotlib import figure
 import numpy as np
 
 from scalable_agents.environments import scores
 from scalable_agents.records import run_rows
+from scalable_agents.tables import curves
 from scalable_agents.tables import drawing
 from scalable_agents.tables import figures
 from scalable_agents.tables import popart_tables
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training.population import population_directory
 
 # Figure 3 shows these games. A run's other levels follow, up to four levels in all.
 _PAPERS_GAMES = ('breakout', 'crazy_climber', 'qbert', 'seaquest')
-_POINTS = 300
 _MEASURES = {'median': 'median human-normalised score (%)', 'mean_capped': 'mean capped human-normalised score (%)'}
 
 
@@ -37,9 +35,8 @@ def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
       raise ValueError(f'these runs have different values of --{name} ({", ".join(sorted(map(str, values)))}): want '
                        'runs of one figure')
   found = {}
-  for members in runs_lib.populations(runs):
-    fittest = max(members, key=_fitness)
-    found.setdefault(popart_tables.name_of(fittest), []).append(fittest)
+  for run in curves.fittest(runs):
+    found.setdefault(popart_tables.name_of(run), []).append(run)
   for agent, of_agent in found.items():
     settings = [results.settings_of(run, expert=False) for run in of_agent]
     for name in sorted(set().union(*settings)):
@@ -47,11 +44,6 @@ def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
         raise ValueError(f'the runs of {agent} have different values of --{name} ({", ".join(sorted(values))}): want '
                          'runs that differ only in the seed')
   return found
-
-
-def _fitness(run):
-  fitness = population_directory.read_fitness(run.logdir)
-  return fitness.fitness if fitness else -math.inf
 
 
 def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
@@ -71,10 +63,10 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   """
   one = next(iter(agents.values()))[0]  # All are on the same levels.
   measure = popart_tables.summary_measure(one)
-  rows, styles = _rows(agents), _styles(agents)
+  rows, styles = curves.rows_of(agents), curves.styles_of(agents)
   picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
   axes = picture.subplots()
-  _draw_lines(axes, rows, f'suite_score/{measure}', styles)
+  curves.draw_lines(axes, rows, f'suite_score/{measure}', styles)
   if not axes.lines:
     return False
   for name, (score, how) in popart_tables.published_scores(one).items():
@@ -86,31 +78,6 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   drawing.plain(axes, 'both')
   levels = one.flags['level_name'].replace(',', ', ')
   drawing.title_and_legend(picture, f'Training scores on {levels}', [axes])
-  drawing.save(picture, file)
-  return True
-
-
-def draw_returns(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
-  """Draws a panel per level with training returns against frames, a line per agent as in `draw_scores`.
-
-  Args:
-    agents: from `by_agent`, at least one.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
-  """
-  rows, styles, prefix = _rows(agents), _styles(agents), 'episode_return/'
-  names = {name for of_agent in rows.values() for of_run in of_agent for row in of_run[-1:] for name in row}
-  levels = sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
-  if not levels:
-    return False
-  picture, panels = figures.grid_of_returns(levels)
-  for level, axes in panels.items():
-    _draw_lines(axes, rows, prefix + level, styles)
-    drawing.frames_axis(axes)
-  drawing.title_and_legend(picture, 'Training returns', panels.values())
   drawing.save(picture, file)
   return True
 
@@ -137,13 +104,13 @@ def draw_statistics(run: runs_lib.Run, file: str) -> bool:
   picture = figure.Figure(figsize=(1 + 3 * max(len(levels), 2), 5), dpi=110, layout='constrained')
   panels = picture.subplots(2, len(levels), sharex=True, squeeze=False)
   for (upper, lower), level in zip(panels.T, levels):
-    means, scales = (_points(rows, f'popart/{name}/{level}') for name in ('mean', 'scale'))
+    means, scales = (curves.points(rows, f'popart/{name}/{level}') for name in ('mean', 'scale'))
     if len(means):
       frames, mean = means.T
       sigma = scales[:, 1]
       upper.plot(frames, mean, color=drawing.LINES[1], linewidth=1.4, label='mu, and mu ± sigma')
       upper.fill_between(frames, mean - sigma, mean + sigma, color=drawing.LINES[1], alpha=0.25, linewidth=0)
-    if len(returns := _points(rows, f'episode_return/{level}')):
+    if len(returns := curves.points(rows, f'episode_return/{level}')):
       lower.plot(*returns.T, color=drawing.LINES[0], linewidth=1.4, label='return of training episodes')
     upper.set_title(level, color=drawing.INK, loc='left', fontsize=10)
     for axes in (upper, lower):
@@ -186,41 +153,6 @@ def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   drawing.title_and_legend(picture, 'Scores of the last training episodes per level', [axes])
   drawing.save(picture, file)
   return True
-
-
-def _rows(agents: Mapping[str, Sequence[runs_lib.Run]]) -> dict[str, list[list[dict[str, Any]]]]:
-  """Returns the rows of metrics.jsonl of each run of each agent."""
-  return {name: [figures.rows_of(run) for run in of_agent] for name, of_agent in agents.items()}
-
-
-def _styles(agents: Iterable[str]) -> dict[str, dict[str, Any]]:
-  return {name: drawing.line_style(number) for number, name in enumerate(agents)}
-
-
-def _draw_lines(axes: Any, rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metric: str,
-                styles: Mapping[str, dict[str, Any]]):
-  """Draws a line for each agent that has this metric: the mean over its runs, and the area from worst to best.
-
-  The line has the frames for which all of the agent's runs have the metric. If there are none, there is no line.
-  """
-  for name, of_agent in rows.items():
-    found = [points for of_run in of_agent if len(points := _points(of_run, metric))]
-    if not found:
-      continue
-    begin, end = max(points[0, 0] for points in found), min(points[-1, 0] for points in found)
-    if begin <= end:
-      frames = np.linspace(begin, end, _POINTS)
-      values = np.array([np.interp(frames, *points.T) for points in found])
-      drawing.mean_and_range(axes, frames, values, name + f', {len(found)} runs' * (len(found) > 1), styles[name])
-
-
-def _points(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-  """Returns frames and values of a metric, [P, 2], in the order of frames. Rows without it are left out.
-
-  Where a member of a population copied one with more frames, the rows go back in frames.
-  """
-  points = sorted((row['environment_frames'], row[name]) for row in rows if row.get(name) is not None)
-  return np.array(runs_lib.thinned(points), np.float64).reshape(-1, 2)
 
 
 def _final_scores(runs: Sequence[runs_lib.Run]) -> Mapping[str, float]:

@@ -15,6 +15,7 @@ from typing import Sequence
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
+from scalable_agents.tables import curves
 from scalable_agents.tables import files
 from scalable_agents.tables import popart_figures
 from scalable_agents.tables import popart_tables
@@ -58,7 +59,7 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
   except ValueError as error:
     raise errors.UserError(f'--figures: {error}') from error
   drawn = []
-  for name, draw_figure in (('scores', popart_figures.draw_scores), ('returns', popart_figures.draw_returns),
+  for name, draw_figure in (('scores', popart_figures.draw_scores), ('returns', curves.draw_returns),
                             ('levels', popart_figures.draw_levels)):
     file = os.path.join(folder, f'popart_{name}.png')
     drawn += [file] * draw_figure(agents, file)

@@ -2,16 +2,16 @@
 
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from scalable_agents.environments import suite
 
-_rows = functools.partial(suite.rows, folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))
+rows = functools.partial(suite.rows, folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))
 
 
 class Agent(NamedTuple):
-  """An agent of the paper that this project can train."""
-  name: str        # In table 3 or 4.
+  """An agent of a paper that this project can train."""
+  name: str        # In the paper's table. For the IMPALA paper: table 3 or 4.
   suite: str
   experts: bool    # True: an agent per level. False: one agent for all levels.
   torso: str
@@ -19,7 +19,17 @@ class Agent(NamedTuple):
   frames: int      # Environment frames of training. For an expert: on its level.
   population: int  # Members of the population; 1 without population-based training.
   learners: int
-  settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of each that differs from the IMPALA paper's.
+  settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of each that differs from the family's.
+  family: str = 'impala'  # Whose settings it has: 'impala' or 'r2d2'. See departures.papers.
+
+
+class Paper(NamedTuple):
+  """The scores that a paper prints, and those of its agents that this project can train."""
+  agents: Sequence[Agent]
+  # Suite -> agent -> field of scores.SuiteScore that the paper prints -> per cent. In the order of the paper's table.
+  summaries: Mapping[str, Mapping[str, Mapping[str, float]]]
+  # Suite -> agent -> level -> raw score, without levels that the paper leaves out. In the order of the paper's table.
+  level_scores: Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 # The paper's text states no number of frames for DMLab-30. The released code's recipe has 10 billion, and figure 5
@@ -46,22 +56,33 @@ LEVEL_COLUMNS = {
 }
 
 
-def _level_scores(file: str, level: str, columns: dict[str, str]) -> dict[str, dict[str, float]]:
-  rows = tuple(_rows(file))
-  return {name: {row[level]: float(row[column]) for row in rows if row[column]} for name, column in columns.items()}
+def level_scores(file: str, level: str, columns: Mapping[str, str]) -> dict[str, dict[str, float]]:
+  """Reads the scores per level that a paper prints.
+
+  Args:
+    file: name of the CSV file.
+    level: its column with the levels.
+    columns: agent -> its column with the agent's scores.
+  Returns:
+    Agent -> level -> score. Empty cells are left out.
+  """
+  lines = tuple(rows(file))
+  return {name: {row[level]: float(row[column]) for row in lines if row[column]} for name, column in columns.items()}
 
 
-# Suite -> agent -> field of scores.SuiteScore that the paper prints -> per cent. In the order of table 3 or 4.
+# See Paper. In the order of table 3 or 4.
 SUMMARIES: dict[str, dict[str, dict[str, float]]] = {
     'dmlab30': {row['model']: {'mean_capped': float(row['test_mean_capped_hns_pct'])}
-                for row in _rows('impala_table_3.csv')},
+                for row in rows('impala_table_3.csv')},
     'atari57': {row['agent']: {name: float(row[f'{name}_hns_pct']) for name in ('median', 'mean')
                                if row[f'{name}_hns_pct']}
-                for row in _rows('impala_table_4.csv')},
+                for row in rows('impala_table_4.csv')},
 }
 
-# Suite -> agent -> level -> raw score, without levels that the paper leaves out. In the order of table B.1 or C.1.
+# See Paper. In the order of table B.1 or C.1.
 LEVEL_SCORES: dict[str, dict[str, dict[str, float]]] = {
-    'dmlab30': _level_scores('impala_table_B1.csv', 'level', LEVEL_COLUMNS['dmlab30']),
-    'atari57': _level_scores('impala_table_C1.csv', 'game', LEVEL_COLUMNS['atari57']),
+    'dmlab30': level_scores('impala_table_B1.csv', 'level', LEVEL_COLUMNS['dmlab30']),
+    'atari57': level_scores('impala_table_C1.csv', 'game', LEVEL_COLUMNS['atari57']),
 }
+
+IMPALA = Paper(tuple(AGENTS.values()), SUMMARIES, LEVEL_SCORES)

@@ -2,21 +2,18 @@
 
 import json
 import statistics
-from typing import Any, Callable, Iterable, NamedTuple, Sequence
+from typing import Any, Callable, Container, Iterable, NamedTuple, Sequence
 
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
 from scalable_agents.records import run_rows
-from scalable_agents.records import settings
 from scalable_agents.tables import departures
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import run_flags
 
 NOT_RUN = 'not run'
 IN_FULL = 'in full'
+_SWEEPS = {'impala': sweeps.IMPALA, runs_lib.R2D2: sweeps.R2D2}  # By family.
 _UNITS = ((1_000_000_000, 'B'), (1_000_000, 'M'), (1_000, 'K'))
 
 
@@ -165,19 +162,33 @@ def setting(run: runs_lib.Run, expert: bool) -> str:
 
 def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
   """Returns the settings that `setting` compares, by name."""
-  apart = {'seed', *run_flags.FREE_FLAGS}
-  for config in (dmlab30_protocol.Protocol, cluster_config.ClusterConfig):
-    apart |= settings.free_settings(config)
+  apart = set(departures.FREE)
   if expert:
     apart |= {'level_name', 'total_environment_frames'}
   if run.population > 1:
-    apart |= {'sweep_index', *sweeps.IMPALA.ranges}
+    apart |= {'sweep_index', *_SWEEPS[run.family].ranges}
   suite = runs_lib.suite_of(run)
   # Settings that are missing in an older run had the default values.
-  defaults = departures.PAPER[suite.name] if suite else departures.COMMON
+  defaults = departures.papers(run.family, suite.name if suite else None)
   # The learners can be in one process or in several.
   values = defaults | run.flags | {'num_learners': run.learners, 'agent': run.agent}
   return {name: value for name, value in values.items() if name not in apart}
+
+
+def differing(levels: Sequence[str], of_runs: Sequence[dict[str, Any]], apart: Container[str]) -> list[list[str]]:
+  """Returns for each run the settings in which it differs from other runs of its level, as 'name=value'.
+
+  Args:
+    levels: the level of each run.
+    of_runs: the settings of each run by name.
+    apart: names of settings to leave out.
+  """
+  values = {}  # (level, setting) -> the setting's values, as JSON.
+  for level, those in zip(levels, of_runs):
+    for name, value in those.items():
+      values.setdefault((level, name), set()).add(json.dumps(value))
+  return [[f'{name}={written(value)}' for name, value in sorted(those.items())
+           if len(values[level, name]) > 1 and name not in apart] for level, those in zip(levels, of_runs)]
 
 
 def short(frames: int) -> str:

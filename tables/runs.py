@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Iterable, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Sequence, TypeVar
 
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import scores
@@ -16,14 +16,17 @@ from scalable_agents.tables import published
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
 
-# Settings that all runs of IMPALA have. The last one is missing in runs of agents without V-trace.
-_FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int,
-          'off_policy_correction': str}
+# Settings that all runs have, and one that runs of R2D2 do not have.
+_FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int}
+_ACTOR_CRITIC_FLAGS = {'off_policy_correction': str}
 # Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
-                'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float}
-_NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA'}
-AGENTS = tuple(_NAMES)  # The agents whose runs can be read, as in config.json.
+                'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float,
+                'burn_in': int}
+R2D2 = 'r2d2'  # The agent's name in config.json.
+_NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2'}
+AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
+_Content = TypeVar('_Content')
 _WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
@@ -40,11 +43,16 @@ class Evaluation(NamedTuple):
 
 
 class Run(NamedTuple):
-  """A run directory of IMPALA, or of an agent that has IMPALA's settings."""
+  """A run directory."""
   logdir: str
   flags: dict[str, Any]
   evaluation: Evaluation | None  # None if it was not read.
   agent: str = 'impala'          # The agent's name in config.json.
+
+  @property
+  def family(self) -> str:
+    """The agent whose settings the run has, as in published.Agent."""
+    return R2D2 if self.agent == R2D2 else 'impala'
 
   @property
   def population(self) -> int:
@@ -119,7 +127,7 @@ def is_expert(run: Run) -> bool:
 
 
 def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | None:
-  """Returns the agent of the paper that corresponds to a run, in full or scaled down.
+  """Returns the agent of the paper that corresponds to a run with IMPALA's settings, in full or scaled down.
 
   The agent has the run's suite and network, and at least as many members and learners as the run. If several agents do,
   returns the one with the smallest population and the fewest learners. Returns None if there is none.
@@ -127,8 +135,9 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
   suite = suite_of(run)
   if suite is None or run.flags['off_policy_correction'] != 'vtrace':
     return None
-  kind = (suite.name, is_expert(run), run.flags['torso'], run.flags['use_lstm'])
-  candidates = [agent for agent in agents if kind == (agent.suite, agent.experts, agent.torso, agent.use_lstm)
+  kind = (run.family, suite.name, is_expert(run), run.flags['torso'], run.flags['use_lstm'])
+  candidates = [agent for agent in agents
+                if kind == (agent.family, agent.suite, agent.experts, agent.torso, agent.use_lstm)
                 and run.population <= agent.population and run.learners <= agent.learners]
   return min(candidates, key=lambda agent: (agent.population, agent.learners), default=None)
 
@@ -138,7 +147,7 @@ def describe(run: Run) -> str:
   flags, suite = run.flags, suite_of(run)
   task = f'a single level of {suite.name}' if suite and is_expert(run) else flags['level_name']
   lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
-  return (f'{task}, {flags["torso"]}, {lstm}, {flags["off_policy_correction"]}, '
+  return (f'{task}, {flags["torso"]}, {lstm}, {flags.get("off_policy_correction", _NAMES[run.agent])}, '
           f'population of {run.population}, {run.learners} learner{"s" * (run.learners > 1)}')
 
 
@@ -147,25 +156,50 @@ def thinned(rows: Sequence[Any]) -> list[Any]:
   return [*rows[:-1:len(rows) // _POINTS + 1], *rows[-1:]]
 
 
+def read_json(file: str, parse: Callable[[Any], _Content], again: str) -> _Content | None:
+  """Reads a JSON file of a run directory.
+
+  Args:
+    file: its path.
+    parse: turns the file's content into the result. It may raise ValueError, KeyError, TypeError or AttributeError if
+      the content is wrong.
+    again: what the user can do about a damaged file.
+  Returns:
+    The result of `parse`, or None if there is no such file.
+  Raises:
+    run_directory.RunDirectoryError: the file is damaged or cannot be read.
+  """
+  with run_directory.one_line_errors(file):
+    try:
+      with open(file, encoding='utf-8') as stream:
+        return parse(json.load(stream))
+    except FileNotFoundError:
+      return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+      reason = ' '.join(f'{type(error).__name__}: {error}'.split())
+      raise run_directory.RunDirectoryError(f'{file} is damaged ({reason}): {again}') from error
+
+
 def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
   config = run_directory.read_config(logdir)
   wanted = f'want runs of {" or ".join(_NAMES[name] for name in agents)}'
   flags = config['flags']
-  missing = [name for name in _FLAGS if name not in flags]
-  if missing:
-    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
-                                          f'{missing[0]}: {wanted}')
-  _check_types(flags, run_directory.path(logdir, run_directory.CONFIG))
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agent not in (None, *agents):
     raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: {wanted}')
+  required = _FLAGS if agent == R2D2 else _FLAGS | _ACTOR_CRITIC_FLAGS
+  missing = [name for name in required if name not in flags]
+  if missing:
+    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
+                                          f'{missing[0]}: {wanted}')
+  _check_types(flags, required, run_directory.path(logdir, run_directory.CONFIG))
   run = Run(logdir, flags, None, agent or 'impala')
   return run._replace(evaluation=_read_evaluation(run)) if evaluated and run.task == 0 else run
 
 
-def _check_types(flags: dict[str, Any], file: str):
+def _check_types(flags: dict[str, Any], required: dict[str, type], file: str):
   """Raises RunDirectoryError if a flag that the tables read has the wrong type."""
-  for name, kind in (_FLAGS | _OTHER_FLAGS).items():
+  for name, kind in (required | _OTHER_FLAGS).items():
     value = flags.get(name)
     is_missing = value is None and name in _OTHER_FLAGS
     if not is_missing and type(value) is not kind and not (kind is float and type(value) is int):
@@ -185,24 +219,20 @@ def _agent_in(command_line: Any) -> str | None:
 
 def _read_evaluation(run: Run) -> Evaluation:
   file = run_directory.path(run.logdir, run_directory.EVALUATION)
-  with run_directory.one_line_errors(file):
-    try:
-      with open(file, encoding='utf-8') as stream:
-        content = json.load(stream)
-      means = {level: float(result['mean']) for level, result in content['levels'].items()}
-      protocol = content['protocol']
-      evaluation = Evaluation(means, int(protocol['num_episodes']), int(protocol['environment_frames']),
-                              _departures(run, protocol))
-      if not means or not all(map(math.isfinite, means.values())):
-        raise ValueError('want a finite mean of at least one level')
-    except FileNotFoundError as error:
-      raise run_directory.RunDirectoryError(f'{run.logdir}: not evaluated (it has no {run_directory.EVALUATION}): run '
-                                            'the agent on it with --mode=test') from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-      reason = ' '.join(f'{type(error).__name__}: {error}'.split())
-      raise run_directory.RunDirectoryError(f'{file} is damaged ({reason}): run the agent with --mode=test '
-                                            'again') from error
-  return evaluation._replace(means=_as_tested(run, means, file))
+
+  def parse(content):
+    means = {level: float(result['mean']) for level, result in content['levels'].items()}
+    protocol = content['protocol']
+    if not means or not all(map(math.isfinite, means.values())):
+      raise ValueError('want a finite mean of at least one level')
+    return Evaluation(means, int(protocol['num_episodes']), int(protocol['environment_frames']),
+                      _departures(run, protocol))
+
+  evaluation = read_json(file, parse, 'run the agent with --mode=test again')
+  if evaluation is None:
+    raise run_directory.RunDirectoryError(f'{run.logdir}: not evaluated (it has no {run_directory.EVALUATION}): run '
+                                          'the agent on it with --mode=test')
+  return evaluation._replace(means=_as_tested(run, evaluation.means, file))
 
 
 def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

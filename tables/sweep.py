@@ -5,7 +5,6 @@ other settings belong to different lines of the table and the figures. Examples 
 --policy_lag (figure E.1) and --clip_rho_threshold (section 5.2.2).
 """
 
-import json
 import re
 import statistics
 from typing import Any, NamedTuple, Sequence
@@ -101,16 +100,9 @@ def table(found: Sequence[Sample]) -> layout.Table:
 def _lines(runs: Sequence[runs_lib.Run]) -> list[str]:
   """Returns the name of each run's line."""
   settings = [results.settings_of(run, expert=False) for run in runs]
-  values = {}  # (level, setting) -> the setting's values, as JSON.
-  for those in settings:
-    for name, value in those.items():
-      values.setdefault((those['level_name'], name), set()).add(json.dumps(value))
-  found = []
-  for those in settings:
-    differing = [f'{name}={results.written(value)}' for name, value in sorted(those.items())
-                 if len(values[those['level_name'], name]) > 1 and name not in _IN_OTHER_COLUMNS]
-    found.append(', '.join([those['torso'], those['off_policy_correction'], *differing]))
-  return found
+  differing = results.differing([those['level_name'] for those in settings], settings, _IN_OTHER_COLUMNS)
+  return [', '.join([those['torso'], those['off_policy_correction'], *others])
+          for those, others in zip(settings, differing)]
 
 
 def _natural(text: str) -> list[str | float]:

@@ -13,6 +13,7 @@ from scalable_agents.agents import r2d2_history
 from scalable_agents.tables import impala as impala_tables
 from scalable_agents.tables import popart_impala as popart_tables
 from scalable_agents.tables import population as population_figure
+from scalable_agents.tables import r2d2 as r2d2_tables
 from scalable_agents.tests import source_tree
 from scalable_agents.tools import reward_scales
 from scalable_agents.training import atari57_protocol
@@ -24,7 +25,7 @@ from scalable_agents.training import run_flags
 _CONFIGS = (popart_impala.PopArtImpalaConfig, r2d2.R2d2Config, r2d2_history.HistoryConfig, atari57_protocol.Protocol,
             dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig, population_member.PopulationConfig,
             run_flags.RunConfig, impala_tables.TablesConfig, population_figure.PopulationFigureConfig,
-            popart_tables.PopArtTablesConfig, reward_scales.RewardScalesConfig)
+            popart_tables.PopArtTablesConfig, r2d2_tables.R2d2TablesConfig, reward_scales.RewardScalesConfig)
 
 
 class FlagsTest(parameterized.TestCase):

@@ -1,7 +1,5 @@
 """Tests which settings of a run differ from the paper's, and that the binaries' defaults do not."""
 
-import dataclasses
-
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -10,10 +8,9 @@ from scalable_agents.agents import impala_dmlab30
 from scalable_agents.tables import departures
 from scalable_agents.tables import published
 from scalable_agents.tables import runs
+from scalable_agents.tests.tables import binary_flags
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training.population import population_member
 from scalable_agents.training import run_flags
 
 _BINARIES = {'atari57': (impala.ImpalaConfig(), atari57_protocol.Protocol()),
@@ -22,11 +19,7 @@ _BINARIES = {'atari57': (impala.ImpalaConfig(), atari57_protocol.Protocol()),
 
 def _defaults(suite):
   """Returns the flags of a run that was started without flags."""
-  flags = {}
-  for config in (*_BINARIES[suite], population_member.PopulationConfig(), cluster_config.ClusterConfig(),
-                 run_flags.RunConfig()):
-    flags |= dataclasses.asdict(config)
-  return flags
+  return binary_flags.of(*_BINARIES[suite])
 
 
 def _departures(name, protocol=(), **flags):

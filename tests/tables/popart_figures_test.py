@@ -4,14 +4,12 @@ import os
 import shutil
 
 from absl.testing import absltest
-from matplotlib import figure
-from matplotlib import image
 import numpy as np
 
 from scalable_agents.environments import scores
 from scalable_agents.tables import popart_figures
-from scalable_agents.tables import popart_tables
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training.population import population_directory
 
@@ -33,18 +31,6 @@ class PopArtFiguresTest(absltest.TestCase):
               'popart/mean/breakout': [0., 1.], 'popart/scale/breakout': [1., 1.]},
         **{'binary': 'popart_impala_atari57', 'level_name': _GAMES, 'value_normalization': 'popart'} | flags)
 
-  def _drawn(self, draw, runs):
-    """Calls a drawing function. Returns the panels of the picture."""
-    pictures, save = [], figure.Figure.savefig
-
-    def keep(picture, *args, **kwargs):
-      pictures.append(picture)
-      return save(picture, *args, **kwargs)
-    with absltest.mock.patch.object(figure.Figure, 'savefig', keep):
-      self.assertTrue(draw(runs, self.file))
-    self.assertGreater(image.imread(self.file).shape[0], 200)
-    return pictures[0].axes
-
   def _runs(self):
     return runs_lib.read([f'{self.folder}/*'], False, runs_lib.AGENTS)[0]
 
@@ -55,7 +41,7 @@ class PopArtFiguresTest(absltest.TestCase):
     self._make('popart_1', [10., 30.])
     self._make('popart_2', [20., 50.])
     self._make('multi_head', [None, 5.], value_normalization='none')
-    axes, = self._drawn(popart_figures.draw_scores, self._agents())
+    axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
     self.assertEqual(set(lines), {'MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs'})
     np.testing.assert_allclose(lines['PopArt-IMPALA, 2 runs'][[0, -1]], [15., 40.])
@@ -64,35 +50,18 @@ class PopArtFiguresTest(absltest.TestCase):
     self.assertEqual((area[:, 1].min(), area[:, 1].max()), (10., 50.))
     self.assertEqual(axes.get_ylabel(), 'median human-normalised score (%)')
 
-  def test_returns_have_a_panel_per_level_and_a_line_per_agent(self):
-    self._make('popart_1', [10., 30.])
-    self._make('popart_2', [20., 50.])
-    self._make('multi_head', [None, 5.], pong=(-21., -15.), value_normalization='none')
-    panels = self._drawn(popart_figures.draw_returns, self._agents())
-    found = {axes.get_title('left'): {line.get_label(): [*line.get_ydata()[[0, -1]]] for line in axes.lines}
-             for axes in panels}
-    self.assertEqual(found, {'breakout': {'PopArt-IMPALA, 2 runs': [20., 20.], 'MultiHead-IMPALA': [20., 20.]},
-                             'pong': {'PopArt-IMPALA, 2 runs': [-20., 10.], 'MultiHead-IMPALA': [-21., -15.]}})
-    self.assertEqual(panels[1].get_xlim(), (0., 1025.))
-
-  def test_runs_without_common_frames_have_no_mean(self):
-    axes = figure.Figure().subplots()
-    rows = {'PopArt-IMPALA': [[{'environment_frames': 1, 'score': 1.}], [{'environment_frames': 9, 'score': 2.}]]}
-    popart_figures._draw_lines(axes, rows, 'score', {'PopArt-IMPALA': {'color': 'k'}})
-    self.assertEmpty(axes.lines)
-
   def test_statistics(self):
     self._make('run', [1., 2.])
-    panels = self._drawn(popart_figures.draw_statistics, self._runs()[0])
+    panels = pictures.panels(self, popart_figures.draw_statistics, self._runs()[0])
     self.assertEqual([axes.get_title('left') for axes in panels], ['breakout', 'pong', '', ''])
-    drawn = [[*axes.lines[0].get_ydata()] for axes in panels]
-    self.assertEqual(drawn, [[0., 1.], [1., 2.], [20.], [-20., 10.]])  # Above: mu. Below: returns.
+    lines = [[*axes.lines[0].get_ydata()] for axes in panels]
+    self.assertEqual(lines, [[0., 1.], [1., 2.], [20.], [-20., 10.]])  # Above: mu. Below: returns.
 
   def test_statistics_of_other_levels(self):
     run_directories.make(self.folder, 'run', frames=1000, curves={'catch': [-1., 0.]}, binary='popart_impala_atari57',
                          more={'popart/mean/catch': [3., 5.], 'popart/scale/catch': [0.5, 0.25]},
                          level_name='catch', value_normalization='popart')
-    upper, lower = self._drawn(popart_figures.draw_statistics, self._runs()[0])
+    upper, lower = pictures.panels(self, popart_figures.draw_statistics, self._runs()[0])
     np.testing.assert_allclose(upper.lines[0].get_ydata(), [3., 5.])
     area = upper.collections[0].get_paths()[0].vertices
     self.assertEqual((area[:, 1].min(), area[:, 1].max()), (2.5, 5.25))
@@ -101,7 +70,7 @@ class PopArtFiguresTest(absltest.TestCase):
   def test_levels_have_a_bar_per_agent(self):
     self._make('popart', [1., 2.])
     self._make('multi_head', [1., 2.], pong=(-21., -15.), value_normalization='none')
-    axes, = self._drawn(popart_figures.draw_levels, self._agents())
+    axes, = pictures.panels(self, popart_figures.draw_levels, self._agents())
     levels = [label.get_text() for label in axes.get_yticklabels()]
     self.assertEqual(levels, ['pong', 'breakout'])
     self.assertLen(axes.containers, 2)
@@ -113,7 +82,7 @@ class PopArtFiguresTest(absltest.TestCase):
 
   def test_whole_suites_have_the_papers_scores(self):
     self._make('run', [10., 30.], level_name='atari57', reward_transform='none')
-    axes, = self._drawn(popart_figures.draw_scores, self._agents())
+    axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
     lines = {line.get_label(): line.get_ydata()[0] for line in axes.lines[1:]}
     self.assertEqual(lines, {'IMPALA: the paper, random starts: median': 0.3,
                              'PopArt-IMPALA: the paper, random starts: median': 107.0})
@@ -122,7 +91,7 @@ class PopArtFiguresTest(absltest.TestCase):
     run_directories.make(self.folder, 'run', binary='popart_impala_dmlab30', value_normalization='popart',
                          frames=1000, curves={'rooms_watermaze': [1., 2.]},
                          more={'suite_score/mean_capped': [5., 6.]}, action_set='popart')
-    axes, = self._drawn(popart_figures.draw_scores, self._agents())
+    axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
     self.assertEqual(axes.get_ylabel(), 'mean capped human-normalised score (%)')
     lines = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}
     self.assertEqual(lines, {'PopArt-IMPALA': 6., 'IMPALA: the paper, train: mean capped': 60.6,
@@ -135,7 +104,7 @@ class PopArtFiguresTest(absltest.TestCase):
       population_directory.write_fitness(os.path.join(self.folder, name),
                                          population_directory.Fitness(1000, fitness, {'learning_rate': 6e-4}))
     runs = runs_lib.read([f'{self.folder}/population/*'], False, runs_lib.AGENTS)[0]
-    axes, = self._drawn(popart_figures.draw_scores, popart_figures.by_agent(runs))
+    axes, = pictures.panels(self, popart_figures.draw_scores, popart_figures.by_agent(runs))
     self.assertEqual([(line.get_label(), line.get_ydata()[-1]) for line in axes.lines], [('PopArt-IMPALA', 60.)])
 
   def test_runs_that_cannot_be_compared(self):

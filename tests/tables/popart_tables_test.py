@@ -1,6 +1,5 @@
 """Tests of the results table of PopArt-IMPALA: which runs are in which cell, their scores, and what departs."""
 
-import dataclasses
 import os
 import pathlib
 
@@ -16,30 +15,16 @@ from scalable_agents.environments import scores
 from scalable_agents.tables import layout
 from scalable_agents.tables import popart_tables
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training.population import population_member
-from scalable_agents.training import run_flags
 
 _POPULATION = {'learning_rate_decay': False}
-
-
-def _flags(*configs, **others):
-  """Returns the flags of a run with these configs, and with the binaries' defaults otherwise."""
-  flags = {}
-  for config in (*configs, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_flags.RunConfig()):
-    flags |= dataclasses.asdict(config)
-  for name in ('logdir', 'seed'):
-    flags.pop(name)
-  return flags | others
-
-
-_ATARI = _flags(popart_impala_atari57.CONFIG, atari57_protocol.Protocol(), population_size=24, **_POPULATION)
-_DMLAB = _flags(popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, population_size=8, **_POPULATION)
-_IMPALA_DMLAB = _flags(impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(action_set='popart'), population_size=8,
-                       **_POPULATION)
+_ATARI = binary_flags.of(popart_impala_atari57.CONFIG, atari57_protocol.Protocol(), population_size=24, **_POPULATION)
+_DMLAB = binary_flags.of(popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, population_size=8, **_POPULATION)
+_IMPALA_DMLAB = binary_flags.of(impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(action_set='popart'),
+                                population_size=8, **_POPULATION)
 _GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'popart_table_1_with_runs.md'
 _SUITES = {suite.name: suite for suite in (atari57.SUITE, dmlab30.SUITE)}
 

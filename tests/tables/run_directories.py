@@ -1,4 +1,4 @@
-"""Makes run directories like those of IMPALA's binaries, for the tests of tables."""
+"""Makes run directories like those of the binaries, for the tests of tables."""
 
 import json
 import os
@@ -9,10 +9,14 @@ from scalable_agents.training.population import population_directory
 _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
           'off_policy_correction': 'vtrace', 'learning_rate': 6e-4, 'entropy_cost': 0.01, 'rmsprop_epsilon': 0.1,
           'seed': 1}
+_R2D2_FLAGS = {'level_name': 'pong', 'total_environment_frames': 10_000_000_000, 'torso': 'dqn', 'use_lstm': True,
+               'seed': 1, 'recurrent_state': 'stored', 'burn_in': 40, 'reset_on_life_loss': False, 'discount': 0.997,
+               'value_rescaling': True, 'reward_transform': 'none', 'batch_size': 64, 'target_update_interval': 2_500,
+               'measure_delta_q': False, 'episode_end_on_life_loss': False, 'full_action_set': True}
 
 
 def make(folder, name, means=None, episodes=500, frames=None, curves=None, binary='impala_dmlab30', protocol=None,
-         more=None, **flags):
+         more=None, agent=None, defaults=None, **flags):
   """Makes a run directory.
 
   Args:
@@ -25,15 +29,17 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
     binary: the binary in config.json's command line.
     protocol: the protocol in evaluation.json.
     more: name -> values, further metrics of the rows in metrics.jsonl.
-    **flags: settings that differ from those of IMPALA, deep, on DMLab-30. A setting of None is left out.
+    agent: the agent's name in config.json. None: there is none, as in older runs.
+    defaults: the settings. Default: those of IMPALA, deep, on DMLab-30.
+    **flags: settings that differ from `defaults`. A setting of None is left out.
   Returns:
     The path.
   """
   logdir = os.path.join(folder, name)
   os.makedirs(logdir)
-  flags = {name: value for name, value in (_FLAGS | flags).items() if value is not None}
+  flags = {name: value for name, value in ((defaults or _FLAGS) | flags).items() if value is not None}
   frames = frames or flags.get('total_environment_frames')
-  run_directory.write_json(os.path.join(logdir, 'config.json'), {
+  run_directory.write_json(os.path.join(logdir, 'config.json'), ({'agent': agent} if agent else {}) | {
       'flags': flags, 'versions': {},
       'command_line': ['python', '-m', f'scalable_agents.agents.{binary}', '--logdir=runs/r2d2_atari57']})
   if means is not None:
@@ -57,6 +63,29 @@ def single_game(folder, name, mean=None, **settings):
   settings = {'level_name': 'pong', 'use_lstm': False, 'total_environment_frames': 200_000_000, 'episodes': 200,
               'binary': 'impala_atari57', 'rmsprop_epsilon': 0.01} | settings
   return make(folder, name, None if mean is None else {settings['level_name']: mean}, **settings)
+
+
+def r2d2(folder, name, mean=None, histories=None, **settings):
+  """Makes a run of R2D2 on one Atari game, or on the level in `settings`.
+
+  Args:
+    folder: the folder to make it in.
+    name: the directory's name.
+    mean: the mean return of the evaluation. None: there is none.
+    histories: history -> (mean return, greedy match, difference of values), for restricted_history.json.
+    **settings: see `make`. Settings differ from those of R2D2 on Atari.
+  Returns:
+    The path.
+  """
+  settings = {'level_name': 'pong', 'episodes': 200, 'binary': 'r2d2_atari57', 'agent': 'r2d2',
+              'defaults': _R2D2_FLAGS} | settings
+  level = settings['level_name']
+  logdir = make(folder, name, None if mean is None else {level: mean}, **settings)
+  if histories is not None:
+    names = ('mean_return', 'greedy_match', 'value_difference')
+    run_directory.write_json(os.path.join(logdir, 'restricted_history.json'), {
+        level: {history: dict(zip(names, values)) for history, values in histories.items()}})
+  return logdir
 
 
 def member(folder, index, points, frames, evolutions=(), start=1.0):

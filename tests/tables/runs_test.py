@@ -170,6 +170,14 @@ class RunsTest(parameterized.TestCase):
     self.assertEqual(self._fault(logdir), f'{logdir}: a run of another agent, {binary.rpartition("_")[0]}: want runs '
                                           'of IMPALA')
 
+  def test_a_run_of_r2d2_is_read_only_where_it_is_wanted(self):
+    logdir = run_directories.r2d2(self.folder, 'run', 1.0)
+    self.assertEqual(self._fault(logdir), f'{logdir}: a run of another agent, r2d2: want runs of IMPALA')
+    (run,), faults = runs.read([logdir], True, (runs.R2D2,))
+    self.assertEmpty(faults)
+    self.assertEqual((run.agent, run.family, run.evaluation.means), ('r2d2', 'r2d2', {'pong': 1.0}))
+    self.assertEqual(runs.describe(run), 'a single level of atari57, dqn, LSTM, R2D2, population of 1, 1 learner')
+
   def test_a_run_without_impalas_settings_is_refused(self):
     logdir = run_directories.make(self.folder, 'run', {'pong': 1.0}, level_name='pong', off_policy_correction=None)
     self.assertEqual(self._fault(logdir), f'{logdir}: a run of another agent, its config.json has no '

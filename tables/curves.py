@@ -1,0 +1,108 @@
+"""Draws training curves of groups of runs. A line is the mean over a group, the area extends from worst to best."""
+
+import math
+from typing import Any, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from scalable_agents.tables import drawing
+from scalable_agents.tables import figures
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.training.population import population_directory
+
+_POINTS = 300
+
+Groups = Mapping[str, Sequence[runs_lib.Run]]  # Name -> runs that differ only in the seed, or also in the level.
+Rows = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # Name -> the rows of metrics.jsonl of each run.
+
+
+def fittest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
+  """Returns the fittest member of each population, and all runs without a population."""
+  return [max(members, key=_fitness) for members in runs_lib.populations(runs)]
+
+
+def rows_of(groups: Groups) -> Rows:
+  """Reads the rows of the runs. Raises run_directory.RunDirectoryError if a metrics.jsonl is damaged."""
+  return {name: [figures.rows_of(run) for run in runs] for name, runs in groups.items()}
+
+
+def styles_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
+  """Returns the colour and style of each name's line."""
+  return {name: drawing.line_style(number) for number, name in enumerate(names)}
+
+
+def label(name: str, num_runs: int) -> str:
+  """Returns the label of the line or bar that shows the mean over some runs."""
+  return name + f', {num_runs} runs' * (num_runs > 1)
+
+
+def points(rows: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
+  """Returns frames and values of a metric, [P, 2], in the order of frames. Rows without it are left out.
+
+  Where a member of a population copied one with more frames, the rows go back in frames.
+  """
+  found = sorted((row['environment_frames'], row[metric]) for row in rows if row.get(metric) is not None)
+  return np.array(runs_lib.thinned(found), np.float64).reshape(-1, 2)
+
+
+def on_common_frames(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+  """Interpolates curves where all of them have values.
+
+  Args:
+    curves: from `points`, not empty.
+  Returns:
+    frames [P] and values [curves, P]. P is 0 if there are no common frames.
+  """
+  begin, end = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
+  frames = np.linspace(begin, end, _POINTS if begin <= end else 0)
+  return frames, np.array([np.interp(frames, *curve.T) for curve in curves])
+
+
+def draw_lines(axes: Any, rows: Rows, metric: str, styles: Mapping[str, dict[str, str]]):
+  """Draws a line for each group that has this metric.
+
+  The line has the frames for which all runs of the group have the metric. If there are none, there is no line.
+
+  Args:
+    axes: the panel.
+    rows: from `rows_of`.
+    metric: the metric's name.
+    styles: from `styles_of`.
+  """
+  for name, of_group in rows.items():
+    found = [curve for of_run in of_group if len(curve := points(of_run, metric))]
+    if found:
+      frames, values = on_common_frames(found)
+      if len(frames):
+        drawing.mean_and_range(axes, frames, values, label(name, len(found)), styles[name])
+
+
+def draw_returns(groups: Groups, file: str, title: str = 'Training returns') -> bool:
+  """Draws a panel per level with training returns against frames, and a line per group.
+
+  Args:
+    groups: the runs.
+    file: path of the PNG file to write.
+    title: the figure's title.
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+  """
+  rows, styles, prefix = rows_of(groups), styles_of(groups), 'episode_return/'
+  names = {name for of_group in rows.values() for of_run in of_group for row in of_run[-1:] for name in row}
+  levels = sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+  if not levels:
+    return False
+  picture, panels = figures.grid_of_returns(levels)
+  for level, axes in panels.items():
+    draw_lines(axes, rows, prefix + level, styles)
+    drawing.frames_axis(axes)
+  drawing.title_and_legend(picture, title, panels.values())
+  drawing.save(picture, file)
+  return True
+
+
+def _fitness(run):
+  fitness = population_directory.read_fitness(run.logdir)
+  return fitness.fitness if fitness else -math.inf

@@ -1,0 +1,229 @@
+"""Draws figures of Kapturowski et al. 2019 (R2D2) from run directories.
+
+The discrepancy Delta Q with learning curves (figure 1), ablations (figures 4, 7 and 8), the restricted memory (figure
+5) and the median score over Atari games (figure 9). None of them needs evaluation.json.
+"""
+
+import math
+import os
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from matplotlib import figure
+import numpy as np
+
+from scalable_agents.environments import scores
+from scalable_agents.tables import curves
+from scalable_agents.tables import drawing
+from scalable_agents.tables import r2d2_published
+from scalable_agents.tables import r2d2_variants
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+
+_DELTA_Q = {'delta_q/first': 'first', 'delta_q/last': 'last'}  # Metric -> the trained step.
+_RETURN = 'episode_return'
+HISTORIES = 'restricted_history.json'  # From //agents:r2d2_history.
+
+
+class Memory(NamedTuple):
+  """What restricted_history.json has for one level and one history."""
+  mean_return: float
+  greedy_match: float      # Per cent of the steps.
+  value_difference: float  # Of the largest action values, in the scale of the network.
+
+
+_MEMORY_AXES = Memory('mean return', 'greedy action match (%)', 'difference of max Q')
+
+
+def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
+  """Draws Delta Q as bars, and the training returns, with a row of panels for each level. Figures 1b and 1c.
+
+  There is a bar and a line for each training strategy. A bar is the mean over training and over the runs. Its error bar
+  is the standard deviation over the runs.
+
+  Args:
+    runs: runs of R2D2. Only those with --measure_delta_q are drawn.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was anything to draw.
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+  """
+  measured = [run for run in runs if run.flags.get('measure_delta_q')]
+  groups = r2d2_variants.by_strategy(measured)
+  styles = curves.styles_of(groups)
+  of_levels = {}  # Level -> strategy -> rows of each run.
+  for name, rows in curves.rows_of(groups).items():
+    for run, of_run in zip(groups[name], rows):
+      if all(len(curves.points(of_run, metric)) for metric in _DELTA_Q):
+        of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
+  if not of_levels:
+    return False
+  picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
+  panels = picture.subplots(len(of_levels), 2, squeeze=False)
+  for (left, right), (level, rows) in zip(panels, sorted(of_levels.items())):
+    _draw_bars(left, rows, styles)
+    curves.draw_lines(right, rows, _RETURN, styles)
+    left.set_title(level, color=drawing.INK, loc='left', fontsize=10)
+    left.set_ylabel('ΔQ, mean over training', color=drawing.INK)
+    right.set_ylabel('training return', color=drawing.INK)
+    right.set_xlabel('environment frames', color=drawing.INK)
+    drawing.frames_axis(right)
+    drawing.plain(left, 'y')
+    drawing.plain(right, 'both')
+  drawing.title_and_legend(picture, 'ΔQ, the discrepancy of action values, and training returns (figure 1)',
+                           panels.flat)
+  drawing.save(picture, file)
+  return True
+
+
+def _draw_bars(axes: Any, rows: curves.Rows, styles: Mapping[str, dict[str, str]]):
+  """Draws two groups of bars: for the first and the last trained step of the sequences."""
+  width = 0.8 / len(rows)
+  for number, (name, of_group) in enumerate(rows.items()):
+    found = [results.mean_over_seeds([curves.points(of_run, metric)[:, 1].mean() for of_run in of_group])
+             for metric in _DELTA_Q]
+    spreads = [score.spread or 0 for score in found]
+    axes.bar(np.arange(len(found)) + (number + 0.5) * width - 0.4, [score.mean for score in found], width,
+             yerr=spreads if any(spreads) else None, label=curves.label(name, len(of_group)),
+             color=styles[name]['color'], error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
+  axes.set_xticks(range(len(_DELTA_Q)), [f'{step} trained step' for step in _DELTA_Q.values()])
+
+
+def draw_ablations(runs: Sequence[runs_lib.Run], file: str) -> bool:
+  """Draws training returns against frames: a panel per level, and a line per variant. Figures 4, 7 and 8.
+
+  Args:
+    runs: runs of R2D2. Levels on which all runs are of one variant are left out.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+  """
+  variants = {}  # Level -> variants.
+  for run in runs:
+    variants.setdefault(run.flags['level_name'], set()).add(r2d2_variants.variant(run))
+  compared = [run for run in runs if len(variants[run.flags['level_name']]) > 1]
+  groups = r2d2_variants.by_variant(compared)
+  return curves.draw_returns(groups, file, 'Training returns of variants of R2D2 (figure 4)')
+
+
+def draw_memory(runs: Sequence[runs_lib.Run], file: str) -> bool:
+  """Draws three panels per level against the length k of the history, with a line per training strategy. Figure 5.
+
+  Args:
+    runs: runs of R2D2. Only those with restricted_history.json are drawn.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was anything to draw.
+  Raises:
+    run_directory.RunDirectoryError: a restricted_history.json is damaged, or the picture cannot be written.
+  """
+  memories = {run.logdir: read_memory(run) for run in runs}
+  groups = r2d2_variants.by_strategy([run for run in runs if memories[run.logdir]])
+  styles = curves.styles_of(groups)
+  of_levels = {}  # Level -> strategy -> history -> Memory, for each run.
+  for name, of_group in groups.items():
+    for run in of_group:
+      for level, histories in memories[run.logdir].items():
+        of_levels.setdefault(level, {}).setdefault(name, []).append(histories)
+  if not of_levels:
+    return False
+  picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels)), dpi=110, layout='constrained')
+  panels = picture.subplots(len(of_levels), len(_MEMORY_AXES), squeeze=False)
+  for row, (level, found) in zip(panels, sorted(of_levels.items())):
+    _draw_histories(row, found, styles)
+    row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10)
+  drawing.title_and_legend(picture, 'Evaluations with a restricted memory (figure 5)', panels.flat)
+  drawing.save(picture, file)
+  return True
+
+
+def _draw_histories(panels: Sequence[Any], found: Mapping[str, Sequence[Mapping[float, Memory]]],
+                    styles: Mapping[str, dict[str, str]]):
+  """Draws a level's lines. A line has the histories that all runs of its strategy have, the longest one first."""
+  ordered = sorted({history for of_group in found.values() for of_run in of_group for history in of_run}, reverse=True)
+  for number, (axes, quantity) in enumerate(zip(panels, _MEMORY_AXES)):
+    for name, of_group in found.items():
+      common = [history for history in ordered if all(history in of_run for of_run in of_group)]
+      values = np.array([[of_run[history][number] for history in common] for of_run in of_group])
+      if common:
+        drawing.mean_and_range(axes, np.array([ordered.index(history) for history in common]), values,
+                               curves.label(name, len(of_group)), styles[name] | {'marker': 'o', 'markersize': '3.5'})
+    axes.set_xticks(range(len(ordered)), ['∞' if history == math.inf else f'{history:g}' for history in ordered])
+    axes.set_xlabel('k, observations before the present one', color=drawing.INK)
+    axes.set_ylabel(quantity, color=drawing.INK)
+    drawing.plain(axes, 'both')
+
+
+def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
+  """Reads restricted_history.json.
+
+  Returns:
+    Level -> history -> Memory, {} if there is no such file. A history is a number of observations, or infinite.
+  Raises:
+    run_directory.RunDirectoryError: the file is damaged.
+  """
+  def parse(content):
+    found = {level: {float(history): Memory(float(result['mean_return']), 100 * float(result['greedy_match']),
+                                            float(result['value_difference']))
+                     for history, result in histories.items()} for level, histories in content.items()}
+    if not all(math.isfinite(number) for histories in found.values() for memory in histories.values()
+               for number in memory):
+      raise ValueError('want finite numbers')
+    return found
+
+  return runs_lib.read_json(os.path.join(run.logdir, HISTORIES), parse, 'run //agents:r2d2_history again') or {}
+
+
+def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
+  """Draws the median human-normalised score over Atari games against frames, with a line per variant. Figure 9.
+
+  A game's score is the mean over the runs on this game. A line has the frames that all runs of the variant have. The
+  horizontal line is the median of the paper's final scores of R2D2 on all games that are drawn.
+
+  Args:
+    runs: runs of R2D2. Variants with a single game are left out.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+  """
+  suite = scores.SUITES['atari57']
+  picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
+  axes = picture.subplots()
+  drawn = set()  # Games.
+  groups = r2d2_variants.by_variant(runs)
+  styles = curves.styles_of(groups)
+  for name, rows in curves.rows_of(groups).items():
+    found = {game: [curve for of_run in rows if len(curve := curves.points(of_run, f'{_RETURN}/{game}'))]
+             for game in suite.levels}
+    found = {game: of_game for game, of_game in found.items() if of_game}
+    if len(found) > 1:
+      frames, median = _median(found)
+      if len(frames):
+        axes.plot(frames, median, linewidth=1.6, label=f'{name}, {len(found)} games', **styles[name])
+        drawn |= found.keys()
+  if not drawn:
+    return False
+  paper = r2d2_published.PAPER.level_scores[suite.name][r2d2_published.R2D2]
+  axes.axhline(scores.summarise({game: paper[game] for game in drawn}).median, color=drawing.INK, linewidth=1.2,
+               linestyle='--', label=f"R2D2: the paper's final scores, {len(drawn)} games")
+  axes.set_xlabel('environment frames per run', color=drawing.INK)
+  axes.set_ylabel('median human-normalised score (%)', color=drawing.INK)
+  drawing.vertical_scores_axis(axes)
+  drawing.frames_axis(axes)
+  drawing.plain(axes, 'both')
+  drawing.title_and_legend(picture, 'Median training score over Atari games (figure 9)', [axes])
+  drawing.save(picture, file)
+  return True
+
+
+def _median(found: Mapping[str, Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+  """Returns frames [P] and the median score over games [P], given the curves of each game."""
+  frames, values = curves.on_common_frames([curve for of_game in found.values() for curve in of_game])
+  ends = np.cumsum([len(of_game) for of_game in found.values()])
+  of_games = [scores.human_normalised(game, of_game.mean(axis=0))
+              for game, of_game in zip(found, np.split(values, ends[:-1]))]
+  return frames, np.median(of_games, axis=0)

@@ -1,0 +1,155 @@
+"""Tests that the figures of R2D2 show the correct numbers, and that they are drawn only for runs with the data."""
+
+import os
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.agents import r2d2_history
+from scalable_agents.environments import scores
+from scalable_agents.records import run_directory
+from scalable_agents.tables import r2d2_figures
+from scalable_agents.tables import r2d2_published
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import pictures
+from scalable_agents.tests.tables import run_directories
+
+_DRAW = (r2d2_figures.draw_delta_q, r2d2_figures.draw_ablations, r2d2_figures.draw_memory,
+         r2d2_figures.draw_atari_median)
+
+
+def _legend(axes):
+  return [text.get_text() for text in axes.figure.legends[0].get_texts()]
+
+
+def _lines(axes):
+  return {line.get_label(): [*line.get_ydata()] for line in axes.lines}
+
+
+class R2d2FiguresTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def _make(self, name, returns=(1., 2.), level='pong', **settings):
+    """Makes a run with two rows."""
+    return run_directories.r2d2(self.folder, name, level_name=level, frames=1000, curves={level: returns}, **settings)
+
+  def _measured(self, name, first, last, **settings):
+    return self._make(name, measure_delta_q=True, more={'delta_q/first': first, 'delta_q/last': last}, **settings)
+
+  def _runs(self):
+    runs, faults = runs_lib.read([f'{self.folder}/*'], False, (runs_lib.R2D2,))
+    self.assertEmpty(faults)
+    return runs
+
+  def _panels(self, draw):
+    return pictures.panels(self, draw, self._runs())
+
+  def test_delta_q_has_bars_and_returns_per_strategy_and_level(self):
+    self._measured('a', [None, 4.], [1., 2.], returns=(0., 6.), recurrent_state='zero', burn_in=0)
+    self._measured('b', [1., 2.], [0., 1.], returns=(1., 8.))
+    self._measured('c', [2., 3.], [1., 2.], returns=(3., 10.), seed=2)
+    self._measured('d', [1., 1.], [1., 1.], level='breakout')
+    breakout, _, left, right = self._panels(r2d2_figures.draw_delta_q)
+    self.assertEqual([axes.get_title('left') for axes in (breakout, left)], ['breakout', 'pong'])
+    bars = {bars.get_label(): [bar.get_height() for bar in bars] for bars in left.containers
+            if hasattr(bars, 'patches')}
+    self.assertEqual(bars, {'zero state, burn-in 0': [4., 1.5], 'stored state, burn-in 40, 2 runs': [2., 1.]})
+    places = [bar.get_x() + bar.get_width() / 2 for bars in left.containers if hasattr(bars, 'patches') for bar in bars]
+    np.testing.assert_allclose(places, [-0.2, 0.8, 0.2, 1.2])
+    spread, = [bars.errorbar for bars in left.containers if getattr(bars, 'errorbar', None)]
+    np.testing.assert_allclose(spread.lines[2][0].get_segments()[0][:, 1], [2 - 0.5**0.5, 2 + 0.5**0.5])
+    lines = _lines(right)
+    np.testing.assert_allclose([lines[label][-1] for label in bars], [6., 9.])
+    self.assertEqual(right.get_xlabel(), 'environment frames')
+    self.assertCountEqual(_legend(left), ['stored state, burn-in 40', *bars])
+
+  def test_runs_without_delta_q_are_left_out(self):
+    self._measured('a', [None, None], [1., 2.])
+    self._make('b')
+    self._make('c', measure_delta_q=True)
+    self.assertFalse(r2d2_figures.draw_delta_q(self._runs(), os.path.join(self.folder, 'picture.png')))
+
+  def test_ablations_have_a_panel_per_level_and_a_line_per_variant(self):
+    self._make('a', (1., 9.), discount=0.99)
+    self._make('b', (1., 5.))
+    self._make('c', (3., 7.), seed=2)
+    self._make('d', (1., 3.), use_lstm=False)
+    self._make('e', level='qbert')  # There is no ablation.
+    axes, = self._panels(r2d2_figures.draw_ablations)
+    self.assertEqual(axes.get_title('left'), 'pong')
+    self.assertEqual({name: values[-1] for name, values in _lines(axes).items()},
+                     {'R2D2, 2 runs': 6., 'Feed-Forward': 3., 'Discount': 9.})
+    self.assertEqual(_legend(axes), ['R2D2, 2 runs', 'Feed-Forward', 'Discount'])
+
+  def test_memory_has_a_panel_per_quantity_with_the_whole_history_first(self):
+    histories = {'40': (2., 0.5, 1.), 'inf': (10., 1., 0.), '120': (8., 0.75, 0.5), '0': (1., 0.25, 2.)}
+    more = {history: (value + 2, match, difference) for history, (value, match, difference) in histories.items()}
+    self._make('a', histories=histories)
+    self._make('b', histories={history: more[history] for history in ('inf', '120', '40')}, seed=2)
+    self._make('c', histories=histories, recurrent_state='zero')
+    self._make('d')
+    panels = self._panels(r2d2_figures.draw_memory)
+    self.assertEqual([axes.get_ylabel() for axes in panels],
+                     ['mean return', 'greedy action match (%)', 'difference of max Q'])
+    stored, zero = 'stored state, burn-in 40, 2 runs', 'zero state, burn-in 40'
+    self.assertEqual([_lines(axes)[stored] for axes in panels], [[11., 9., 3.], [100., 75., 50.], [0., 0.5, 1.]])
+    self.assertEqual([_lines(axes)[zero] for axes in panels],
+                     [[10., 8., 2., 1.], [100., 75., 50., 25.], [0., 0.5, 1., 2.]])
+    self.assertEqual([*panels[0].lines[1].get_xdata()], [0, 1, 2])
+    self.assertEqual([text.get_text() for text in panels[0].get_xticklabels()], ['∞', '120', '40', '0'])
+
+  @parameterized.parameters(
+      ('[]',), ('{"pong": {"inf": {}}}',), ('{"pong": {"long": {"mean_return": 1}}}',), ('{"pong": ',),
+      ('{"pong": {"inf": {"mean_return": NaN, "greedy_match": 1, "value_difference": 0}}}',))
+  def test_damaged_results_are_one_line(self, text):
+    file = pathlib.Path(self._make('run'), 'restricted_history.json')
+    file.write_text(text, encoding='utf-8')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                f'^{file} is damaged .*: run //agents:r2d2_history again$'):
+      r2d2_figures.draw_memory(self._runs(), os.path.join(self.folder, 'picture.png'))
+
+  def test_the_results_have_the_name_that_the_evaluation_gives_them(self):
+    self.assertEqual(r2d2_figures.HISTORIES, r2d2_history.RESULTS)
+
+  def test_the_median_is_over_games_and_a_game_is_the_mean_over_runs(self):
+    reference = scores.SUITES['atari57'].scores
+    def returns(game, share):
+      random, human = reference[game]
+      return [random, random + share * (human - random)]
+    for name, game, share in (('a', 'pong', 0.5), ('b', 'pong', 0.7), ('c', 'breakout', 2.), ('d', 'qbert', 3.)):
+      self._make(name, returns(game, share), game, seed=ord(name))
+    self._make('e', returns('pong', 1.), use_lstm=False)
+    self._make('f', returns('breakout', 2.), 'breakout', use_lstm=False)
+    self._make('g', returns('pong', 1.), discount=0.99)
+    axes, = self._panels(r2d2_figures.draw_atari_median)
+    paper = r2d2_published.PAPER.level_scores['atari57']['R2D2']
+    lines = _lines(axes)
+    self.assertEqual(_legend(axes),
+                     ['R2D2, 3 games', 'Feed-Forward, 2 games', "R2D2: the paper's final scores, 3 games"])
+    np.testing.assert_allclose([lines[name][-1] for name in _legend(axes)],
+                               [200., 150., scores.human_normalised('breakout', paper['breakout'])])
+    np.testing.assert_allclose(lines['R2D2, 3 games'][0], 0., atol=1e-9)
+
+  @parameterized.parameters(*_DRAW)
+  def test_without_data_nothing_is_drawn(self, draw):
+    self._make('pong')
+    self._make('watermaze', level='rooms_watermaze')
+    run_directories.r2d2(self.folder, 'without_rows', level_name='breakout')
+    file = os.path.join(self.folder, 'picture.png')
+    self.assertFalse(draw(self._runs(), file))
+    self.assertFalse(draw([], file))
+    self.assertFalse(os.path.exists(file))
+
+  def test_games_without_common_frames_have_no_median(self):
+    self._make('a')
+    run_directories.r2d2(self.folder, 'b', level_name='breakout', frames=100, curves={'breakout': [1., 2.]})
+    self.assertFalse(r2d2_figures.draw_atari_median(self._runs(), os.path.join(self.folder, 'picture.png')))
+
+
+if __name__ == '__main__':
+  absltest.main()
