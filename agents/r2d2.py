@@ -1,9 +1,9 @@
 """R2D2: recurrent replay distributed DQN.
 
-Kapturowski et al. 2019. Many actors with different epsilons fill a prioritised replay with sequences. One learner makes
-n-step double Q-learning on them. The stored recurrent state and a burn-in give its LSTM a state like that of the actor.
-This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that the runtime calls to make
-a learner and its replay (training/agent_interface.py lists what the runtime needs).
+Kapturowski et al. 2019. Many actors with different epsilons fill a prioritised replay with sequences. One learner
+learns from them by n-step double Q-learning. The stored recurrent state and a burn-in give its LSTM a state like that
+of the actor. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that the
+runtime calls to make a learner and its replay (training/agent_interface.py lists what the runtime needs).
 """
 
 import dataclasses
@@ -70,7 +70,8 @@ class R2d2Config:
       'Ape-X (Horgan et al. 2018), to which the paper refers.', at_least=0, at_most=1)
   epsilon_exponent: float = setting(7., 'See epsilon_base. Ape-X.', at_least=0, at_most=1000)
   num_actors: int = setting(
-      0, 'Number N of actors in the whole cluster, for their epsilons. 0: each process spreads its own actors evenly.',
+      0, 'Number N of actors in the whole cluster, for the N different epsilons of its ladder, of which each process '
+      'takes an even share. 0: each process spreads its own actors evenly over the whole range.',
       at_least=0, at_most=settings.MAX_ENVIRONMENTS)
   policy_lag: int = setting(
       0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters.',
@@ -91,8 +92,8 @@ class R2d2Config:
       'stored', 'The LSTM\'s state at the start of a sequence: stored (as the actor had it) or zero. Section 3.',
       choices=('stored', 'zero'))
   reset_on_life_loss: bool = setting(
-      False, 'With --episode_end_on_life_loss: also reset the LSTM and end the sequence. Figure 4: Life-Loss (reset); '
-      'without it, Life-Loss (roll).')
+      False, 'With --episode_end_on_life_loss: also reset the LSTM and end the sequence, which is Life-Loss (reset) of '
+      'figure 8. Without this flag it is Life-Loss (roll).')
 
   # The replay.
   replay_capacity: int = setting(
@@ -171,20 +172,23 @@ def validate(config: R2d2Config) -> None:
   if config.replay_minimum_size > config.replay_capacity:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
                      f'{config.replay_capacity}')
-  if _new_unrolls(config) < 0.5:
+  wanted = config.batch_size * config.sequence_period / (config.samples_per_insert * config.unroll_length)
+  nearest = max(round(wanted), 1)
+  if abs(wanted - nearest) > 0.1 * wanted:
     raise ValueError(f'--samples_per_insert={config.samples_per_insert:g}: a batch of {config.batch_size} sequences '
-                     f'would wait for {_new_unrolls(config):.2g} new unrolls of {config.unroll_length} steps, want at '
-                     'least 1: choose a smaller --unroll_length or --samples_per_insert, or a larger --batch_size')
+                     f'would wait for {wanted:.3g} new unrolls of {config.unroll_length} steps: want about a whole '
+                     f'number, for example --samples_per_insert={config.samples_per_insert * wanted / nearest:.3g}, or '
+                     'choose another --unroll_length or --batch_size')
 
 
-def _new_unrolls(config) -> float:
-  """The number of new unrolls per update that keeps the ratio --samples_per_insert."""
-  return config.batch_size * config.sequence_period / (config.samples_per_insert * config.unroll_length)
+def unrolls_per_batch(config: R2d2Config) -> int:
+  """The number of new unrolls per update that keeps the ratio --samples_per_insert, rounded."""
+  return round(config.batch_size * config.sequence_period / (config.samples_per_insert * config.unroll_length))
 
 
 def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config: R2d2Config) -> tf.Tensor:
   """Says in which rows the recurrent state is reset, and a new sequence begins: bool, as `done`."""
-  if config.reset_on_life_loss:  # Figure 4: Life-Loss (reset).
+  if config.reset_on_life_loss:  # Figure 8: Life-Loss (reset).
     return environment.done | (environment.discount == 0.)
   return environment.done
 
@@ -244,18 +248,17 @@ class Agent(snt.Module):
 
   def epsilons(self, inputs: acting.ActorInput) -> tf.Tensor:
     """epsilon_i = 0.4^(1 + 7 i / (N - 1)) for actor i of N: [B] float32. Horgan et al. 2018 (Ape-X), section 4.1."""
-    place = inputs.actor_place
-    if self._config.num_actors:
-      place = tf.cast(inputs.actor_id, tf.float32) / max(self._config.num_actors - 1, 1)
-      place = tf.minimum(place, 1.)
+    place, rungs = inputs.actor_place, self._config.num_actors
+    if rungs > 1:  # The places of all processes are spread evenly, so each takes its share of the ladder's rungs.
+      place = tf.minimum(tf.floor(place * rungs), rungs - 1) / (rungs - 1)
     return tf.pow(self._config.epsilon_base, 1. + self._config.epsilon_exponent * place)
 
 
 def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_step.Loss:
   """n-step double Q-learning on the trained steps of sequences. Section 2.3.
 
-  The loss is half the squared TD error, summed over time, weighted by importance, and averaged over the batch. The paper
-  does not state this reduction; see docs/fidelity.md.
+  The loss is half the squared TD error, summed over time, weighted by importance, and averaged over the batch. The
+  paper does not state this reduction; see docs/fidelity.md.
 
   Args:
     agent: the networks.
@@ -272,8 +275,9 @@ def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_s
   actions = trained.agent_output.action
   values = _after_burn_in(agent.online, unroll, config)                    # [m + 1, B, A].
   target_values = _after_burn_in(agent.target, unroll, config)
-  best = tf.argmax(values[1:], axis=-1, output_type=tf.int32)              # Double Q-learning: the online network selects,
-  bootstrap_values = tf.gather(target_values[1:], best, batch_dims=2)      # and the target network evaluates.
+  # Double Q-learning: the online network selects the action, and the target network evaluates it.
+  best = tf.argmax(values[1:], axis=-1, output_type=tf.int32)
+  bootstrap_values = tf.gather(target_values[1:], best, batch_dims=2)
   targets = n_step_targets(trained.environment_output, bootstrap_values, config)
   td_errors = (targets - tf.gather(values[:-1], actions, batch_dims=2)) * tf.cast(sample.trains, tf.float32)
   weights = q_learning.importance_weights(sample.probability, config.importance_exponent)
@@ -326,21 +330,21 @@ def _delta_q(agent, batch, values, config):
   """||q(h^) - q(h)||_2 / |max q(h^)| at the first and the last trained step. Section 3, the equation of Delta Q.
 
   h^ is the state that the burn-in gives, and h the one that the actor had; both values are of the current network.
-  Sequences at an episode's start are left out: there, the state is always known.
+  Sequences that begin with an episode are left out: there, the state is always known.
   """
-  largest = tf.abs(tf.reduce_max(values[:-1], axis=[0, 2]))  # [B].
+  environment, sample = batch.unroll.environment_output, batch.sample
+  largest = tf.abs(tf.reduce_max(tf.where(sample.trains[..., tf.newaxis], values[:-1], values.dtype.min), axis=[0, 2]))
+  begins_in_episode = (sample.padding == 0) & ~resets(environment, config)[0]  # [B].
   differences = {}
   for number, (name, step) in enumerate({'first': 0, 'last': config.sequence_length - 1}.items()):
-    row = config.burn_in + step
-    environment = tf.nest.map_structure(lambda rows: rows[row], batch.unroll.environment_output)  # pylint: disable=cell-var-from-loop
-    state = tf.nest.map_structure(lambda states: states[number], batch.sample.later_states)  # pylint: disable=cell-var-from-loop
-    actors_values, _ = agent.online.step(batch.unroll.agent_output.action[row], environment.reward,
-                                         resets(environment, config), environment.observation, state)
-    difference = tf.norm(values[step] - actors_values, axis=-1) / largest
-    counts = tf.cast(batch.sample.trains[step] & (batch.sample.padding == 0), tf.float32)
-    # 0 / 0 is NaN, which means that there is no value.
-    differences[f'delta_q/{name}'] = tf.reduce_sum(
-        tf.where(counts > 0, difference, 0.)) / tf.reduce_sum(counts)
+    row_of = lambda nest, row: tf.nest.map_structure(lambda rows: rows[row], nest)
+    seen = row_of(environment, config.burn_in + step)
+    actors_values, _ = agent.online.step(
+        batch.unroll.agent_output.action[config.burn_in + step], seen.reward, resets(seen, config), seen.observation,
+        row_of(sample.later_states, number))
+    counts = tf.cast(sample.trains[step] & begins_in_episode, tf.float32)
+    difference = tf.where(counts > 0, tf.norm(values[step] - actors_values, axis=-1) / largest, 0.)
+    differences[f'delta_q/{name}'] = tf.reduce_sum(difference) / tf.reduce_sum(counts)  # NaN means that none counts.
   return differences
 
 
@@ -366,7 +370,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
   first_trained = config.burn_in
   replay_settings = replay_experience.Settings(
       geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size,
-      unrolls_per_batch=round(_new_unrolls(config)), priority_exponent=config.priority_exponent,
+      unrolls_per_batch=unrolls_per_batch(config), priority_exponent=config.priority_exponent,
       state_offsets=(0, first_trained, first_trained + config.sequence_length - 1) if config.measure_delta_q else (0,),
       is_saved=config.save_replay)
 

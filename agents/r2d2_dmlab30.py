@@ -4,8 +4,8 @@
   bazel run //agents:r2d2_dmlab30 -- --level_name=rooms_watermaze --logdir=runs/r2d2_watermaze --mode=test
   bazel run //agents:r2d2_plus_dmlab30 -- --level_name=rooms_watermaze      (R2D2+)
 
-The same --logdir resumes a run, with its replay. Every hyper-parameter is a flag. The defaults are those of Kapturowski et
-al. 2019, who train an agent per level with the same settings as on Atari, and with the larger action set.
+The same --logdir resumes a run, with its replay. Every hyper-parameter is a flag. The defaults are those of Kapturowski
+et al. 2019, who train an agent per level with the same settings as on Atari, and with the larger action set.
 
 DeepMind Lab must be built from source; see docs/suites.md.
 """
@@ -16,13 +16,17 @@ if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 # pylint: disable=g-import-not-at-top
+import dataclasses
+
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import r2d2
 from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import program
 
 CONFIG = r2d2.R2d2Config(level_name='rooms_watermaze')
+RUN_CONFIG = dataclasses.replace(
+    impala_dmlab30.RUN_CONFIG, checkpoint_interval_seconds=600.)  # Because the replay is saved with each checkpoint.
 PROTOCOL = dmlab30_protocol.Protocol(action_set='popart')  # Appendix: the action set of Hessel et al. 2019.
 
 if __name__ == '__main__':
-  program.run(r2d2, CONFIG, PROTOCOL, impala_dmlab30.RUN_CONFIG)
+  program.run(r2d2, CONFIG, PROTOCOL, RUN_CONFIG)

@@ -28,10 +28,11 @@ def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: t
     raise ValueError('rewards, discounts and bootstrap_values: want the same shape, got '
                      f'{rewards.shape}, {discounts.shape} and {bootstrap_values.shape}')
   num_steps = rewards.shape[0]
+  n = min(n, num_steps)
   # After the last step, further ones earn nothing and stay where they are.
   rewards = tf.concat([rewards, *[tf.zeros_like(rewards[:1])] * (n - 1)], axis=0)
   discounts = tf.concat([discounts, *[tf.ones_like(discounts[:1])] * (n - 1)], axis=0)
-  targets = tf.concat([bootstrap_values[n - 1:], *[bootstrap_values[-1:]] * min(n - 1, num_steps)], axis=0)
+  targets = tf.concat([bootstrap_values[n - 1:], *[bootstrap_values[-1:]] * (n - 1)], axis=0)
   for k in reversed(range(n)):
     targets = rewards[k:k + num_steps] + discounts[k:k + num_steps] * targets
   return tf.stop_gradient(targets)

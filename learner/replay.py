@@ -1,7 +1,7 @@
 """A replay of sequences: keeps what actors have lived, and samples fixed-length sequences of it for recurrent agents.
 
-Kapturowski et al. 2019 (R2D2), section 2.3. The work is done in C++ (cc/sequence_replay.h). docs/replay.md says what the
-replay guarantees and how to use it without the rest of this project.
+Kapturowski et al. 2019 (R2D2), section 2.3. The work is done in C++ (cc/sequence_replay.h). docs/replay.md says what
+the replay guarantees and how to use it without the rest of this project.
 
 Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. Each
 row is stored once, whatever the overlap of sequences. Of a stack of frames, only the newest frame is stored, and stacks
@@ -77,7 +77,7 @@ class SequenceReplay:
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
                priority_exponent: float = 0., rate_limit: RateLimit = RateLimit(), shared_name: str = ''):
-    """Makes an empty replay. Memory is allocated as it fills.
+    """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:
       row_spec: nest of tf.TensorSpec of one row. Of a stack of frames, of the newest frame.
@@ -95,17 +95,19 @@ class SequenceReplay:
       shared_name: a name in this process; '' for a unique one.
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
+      tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
     """
     self.row_spec, self.state_spec, self.geometry = row_spec, state_spec, geometry
     self._rows, self._states = tf.nest.flatten(row_spec), tf.nest.flatten(state_spec)
     self._stacks = tf.nest.flatten(frame_stacks) if frame_stacks is not None else [1] * len(self._rows)
     self._num_states = len(state_offsets) if self._states else 0
-    self._signals = [_index(self._rows, spec) for spec in tf.nest.flatten(signals(row_spec))]
-    self._signal_spec = signals(row_spec)
+    numbers = tf.nest.pack_sequence_as(row_spec, list(range(len(self._rows))))
+    self._signal_spec = signals(numbers)
+    self._signals = tf.nest.flatten(self._signal_spec)
     with tf.device('/CPU:0'):
       self._handle = ops.sequence_replay(
           row_types=[spec.dtype for spec in self._rows], row_shapes=[spec.shape for spec in self._rows],
-          stacks=self._stacks, done_component=_index(self._rows, done(row_spec)),
+          stacks=self._stacks, done_component=done(numbers),
           state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
           state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
           period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
@@ -123,7 +125,8 @@ class SequenceReplay:
 
     Args:
       life_id, index: [B] int64; see actor/unroll.py.
-      starts_episode: [T+1, B] bool, whether sequences end with the row before. Usually, the component `done` of `rows`.
+      starts_episode: [T+1, B] bool, whether a new sequence begins with this row. The last sequence before it has this
+        row as its last one, since the row has the last reward. Usually, this is the component `done` of `rows`.
       rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
       states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
         the action that leads to row t. Row 0 is not used.
@@ -207,8 +210,8 @@ class SequenceReplay:
     """Restores what `save` wrote into this replay, which must be empty.
 
     Raises:
-      OSError: the file cannot be read.
-      ValueError: the file is damaged, or belongs to a replay with other arguments.
+      OSError: the file cannot be read, or is damaged.
+      ValueError: the file belongs to a replay with other arguments, or does not fit into memory.
     """
     self._with_file(ops.sequence_replay_restore, path)
 
@@ -251,7 +254,3 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
 def _bytes(specs):
   return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))
 
-
-def _index(specs, picked):
-  """Returns the place of a spec, by identity: others may be equal."""
-  return [spec is picked for spec in specs].index(True)

@@ -28,8 +28,8 @@ def unrescale(x: tf.Tensor) -> tf.Tensor:
     x: float tensor of any shape, of the size of the network's values.
   """
   magnitude = tf.abs(x)
-  # With the root s, s = 1 + 2 epsilon at 0. So the quotient is 1 + w with w = 2 |x| / (s + 1 + 2 epsilon), and its square
-  # less 1 is w (2 + w). No difference of almost equal numbers is left.
+  # With the root s, s = 1 + 2 epsilon at 0. So the quotient is 1 + w with w = 2 |x| / (s + 1 + 2 epsilon), and its
+  # square less 1 is w (2 + w). No difference of almost equal numbers is left.
   root = tf.sqrt(1. + 4. * _EPSILON * (magnitude + 1. + _EPSILON))
   w = 2. * magnitude / (root + 1. + 2. * _EPSILON)
   return tf.sign(x) * w * (2. + w)

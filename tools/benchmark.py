@@ -152,7 +152,7 @@ def _shortfalls(seconds, workload, environment, inference, learner):
 
 
 def _measure_dmlab(seconds, workload):
-  """Measures the second section. Returns its numbers."""
+  """Measures the third section. Returns its numbers."""
   end_to_end = benchmark_parts.end_to_end(8 * seconds, workload)  # An update takes seconds.
   _line('IMPALA, end to end: agent steps', end_to_end['steps_per_second'])
   inference, learner = _network_parts(seconds, workload, {workload.config['batch_size'], _occurring(end_to_end)})
@@ -160,7 +160,7 @@ def _measure_dmlab(seconds, workload):
 
 
 def _measure_r2d2(seconds, environment, precision):
-  """Measures the third section. Returns its numbers."""
+  """Measures the second section. Returns its numbers."""
   settings = r2d2_parts.config(precision)
   end_to_end = r2d2_parts.end_to_end(8 * seconds, settings)
   _line('R2D2 on Pong, end to end: agent steps', end_to_end['steps_per_second'])
@@ -206,7 +206,7 @@ def main():
   figures |= {'cores': cores, 'torso_precision': precision, 'dmlab': None}
   try:
     figures['dmlab'] = _measure_dmlab(seconds, dmlab)
-  except RuntimeError as error:  # It needs 11 GB of memory. The first section is valid without it.
+  except RuntimeError as error:  # It needs 11 GB of memory. The other sections are valid without it.
     print(f'this section was not measured: {error}')
   print(json.dumps(figures))
   return 0 if figures['dmlab'] else 1

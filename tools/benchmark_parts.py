@@ -132,7 +132,8 @@ def inference(seconds, workload, batch_sizes):
       def body(count, actions):
         inputs = acting.ActorInput(
             tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.int32), tf.zeros([size]),
-            tf.ones([size]), tf.zeros([size], tf.bool), {name: batches[count] for name, batches in observations.items()})
+            tf.ones([size]), tf.zeros([size], tf.bool),
+            {name: batches[count] for name, batches in observations.items()})
         output, _ = agent.step(inputs, agent.initial_state(size), tf.stack([0, count]))
         return count + 1, actions + output.action
       return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],

@@ -1,8 +1,8 @@
 """The experience of an agent with a replay of sequences: unrolls go into the replay, and batches come out of it.
 
 Kapturowski et al. 2019 (R2D2), section 2.3. Each batch waits for a fixed number of new unrolls. So the ratio of samples
-to new agent steps is the same on every machine: if the actors are ahead, they wait at the queue of the intake, and if the
-learner is ahead, it waits here.
+to new agent steps is the same on every machine: if the actors are ahead, they wait at the queue of the intake, and if
+the learner is ahead, it waits here.
 """
 
 import os
@@ -27,7 +27,7 @@ class SequenceSample(NamedTuple):
   probability: tf.Tensor   # [B] float32, with which a draw gives this sequence.
   padding: tf.Tensor       # [B] int64, rows of padding before the episode's start.
   later_states: Any        # nest of [K - 1, B, ...], the recurrent states at the state offsets after the first one.
-  age: tf.Tensor           # [B] int64, updates since the sequence was inserted.
+  age: tf.Tensor           # [B] int64, batches sampled since the sequence was inserted.
   key: tf.Tensor           # [B] int64.
 
 
@@ -46,9 +46,9 @@ class Settings(NamedTuple):
 class ReplayExperience:
   """Gives batches of sequences from a replay; see Experience. Batch.sample is a SequenceSample.
 
-  The unrolls' `agent_output` must have a field `agent_state` with the state before the row that was acted on. In batches,
-  this field is (), and Unroll.agent_state is the stored state before row 0. Unroll.index is the number of row 0 in its
-  life. A reward that is not finite is stored as 0, since it would be sampled again and again.
+  The unrolls' `agent_output` must have a field `agent_state` with the state before the row that was acted on. In
+  batches, this field is (), and Unroll.agent_state is the stored state before row 0. Unroll.index is the number of row
+  0 in its life. A reward that is not finite is stored as 0, since it would be sampled again and again.
   """
 
   def __init__(self, intake: intake_lib.Intake, frame_stacks: dict[str, int], settings: Settings, seed: int,
@@ -116,9 +116,13 @@ class ReplayExperience:
   def _unroll(self, sample):
     """Returns the sampled sequences as unrolls."""
     rows, always = sample.rows, self._settings.geometry.burn_in  # This row is never padding.
+    exists = tf.concat([tf.range(always + 1, dtype=tf.int64)[:, tf.newaxis] >= sample.padding, sample.trains], axis=0)
+    # Padding gets the version of the first trained step, or it would seem to be old.
+    version = tf.where(exists, rows.parameter_version, rows.parameter_version[always + 1])
     first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
     return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], life_id=sample.life_id,
-                         index=sample.life_row, agent_state=first_state)
+                         index=sample.life_row, agent_state=first_state,
+                         parameter_version=version)
 
   def update(self, sample: SequenceSample, feedback: tf.Tensor) -> None:
     """Sets new priorities, [B] float32."""

@@ -96,8 +96,11 @@ RateLimiter::Counts RateLimiter::counts() const {
 }
 
 void RateLimiter::Restore(const Counts& counts) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  counts_ = counts;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    counts_ = counts;
+  }
+  EndWaits();
 }
 
 }  // namespace scalable_agents

@@ -12,8 +12,8 @@
 
 namespace scalable_agents {
 
-// Whoever is ahead waits: sampling for new items, or inserting for samples. Thread-safe. No thread blocks: a callback is
-// called when the wait ends, on the thread that ends it.
+// Whoever is ahead waits: sampling for new items, or inserting for samples. Thread-safe. No thread blocks: a callback
+// is called when the wait ends, on the thread that ends it.
 //
 // With the credit c = samples_per_insert * (inserted - minimum_size) - sampled:
 //   sampling n items needs inserted >= minimum_size and c - n >= -tolerance;
@@ -52,7 +52,7 @@ class RateLimiter {
   };
   Counts counts() const;
 
-  // Begins with these counts, those of an earlier process.
+  // Continues with these counts, those of an earlier process.
   void Restore(const Counts& counts);
 
  private:

@@ -102,8 +102,8 @@ REGISTER_OP("SequenceReplayClose")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Ends every wait. `cause` ends the error's message.");
 
-// Waits for the rate limiter, then does `work` on a thread of the step. `await` registers a callback with the limiter and
-// returns the id of the wait.
+// Waits for the rate limiter, then does `work` on a thread of the step. `await` registers a callback with the limiter
+// and returns the id of the wait.
 void AfterLimiter(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done,
                   const std::shared_ptr<ReplayResource>& resource,
                   const std::function<int64_t(RateLimiter::Callback)>& await,
@@ -122,7 +122,15 @@ void AfterLimiter(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallb
   }
   *id = await([=](const Status& status) {
     run([=] {
-      pending->Finish([&](OpKernelContext* context) { return status.ok() ? work(context) : ToTensorFlow(status); });
+      pending->Finish([&](OpKernelContext* context) {
+        absl::Status result = ToTensorFlow(status);
+        if (!result.ok()) return result;
+        const Status memory = WithMemory([&] {
+          result = work(context);
+          return Status();
+        });
+        return memory.ok() ? result : ToTensorFlow(memory);
+      });
     });
   });
   if (*is_cancelled) resource->replay.limiter().Cancel(*id);  // The cancellation may have come before the id was known.
@@ -273,14 +281,14 @@ class SampleOp : public tensorflow::AsyncOpKernel {
 
  private:
   static absl::Status Sample(OpKernelContext* context, ReplayResource* resource, int64_t batch_size) {
-    std::vector<Sampled> sampled;
-    const Status status = resource->replay.Sample(batch_size, context->input(2).flat<int64_t>()(0), &sampled);
-    if (!status.ok()) return ToTensorFlow(status);
     const ReplayOptions& options = resource->replay.options();
     std::vector<Tensor*> ids(6);
     for (int i = 0; i < 6; ++i) {
       TF_RETURN_IF_ERROR(context->allocate_output(i, TensorShape({batch_size}), &ids[i]));
     }
+    std::vector<Sampled> sampled;
+    const Status status = resource->replay.Sample(batch_size, context->input(2).flat<int64_t>()(0), &sampled);
+    if (!status.ok()) return ToTensorFlow(status);
     for (int64_t i = 0; i < batch_size; ++i) {
       ids[0]->vec<int64_t>()(i) = sampled[i].sequence->key;
       ids[1]->vec<float>()(i) = sampled[i].probability;
@@ -298,7 +306,8 @@ class SampleOp : public tensorflow::AsyncOpKernel {
     std::vector<Tensor*> rows(resource->rows.size()), states(resource->states.size());
     int64_t bytes_per_sequence = 0;
     for (size_t j = 0; j < rows.size(); ++j) {
-      TF_RETURN_IF_ERROR(Allocate(resource->rows[j].type, resource->ReadShape(j, num_rows, batch_size), j, &row_outputs, &rows[j]));
+      TF_RETURN_IF_ERROR(Allocate(
+          resource->rows[j].type, resource->ReadShape(j, num_rows, batch_size), j, &row_outputs, &rows[j]));
       bytes_per_sequence += num_rows * options.components[j].read_bytes();
     }
     for (size_t j = 0; j < states.size(); ++j) {
@@ -378,7 +387,7 @@ class TextOp : public tensorflow::OpKernel {
     if (!resource) return;
     OP_REQUIRES(context, context->input(1).NumElements() == 1, InvalidArgument("want one text"));
     const std::string text = context->input(1).flat<tensorflow::tstring>()(0);
-    OP_REQUIRES_OK(context, ToTensorFlow(Work()(&resource->replay, text)));
+    OP_REQUIRES_OK(context, ToTensorFlow(WithMemory([&] { return Work()(&resource->replay, text); })));
   }
 };
 

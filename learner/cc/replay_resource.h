@@ -18,7 +18,6 @@ class ReplayResource : public tensorflow::ResourceBase {
  public:
   ReplayResource(const ReplayOptions& options, std::vector<Field> rows, std::vector<Field> states)
       : rows(std::move(rows)), states(std::move(states)), replay(options) {}
-  ~ReplayResource() override { replay.limiter().Close("the replay was deleted"); }
   std::string DebugString() const override { return "SequenceReplay"; }
 
   // The shape [n0, n1, ...] of many rows of a component when they are read, with stacks of frames.

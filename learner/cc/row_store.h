@@ -114,7 +114,8 @@ class RowStream {
   RowStream(const RowLayout* layout, std::shared_ptr<StoreCounters> counters)
       : layout_(*layout), counters_(std::move(counters)) {}
 
-  // Appends a row: component c is copied from rows[c].row(i). Throws std::bad_alloc without memory; nothing is appended.
+  // Appends a row: component c is copied from rows[c].row(i). Throws std::bad_alloc without memory; nothing is
+  // appended.
   void Append(const std::vector<StridedRows>& rows, int64_t i);
 
   // The range [begin, end), with `history` more rows before it if there are any.

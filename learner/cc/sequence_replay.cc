@@ -12,6 +12,9 @@ namespace {
 // A sequence of priority 0 would never be sampled again, and if all had this priority, none could be.
 constexpr double kSmallestPriority = 1e-6;
 
+// A life is forgotten when so many sequences, or as many as the capacity, have come since it was heard of last.
+constexpr int64_t kForgottenAfter = 10'000;
+
 ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
   options.geometry.history = layout.history();
   return options;
@@ -47,7 +50,7 @@ Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_p
     life->stream.reset();
     return ResourceExhausted("there is not enough memory for the rows of another unroll");
   }
-  const auto replaced = Add(sequences, life.get());
+  const auto replaced = Add(sequences);
   inserted->insert(inserted->end(), sequences.begin(), sequences.end());
   if (options_.priority_exponent == 0) limiter_.Inserted(sequences.size());
   return Status();
@@ -58,10 +61,10 @@ std::shared_ptr<SequenceReplay::Life> SequenceReplay::FindLife(int64_t life_id) 
   const auto it = life_by_id_.find(life_id);
   if (it != life_by_id_.end()) {
     lives_.splice(lives_.end(), lives_, it->second);
-    return lives_.back();
+  } else {
+    lives_.push_back(std::make_shared<Life>(life_id));
+    life_by_id_[life_id] = std::prev(lives_.end());
   }
-  lives_.push_back(std::make_shared<Life>(life_id));
-  life_by_id_[life_id] = std::prev(lives_.end());
   lives_.back()->last_key = next_key_;
   return lives_.back();
 }
@@ -92,7 +95,7 @@ void SequenceReplay::Append(const NewUnroll& unroll, Life* life, std::vector<std
     }
     stream.rows.Append(unroll.rows, i);
     windows.clear();
-    stream.planner.Add(*unroll.starts_episode.row(i), &windows);
+    stream.planner.Add(*unroll.starts_episode.row(i), *unroll.rows[options_.done].row(i), &windows);
     for (const Window& window : windows) sequences->push_back(MakeSequence(window, *life));
     const int64_t oldest = stream.planner.next_first();
     while (!stream.states.empty() && stream.states.front().first < oldest) stream.states.pop_front();
@@ -128,7 +131,7 @@ std::shared_ptr<Sequence> SequenceReplay::MakeSequence(const Window& window, con
 }
 
 std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
-    const std::vector<std::shared_ptr<Sequence>>& sequences, Life* life) {
+    const std::vector<std::shared_ptr<Sequence>>& sequences) {
   std::vector<std::shared_ptr<const Sequence>> replaced;
   std::vector<std::shared_ptr<Life>> forgotten;  // Deleted after the lock is released, like what is replaced.
   std::lock_guard<std::mutex> lock(mutex_);
@@ -141,9 +144,9 @@ std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
     weights_.Set(slot, options_.priority_exponent == 0 ? 1 : 0);
   }
   first_key_ = std::max(first_key_, next_key_ - options_.capacity);
-  life->last_key = next_key_;
-  // All of the replay is newer than these lives, so their actors have surely ended.
-  while (!lives_.empty() && lives_.front()->last_key < first_key_) {
+  // The actors of these lives have surely ended.
+  const int64_t oldest = next_key_ - std::max(options_.capacity, kForgottenAfter);
+  while (!lives_.empty() && lives_.front()->last_key < oldest) {
     life_by_id_.erase(lives_.front()->id);
     forgotten.push_back(std::move(lives_.front()));
     lives_.pop_front();

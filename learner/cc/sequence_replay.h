@@ -82,15 +82,15 @@ struct ReplayStatistics {
   int64_t bytes = 0;             // Memory of the rows.
 };
 
-// Any thread may call any method. Bytes are copied without the lock of the replay; only two unrolls of the same life wait
-// for each other.
+// Any thread may call any method. Bytes are copied without the lock of the replay; only two unrolls of the same life
+// wait for each other.
 class SequenceReplay {
  public:
   explicit SequenceReplay(const ReplayOptions& options);
 
-  // Appends the rows of an unroll to the stream of its life; row 0, which repeats the last row of the unroll before, only
-  // if this is the stream's first unroll. If the index is not the next one, unrolls were lost, and a new stream begins.
-  // Appends the new sequences to `inserted`. If priorities are used, they are not sampled before they have one.
+  // Appends the rows of an unroll to the stream of its life; row 0, which repeats the last row of the unroll before,
+  // only if this is the stream's first unroll. If the index is not the next one, unrolls were lost, and a new stream
+  // begins. Appends the new sequences to `inserted`. If priorities are used, they are not sampled before they have one.
   // kResourceExhausted: there is not enough memory; the stream is dropped.
   Status Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted);
 
@@ -98,8 +98,8 @@ class SequenceReplay {
   // kUnavailable: there is none to draw from.
   Status Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled);
 
-  // Sets priorities. A sequence is then drawn in proportion to its priority to the power of priority_exponent. Keys that
-  // the replay does not have any more are counted and ignored.
+  // Sets priorities. A sequence is then drawn in proportion to its priority to the power of priority_exponent. Keys
+  // that the replay does not have any more are counted and ignored.
   // kInvalidArgument: a priority is negative or not finite. None is set.
   Status Update(const std::vector<int64_t>& keys, const std::vector<double>& priorities);
 
@@ -112,13 +112,13 @@ class SequenceReplay {
   // Copies a field of the state before the row with offset state_offsets[number]. Without a state it is zero.
   void ReadState(const Sequence& sequence, int number, int field, char* to) const;
 
-  // Writes all sequences and their priorities to a file. Only to take note of them takes the lock. Streams are not
-  // written: the rows that do not belong to a sequence yet are lost.
+  // Writes all sequences and their priorities to a file. The lock is held only while the list of sequences is copied.
+  // Streams are not written: the rows that do not belong to a sequence yet are lost.
   // kUnavailable: the file cannot be written. What is there must be deleted.
   Status Save(const std::string& path) const;
 
   // Restores what Save wrote, into an empty replay.
-  // kUnavailable: the file cannot be read. kInvalidArgument: it is damaged or does not belong to a replay like this one.
+  // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is that of a replay with other options.
   Status Restore(const std::string& path);
 
   ReplayStatistics GetStatistics() const;
@@ -142,7 +142,7 @@ class SequenceReplay {
     const int64_t id;
     std::mutex mutex;  // Held while rows are appended. Guards `stream`.
     std::unique_ptr<Stream> stream;
-    int64_t last_key = 0;  // The replay's next key when rows came last. mutex_ guards it.
+    int64_t last_key = 0;  // The replay's next key when an unroll came last. mutex_ guards it.
   };
 
   std::shared_ptr<Life> FindLife(int64_t life_id);
@@ -151,7 +151,7 @@ class SequenceReplay {
   RecurrentState StateOf(const NewUnroll& unroll, int row) const;
   std::shared_ptr<Sequence> MakeSequence(const Window& window, const Life& life) const;
   // Gives the sequences their keys and adds them. Returns what they replace, to be deleted without the lock.
-  std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences, Life* life);
+  std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
   std::string Signature() const;
 

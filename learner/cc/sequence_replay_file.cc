@@ -39,7 +39,7 @@ struct CloseFile {
 
 Status SystemError(const std::string& path) { return Unavailable(path + ": " + strerror(errno)); }
 
-// A file that is written once, from its begin to its end.
+// A file that is written once, from beginning to end.
 class Writer {
  public:
   explicit Writer(const std::string& path) : path_(path), file_(fopen(path.c_str(), "wb")) {
@@ -126,7 +126,7 @@ class Reader {
     return status_;
   }
 
-  Status Damaged() const { return InvalidArgument(path_ + ": the file of the replay is damaged"); }
+  Status Damaged() const { return Unavailable(path_ + ": the file of the replay is damaged"); }
   const Status& status() const { return status_; }
 
  private:
@@ -152,6 +152,10 @@ std::string SequenceReplay::Signature() const {
   const SequenceGeometry& geometry = options_.geometry;
   add("burn_in", geometry.burn_in);
   add("length", geometry.length);
+  add("period", geometry.period);
+  add("cross_episodes", geometry.cross_episodes);
+  add("done", options_.done);
+  signature += " exponent" + std::to_string(options_.priority_exponent);
   add("capacity", options_.capacity);
   return signature;
 }
@@ -170,8 +174,8 @@ Status SequenceReplay::Save(const std::string& path) const {
     sampled_batches = sampled_batches_;
     sampled = statistics_.sampled;
   }
-  // Every slab is written once, although several sequences share it, and only with the rows that they need: an actor may
-  // still be filling the rest.
+  // Every slab is written once, although several sequences share it, and only with the rows that they need: an actor
+  // may still be filling the rest.
   struct SavedSlab {
     int64_t number, num_rows;
   };

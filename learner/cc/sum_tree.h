@@ -10,8 +10,8 @@ namespace scalable_agents {
 // Schaul et al. 2016, "Prioritized experience replay", appendix B.2.1. Changing a weight and drawing a slot each take
 // log2(capacity) steps. Not thread-safe.
 //
-// Every inner node is the sum of its two children, computed anew whenever one of them changes. So rounding errors do not
-// add up, however many weights are changed.
+// Every inner node is the sum of its two children, computed anew whenever one of them changes. So rounding errors do
+// not add up, however many weights are changed.
 class SumTree {
  public:
   // All weights are 0 at first. `capacity` is the number of slots, >= 1.
@@ -30,9 +30,9 @@ class SumTree {
   double Get(int64_t slot) const { return sums_[first_leaf_ + slot]; }
   double total() const { return sums_[1]; }
 
-  // Returns the slot to which `mass`, in [0, total()), belongs: with the weights laid out one after the other, slot i has
-  // the interval from the sum of the weights before it to the sum including it. Never returns a slot of weight 0, as
-  // long as total() > 0.
+  // Returns the slot to which `mass`, in [0, total()), belongs: with the weights laid out one after the other, slot i
+  // has the interval from the sum of the weights before it to the sum including it. Never returns a slot of weight 0,
+  // as long as total() > 0.
   int64_t Find(double mass) const {
     int64_t node = 1;
     while (node < first_leaf_) {

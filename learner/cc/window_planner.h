@@ -2,6 +2,7 @@
 #ifndef SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_
 #define SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -29,40 +30,41 @@ struct Window {
 // Plans the windows of one stream, row by row.
 //
 // The trained steps of an episode's sequences begin at its first row, and then every `period` rows. So the burn-in of
-// the first sequence is padding. The last row of an episode is the one in which the next episode starts: it has the last
-// reward. A sequence that contains it is padded at its end. The last sequence of an episode is the first one that reaches
-// the end, because later ones would train only steps that this one trains as well.
+// the first sequence is padding. The last row of an episode is the one in which the next episode starts: it has the
+// last reward. A sequence that contains it is padded at its end. The last sequence of an episode is the first one that
+// reaches the end, because later ones would train only steps that this one trains as well.
 //
 // A sequence of a running episode is complete one row after its last one. The actor's value of the last row, from which
 // first priorities are computed, comes with the action taken there, and so one row later (actor/unroll.py).
 //
-// A stream may begin in the middle of an episode, after rows were lost. Its first sequence then has a whole burn-in. With
-// cross_episodes all sequences do, and the starts of episodes have no meaning.
+// A stream may begin in the middle of an episode, after rows were lost. Its first rows then only complete stacks of
+// frames, and its first sequence has a whole burn-in. With cross_episodes all sequences have one, and the starts of
+// episodes have no meaning.
 class WindowPlanner {
  public:
   explicit WindowPlanner(const SequenceGeometry& geometry) : geometry_(geometry) {}
 
-  // Adds the next row. `starts_episode` says whether its observation is the first one of an episode. Appends the windows
-  // that are complete with it, in the order of time.
-  void Add(bool starts_episode, std::vector<Window>* complete) {
+  // Adds the next row. `starts_episode` says whether a new episode starts with its observation; `done` also says that
+  // no frame before it is stacked. A lost life may start an episode for the learner only. Appends the windows that are
+  // complete with the row, in the order of time.
+  void Add(bool starts_episode, bool done, std::vector<Window>* complete) {
     const int64_t row = num_rows_++;
+    if (row == 0) stacked_from_ = geometry_.history;
+    if (done) stacked_from_ = std::min(stacked_from_, row);
     if (row == 0) {
-      begin_ = starts_episode ? 0 : geometry_.history;
-      trained_ = starts_episode && !geometry_.cross_episodes ? 0 : begin_ + geometry_.burn_in;
-      is_first_ = true;
+      Begin(row, starts_episode);
     } else if (starts_episode && !geometry_.cross_episodes) {
       while (trained_ < row && (is_first_ || row > trained_ - geometry_.period + geometry_.length)) {
         Emit(row + 1, complete);
       }
-      begin_ = trained_ = row;
-      is_first_ = true;
+      Begin(row, true);
     } else if (row == trained_ + geometry_.length + 1) {
       Emit(row + 1, complete);
     }
   }
 
-  // Whether a future window needs the recurrent state before `row`, if windows need the states before the rows with these
-  // offsets from their first one. Must be called before a later row is added.
+  // Whether a future window needs the recurrent state before `row`, if windows need the states before the rows with
+  // these offsets from their first one. Must be called before a later row is added.
   bool WantsState(int64_t row, const std::vector<int>& offsets) const {
     for (int offset : offsets) {
       const int64_t after_next = row - offset - next_first();
@@ -77,6 +79,14 @@ class WindowPlanner {
   int64_t num_rows() const { return num_rows_; }
 
  private:
+  // Begins with the windows of an episode, or of what there is of one, from `row` on.
+  void Begin(int64_t row, bool starts_episode) {
+    begin_ = std::max(row, stacked_from_);
+    const bool is_start = starts_episode && begin_ == row && !geometry_.cross_episodes;
+    trained_ = is_start ? row : begin_ + geometry_.burn_in;
+    is_first_ = true;
+  }
+
   void Emit(int64_t end, std::vector<Window>* complete) {
     complete->push_back({next_first(), begin_, end});
     trained_ += geometry_.period;
@@ -85,6 +95,7 @@ class WindowPlanner {
 
   const SequenceGeometry geometry_;
   int64_t num_rows_ = 0;
+  int64_t stacked_from_ = 0;  // The first row all of whose stacked frames are known.
   int64_t begin_ = 0;     // The first row that windows of this episode may read.
   int64_t trained_ = 0;   // The first trained row of the next window.
   bool is_first_ = true;  // Whether the next window is the first one of its episode.

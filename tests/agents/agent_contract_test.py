@@ -73,7 +73,8 @@ def _inputs(batch, seed):
   random = np.random.RandomState(seed)
   return acting.ActorInput(
       tf.range(batch) + 100, tf.linspace(0., 1., batch), tf.zeros([batch], tf.int32), tf.zeros([batch]),
-      tf.ones([batch]), tf.zeros([batch], tf.bool), {'pixels': tf.constant(random.randint(256, size=[batch, 20, 20, 1]), tf.uint8)})
+      tf.ones([batch]), tf.zeros([batch], tf.bool),
+      {'pixels': tf.constant(random.randint(256, size=[batch, 20, 20, 1]), tf.uint8)})
 
 
 class NetworkTest(parameterized.TestCase):

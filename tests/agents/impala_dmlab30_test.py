@@ -49,7 +49,7 @@ class DefaultsTest(absltest.TestCase):
   def test_r2d2_plus_differs_from_r2d2_as_the_paper_says(self):
     changed = {name: value for name, value in dataclasses.asdict(r2d2_plus_dmlab30.CONFIG).items()
                if value != getattr(r2d2_dmlab30.CONFIG, name)}
-    self.assertEqual(changed, {'torso': 'deep', 'reward_transform': 'soft_asymmetric', 'batch_size': 32,
+    self.assertEqual(changed, {'torso': 'deep', 'reward_transform': 'optimistic_asymmetric', 'batch_size': 32,
                                'target_update_interval': 400})
 
   def test_defaults_are_the_papers_and_where_it_swept_the_releases(self):

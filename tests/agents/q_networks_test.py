@@ -56,7 +56,7 @@ class QNetworkTest(parameterized.TestCase):
       np.testing.assert_array_equal(one, other)
 
   @parameterized.parameters(
-      ({'pixels': tf.TensorSpec([20, 40, 1], tf.uint8)}, '--torso=dqn: want images of at least 36x36 pixels, got 20x40'),
+      ({'pixels': tf.TensorSpec([20, 40, 1], tf.uint8)}, '--torso=dqn: want images of at least 36x36 pixels, got 20x4'),
       ({'sound': tf.TensorSpec([4])}, "want 'pixels' or 'vector', got .'sound'."))
   def test_refuses_what_it_cannot_see(self, observation, message):
     with self.assertRaisesRegex(ValueError, message):

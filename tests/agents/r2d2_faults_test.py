@@ -72,7 +72,7 @@ class R2d2FaultsTest(parameterized.TestCase):
     with self._start() as run:
       self.assertEqual(run.end()[0], 1)
       last = run.screen().strip().splitlines()[-1]
-    self.assertRegex(last, r'^error: .*replay: the file of the replay is damaged')
+    self.assertRegex(last, r'^error: checkpoint \S+ is damaged \(\S+/replay: the file of the replay is damaged\): ')
     self.assertEqual(file.read_bytes(), bytes(content))
 
   def test_other_settings_of_the_replay_are_refused(self):

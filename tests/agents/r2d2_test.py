@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -143,10 +144,17 @@ class EpsilonTest(parameterized.TestCase):
     np.testing.assert_allclose(self._epsilons([0., 1., 128 / 255]), [0.4, 6.5536e-4, 0.015989], rtol=1e-3)
 
   def test_the_ladder_of_a_whole_cluster(self):
-    ids = [0, 128, 255, 300]  # The last one is beyond the number of actors that was given.
-    np.testing.assert_allclose(self._epsilons([0.5] * 4, ids, num_actors=256), [0.4, 0.015989, 6.5536e-4, 6.5536e-4],
-                               rtol=1e-3)
-    np.testing.assert_allclose(self._epsilons([0.5], [0], num_actors=1), [0.4], rtol=1e-6)
+    # Four processes with 64 actors each. Places are spread as actor_host.ActorHost.actors spreads them.
+    ladder = 0.4 ** (1 + 7 * np.arange(256) / 255)
+    places = [(np.arange(64) + host * (5**0.5 - 1) / 2 % 1) / 64 for host in range(1, 5)]
+    epsilons = self._epsilons(np.concatenate(places).astype(np.float32).tolist(), num_actors=256).numpy()
+    rungs = np.abs(np.log(epsilons[:, np.newaxis] / ladder)).argmin(axis=1)
+    np.testing.assert_allclose(epsilons, ladder[rungs], rtol=1e-4)
+    self.assertCountEqual(rungs, range(256))  # Every rung has one actor.
+    # One process takes them in their order.
+    np.testing.assert_allclose(self._epsilons(np.linspace(0, 1, 5).tolist(), num_actors=5),
+                               0.4 ** (1 + 7 * np.arange(5) / 4), rtol=1e-5)
+    np.testing.assert_allclose(self._epsilons([0.], num_actors=1), [0.4], rtol=1e-6)
 
   def test_actors_explore_as_often_as_their_epsilon_says(self):
     config = _config(epsilon_base=0.5, epsilon_exponent=1.)
@@ -223,9 +231,9 @@ class LossTest(parameterized.TestCase):
     agent = _agent(config)
     batch = _batch(agent, config)
     alone = r2d2.loss(agent, batch, config).total
-    strategy = tf.distribute.MirroredStrategy(['/CPU:0'])
-    with strategy.scope():
-      np.testing.assert_allclose(r2d2.loss(agent, batch, config).total, alone)
+    four = mock.Mock(num_replicas_in_sync=4)
+    with mock.patch.object(tf.distribute, 'get_strategy', return_value=four):
+      np.testing.assert_allclose(r2d2.loss(agent, batch, config).total, alone / 4)
 
 
 class DeltaQTest(parameterized.TestCase):
@@ -234,24 +242,30 @@ class DeltaQTest(parameterized.TestCase):
     config = _config(measure_delta_q=True)
     agent = _agent(config)
     batch = _batch(agent, config, num_states=2)
-    batch = batch._replace(sample=batch.sample._replace(padding=tf.constant([0, 2, 0, 0], tf.int64)))
+    environment = batch.unroll.environment_output
+    trains = batch.sample.trains.numpy()
+    trains[:, 2] = True
+    batch = batch._replace(
+        sample=batch.sample._replace(padding=tf.constant([0, 2, 0, 0], tf.int64), trains=tf.constant(trains)),
+        unroll=batch.unroll._replace(environment_output=environment._replace(
+            done=tf.concat([[[False, False, False, True]], tf.zeros_like(environment.done[1:])], axis=0))))
     differences = {0: [], config.sequence_length - 1: []}
-    for b in (0, 2, 3):  # Sequence 1 begins its episode.
+    for b in (0, 2):  # Sequences 1 and 3 begin their episodes, with and without padding.
       values = _slow_values(agent.online, batch, config, b)
-      largest = abs(values[config.burn_in:-1].max())
+      largest = abs(values[config.burn_in:-1][trains[:, b]].max())
       for number, step in enumerate(differences):
         if not batch.sample.trains[step, b]:
           continue
         row = config.burn_in + step
-        environment = tf.nest.map_structure(lambda x: x[row, b:b + 1], batch.unroll.environment_output)  # pylint: disable=cell-var-from-loop
-        state = tf.nest.map_structure(lambda x: x[number, b:b + 1], batch.sample.later_states)  # pylint: disable=cell-var-from-loop
+        its = lambda nest, index: tf.nest.map_structure(lambda x: x[index, b:b + 1], nest)  # pylint: disable=cell-var-from-loop
+        environment, state = its(batch.unroll.environment_output, row), its(batch.sample.later_states, number)
         actors, _ = agent.online.step(batch.unroll.agent_output.action[row, b:b + 1], environment.reward,
                                       environment.done, environment.observation, state)
         differences[step].append(np.linalg.norm(values[row] - actors[0]) / largest)
     means = r2d2.loss(agent, batch, config).means
-    np.testing.assert_allclose(means['delta_q/first'], np.mean(differences[0]), rtol=1e-4)
-    if differences[config.sequence_length - 1]:
-      np.testing.assert_allclose(means['delta_q/last'], np.mean(differences[config.sequence_length - 1]), rtol=1e-4)
+    self.assertTrue(all(differences.values()))
+    np.testing.assert_allclose([means['delta_q/first'], means['delta_q/last']],
+                               [np.mean(those) for those in differences.values()], rtol=1e-4, atol=1e-6)
 
   def test_has_no_value_where_no_sequence_counts(self):
     config = _config(measure_delta_q=True)
@@ -379,7 +393,6 @@ class LearnerTest(parameterized.TestCase):
     self.assertContainsSubset({id(v) for v in agent.target.variables}, {id(v) for v in agent.variables})
     self.assertNoCommonElements({id(v) for v in agent.target.variables}, {id(v) for v in agent.acting_variables})
 
-
   def test_xla_makes_no_difference(self):
     config = _config(learning_rate=1e-3, target_update_interval=2, measure_delta_q=True)
     results = []
@@ -402,13 +415,15 @@ class ConfigTest(parameterized.TestCase):
 
   def test_the_defaults_are_the_papers(self):
     config = r2d2.R2d2Config()
-    self.assertEqual(round(r2d2._new_unrolls(config)), 83)  # pylint: disable=protected-access; 64 sequences at 0.77.
+    self.assertEqual(r2d2.unrolls_per_batch(config), 83)  # 64 sequences at a ratio of 0.77.
     r2d2.validate(config)
 
   @parameterized.parameters(
       (dict(sequence_period=81), '--sequence_period=81: want at most --sequence_length=80'),
       (dict(replay_capacity=100), '--replay_minimum_size=1250: want at most --replay_capacity=100'),
-      (dict(samples_per_insert=300.), '--samples_per_insert=300: a batch of 64 sequences would wait for 0.21 new'),
+      (dict(samples_per_insert=300.), '--samples_per_insert=300: a batch of 64 sequences would wait for 0.213 new .* '
+       'for example --samples_per_insert=64'),
+      (dict(samples_per_insert=44.), 'would wait for 1.45 new unrolls of 40 steps: want about a whole number'),
       (dict(recurrent_state='old'), '--recurrent_state=old'), (dict(n_step=0), '--n_step=0'),
       (dict(level_name=''), '--level_name=: want the name of a level'))
   def test_refuses(self, settings, message):

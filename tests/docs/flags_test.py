@@ -23,8 +23,8 @@ from scalable_agents.training.population import population_member
 from scalable_agents.training import run_flags
 
 _CONFIGS = (popart_impala.PopArtImpalaConfig, r2d2.R2d2Config, r2d2_history.HistoryConfig, atari57_protocol.Protocol,
-            dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig, population_member.PopulationConfig,
-            run_flags.RunConfig, impala_tables.TablesConfig, population_figure.PopulationFigureConfig,
+            dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
+            population_member.PopulationConfig, run_flags.RunConfig, impala_tables.TablesConfig, population_figure.PopulationFigureConfig,
             popart_tables.PopArtTablesConfig, r2d2_tables.R2d2TablesConfig, reward_scales.RewardScalesConfig)
 
 

@@ -270,7 +270,7 @@ class ReplayTest(parameterized.TestCase):
       with open(path, 'r+b') as file:
         file.seek(5000)
         file.write(b'damage')
-      with self.assertRaisesRegex(ValueError, f'^{path}: the file of the replay is damaged$'):
+      with self.assertRaisesRegex(OSError, f'^{path}: the file of the replay is damaged$'):
         _make().restore(path)
       with self.assertRaisesRegex(OSError, 'No such file'):
         _make().restore(os.path.join(folder, 'absent'))
@@ -300,10 +300,31 @@ class ReplayTest(parameterized.TestCase):
       rows = Row(*(tf.zeros([5, 1, *spec.shape], spec.dtype) for spec in _SPEC))
       rows = rows._replace(number=tf.zeros([5, 1], tf.int32))
       replay.insert([1], [0], rows.done, rows, {'state': tf.zeros([5, 1, 2])})
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'starts_episode: want \[T\+1, B\], got \[1,1\]'):
+      rows = Row(*(tf.zeros([1, 1, *spec.shape], spec.dtype) for spec in _SPEC))
+      replay.insert([1], [0], rows.done, rows, {'state': tf.zeros([1, 1, 2])})
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'batch_size: want at least 1, got 0'):
+      replay.sample(0, 0)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'priority: want a finite number >= 0, got nan'):
       replay.update([0], [float('nan')])
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'more than twice the tolerance'):
       _make(rate_limit=replay_lib.RateLimit(1., 1, 2.)).sample(5, 0)
+
+  def test_a_sample_without_memory_is_an_error(self):
+    replay = _make()
+    _set_all(replay, _insert(replay, [0], 0, 40, _starts(0, 14)))
+    with self.assertRaises(tf.errors.ResourceExhaustedError):
+      replay.sample(10**14, 0)
+    self.assertEqual(replay.sample(2, 0).key.shape, [2])
+
+  def test_components_are_picked_by_their_place(self):
+    same = tf.TensorSpec([])
+    row = {'a': same, 'b': same, 'done': tf.TensorSpec([], tf.bool)}
+    replay = replay_lib.SequenceReplay(row, (), _GEOMETRY, 10, done=lambda rows: rows['done'],
+                                       signals=lambda rows: rows['b'])
+    numbers = tf.range(21.)[:, tf.newaxis]
+    inserted = replay.insert([0], [0], numbers == 0, {'a': numbers, 'b': -numbers, 'done': numbers == 0}, ())
+    np.testing.assert_array_equal(inserted.signals[:, 0], -np.arange(1., 8.))
 
 
 if __name__ == '__main__':

@@ -85,7 +85,7 @@ class BenchmarkTest(absltest.TestCase):
     self.assertEqual(figures['priorities']['sequences'], 10_000)
     self.assertGreater(figures['priorities']['update_cpu_seconds'], 0)
 
-  def test_the_first_section_is_told_where_the_second_cannot_be_measured(self):
+  def test_the_other_sections_are_told_where_the_last_cannot_be_measured(self):
     screen = io.StringIO()
     flags = absltest.mock.patch.object(benchmark.run_flags, 'config_from_flags', lambda config: config())
     parts = absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9, 'environment': {}},

@@ -71,7 +71,7 @@ class ReplayExperienceTest(parameterized.TestCase):
     self.addCleanup(experience.close)
     self.addCleanup(host.pool.close)
     parameters = parameters_lib.ParameterSnapshot([tf.TensorSpec([])])
-    parameters.publish(0, [tf.constant(0.)])
+    parameters.publish(7, [tf.constant(0.)])
     host.start(parameters, intake.put, lambda: None)
     take = tf.function(experience.take_batch, autograph=False)
     return experience, host, lambda: tf.nest.map_structure(lambda x: x.numpy(), take())
@@ -119,6 +119,8 @@ class ReplayExperienceTest(parameterized.TestCase):
         if 0 < step < len(rewards):
           self.assertEqual(state.tolist(), [episode, step - 1], f'offset {offset}')
       self.assertEqual(unroll.actor_id[b], seed % 6)
+    begins_life = unroll.index + np.arange(num_rows)[:, np.newaxis] == 0
+    self.assertEqual(set(unroll.parameter_version[~begins_life]), {7})  # Also in padding, or it would seem to be old.
 
   def test_sequences_are_what_the_environments_did(self):
     experience, _, take = self._start()

@@ -87,6 +87,14 @@ TEST(RateLimiterTest, CancelledWaitsAreNotCounted) {
   EXPECT_EQ(limiter.counts().sampled, 0);
 }
 
+TEST(RateLimiterTest, RestoredCountsEndWaits) {
+  RateLimiter limiter({1, 10, 4});
+  Log log;
+  limiter.AwaitSample(4, log.Named("sample"));
+  limiter.Restore({12, 0});
+  EXPECT_EQ(log.entries, Entries{"sample"});
+}
+
 TEST(RateLimiterTest, CloseEndsEveryWait) {
   RateLimiter limiter({1, 10, 4});
   Log log;

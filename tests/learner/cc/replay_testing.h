@@ -74,8 +74,8 @@ class TestLife {
 
   const Status& status() const { return status_; }  // Of the last insertion.
 
-  // Says whether every row, frame and state of a sequence of this life is right: '' or what is wrong. `stream_row` is the
-  // row of the life with which its stream began.
+  // Says whether every row, frame and state of a sequence of this life is right: '' or what is wrong. `stream_row` is
+  // the row of the life with which its stream began.
   std::string Check(const SequenceReplay& replay, const Sequence& sequence, int64_t stream_row = 0) const {
     const SequenceGeometry& geometry = replay.options().geometry;
     std::vector<Where> where(geometry.num_rows());
@@ -85,7 +85,8 @@ class TestLife {
     int64_t episode = -1;  // The row in which the episode of the last row began.
     for (int offset = 0; offset < geometry.num_rows(); ++offset) {
       const int64_t row = sequence.life_row + offset;
-      const bool exists = sequence.first + offset >= sequence.rows.begin() && sequence.first + offset < sequence.rows.end();
+      const int64_t place = sequence.first + offset;
+      const bool exists = place >= sequence.rows.begin() && place < sequence.rows.end();
       const std::string at = "row " + std::to_string(row) + ": ";
       if (where[offset].life != (exists ? life_ : 0)) return at + "life " + std::to_string(where[offset].life);
       if (where[offset].row != (exists ? row : 0)) return at + "is row " + std::to_string(where[offset].row);

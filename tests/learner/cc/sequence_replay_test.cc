@@ -213,9 +213,14 @@ TEST(SequenceReplayTest, RefusesImpossiblePriorities) {
 
 TEST(SequenceReplayTest, ForgetsLivesThatHaveEnded) {
   SequenceReplay replay(TestOptions(kGeometry, 20));
-  for (int life = 0; life < 50; ++life) TestLife(life, {4}).Insert(&replay, 0, 20);
-  EXPECT_LE(replay.GetStatistics().streams, 5);
-  EXPECT_LE(replay.GetStatistics().rows, 5 * 21);
+  for (int life = 0; life < 5'000; ++life) TestLife(life, {4}).Insert(&replay, 0, 20);  // 25,000 sequences.
+  EXPECT_LE(replay.GetStatistics().streams, 10'000 / 5 + 1);
+  // One that is heard of again and again is not forgotten, even if many others make more than the replay can hold.
+  SequenceReplay small(TestOptions(kGeometry, 4));
+  for (int index = 0; index < 30; ++index) {
+    for (int life = 0; life < 12; ++life) TestLife(life, {1000}).Insert(&small, index, 20);
+  }
+  EXPECT_EQ(small.GetStatistics().inserted, 12 * ((30 * 20 - 9) / 4 + 1));
 }
 
 // ThreadSanitizer watches: everything at once, from many threads.

@@ -16,7 +16,7 @@ bool operator==(const Window& a, const Window& b) {
 std::vector<Window> PlanAll(const SequenceGeometry& geometry, const std::vector<bool>& starts) {
   WindowPlanner planner(geometry);
   std::vector<Window> windows;
-  for (bool start : starts) planner.Add(start, &windows);
+  for (bool start : starts) planner.Add(start, start, &windows);
   return windows;
 }
 
@@ -44,8 +44,8 @@ TEST(WindowPlannerTest, ThePapersSequencesOfALongEpisode) {
 }
 
 TEST(WindowPlannerTest, TheEndOfAnEpisodePadsOneSequence) {
-  // The episode has 100 steps, from row 0 to row 100. The second sequence trains steps 40 to 99. A third one would train
-  // only steps that the second has.
+  // The episode has 100 steps, from row 0 to row 100. The second sequence trains steps 40 to 99. A third one would
+  // train only steps that the second has.
   ExpectWindows(PlanAll(kPaper, StartsAt(101, {0, 100})), {{-40, 0, 82}, {0, 0, 101}});
   // All steps of an episode of 80 are in the first sequence, but not those of an episode of 81.
   ExpectWindows(PlanAll(kPaper, StartsAt(81, {0, 80})), {{-40, 0, 81}});
@@ -61,6 +61,19 @@ TEST(WindowPlannerTest, AStreamThatBeginsInAnEpisodeHasAWholeBurnIn) {
   ExpectWindows(PlanAll(kPaper, StartsAt(125, {})), {{3, 3, 125}});
   ExpectWindows(PlanAll(kPaper, StartsAt(62, {50, 60})), {{3, 3, 51}, {10, 50, 61}});
   ExpectWindows(PlanAll(kPaper, StartsAt(62, {43})), {});
+}
+
+TEST(WindowPlannerTest, ALostLifeAfterAGapLeavesTheStacksToBeCompleted) {
+  // The stream begins with a lost life, which starts an episode for the learner only: the frames before it are missing.
+  WindowPlanner planner(kPaper);
+  std::vector<Window> windows;
+  for (int row = 0; row < 62; ++row) planner.Add(row == 0 || row == 1 || row == 60, false, &windows);
+  ExpectWindows(windows, {{3, 3, 61}});
+  // Later, when all frames are there, it is the start of sequences like any other.
+  for (int row = 62; row < 70; ++row) planner.Add(row == 69, false, &windows);
+  ASSERT_EQ(windows.size(), 2u);
+  EXPECT_EQ(windows[1].begin, 60);
+  EXPECT_EQ(windows[1].first, 20);
 }
 
 TEST(WindowPlannerTest, CrossEpisodesIgnoresTheirEnds) {
@@ -113,7 +126,7 @@ TEST(WindowPlannerTest, WantsTheStatesOfItsFutureWindowsOnly) {
   std::vector<Window> windows;
   std::vector<int> wanted;
   for (int row = 0; row < 24; ++row) {
-    planner.Add(row == 0 || row == 18, &windows);
+    planner.Add(row == 0 || row == 18, row == 0 || row == 18, &windows);
     if (planner.WantsState(row, {0, 4, 11})) wanted.push_back(row);
   }
   // Windows begin at -4, 0, 4, 8, ...: offset 0 gives rows 0, 4, 8, 12, 16; offset 4 the same rows; offset 11 gives 7,
