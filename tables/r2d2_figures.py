@@ -37,8 +37,8 @@ _MEMORY_AXES = Memory('mean return', 'greedy action match (%)', 'difference of m
 def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
   """Draws Delta Q as bars, and the training returns, with a row of panels for each level. Figures 1b and 1c.
 
-  There is a bar and a line for each training strategy. A bar is the mean over training and over the runs. Its error bar
-  is the standard deviation over the runs.
+  There is a bar and a line for each training strategy. A bar is the median over training, since the start,
+  where all action values are near 0, would dominate a mean. Bar and error bar are mean and standard deviation over runs.
 
   Args:
     runs: runs of R2D2. Only those with --measure_delta_q are drawn.
@@ -64,7 +64,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
     _draw_bars(left, rows, styles)
     curves.draw_lines(right, rows, _RETURN, styles)
     left.set_title(level, color=drawing.INK, loc='left', fontsize=10)
-    left.set_ylabel('ΔQ, mean over training', color=drawing.INK)
+    left.set_ylabel('ΔQ, median over training', color=drawing.INK)
     right.set_ylabel('training return', color=drawing.INK)
     right.set_xlabel('environment frames', color=drawing.INK)
     drawing.frames_axis(right)
@@ -80,7 +80,7 @@ def _draw_bars(axes: Any, rows: curves.Rows, styles: Mapping[str, dict[str, str]
   """Draws two groups of bars: for the first and the last trained step of the sequences."""
   width = 0.8 / len(rows)
   for number, (name, of_group) in enumerate(rows.items()):
-    found = [results.mean_over_seeds([curves.points(of_run, metric)[:, 1].mean() for of_run in of_group])
+    found = [results.mean_over_seeds([float(np.median(curves.points(of_run, metric)[:, 1])) for of_run in of_group])
              for metric in _DELTA_Q]
     spreads = [score.spread or 0 for score in found]
     axes.bar(np.arange(len(found)) + (number + 0.5) * width - 0.4, [score.mean for score in found], width,
