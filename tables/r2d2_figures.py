@@ -38,7 +38,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
   """Draws Delta Q as bars, and the training returns, with a row of panels for each level. Figures 1b and 1c.
 
   There is a bar and a line for each training strategy. A bar is the median over training, since the start,
-  where all action values are near 0, would dominate a mean. Bar and error bar are mean and standard deviation over runs.
+  where all action values are near 0, would dominate a mean. It is the mean over the runs, with the standard deviation.
 
   Args:
     runs: runs of R2D2. Only those with --measure_delta_q are drawn.
