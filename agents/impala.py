@@ -233,11 +233,7 @@ class Agent(snt.Module):
 
   def prepare(self, observation):
     """Turns 'instruction' into 'words', as `unroll` takes it: XLA has no strings. Leading dimensions may be any."""
-    if not self._language:
-      return observation
-    with tf.device('/CPU:0'):
-      words = networks.instruction_words(observation['instruction'])
-    return {self._observed: observation[self._observed], 'words': words}
+    return networks.with_words(observation, self._observed)
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
     """Selects actions; see agent_interface.Agent. In training, they are sampled from the policy.

@@ -363,6 +363,18 @@ def instruction_words(instruction: tf.Tensor) -> tf.Tensor:
   return tf.ensure_shape(tf.reshape(tf.tensor_scatter_nd_update(none, rows, words), shape), static_shape)
 
 
+def with_words(observation, observed: str):
+  """Replaces 'instruction', if there is one, by its 'words', since XLA has no strings. Leading dimensions may be any.
+
+  Beside it, only the observation named `observed` is kept.
+  """
+  if 'instruction' not in observation:
+    return observation
+  with tf.device('/CPU:0'):
+    words = instruction_words(observation['instruction'])
+  return {observed: observation[observed], 'words': words}
+
+
 class LanguageEncoder(snt.Module):
   """Figure 3: an embedding of 20 numbers per word and an LSTM of 64 units, of which the last word's output is used."""
 

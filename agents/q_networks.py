@@ -149,11 +149,7 @@ class QNetwork(snt.Module):
 
   def prepare(self, observation):
     """Turns 'instruction' into 'words', which `step` and `unroll` take: XLA has no strings."""
-    if not self._language:
-      return observation
-    with tf.device('/CPU:0'):
-      words = networks.instruction_words(observation['instruction'])
-    return {self._observed: observation[self._observed], 'words': words}
+    return networks.with_words(observation, self._observed)
 
   def _features(self, observation):
     features = self._torso(observation[self._observed])

@@ -76,7 +76,7 @@ class SequenceReplay:
 
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
-               priority_exponent: float = 0., rate_limit: RateLimit = RateLimit(), shared_name: str = ''):
+               priority_exponent: float = 0., rate_limit: RateLimit = RateLimit()):
     """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:
@@ -92,7 +92,6 @@ class SequenceReplay:
       priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
         are equally likely, and need no priorities.
       rate_limit: the ratio of samples to inserts.
-      shared_name: a name in this process; '' for a unique one.
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
       tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
@@ -113,7 +112,7 @@ class SequenceReplay:
           period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
           priority_exponent=priority_exponent, samples_per_insert=rate_limit.samples_per_insert,
           minimum_size=rate_limit.minimum_size, tolerance=rate_limit.tolerance,
-          shared_name=shared_name or ops.unique_name('sequence_replay'))
+          shared_name=ops.unique_name('sequence_replay'))
     ops.delete_with(self, self._handle)
 
   def insert(self, life_id: tf.Tensor, index: tf.Tensor, starts_episode: tf.Tensor, rows, states) -> Inserted:
@@ -253,4 +252,3 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
 
 def _bytes(specs):
   return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))
-

@@ -76,8 +76,6 @@ class WindowPlanner {
   // The first row of the next window. Rows before it, except for `history` rows, are not needed any more.
   int64_t next_first() const { return trained_ - geometry_.burn_in; }
 
-  int64_t num_rows() const { return num_rows_; }
-
  private:
   // Begins with the windows of an episode, or of what there is of one, from `row` on.
   void Begin(int64_t row, bool starts_episode) {
@@ -96,9 +94,9 @@ class WindowPlanner {
   const SequenceGeometry geometry_;
   int64_t num_rows_ = 0;
   int64_t stacked_from_ = 0;  // The first row all of whose stacked frames are known.
-  int64_t begin_ = 0;     // The first row that windows of this episode may read.
-  int64_t trained_ = 0;   // The first trained row of the next window.
-  bool is_first_ = true;  // Whether the next window is the first one of its episode.
+  int64_t begin_ = 0;         // The first row that windows of this episode may read.
+  int64_t trained_ = 0;       // The first trained row of the next window.
+  bool is_first_ = true;      // Whether the next window is the first one of its episode.
 };
 
 }  // namespace scalable_agents
