@@ -250,5 +250,11 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
   return num_rows * _bytes(row_spec) + capacity * num_states * _bytes(state_spec)
 
 
+def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:
+  """Returns the memory of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
+  row = sum(_bytes(spec) * stack for spec, stack in zip(tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)))
+  return batch_size * (geometry.burn_in + geometry.length + 1) * row
+
+
 def _bytes(specs):
   return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))

@@ -72,7 +72,8 @@ class Progress(Line):
 
     Args:
       values: `environment_frames`, `frames_per_second`; if known also `episode_return`, `suite_score` (in per cent, for
-        suites only, shown instead of the return), `bottleneck` (a word) and `skipped_updates`.
+        suites only, shown instead of the return), `bottleneck` (a word) and `skipped_updates`. If `replay_filled` is
+        below 1, only this is shown: the share that is there of the experience with which learning begins.
     """
     self._smooth(values['frames_per_second'])
     if self._bar is not None:
@@ -87,14 +88,16 @@ class Progress(Line):
 
   def _text(self, values: dict[str, Any]) -> str:
     frames, mean_return, bottleneck = (values.get(x) for x in ('environment_frames', 'episode_return', 'bottleneck'))
+    count = f'{_count(frames)}/{_count(self._total_frames)}'
+    if (filled := values.get('replay_filled', 1)) < 1:
+      return f'{count}, filling the replay: {int(100 * filled)} %'
     left = max(self._total_frames - frames, 0)
     seconds = left / self._frames_per_second if self._frames_per_second > 0 else math.inf
     if 'suite_score' in values:
       score = f'score {values["suite_score"]:.1f} %'
     else:
       score = 'return ' + ('none yet' if mean_return is None else f'{mean_return:.4g}')
-    parts = [f'{_count(frames)}/{_count(self._total_frames)}', f'{values["frames_per_second"]:,.0f} frames/s', score,
-             f'ETA {_duration(seconds)}']
+    parts = [count, f'{values["frames_per_second"]:,.0f} frames/s', score, f'ETA {_duration(seconds)}']
     parts += [f'slowest: {bottleneck}'] if bottleneck else []  # So far it fits in 80 columns.
     return ', '.join(parts + ([f'skipped updates: {skipped:,}'] if (skipped := values.get('skipped_updates')) else []))
 

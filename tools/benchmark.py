@@ -159,20 +159,19 @@ def _measure_dmlab(seconds, workload):
   return {**_against_bound(end_to_end, workload, inference, learner), 'learner': learner}
 
 
-def _measure_r2d2(seconds, environment, precision):
+def _measure_r2d2(seconds, environment, workload):
   """Measures the second section. Returns its numbers."""
-  settings = r2d2_parts.config(precision)
-  end_to_end = r2d2_parts.end_to_end(8 * seconds, settings)
+  end_to_end = r2d2_parts.end_to_end(8 * seconds, workload)
   _line('R2D2 on Pong, end to end: agent steps', end_to_end['steps_per_second'])
-  inference = _on_all_cores(r2d2_parts.inference, seconds, settings, _occurring(end_to_end))
-  _line(f'inference: rows, batches of {_occurring(end_to_end)}, one core', inference['rows_per_second'],
-        inference['cpu_seconds'])
-  learner = _on_all_cores(r2d2_parts.learner, 2 * seconds, settings)
+  size = _occurring(end_to_end)
+  inference = _on_all_cores(benchmark_parts.inference, seconds, workload, [size])[size]
+  _line(f'inference: rows, batches of {size}, one core', inference['rows_per_second'], inference['cpu_seconds'])
+  learner = _on_all_cores(r2d2_parts.learner, 2 * seconds, workload)
   _line('learner: sequences, one core', learner['sequences_per_second'], learner['cpu_seconds'])
-  costs = _on_all_cores(r2d2_parts.replay_costs, seconds, settings)
+  costs = _on_all_cores(r2d2_parts.replay_costs, seconds, workload)
   _line('replay: agent steps inserted, one core', 1 / costs['insert_cpu_seconds'], costs['insert_cpu_seconds'])
   _line('replay: sequences sampled, one core', 1 / costs['sample_cpu_seconds'], costs['sample_cpu_seconds'])
-  at_once = _alone(r2d2_parts.replay_at_once, seconds, settings)
+  at_once = _alone(r2d2_parts.replay_at_once, seconds, workload)
   _line('replay, both at once: sequences inserted', at_once['inserted_per_second'])
   _line('replay, both at once: sequences sampled', at_once['sampled_per_second'])
   print(f'  which is {at_once["sampled_bytes_per_second"] * 1e-9:.2f} GB/s', flush=True)
@@ -185,7 +184,7 @@ def _measure_r2d2(seconds, environment, precision):
       costs['sample_cpu_seconds'] + learner['cpu_seconds'])
   bound, steps = len(os.sched_getaffinity(0)) / cost, end_to_end['steps_per_second']
   _line('additive bound: agent steps', bound, cost)
-  print(f'end to end is {steps / bound:.1%} of the bound (wanted: {r2d2_parts.WANTED_SHARE:.0%}), with '
+  print(f'end to end is {steps / bound:.1%} of the bound (wanted: {workload.wanted_share:.0%}), with '
         f'{learned:.4f} sequences learned per agent step', flush=True)
   return {'end_to_end': end_to_end, 'inference': inference, 'learner': learner, 'replay': costs | at_once,
           'priorities': priorities, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound}
@@ -199,7 +198,7 @@ def main():
   print(f'{f"{cores} cores, {precision}, shallow network":<44}{columns}', flush=True)
   figures = _measure_pong(seconds, benchmark_parts.pong(precision))
   print(f'\nR2D2: sequences of 40 + 80 steps, shallow network\n{"":<44}{columns}', flush=True)
-  figures['r2d2'] = _measure_r2d2(seconds, figures['environment'], precision)
+  figures['r2d2'] = _measure_r2d2(seconds, figures['environment'], r2d2_parts.pong(precision))
   dmlab = benchmark_parts.dmlab(precision, config.dmlab_unroll_length, config.dmlab_batch_size)
   print('\nDeep network, LSTM and language on 72x96 pixels; environments that cost nothing; '
         f'{dmlab.config["batch_size"]} unrolls of {dmlab.config["unroll_length"]}\n{"":<44}{columns}', flush=True)

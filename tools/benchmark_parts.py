@@ -23,10 +23,11 @@ _ATARI_FRAMES = 4  # In a stack.
 
 class Workload(NamedTuple):
   """A network and its training data."""
-  config: dict[str, Any]  # Settings of ImpalaConfig.
+  config: dict[str, Any]  # Settings of the agent's config.
   level: str              # The level whose observations the network gets, one of constant_environment.LEVELS.
   learner_rows: int       # Rows of each unroll in `learner`, limited so that memory suffices for one process per core.
   wanted_share: float     # The share of the additive bound that the whole training should reach.
+  agent: str = 'impala'   # The agent: impala or r2d2.
 
   @property
   def transitions(self) -> int:
@@ -97,7 +98,14 @@ def one_thread():
   return tf
 
 
-def _agent(tf, workload, agent_module, config, num_levels=1):
+def agent_module_and_config(workload: Workload):
+  """Returns the module of the workload's agent, and its config."""
+  from scalable_agents.agents import impala, r2d2  # pylint: disable=g-import-not-at-top
+  module, config_class = {'impala': (impala, impala.ImpalaConfig), 'r2d2': (r2d2, r2d2.R2d2Config)}[workload.agent]
+  return module, config_class(**workload.config)
+
+
+def make_agent(tf, workload, agent_module, config, num_levels=1):
   """Returns an agent for the workload."""
   from scalable_agents.training import agent_interface  # pylint: disable=g-import-not-at-top
   level = constant_environment.LEVELS[workload.level]
@@ -108,38 +116,37 @@ def _agent(tf, workload, agent_module, config, num_levels=1):
       agent_interface.EnvironmentSpec(level.num_actions, spec, levels, frame_stacks), config)
 
 
-def _observations(tf, workload, *leading):
+def observations(tf, workload, *leading):
   """Returns random observations [*leading, ...]. If all were equal, TensorFlow would compute the network only once."""
   random = np.random.RandomState(0)
-  observations = {name: np.broadcast_to(value, leading + value.shape)
-                  for name, value in constant_environment.LEVELS[workload.level].observation.items()}
-  observations['pixels'] = random.randint(256, size=observations['pixels'].shape, dtype=np.uint8)
-  return {name: tf.constant(values) for name, values in observations.items()}
+  arrays = {name: np.broadcast_to(value, leading + value.shape)
+            for name, value in constant_environment.LEVELS[workload.level].observation.items()}
+  arrays['pixels'] = random.randint(256, size=arrays['pixels'].shape, dtype=np.uint8)
+  return {name: tf.constant(values) for name, values in arrays.items()}
 
 
 def inference(seconds, workload, batch_sizes):
   """Measures the rows/s of the network at each batch size, on one thread. Batches run in a graph, as in training."""
   tf = one_thread()
   from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  agent = _agent(tf, workload, impala, impala.ImpalaConfig(**workload.config))
+  agent = make_agent(tf, workload, *agent_module_and_config(workload))
   results = {}
   for size in batch_sizes:
-    observations = _observations(tf, workload, 10, size)
+    many = observations(tf, workload, 10, size)
 
     @tf.function(autograph=False)
-    def act(observations, size=size):
+    def act(many, size=size):
       def body(count, actions):
         inputs = acting.ActorInput(
             tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.int32), tf.zeros([size]),
             tf.ones([size]), tf.zeros([size], tf.bool),
-            {name: batches[count] for name, batches in observations.items()})
+            {name: batches[count] for name, batches in many.items()})
         output, _ = agent.step(inputs, agent.initial_state(size), tf.stack([0, count]))
         return count + 1, actions + output.action
       return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],
                            parallel_iterations=1)
 
-    per_second, cpu = rate(lambda: act(observations), 10 * size, seconds / len(batch_sizes))
+    per_second, cpu = rate(lambda: act(many), 10 * size, seconds / len(batch_sizes))
     results[size] = {'rows_per_second': per_second, 'cpu_seconds': cpu}
   return results
 
@@ -147,8 +154,7 @@ def inference(seconds, workload, batch_sizes):
 def learner(seconds, workload):
   """Measures the transitions/s of the network's learner, on one thread."""
   tf = one_thread()
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  step = _learner_step(tf, workload, impala, impala.ImpalaConfig(**workload.config))
+  step = _learner_step(tf, workload, *agent_module_and_config(workload))
   per_second, cpu = rate(step, _learned_transitions(workload), seconds)
   return {'transitions_per_second': per_second, 'cpu_seconds': cpu}
 
@@ -191,7 +197,7 @@ def _learner_step(tf, workload, agent_module, config, num_levels=1):
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
   from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top
-  agent = _agent(tf, workload, agent_module, config, num_levels)
+  agent = make_agent(tf, workload, agent_module, config, num_levels)
   agents_learner = agent_module.make_learner(agent, config)
   rows = [workload.learner_rows, config.batch_size]
   num_actions = constant_environment.LEVELS[workload.level].num_actions
@@ -202,7 +208,7 @@ def _learner_step(tf, workload, agent_module, config, num_levels=1):
       environment_output=unroll.EnvironmentOutput(
           reward=tf.random.normal(rows), discount=tf.ones(rows), done=tf.zeros(rows, tf.bool),
           episode_return=tf.zeros(rows), episode_length=tf.zeros(rows, tf.int32),
-          observation=_observations(tf, workload, *rows)),
+          observation=observations(tf, workload, *rows)),
       agent_output=impala.BehaviourOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions])),
       parameter_version=tf.zeros(rows, tf.int64)))
   return lambda: agents_learner.step(batch)

@@ -5,26 +5,25 @@ The functions import TensorFlow themselves, as those of benchmark_parts.py do.
 
 import threading
 import time
-from typing import Any
 
 import numpy as np
 
 from scalable_agents.tools import benchmark_parts
-from scalable_agents.tools import constant_environment
 from scalable_agents.tools import training_rate
 
-WANTED_SHARE = 0.85     # The share of the additive bound that the whole training should reach.
 SEQUENCES = 1_000_000  # For the cost of priorities.
 
 
-def config(precision: str) -> dict[str, Any]:
-  """Returns settings of R2d2Config: the paper's sequences and ratio, with the shallow network.
+def pong(precision: str) -> benchmark_parts.Workload:
+  """Returns the workload of Pong: the paper's sequences and ratio, with the shallow network.
 
   Args:
     precision: the value of --torso_precision.
   """
-  return dict(level_name=benchmark_parts.GAME, torso='shallow', torso_precision=precision, batch_size=16,
-              replay_capacity=2_000, replay_minimum_size=64)
+  return benchmark_parts.Workload(
+      dict(level_name=benchmark_parts.GAME, torso='shallow', torso_precision=precision, batch_size=16,
+           replay_capacity=2_000, replay_minimum_size=64),
+      level='atari', learner_rows=121, wanted_share=0.85, agent='r2d2')
 
 
 def _replay(tf, settings):
@@ -53,10 +52,10 @@ def _replay(tf, settings):
   return replay, insert, actors * length
 
 
-def replay_at_once(seconds, settings_dict):
+def replay_at_once(seconds, workload):
   """Measures the sequences/s inserted and sampled at the same time by two threads of one process, and bytes/s."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
-  settings = _config(settings_dict)
+  _, settings = benchmark_parts.agent_module_and_config(workload)
   replay, insert, _ = _replay(tf, settings)
   is_over = threading.Event()
   counts = {'inserted': 0, 'sampled': 0}
@@ -88,10 +87,10 @@ def replay_at_once(seconds, settings_dict):
           'sampled_bytes_per_second': rates['sampled'] * rows * 84 * 84 * 4}
 
 
-def replay_costs(seconds, settings_dict):
+def replay_costs(seconds, workload):
   """Measures the CPU time of the replay per agent step inserted and per sequence sampled, on one thread."""
   tf = benchmark_parts.one_thread()
-  settings = _config(settings_dict)
+  _, settings = benchmark_parts.agent_module_and_config(workload)
   replay, insert, steps = _replay(tf, settings)
   _, insert_cpu = benchmark_parts.rate(insert, steps, seconds / 2)
   seeds = iter(range(1 << 60))  # Other sequences each time, which are not in the processor's cache.
@@ -121,38 +120,23 @@ def priorities(seconds):
   return {'sequences': replay.statistics().size, 'sample_cpu_seconds': sample_cpu, 'update_cpu_seconds': update_cpu}
 
 
-def inference(seconds, settings_dict, batch_size):
-  """Measures the CPU time of a row of inference, on one thread."""
-  tf = benchmark_parts.one_thread()
-  agent, _, spec = _agent(tf, settings_dict)
-  from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
-  pixels = tf.constant(np.random.RandomState(0).randint(256, size=(batch_size, *spec.shape), dtype=np.uint8))
-  inputs = acting.ActorInput(
-      tf.zeros([batch_size], tf.int32), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32),
-      tf.zeros([batch_size]), tf.ones([batch_size]), tf.zeros([batch_size], tf.bool), {'pixels': pixels})
-  state = agent.initial_state(batch_size)
-  step = tf.function(lambda: agent.step(inputs, state, tf.zeros([2], tf.int64)), autograph=False)
-  per_second, cpu = benchmark_parts.rate(step, batch_size, seconds)
-  return {'rows_per_second': per_second, 'cpu_seconds': cpu}
-
-
-def learner(seconds, settings_dict):
+def learner(seconds, workload):
   """Measures the CPU time of learning from a sequence, on one thread."""
   tf = benchmark_parts.one_thread()
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
   from scalable_agents.training import experience, replay_experience  # pylint: disable=g-import-not-at-top
-  agent, settings, spec = _agent(tf, settings_dict)
-  agents_learner = r2d2.make_learner(agent, settings)
+  module, settings = benchmark_parts.agent_module_and_config(workload)
+  agent = benchmark_parts.make_agent(tf, workload, module, settings)
+  agents_learner = module.make_learner(agent, settings)
   size, rows = settings.batch_size, settings.burn_in + settings.sequence_length + 1
   zeros = lambda *shape, dtype=tf.float32: tf.zeros([*shape, size], dtype)
-  pixels = np.random.RandomState(0).randint(256, size=(rows, size, *spec.shape), dtype=np.uint8)
   batch = experience.Batch(
       unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),
                     agent.initial_state(size),
                     unroll.EnvironmentOutput(zeros(rows), zeros(rows) + 1, zeros(rows, dtype=tf.bool), zeros(rows),
-                                             zeros(rows, dtype=tf.int32), {'pixels': tf.constant(pixels)}),
-                    r2d2.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), ()),
+                                             zeros(rows, dtype=tf.int32),
+                                             benchmark_parts.observations(tf, workload, rows, size)),
+                    module.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), ()),
                     zeros(rows, dtype=tf.int64)),
       replay_experience.SequenceSample(
           zeros(settings.sequence_length, dtype=tf.bool) | True, zeros() + 0.1, zeros(dtype=tf.int64),
@@ -162,11 +146,11 @@ def learner(seconds, settings_dict):
   return {'sequences_per_second': per_second, 'cpu_seconds': cpu}
 
 
-def end_to_end(seconds, settings_dict):
+def end_to_end(seconds, workload):
   """Measures the agent steps/s of a training run after its start, and its inference batch size."""
   def arguments(run):
     return ['scalable_agents.agents.r2d2_atari57', *(
-        f'--{name}={value}' for name, value in (settings_dict | {'save_replay': False} | run).items())]
+        f'--{name}={value}' for name, value in (workload.config | {'save_replay': False} | run).items())]
 
   steady = training_rate.steady_rows(arguments, seconds, lambda rows: any(row['inference_batch_size'] for row in rows))
   frames, wall_seconds, sampled = (steady[-1][name] - steady[0][name]
@@ -175,19 +159,3 @@ def end_to_end(seconds, settings_dict):
   steps = frames / 4
   return {'steps_per_second': steps / wall_seconds, 'inference_batch_size': float(np.mean(sizes)),
           'sequences_learned_per_step': sampled / steps}
-
-
-def _config(settings_dict):
-  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
-  return r2d2.R2d2Config(**settings_dict)
-
-
-def _agent(tf, settings_dict):
-  """Returns an agent for Atari, its config and the spec of its pixels."""
-  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
-  from scalable_agents.training import agent_interface  # pylint: disable=g-import-not-at-top
-  level = constant_environment.LEVELS['atari']
-  spec = tf.TensorSpec(level.observation['pixels'].shape, tf.uint8)
-  settings = _config(settings_dict)
-  environment = agent_interface.EnvironmentSpec(level.num_actions, {'pixels': spec}, ('atari',), {'pixels': 4})
-  return r2d2.Agent(environment, settings), settings, spec

@@ -91,8 +91,10 @@ def main(agent_module: agent_interface.AgentModule, config_class: type[agent_int
     else:
       _train(agent_module, config, protocol, population, membership, levels, settings, run_config)
   except tf.errors.ResourceExhaustedError as error:
-    raise errors.UserError(f'memory is used up ({error.message}): choose a smaller --batch_size, --unroll_length, '
-                           '--queue_size or --num_environments') from error
+    sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
+             if hasattr(config, name)]
+    raise errors.UserError(f'memory is used up ({error.message}): choose a smaller {", ".join(sizes)} or '
+                           '--num_environments') from error
 
 
 def _read_flags(agent_module, config_class, protocol_class):

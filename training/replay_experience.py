@@ -77,7 +77,7 @@ class ReplayExperience:
         observation={name: frame_stacks.get(name, 1) for name in row.environment_output.observation}))
     state = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state)
-    _check_memory(row, state, settings)
+    _check_memory(row, state, stacks, settings)
     self._replay = replay_lib.SequenceReplay(
         row, state, settings.geometry, settings.capacity, done=lambda rows: rows.environment_output.done,
         frame_stacks=stacks, state_offsets=settings.state_offsets, signals=_numbers,
@@ -132,7 +132,8 @@ class ReplayExperience:
     """See Experience."""
     counts = self._replay.statistics()
     return self._intake.metrics() | {
-        'replay_size': counts.size, 'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
+        'replay_size': counts.size, 'replay_filled': min(counts.size / self._settings.minimum_size, 1.),
+        'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
         'replay_stale_updates': counts.stale_updates, 'sequences_inserted': counts.inserted,
         'sequences_sampled': counts.sampled}
 
@@ -167,14 +168,16 @@ def _rows(unroll):
       agent_output=unroll.agent_output._replace(agent_state=()))
 
 
-def _check_memory(row_spec, state_spec, settings):
-  needed, there = replay_lib.memory_bytes(
-      row_spec, state_spec, settings.geometry, settings.capacity, num_streams=0,
-      num_states=len(settings.state_offsets)), memory.machine_bytes()
-  if needed > there:
+def _check_memory(row_spec, state_spec, frame_stacks, settings):
+  full = replay_lib.memory_bytes(row_spec, state_spec, settings.geometry, settings.capacity, num_streams=0,
+                                 num_states=len(settings.state_offsets))
+  batch = replay_lib.batch_bytes(row_spec, frame_stacks, settings.geometry, settings.batch_size)
+  there = memory.machine_bytes()
+  if full + 2 * batch > there:  # One batch is learned from while the next one is collected.
     raise errors.UserError(
-        f'--replay_capacity={settings.capacity}: so many sequences need about {needed * 1e-9:,.1f} GB of memory, but '
-        f'the machine has {there * 1e-9:,.1f} GB: choose a smaller number')
+        f'--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full replay of '
+        f'{full * 1e-9:,.1f} GB and two batches of {batch * 1e-9:,.1f} GB do not fit into the memory of the machine, '
+        f'which is {there * 1e-9:,.1f} GB: choose smaller numbers')
 
 
 def _numbers(row):

@@ -165,6 +165,9 @@ class ReplayTest(parameterized.TestCase):
     # What the check of the machine's memory expects is right, and not too little.
     expected = replay_lib.memory_bytes(spec, (), replay_lib.Geometry(40, 80, 40), 100, num_streams=1)
     self.assertBetween(statistics.bytes / expected, 0.95, 1.)
+    sample = replay.sample(3, seed=1)
+    self.assertEqual(sum(values.numpy().nbytes for values in sample.rows.values()), replay_lib.batch_bytes(
+        spec, {'pixels': 4, 'done': 1}, replay_lib.Geometry(40, 80, 40), batch_size=3))
 
   def test_works_in_a_graph(self):
     replay = _make(signals=lambda rows: rows.reward)

@@ -51,6 +51,14 @@ class PlainLinesTest(parameterized.TestCase):
         '100M/200M, 17,012 frames/s, return -20.26, ETA 1:37:59, slowest: environments',
         '200M/200M, 17,012 frames/s, return 20, ETA 0:00:00, slowest: environments, skipped updates: 1,234'])
 
+  def test_while_the_replay_fills(self):
+    stream = io.StringIO()
+    line = progress.Progress(200_000_000, 0, stream)
+    line.update(_row(0, 0., replay_filled=0.999))
+    line.update(_row(1_000_000, 100., replay_filled=1.))
+    self.assertEqual(stream.getvalue().splitlines(), [
+        '0.00/200M, filling the replay: 99 %', '1.00M/200M, 100 frames/s, return none yet, ETA 23d 00:46:40'])
+
   def test_a_suite_shows_its_score(self):
     stream = io.StringIO()
     progress.Progress(200_000_000, 0, stream).update(_row(0, 17_012.3, episode_return=512., suite_score=23.456))

@@ -20,6 +20,8 @@ from scalable_agents.tools import r2d2_parts
 _SMALL_R2D2 = dict(level_name='pong', torso='shallow', batch_size=2, burn_in=2, sequence_length=4, sequence_period=2,
                    unroll_length=4, samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4)
 
+_pong = r2d2_parts.pong
+
 
 class BenchmarkTest(absltest.TestCase):
 
@@ -38,7 +40,7 @@ class BenchmarkTest(absltest.TestCase):
     with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.multiple(
         benchmark, _executor=fork), absltest.mock.patch.object(
             benchmark.run_flags, 'config_from_flags', return_value=config), absltest.mock.patch.multiple(
-                r2d2_parts, config=lambda precision: _SMALL_R2D2, SEQUENCES=10_000):
+                r2d2_parts, pong=lambda precision: _pong(precision)._replace(config=_SMALL_R2D2), SEQUENCES=10_000):
       self.assertEqual(benchmark.main(), 0)
     *table, last = screen.getvalue().splitlines()
     return json.loads(last), table

@@ -195,9 +195,13 @@ class ReplayExperienceTest(parameterized.TestCase):
     with self.assertRaises((tf.errors.OutOfRangeError, tf.errors.CancelledError)):
       filling()
 
-  def test_a_replay_larger_than_the_machine_is_refused(self):
-    with self.assertRaisesRegex(errors.UserError, r'--replay_capacity=1000000000000: .* need about .* GB .* has .* GB'):
-      self._start(_SETTINGS._replace(capacity=10**12))
+  @parameterized.parameters(dict(capacity=10**12), dict(batch_size=10**12))
+  def test_what_does_not_fit_into_memory_is_refused(self, **too_large):
+    settings = _SETTINGS._replace(**too_large)
+    with self.assertRaisesRegex(
+        errors.UserError, f'^--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full replay of '
+        r'[\d,.]+ GB and two batches of [\d,.]+ GB do not fit into the memory of the machine, which is [\d,.]+ GB: '):
+      self._start(settings)
 
 
 if __name__ == '__main__':
