@@ -13,8 +13,11 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_atari57
 from scalable_agents.agents import r2d2_history
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
+from scalable_agents.training import run_flags
 
 _SMALL = ('--level_name=recall_late', '--burn_in=4', '--sequence_length=4', '--sequence_period=2',
           '--unroll_length=10', '--batch_size=8', '--replay_capacity=500', '--replay_minimum_size=20',
@@ -111,6 +114,14 @@ class ProgramTest(parameterized.TestCase):
     code, screen = self._run(r2d2_history, logdir, *flags)
     self.assertEqual(code, 1)
     self.assertRegex(screen.strip().splitlines()[-1], f'^error: {message}')
+
+  @parameterized.parameters(
+      {'agent': 'impala', 'flags': {'use_lstm': True}}, {'agent': 'r2d2', 'flags': {'use_lstm': False}})
+  def test_other_runs_are_refused(self, **stored):
+    with absltest.mock.patch.object(run_flags, 'config_from_flags', lambda *_: r2d2_history.HistoryConfig('/run')):
+      with absltest.mock.patch.object(run_directory, 'read_config', lambda _: stored):
+        with self.assertRaisesRegex(errors.UserError, '^/run: want the run of an R2D2 agent with an LSTM$'):
+          r2d2_history.main()
 
 
 if __name__ == '__main__':
