@@ -97,6 +97,7 @@ class ActorHost:
     specification: environment_workers.Specification of the environments.
     observation_spec: dict of tf.TensorSpec, the same as in `specification`.
     pool: actor_pool.ActorPool, from `make_pool`.
+    unroll_spec: unroll.Unroll of tf.TensorSpec, what is sent of an unroll; from `make_pool`.
   """
 
   def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: Settings, seed: int,
@@ -147,7 +148,8 @@ class ActorHost:
     return report
 
   def make_pool(self, make_agent: Callable[[], Any], unroll_length: int, completed_capacity: int,
-                report: Callable[[str], None], synchronous: bool = False, single_frames: bool = False):
+                report: Callable[[str], None], synchronous: bool = False, single_frames: bool = False,
+                to_send: Callable[[unroll_lib.Unroll], unroll_lib.Unroll] = lambda unroll: unroll):
     """Makes the pool, and one agent for each inference loop.
 
     Args:
@@ -156,6 +158,7 @@ class ActorHost:
       completed_capacity, synchronous, single_frames: see actor_pool.ActorPool.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
+      to_send: returns what is sent of an unroll, in a graph.
     """
     if synchronous:
       self.num_loops = 1  # Several loops would race for the batches.
@@ -166,6 +169,10 @@ class ActorHost:
     self.pool = actor_pool.ActorPool(
         self._workers, unroll_length, output, state, self.level_ids, completed_capacity,
         self._run.environment_timeout_seconds, synchronous, report, single_frames)
+    self._to_send = tf.function(to_send, autograph=False)
+    self.unroll_spec = tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
+        self._to_send.get_concrete_function(self.pool.unroll_spec).structured_outputs)
 
   @property
   def parameter_specs(self) -> list[tf.TensorSpec]:
@@ -204,8 +211,8 @@ class ActorHost:
     def move_unrolls():
       def move(count):
         unroll = pool.next_unroll()
-        put(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id,
-                            life_id=unroll.life_id + self._first_life_id))
+        put(self._to_send(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id,
+                                          life_id=unroll.life_id + self._first_life_id)))
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 

@@ -29,6 +29,7 @@ EVALUATION_POLICIES = impala.EVALUATION_POLICIES
 SINGLE_FRAMES = impala.SINGLE_FRAMES
 
 validate = impala.validate
+to_send = impala.to_send
 make_experience = impala.make_experience
 
 

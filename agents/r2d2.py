@@ -186,6 +186,11 @@ def unrolls_per_batch(config: R2d2Config) -> int:
   return round(config.batch_size * config.sequence_period / (config.samples_per_insert * config.unroll_length))
 
 
+def to_send(unroll: unroll_lib.Unroll, config: R2d2Config) -> unroll_lib.Unroll:
+  """Leaves out the recurrent states that the replay does not need; see agent_interface.AgentModule."""
+  return replay_experience.to_send(unroll, *_geometry_and_state_offsets(config))
+
+
 def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config: R2d2Config) -> tf.Tensor:
   """Says in which rows the recurrent state is reset, and a new sequence begins: bool, as `done`."""
   if config.reset_on_life_loss:  # Figure 8: Life-Loss (reset).
@@ -193,12 +198,31 @@ def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config
   return environment.done
 
 
+def _starts(environment, config):
+  """Says in which rows the steps of an episode are counted from 0: bool, as `done`."""
+  return tf.zeros_like(environment.done) if config.cross_episodes else resets(environment, config)
+
+
+def _geometry_and_state_offsets(config):
+  """Returns the geometry of sequences, and the offsets of rows in a sequence before which states are kept."""
+  first, last = config.burn_in, config.burn_in + config.sequence_length - 1  # The trained steps.
+  return replay_lib.Geometry(config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes), (
+      (0, first, last) if config.measure_delta_q else (0,))
+
+
+class ActorState(NamedTuple):
+  """What an actor keeps from row to row."""
+  network: Any             # nest of [B, 512], the recurrent state.
+  episode_step: tf.Tensor  # [B] int32, number of the next row in its episode, unless an episode starts there.
+
+
 class BehaviourOutput(NamedTuple):
   """What the replay needs to know about the actor. All values are those of the row that was acted on."""
   action: tf.Tensor        # [...] int32.
   action_value: tf.Tensor  # [...] float32, Q of the action.
   max_value: tf.Tensor     # [...] float32, the largest Q.
-  agent_state: Any         # nest of [..., 512], the recurrent state before the row.
+  agent_state: Any         # nest of [..., 512], the recurrent state before the row. Sent only where it is needed.
+  episode_step: tf.Tensor  # [...] int32, number of the row in its episode; in its life with --cross_episodes.
 
 
 class Agent(snt.Module):
@@ -222,7 +246,7 @@ class Agent(snt.Module):
             torso_precision=config.torso_precision, centre_pixels=config.centre_pixels,
             dense_before_lstm=config.dense_before_lstm, use_lstm=config.use_lstm, name=name)
         for name in ('online', 'target'))
-    self.initial_state, self.prepare = self.online.initial_state, self.online.prepare
+    self.prepare = self.online.prepare
 
   @property
   def trainable_variables(self):
@@ -234,17 +258,23 @@ class Agent(snt.Module):
     """The variables of the online network."""
     return self.online.trainable_variables
 
+  def initial_state(self, batch_size) -> ActorState:
+    """Returns the state before the first row of a life."""
+    return ActorState(self.online.initial_state(batch_size), tf.zeros([batch_size], tf.int32))
+
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
     """Selects actions epsilon-greedily; see agent_interface.Agent. In training, each actor has its own epsilon."""
     values, new_state = self.online.step(
-        inputs.last_action, inputs.reward, resets(inputs, self._config), self.prepare(inputs.observation), agent_state)
+        inputs.last_action, inputs.reward, resets(inputs, self._config), self.prepare(inputs.observation),
+        agent_state.network)
+    step = tf.where(_starts(inputs, self._config), 0, agent_state.episode_step)
     if selection.kind == acting.GREEDY:
       action = acting.greedy(values)
     else:
       epsilon = selection.epsilon if selection.kind == acting.EPSILON else self.epsilons(inputs)
       action = acting.epsilon_greedy(values, epsilon, seed)
     return BehaviourOutput(action, tf.gather(values, action, batch_dims=1), tf.reduce_max(values, axis=-1),
-                           agent_state), new_state
+                           agent_state.network, step), ActorState(new_state, step + 1)
 
   def epsilons(self, inputs: acting.ActorInput) -> tf.Tensor:
     """epsilon_i = 0.4^(1 + 7 i / (N - 1)) for actor i of N: [B] float32. Horgan et al. 2018 (Ape-X), section 4.1."""
@@ -365,14 +395,11 @@ def make_learner(agent: Agent, config: R2d2Config, xla: str = 'auto',
 def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: R2d2Config,
                     seed: int) -> replay_experience.ReplayExperience:
   """Makes the replay; see agent_interface.AgentModule."""
-  geometry = replay_lib.Geometry(
-      config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes)
-  first_trained = config.burn_in
+  geometry, state_offsets = _geometry_and_state_offsets(config)
   replay_settings = replay_experience.Settings(
       geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size,
       unrolls_per_batch=unrolls_per_batch(config), priority_exponent=config.priority_exponent,
-      state_offsets=(0, first_trained, first_trained + config.sequence_length - 1) if config.measure_delta_q else (0,),
-      is_saved=config.save_replay)
+      state_offsets=state_offsets, is_saved=config.save_replay)
 
   def first_priorities(unroll, trains):
     """From the actor's own values: they stand for both networks. Section 2.3."""
@@ -383,5 +410,5 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
     return q_learning.sequence_priorities(targets - actor.action_value[:-1], trains, config.priority_eta)
 
   return replay_experience.ReplayExperience(
-      intake, spec.frame_stacks, replay_settings, seed, lambda environment: resets(environment, config),
+      intake, spec.frame_stacks, replay_settings, seed, lambda environment: _starts(environment, config),
       first_priorities)

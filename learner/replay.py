@@ -115,7 +115,8 @@ class SequenceReplay:
           shared_name=ops.unique_name('sequence_replay'))
     ops.delete_with(self, self._handle)
 
-  def insert(self, life_id: tf.Tensor, index: tf.Tensor, starts_episode: tf.Tensor, rows, states) -> Inserted:
+  def insert(self, life_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
+             states) -> Inserted:
     """Appends unrolls to the streams of their lives. Waits while there are too many inserts for the rate limit.
 
     The unrolls of a life come in the order of their indices. If an index is missing, the stream ends and a new one
@@ -124,11 +125,13 @@ class SequenceReplay:
 
     Args:
       life_id, index: [B] int64; see actor/unroll.py.
+      first_step: [B] int64, number of row 0 in its episode; in its life with cross_episodes. After missing unrolls,
+        sequences begin where they would have begun without the loss. Zeros if you do not know it.
       starts_episode: [T+1, B] bool, whether a new sequence begins with this row. The last sequence before it has this
         row as its last one, since the row has the last reward. Usually, this is the component `done` of `rows`.
       rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
       states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
-        the action that leads to row t. Row 0 is not used.
+        the action that leads to row t. Row 0 is not used, nor are rows t for which `needs_state` is false for row t-1.
     Returns:
       The sequences that are complete now.
     Raises:
@@ -140,7 +143,7 @@ class SequenceReplay:
     tf.nest.assert_same_structure(states, self.state_spec)
     with tf.device('/CPU:0'):
       key, trains, signals = ops.sequence_replay_insert(
-          self._handle, life_id, index, starts_episode, tf.nest.flatten(rows), tf.nest.flatten(states),
+          self._handle, life_id, index, first_step, starts_episode, tf.nest.flatten(rows), tf.nest.flatten(states),
           signal_components=self._signals, signal_types=[self._rows[index].dtype for index in self._signals])
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
@@ -235,6 +238,35 @@ class SequenceReplay:
       raise OSError(ops.plain_message(error.message)) from error
     except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
       raise ValueError(ops.plain_message(error.message)) from error
+
+
+def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.Tensor:
+  """Says before which rows a replay needs the recurrent state. An actor need not send the other states.
+
+  Args:
+    step: [...] int, number of the row in its episode; in its life with cross_episodes.
+    geometry, state_offsets: as for SequenceReplay.
+  Returns:
+    [...] bool. Without cross_episodes, the first row of an episode needs none, because the state is reset there.
+  """
+  needed = tf.reduce_any([step % geometry.period == number for number in _numbers_with_state(geometry, state_offsets)], 0)
+  return needed if geometry.cross_episodes else needed & (step > 0)
+
+
+def most_states(num_rows: int, geometry: Geometry, state_offsets=(0,)) -> int:
+  """Returns how many of `num_rows` rows, one after the other, need the state at most; see `needs_state`."""
+  total = 0
+  for number in _numbers_with_state(geometry, state_offsets):
+    # At least so many rows are from one such row to the next one, which may be in the next episode.
+    apart = geometry.period if geometry.cross_episodes or number == 0 else number + 1
+    total += -(-num_rows // apart)
+  return min(total, num_rows)
+
+
+def _numbers_with_state(geometry, state_offsets):
+  """Returns the numbers that rows with a state have in their episode, modulo the period."""
+  first = 0 if geometry.cross_episodes else -geometry.burn_in
+  return sorted({(first + offset) % geometry.period for offset in state_offsets})
 
 
 def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_streams: int, num_states: int = 1) -> int:

@@ -43,7 +43,7 @@ def _replay(tf, settings):
 
   def insert():
     inserted = replay.insert(tf.range(actors, dtype=tf.int64), tf.fill([actors], tf.constant(next(numbers), tf.int64)),
-                             rows['done'], rows, states)
+                             tf.zeros([actors], tf.int64), rows['done'], rows, states)
     replay.update(inserted.key, tf.ones_like(inserted.key, tf.float32))
     return inserted.key.shape[0]
 
@@ -110,7 +110,7 @@ def priorities(seconds):
   done = tf.ones([length + 1, 1], tf.bool)  # Every row begins an episode, so every step is a sequence.
   random = np.random.RandomState(0)
   for index in range(SEQUENCES // length):
-    inserted = replay.insert([0], [index], done, {'done': done}, ())
+    inserted = replay.insert([0], [index], [0], done, {'done': done}, ())
     replay.update(inserted.key, random.uniform(size=inserted.key.shape).astype(np.float32))
   keys = tf.constant(random.randint(SEQUENCES, size=batch))
   values = tf.constant(random.uniform(size=batch), tf.float32)
@@ -132,15 +132,15 @@ def learner(seconds, workload):
   zeros = lambda *shape, dtype=tf.float32: tf.zeros([*shape, size], dtype)
   batch = experience.Batch(
       unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),
-                    agent.initial_state(size),
+                    agent.online.initial_state(size),
                     unroll.EnvironmentOutput(zeros(rows), zeros(rows) + 1, zeros(rows, dtype=tf.bool), zeros(rows),
                                              zeros(rows, dtype=tf.int32),
                                              benchmark_parts.observations(tf, workload, rows, size)),
-                    module.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), ()),
+                    module.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), (), ()),
                     zeros(rows, dtype=tf.int64)),
       replay_experience.SequenceSample(
           zeros(settings.sequence_length, dtype=tf.bool) | True, zeros() + 0.1, zeros(dtype=tf.int64),
-          tf.nest.map_structure(lambda x: x[tf.newaxis][:0], agent.initial_state(size)), zeros(dtype=tf.int64),
+          tf.nest.map_structure(lambda x: x[tf.newaxis][:0], agent.online.initial_state(size)), zeros(dtype=tf.int64),
           zeros(dtype=tf.int64)))
   per_second, cpu = benchmark_parts.rate(lambda: agents_learner.step(batch), size, seconds)
   return {'sequences_per_second': per_second, 'cpu_seconds': cpu}

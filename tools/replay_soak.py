@@ -137,7 +137,7 @@ class Soak:
       numbers = _number(lives, indices * _UNROLL_LENGTH + np.arange(_UNROLL_LENGTH + 1)[:, np.newaxis])
       dones = np.concatenate([done[np.newaxis], random.uniform(size=(_UNROLL_LENGTH, len(lives))) < _ENDED_EPISODES])
       pixels = np.broadcast_to(_shade(numbers)[..., np.newaxis, np.newaxis, np.newaxis], (*numbers.shape, 84, 84, 1))
-      new = self.replay.insert(lives, indices, dones, {'pixels': pixels, 'done': dones, 'number': numbers}, ())
+      new = self.replay.insert(lives, indices, np.zeros_like(lives), dones, {'pixels': pixels, 'done': dones, 'number': numbers}, ())
       self._add(new.key.numpy().tolist(), new.signals.numpy()[0].tolist())
       self.replay.update(new.key, tf.ones_like(new.key, tf.float32))
       indices, done = indices + 1, dones[-1]

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.training import experience as experience_lib
 from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import sweep as sweep_lib
@@ -143,6 +144,16 @@ class AgentModule(Protocol):
   def validate(self, config: Config) -> None:
     """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
 
+  def to_send(self, unroll: unroll_lib.Unroll, config: Config) -> unroll_lib.Unroll:
+    """Returns what actors send of an unroll, in a graph. Most agents send all of it: see `send_all`.
+
+    Args:
+      unroll: as the actor pool gives it: tensors of [T+1, ...] or, for fields without time, [...].
+      config: the agent's hyper-parameters.
+    Returns:
+      An Unroll, which is what comes out of the intake. Only the fields agent_state and agent_output may differ.
+    """
+
   def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:
     """Makes the learner with all its variables. For `xla` and `device` see learner_step.Learner."""
 
@@ -167,6 +178,13 @@ class AgentModule(Protocol):
     Raises:
       ValueError: the agent cannot play such environments.
     """
+
+
+def send_all(unroll: unroll_lib.Unroll, config: Config) -> unroll_lib.Unroll:
+  """AgentModule.to_send for agents whose unrolls are sent as they are."""
+  del config
+  return unroll
+
 
 def environment_spec(host: actor_host.ActorHost, levels: Sequence[str]) -> EnvironmentSpec:
   """Describes the environments of a host. `levels` has the names of all levels of the run."""

@@ -31,6 +31,12 @@ class SequenceSample(NamedTuple):
   key: tf.Tensor           # [B] int64.
 
 
+class SentStates(NamedTuple):
+  """The recurrent states that are sent with an unroll: those that the replay needs."""
+  row: Any    # [K] int32, row t of the agent's outputs had this state: it is the one before row t-1. 0: there is none.
+  state: Any  # nest of [K, ...].
+
+
 class Settings(NamedTuple):
   """The settings of a ReplayExperience."""
   geometry: replay_lib.Geometry
@@ -46,9 +52,9 @@ class Settings(NamedTuple):
 class ReplayExperience:
   """Gives batches of sequences from a replay; see Experience. Batch.sample is a SequenceSample.
 
-  The unrolls' `agent_output` must have a field `agent_state` with the state before the row that was acted on. In
-  batches, this field is (), and Unroll.agent_state is the stored state before row 0. Unroll.index is the number of row
-  0 in its life. A reward that is not finite is stored as 0, since it would be sampled again and again.
+  Unrolls must come from `to_send`. In batches, the fields `agent_state` and `episode_step` of agent_output are (), and
+  Unroll.agent_state is the stored state before row 0. Unroll.index is the number of row 0 in its life. A reward that is
+  not finite is stored as 0, since it would be sampled again and again.
   """
 
   def __init__(self, intake: intake_lib.Intake, frame_stacks: dict[str, int], settings: Settings, seed: int,
@@ -76,7 +82,7 @@ class ReplayExperience:
     stacks = no_stacks._replace(environment_output=no_stacks.environment_output._replace(
         observation={name: frame_stacks.get(name, 1) for name in row.environment_output.observation}))
     state = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state)
+        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state.state)
     _check_memory(row, state, stacks, settings)
     self._replay = replay_lib.SequenceReplay(
         row, state, settings.geometry, settings.capacity, done=lambda rows: rows.environment_output.done,
@@ -108,8 +114,9 @@ class ReplayExperience:
     environment = unroll.environment_output
     rows = _rows(unroll._replace(environment_output=environment._replace(
         reward=inference.finite_rewards(environment.reward))))
-    inserted = self._replay.insert(unroll.life_id, unroll.index, self._starts(environment), rows,
-                                   unroll.agent_output.agent_state)
+    first_step = tf.cast(unroll.agent_output.episode_step[1], tf.int64)  # Outputs come a row later.
+    inserted = self._replay.insert(unroll.life_id, unroll.index, first_step, self._starts(environment), rows,
+                                   _states_of_rows(unroll))
     self._replay.update(inserted.key, self._first_priorities(inserted.signals, inserted.trains))
     return arrived
 
@@ -152,6 +159,35 @@ class ReplayExperience:
     self._replay.close('the run ends')
 
 
+def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offsets) -> unroll_lib.Unroll:
+  """Leaves out the recurrent states that the replay does not need. Runs in a graph where the actors are.
+
+  Args:
+    unroll: an Unroll of tensors of [T+1, ...]. Two fields of its agent_output are about the row that was acted on:
+      `agent_state`, the recurrent state before it; and `episode_step`, its number in its episode, or in its life with
+      cross_episodes: [T+1] int32.
+    geometry, state_offsets: those of the replay.
+  Returns:
+    The unroll, with SentStates in agent_output.agent_state and without Unroll.agent_state.
+  """
+  step = unroll.agent_output.episode_step
+  number = replay_lib.most_states(step.shape[0] - 1, geometry, state_offsets)
+  needed = replay_lib.needs_state(step, geometry, state_offsets)
+  row = 1 + tf.cast(tf.where(needed[1:])[:, 0], tf.int32)  # Row 0 was in the unroll before.
+  row = tf.ensure_shape(tf.concat([row, tf.zeros([number - tf.size(row)], tf.int32)], axis=0), [number])
+  states = tf.nest.map_structure(lambda values: tf.gather(values, row), unroll.agent_output.agent_state)
+  return unroll._replace(agent_state=(), agent_output=unroll.agent_output._replace(agent_state=SentStates(row, states)))
+
+
+def _states_of_rows(unroll):
+  """Returns a nest of [T+1, B, ...]: the states that were sent, and zeros elsewhere."""
+  sent, (num_rows, batch) = unroll.agent_output.agent_state, unroll.parameter_version.shape
+  row = tf.clip_by_value(sent.row, 0, num_rows - 1)  # Another process may send anything.
+  places = tf.stack([row, tf.broadcast_to(tf.range(batch), tf.shape(row))], axis=-1)
+  return tf.nest.map_structure(
+      lambda values: tf.scatter_nd(places, values, [num_rows, batch, *values.shape[2:]]), sent.state)
+
+
 def _rows(unroll):
   """Returns what the replay stores: an Unroll in which every component has rows, [T+1, ...] or [T+1, B, ...].
 
@@ -165,7 +201,7 @@ def _rows(unroll):
     of_rows = lambda values: tf.broadcast_to(values, tf.shape(version))
   return unroll._replace(
       level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), life_id=(), index=(), agent_state=(),
-      agent_output=unroll.agent_output._replace(agent_state=()))
+      agent_output=unroll.agent_output._replace(agent_state=(), episode_step=()))
 
 
 def _check_memory(row_spec, state_spec, frame_stacks, settings):

@@ -87,7 +87,7 @@ class Trainer:
     make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
     self.learner = self._make_learner(agent_module, make_agent, levels, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
-                   config.synchronous, agent_module.SINGLE_FRAMES)
+                   config.synchronous, agent_module.SINGLE_FRAMES, lambda unroll: agent_module.to_send(unroll, config))
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._intake, self._experience = self._make_experience(agent_module, levels)
@@ -122,7 +122,7 @@ class Trainer:
         check=lambda batch: unroll_check.are_possible(batch, len(levels), spec.num_actions),
         lives_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=learner_port.UNROLLS,
         actor_name=self._port.actor_name)
-    intake = intake_lib.Intake(self._host.pool.unroll_spec, self._config.queue_size,
+    intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)
     return intake, agent_module.make_experience(intake, spec, self._config, self._host.seed)
 
@@ -159,7 +159,7 @@ class Trainer:
     self._end.signals.install()
     self._publisher.publish()
     if self._port:
-      self._port.offer(self._host.pool.unroll_spec, self._host.parameter_specs)
+      self._port.offer(self._host.unroll_spec, self._host.parameter_specs)
     self._host.start(self._publisher.parameters, self._intake.put, self._stop.set)
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()

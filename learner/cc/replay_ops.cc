@@ -32,6 +32,7 @@ REGISTER_OP("SequenceReplayInsert")
     .Input("handle: resource")
     .Input("life_id: int64")
     .Input("index: int64")
+    .Input("first_step: int64")
     .Input("starts_episode: bool")
     .Input("rows: row_types")
     .Input("states: state_types")
@@ -44,8 +45,9 @@ REGISTER_OP("SequenceReplayInsert")
     .Attr("signal_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Inserts B unrolls: ids [B], starts_episode, rows and states [T+1, B, ...]. Returns the n new sequences: key "
-         "[n], trains [length, n], and the trained rows of some components with one more row, [length + 1, n, ...].");
+    .Doc("Inserts B unrolls: life_id, index, first_step [B], starts_episode, rows and states [T+1, B, ...]. Returns the "
+         "n new sequences: key [n], trains [length, n], and the trained rows of some components with one more row, "
+         "[length + 1, n, ...].");
 
 REGISTER_OP("SequenceReplaySample")
     .Input("handle: resource")
@@ -167,14 +169,15 @@ class InsertOp : public tensorflow::AsyncOpKernel {
 
  private:
   absl::Status Check(OpKernelContext* context, const ReplayResource& resource) const {
-    const Tensor& starts = context->input(3);
+    const Tensor& starts = context->input(4);
     if (starts.dims() != 2 || starts.dim_size(0) < 2) {
       return InvalidArgument("starts_episode: want [T+1, B], got ", starts.shape().DebugString());
     }
-    for (int input : {1, 2}) {
-      if (context->input(input).shape() != TensorShape({starts.dim_size(1)})) {
-        return InvalidArgument(input == 1 ? "life_id" : "index", ": want [", starts.dim_size(1), "], got ",
-                               context->input(input).shape().DebugString());
+    for (const char* name : {"life_id", "index", "first_step"}) {
+      const Tensor* numbers;
+      TF_RETURN_IF_ERROR(context->input(name, &numbers));
+      if (numbers->shape() != TensorShape({starts.dim_size(1)})) {
+        return InvalidArgument(name, ": want [", starts.dim_size(1), "], got ", numbers->shape().DebugString());
       }
     }
     for (const auto& [name, fields] : {std::pair{"rows", &resource.rows}, {"states", &resource.states}}) {
@@ -208,7 +211,7 @@ class InsertOp : public tensorflow::AsyncOpKernel {
     OpInputList rows, states;
     TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
     TF_RETURN_IF_ERROR(context->input_list("states", &states));
-    const Tensor& starts = context->input(3);
+    const Tensor& starts = context->input(4);
     const int64_t num_unrolls = starts.dim_size(1);
     std::vector<std::shared_ptr<const Sequence>> inserted;
     for (int64_t i = 0; i < num_unrolls; ++i) {
@@ -218,6 +221,7 @@ class InsertOp : public tensorflow::AsyncOpKernel {
       NewUnroll unroll;
       unroll.life_id = context->input(1).vec<int64_t>()(i);
       unroll.index = context->input(2).vec<int64_t>()(i);
+      unroll.first_step = context->input(3).vec<int64_t>()(i);
       unroll.num_rows = starts.dim_size(0);
       unroll.starts_episode = strided(starts, 1);
       for (int j = 0; j < rows.size(); ++j) unroll.rows.push_back(strided(rows[j], resource->rows[j].bytes()));

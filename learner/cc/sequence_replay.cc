@@ -81,7 +81,7 @@ void SequenceReplay::Append(const NewUnroll& unroll, Life* life, std::vector<std
   }
   const bool is_new = !life->stream;
   if (is_new) {
-    life->stream = std::make_unique<Stream>(&layout_, counters_, options_.geometry);
+    life->stream = std::make_unique<Stream>(&layout_, counters_, options_.geometry, unroll.first_step);
     life->stream->life_row = unroll.index * (unroll.num_rows - 1);
   }
   Stream& stream = *life->stream;

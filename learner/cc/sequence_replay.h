@@ -66,6 +66,7 @@ struct NewUnroll {
   int num_rows = 0;                  // T + 1.
   std::vector<StridedRows> rows;     // By component; of a stack, the newest frame.
   StridedRows starts_episode;        // One byte each.
+  int64_t first_step = 0;            // Number of row 0 in its episode, or in its life with cross_episodes.
   std::vector<StridedRows> states;   // By field. Row i has the recurrent state before row i - 1: like all of an agent's
                                      // outputs it comes one row after the observation that was acted on.
 };
@@ -128,8 +129,9 @@ class SequenceReplay {
  private:
   // What one life has lived since it began, or since the last gap.
   struct Stream {
-    Stream(const RowLayout* layout, const std::shared_ptr<StoreCounters>& counters, const SequenceGeometry& geometry)
-        : rows(layout, counters), planner(geometry) {}
+    Stream(const RowLayout* layout, const std::shared_ptr<StoreCounters>& counters, const SequenceGeometry& geometry,
+           int64_t first_step)
+        : rows(layout, counters), planner(geometry, first_step) {}
     RowStream rows;
     WindowPlanner planner;
     std::deque<std::pair<int64_t, RecurrentState>> states;  // The row before which each one was, and the state.

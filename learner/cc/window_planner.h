@@ -38,11 +38,13 @@ struct Window {
 // first priorities are computed, comes with the action taken there, and so one row later (actor/unroll.py).
 //
 // A stream may begin in the middle of an episode, after rows were lost. Its first rows then only complete stacks of
-// frames, and its first sequence has a whole burn-in. With cross_episodes all sequences have one, and the starts of
-// episodes have no meaning.
+// frames, and its first sequence has a whole burn-in. It begins where one would have begun without the loss, because the
+// actor sends the recurrent states for these rows only. With cross_episodes all sequences have a whole burn-in, and the
+// starts of episodes have no meaning: the first sequence begins at the first row of the life.
 class WindowPlanner {
  public:
-  explicit WindowPlanner(const SequenceGeometry& geometry) : geometry_(geometry) {}
+  // first_step: the number of the stream's first row in its episode, or in its life with cross_episodes.
+  WindowPlanner(const SequenceGeometry& geometry, int64_t first_step) : geometry_(geometry), first_step_(first_step) {}
 
   // Adds the next row. `starts_episode` says whether a new episode starts with its observation; `done` also says that
   // no frame before it is stacked. A lost life may start an episode for the learner only. Appends the windows that are
@@ -81,7 +83,13 @@ class WindowPlanner {
   void Begin(int64_t row, bool starts_episode) {
     begin_ = std::max(row, stacked_from_);
     const bool is_start = starts_episode && begin_ == row && !geometry_.cross_episodes;
-    trained_ = is_start ? row : begin_ + geometry_.burn_in;
+    trained_ = row;
+    if (!is_start) {
+      const bool is_known = starts_episode && !geometry_.cross_episodes;
+      const int64_t step = (is_known ? 0 : first_step_) + begin_ - row;  // The number of row begin_ in its episode.
+      const int64_t late = (step + (geometry_.cross_episodes ? 0 : geometry_.burn_in)) % geometry_.period;
+      trained_ = begin_ + (late > 0 ? geometry_.period - late : 0) + geometry_.burn_in;
+    }
     is_first_ = true;
   }
 
@@ -92,6 +100,7 @@ class WindowPlanner {
   }
 
   const SequenceGeometry geometry_;
+  const int64_t first_step_;
   int64_t num_rows_ = 0;
   int64_t stacked_from_ = 0;  // The first row all of whose stacked frames are known.
   int64_t begin_ = 0;         // The first row that windows of this episode may read.

@@ -164,15 +164,16 @@ class NetworkTest(parameterized.TestCase):
     """Returns the agent's experience and the first batch that it makes of random unrolls."""
     number = 64
     batch = self._unroll(network, number)
-    spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), unrolls.one(batch, 0))
+    sent = lambda index: agent.to_send(unrolls.one(batch, index), config)
+    spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), sent(0))
     intake = intake_lib.Intake(spec, number, 1)
     experience = agent.make_experience(intake, _SPEC, config, 1)
     self.addCleanup(experience.close)
     for index in range(number):
-      intake.put(unrolls.one(batch, index))
-    batch, arrived = tf.function(experience.take_batch, autograph=False)()
+      intake.put(sent(index))
+    learned, arrived = tf.function(experience.take_batch, autograph=False)()
     self.assertEqual(int(arrived.environment_frames), 5 * experience.unrolls_per_batch)
-    return experience, batch
+    return experience, learned
 
   def _unroll(self, network, batch):
     """Returns a random batch of unrolls with this agent's behaviour output. Each begins a life."""

@@ -32,7 +32,7 @@ class RestrictedAgentTest(parameterized.TestCase):
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     restricted = r2d2_history.RestrictedAgent(agent, config, history)
     batch, num_rows = 3, 9
-    unroll = unrolls.random_unroll(agent, steps=num_rows - 1, batch=batch)
+    unroll = unrolls.random_unroll(agent.online, steps=num_rows - 1, batch=batch)
     environment = unroll.environment_output
     done = environment.done.numpy()
     done[0] = True
@@ -43,7 +43,7 @@ class RestrictedAgentTest(parameterized.TestCase):
 
     def values_of(first, t, b):
       """The values of row t if the LSTM begins with zeros at row `first`."""
-      state = agent.initial_state(batch)
+      state = agent.online.initial_state(batch)
       for row in range(first, t + 1):
         values, state = agent.online.step(inputs[row].last_action, inputs[row].reward, inputs[row].done,
                                           inputs[row].observation, state)

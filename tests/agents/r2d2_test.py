@@ -42,7 +42,7 @@ def _batch(agent, config, batch=4, seed=0, num_states=0):
   trains = np.arange(config.sequence_length)[:, np.newaxis] < random.randint(1, config.sequence_length + 1, batch)
   later_states = tf.nest.map_structure(
       lambda x: tf.constant(random.randn(num_states, *x.shape), tf.float32), unroll.agent_state)
-  unroll = unroll._replace(agent_output=r2d2.BehaviourOutput(unroll.agent_output.action, (), (), ()))
+  unroll = unroll._replace(agent_output=r2d2.BehaviourOutput(unroll.agent_output.action, (), (), (), ()))
   return experience.Batch(unroll, replay_experience.SequenceSample(
       tf.constant(trains), tf.constant(random.uniform(0.01, 1, batch), tf.float32), tf.zeros([batch], tf.int64),
       later_states, tf.zeros([batch], tf.int64), tf.range(batch, dtype=tf.int64)))
@@ -113,11 +113,11 @@ class StepTest(parameterized.TestCase):
     config = _config(**settings)
     agent = _agent(config, instructed, pixels)
     spec = _PIXELS if pixels else unrolls.INSTRUCTED if instructed else unrolls.VECTOR
-    unroll = unrolls.random_unroll(agent, spec)
+    unroll = unrolls.random_unroll(agent.online, spec)
     environment, actions = unroll.environment_output, unroll.agent_output.action
     values, last = agent.online.unroll(actions, environment.reward, environment.done,
                                        agent.prepare(environment.observation), unroll.agent_state)
-    state = unroll.agent_state
+    state = r2d2.ActorState(unroll.agent_state, tf.constant([0, 5, 9]))
     for t in range(7):
       observation = {name: x[t] for name, x in environment.observation.items()}
       inputs = acting.ActorInput(tf.range(3), tf.zeros([3]), actions[t], environment.reward[t],
@@ -126,9 +126,9 @@ class StepTest(parameterized.TestCase):
       np.testing.assert_allclose(output.max_value, tf.reduce_max(values[t], axis=-1), rtol=1e-4, atol=1e-5)
       np.testing.assert_array_equal(output.action, tf.argmax(values[t], axis=-1))
       np.testing.assert_allclose(output.action_value, output.max_value)
-      tf.nest.map_structure(np.testing.assert_array_equal, output.agent_state, state)  # The one before the row.
+      tf.nest.map_structure(np.testing.assert_array_equal, output.agent_state, state.network)  # The one before the row.
       state = new_state
-    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last)
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state.network, last)
 
 
 class EpsilonTest(parameterized.TestCase):
@@ -311,13 +311,14 @@ class ReplayTest(parameterized.TestCase):
 
   def _experience(self, agent, config, played):
     """Returns the experience after it has taken in the unrolls."""
-    spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), unrolls.one(played[0], 0))
+    sent = lambda unroll, actor: r2d2.to_send(unrolls.one(unroll, actor), config)
+    spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), sent(played[0], 0))
     intake = intake_lib.Intake(spec, 3 * len(played), 1)
     sequences = r2d2.make_experience(intake, unrolls.environment_spec(), config, 1)
     self.addCleanup(sequences.close)
     for unroll in played:
       for actor in range(3):
-        intake.put(unrolls.one(unroll, actor))
+        intake.put(sent(unroll, actor))
     return sequences
 
   @parameterized.parameters(
@@ -368,13 +369,14 @@ class ReplayTest(parameterized.TestCase):
     for b in np.flatnonzero(batch.sample.padding == 0):
       actor, first = int(batch.unroll.actor_id[b]), int(batch.unroll.index[b])
       environment, actions = tf.nest.map_structure(lambda x: x[:, actor:actor + 1], rows)
-      state = agent.initial_state(1)
+      state = agent.online.initial_state(1)
       for row in range(first):
         _, state = agent.online.step(actions[row], environment.reward[row], environment.done[row],
                                      {'vector': environment.observation['vector'][row]}, state)
-      for got, want in zip(batch.unroll.agent_state, state):
-        np.testing.assert_allclose(got[b], want[0], rtol=1e-4, atol=1e-5)
-      num_checked += first > 0
+      if not batch.unroll.environment_output.done[0, b]:  # Else the state is reset.
+        for got, want in zip(batch.unroll.agent_state, state):
+          np.testing.assert_allclose(got[b], want[0], rtol=1e-4, atol=1e-5)
+        num_checked += 1
     self.assertGreater(num_checked, 5)
 
 

@@ -30,6 +30,7 @@ from scalable_agents.agents import networks
 from scalable_agents.learner import optimizers
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
+from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import experience
 from scalable_agents.training import program
@@ -39,6 +40,7 @@ NAME = 'toy_q'
 SWEEP = sweep.Sweep({'learning_rate': sweep.LogUniform(1e-4, 1e-2)}, num_samples=4)
 EVALUATION_POLICIES = (acting.GREEDY, acting.EPSILON)
 SINGLE_FRAMES = False
+to_send = agent_interface.send_all
 
 
 @dataclasses.dataclass(frozen=True)

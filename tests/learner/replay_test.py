@@ -44,13 +44,23 @@ def _frame(number):
   return (10 * number[..., np.newaxis, np.newaxis] + np.arange(6).reshape(2, 3)).astype(np.int16)
 
 
-def _insert(replay, lives, index, length, starts, boundaries=None):
+def _steps(starts, geometry):
+  """Returns the number of each row in its episode, or in its life."""
+  numbers = np.arange(len(starts))
+  return numbers if geometry.cross_episodes else numbers - np.maximum.accumulate(np.where(starts, numbers, 0))
+
+
+def _insert(replay, lives, index, length, starts, boundaries=None, state_offsets=None):
   """Inserts an unroll of each life. starts: life -> bool of each row of the life."""
   numbers = np.stack([np.arange(index * length, (index + 1) * length + 1)] * len(lives), axis=1)
   of_rows = lambda flags: np.stack([flags[life][numbers[:, 0]] for life in lives], axis=1)
   states = {'state': np.stack([numbers - 1, numbers + 0.5], axis=-1).astype(np.float32)}
   rows = Row(_frame(numbers), of_rows(starts), numbers, (numbers / 2).astype(np.float32))
-  return replay.insert(np.array(lives, np.int64), np.full(len(lives), index, np.int64),
+  steps = of_rows({life: _steps(its_starts, replay.geometry) for life, its_starts in (boundaries or starts).items()})
+  if state_offsets is not None:  # The states that are not needed are not sent.
+    needed = replay_lib.needs_state(steps[:-1], replay.geometry, state_offsets)
+    states['state'][1:][~needed] = np.nan
+  return replay.insert(np.array(lives, np.int64), np.full(len(lives), index, np.int64), steps[0],
                        of_rows(boundaries or starts), rows, states)
 
 
@@ -108,6 +118,42 @@ class ReplayTest(parameterized.TestCase):
       if sample.life_row[b] >= begin:
         np.testing.assert_array_equal(sample.states['state'][0, b], [sample.life_row[b], sample.life_row[b] + 1.5])
 
+  @settings(max_examples=60, deadline=None)
+  @given(st.integers(0, 5), st.integers(1, 7), st.integers(1, 7), st.booleans(), st.integers(1, 9),
+         st.lists(st.integers(1, 25), min_size=1, max_size=6), st.sets(st.integers(0, 30)), st.data())
+  def test_the_states_that_are_needed_suffice(self, burn_in, length, period, cross_episodes, unroll_length, lengths,
+                                              lost, data):
+    geometry = replay_lib.Geometry(burn_in, length, min(period, length), cross_episodes)
+    offsets = data.draw(st.lists(st.integers(0, burn_in + length), min_size=1, max_size=3))
+    replay = _make(geometry, state_offsets=offsets, priority_exponent=0.)
+    starts = {0: np.zeros(500, bool)}
+    starts[0][np.cumsum([0, *lengths] * 3)] = True
+    steps = _steps(starts[0], geometry)
+    for index in range(90 // unroll_length):
+      if index not in lost:
+        _insert(replay, [0], index, unroll_length, starts, state_offsets=offsets)
+    if replay.statistics().size:
+      sample = replay.sample(32, 1)
+      states = sample.states['state'].numpy()
+      for b in range(32):
+        begin, end = (int(values[b]) for values in (sample.padding, tf.reduce_sum(tf.cast(sample.trains, tf.int32), 0)))
+        for number, offset in enumerate(offsets):
+          row = int(sample.life_row[b]) + offset
+          # The row after the last trained step may be another episode's, and an episode's first row needs no state.
+          if begin <= offset < burn_in + end and (cross_episodes or steps[row] > 0):
+            np.testing.assert_array_equal(states[number, b], [row, row + 1.5])
+    needed = replay_lib.needs_state(steps[:90], geometry, offsets).numpy()
+    most = max(np.convolve(needed, np.ones(unroll_length), 'valid'))
+    self.assertLessEqual(most, replay_lib.most_states(unroll_length, geometry, offsets))
+
+  def test_the_paper_needs_one_state_per_unroll(self):
+    paper = replay_lib.Geometry(40, 80, 40)
+    self.assertEqual(replay_lib.most_states(40, paper), 1)
+    self.assertEqual(replay_lib.most_states(40, paper, (0, 40, 119)), 2)  # The first two offsets have the same rows.
+    self.assertEqual(replay_lib.most_states(40, paper._replace(burn_in=20)), 2)  # Two episodes may have one each.
+    self.assertEqual(replay_lib.most_states(40, paper._replace(burn_in=20, cross_episodes=True)), 1)
+    self.assertEqual(replay_lib.most_states(3, replay_lib.Geometry(0, 1, 1), (0, 1)), 3)
+
   def test_signals_are_the_trained_rows_and_the_one_after(self):
     replay = _make(signals=lambda rows: {'reward': rows.reward, 'done': rows.done})
     inserted = _insert(replay, [0], 0, 20, _starts(0, 14))
@@ -146,7 +192,7 @@ class ReplayTest(parameterized.TestCase):
     replay = replay_lib.SequenceReplay(_SPEC, (), _GEOMETRY, 10, done=lambda rows: rows.done)
     numbers = np.arange(31)[:, np.newaxis]
     rows = Row(_frame(numbers), numbers == 0, numbers, numbers.astype(np.float32))
-    replay.insert([5], [0], rows.done, rows, ())
+    replay.insert([5], [0], [0], rows.done, rows, ())
     sample = replay.sample(3, 1)
     self.assertEqual(sample.states, ())
     self.assertEqual(sample.rows.frame.shape, [11, 3, 2, 3])
@@ -157,7 +203,7 @@ class ReplayTest(parameterized.TestCase):
                                        frame_stacks={'pixels': 4, 'done': 1})
     for index in range(120):
       rows = {'pixels': tf.zeros([41, 1, 84, 84, 1], tf.uint8), 'done': tf.fill([41, 1], index == 0)}
-      replay.insert([0], [index], rows['done'], rows, ())
+      replay.insert([0], [index], [0], rows['done'], rows, ())
     statistics = replay.statistics()
     self.assertEqual(statistics.size, 100)
     self.assertLessEqual(statistics.bytes, 1.01 * 7056 * statistics.rows)
@@ -174,7 +220,7 @@ class ReplayTest(parameterized.TestCase):
 
     @tf.function(autograph=False)
     def step(life_id, index, rows, states, seed):
-      inserted = replay.insert(life_id, index, rows.done, rows, states)
+      inserted = replay.insert(life_id, index, tf.zeros_like(index), rows.done, rows, states)
       self.assertEqual(inserted.signals.shape.as_list(), [7, None])
       with tf.control_dependencies([replay.update(inserted.key, tf.reduce_max(inserted.signals, axis=0))]):
         sample = replay.sample(8, seed)
@@ -298,14 +344,14 @@ class ReplayTest(parameterized.TestCase):
     replay = _make()
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'life_id: want \[2\], got \[1\]'):
       rows = Row(*(tf.zeros([5, 2, *spec.shape], spec.dtype) for spec in _SPEC))
-      replay.insert([1], [0, 0], rows.done, rows, {'state': tf.zeros([5, 2, 2])})
+      replay.insert([1], [0, 0], [0, 0], rows.done, rows, {'state': tf.zeros([5, 2, 2])})
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'rows, component 2: want int64 \[5,1\], got int32'):
       rows = Row(*(tf.zeros([5, 1, *spec.shape], spec.dtype) for spec in _SPEC))
       rows = rows._replace(number=tf.zeros([5, 1], tf.int32))
-      replay.insert([1], [0], rows.done, rows, {'state': tf.zeros([5, 1, 2])})
+      replay.insert([1], [0], [0], rows.done, rows, {'state': tf.zeros([5, 1, 2])})
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'starts_episode: want \[T\+1, B\], got \[1,1\]'):
       rows = Row(*(tf.zeros([1, 1, *spec.shape], spec.dtype) for spec in _SPEC))
-      replay.insert([1], [0], rows.done, rows, {'state': tf.zeros([1, 1, 2])})
+      replay.insert([1], [0], [0], rows.done, rows, {'state': tf.zeros([1, 1, 2])})
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'batch_size: want at least 1, got 0'):
       replay.sample(0, 0)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'priority: want a finite number >= 0, got nan'):
@@ -326,7 +372,7 @@ class ReplayTest(parameterized.TestCase):
     replay = replay_lib.SequenceReplay(row, (), _GEOMETRY, 10, done=lambda rows: rows['done'],
                                        signals=lambda rows: rows['b'])
     numbers = tf.range(21.)[:, tf.newaxis]
-    inserted = replay.insert([0], [0], numbers == 0, {'a': numbers, 'b': -numbers, 'done': numbers == 0}, ())
+    inserted = replay.insert([0], [0], [0], numbers == 0, {'a': numbers, 'b': -numbers, 'done': numbers == 0}, ())
     np.testing.assert_array_equal(inserted.signals[:, 0], -np.arange(1., 8.))
 
 

@@ -28,9 +28,10 @@ _SETTINGS = replay_experience.Settings(
 
 class _Output(NamedTuple):
   """What the agent of this test tells: with `place`, the row that it acted on."""
-  action: Any       # [] int32.
-  place: Any        # [2] float32, episode and step.
-  agent_state: Any  # The state before the row.
+  action: Any        # [] int32.
+  place: Any         # [2] float32, episode and step.
+  agent_state: Any   # The state before the row.
+  episode_step: Any  # [] int32.
 
 
 class _Agent(tf.Module):
@@ -47,7 +48,7 @@ class _Agent(tf.Module):
     del seed, selection
     place = tf.cast(inputs.observation['record'][:, 1:3], tf.float32)
     action = tf.cast(tf.reduce_sum(place, axis=1), tf.int32) % test_environments.NUM_ACTIONS
-    return _Output(action, place, agent_state), {'before': place}
+    return _Output(action, place, agent_state, tf.cast(place[:, 1], tf.int32)), {'before': place}
 
 
 class ReplayExperienceTest(parameterized.TestCase):
@@ -61,9 +62,13 @@ class ReplayExperienceTest(parameterized.TestCase):
     run = run_flags.RunConfig(num_environments=6, num_environment_workers=3)
     host = actor_host.ActorHost(['any'], faults, run, seed=0, environment=f'{stacked_environment.__name__}:make')
     self.addCleanup(host.close)
-    host.make_pool(_Agent, unroll_length, 1, lambda fault: None, single_frames=True)
-    self.assertEqual(host.pool.unroll_spec.environment_output.observation['pixels'].shape, [unroll_length + 1, 2, 2, 1])
-    intake = intake_lib.Intake(host.pool.unroll_spec, 4, 1)
+    host.make_pool(
+        _Agent, unroll_length, 1, lambda fault: None, single_frames=True,
+        to_send=lambda unroll: replay_experience.to_send(unroll, settings.geometry, settings.state_offsets))
+    self.assertEqual(host.unroll_spec.environment_output.observation['pixels'].shape, [unroll_length + 1, 2, 2, 1])
+    # Of every two rows, at most two need a state: offsets 0 and 3 are rows of different numbers modulo the period.
+    self.assertEqual(host.unroll_spec.agent_output.agent_state.state['before'].shape, [unroll_length, 2])
+    intake = intake_lib.Intake(host.unroll_spec, 4, 1)
     experience = replay_experience.ReplayExperience(
         intake, host.specification.frame_stacks, settings, 1, lambda environment: environment.done,
         # More recent steps are likelier, which tells whether signals belong to their sequence.

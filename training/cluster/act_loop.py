@@ -49,7 +49,8 @@ class ActLoop:
     try:
       # Messages contain the whole fault, since an actor host has no log file.
       host.make_pool(agent_interface.agent_maker(agent_module, host, levels, config), config.unroll_length,
-                     config.queue_size, self._line.message, single_frames=agent_module.SINGLE_FRAMES)
+                     config.queue_size, self._line.message, single_frames=agent_module.SINGLE_FRAMES,
+                     to_send=lambda unroll: agent_module.to_send(unroll, config))
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
@@ -65,7 +66,7 @@ class ActLoop:
     self._last_report = None
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals, steps at the last report.
     self._learner = remote_learner.RemoteLearner(
-        addresses[task], task, settings, host.pool.unroll_spec, host.parameter_specs, config.queue_size,
+        addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,
         self._parameters_are_due, self._report, self._line.message, self._stop.set)
 
   def act(self):

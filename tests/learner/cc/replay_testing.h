@@ -65,6 +65,11 @@ class TestLife {
                    {reinterpret_cast<const char*>(where.data()), sizeof(Where)},
                    {frames.data(), kFrameBytes}};
     unroll.starts_episode = unroll.rows[kDone];
+    if (replay->options().geometry.cross_episodes) {
+      unroll.first_step = index * length;
+    } else {
+      while (!Starts(index * length - unroll.first_step)) ++unroll.first_step;
+    }
     unroll.states = {{reinterpret_cast<const char*>(state.data()), sizeof(Where)},
                      {reinterpret_cast<const char*>(state2.data()), 2}};
     std::vector<std::shared_ptr<const Sequence>> inserted;

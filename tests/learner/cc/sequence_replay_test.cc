@@ -59,20 +59,21 @@ TEST(SequenceReplayTest, AGapEndsTheStream) {
   const TestLife life(1, {1000});
   for (int index = 0; index < 4; ++index) life.Insert(&replay, index, kUnrollLength);
   Inserted after;
-  for (int index = 6; index < 10; ++index) {
+  for (int index = 6; index < 11; ++index) {
     for (const auto& sequence : life.Insert(&replay, index, kUnrollLength)) after.push_back(sequence);
   }
   EXPECT_EQ(replay.GetStatistics().gaps, 1);
-  // Rows 30 to 50 came after the gap. The first three of them only complete stacks.
+  // Rows 30 to 55 came after the gap. The first three of them only complete stacks. Sequences begin at multiples of 4, as
+  // they would have without the gap.
   ASSERT_EQ(after.size(), 2u);
-  EXPECT_EQ(after[0]->life_row, 33);
-  EXPECT_EQ(after[1]->life_row, 37);
+  EXPECT_EQ(after[0]->life_row, 36);
+  EXPECT_EQ(after[1]->life_row, 40);
   for (const auto& sequence : after) EXPECT_EQ(life.Check(replay, *sequence, 30), "");
   // Older unrolls, and one that came twice, change nothing.
   EXPECT_TRUE(life.Insert(&replay, 5, kUnrollLength).empty());
-  EXPECT_TRUE(life.Insert(&replay, 9, kUnrollLength).empty());
+  EXPECT_TRUE(life.Insert(&replay, 10, kUnrollLength).empty());
   EXPECT_EQ(replay.GetStatistics().repeated_unrolls, 2);
-  EXPECT_EQ(life.Check(replay, *life.Insert(&replay, 10, kUnrollLength).at(0), 30), "");
+  EXPECT_EQ(life.Check(replay, *life.Insert(&replay, 11, kUnrollLength).at(0), 30), "");
 }
 
 TEST(SequenceReplayTest, KeepsTheNewestSequencesAndOnlyTheirRows) {

@@ -13,8 +13,8 @@ bool operator==(const Window& a, const Window& b) {
   return a.first == b.first && a.begin == b.begin && a.end == b.end;
 }
 
-std::vector<Window> PlanAll(const SequenceGeometry& geometry, const std::vector<bool>& starts) {
-  WindowPlanner planner(geometry);
+std::vector<Window> PlanAll(const SequenceGeometry& geometry, const std::vector<bool>& starts, int64_t first_step = 0) {
+  WindowPlanner planner(geometry, first_step);
   std::vector<Window> windows;
   for (bool start : starts) planner.Add(start, start, &windows);
   return windows;
@@ -57,30 +57,58 @@ TEST(WindowPlannerTest, ShortEpisodesAreOneSequenceEach) {
 }
 
 TEST(WindowPlannerTest, AStreamThatBeginsInAnEpisodeHasAWholeBurnIn) {
-  // The first three rows only complete the stacks of frames. The next episode is like any other.
-  ExpectWindows(PlanAll(kPaper, StartsAt(125, {})), {{3, 3, 125}});
-  ExpectWindows(PlanAll(kPaper, StartsAt(62, {50, 60})), {{3, 3, 51}, {10, 50, 61}});
-  ExpectWindows(PlanAll(kPaper, StartsAt(62, {43})), {});
+  // The first three rows only complete the stacks of frames. Row 3 is step 40 of its episode, where a sequence begins. The
+  // next episode is like any other.
+  ExpectWindows(PlanAll(kPaper, StartsAt(125, {}), 37), {{3, 3, 125}});
+  ExpectWindows(PlanAll(kPaper, StartsAt(62, {50, 60}), 37), {{3, 3, 51}, {10, 50, 61}});
+  ExpectWindows(PlanAll(kPaper, StartsAt(62, {43}), 37), {});
+  // Row 39 is step 40 of its episode; row 3 is step 4.
+  ExpectWindows(PlanAll(kPaper, StartsAt(161, {}), 1), {{39, 3, 161}});
+}
+
+TEST(WindowPlannerTest, AfterAGapSequencesBeginWhereTheyWouldHaveBegunWithoutIt) {
+  std::mt19937 random(2);
+  for (int trial = 0; trial < 500; ++trial) {
+    SequenceGeometry geometry;
+    geometry.burn_in = random() % 8;
+    geometry.length = 1 + random() % 8;
+    geometry.period = 1 + random() % geometry.length;
+    geometry.history = random() % 4;
+    geometry.cross_episodes = random() % 2;
+    std::vector<bool> starts(80);
+    starts[0] = true;
+    for (size_t row = 1; row < starts.size(); ++row) starts[row] = random() % 15 == 0;
+    const int gap = 1 + random() % 30;
+    int64_t first_step = 0;
+    for (int row = 1; row <= gap; ++row) first_step = starts[row] && !geometry.cross_episodes ? 0 : first_step + 1;
+    const std::vector<bool> after_gap(starts.begin() + gap, starts.end());
+    for (const Window& window : PlanAll(geometry, after_gap, first_step)) {
+      int64_t origin = gap + window.begin;  // The row in which the episode started.
+      while (!starts[origin]) --origin;
+      const int64_t first = gap + window.first;
+      ASSERT_EQ((geometry.cross_episodes ? first : first + geometry.burn_in - origin) % geometry.period, 0);
+    }
+  }
 }
 
 TEST(WindowPlannerTest, ALostLifeAfterAGapLeavesTheStacksToBeCompleted) {
   // The stream begins with a lost life, which starts an episode for the learner only: the frames before it are missing.
-  WindowPlanner planner(kPaper);
+  WindowPlanner planner(kPaper, 0);
   std::vector<Window> windows;
-  for (int row = 0; row < 62; ++row) planner.Add(row == 0 || row == 1 || row == 60, false, &windows);
-  ExpectWindows(windows, {{3, 3, 61}});
+  for (int row = 0; row < 122; ++row) planner.Add(row == 0 || row == 1 || row == 120, false, &windows);
+  ExpectWindows(windows, {{41, 3, 121}});
   // Later, when all frames are there, it is the start of sequences like any other.
-  for (int row = 62; row < 70; ++row) planner.Add(row == 69, false, &windows);
+  for (int row = 122; row < 130; ++row) planner.Add(row == 129, false, &windows);
   ASSERT_EQ(windows.size(), 2u);
-  EXPECT_EQ(windows[1].begin, 60);
-  EXPECT_EQ(windows[1].first, 20);
+  EXPECT_EQ(windows[1].begin, 120);
+  EXPECT_EQ(windows[1].first, 80);
 }
 
 TEST(WindowPlannerTest, CrossEpisodesIgnoresTheirEnds) {
   SequenceGeometry geometry = kPaper;
   geometry.cross_episodes = true;
   ExpectWindows(PlanAll(geometry, StartsAt(162, {0, 5, 90, 130})), {{0, 0, 122}, {40, 0, 162}});
-  ExpectWindows(PlanAll(geometry, StartsAt(125, {50})), {{3, 3, 125}});
+  ExpectWindows(PlanAll(geometry, StartsAt(125, {50}), 37), {{3, 3, 125}});
 }
 
 // For many random streams: what must hold for the steps of each episode, whatever the geometry.
@@ -122,7 +150,7 @@ TEST(WindowPlannerTest, TrainsEveryStepOfEveryCompleteEpisode) {
 }
 
 TEST(WindowPlannerTest, WantsTheStatesOfItsFutureWindowsOnly) {
-  WindowPlanner planner({4, 8, 4, false, 0});
+  WindowPlanner planner({4, 8, 4, false, 0}, 0);
   std::vector<Window> windows;
   std::vector<int> wanted;
   for (int row = 0; row < 24; ++row) {
