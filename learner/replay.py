@@ -249,7 +249,8 @@ def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.T
   Returns:
     [...] bool. Without cross_episodes, the first row of an episode needs none, because the state is reset there.
   """
-  needed = tf.reduce_any([step % geometry.period == number for number in _numbers_with_state(geometry, state_offsets)], 0)
+  numbers = _numbers_with_state(geometry, state_offsets)
+  needed = tf.reduce_any([step % geometry.period == number for number in numbers], axis=0)
   return needed if geometry.cross_episodes else needed & (step > 0)
 
 

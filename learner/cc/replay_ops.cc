@@ -45,8 +45,8 @@ REGISTER_OP("SequenceReplayInsert")
     .Attr("signal_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Inserts B unrolls: life_id, index, first_step [B], starts_episode, rows and states [T+1, B, ...]. Returns the "
-         "n new sequences: key [n], trains [length, n], and the trained rows of some components with one more row, "
+    .Doc("Inserts B unrolls: life_id, index, first_step [B], starts_episode, rows and states [T+1, B, ...]. Returns "
+         "the n new sequences: key [n], trains [length, n], and the trained rows of some components with one more row, "
          "[length + 1, n, ...].");
 
 REGISTER_OP("SequenceReplaySample")

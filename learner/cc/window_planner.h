@@ -38,9 +38,9 @@ struct Window {
 // first priorities are computed, comes with the action taken there, and so one row later (actor/unroll.py).
 //
 // A stream may begin in the middle of an episode, after rows were lost. Its first rows then only complete stacks of
-// frames, and its first sequence has a whole burn-in. It begins where one would have begun without the loss, because the
-// actor sends the recurrent states for these rows only. With cross_episodes all sequences have a whole burn-in, and the
-// starts of episodes have no meaning: the first sequence begins at the first row of the life.
+// frames, and its first sequence has a whole burn-in. It begins where one would have begun without the loss, because
+// the actor sends the recurrent states for these rows only. With cross_episodes all sequences have a whole burn-in, and
+// the starts of episodes have no meaning: the first sequence begins at the first row of the life.
 class WindowPlanner {
  public:
   // first_step: the number of the stream's first row in its episode, or in its life with cross_episodes.

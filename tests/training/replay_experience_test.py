@@ -204,8 +204,8 @@ class ReplayExperienceTest(parameterized.TestCase):
   def test_what_does_not_fit_into_memory_is_refused(self, **too_large):
     settings = _SETTINGS._replace(**too_large)
     with self.assertRaisesRegex(
-        errors.UserError, f'^--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full replay of '
-        r'[\d,.]+ GB and two batches of [\d,.]+ GB do not fit into the memory of the machine, which is [\d,.]+ GB: '):
+        errors.UserError, f'^--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full replay '
+        r'of [\d,.]+ GB and two batches of [\d,.]+ GB do not fit into the memory of the machine, which is [\d,.]+ GB: '):
       self._start(settings)
 
 

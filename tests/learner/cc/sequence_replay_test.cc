@@ -63,8 +63,8 @@ TEST(SequenceReplayTest, AGapEndsTheStream) {
     for (const auto& sequence : life.Insert(&replay, index, kUnrollLength)) after.push_back(sequence);
   }
   EXPECT_EQ(replay.GetStatistics().gaps, 1);
-  // Rows 30 to 55 came after the gap. The first three of them only complete stacks. Sequences begin at multiples of 4, as
-  // they would have without the gap.
+  // Rows 30 to 55 came after the gap. The first three of them only complete stacks. Sequences begin at multiples of 4,
+  // as they would have without the gap.
   ASSERT_EQ(after.size(), 2u);
   EXPECT_EQ(after[0]->life_row, 36);
   EXPECT_EQ(after[1]->life_row, 40);

@@ -57,8 +57,8 @@ TEST(WindowPlannerTest, ShortEpisodesAreOneSequenceEach) {
 }
 
 TEST(WindowPlannerTest, AStreamThatBeginsInAnEpisodeHasAWholeBurnIn) {
-  // The first three rows only complete the stacks of frames. Row 3 is step 40 of its episode, where a sequence begins. The
-  // next episode is like any other.
+  // The first three rows only complete the stacks of frames. Row 3 is step 40 of its episode, where a sequence begins.
+  // The next episode is like any other.
   ExpectWindows(PlanAll(kPaper, StartsAt(125, {}), 37), {{3, 3, 125}});
   ExpectWindows(PlanAll(kPaper, StartsAt(62, {50, 60}), 37), {{3, 3, 51}, {10, 50, 61}});
   ExpectWindows(PlanAll(kPaper, StartsAt(62, {43}), 37), {});
