@@ -74,3 +74,19 @@ def epsilon_greedy(preferences: tf.Tensor, epsilon, seed) -> tf.Tensor:
   is_random = tf.random.stateless_uniform([batch_size], seeds[0]) < epsilon
   random_action = tf.random.stateless_uniform([batch_size], seeds[1], 0, num_actions, tf.int32)
   return tf.where(is_random, random_action, greedy(preferences))
+
+
+def ladder(place: tf.Tensor, base: float, exponent: float, num_actors: int = 0) -> tf.Tensor:
+  """epsilon_i = base^(1 + exponent i / (N - 1)) for actor i of N. Horgan et al. 2018 (Ape-X), section 4.1.
+
+  Args:
+    place: [B] float32, ActorInput.actor_place, which stands for i / (N - 1).
+    base, exponent: the paper has 0.4 and 7.
+    num_actors: N, if each of the N epsilons is to have about one actor in all processes together. The places of all
+      processes are spread evenly, so each process takes its share of them.
+  Returns:
+    [B] float32.
+  """
+  if num_actors > 1:
+    place = tf.minimum(tf.floor(place * num_actors), num_actors - 1) / (num_actors - 1)
+  return tf.pow(base, 1. + exponent * place)

@@ -169,10 +169,9 @@ class ActorHost:
     self.pool = actor_pool.ActorPool(
         self._workers, unroll_length, output, state, self.level_ids, completed_capacity,
         self._run.environment_timeout_seconds, synchronous, report, single_frames)
-    self._to_send = tf.function(to_send, autograph=False)
-    self.unroll_spec = tf.nest.map_structure(
-        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
-        self._to_send.get_concrete_function(self.pool.unroll_spec).structured_outputs)
+    self._to_send = to_send
+    sent = tf.function(to_send, autograph=False).get_concrete_function(self.pool.unroll_spec).structured_outputs
+    self.unroll_spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), sent)
 
   @property
   def parameter_specs(self) -> list[tf.TensorSpec]:

@@ -55,9 +55,8 @@ class R2d2Config:
   # The network.
   torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+) or shallow.',
                        choices=tuple(q_networks.TORSOS))
-  torso_precision: str = setting(
-      'float32', 'Data type in which the torso for pixels computes: float32 or bfloat16. bfloat16 is faster on '
-      'processors that support it. Ours.', choices=('float32', 'bfloat16'))
+  torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32, or bfloat16 where the '
+                                 'processor supports it. Ours.', choices=('float32', 'bfloat16'))
   centre_pixels: bool = setting(
       False, 'Subtract from each observation the mean of its pixels before the torso. Ours.')
   dense_before_lstm: bool = setting(
@@ -113,8 +112,7 @@ class R2d2Config:
   importance_exponent: float = setting(
       0.6, 'Exponent of the importance weights, which correct for the priorities. Section 2.3.', at_least=0, at_most=1)
   priority_eta: float = setting(
-      0.9, "Weight of the largest TD error in a sequence's priority; the mean has the rest. Section 2.3.", at_least=0,
-      at_most=1)
+      0.9, 'Weight of the largest TD error in a priority; the mean has the rest. Section 2.3.', at_least=0, at_most=1)
 
   # The loss.
   unroll_length: int = setting(40, 'Agent steps that an actor sends at once. Ours.', at_least=1, at_most=_MAX_STEPS)
@@ -140,8 +138,7 @@ class R2d2Config:
       False, 'Decay the learning rate linearly to 0 over total_environment_frames. Ours.')
   adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update.', at_least=0, less_than=1)
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update.', at_least=0, less_than=1)
-  adam_epsilon: float = setting(
-      1e-3, 'Adam: number added to the square root of the second moment. Table 2.', at_least=0)
+  adam_epsilon: float = setting(1e-3, 'Adam: number added to the root of the second moment. Table 2.', at_least=0)
   clip_gradient_norm: float = setting(
       40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. Ape-X.',
       at_least=0)
@@ -204,10 +201,10 @@ def _starts(environment, config):
 
 
 def _geometry_and_state_offsets(config):
-  """Returns the geometry of sequences, and the offsets of rows in a sequence before which states are kept."""
-  first, last = config.burn_in, config.burn_in + config.sequence_length - 1  # The trained steps.
-  return replay_lib.Geometry(config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes), (
-      (0, first, last) if config.measure_delta_q else (0,))
+  """Returns the geometry of sequences, and the offsets of the rows in a sequence that have a stored state."""
+  lengths = config.burn_in, config.sequence_length, config.sequence_period
+  trained = config.burn_in, config.burn_in + config.sequence_length - 1  # The first and the last trained step.
+  return replay_lib.Geometry(*lengths, config.cross_episodes), (0, *trained) if config.measure_delta_q else (0,)
 
 
 class ActorState(NamedTuple):
@@ -253,10 +250,7 @@ class Agent(snt.Module):
     """The variables of the online network."""
     return self.online.trainable_variables
 
-  @property
-  def acting_variables(self):
-    """The variables of the online network."""
-    return self.online.trainable_variables
+  acting_variables = trainable_variables
 
   def initial_state(self, batch_size) -> ActorState:
     """Returns the state before the first row of a life."""
@@ -271,17 +265,11 @@ class Agent(snt.Module):
     if selection.kind == acting.GREEDY:
       action = acting.greedy(values)
     else:
-      epsilon = selection.epsilon if selection.kind == acting.EPSILON else self.epsilons(inputs)
+      ladder = self._config.epsilon_base, self._config.epsilon_exponent, self._config.num_actors
+      epsilon = selection.epsilon if selection.kind == acting.EPSILON else acting.ladder(inputs.actor_place, *ladder)
       action = acting.epsilon_greedy(values, epsilon, seed)
     return BehaviourOutput(action, tf.gather(values, action, batch_dims=1), tf.reduce_max(values, axis=-1),
                            agent_state.network, step), ActorState(new_state, step + 1)
-
-  def epsilons(self, inputs: acting.ActorInput) -> tf.Tensor:
-    """epsilon_i = 0.4^(1 + 7 i / (N - 1)) for actor i of N: [B] float32. Horgan et al. 2018 (Ape-X), section 4.1."""
-    place, rungs = inputs.actor_place, self._config.num_actors
-    if rungs > 1:  # The places of all processes are spread evenly, so each takes its share of the ladder's rungs.
-      place = tf.minimum(tf.floor(place * rungs), rungs - 1) / (rungs - 1)
-    return tf.pow(self._config.epsilon_base, 1. + self._config.epsilon_exponent * place)
 
 
 def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_step.Loss:
@@ -299,16 +287,14 @@ def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_s
     learner_step.Loss; its feedback are the new priorities, [B].
   """
   unroll, sample = batch
-  trained = tf.nest.map_structure(lambda rows: rows[config.burn_in + 1:], unroll._replace(
-      level_id=(), actor_id=(), life_id=(), index=(), agent_state=(),
-      environment_output=unroll.environment_output._replace(observation=())))  # [m, B], what each step led to.
-  actions = trained.agent_output.action
+  actions, environment = tf.nest.map_structure(lambda rows: rows[config.burn_in + 1:], (  # [m, B], of trained steps.
+      unroll.agent_output.action, unroll.environment_output._replace(observation=())))
   values = _after_burn_in(agent.online, unroll, config)                    # [m + 1, B, A].
   target_values = _after_burn_in(agent.target, unroll, config)
   # Double Q-learning: the online network selects the action, and the target network evaluates it.
   best = tf.argmax(values[1:], axis=-1, output_type=tf.int32)
   bootstrap_values = tf.gather(target_values[1:], best, batch_dims=2)
-  targets = n_step_targets(trained.environment_output, bootstrap_values, config)
+  targets = n_step_targets(environment, bootstrap_values, config)
   td_errors = (targets - tf.gather(values[:-1], actions, batch_dims=2)) * tf.cast(sample.trains, tf.float32)
   weights = q_learning.importance_weights(sample.probability, config.importance_exponent)
   losses_of_sequences = 0.5 * tf.reduce_sum(tf.square(td_errors), axis=0)  # [B].

@@ -172,10 +172,11 @@ def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offs
   """
   step = unroll.agent_output.episode_step
   number = replay_lib.most_states(step.shape[0] - 1, geometry, state_offsets)
-  needed = replay_lib.needs_state(step, geometry, state_offsets)
-  row = 1 + tf.cast(tf.where(needed[1:])[:, 0], tf.int32)  # Row 0 was in the unroll before.
-  row = tf.ensure_shape(tf.concat([row, tf.zeros([number - tf.size(row)], tf.int32)], axis=0), [number])
-  states = tf.nest.map_structure(lambda values: tf.gather(values, row), unroll.agent_output.agent_state)
+  with tf.device('/CPU:0'):
+    needed = replay_lib.needs_state(step, geometry, state_offsets)
+    row = 1 + tf.cast(tf.where(needed[1:])[:, 0], tf.int32)  # Row 0 was in the unroll before.
+    row = tf.ensure_shape(tf.concat([row, tf.zeros([number - tf.size(row)], tf.int32)], axis=0), [number])
+    states = tf.nest.map_structure(lambda values: tf.gather(values, row), unroll.agent_output.agent_state)
   return unroll._replace(agent_state=(), agent_output=unroll.agent_output._replace(agent_state=SentStates(row, states)))
 
 

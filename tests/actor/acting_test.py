@@ -57,6 +57,24 @@ class ActingTest(absltest.TestCase):
       np.testing.assert_array_equal(first, again)
       self.assertTrue(np.any(first != other))
 
+  def test_the_ends_of_the_ladder(self):
+    # 0.4 to the power of 1 and of 8; actor 128 of 256 has 1 + 7 * 128 / 255.
+    epsilons = acting.ladder(tf.constant([0., 1., 128 / 255]), 0.4, 7.)
+    np.testing.assert_allclose(epsilons, [0.4, 6.5536e-4, 0.015989], rtol=1e-3)
+
+  def test_the_ladder_of_a_whole_cluster(self):
+    # Four processes with 64 actors each. Places are spread as actor_host.ActorHost.actors spreads them.
+    ladder = 0.4 ** (1 + 7 * np.arange(256) / 255)
+    places = [(np.arange(64) + host * (5**0.5 - 1) / 2 % 1) / 64 for host in range(1, 5)]
+    epsilons = acting.ladder(tf.constant(np.concatenate(places), tf.float32), 0.4, 7., 256).numpy()
+    rungs = np.abs(np.log(epsilons[:, np.newaxis] / ladder)).argmin(axis=1)
+    np.testing.assert_allclose(epsilons, ladder[rungs], rtol=1e-4)
+    self.assertCountEqual(rungs, range(256))  # Every rung has one actor.
+    # One process takes them in their order.
+    np.testing.assert_allclose(acting.ladder(tf.linspace(0., 1., 5), 0.4, 7., 5),
+                               0.4 ** (1 + 7 * np.arange(5) / 4), rtol=1e-5)
+    np.testing.assert_allclose(acting.ladder(tf.zeros([1]), 0.4, 7., 1), [0.4], rtol=1e-6)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -133,29 +133,6 @@ class StepTest(parameterized.TestCase):
 
 class EpsilonTest(parameterized.TestCase):
 
-  def _epsilons(self, places, ids=None, **settings):
-    agent = _agent(_config(**settings))
-    inputs = acting.example_input(unrolls.VECTOR)._replace(
-        actor_place=tf.constant(places), actor_id=tf.constant(ids or [0] * len(places)))
-    return agent.epsilons(inputs)
-
-  def test_the_ends_of_the_ladder(self):
-    # 0.4 to the power of 1 and of 8; actor 128 of 256 has 1 + 7 * 128 / 255.
-    np.testing.assert_allclose(self._epsilons([0., 1., 128 / 255]), [0.4, 6.5536e-4, 0.015989], rtol=1e-3)
-
-  def test_the_ladder_of_a_whole_cluster(self):
-    # Four processes with 64 actors each. Places are spread as actor_host.ActorHost.actors spreads them.
-    ladder = 0.4 ** (1 + 7 * np.arange(256) / 255)
-    places = [(np.arange(64) + host * (5**0.5 - 1) / 2 % 1) / 64 for host in range(1, 5)]
-    epsilons = self._epsilons(np.concatenate(places).astype(np.float32).tolist(), num_actors=256).numpy()
-    rungs = np.abs(np.log(epsilons[:, np.newaxis] / ladder)).argmin(axis=1)
-    np.testing.assert_allclose(epsilons, ladder[rungs], rtol=1e-4)
-    self.assertCountEqual(rungs, range(256))  # Every rung has one actor.
-    # One process takes them in their order.
-    np.testing.assert_allclose(self._epsilons(np.linspace(0, 1, 5).tolist(), num_actors=5),
-                               0.4 ** (1 + 7 * np.arange(5) / 4), rtol=1e-5)
-    np.testing.assert_allclose(self._epsilons([0.], num_actors=1), [0.4], rtol=1e-6)
-
   def test_actors_explore_as_often_as_their_epsilon_says(self):
     config = _config(epsilon_base=0.5, epsilon_exponent=1.)
     agent = _agent(config)

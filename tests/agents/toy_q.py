@@ -107,7 +107,7 @@ class Agent(snt.Module):
     values = self.online(inputs.observation['pixels'])
     if selection.kind == acting.GREEDY:
       return BehaviourOutput(acting.greedy(values)), agent_state
-    epsilon = selection.epsilon if selection.kind == acting.EPSILON else 0.4 ** (1 + 7 * inputs.actor_place)
+    epsilon = selection.epsilon if selection.kind == acting.EPSILON else acting.ladder(inputs.actor_place, 0.4, 7)
     return BehaviourOutput(acting.epsilon_greedy(values, epsilon, seed)), agent_state
 
 

@@ -129,8 +129,13 @@ class ReplayExperienceTest(parameterized.TestCase):
 
   def test_sequences_are_what_the_environments_did(self):
     experience, _, take = self._start()
+    shares = []
     while filled := experience.fill():
       self.assertEqual(filled.environment_frames, 4 * 6)
+      shares.append(experience.metrics()['replay_filled'])
+    self.assertEqual(shares, sorted(shares))
+    self.assertBetween(shares[0], 0., 0.5)
+    self.assertEqual(shares[-1], 1.)
     self.assertGreaterEqual(experience.metrics()['replay_size'], 150)
     keys = set()
     for _ in range(40):
