@@ -55,8 +55,8 @@ class R2d2Config:
   # The network.
   torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+) or shallow.',
                        choices=tuple(q_networks.TORSOS))
-  torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32, or bfloat16 where the '
-                                 'processor supports it. Ours.', choices=('float32', 'bfloat16'))
+  torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32, or bfloat16, which is faster '
+                                 'on processors that support it. Ours.', choices=('float32', 'bfloat16'))
   centre_pixels: bool = setting(
       False, 'Subtract from each observation the mean of its pixels before the torso. Ours.')
   dense_before_lstm: bool = setting(
@@ -210,7 +210,7 @@ def _geometry_and_state_offsets(config):
 class ActorState(NamedTuple):
   """What an actor keeps from row to row."""
   network: Any             # nest of [B, 512], the recurrent state.
-  episode_step: tf.Tensor  # [B] int32, number of the next row in its episode, unless an episode starts there.
+  episode_step: tf.Tensor  # [B] int32, number of the next row in its episode, unless another one starts there.
 
 
 class BehaviourOutput(NamedTuple):
@@ -219,7 +219,7 @@ class BehaviourOutput(NamedTuple):
   action_value: tf.Tensor  # [...] float32, Q of the action.
   max_value: tf.Tensor     # [...] float32, the largest Q.
   agent_state: Any         # nest of [..., 512], the recurrent state before the row. Sent only where it is needed.
-  episode_step: tf.Tensor  # [...] int32, number of the row in its episode; in its life with --cross_episodes.
+  episode_step: tf.Tensor  # [...] int32, number of the row, from the start of its episode; see _starts.
 
 
 class Agent(snt.Module):

@@ -125,13 +125,15 @@ class SequenceReplay:
 
     Args:
       life_id, index: [B] int64; see actor/unroll.py.
-      first_step: [B] int64, number of row 0 in its episode; in its life with cross_episodes. After missing unrolls,
-        sequences begin where they would have begun without the loss. Zeros if you do not know it.
+      first_step: [B] int64, number of row 0, counted from the start of its episode, or of its life with cross_episodes.
+        It says where sequences begin after missing unrolls: where they would have begun without the loss. If you insert
+        all states, it may be zeros.
       starts_episode: [T+1, B] bool, whether a new sequence begins with this row. The last sequence before it has this
         row as its last one, since the row has the last reward. Usually, this is the component `done` of `rows`.
       rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
       states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
-        the action that leads to row t. Row 0 is not used, nor are rows t for which `needs_state` is false for row t-1.
+        the action that leads to row t. Row 0 is not used. Where `needs_state` is false for row t-1, row t may be zeros:
+        it is not used, except that a sequence may get it for the first row of an episode, where states are reset.
     Returns:
       The sequences that are complete now.
     Raises:
@@ -244,7 +246,7 @@ def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.T
   """Says before which rows a replay needs the recurrent state. An actor need not send the other states.
 
   Args:
-    step: [...] int, number of the row in its episode; in its life with cross_episodes.
+    step: [...] int, number of the row, counted from the start of its episode, or of its life with cross_episodes.
     geometry, state_offsets: as for SequenceReplay.
   Returns:
     [...] bool. Without cross_episodes, the first row of an episode needs none, because the state is reset there.

@@ -73,7 +73,7 @@ class Progress(Line):
     Args:
       values: `environment_frames`, `frames_per_second`; if known also `episode_return`, `suite_score` (in per cent, for
         suites only, shown instead of the return), `bottleneck` (a word) and `skipped_updates`. If `replay_filled` is
-        below 1, only this is shown: the share that is there of the experience with which learning begins.
+        below 1, learning has not begun, and this share is shown in place of speed, return and time left.
     """
     self._smooth(values['frames_per_second'])
     if self._bar is not None:

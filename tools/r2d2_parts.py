@@ -128,7 +128,7 @@ def learner(seconds, workload):
   module, settings = benchmark_parts.agent_module_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, module, settings)
   agents_learner = module.make_learner(agent, settings)
-  size, rows = settings.batch_size, settings.burn_in + settings.sequence_length + 1
+  size, rows = settings.batch_size, workload.learner_rows
   zeros = lambda *shape, dtype=tf.float32: tf.zeros([*shape, size], dtype)
   batch = experience.Batch(
       unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),

@@ -93,6 +93,11 @@ class Soak:
     for thread in self._threads:
       thread.join()
     counts = self.replay.statistics()
+    if not self.error:
+      self._run(self._check_all, counts)
+    return counts
+
+  def _check_all(self, counts):
     if self._next_key + len(self._early) != counts.inserted:
       self._fail(f'{counts.inserted} keys were given, but {self._next_key + len(self._early)} have come')
     left = set(range(counts.inserted - counts.size, counts.inserted))
@@ -107,9 +112,8 @@ class Soak:
       # What was drawn gets so small a priority that it hardly ever comes again.
       self.replay.update(sample.key, np.full(_BATCH_SIZE, 1e-9, np.float32))
       if not left:
-        return counts
+        return
     self._fail(f'{len(left)} of {counts.size} sequences in the replay cannot be drawn')
-    return counts
 
   def _fail(self, line):
     self.error = self.error or line
@@ -136,8 +140,10 @@ class Soak:
       indices += random.uniform(size=len(lives)) < _LOST_UNROLLS
       numbers = _number(lives, indices * _UNROLL_LENGTH + np.arange(_UNROLL_LENGTH + 1)[:, np.newaxis])
       dones = np.concatenate([done[np.newaxis], random.uniform(size=(_UNROLL_LENGTH, len(lives))) < _ENDED_EPISODES])
-      pixels = np.broadcast_to(_shade(numbers)[..., np.newaxis, np.newaxis, np.newaxis], (*numbers.shape, 84, 84, 1))
-      new = self.replay.insert(lives, indices, np.zeros_like(lives), dones, {'pixels': pixels, 'done': dones, 'number': numbers}, ())
+      shades = _shade(numbers)[..., np.newaxis, np.newaxis, np.newaxis]
+      pixels = np.broadcast_to(shades, (*numbers.shape, 84, 84, 1))
+      rows = {'pixels': pixels, 'done': dones, 'number': numbers}
+      new = self.replay.insert(lives, indices, np.zeros_like(lives), dones, rows, ())
       self._add(new.key.numpy().tolist(), new.signals.numpy()[0].tolist())
       self.replay.update(new.key, tf.ones_like(new.key, tf.float32))
       indices, done = indices + 1, dones[-1]

@@ -54,7 +54,10 @@ class Agent(Protocol):
   acting_variables: Sequence[tf.Variable]
 
   def initial_state(self, batch_size) -> Any:
-    """The recurrent state at an episode's start: a nest of zeros [batch_size, ...], or () if the agent has none."""
+    """What an actor keeps from row to row, before its life's first row: a nest of zeros [batch_size, ...], or ().
+
+    This is the recurrent state. An agent may keep more, such as a count of rows.
+    """
 
   def step(self, inputs: acting.ActorInput, agent_state: Any, seed: tf.Tensor,
            selection: acting.Selection = acting.Selection()) -> tuple[NamedTuple, Any]:
@@ -67,7 +70,8 @@ class Agent(Protocol):
       selection: how actions are selected; the kind is TRAINING or one of AgentModule.EVALUATION_POLICIES.
     Returns:
       First, the behaviour output: the agent's own NamedTuple of [B, ...] tensors. Its first field is `action`, int32.
-      It is sent to the learner in the unrolls, so it should hold only what the loss needs of the behaviour policy.
+      What AgentModule.to_send keeps of it is sent to the learner, so this should be only what the loss needs of the
+      behaviour policy.
       Second, the new agent_state.
     """
 
@@ -151,7 +155,8 @@ class AgentModule(Protocol):
       unroll: as the actor pool gives it: tensors of [T+1, ...] or, for fields without time, [...].
       config: the agent's hyper-parameters.
     Returns:
-      An Unroll, which is what comes out of the intake. Only the fields agent_state and agent_output may differ.
+      An Unroll, which is what comes out of the intake. Only the fields agent_state and agent_output may differ. In
+      batches, the components of agent_output have an axis B after their first one, which need not be that of the rows.
     """
 
   def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:

@@ -33,7 +33,7 @@ class SequenceSample(NamedTuple):
 
 class SentStates(NamedTuple):
   """The recurrent states that are sent with an unroll: those that the replay needs."""
-  row: Any    # [K] int32, row t of the agent's outputs had this state: it is the one before row t-1. 0: there is none.
+  row: Any    # [K] int32. t: the state is that of agent_output[t], the one before row t-1. 0: the place is not used.
   state: Any  # nest of [K, ...].
 
 
@@ -164,8 +164,8 @@ def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offs
 
   Args:
     unroll: an Unroll of tensors of [T+1, ...]. Two fields of its agent_output are about the row that was acted on:
-      `agent_state`, the recurrent state before it; and `episode_step`, its number in its episode, or in its life with
-      cross_episodes: [T+1] int32.
+      `agent_state`, the recurrent state before it; and `episode_step`, [T+1] int32, its number, counted from the start
+      of its episode, or of its life with cross_episodes.
     geometry, state_offsets: those of the replay.
   Returns:
     The unroll, with SentStates in agent_output.agent_state and without Unroll.agent_state.
@@ -183,10 +183,10 @@ def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offs
 def _states_of_rows(unroll):
   """Returns a nest of [T+1, B, ...]: the states that were sent, and zeros elsewhere."""
   sent, (num_rows, batch) = unroll.agent_output.agent_state, unroll.parameter_version.shape
-  row = tf.clip_by_value(sent.row, 0, num_rows - 1)  # Another process may send anything.
+  row = tf.clip_by_value(sent.row, 0, num_rows - 1)  # Another process may send any number, and the same one twice.
   places = tf.stack([row, tf.broadcast_to(tf.range(batch), tf.shape(row))], axis=-1)
-  return tf.nest.map_structure(
-      lambda values: tf.scatter_nd(places, values, [num_rows, batch, *values.shape[2:]]), sent.state)
+  return tf.nest.map_structure(lambda values: tf.tensor_scatter_nd_update(
+      tf.zeros([num_rows, batch, *values.shape[2:]], values.dtype), places, values), sent.state)
 
 
 def _rows(unroll):
@@ -210,7 +210,7 @@ def _check_memory(row_spec, state_spec, frame_stacks, settings):
                                  num_states=len(settings.state_offsets))
   batch = replay_lib.batch_bytes(row_spec, frame_stacks, settings.geometry, settings.batch_size)
   there = memory.machine_bytes()
-  if full + 2 * batch > there:  # One batch is learned from while the next one is collected.
+  if full + 2 * batch > there:  # A learner learns from one batch while its next one is collected.
     raise errors.UserError(
         f'--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full replay of '
         f'{full * 1e-9:,.1f} GB and two batches of {batch * 1e-9:,.1f} GB do not fit into the memory of the machine, '

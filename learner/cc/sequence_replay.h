@@ -66,9 +66,11 @@ struct NewUnroll {
   int num_rows = 0;                  // T + 1.
   std::vector<StridedRows> rows;     // By component; of a stack, the newest frame.
   StridedRows starts_episode;        // One byte each.
-  int64_t first_step = 0;            // Number of row 0 in its episode, or in its life with cross_episodes.
+  int64_t first_step = 0;            // Number of row 0, counted from the start of its episode, or of its life with
+                                     // cross_episodes.
   std::vector<StridedRows> states;   // By field. Row i has the recurrent state before row i - 1: like all of an agent's
-                                     // outputs it comes one row after the observation that was acted on.
+                                     // outputs it comes one row after the observation that was acted on. Only the
+                                     // states that WindowPlanner::WantsState names are read.
 };
 
 struct ReplayStatistics {

@@ -146,6 +146,13 @@ class EpsilonTest(parameterized.TestCase):
     self.assertAlmostEqual(greedy[0::2].mean(), 1 - 0.5 * 0.8, delta=0.015)
     self.assertAlmostEqual(greedy[1::2].mean(), 1 - 0.25 * 0.8, delta=0.015)
 
+  def test_the_ladder_has_as_many_rungs_as_the_cluster_has_actors(self):
+    agent = _agent(_config(epsilon_base=0.5, epsilon_exponent=1., num_actors=2))
+    inputs = acting.example_input(unrolls.VECTOR)._replace(actor_place=tf.constant([0.4, 0.6]))
+    with absltest.mock.patch.object(acting, 'epsilon_greedy', return_value=tf.zeros([2], tf.int32)) as select:
+      agent.step(inputs, agent.initial_state(2), tf.constant([1, 1], tf.int64))
+    np.testing.assert_allclose(select.call_args.args[1], [0.5, 0.25])
+
 
 class LossTest(parameterized.TestCase):
 
@@ -355,6 +362,41 @@ class ReplayTest(parameterized.TestCase):
           np.testing.assert_allclose(got[b], want[0], rtol=1e-4, atol=1e-5)
         num_checked += 1
     self.assertGreater(num_checked, 5)
+
+  @parameterized.parameters(
+      dict(), dict(cross_episodes=True), dict(reset_on_life_loss=True), dict(measure_delta_q=True), dict(burn_in=0),
+      dict(burn_in=2, sequence_period=5, reset_on_life_loss=True, measure_delta_q=True))
+  def test_stored_states_are_right_also_after_lost_unrolls(self, **settings):
+    config = _config(**dict(unroll_length=7, batch_size=60) | settings)
+    agent = r2d2.Agent(unrolls.environment_spec(), config)
+    played = list(self._play(agent, config, 20))
+    came = [unroll for index, unroll in enumerate(played) if index not in (0, 4, 5, 9, 13)]
+    config = dataclasses.replace(config, samples_per_insert=60 * config.sequence_period / (7 * 3 * len(came)))
+    sequences = self._experience(agent, config, came)
+    batch, _ = sequences.take_batch()
+    self.assertEqual(sequences.metrics()['replay_gaps'], 3 * 3)
+    environment, actions = tf.nest.map_structure(
+        lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]),
+        *((unroll.environment_output, unroll.agent_output.action) for unroll in played))
+    resets = r2d2.resets(environment, config)
+    state, states = agent.online.initial_state(3), []  # Before each row of the three actors.
+    for row in range(actions.shape[0]):
+      states.append(tf.nest.map_structure(lambda x: x.numpy(), state))
+      _, state = agent.online.step(actions[row], environment.reward[row], resets[row],
+                                   {'vector': environment.observation['vector'][row]}, state)
+    offsets = [0] + [config.burn_in, config.burn_in + config.sequence_length - 1] * config.measure_delta_q
+    num_checked = 0
+    for number, offset in enumerate(offsets):
+      stored = batch.unroll.agent_state if number == 0 else tf.nest.map_structure(
+          lambda x: x[number - 1], batch.sample.later_states)  # pylint: disable=cell-var-from-loop
+      for b in range(60):
+        end = config.burn_in + int(np.sum(batch.sample.trains[:, b]))
+        row, actor = int(batch.unroll.index[b]) + offset, int(batch.unroll.actor_id[b])
+        if batch.sample.padding[b] <= offset < end and not resets[row, actor]:
+          for got, want in zip(stored, states[row]):
+            np.testing.assert_allclose(got[b], want[actor], rtol=1e-4, atol=1e-5)
+          num_checked += 1
+    self.assertGreater(num_checked, 10)
 
 
 class LearnerTest(parameterized.TestCase):

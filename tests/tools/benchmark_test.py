@@ -17,10 +17,9 @@ from scalable_agents.tools import benchmark
 from scalable_agents.tools import benchmark_parts
 from scalable_agents.tools import r2d2_parts
 
-_SMALL_R2D2 = dict(level_name='pong', torso='shallow', batch_size=2, burn_in=2, sequence_length=4, sequence_period=2,
-                   unroll_length=4, samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4)
-
-_pong = r2d2_parts.pong
+_SMALL_R2D2 = r2d2_parts.pong('float32')._replace(learner_rows=2 + 4 + 1, config=dict(
+    level_name='pong', torso='shallow', batch_size=2, burn_in=2, sequence_length=4, sequence_period=2, unroll_length=4,
+    samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4))
 
 
 class BenchmarkTest(absltest.TestCase):
@@ -40,7 +39,7 @@ class BenchmarkTest(absltest.TestCase):
     with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.multiple(
         benchmark, _executor=fork), absltest.mock.patch.object(
             benchmark.run_flags, 'config_from_flags', return_value=config), absltest.mock.patch.multiple(
-                r2d2_parts, pong=lambda precision: _pong(precision)._replace(config=_SMALL_R2D2), SEQUENCES=10_000):
+                r2d2_parts, pong=lambda precision: _SMALL_R2D2, SEQUENCES=10_000):
       self.assertEqual(benchmark.main(), 0)
     *table, last = screen.getvalue().splitlines()
     return json.loads(last), table
@@ -75,7 +74,8 @@ class BenchmarkTest(absltest.TestCase):
 
   def _check_r2d2(self, figures, environment, cores):
     learned = figures['end_to_end']['sequences_learned_per_step']
-    self.assertAlmostEqual(learned, _SMALL_R2D2['samples_per_insert'] / _SMALL_R2D2['sequence_period'], delta=0.1)
+    config = _SMALL_R2D2.config
+    self.assertAlmostEqual(learned, config['samples_per_insert'] / config['sequence_period'], delta=0.1)
     replay = figures['replay']
     cost = environment['cpu_seconds'] + figures['inference']['cpu_seconds'] + replay['insert_cpu_seconds'] + learned * (
         replay['sample_cpu_seconds'] + figures['learner']['cpu_seconds'])

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import types
 from typing import Any, NamedTuple
 
 from absl.testing import absltest
@@ -24,6 +25,7 @@ _GEOMETRY = replay_lib.Geometry(burn_in=3, length=5, period=2)
 _SETTINGS = replay_experience.Settings(
     _GEOMETRY, capacity=400, minimum_size=150, batch_size=16, unrolls_per_batch=6, priority_exponent=0.5,
     state_offsets=(0, 3, 7))
+_FEW_STATES = _SETTINGS._replace(capacity=200, state_offsets=(0,), unrolls_per_batch=3)
 
 
 class _Output(NamedTuple):
@@ -55,10 +57,11 @@ class ReplayExperienceTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.story = {}
+    self.story, self.settings = {}, _SETTINGS
 
   def _start(self, settings=_SETTINGS, unroll_length=4, **faults):
     """Lets six environments play into a replay. Returns the experience, the host and a function that takes a batch."""
+    self.settings = settings
     run = run_flags.RunConfig(num_environments=6, num_environment_workers=3)
     host = actor_host.ActorHost(['any'], faults, run, seed=0, environment=f'{stacked_environment.__name__}:make')
     self.addCleanup(host.close)
@@ -66,8 +69,6 @@ class ReplayExperienceTest(parameterized.TestCase):
         _Agent, unroll_length, 1, lambda fault: None, single_frames=True,
         to_send=lambda unroll: replay_experience.to_send(unroll, settings.geometry, settings.state_offsets))
     self.assertEqual(host.unroll_spec.environment_output.observation['pixels'].shape, [unroll_length + 1, 2, 2, 1])
-    # Of every two rows, at most two need a state: offsets 0 and 3 are rows of different numbers modulo the period.
-    self.assertEqual(host.unroll_spec.agent_output.agent_state.state['before'].shape, [unroll_length, 2])
     intake = intake_lib.Intake(host.unroll_spec, 4, 1)
     experience = replay_experience.ReplayExperience(
         intake, host.specification.frame_stacks, settings, 1, lambda environment: environment.done,
@@ -88,11 +89,11 @@ class ReplayExperienceTest(parameterized.TestCase):
 
   def _check(self, batch):
     """Checks every row of every sequence of a batch against what the environments must have done."""
-    unroll, sample = batch.unroll, batch.sample
+    unroll, sample, geometry = batch.unroll, batch.sample, self.settings.geometry
     environment, observation = unroll.environment_output, unroll.environment_output.observation
-    num_rows = _GEOMETRY.burn_in + _GEOMETRY.length + 1
+    num_rows = geometry.burn_in + geometry.length + 1
     for b in range(sample.key.size):
-      first = _GEOMETRY.burn_in
+      first = geometry.burn_in
       seed, episode, trained, _ = observation['record'][first, b].tolist()
       rewards, lost = self._episode(seed, episode)
       padding = max(first - trained, 0)
@@ -119,7 +120,7 @@ class ReplayExperienceTest(parameterized.TestCase):
           self.assertEqual(unroll.agent_output.place[row, b].tolist(), list(before))
           self.assertEqual(unroll.agent_output.action[row, b], sum(before) % test_environments.NUM_ACTIONS)
       states = [unroll.agent_state['before'][b], *sample.later_states['before'][:, b]]
-      for offset, state in zip(_SETTINGS.state_offsets, states):
+      for offset, state in zip(self.settings.state_offsets, states):
         step = exists[offset]
         if 0 < step < len(rewards):
           self.assertEqual(state.tolist(), [episode, step - 1], f'offset {offset}')
@@ -127,8 +128,13 @@ class ReplayExperienceTest(parameterized.TestCase):
     begins_life = unroll.index + np.arange(num_rows)[:, np.newaxis] == 0
     self.assertEqual(set(unroll.parameter_version[~begins_life]), {7})  # Also in padding, or it would seem to be old.
 
-  def test_sequences_are_what_the_environments_did(self):
-    experience, _, take = self._start()
+  @parameterized.parameters(
+      (_SETTINGS, 4, 4),  # Every row needs a state: the offsets 0 and 3 are different modulo the period of 2.
+      (_FEW_STATES._replace(geometry=replay_lib.Geometry(3, 5, 4)), 8, 4),  # A row needs one if its step modulo 4 is 1.
+      (_FEW_STATES._replace(geometry=replay_lib.Geometry(4, 5, 4)), 8, 2))  # If it is 0, but not in step 0.
+  def test_sequences_are_what_the_environments_did(self, settings, unroll_length, num_states):
+    experience, host, take = self._start(settings, unroll_length)
+    self.assertEqual(host.unroll_spec.agent_output.agent_state.state['before'].shape, [num_states, 2])
     shares = []
     while filled := experience.fill():
       self.assertEqual(filled.environment_frames, 4 * 6)
@@ -146,10 +152,10 @@ class ReplayExperienceTest(parameterized.TestCase):
       experience.update(tf.nest.map_structure(tf.constant, batch.sample), tf.ones([16]))
     metrics = experience.metrics()
     self.assertEqual(metrics['sequences_sampled'], 40 * 16)
-    self.assertEqual(metrics['replay_size'], 400)
-    self.assertGreater(metrics['sequences_inserted'], 400)  # Old sequences were replaced.
+    self.assertEqual(metrics['replay_size'], settings.capacity)
+    self.assertGreater(metrics['sequences_inserted'], settings.capacity)  # Old sequences were replaced.
     self.assertEqual(metrics['replay_gaps'], 0)
-    self.assertGreater(len(keys), 200)
+    self.assertGreater(len(keys), settings.capacity // 2)
 
   def test_killed_environments_never_mix_sequences(self):
     experience, host, take = self._start(fault='kill', fault_step=60, faulty_below=12)
@@ -197,6 +203,14 @@ class ReplayExperienceTest(parameterized.TestCase):
       other.save(folder)
       self.assertEmpty(os.listdir(folder))
 
+  def test_wrong_rows_of_states_from_another_process_do_no_harm(self):
+    states = tf.fill([4, 1, 2], 3e38)  # The sum of two is not finite.
+    sent = replay_experience.SentStates(tf.constant([[-1], [100], [2], [2]]), {'before': states})
+    unroll = types.SimpleNamespace(
+        agent_output=types.SimpleNamespace(agent_state=sent), parameter_version=tf.zeros([5, 1], tf.int64))
+    of_rows = replay_experience._states_of_rows(unroll)['before']  # pylint: disable=protected-access
+    np.testing.assert_allclose(of_rows[:, 0, 0], [3e38, 0, 3e38, 0, 3e38])
+
   def test_close_ends_the_wait(self):
     experience, host, _ = self._start()
     host.pool.close()
@@ -209,8 +223,8 @@ class ReplayExperienceTest(parameterized.TestCase):
   def test_what_does_not_fit_into_memory_is_refused(self, **too_large):
     settings = _SETTINGS._replace(**too_large)
     with self.assertRaisesRegex(
-        errors.UserError, f'^--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full replay '
-        r'of [\d,.]+ GB and two batches of [\d,.]+ GB do not fit into the memory of the machine, which is [\d,.]+ GB: '):
+        errors.UserError, f'^--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full '
+        r'replay of [\d,.]+ GB and two batches of [\d,.]+ GB do not fit into the memory of the machine, which is '):
       self._start(settings)
 
 
