@@ -7,7 +7,8 @@ rho-bar and c-bar = 1,
   delta_t = min(rho-bar, rho_t) (r_t + discount_t V(x_{t+1}) - V(x_t)),   c_i = lambda min(c-bar, rho_i),
 
 computed backwards as vs_t - V(x_t) = delta_t + discount_t c_t (vs_{t+1} - V(x_{t+1})). Names, argument order and
-defaults are those of the released code. The additional last argument is lambda (remark 2 of the paper).
+defaults are those of the released code. There are two more arguments at the end: lambda (remark 2 of the paper), and
+the trust region of LASER (Schmitt et al. 2020, equation 8), which multiplies delta_t and c_t by 1 or 0.
 """
 
 import collections
@@ -74,7 +75,8 @@ def from_logits(behaviour_policy_logits, target_policy_logits, actions, discount
 
 
 def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
-                            clip_pg_rho_threshold=1.0, name='vtrace_from_importance_weights', lambda_=1.0):
+                            clip_pg_rho_threshold=1.0, name='vtrace_from_importance_weights', lambda_=1.0,
+                            trusted=None):
   """Computes V-trace from log importance weights.
 
   Args:
@@ -87,6 +89,8 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     clip_pg_rho_threshold: scalar rho-bar_pg for the weights of the policy gradient, or None for no clipping.
     name: name scope of the operations.
     lambda_: scalar in [0, 1]. 0 gives one-step targets, 1 the full sum above.
+    trusted: [T, B, ...] bool, the steps that targets may use; see trust_region.py. The target of another step is its
+      value, and the targets of the steps before it bootstrap from there. None: all steps.
   Returns:
     VTraceReturns: vs [T, B, ...], the value targets, and pg_advantages [T, B, ...],
     min(rho-bar_pg, rho_t) (r_t + discount_t vs_{t+1} - V(x_t)). No gradient flows through them.
@@ -100,6 +104,9 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     values_t_plus_1 = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
     deltas = importance_weights(log_rhos, clip_rho_threshold) * (rewards + discounts * values_t_plus_1 - values)
     cs = lambda_ * importance_weights(log_rhos, 1.0)
+    if trusted is not None:
+      trusted = tf.cast(trusted, tf.float32)
+      deltas, cs = trusted * deltas, trusted * cs
     vs = values + _discounted_sums(discounts * cs, deltas)
 
     vs_t_plus_1 = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)

@@ -1,0 +1,115 @@
+"""Tests of LASER's trust region: by hand, against the direct form in float64, and the paper's propositions."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+import numpy as np
+
+from scalable_agents.learner import trust_region
+from scalable_agents.learner import vtrace
+
+
+def _log(*probabilities):
+  return np.log(np.array(probabilities, np.float32))
+
+
+def _softmax(logits):
+  shifted = np.exp(np.float64(logits) - np.max(logits))
+  return shifted / shifted.sum()
+
+
+def _direct(mu, pi, rho_bar):
+  """KL(pi || pi~) as equation 3 and the definition say, in float64."""
+  implied = np.minimum(rho_bar * mu, pi)
+  implied /= implied.sum()
+  return np.sum(pi * np.log(pi / implied))
+
+
+_LOGITS = hnp.arrays(np.float32, st.integers(2, 6), elements=st.floats(-12, 12, width=32))
+
+
+class RelevanceTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('implied', (0.9, 0.1), (0.5, 0.5), 0.293893), ('kl_mu', (0.9, 0.1), (0.5, 0.5), 0.510826),
+      # pi~ is uniform here (proposition 1's example).
+      ('implied', (0.2, 0.8), (0.8, 0.2), 0.192745), ('implied', (0.3, 0.7), (0.3, 0.7), 0.),
+      ('kl_mu', (0.3, 0.7), (0.3, 0.7), 0.))
+  def test_known_numbers(self, kind, mu, pi, want):
+    self.assertAlmostEqual(float(trust_region.relevance(kind, _log(*mu), _log(*pi))), want, places=5)
+
+  @hypothesis.settings(deadline=None)
+  @hypothesis.given(st.data(), st.sampled_from([0.5, 1., 2., 4.]))
+  def test_the_stable_form_is_the_direct_one(self, data, rho_bar):
+    mu_logits = data.draw(_LOGITS)
+    pi_logits = data.draw(hnp.arrays(np.float32, mu_logits.shape, elements=st.floats(-12, 12, width=32)))
+    mu, pi = _softmax(mu_logits), _softmax(pi_logits)
+    got = trust_region.relevance('implied', mu_logits, pi_logits, rho_bar).numpy()
+    np.testing.assert_allclose(got, _direct(mu, pi, rho_bar), rtol=1e-4, atol=2e-5)
+    got = trust_region.relevance('kl_mu', mu_logits, pi_logits).numpy()
+    np.testing.assert_allclose(got, np.sum(pi * np.log(pi / mu)), rtol=1e-4, atol=2e-5)
+
+  def test_extreme_policies_are_finite(self):
+    certain = np.float32([[[200., -200., 0.]]])
+    opposite = certain[..., ::-1]
+    # The implied policy of two opposite ones is even: each of both actions has the tiny probability of one of them.
+    for kind, want in (('implied', np.log(2)), ('kl_mu', 200.)):
+      far, same = (trust_region.relevance(kind, mu, certain).numpy() for mu in (opposite, certain))
+      np.testing.assert_allclose(far, [[want]], rtol=1e-4)
+      np.testing.assert_allclose(same, [[0.]], atol=1e-5)
+
+  def test_is_zero_where_no_weight_is_clipped(self):
+    # pi <= 2 mu everywhere.
+    self.assertLess(float(trust_region.relevance('implied', _log(0.5, 0.5), _log(0.9, 0.1), 2.)), 1e-6)
+    self.assertGreater(float(trust_region.relevance('implied', _log(0.5, 0.5), _log(0.9, 0.1), 1.)), 0.01)
+
+  def test_unknown_kind(self):
+    with self.assertRaisesRegex(ValueError, "^relevance: want one of implied, kl_mu, got 'kl'$"):
+      trust_region.relevance('kl', _log(0.5, 0.5), _log(0.5, 0.5))
+
+
+def _equation_8(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, trusted):
+  """Value targets as printed: a sum of products, in float64. (In the paper, the index of rho is misprinted.)"""
+  rhos = np.exp(np.float64(log_rhos))
+  state_values = np.float64([*values, bootstrap_value])
+  targets = []
+  for t in range(len(rewards)):
+    target = state_values[t].copy()
+    for k in range(t, len(rewards)):
+      product = np.ones_like(target)
+      for i in range(t, k):
+        product *= trusted[i] * np.minimum(rhos[i], 1.) * discounts[i]
+      delta = rewards[k] + discounts[k] * state_values[k + 1] - state_values[k]
+      target += product * trusted[k] * np.minimum(rhos[k], rho_bar) * delta
+    targets.append(target)
+  return np.array(targets)
+
+
+class TrustedVtraceTest(parameterized.TestCase):
+
+  @hypothesis.settings(deadline=None)
+  @hypothesis.given(st.integers(1, 7), st.integers(0, 10**6), st.sampled_from([1., 2., 4.]), st.sampled_from([2., 30.]))
+  def test_is_equation_8(self, steps, seed, rho_bar, spread):
+    random = np.random.RandomState(seed)
+    log_rhos, rewards, values = (np.float32(scale * random.randn(steps, 3)) for scale in (spread, 5., 5.))
+    discounts = np.float32(0.9 * (random.uniform(size=(steps, 3)) > 0.2))
+    bootstrap_value, trusted = np.float32(random.randn(3)), random.uniform(size=(steps, 3)) > 0.3
+    got = vtrace.from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar,
+                                         trusted=trusted)
+    want = _equation_8(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, trusted)
+    np.testing.assert_allclose(got.vs, want, rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(got.vs.numpy()[~trusted], values[~trusted])
+    after = np.concatenate([want[1:], bootstrap_value[np.newaxis]])
+    np.testing.assert_allclose(got.pg_advantages, np.minimum(np.exp(log_rhos), 1.) * (
+        rewards + discounts * after - values), rtol=1e-4, atol=1e-3)
+    whole = vtrace.from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar)
+    all_trusted = vtrace.from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar,
+                                                 trusted=np.ones_like(trusted))
+    for one, other in zip(whole, all_trusted):
+      np.testing.assert_array_equal(one, other)  # Bit for bit.
+
+
+if __name__ == '__main__':
+  absltest.main()
