@@ -242,7 +242,7 @@ class VTraceTest(parameterized.TestCase):
                      [1.0, 1.0, 'vtrace_from_importance_weights', 1.0, None])
     parameters = inspect.signature(vtrace.from_logits).parameters
     self.assertEqual(list(parameters), ['behaviour_policy_logits', 'target_policy_logits', 'actions', *names[1:-1]])
-    self.assertEqual([parameters[name].default for name in names[5:]], [1.0, 1.0, 'vtrace_from_logits', 1.0])
+    self.assertEqual([parameters[name].default for name in names[5:-1]], [1.0, 1.0, 'vtrace_from_logits', 1.0])
     self.assertEqual(list(inspect.signature(vtrace.log_probs_from_logits_and_actions).parameters),
                      ['policy_logits', 'actions'])
     self.assertEqual(vtrace.VTraceReturns._fields, ('vs', 'pg_advantages'))
