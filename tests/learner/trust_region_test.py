@@ -1,5 +1,7 @@
 """Tests of LASER's trust region: by hand, against the direct form in float64, and the paper's propositions."""
 
+import itertools
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import hypothesis
@@ -109,6 +111,76 @@ class TrustedVtraceTest(parameterized.TestCase):
                                                  trusted=np.ones_like(trusted))
     for one, other in zip(whole, all_trusted):
       np.testing.assert_array_equal(one, other)  # Bit for bit.
+
+
+class _Mdp:
+  """A random task with two states and two actions, an implied policy, and the expectation of V-trace's targets."""
+
+  discount = 0.9
+
+  def __init__(self, random, rho_bar):
+    self.transitions = random.dirichlet([1., 1.], size=(2, 2))  # [state, action, next state].
+    self.rewards = random.randn(2, 2)
+    self.mu, self.pi = random.dirichlet([1., 1.], size=2), random.dirichlet([1., 1.], size=2)  # [state, action].
+    self.rho_bar = rho_bar
+    implied = np.minimum(rho_bar * self.mu, self.pi)
+    self.implied = implied / implied.sum(axis=1, keepdims=True)
+
+  def values(self, policy):
+    """Solves V = r + gamma P V."""
+    matrix = np.einsum('sa,san->sn', policy, self.transitions)
+    return np.linalg.solve(np.eye(2) - self.discount * matrix, np.sum(policy * self.rewards, axis=1))
+
+  def expected_targets(self, values, trusted, steps=3):
+    """Returns E_mu of the value target of each state [2], over all ways of `steps` steps. trusted: [2] bool."""
+    states, actions = (np.array(list(itertools.product([0, 1], repeat=n))) for n in (steps + 1, steps))
+    pairs = [(way, choice) for way in states for choice in actions]
+    ways, choices = (np.array(one).T for one in zip(*pairs))  # [steps + 1, B], [steps, B].
+    before = ways[:-1]
+    chance = np.prod(self.mu[before, choices] * self.transitions[before, choices, ways[1:]], axis=0)
+    log_rhos = np.log(self.pi / self.mu)[before, choices]
+    targets = vtrace.from_importance_weights(
+        log_rhos, np.full(before.shape, self.discount), self.rewards[before, choices], values[before], values[ways[-1]],
+        self.rho_bar, trusted=trusted[before]).vs[0]
+    return np.array([np.sum((chance * targets)[ways[0] == state]) for state in (0, 1)])
+
+
+class PropositionsTest(parameterized.TestCase):
+
+  @hypothesis.settings(deadline=None, max_examples=30)
+  @hypothesis.given(st.integers(0, 10**6), st.sampled_from([1., 2.]))
+  def test_1_the_fixed_point_of_vtrace_is_the_value_of_the_implied_policy(self, seed, rho_bar):
+    mdp = _Mdp(np.random.RandomState(seed), rho_bar)
+    values = mdp.values(mdp.implied)
+    np.testing.assert_allclose(mdp.expected_targets(values, np.array([True, True])), values, rtol=1e-3, atol=1e-3)
+
+  def test_1_the_implied_policy_of_two_opposite_ones_is_even(self):
+    for phi in (0.9, 0.6):
+      want = phi * np.log(phi / 0.5) + (1 - phi) * np.log((1 - phi) / 0.5)  # KL(pi || uniform).
+      self.assertAlmostEqual(
+          float(trust_region.relevance('implied', _log(phi, 1 - phi), _log(1 - phi, phi))), want, places=5)
+
+  def test_2_and_3_vtrace_prefers_the_wrong_action_unless_enough_data_is_online(self):
+    values, mu, pi = np.array([2., 5.]), np.array([0.9, 0.1]), np.array([0.5, 0.5])
+    batch = lambda numbers: np.float32(numbers)[np.newaxis]  # An episode of one step per action.
+    advantages = vtrace.from_importance_weights(
+        batch(np.log(pi / mu)), batch([0, 0]), batch(values), batch([0, 0]), np.zeros(2, np.float32)).pg_advantages[0]
+    implied = mu * advantages / pi  # What the policy gradient multiplies pi grad log pi by.
+    np.testing.assert_allclose(implied, [2., 1.], rtol=1e-5)
+    for alpha, right in ((0.24, 0), (0.26, 1)):  # alpha / (1 - alpha) > (2 - 1) / (5 - 2).
+      self.assertEqual(np.argmax(alpha * values + (1 - alpha) * implied), right)
+
+  @hypothesis.settings(deadline=None, max_examples=30)
+  @hypothesis.given(st.integers(0, 10**6), st.sampled_from([1., 2.]), st.booleans())
+  def test_5_trusted_targets_contract_towards_the_value_of_the_implied_policy(self, seed, rho_bar, all_trusted):
+    random = np.random.RandomState(seed)
+    mdp = _Mdp(random, rho_bar)
+    fixed_point, values = mdp.values(mdp.implied), 10 * random.randn(2)
+    trusted = np.array([True, all_trusted])
+    distance = np.abs(mdp.expected_targets(values, trusted) - fixed_point)[trusted]
+    # A step moves by at least the share of the implied policy, sum_a min(rho-bar mu, pi), times 1 - discount.
+    shrinkage = 1 - (1 - mdp.discount) * np.minimum(rho_bar * mdp.mu, mdp.pi).sum(axis=1).min()
+    self.assertLessEqual(np.max(distance), shrinkage * np.max(np.abs(values - fixed_point)) + 1e-3)
 
 
 if __name__ == '__main__':
