@@ -282,14 +282,10 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
   """
   # Each stream has the rows that its next sequence needs, and a slab at each end that is partly used.
   num_rows = capacity * geometry.period + num_streams * (geometry.burn_in + geometry.length + 2 * _ROWS_PER_SLAB)
-  return num_rows * _bytes(row_spec) + capacity * num_states * _bytes(state_spec)
+  return num_rows * ops.num_bytes(row_spec) + capacity * num_states * ops.num_bytes(state_spec)
 
 
 def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:
   """Returns the memory of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
-  row = sum(_bytes(spec) * stack for spec, stack in zip(tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)))
+  row = sum(ops.num_bytes(spec) * stack for spec, stack in zip(tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)))
   return batch_size * (geometry.burn_in + geometry.length + 1) * row
-
-
-def _bytes(specs):
-  return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))

@@ -56,6 +56,11 @@ def unique_name(prefix: str) -> str:
   return f'{prefix}_{uuid.uuid4().hex}'
 
 
+def num_bytes(specs) -> int:
+  """Returns the memory of tensors with these specs, a nest of tf.TensorSpec with known shapes."""
+  return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))
+
+
 def delete_with(owner, handle) -> None:
   """Deletes the resource of `handle` when the Python object `owner` is deleted. TensorFlow would keep it for ever."""
   weakref.finalize(owner, _delete, handle).atexit = False

@@ -13,7 +13,6 @@ import os
 from typing import Sequence
 
 from scalable_agents.records import errors
-from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import curves
 from scalable_agents.tables import files
@@ -39,13 +38,7 @@ class PopArtTablesConfig:
 
 def validate(config: PopArtTablesConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
-  settings.check(config)
-  if not config.table and not config.figures:
-    raise ValueError('--table=: want 1, or --figures')
-  if config.figures and not config.runs:
-    raise ValueError('--runs: want the runs to draw')
-  if not config.output:
-    raise ValueError('--output: want a folder')
+  files.validate(config, _TABLE)
 
 
 def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:

@@ -18,7 +18,6 @@ import os
 from typing import Sequence
 
 from scalable_agents.records import errors
-from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import curves
 from scalable_agents.tables import files
@@ -47,13 +46,7 @@ class R2d2TablesConfig:
 
 def validate(config: R2d2TablesConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
-  settings.check(config)
-  if not config.table and not config.figures:
-    raise ValueError(f'--table=: want one of {", ".join(r2d2_tables.NUMBERS)}, or --figures')
-  if config.figures and not config.runs:
-    raise ValueError('--runs: want the runs to draw')
-  if not config.output:
-    raise ValueError('--output: want a folder')
+  files.validate(config, f'one of {", ".join(r2d2_tables.NUMBERS)}')
 
 
 def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:

@@ -3,10 +3,10 @@
 import contextlib
 
 import psutil
-import tensorflow as tf
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
+from scalable_agents.ops import ops
 from scalable_agents.records import errors
 from scalable_agents.training import agent_interface
 
@@ -57,7 +57,7 @@ def check(unroll_spec, parameter_specs, config: agent_interface.Config, num_envi
   # The actor pool can hold as many finished unrolls as the queue.
   unrolls = num_environments + 2 * config.queue_size + 2 * num_learners * config.batch_size
   copies = 1 + config.policy_lag * (num_learners > 0)
-  unroll_bytes, parameter_bytes = _bytes(unroll_spec), _bytes(parameter_specs)
+  unroll_bytes, parameter_bytes = ops.num_bytes(unroll_spec), ops.num_bytes(parameter_specs)
   needed, there = unrolls * unroll_bytes + copies * parameter_bytes, machine_bytes()
   if needed > there:
     raise errors.UserError(
@@ -65,7 +65,3 @@ def check(unroll_spec, parameter_specs, config: agent_interface.Config, num_envi
         f'--policy_lag={config.policy_lag}, {num_environments} environments: up to {unrolls:,} unrolls of '
         f'{unroll_bytes * 1e-6:,.1f} MB and {copies:,} copies of {parameter_bytes * 1e-6:,.1f} MB of parameters need '
         f'{needed * 1e-9:,.1f} GB of memory, but the machine has {there * 1e-9:,.1f} GB: choose smaller numbers')
-
-
-def _bytes(specs) -> int:
-  return sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(specs))

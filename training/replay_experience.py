@@ -128,8 +128,7 @@ class ReplayExperience:
     version = tf.where(exists, rows.parameter_version, rows.parameter_version[always + 1])
     first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
     return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], life_id=sample.life_id,
-                         index=sample.life_row, agent_state=first_state,
-                         parameter_version=version)
+                         index=sample.life_row, agent_state=first_state, parameter_version=version)
 
   def update(self, sample: SequenceSample, feedback: tf.Tensor) -> None:
     """Sets new priorities, [B] float32."""

@@ -4,25 +4,20 @@ The golden files have the paper's numbers and no runs. They were made with
   python -m scalable_agents.tables.impala --table=TABLE --output=tests/tables/golden
 """
 
+import functools
 import os
 import pathlib
-import subprocess
-import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.actor import python_path
 from scalable_agents.tables import impala
 from scalable_agents.tables import published
+from scalable_agents.tests.tables import programs
 from scalable_agents.tests.tables import run_directories
 
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
-
-
-def _start(*flags, folder=None, **environment):
-  return subprocess.run([sys.executable, '-m', 'scalable_agents.tables.impala', *flags], capture_output=True, text=True,
-                        env=python_path.environment() | environment, cwd=folder)
+_start = functools.partial(programs.start, impala.__name__)
 
 
 class ImpalaTest(parameterized.TestCase):
@@ -103,10 +98,7 @@ class ImpalaTest(parameterized.TestCase):
     self.assertFalse(os.path.exists(self.output))
 
   def test_it_starts_without_tensorflow(self):
-    program = 'import sys; from scalable_agents.tables import impala; print("tensorflow" in sys.modules)'
-    done = subprocess.run([sys.executable, '-c', program], env=python_path.environment(), check=True,
-                          capture_output=True, text=True)
-    self.assertEqual(done.stdout, 'False\n')
+    self.assertFalse(programs.imports_tensorflow(impala.__name__))
 
   def test_the_defaults_need_no_runs(self):
     impala.validate(impala.TablesConfig(table='3'))

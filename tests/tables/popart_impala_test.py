@@ -4,26 +4,21 @@ The golden files have the paper's numbers and no runs. They were made with
   python -m scalable_agents.tables.popart_impala --table=1 --output=tests/tables/golden
 """
 
+import functools
 import os
 import pathlib
-import subprocess
-import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.actor import python_path
 from scalable_agents.tables import popart_impala
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import programs
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training.population import population_directory
 
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
-
-
-def _start(*flags, folder=None):
-  return subprocess.run([sys.executable, '-m', popart_impala.__name__, *flags], capture_output=True, text=True,
-                        env=python_path.environment(), cwd=folder, check=False)
+_start = functools.partial(programs.start, popart_impala.__name__)
 
 
 class PopArtImpalaTest(parameterized.TestCase):

@@ -4,26 +4,21 @@ The golden files have the paper's numbers and no runs. They were made with
   python -m scalable_agents.tables.r2d2 --table=TABLE --output=tests/tables/golden
 """
 
+import functools
 import os
 import pathlib
-import subprocess
-import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.actor import python_path
 from scalable_agents.tables import r2d2
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import programs
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training.population import population_directory
 
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
-
-
-def _start(*flags, folder=None):
-  return subprocess.run([sys.executable, '-m', r2d2.__name__, *flags], capture_output=True, text=True,
-                        env=python_path.environment(), cwd=folder, check=False)
+_start = functools.partial(programs.start, r2d2.__name__)
 
 
 class R2d2Test(parameterized.TestCase):
@@ -91,10 +86,7 @@ class R2d2Test(parameterized.TestCase):
       self.assertEqual(done.stderr.count('\n'), 1)
 
   def test_it_starts_without_tensorflow(self):
-    program = 'import sys; from scalable_agents.tables import r2d2; print("tensorflow" in sys.modules)'
-    done = subprocess.run([sys.executable, '-c', program], env=python_path.environment(), check=True,
-                          capture_output=True, text=True)
-    self.assertEqual(done.stdout, 'False\n')
+    self.assertFalse(programs.imports_tensorflow(r2d2.__name__))
 
 
 if __name__ == '__main__':

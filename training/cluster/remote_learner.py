@@ -17,6 +17,7 @@ import uuid
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.ops import ops
 from scalable_agents.training.cluster import learner_connection
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import outbox
@@ -65,7 +66,7 @@ class RemoteLearner:
     self._own = json.loads(json.dumps(learner_port.contract(settings, unroll_spec, parameter_specs)))
     self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
     self._life = uuid.uuid4().hex
-    size = sum(spec.shape.num_elements() * spec.dtype.size for spec in tf.nest.flatten(unroll_spec))
+    size = ops.num_bytes(unroll_spec)
     largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)

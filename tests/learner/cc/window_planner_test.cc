@@ -34,6 +34,15 @@ void ExpectWindows(const std::vector<Window>& got, const std::vector<Window>& wa
   }
 }
 
+SequenceGeometry RandomGeometry(std::mt19937* random) {
+  SequenceGeometry geometry;
+  geometry.burn_in = (*random)() % 8;
+  geometry.length = 1 + (*random)() % 8;
+  geometry.period = 1 + (*random)() % geometry.length;
+  geometry.history = (*random)() % 4;
+  return geometry;
+}
+
 constexpr SequenceGeometry kPaper{40, 80, 40, false, 3};
 
 TEST(WindowPlannerTest, ThePapersSequencesOfALongEpisode) {
@@ -69,11 +78,7 @@ TEST(WindowPlannerTest, AStreamThatBeginsInAnEpisodeHasAWholeBurnIn) {
 TEST(WindowPlannerTest, AfterAGapSequencesBeginWhereTheyWouldHaveBegunWithoutIt) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 500; ++trial) {
-    SequenceGeometry geometry;
-    geometry.burn_in = random() % 8;
-    geometry.length = 1 + random() % 8;
-    geometry.period = 1 + random() % geometry.length;
-    geometry.history = random() % 4;
+    SequenceGeometry geometry = RandomGeometry(&random);
     geometry.cross_episodes = random() % 2;
     std::vector<bool> starts(80);
     starts[0] = true;
@@ -115,11 +120,7 @@ TEST(WindowPlannerTest, CrossEpisodesIgnoresTheirEnds) {
 TEST(WindowPlannerTest, TrainsEveryStepOfEveryCompleteEpisode) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 500; ++trial) {
-    SequenceGeometry geometry;
-    geometry.burn_in = random() % 8;
-    geometry.length = 1 + random() % 8;
-    geometry.period = 1 + random() % geometry.length;
-    geometry.history = random() % 4;
+    const SequenceGeometry geometry = RandomGeometry(&random);
     std::vector<bool> starts(1 + random() % 60);
     starts[0] = true;
     std::vector<int> episode_starts = {0};
