@@ -86,12 +86,19 @@ def _against_bound(end_to_end, workload, inference, *others):
   """Prints the additive bound and the share of it that the whole training reaches. Returns the section's numbers."""
   occurring = _occurring(end_to_end)
   cost = sum(part['cpu_seconds'] for part in (inference[occurring], *others))
-  bound, steps = len(os.sched_getaffinity(0)) / cost, end_to_end['steps_per_second']
+  return {'end_to_end_steps_per_second': end_to_end['steps_per_second'], 'end_to_end': end_to_end,
+          'inference': inference,
+          **_share_of_bound(end_to_end, workload, cost, f'inference in batches of {occurring} on average')}
+
+
+def _share_of_bound(end_to_end, workload, cost, circumstances):
+  """Prints and returns the additive bound, from the CPU time that an agent step costs, and the share of it."""
+  bound = len(os.sched_getaffinity(0)) / cost
+  share = end_to_end['steps_per_second'] / bound
   _line('additive bound: agent steps', bound, cost)
-  print(f'end to end is {steps / bound:.1%} of the bound (wanted: {workload.wanted_share:.0%}), with inference in '
-        f'batches of {occurring} on average', flush=True)
-  return {'end_to_end_steps_per_second': steps, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound,
-          'end_to_end': end_to_end, 'inference': inference}
+  print(f'end to end is {share:.1%} of the bound (wanted: {workload.wanted_share:.0%}), with {circumstances}',
+        flush=True)
+  return {'bound_steps_per_second': bound, 'share_of_bound': share}
 
 
 def _occurring(end_to_end):
@@ -182,12 +189,9 @@ def _measure_r2d2(seconds, environment, workload):
   learned = end_to_end['sequences_learned_per_step']
   cost = environment['cpu_seconds'] + inference['cpu_seconds'] + costs['insert_cpu_seconds'] + learned * (
       costs['sample_cpu_seconds'] + learner['cpu_seconds'])
-  bound, steps = len(os.sched_getaffinity(0)) / cost, end_to_end['steps_per_second']
-  _line('additive bound: agent steps', bound, cost)
-  print(f'end to end is {steps / bound:.1%} of the bound (wanted: {workload.wanted_share:.0%}), with '
-        f'{learned:.4f} sequences learned per agent step', flush=True)
   return {'end_to_end': end_to_end, 'inference': inference, 'learner': learner, 'replay': costs | at_once,
-          'priorities': priorities, 'bound_steps_per_second': bound, 'share_of_bound': steps / bound}
+          'priorities': priorities,
+          **_share_of_bound(end_to_end, workload, cost, f'{learned:.4f} sequences learned per agent step')}
 
 
 def main():

@@ -308,17 +308,27 @@ def _until_closed(loop):
     pass
 
 
-def end_to_end(seconds, workload):
-  """Measures the agent steps/s of a training run after its start, its inference batch sizes and its shares of time."""
+def training_rows(seconds, workload):
+  """Returns the rows of metrics.jsonl of a training run after its start. At least one has an inference batch size."""
   def arguments(run):
     if workload.config['level_name'] == GAME:
-      return ['scalable_agents.agents.impala_atari57', *(
+      return [f'scalable_agents.agents.{workload.agent}_atari57', *(
           f'--{name}={value}' for name, value in (workload.config | run).items())]
     return ['scalable_agents.tools.constant_training', json.dumps(workload.config), json.dumps(run)]
 
-  steady = training_rate.steady_rows(
+  return training_rate.steady_rows(
       arguments, seconds, lambda rows: any(row['inference_batch_size'] for row in rows))
-  mean = lambda name: float(np.mean([row[name] for row in steady if row[name] is not None]))
+
+
+def mean_of(rows, name):
+  """Returns the mean of a metric over the rows that have it."""
+  return float(np.mean([row[name] for row in rows if row[name] is not None]))
+
+
+def end_to_end(seconds, workload):
+  """Measures the agent steps/s of a training run after its start, its inference batch sizes and its shares of time."""
+  steady = training_rows(seconds, workload)
   updates, wall_seconds = (steady[-1][name] - steady[0][name] for name in ('learner_steps', 'wall_seconds'))
   return {'steps_per_second': updates * workload.transitions / wall_seconds,
-          **{name: mean(name) for name in steady[-1] if name == 'inference_batch_size' or name.startswith('time/')}}
+          **{name: mean_of(steady, name) for name in steady[-1]
+             if name == 'inference_batch_size' or name.startswith('time/')}}

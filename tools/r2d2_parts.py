@@ -22,7 +22,7 @@ def pong(precision: str) -> benchmark_parts.Workload:
   """
   return benchmark_parts.Workload(
       dict(level_name=benchmark_parts.GAME, torso='shallow', torso_precision=precision, batch_size=16,
-           replay_capacity=2_000, replay_minimum_size=64),
+           replay_capacity=2_000, replay_minimum_size=64, save_replay=False),
       level='atari', learner_rows=121, wanted_share=0.85, agent='r2d2')
 
 
@@ -148,14 +148,10 @@ def learner(seconds, workload):
 
 def end_to_end(seconds, workload):
   """Measures the agent steps/s of a training run after its start, and its inference batch size."""
-  def arguments(run):
-    return ['scalable_agents.agents.r2d2_atari57', *(
-        f'--{name}={value}' for name, value in (workload.config | {'save_replay': False} | run).items())]
-
-  steady = training_rate.steady_rows(arguments, seconds, lambda rows: any(row['inference_batch_size'] for row in rows))
+  steady = benchmark_parts.training_rows(seconds, workload)
   frames, wall_seconds, sampled = (steady[-1][name] - steady[0][name]
                                    for name in ('environment_frames', 'wall_seconds', 'sequences_sampled'))
-  sizes = [row['inference_batch_size'] for row in steady if row['inference_batch_size'] is not None]
   steps = frames / 4
-  return {'steps_per_second': steps / wall_seconds, 'inference_batch_size': float(np.mean(sizes)),
+  return {'steps_per_second': steps / wall_seconds,
+          'inference_batch_size': benchmark_parts.mean_of(steady, 'inference_batch_size'),
           'sequences_learned_per_step': sampled / steps}

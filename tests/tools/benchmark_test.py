@@ -19,7 +19,7 @@ from scalable_agents.tools import r2d2_parts
 
 _SMALL_R2D2 = r2d2_parts.pong('float32')._replace(learner_rows=2 + 4 + 1, config=dict(
     level_name='pong', torso='shallow', batch_size=2, burn_in=2, sequence_length=4, sequence_period=2, unroll_length=4,
-    samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4))
+    samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4, save_replay=False))
 
 
 class BenchmarkTest(absltest.TestCase):
