@@ -1,5 +1,4 @@
 // TensorFlow ops of the replay of sequences. The public Python interface is learner/replay.py.
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -7,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "learner/cc/replay_op_helpers.h"
 #include "learner/cc/replay_resource.h"
 #include "learner/cc/sequence_replay.h"
 #include "ops/cc/field.h"
@@ -14,12 +14,10 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/util/work_sharder.h"
 
 namespace scalable_agents {
 namespace {
 
-using tensorflow::DataType;
 using tensorflow::OpInputList;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -125,13 +123,7 @@ void AfterLimiter(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallb
   *id = await([=](const Status& status) {
     run([=] {
       pending->Finish([&](OpKernelContext* context) {
-        absl::Status result = ToTensorFlow(status);
-        if (!result.ok()) return result;
-        const Status memory = WithMemory([&] {
-          result = work(context);
-          return Status();
-        });
-        return memory.ok() ? result : ToTensorFlow(memory);
+        return status.ok() ? WithMemoryForOp([&] { return work(context); }) : ToTensorFlow(status);
       });
     });
   });
@@ -174,27 +166,10 @@ class InsertOp : public tensorflow::AsyncOpKernel {
       return InvalidArgument("starts_episode: want [T+1, B], got ", starts.shape().DebugString());
     }
     for (const char* name : {"life_id", "index", "first_step"}) {
-      const Tensor* numbers;
-      TF_RETURN_IF_ERROR(context->input(name, &numbers));
-      if (numbers->shape() != TensorShape({starts.dim_size(1)})) {
-        return InvalidArgument(name, ": want [", starts.dim_size(1), "], got ", numbers->shape().DebugString());
-      }
+      TF_RETURN_IF_ERROR(CheckVector(context, name, starts.dim_size(1)));
     }
-    for (const auto& [name, fields] : {std::pair{"rows", &resource.rows}, {"states", &resource.states}}) {
-      OpInputList inputs;
-      TF_RETURN_IF_ERROR(context->input_list(name, &inputs));
-      if (inputs.size() != static_cast<int>(fields->size())) {
-        return InvalidArgument(name, ": want ", fields->size(), ", got ", inputs.size());
-      }
-      for (size_t i = 0; i < fields->size(); ++i) {
-        const TensorShape want = Prepend(starts.dim_size(0), Prepend(starts.dim_size(1), (*fields)[i].shape));
-        if (inputs[i].shape() != want || inputs[i].dtype() != (*fields)[i].type) {
-          return InvalidArgument(name, ", component ", i, ": want ", tensorflow::DataTypeString((*fields)[i].type), " ",
-                                 want.DebugString(), ", got ", tensorflow::DataTypeString(inputs[i].dtype()), " ",
-                                 inputs[i].shape().DebugString());
-        }
-      }
-    }
+    TF_RETURN_IF_ERROR(CheckRows(context, "rows", resource.rows, starts.dim_size(0), starts.dim_size(1)));
+    TF_RETURN_IF_ERROR(CheckRows(context, "states", resource.states, starts.dim_size(0), starts.dim_size(1)));
     for (size_t i = 0; i < signal_components_.size(); ++i) {
       const int component = signal_components_[i];
       if (component < 0 || component >= static_cast<int>(resource.rows.size()) ||
@@ -215,17 +190,14 @@ class InsertOp : public tensorflow::AsyncOpKernel {
     const int64_t num_unrolls = starts.dim_size(1);
     std::vector<std::shared_ptr<const Sequence>> inserted;
     for (int64_t i = 0; i < num_unrolls; ++i) {
-      const auto strided = [&](const Tensor& tensor, int64_t bytes) {
-        return StridedRows{Data(tensor) + i * bytes, num_unrolls * bytes};
-      };
       NewUnroll unroll;
       unroll.life_id = context->input(1).vec<int64_t>()(i);
       unroll.index = context->input(2).vec<int64_t>()(i);
       unroll.first_step = context->input(3).vec<int64_t>()(i);
       unroll.num_rows = starts.dim_size(0);
-      unroll.starts_episode = strided(starts, 1);
-      for (int j = 0; j < rows.size(); ++j) unroll.rows.push_back(strided(rows[j], resource->rows[j].bytes()));
-      for (int j = 0; j < states.size(); ++j) unroll.states.push_back(strided(states[j], resource->states[j].bytes()));
+      unroll.starts_episode = RowsOf(starts, 1, i, num_unrolls);
+      unroll.rows = RowsOf(rows, resource->rows, i, num_unrolls);
+      unroll.states = RowsOf(states, resource->states, i, num_unrolls);
       const Status status = resource->replay.Insert(unroll, &inserted);
       if (!status.ok()) return ToTensorFlow(status);
     }
@@ -248,7 +220,7 @@ class InsertOp : public tensorflow::AsyncOpKernel {
       const int64_t bytes = resource.replay.options().components[component].read_bytes();
       Tensor* signal;
       TF_RETURN_IF_ERROR(
-          signals.allocate(j, resource.ReadShape(component, geometry.length + 1, n), &signal));
+          signals.allocate(j, resource.ReadShapeOf(component, geometry.length + 1, n), &signal));
       for (int64_t i = 0; i < n; ++i) {
         resource.replay.Read(*inserted[i], component, geometry.burn_in + 1, geometry.length + 1,
                              Data(*signal) + i * bytes, n * bytes);
@@ -303,29 +275,23 @@ class SampleOp : public tensorflow::AsyncOpKernel {
     }
     TF_RETURN_IF_ERROR(SetTrains(context, options.geometry, batch_size,
                                  [&](int64_t i) -> const Sequence& { return *sampled[i].sequence; }));
-    OpOutputList row_outputs, state_outputs;
-    TF_RETURN_IF_ERROR(context->output_list("rows", &row_outputs));
-    TF_RETURN_IF_ERROR(context->output_list("states", &state_outputs));
     const int64_t num_rows = options.geometry.num_rows(), num_states = options.state_offsets.size();
-    std::vector<Tensor*> rows(resource->rows.size()), states(resource->states.size());
-    int64_t bytes_per_sequence = 0;
-    for (size_t j = 0; j < rows.size(); ++j) {
-      TF_RETURN_IF_ERROR(Allocate(
-          resource->rows[j].type, resource->ReadShape(j, num_rows, batch_size), j, &row_outputs, &rows[j]));
-      bytes_per_sequence += num_rows * options.components[j].read_bytes();
-    }
+    RowOutputs rows;
+    TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, options.components, num_rows, batch_size));
+    OpOutputList state_outputs;
+    TF_RETURN_IF_ERROR(context->output_list("states", &state_outputs));
+    std::vector<Tensor*> states(resource->states.size());
     for (size_t j = 0; j < states.size(); ++j) {
       TF_RETURN_IF_ERROR(Allocate(
           resource->states[j].type, Prepend(num_states, Prepend(batch_size, resource->states[j].shape)), j,
           &state_outputs, &states[j]));
     }
-    const auto copy = [&](int64_t begin, int64_t end) {
+    rows.ForAll(context, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const Sequence& sequence = *sampled[i].sequence;
-        for (size_t j = 0; j < rows.size(); ++j) {
-          const int64_t bytes = options.components[j].read_bytes();
-          resource->replay.Read(sequence, j, 0, num_rows, Data(*rows[j]) + i * bytes, batch_size * bytes);
-        }
+        rows.Fill(i, [&](int component, char* to, int64_t to_stride) {
+          resource->replay.Read(sequence, component, 0, num_rows, to, to_stride);
+        });
         for (size_t j = 0; j < states.size(); ++j) {
           const int64_t bytes = options.state_bytes[j];
           for (int64_t k = 0; k < num_states; ++k) {
@@ -333,18 +299,8 @@ class SampleOp : public tensorflow::AsyncOpKernel {
           }
         }
       }
-    };
-    const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
-    tensorflow::Shard(threads.num_threads, threads.workers, batch_size, bytes_per_sequence, copy);
+    });
     return absl::OkStatus();
-  }
-
-  static absl::Status Allocate(DataType type, const TensorShape& shape, int index, OpOutputList* outputs,
-                               Tensor** tensor) {
-    if (outputs->expected_output_dtype(index) != type) {
-      return InvalidArgument("row_types and state_types: want those of the replay");
-    }
-    return outputs->allocate(index, shape, tensor);
   }
 };
 
@@ -371,36 +327,11 @@ class StatisticsOp : public tensorflow::OpKernel {
     auto resource = ResourceOf<ReplayResource>(context);
     if (!resource) return;
     const ReplayStatistics s = resource->replay.GetStatistics();
-    const std::vector<int64_t> values = {s.size, s.inserted, s.sampled, s.stale_updates, s.gaps,
-                                         s.repeated_unrolls, s.streams, s.rows, s.bytes};
-    Tensor* statistics;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({static_cast<int64_t>(values.size())}),
-                                                     &statistics));
-    std::copy(values.begin(), values.end(), statistics->vec<int64_t>().data());
+    OP_REQUIRES_OK(context, SetCounts(context, {s.size, s.inserted, s.sampled, s.stale_updates, s.gaps,
+                                                s.repeated_unrolls, s.streams, s.rows, s.bytes}));
   }
 };
 
-// An op whose other input is a text.
-template <typename Work>
-class TextOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<ReplayResource>(context);
-    if (!resource) return;
-    OP_REQUIRES(context, context->input(1).NumElements() == 1, InvalidArgument("want one text"));
-    const std::string text = context->input(1).flat<tensorflow::tstring>()(0);
-    OP_REQUIRES_OK(context, ToTensorFlow(WithMemory([&] { return Work()(&resource->replay, text); })));
-  }
-};
-
-struct SaveWork {
-  Status operator()(SequenceReplay* replay, const std::string& path) const { return replay->Save(path); }
-};
-struct RestoreWork {
-  Status operator()(SequenceReplay* replay, const std::string& path) const { return replay->Restore(path); }
-};
 struct CloseWork {
   Status operator()(SequenceReplay* replay, const std::string& cause) const {
     replay->limiter().Close(cause);
@@ -412,9 +343,10 @@ REGISTER_KERNEL_BUILDER(Name("SequenceReplayInsert").Device(tensorflow::DEVICE_C
 REGISTER_KERNEL_BUILDER(Name("SequenceReplaySample").Device(tensorflow::DEVICE_CPU), SampleOp);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayStatistics").Device(tensorflow::DEVICE_CPU), StatisticsOp);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplaySave").Device(tensorflow::DEVICE_CPU), TextOp<SaveWork>);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplayRestore").Device(tensorflow::DEVICE_CPU), TextOp<RestoreWork>);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplayClose").Device(tensorflow::DEVICE_CPU), TextOp<CloseWork>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplaySave").Device(tensorflow::DEVICE_CPU), TextOp<ReplayResource, SaveWork>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayRestore").Device(tensorflow::DEVICE_CPU),
+                        TextOp<ReplayResource, RestoreWork>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayClose").Device(tensorflow::DEVICE_CPU), TextOp<ReplayResource, CloseWork>);
 
 }  // namespace
 }  // namespace scalable_agents

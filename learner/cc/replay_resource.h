@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "learner/cc/replay_op_helpers.h"
 #include "learner/cc/sequence_replay.h"
 #include "ops/cc/field.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -20,12 +21,9 @@ class ReplayResource : public tensorflow::ResourceBase {
       : rows(std::move(rows)), states(std::move(states)), replay(options) {}
   std::string DebugString() const override { return "SequenceReplay"; }
 
-  // The shape [n0, n1, ...] of many rows of a component when they are read, with stacks of frames.
-  tensorflow::TensorShape ReadShape(int component, int64_t n0, int64_t n1) const {
-    tensorflow::TensorShape shape = rows[component].shape;
-    const int stack = replay.options().components[component].stack, last = shape.dims() - 1;
-    if (stack > 1) shape.set_dim(last, stack * shape.dim_size(last));
-    return Prepend(n0, Prepend(n1, shape));
+  // The shape [n0, n1, ...] of many rows of a component when they are read.
+  tensorflow::TensorShape ReadShapeOf(int component, int64_t n0, int64_t n1) const {
+    return ReadShape(rows[component], replay.options().components[component], n0, n1);
   }
 
   const std::vector<Field> rows, states;  // As they are stored.

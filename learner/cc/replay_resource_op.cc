@@ -1,6 +1,7 @@
 // The TensorFlow op that makes a replay of sequences. Its Python interface is learner/replay.py.
 #include <vector>
 
+#include "learner/cc/replay_op_helpers.h"
 #include "learner/cc/replay_resource.h"
 #include "learner/cc/sequence_replay.h"
 #include "ops/cc/field.h"
@@ -43,12 +44,11 @@ REGISTER_OP("SequenceReplay")
 class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
  public:
   explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
-    OP_REQUIRES_OK(context, GetFields(context, "row", &rows_));
+    OP_REQUIRES_OK(context, GetRowAttributes(context, &rows_));
+    options_.components = rows_.components;
+    options_.done = rows_.done;
     OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
-    std::vector<int> stacks;
     float priority_exponent, samples_per_insert, tolerance;
-    OP_REQUIRES_OK(context, context->GetAttr("stacks", &stacks));
-    OP_REQUIRES_OK(context, context->GetAttr("done_component", &options_.done));
     OP_REQUIRES_OK(context, context->GetAttr("state_offsets", &options_.state_offsets));
     OP_REQUIRES_OK(context, context->GetAttr("burn_in", &options_.geometry.burn_in));
     OP_REQUIRES_OK(context, context->GetAttr("length", &options_.geometry.length));
@@ -76,17 +76,6 @@ class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
     OP_REQUIRES(context, priority_exponent >= 0 && samples_per_insert >= 0 && tolerance >= 0,
                 InvalidArgument("priority_exponent, samples_per_insert, tolerance: want at least 0, got ",
                                 priority_exponent, ", ", samples_per_insert, ", ", tolerance));
-    OP_REQUIRES(context, stacks.size() == rows_.size(), InvalidArgument("stacks: want one for each row component"));
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      const int dims = rows_[i].shape.dims();
-      OP_REQUIRES(context, stacks[i] >= 1 && (stacks[i] == 1 || dims >= 1),
-                  InvalidArgument("stacks, component ", i, ": want 1 or more, and at least one axis to stack, got ",
-                                  stacks[i]));
-      options_.components.push_back({rows_[i].bytes(), stacks[i], LastAxisBytes(rows_[i])});
-    }
-    OP_REQUIRES(context, options_.done >= 0 && options_.done < static_cast<int>(rows_.size()) &&
-                             rows_[options_.done].type == tensorflow::DT_BOOL && rows_[options_.done].bytes() == 1,
-                InvalidArgument("done_component: want the index of a component of bool []"));
     for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());
     for (int offset : options_.state_offsets) {
       OP_REQUIRES(context, offset >= 0 && offset < geometry.num_rows(),
@@ -97,13 +86,14 @@ class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
  private:
   absl::Status CreateResource(ReplayResource** resource) override {
     return ToTensorFlow(WithMemory([&] {
-      *resource = new ReplayResource(options_, rows_, states_);
+      *resource = new ReplayResource(options_, rows_.fields, states_);
       return Status();
     }));
   }
 
   ReplayOptions options_;
-  std::vector<Field> rows_, states_;
+  RowAttributes rows_;
+  std::vector<Field> states_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("SequenceReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "learner/cc/split_mix.h"
+
 namespace scalable_agents {
 namespace {
 
@@ -20,15 +22,6 @@ ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
   return options;
 }
 
-// The next number of a sequence that `state` determines, uniform in [0, 1). Steele et al. 2014, "Fast splittable
-// pseudorandom number generators" (SplitMix64).
-double NextUniform(uint64_t* state) {
-  uint64_t z = (*state += 0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
-
 }  // namespace
 
 SequenceReplay::SequenceReplay(const ReplayOptions& options)
@@ -39,7 +32,7 @@ SequenceReplay::SequenceReplay(const ReplayOptions& options)
       weights_(options.capacity) {}
 
 Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted) {
-  const std::shared_ptr<Life> life = FindLife(unroll.life_id);
+  const std::shared_ptr<Life> life = lives_.Find(unroll.life_id, next_key());
   std::lock_guard<std::mutex> lock(life->mutex);
   std::vector<std::shared_ptr<Sequence>> sequences;
   const Status status = WithMemory([&] {
@@ -50,42 +43,28 @@ Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_p
     life->stream.reset();
     return ResourceExhausted("there is not enough memory for the rows of another unroll");
   }
+  // Both are deleted without the replay's lock. The actors of lives that are forgotten have surely ended.
   const auto replaced = Add(sequences);
+  const auto forgotten = lives_.Forget(next_key() - std::max(options_.capacity, kForgottenAfter));
   inserted->insert(inserted->end(), sequences.begin(), sequences.end());
   if (options_.priority_exponent == 0) limiter_.Inserted(sequences.size());
   return Status();
 }
 
-std::shared_ptr<SequenceReplay::Life> SequenceReplay::FindLife(int64_t life_id) {
+int64_t SequenceReplay::next_key() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = life_by_id_.find(life_id);
-  if (it != life_by_id_.end()) {
-    lives_.splice(lives_.end(), lives_, it->second);
-  } else {
-    lives_.push_back(std::make_shared<Life>(life_id));
-    life_by_id_[life_id] = std::prev(lives_.end());
-  }
-  lives_.back()->last_key = next_key_;
-  return lives_.back();
+  return next_key_;
 }
 
 void SequenceReplay::Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences) {
-  if (life->stream && unroll.index != life->stream->next_index) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (unroll.index < life->stream->next_index) {
-      ++statistics_.repeated_unrolls;
-      return;
-    }
-    ++statistics_.gaps;
-    life->stream.reset();
-  }
-  const bool is_new = !life->stream;
+  const Continuation continuation = lives_.Admit(unroll.index, life);
+  if (continuation == Continuation::kRepeated) return;
+  const bool is_new = continuation == Continuation::kFirst;
   if (is_new) {
     life->stream = std::make_unique<Stream>(&layout_, counters_, options_.geometry, unroll.first_step);
     life->stream->life_row = unroll.index * (unroll.num_rows - 1);
   }
   Stream& stream = *life->stream;
-  stream.next_index = unroll.index + 1;
   std::vector<Window> windows;
   for (int i = is_new ? 0 : 1; i < unroll.num_rows; ++i) {
     const int64_t row = stream.rows.num_rows();
@@ -133,7 +112,6 @@ std::shared_ptr<Sequence> SequenceReplay::MakeSequence(const Window& window, con
 std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
     const std::vector<std::shared_ptr<Sequence>>& sequences) {
   std::vector<std::shared_ptr<const Sequence>> replaced;
-  std::vector<std::shared_ptr<Life>> forgotten;  // Deleted after the lock is released, like what is replaced.
   std::lock_guard<std::mutex> lock(mutex_);
   for (const std::shared_ptr<Sequence>& sequence : sequences) {
     sequence->key = next_key_++;
@@ -144,13 +122,6 @@ std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
     weights_.Set(slot, options_.priority_exponent == 0 ? 1 : 0);
   }
   first_key_ = std::max(first_key_, next_key_ - options_.capacity);
-  // The actors of these lives have surely ended.
-  const int64_t oldest = next_key_ - std::max(options_.capacity, kForgottenAfter);
-  while (!lives_.empty() && lives_.front()->last_key < oldest) {
-    life_by_id_.erase(lives_.front()->id);
-    forgotten.push_back(std::move(lives_.front()));
-    lives_.pop_front();
-  }
   return replaced;
 }
 
@@ -209,11 +180,14 @@ void SequenceReplay::ReadState(const Sequence& sequence, int number, int field, 
 }
 
 ReplayStatistics SequenceReplay::GetStatistics() const {
+  const LifeTable<Stream>::Counts lives = lives_.counts();
   std::lock_guard<std::mutex> lock(mutex_);
   ReplayStatistics statistics = statistics_;
   statistics.size = next_key_ - first_key_;
   statistics.inserted = next_key_;
-  statistics.streams = lives_.size();
+  statistics.gaps = lives.gaps;
+  statistics.repeated_unrolls = lives.repeated_unrolls;
+  statistics.streams = lives.lives;
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
   return statistics;

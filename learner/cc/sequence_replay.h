@@ -4,14 +4,13 @@
 
 #include <cstdint>
 #include <deque>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "learner/cc/life_table.h"
 #include "learner/cc/rate_limiter.h"
 #include "learner/cc/row_store.h"
 #include "learner/cc/sum_tree.h"
@@ -138,24 +137,16 @@ class SequenceReplay {
     WindowPlanner planner;
     std::deque<std::pair<int64_t, RecurrentState>> states;  // The row before which each one was, and the state.
     int64_t life_row = 0;                                   // Number of row 0 in the life.
-    int64_t next_index = 0;
   };
-  // A life and its current stream.
-  struct Life {
-    explicit Life(int64_t id) : id(id) {}
-    const int64_t id;
-    std::mutex mutex;  // Held while rows are appended. Guards `stream`.
-    std::unique_ptr<Stream> stream;
-    int64_t last_key = 0;  // The replay's next key when an unroll came last. mutex_ guards it.
-  };
+  using Life = LifeTable<Stream>::Life;
 
-  std::shared_ptr<Life> FindLife(int64_t life_id);
   // Appends the rows to the life's stream, and the sequences that are complete with them to `sequences`.
   void Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences);
   RecurrentState StateOf(const NewUnroll& unroll, int row) const;
   std::shared_ptr<Sequence> MakeSequence(const Window& window, const Life& life) const;
   // Gives the sequences their keys and adds them. Returns what they replace, to be deleted without the lock.
   std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
+  int64_t next_key() const;
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
   std::string Signature() const;
 
@@ -163,6 +154,7 @@ class SequenceReplay {
   const RowLayout layout_;
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
   RateLimiter limiter_;
+  LifeTable<Stream> lives_;  // A life's time is the replay's next key when an unroll came last.
 
   mutable std::mutex mutex_;                              // Guards all that follows.
   std::vector<std::shared_ptr<const Sequence>> sequences_;  // By slot. The newest sequences, in a ring.
@@ -170,8 +162,6 @@ class SequenceReplay {
   int64_t next_key_ = 0, first_key_ = 0;                  // Keys from first_key_ to next_key_ - 1 are in the replay.
   int64_t sampled_batches_ = 0;
   ReplayStatistics statistics_;
-  std::list<std::shared_ptr<Life>> lives_;                // The one that rows came for last is the last.
-  std::unordered_map<int64_t, std::list<std::shared_ptr<Life>>::iterator> life_by_id_;
 };
 
 }  // namespace scalable_agents

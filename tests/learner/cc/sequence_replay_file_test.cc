@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -82,6 +83,19 @@ TEST_F(SequenceReplayFileTest, ARestoredReplayGoesOnWhereTheSavedOneWas) {
     }
   }
   EXPECT_EQ(restored.GetStatistics().size, 30);
+}
+
+// A changed format needs another magic text, or files of earlier versions would be misread.
+TEST_F(SequenceReplayFileTest, TheFormatIsThatOfEarlierVersions) {
+  SequenceReplay saved(TestOptions(kGeometry, 30, 1));  // With exponent 1, no power is rounded.
+  Fill(&saved);
+  SampleOf(&saved);
+  ASSERT_TRUE(saved.Save(path_).ok());
+  const std::string content = Content();
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
+  for (char byte : content) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  EXPECT_EQ(content.size(), 6247u);
+  EXPECT_EQ(hash, 6109585825005345491u);
 }
 
 TEST_F(SequenceReplayFileTest, AnEmptyReplayCanBeSaved) {

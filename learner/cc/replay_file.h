@@ -1,0 +1,145 @@
+// Files with the contents of a replay: numbers, texts and slabs of rows, and a checksum at the end.
+#ifndef SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
+#define SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "learner/cc/row_store.h"
+#include "ops/cc/status.h"
+
+namespace scalable_agents {
+
+struct CloseFile {
+  void operator()(FILE* file) const { fclose(file); }
+};
+
+// A file that is written once, from beginning to end. After an error, nothing more is written.
+class Writer {
+ public:
+  explicit Writer(const std::string& path);
+
+  void Bytes(const char* data, int64_t size);
+  void Text(const std::string& text);
+
+  template <typename Number>
+  void Put(Number number) {
+    Bytes(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+
+  // Writes the checksum and waits until everything is on the disk.
+  Status Finish();
+
+  bool ok() const { return status_.ok(); }
+
+ private:
+  const std::string path_;
+  std::unique_ptr<FILE, CloseFile> file_;
+  Status status_;
+  uint64_t sum_ = 0;
+};
+
+// A file that is read once, from beginning to end. After an error, everything that is read is zero.
+class Reader {
+ public:
+  explicit Reader(const std::string& path);
+
+  void Bytes(char* data, int64_t size);
+  std::string Text();
+
+  template <typename Number>
+  Number Get() {
+    Number number;
+    Bytes(reinterpret_cast<char*>(&number), sizeof(number));
+    return number;
+  }
+
+  // Returns a number that must lie in [least, most]; else the file is damaged, and the result is `least`.
+  int64_t Count(int64_t least, int64_t most);
+
+  // Reads a text and returns whether it is `signature`. If not, the replay was saved with other settings.
+  bool CheckSignature(const std::string& signature);
+
+  // Reads the checksum, which must be the end of the file.
+  Status Finish();
+
+  bool ok() const { return status_.ok(); }
+  const Status& status() const { return status_; }
+
+ private:
+  Status Damaged() const { return Unavailable(path_ + ": the file of the replay is damaged"); }
+
+  const std::string path_;
+  std::unique_ptr<FILE, CloseFile> file_;
+  Status status_;
+  uint64_t sum_ = 0;
+};
+
+// A text that describes the layout of a file. Only a replay with the same one can read the file.
+class FileSignature {
+ public:
+  // `magic` names the kind of file and its version.
+  FileSignature(const std::string& magic, const std::vector<RowComponent>& components);
+
+  template <typename Number>
+  void Add(const std::string& name, Number value) {
+    text_ += " " + name + std::to_string(value);
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// The slabs of many ranges of rows, which may share them. A file has each slab once, and only with the rows that are
+// needed: an actor may still be filling the rest.
+class SlabWriter {
+ public:
+  // Adds the slabs of a range. Those that are new get the next numbers.
+  void Add(const RowRange& rows);
+
+  int64_t num_slabs() const { return slabs_.size(); }
+  void WriteSlabs(const RowLayout& layout, Writer* writer) const;
+
+  // Writes where a range begins and ends, and how many slabs it has.
+  void WriteBounds(const RowRange& rows, Writer* writer) const;
+  // Writes the numbers of its slabs, which were added.
+  void WriteNumbers(const RowRange& rows, Writer* writer) const;
+
+ private:
+  struct SavedSlab {
+    int64_t number, num_rows;
+  };
+  std::map<const Slab*, SavedSlab> saved_;
+  std::vector<const Slab*> slabs_;
+};
+
+// Reads what a SlabWriter wrote.
+class SlabReader {
+ public:
+  struct Bounds {
+    int64_t begin, end, slabs_begin, num_slabs;
+  };
+
+  // Throws std::bad_alloc without memory.
+  void ReadSlabs(const RowLayout& layout, const std::shared_ptr<StoreCounters>& counters, int64_t num_slabs,
+                 Reader* reader);
+  // `least` is the first row with which the range may begin.
+  static Bounds ReadBounds(int64_t least, Reader* reader);
+  RowRange ReadNumbers(const Bounds& bounds, Reader* reader) const;
+
+ private:
+  std::vector<std::shared_ptr<Slab>> slabs_;
+};
+
+// Counts and keys in a file are at most so large.
+constexpr int64_t kMostInFile = int64_t{1} << 62;
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
