@@ -12,6 +12,7 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
+from scalable_agents.learner import replay_rows
 from scalable_agents.ops import ops
 
 _ROWS_PER_SLAB = 16  # As in cc/row_store.h.
@@ -97,16 +98,13 @@ class SequenceReplay:
       tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
     """
     self.row_spec, self.state_spec, self.geometry = row_spec, state_spec, geometry
-    self._rows, self._states = tf.nest.flatten(row_spec), tf.nest.flatten(state_spec)
-    self._stacks = tf.nest.flatten(frame_stacks) if frame_stacks is not None else [1] * len(self._rows)
+    self._rows, self._states = replay_rows.Rows(row_spec, frame_stacks), tf.nest.flatten(state_spec)
     self._num_states = len(state_offsets) if self._states else 0
-    numbers = tf.nest.pack_sequence_as(row_spec, list(range(len(self._rows))))
-    self._signal_spec = signals(numbers)
+    self._signal_spec = signals(self._rows.numbers)
     self._signals = tf.nest.flatten(self._signal_spec)
     with tf.device('/CPU:0'):
       self._handle = ops.sequence_replay(
-          row_types=[spec.dtype for spec in self._rows], row_shapes=[spec.shape for spec in self._rows],
-          stacks=self._stacks, done_component=done(numbers),
+          **self._rows.attributes(done),
           state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
           state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
           period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
@@ -141,16 +139,15 @@ class SequenceReplay:
       tf.errors.ResourceExhaustedError: there is not enough memory.
       tf.errors.InvalidArgumentError: a shape or type is wrong.
     """
-    tf.nest.assert_same_structure(rows, self.row_spec)
     tf.nest.assert_same_structure(states, self.state_spec)
     with tf.device('/CPU:0'):
       key, trains, signals = ops.sequence_replay_insert(
-          self._handle, life_id, index, first_step, starts_episode, tf.nest.flatten(rows), tf.nest.flatten(states),
-          signal_components=self._signals, signal_types=[self._rows[index].dtype for index in self._signals])
+          self._handle, life_id, index, first_step, starts_episode, self._rows.flatten(rows), tf.nest.flatten(states),
+          signal_components=self._signals, signal_types=[self._rows.types[index] for index in self._signals])
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
     for component, signal in zip(self._signals, signals):
-      signal.set_shape([self.geometry.length + 1, None, *self._read_shape(component)])
+      signal.set_shape([self.geometry.length + 1, None, *self._rows.read_shape(component)])
     return Inserted(key, trains, tf.nest.pack_sequence_as(self._signal_spec, signals))
 
   def sample(self, batch_size: int, seed) -> Sample:
@@ -165,17 +162,15 @@ class SequenceReplay:
     """
     with tf.device('/CPU:0'):
       key, probability, age, life_id, life_row, padding, trains, rows, states = ops.sequence_replay_sample(
-          self._handle, batch_size, seed, row_types=[spec.dtype for spec in self._rows],
+          self._handle, batch_size, seed, row_types=self._rows.types,
           state_types=[spec.dtype for spec in self._states])
     for vector in (key, probability, age, life_id, life_row, padding):
       vector.set_shape([batch_size])
     trains.set_shape([self.geometry.length, batch_size])
     num_rows = self.geometry.burn_in + self.geometry.length + 1
-    for component, values in enumerate(rows):
-      values.set_shape([num_rows, batch_size, *self._read_shape(component)])
     for spec, values in zip(self._states, states):
       values.set_shape([self._num_states, batch_size, *spec.shape])
-    return Sample(tf.nest.pack_sequence_as(self.row_spec, rows), tf.nest.pack_sequence_as(self.state_spec, states),
+    return Sample(self._rows.pack(rows, num_rows, batch_size), tf.nest.pack_sequence_as(self.state_spec, states),
                   trains, key, probability, age, life_id, life_row, padding)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor):
@@ -208,7 +203,7 @@ class SequenceReplay:
     Raises:
       OSError: the file cannot be written. It is incomplete then.
     """
-    self._with_file(ops.sequence_replay_save, path)
+    replay_rows.with_file(ops.sequence_replay_save, self._handle, path)
 
   def restore(self, path: str):
     """Restores what `save` wrote into this replay, which must be empty.
@@ -217,29 +212,16 @@ class SequenceReplay:
       OSError: the file cannot be read, or is damaged.
       ValueError: the file belongs to a replay with other arguments, or does not fit into memory.
     """
-    self._with_file(ops.sequence_replay_restore, path)
+    replay_rows.with_file(ops.sequence_replay_restore, self._handle, path)
 
   def close(self, cause: str = ''):
     """Ends every wait with tf.errors.CancelledError, whose message ends with `cause`."""
     with tf.device('/CPU:0'):
       ops.sequence_replay_close(self._handle, cause)
 
-  def _read_shape(self, component):
-    shape, stack = self._rows[component].shape.as_list(), self._stacks[component]
-    return shape if stack == 1 else shape[:-1] + [stack * shape[-1]]
-
   def _statistics(self):
     with tf.device('/CPU:0'):
       return ops.sequence_replay_statistics(self._handle)
-
-  def _with_file(self, operation, path):
-    try:
-      with tf.device('/CPU:0'):
-        operation(self._handle, path)
-    except tf.errors.UnavailableError as error:
-      raise OSError(ops.plain_message(error.message)) from error
-    except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
-      raise ValueError(ops.plain_message(error.message)) from error
 
 
 def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.Tensor:
@@ -287,5 +269,5 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
 
 def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:
   """Returns the memory of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
-  row = sum(ops.num_bytes(spec) * stack for spec, stack in zip(tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)))
-  return batch_size * (geometry.burn_in + geometry.length + 1) * row
+  num_rows = batch_size * (geometry.burn_in + geometry.length + 1)
+  return num_rows * replay_rows.read_bytes(row_spec, frame_stacks)

@@ -1,7 +1,7 @@
 """The TensorFlow ops of actor/cc and learner/cc, loaded from the library that Bazel or setup.py builds in this folder.
 
 The inputs, outputs and errors of each op are documented where it is registered, in actor/cc/*_ops.cc,
-actor/cc/actor_pool_resource_op.cc and learner/cc/replay_ops.cc.
+actor/cc/actor_pool_resource_op.cc and learner/cc/*_ops.cc.
 """
 
 import os
@@ -41,6 +41,12 @@ actor_pool_release = _ops.actor_pool_release
 actor_pool_retire = _ops.actor_pool_retire
 actor_pool_statistics = _ops.actor_pool_statistics
 actor_pool_close = _ops.actor_pool_close
+episode_replay = _ops.episode_replay
+episode_replay_insert = _ops.episode_replay_insert
+episode_replay_next = _ops.episode_replay_next
+episode_replay_statistics = _ops.episode_replay_statistics
+episode_replay_save = _ops.episode_replay_save
+episode_replay_restore = _ops.episode_replay_restore
 sequence_replay = _ops.sequence_replay
 sequence_replay_insert = _ops.sequence_replay_insert
 sequence_replay_sample = _ops.sequence_replay_sample

@@ -53,8 +53,8 @@ class LifeTable {
     return lives_.back();
   }
 
-  // Says how unroll number `index` continues the stream. Unless it is repeated, the one after it is expected next. If it
-  // is the first one of a stream, there is no stream any more, and the caller makes one. life->mutex must be held.
+  // Says how unroll number `index` continues the stream. Unless it is repeated, the one after it is expected next. If
+  // it is the first one of a stream, there is no stream any more, and the caller makes one. life->mutex must be held.
   Continuation Admit(int64_t index, Life* life) {
     if (life->stream && index < life->next_index) {
       std::lock_guard<std::mutex> lock(mutex_);

@@ -1,0 +1,78 @@
+"""The rows of a replay, as its ops take and return them, and the errors of its files.
+
+Both replays use it: that of sequences (replay.py) and that of whole episodes (episode_replay.py).
+"""
+
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from scalable_agents.ops import ops
+
+
+class Rows:
+  """The components of a row.
+
+  Attributes:
+    types: list of tf.DType.
+    numbers: nest of int with the structure of a row: the index of each component.
+  """
+
+  def __init__(self, row_spec, frame_stacks=None):
+    """Describes rows.
+
+    Args:
+      row_spec: nest of tf.TensorSpec of one row as it is stored. Of a stack of frames, of the newest frame.
+      frame_stacks: nest of int with the structure of row_spec: the number of frames to stack. None: no stacks.
+    """
+    self._spec, self._specs = row_spec, tf.nest.flatten(row_spec)
+    self._stacks = tf.nest.flatten(frame_stacks) if frame_stacks is not None else [1] * len(self._specs)
+    self.types = [spec.dtype for spec in self._specs]
+    self.numbers = tf.nest.pack_sequence_as(row_spec, list(range(len(self._specs))))
+
+  def attributes(self, done: Callable[[Any], Any]) -> dict[str, Any]:
+    """Returns attributes of the op that makes a replay. `done` picks the component that says where episodes start."""
+    return dict(row_types=self.types, row_shapes=[spec.shape for spec in self._specs], stacks=self._stacks,
+                done_component=done(self.numbers))
+
+  def flatten(self, rows) -> list[tf.Tensor]:
+    """Returns the components of rows, which must have the structure of row_spec."""
+    tf.nest.assert_same_structure(rows, self._spec)
+    return tf.nest.flatten(rows)
+
+  def pack(self, components, num_rows: int, batch_size):
+    """Returns rows that were read: a nest of [num_rows, batch_size, ...] with these static shapes."""
+    for number, component in enumerate(components):
+      component.set_shape([num_rows, batch_size, *self.read_shape(number)])
+    return tf.nest.pack_sequence_as(self._spec, components)
+
+  def read_shape(self, number: int) -> list[int]:
+    """Returns the shape of a component when it is read, with stacks of frames."""
+    shape, stack = self._specs[number].shape.as_list(), self._stacks[number]
+    return shape if stack == 1 else shape[:-1] + [stack * shape[-1]]
+
+
+def read_bytes(row_spec, frame_stacks) -> int:
+  """Returns the memory of a row when it is read, with stacks of frames. Arguments as for Rows."""
+  specs, stacks = tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)
+  return sum(ops.num_bytes(spec) * stack for spec, stack in zip(specs, stacks))
+
+
+def with_file(operation, handle: tf.Tensor, path: str):
+  """Saves or restores a replay.
+
+  Args:
+    operation: the op, which takes handle and path.
+    handle: the replay's handle.
+    path: the file.
+  Raises:
+    OSError: the file cannot be written or read, or is damaged.
+    ValueError: the file belongs to a replay with other arguments, or does not fit into memory.
+  """
+  try:
+    with tf.device('/CPU:0'):
+      operation(handle, path)
+  except tf.errors.UnavailableError as error:
+    raise OSError(ops.plain_message(error.message)) from error
+  except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
+    raise ValueError(ops.plain_message(error.message)) from error
