@@ -76,6 +76,15 @@ def epsilon_greedy(preferences: tf.Tensor, epsilon, seed) -> tf.Tensor:
   return tf.where(is_random, random_action, greedy(preferences))
 
 
+def select(logits: tf.Tensor, selection: Selection, seed) -> tf.Tensor:
+  """Selects actions of a softmax policy: [B, A] float32 -> [B] int32. In training, they are sampled."""
+  if selection.kind == GREEDY:
+    return greedy(logits)
+  if selection.kind == EPSILON:
+    return epsilon_greedy(logits, selection.epsilon, seed)
+  return sample(logits, seed)
+
+
 def ladder(place: tf.Tensor, base: float, exponent: float, num_actors: int = 0) -> tf.Tensor:
   """epsilon_i = base^(1 + exponent i / (N - 1)) for actor i of N. Horgan et al. 2018 (Ape-X), section 4.1.
 

@@ -13,6 +13,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import learner_step
 from scalable_agents.agents import networks
@@ -27,16 +28,12 @@ from scalable_agents.records.settings import setting
 from scalable_agents.training import agent_interface
 from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import mixed_experience
 from scalable_agents.training import sweep
+from scalable_agents.training import unroll_replay
 
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
-
-# Larger values are taken for typing errors. training/memory.py checks the memory once the environments are known.
-_MAX_UNROLL_LENGTH = 100_000
-_MAX_BATCH_SIZE = 10_000
-_MAX_QUEUE_SIZE = 100_000
-_MAX_POLICY_LAG = 10_000
 
 NAME = 'impala'
 # The paper does not say how actions are selected in evaluations; the released agent samples.
@@ -62,7 +59,8 @@ class ImpalaConfig:
 
   # The network.
   torso: str = setting(
-      'deep', 'Convolutional network for pixels: shallow or deep. Figure 3.', choices=tuple(networks.TORSOS))
+      'deep', 'Convolutional network for pixels: shallow or deep (figure 3), or deep_4x, with four times the channels '
+      '(Schmitt et al. 2020, section 5.1).', choices=tuple(networks.TORSOS))
   torso_precision: str = setting(
       'float32', 'Data type in which the torso for pixels computes: float32 or bfloat16. bfloat16 is up to 1.8 times '
       'as fast on processors that support it. Parameters, LSTM, heads and losses are always float32. Ours.',
@@ -76,8 +74,8 @@ class ImpalaConfig:
       'paper uses none on Atari.')
 
   # The loss.
-  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=_MAX_UNROLL_LENGTH)
-  batch_size: int = setting(32, 'Unrolls per update. Table G.1.', at_least=1, at_most=_MAX_BATCH_SIZE)
+  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=100_000)
+  batch_size: int = setting(32, 'Unrolls per update. Table G.1.', at_least=1, at_most=10_000)
   discount: float = setting(0.99, 'Discount per agent step (gamma). Table G.1.', at_least=0, at_most=1)
   baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.', at_least=0)
   entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.', at_least=0)
@@ -90,20 +88,29 @@ class ImpalaConfig:
       'epsilon or none. Section 5.2.2.', choices=tuple(off_policy.CORRECTIONS))
   clip_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
-      'clipping. Section 5.2.2.',
-      at_least=0, at_most=math.inf)
+      'clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
   clip_pg_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
-      'Section 5.2.2.',
-      at_least=0, at_most=math.inf)
+      'Section 5.2.2.', at_least=0, at_most=math.inf)
   vtrace_lambda: float = setting(
       1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
       'Section 4.1, remark 2.', at_least=0, at_most=1)
+  action_values: str = setting(
+      'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
+      'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
+      'et al. 2020, Algorithm 1).', choices=vtrace.ACTION_VALUES)
   policy_lag: int = setting(
       0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters. For each '
       'update of lag one copy of the parameters is kept in memory. After a resume the lag grows from 0 again, as at '
-      'the start. Section E.1.',
-      at_least=0, at_most=_MAX_POLICY_LAG)
+      'the start. Section E.1.', at_least=0, at_most=10_000)
+
+  # The replay.
+  replay_share: float = setting(
+      0., "Share of each batch's unrolls that are drawn from a replay, uniformly. Section 5.2.2 has 0.5.", at_least=0,
+      less_than=1)
+  replay_capacity: int = setting(
+      1_000_000, 'Capacity of the replay, in agent steps: 10,000 unrolls of 100 steps in table D.3. The oldest unrolls '
+      'leave it first.', at_least=1, at_most=settings.MAX_FRAMES)
 
   # The auxiliary task.
   use_pixel_control: bool = setting(
@@ -127,22 +134,20 @@ class ImpalaConfig:
       0.01, 'RMSProp: number added to the mean square under the square root. Table G.1.', at_least=0)
   adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
-  adam_epsilon: float = setting(
-      1e-8, 'Adam: number added to the square root of the second moment. Ours.', at_least=0)
+  adam_epsilon: float = setting(1e-8, 'Adam: number added to the root of the second moment. Ours.', at_least=0)
   clip_gradient_norm: float = setting(
       40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. '
       'Table G.1.', at_least=0)
   sweep_index: int = setting(
       sweep.NO_SAMPLE, 'Number of a random sample of learning_rate, entropy_cost and rmsprop_epsilon, used instead of '
       f'the flags of these names: 0 to {SWEEP.num_samples - 1}, or more in a population larger than that. -1 for no '
-      'sample. Table D.1.', at_least=sweep.NO_SAMPLE,
-      at_most=settings.MAX_SEED)
+      'sample. Table D.1.', at_least=sweep.NO_SAMPLE, at_most=settings.MAX_SEED)
 
   # The run.
   queue_size: int = setting(
       1, 'Largest number of unrolls in the queue between actors and learner. When the queue is full, actors wait. '
       'Unrolls of the next batch, and unrolls that actors have just finished, do not count. Released code.',
-      at_least=1, at_most=_MAX_QUEUE_SIZE)
+      at_least=1, at_most=100_000)
   synchronous: bool = setting(
       False, 'Let environments, inference and learning take turns, so that the seed determines the run. This is '
       'slower. Ours.')
@@ -156,6 +161,7 @@ def validate(config: ImpalaConfig) -> None:
   settings.check(config)
   if not config.level_name:
     raise ValueError('--level_name=: want the name of a level')
+  mixed_experience.validate_share(config.batch_size, config.replay_share)
 
 
 class NetworkOutput(NamedTuple):
@@ -252,13 +258,7 @@ class Agent(snt.Module):
       core_input = self._core_input(features, inputs.last_action, inputs.reward)
       features, agent_state = self._core.step(core_input, inputs.done, agent_state)
     logits = self._policy(features)
-    if selection.kind == acting.GREEDY:
-      action = acting.greedy(logits)
-    elif selection.kind == acting.EPSILON:
-      action = acting.epsilon_greedy(logits, selection.epsilon, seed)
-    else:
-      action = acting.sample(logits, seed)
-    return BehaviourOutput(action, logits), agent_state
+    return BehaviourOutput(acting.select(logits, selection, seed), logits), agent_state
 
   def unroll(self, last_action, reward, done, observation, agent_state):
     """Computes all heads for all rows of an unroll. The logits are those from which `step` selects actions.
@@ -270,8 +270,7 @@ class Agent(snt.Module):
     Returns:
       NetworkOutput of [T+1, B, ...], and the agent_state after the last row.
     """
-    # For every part without memory, time is folded into the batch dimension (section 3.1).
-    features = snt.BatchApply(self._features)(observation)
+    features = snt.BatchApply(self._features)(observation)  # Time is folded into the batch (section 3.1).
     if self._core:
       features, agent_state = self._core.unroll(self._core_input(features, last_action, reward), done, agent_state)
     action_values = snt.BatchApply(self._pixel_control)(features) if self._pixel_control else ()
@@ -320,7 +319,7 @@ def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
 
 
 def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
-                       config: ImpalaConfig) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
+                       config: ImpalaConfig, trusted: tf.Tensor | None = None) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
   """Computes the targets of the values and of the policy, corrected for the age of the behaviour policy.
 
   Args:
@@ -328,12 +327,13 @@ def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, valu
     policy_logits: [T+1, B, A] float32, of the target policy.
     values: [T+1, B] float32, V(x) in the units of the rewards.
     config: ImpalaConfig.
+    trusted: [T, B] bool, see `vtrace.from_importance_weights`.
   Returns:
     First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32,
     as `off_policy.log_pi` returns it.
   """
   environment, actor = unroll.environment_output, unroll.agent_output
-  # Row t's action was computed from row t-1: pair rows 1..T of what happened with rows 0..T-1 of our own outputs.
+  # Row t's action was computed from row t-1, so rows 1..T of what happened belong to rows 0..T-1 of our outputs.
   actions, behaviour_logits = actor.action[1:], actor.policy_logits[1:]           # [T, B], [T, B, A].
   rewards = losses.transform_rewards(environment.reward[1:], config.reward_transform)
   discounts = config.discount * environment.discount[1:]
@@ -342,19 +342,23 @@ def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, valu
   log_rhos = log_probs - vtrace.log_probs_from_logits_and_actions(behaviour_logits, actions)
   targets = off_policy.targets(
       config.off_policy_correction, tf.stop_gradient(log_rhos), discounts, rewards, values[:-1], values[-1],
-      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda)
+      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted,
+      action_values=config.action_values)
   return targets, off_policy.log_pi(config.off_policy_correction, log_probs)
 
 
-def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
-                                config: ImpalaConfig) -> dict[str, tf.Tensor]:
-  """Returns the terms of the loss that do not depend on the values: name -> [] float32."""
-  terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1])}
+def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, config: ImpalaConfig,
+                                weights=1., entropy_weights=1.) -> dict[str, tf.Tensor]:
+  """Returns the terms of the loss that do not depend on the values: name -> [] float32.
+
+  `weights` are those of the steps, and `entropy_weights` those in the entropy: [T, B] float32 or a number.
+  """
+  terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1], entropy_weights)}
   if config.use_pixel_control:
     environment = unroll.environment_output
     terms['loss/pixel_control'] = pixel_control.loss(
         output.pixel_control, unroll.agent_output.action[1:], agent.newest_frames(environment.observation),
-        environment.done[1:], config.pixel_control_discount)
+        environment.done[1:], config.pixel_control_discount, weights)
   return terms
 
 
@@ -384,7 +388,11 @@ def tuned(config: ImpalaConfig) -> dict[str, bool]:
           'clip_gradient_norm': config.clip_gradient_norm > 0}
 
 
-def make_experience(intake: intake_lib.Intake, unused_spec: agent_interface.EnvironmentSpec, config: ImpalaConfig,
-                    unused_seed: int) -> experience.QueueExperience:
-  """Makes the experience: a queue, so that every unroll is learned from once."""
-  return experience.QueueExperience(intake, config.batch_size)
+def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: ImpalaConfig, seed: int,
+                    unused_parameters: parameters_lib.Parameters) -> experience.Experience:
+  """Makes the experience: a queue, so that unrolls are learned from once, and perhaps a replay (section 5.2.2)."""
+  if not config.replay_share:
+    return experience.QueueExperience(intake, config.batch_size)
+  replay = unroll_replay.UnrollReplay(intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size)
+  sizes = mixed_experience.Settings(*mixed_experience.split(config.batch_size, config.replay_share), minimum_size=1)
+  return mixed_experience.MixedExperience(intake, replay, sizes, seed)

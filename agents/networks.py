@@ -7,6 +7,7 @@ zero. The LSTM's kernel has a Glorot uniform distribution over the whole matrix.
 To add a torso, write a module like ShallowTorso and add it to TORSOS.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -192,18 +193,15 @@ class _ResidualSection(snt.Module):
 
 
 class DeepTorso(snt.Module):
-  """Figure 3, right: residual sections of 16, 32 and 32 channels, ReLU, fully connected 256, ReLU."""
+  """Figure 3, right: three residual sections, ReLU, fully connected 256, ReLU."""
 
   def __init__(self, seeds: Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,
-               name: str = 'deep_torso'):
-    """Makes the layers. The arguments are those of ShallowTorso."""
+               name: str = 'deep_torso', channels: tuple[int, ...] = (16, 32, 32)):
+    """Makes the layers. `channels` are those of the sections. The other arguments are those of ShallowTorso."""
     super().__init__(name)
     self._dtype, self._centre_pixels = dtype, centre_pixels
-    self._sections = [
-        _ResidualSection(16, seeds, 'section0', input_scale=1.0 / 255.0),
-        _ResidualSection(32, seeds, 'section1'),
-        _ResidualSection(32, seeds, 'section2'),
-    ]
+    self._sections = [_ResidualSection(number, seeds, f'section{i}', input_scale=1.0 if i else 1.0 / 255.0)
+                      for i, number in enumerate(channels)]
     self._linear = Linear(256, seeds, 'linear')
 
   def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
@@ -227,7 +225,8 @@ class VectorTorso(snt.Module):
     return tf.nn.relu(self._linear2(tf.nn.relu(self._linear1(vector))))
 
 
-TORSOS = {'shallow': ShallowTorso, 'deep': DeepTorso}  # The values of --torso.
+TORSOS = {'shallow': ShallowTorso, 'deep': DeepTorso,  # The values of --torso. deep_4x: LASER, section 5.1.
+          'deep_4x': functools.partial(DeepTorso, channels=(64, 128, 128))}
 
 
 class PixelControlHead(snt.Module):

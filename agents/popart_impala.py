@@ -10,10 +10,11 @@ MultiHead-IMPALA, the paper's baseline with a value for each level and without n
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Callable
 
 import tensorflow as tf
 
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import learner_step
 from scalable_agents.learner import losses
@@ -77,28 +78,47 @@ def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> l
     before this update. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the
     rollouts.
   """
-  unroll = batch.unroll
-  output = impala.forward(agent, unroll)
+  return weighted_loss(agent, batch.unroll, impala.forward(agent, batch.unroll), config)
+
+
+def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.NetworkOutput, config: PopArtImpalaConfig,
+                  trusted: tf.Tensor | None = None, weights: Any = 1., entropy_weights: Any = 1.) -> learner_step.Loss:
+  """The loss, in which steps may have weights.
+
+  Args:
+    agent, config: see `loss`.
+    unroll: the unrolls.
+    output: the network's outputs for the unrolls.
+    trusted: [T, B] bool, the steps that value targets may use, see `vtrace.from_importance_weights`. Other steps do not
+      count in the statistics. None: all steps.
+    weights: of the steps in the loss, [T, B] float32 or a number.
+    entropy_weights: of the steps in the entropy, likewise.
+  Returns:
+    See `loss`. The feedback is the mean absolute error of each unroll's values, [B] float32.
+  """
   normalized_values = popart.select(output.baseline, unroll.level_id)                   # [T+1, B], n_i(x).
   means = tf.cast(agent.statistics.first, tf.float32)                                   # [N], mu of each level.
   scales = tf.cast(popart.scale(agent.statistics), tf.float32)                          # [N], sigma of each level.
   mu, sigma = popart.select(means, unroll.level_id), popart.select(scales, unroll.level_id)  # [B].
   # V-trace is computed with the un-normalised values, in the units of the rewards.
-  targets, log_pi = impala.off_policy_targets(unroll, output.policy_logits, sigma * normalized_values + mu, config)
+  targets, log_pi = impala.off_policy_targets(
+      unroll, output.policy_logits, sigma * normalized_values + mu, config, trusted)
   normalized_targets = (targets.vs - mu) / sigma
   terms = {
-      'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages / sigma),
-      'loss/baseline': losses.baseline_loss(normalized_targets, normalized_values[:-1]),
-      **impala.entropy_and_auxiliary_terms(agent, unroll, output, config),
+      'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages / sigma, weights),
+      'loss/baseline': losses.baseline_loss(normalized_targets, normalized_values[:-1], weights),
+      **impala.entropy_and_auxiliary_terms(agent, unroll, output, config, weights, entropy_weights),
   }
   total = impala.total_loss(terms, config)
-  of_rollouts = 0.5 * tf.reduce_sum(tf.math.squared_difference(normalized_targets, normalized_values[:-1]), axis=0)
+  errors = normalized_targets - tf.stop_gradient(normalized_values[:-1])
+  of_rollouts = 0.5 * tf.reduce_sum(weights * tf.square(errors), axis=0)
   metrics = {'value_loss/normalized': popart.level_means(of_rollouts, unroll.level_id, means.shape[0]),
              'value_loss/unnormalized': popart.level_means(sigma**2 * of_rollouts, unroll.level_id, means.shape[0])}
+  feedback = tf.reduce_mean(tf.abs(errors), axis=0)
   if config.value_normalization == 'none':
-    return learner_step.Loss(total, terms, metrics)
-  rollouts = popart.rollout_moments(targets.vs, config.popart_second_moment)
-  return learner_step.Loss(total, terms, metrics | {'popart/mean': means, 'popart/scale': scales},
+    return learner_step.Loss(total, terms, metrics, feedback)
+  rollouts = popart.rollout_moments(targets.vs, config.popart_second_moment, trusted)
+  return learner_step.Loss(total, terms, metrics | {'popart/mean': means, 'popart/scale': scales}, feedback,
                            gathered=(rollouts, unroll.level_id))
 
 
@@ -124,11 +144,11 @@ def update_statistics(agent: Agent, decay: float, gathered: Any,
   return [*zip(agent.statistics, new), *zip(weights, popart.rescale(*weights, old, new))]
 
 
-def make_learner(agent: Agent, config: PopArtImpalaConfig, xla: str = 'auto',
-                 device: str | None = None) -> learner_step.Learner:
-  """Makes the learner; see agent_interface.AgentModule."""
+def make_learner(agent: Agent, config: PopArtImpalaConfig, xla: str = 'auto', device: str | None = None,
+                 loss_function: Callable[..., learner_step.Loss] = loss) -> learner_step.Learner:
+  """Makes the learner; see agent_interface.AgentModule. A variant of the agent may have a loss of its own."""
   after_update = None
   if config.value_normalization == 'popart':  # Else the statistics stay 0 and 1, and normalisation has no effect.
     after_update = functools.partial(update_statistics, agent, config.popart_decay)
   return learner_step.Learner(
-      agent, loss, impala.make_optimizer, config, impala.tuned(config), xla, device, after_update)
+      agent, loss_function, impala.make_optimizer, config, impala.tuned(config), xla, device, after_update)

@@ -379,7 +379,7 @@ def make_learner(agent: Agent, config: R2d2Config, xla: str = 'auto',
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: R2d2Config,
-                    seed: int) -> replay_experience.ReplayExperience:
+                    seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
   """Makes the replay; see agent_interface.AgentModule."""
   geometry, state_offsets = _geometry_and_state_offsets(config)
   replay_settings = replay_experience.Settings(

@@ -10,39 +10,42 @@ makes the start of every process a quarter longer (5.2 s instead of 4.1 s). They
 import tensorflow as tf
 
 
-def policy_gradient_loss(action_log_probs, advantages):
+def policy_gradient_loss(action_log_probs, advantages, weights=1.):
   """Policy gradient loss: -sum log pi(a|x) advantage.
 
   Args:
     action_log_probs: [T, B] float32, log pi(a|x) of the actions taken.
     advantages: [T, B] float32. No gradient flows through them.
+    weights: of the steps, [T, B] float32 or a number.
   Returns:
     [] float32.
   """
-  return -tf.reduce_sum(action_log_probs * tf.stop_gradient(advantages))
+  return -tf.reduce_sum(weights * action_log_probs * tf.stop_gradient(advantages))
 
 
-def baseline_loss(targets, values):
+def baseline_loss(targets, values, weights=1.):
   """Baseline loss: 0.5 sum (vs - V(x))^2.
 
   Args:
     targets: [T, B] float32, vs. No gradient flows through them.
     values: [T, B] float32, V(x).
+    weights: of the steps, [T, B] float32 or a number.
   Returns:
     [] float32.
   """
-  return 0.5 * tf.reduce_sum(tf.square(tf.stop_gradient(targets) - values))
+  return 0.5 * tf.reduce_sum(weights * tf.square(tf.stop_gradient(targets) - values))
 
 
-def entropy_loss(logits):
+def entropy_loss(logits, weights=1.):
   """Entropy loss, the negative sum of the policies' entropies: sum pi log pi.
 
   Args:
     logits: [T, B, A] float32.
+    weights: of the steps, [T, B] float32 or a number.
   Returns:
     [] float32.
   """
-  return tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits))
+  return tf.reduce_sum(weights * tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), axis=-1))
 
 
 def _abs_one(rewards):

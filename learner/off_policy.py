@@ -19,7 +19,7 @@ EPSILON = 1e-6
 
 
 def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
-            clip_pg_rho_threshold=1.0, lambda_=1.0) -> vtrace.VTraceReturns:
+            clip_pg_rho_threshold=1.0, lambda_=1.0, **others) -> vtrace.VTraceReturns:
   """Computes value targets and policy gradient advantages with one of CORRECTIONS.
 
   Args:
@@ -29,6 +29,7 @@ def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, c
     clip_rho_threshold: scalar or None, used by 'vtrace'.
     clip_pg_rho_threshold: scalar or None, used by 'vtrace' and 'one_step'.
     lambda_: scalar in [0, 1].
+    **others: `trusted` and `action_values` of `vtrace.from_importance_weights`.
   Returns:
     VTraceReturns of [T, B] float32. No gradient flows through them.
   Raises:
@@ -39,10 +40,10 @@ def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, c
   if correction == 'vtrace':
     return vtrace.from_importance_weights(
         log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold,
-        lambda_=lambda_)
+        lambda_=lambda_, **others)
   # With weights of one, V-trace's targets are the n-step returns.
   uncorrected = vtrace.from_importance_weights(
-      tf.zeros_like(log_rhos), discounts, rewards, values, bootstrap_value, lambda_=lambda_)
+      tf.zeros_like(log_rhos), discounts, rewards, values, bootstrap_value, lambda_=lambda_, **others)
   if correction == 'one_step':
     rhos = tf.stop_gradient(vtrace.importance_weights(log_rhos, clip_pg_rho_threshold))
     return uncorrected._replace(pg_advantages=rhos * uncorrected.pg_advantages)

@@ -67,7 +67,7 @@ def q_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_value: tf.Tens
 
 
 def loss(action_values: tf.Tensor, actions: tf.Tensor, pixels: tf.Tensor, done: tf.Tensor,
-         discount: float) -> tf.Tensor:
+         discount: float, weights=1.) -> tf.Tensor:
   """Pixel control's loss: 0.5 (G_t - Q(x_t, a_t))^2, summed over time, batch and cells.
 
   Args:
@@ -77,6 +77,7 @@ def loss(action_values: tf.Tensor, actions: tf.Tensor, pixels: tf.Tensor, done: 
     done: [T, B] bool, whether an episode ended with action t. Picture t+1 is then the first one of the next episode, so
       the reward is 0 (ours: the agent did not cause the change), and the target does not depend on later rows.
     discount: per agent step.
+    weights: of the steps, [T, B] float32 or a number.
   Returns:
     [] float32. No gradient flows through the targets.
   """
@@ -85,4 +86,4 @@ def loss(action_values: tf.Tensor, actions: tf.Tensor, pixels: tf.Tensor, done: 
   targets = q_targets(rewards, discount * continues, tf.reduce_max(action_values[-1], axis=-1))
   chosen = tf.one_hot(actions, action_values.shape[-1])[:, :, tf.newaxis, tf.newaxis]
   values = tf.reduce_sum(action_values[:-1] * chosen, axis=-1)  # [T, B, h, w].
-  return 0.5 * tf.reduce_sum(tf.square(tf.stop_gradient(targets) - values))
+  return 0.5 * tf.reduce_sum(weights * tf.reduce_sum(tf.square(tf.stop_gradient(targets) - values), axis=[2, 3]))

@@ -74,25 +74,28 @@ def level_means(values: tf.Tensor, level_ids: tf.Tensor, num_levels: int) -> tf.
   return sums / counts
 
 
-def rollout_moments(targets: tf.Tensor, second_moment: str = 'literal') -> Moments:
+def rollout_moments(targets: tf.Tensor, second_moment: str = 'literal', counts: tf.Tensor | None = None) -> Moments:
   """Averages the value targets within each rollout. "Implementation notes".
 
   Args:
     targets: [T, B] float32, un-normalised value targets.
     second_moment: 'literal' gives the square of the mean, as the paper's text says. 'mean_of_squares' gives the mean of
       the squares, so that sigma also has the variance within rollouts.
+    counts: [T, B] bool, the steps that count. None: all steps.
   Returns:
-    Moments of [B] float64.
+    Moments of [B] float64. NaN for rollouts in which no step counts.
   Raises:
     ValueError: `second_moment` is not one of SECOND_MOMENTS.
   """
   if second_moment not in SECOND_MOMENTS:
     raise ValueError(f'popart_second_moment: want one of {", ".join(SECOND_MOMENTS)}, got {second_moment!r}')
   targets = tf.cast(targets, tf.float64)
-  mean = tf.reduce_mean(targets, axis=0)
+  counts = tf.ones_like(targets) if counts is None else tf.cast(counts, tf.float64)
+  number = tf.reduce_sum(counts, axis=0)
+  mean = tf.reduce_sum(counts * targets, axis=0) / number
   if second_moment == 'literal':
     return Moments(mean, tf.square(mean))
-  return Moments(mean, tf.reduce_mean(tf.square(targets), axis=0))
+  return Moments(mean, tf.reduce_sum(counts * tf.square(targets), axis=0) / number)
 
 
 def update(statistics: Moments, rollouts: Moments, level_ids: tf.Tensor, decay: float) -> Moments:

@@ -7,13 +7,20 @@ rho-bar and c-bar = 1,
   delta_t = min(rho-bar, rho_t) (r_t + discount_t V(x_{t+1}) - V(x_t)),   c_i = lambda min(c-bar, rho_i),
 
 computed backwards as vs_t - V(x_t) = delta_t + discount_t c_t (vs_{t+1} - V(x_{t+1})). Names, argument order and
-defaults are those of the released code. There are two more arguments at the end: lambda (remark 2 of the paper), and
-the trust region of LASER (Schmitt et al. 2020, equation 8), which multiplies delta_t and c_t by 1 or 0.
+defaults are those of the released code. There are three more arguments at the end: lambda (remark 2 of the paper), the
+trust region of LASER (Schmitt et al. 2020, equation 8), which multiplies delta_t and c_t by 1 or 0, and the estimate q_t
+of the action's value in the advantage q_t - V(x_t):
+
+  bootstrapped  r_t + discount_t vs_{t+1}      Section 4.2.
+  one_step      r_t + discount_t V(x_{t+1})    Appendix E.3, where it is worse.
+  target        vs_t                           Algorithm 1 of LASER.
 """
 
 import collections
 
 import tensorflow as tf
+
+ACTION_VALUES = ('bootstrapped', 'one_step', 'target')
 
 VTraceFromLogitsReturns = collections.namedtuple(
     'VTraceFromLogitsReturns',
@@ -76,7 +83,7 @@ def from_logits(behaviour_policy_logits, target_policy_logits, actions, discount
 
 def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
                             clip_pg_rho_threshold=1.0, name='vtrace_from_importance_weights', lambda_=1.0,
-                            trusted=None):
+                            trusted=None, action_values='bootstrapped'):
   """Computes V-trace from log importance weights.
 
   Args:
@@ -91,12 +98,15 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     lambda_: scalar in [0, 1]. 0 gives one-step targets, 1 the full sum above.
     trusted: [T, B, ...] bool, the steps that targets may use; see trust_region.py. The target of another step is its
       value, and the targets of the steps before it bootstrap from there. None: all steps.
+    action_values: one of ACTION_VALUES, the estimate q_t of the action's value.
   Returns:
     VTraceReturns: vs [T, B, ...], the value targets, and pg_advantages [T, B, ...],
-    min(rho-bar_pg, rho_t) (r_t + discount_t vs_{t+1} - V(x_t)). No gradient flows through them.
+    min(rho-bar_pg, rho_t) (q_t - V(x_t)). No gradient flows through them.
   Raises:
-    ValueError: the ranks are inconsistent.
+    ValueError: the ranks are inconsistent, or `action_values` is unknown.
   """
+  if action_values not in ACTION_VALUES:
+    raise ValueError(f'action_values: want one of {", ".join(ACTION_VALUES)}, got {action_values!r}')
   with tf.name_scope(name):
     log_rhos, discounts, rewards, values, bootstrap_value = (
         tf.convert_to_tensor(x, tf.float32) for x in (log_rhos, discounts, rewards, values, bootstrap_value))
@@ -110,8 +120,12 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     vs = values + _discounted_sums(discounts * cs, deltas)
 
     vs_t_plus_1 = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)
-    pg_advantages = importance_weights(log_rhos, clip_pg_rho_threshold) * (
-        rewards + discounts * vs_t_plus_1 - values)
+    if action_values == 'target':
+      advantages = vs - values
+    else:
+      following = vs_t_plus_1 if action_values == 'bootstrapped' else values_t_plus_1
+      advantages = rewards + discounts * following - values
+    pg_advantages = importance_weights(log_rhos, clip_pg_rho_threshold) * advantages
     return VTraceReturns(tf.stop_gradient(vs), tf.stop_gradient(pg_advantages))
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
+from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.training import experience as experience_lib
 from scalable_agents.training import intake as intake_lib
@@ -162,8 +163,8 @@ class AgentModule(Protocol):
   def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:
     """Makes the learner with all its variables. For `xla` and `device` see learner_step.Learner."""
 
-  def make_experience(self, intake: intake_lib.Intake, spec: EnvironmentSpec, config: Config,
-                      seed: int) -> experience_lib.Experience:
+  def make_experience(self, intake: intake_lib.Intake, spec: EnvironmentSpec, config: Config, seed: int,
+                      parameters: parameters_lib.Parameters) -> experience_lib.Experience:
     """Makes the experience, which takes unrolls in and gives batches to `Learner.step`.
 
     Args:
@@ -172,6 +173,7 @@ class AgentModule(Protocol):
       config: the agent's hyper-parameters.
       seed: for the random numbers of the experience. It differs between the processes of a cluster, and between a run
         and its continuation.
+      parameters: the published parameters, for a replay that computes with them. They are there from the first batch on.
     Raises:
       errors.UserError: the machine has too little memory for it (memory.machine_bytes).
     """

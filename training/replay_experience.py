@@ -10,13 +10,11 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-from scalable_agents.actor import inference
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import replay as replay_lib
-from scalable_agents.records import errors
 from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import memory
+from scalable_agents.training import stored_unrolls
 
 _FILE = 'replay'  # In the folder beside a checkpoint.
 
@@ -77,13 +75,14 @@ class ReplayExperience:
     self.unrolls_per_batch = settings.unrolls_per_batch
     self.complaints, self._intake, self._settings = intake.complaints, intake, settings
     self._starts, self._first_priorities, self._seed = starts, first_priorities, seed
-    row = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), _rows(intake.unroll_spec))
-    no_stacks = tf.nest.map_structure(lambda spec: 1, row)
-    stacks = no_stacks._replace(environment_output=no_stacks.environment_output._replace(
-        observation={name: frame_stacks.get(name, 1) for name in row.environment_output.observation}))
+    row, stacks = stored_unrolls.spec_and_stacks(_rows(intake.unroll_spec), frame_stacks)
     state = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state.state)
-    _check_memory(row, state, stacks, settings)
+    stored_unrolls.check_memory(
+        replay_lib.memory_bytes(row, state, settings.geometry, settings.capacity, num_streams=0,
+                                num_states=len(settings.state_offsets)),
+        replay_lib.batch_bytes(row, stacks, settings.geometry, settings.batch_size),
+        settings.capacity, settings.batch_size, 'sequences')
     self._replay = replay_lib.SequenceReplay(
         row, state, settings.geometry, settings.capacity, done=lambda rows: rows.environment_output.done,
         frame_stacks=stacks, state_offsets=settings.state_offsets, signals=_numbers,
@@ -111,24 +110,19 @@ class ReplayExperience:
   def _take_in(self):
     """Moves unrolls_per_batch unrolls from the intake to the replay. Returns their counts."""
     unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
-    environment = unroll.environment_output
-    rows = _rows(unroll._replace(environment_output=environment._replace(
-        reward=inference.finite_rewards(environment.reward))))
     first_step = tf.cast(unroll.agent_output.episode_step[1], tf.int64)  # Outputs come a row later.
-    inserted = self._replay.insert(unroll.life_id, unroll.index, first_step, self._starts(environment), rows,
-                                   _states_of_rows(unroll))
+    inserted = self._replay.insert(
+        unroll.life_id, unroll.index, first_step, self._starts(unroll.environment_output), _rows(unroll),
+        _states_of_rows(unroll))
     self._replay.update(inserted.key, self._first_priorities(inserted.signals, inserted.trains))
     return arrived
 
   def _unroll(self, sample):
     """Returns the sampled sequences as unrolls."""
-    rows, always = sample.rows, self._settings.geometry.burn_in  # This row is never padding.
-    exists = tf.concat([tf.range(always + 1, dtype=tf.int64)[:, tf.newaxis] >= sample.padding, sample.trains], axis=0)
-    # Padding gets the version of the first trained step, or it would seem to be old.
-    version = tf.where(exists, rows.parameter_version, rows.parameter_version[always + 1])
+    always = self._settings.geometry.burn_in + 1  # This row is never padding.
+    exists = tf.concat([tf.range(always, dtype=tf.int64)[:, tf.newaxis] >= sample.padding, sample.trains], axis=0)
     first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
-    return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], life_id=sample.life_id,
-                         index=sample.life_row, agent_state=first_state, parameter_version=version)
+    return stored_unrolls.as_unroll(sample.rows, exists, always, sample.life_id, sample.life_row, first_state)
 
   def update(self, sample: SequenceSample, feedback: tf.Tensor) -> None:
     """Sets new priorities, [B] float32."""
@@ -189,31 +183,9 @@ def _states_of_rows(unroll):
 
 
 def _rows(unroll):
-  """Returns what the replay stores: an Unroll in which every component has rows, [T+1, ...] or [T+1, B, ...].
-
-  Args:
-    unroll: Unroll of tensors, or of tf.TensorSpec of a single unroll.
-  """
-  version = unroll.parameter_version
-  if isinstance(version, tf.TensorSpec):
-    of_rows = lambda values: tf.TensorSpec(version.shape, values.dtype)
-  else:
-    of_rows = lambda values: tf.broadcast_to(values, tf.shape(version))
-  return unroll._replace(
-      level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), life_id=(), index=(), agent_state=(),
-      agent_output=unroll.agent_output._replace(agent_state=(), episode_step=()))
-
-
-def _check_memory(row_spec, state_spec, frame_stacks, settings):
-  full = replay_lib.memory_bytes(row_spec, state_spec, settings.geometry, settings.capacity, num_streams=0,
-                                 num_states=len(settings.state_offsets))
-  batch = replay_lib.batch_bytes(row_spec, frame_stacks, settings.geometry, settings.batch_size)
-  there = memory.machine_bytes()
-  if full + 2 * batch > there:  # A learner learns from one batch while its next one is collected.
-    raise errors.UserError(
-        f'--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full replay of '
-        f'{full * 1e-9:,.1f} GB and two batches of {batch * 1e-9:,.1f} GB do not fit into the memory of the machine, '
-        f'which is {there * 1e-9:,.1f} GB: choose smaller numbers')
+  """Returns what the replay stores; see stored_unrolls.of_unroll."""
+  rows = stored_unrolls.of_unroll(unroll)
+  return rows._replace(agent_output=rows.agent_output._replace(agent_state=(), episode_step=()))
 
 
 def _numbers(row):

@@ -90,6 +90,8 @@ class Trainer:
                    config.synchronous, agent_module.SINGLE_FRAMES, lambda unroll: agent_module.to_send(unroll, config))
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
+    self._publisher = publisher_lib.Publisher(
+        self.learner, config.policy_lag, learner_port.PARAMETERS if port else '')
     self._intake, self._experience = self._make_experience(agent_module, levels)
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
@@ -99,8 +101,6 @@ class Trainer:
                                0. if config.synchronous else run.log_interval_seconds, stream)
     if self._member:
       self._member.resume(self._frames)
-    self._publisher = publisher_lib.Publisher(
-        self.learner, config.policy_lag, learner_port.PARAMETERS if port else '')
     self._skipped = skipped_updates.SkippedUpdates(
         levels, port.actor_name if port else 'actor {}'.format, self._log.say, self._together.have_peers)
     self._memory_megabytes = host.memory_megabytes()
@@ -124,7 +124,7 @@ class Trainer:
         actor_name=self._port.actor_name)
     intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)
-    return intake, agent_module.make_experience(intake, spec, self._config, self._host.seed)
+    return intake, agent_module.make_experience(intake, spec, self._config, self._host.seed, self._publisher.parameters)
 
   def _make_saver(self, statistics):
     """Returns the Saver, after it has restored all state. All learners then have the same parameters."""

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import inference
+from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import popart_impala
@@ -167,10 +168,14 @@ class NetworkTest(parameterized.TestCase):
     sent = lambda index: agent.to_send(unrolls.one(batch, index), config)
     spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), sent(0))
     intake = intake_lib.Intake(spec, number, 1)
-    experience = agent.make_experience(intake, _SPEC, config, 1)
+    parameters = parameters_lib.ParameterSnapshot(inference.specs(network.acting_variables))
+    parameters.publish(0, list(network.acting_variables))
+    experience = agent.make_experience(intake, _SPEC, config, 1, parameters)
     self.addCleanup(experience.close)
     for index in range(number):
       intake.put(sent(index))
+    while experience.fill():
+      pass
     learned, arrived = tf.function(experience.take_batch, autograph=False)()
     self.assertEqual(int(arrived.environment_frames), 5 * experience.unrolls_per_batch)
     return experience, learned

@@ -143,7 +143,7 @@ def make_learner(agent, config, xla='auto', device=None):
 class Replay:
   """Keeps the most recent unrolls and samples them uniformly."""
 
-  def __init__(self, intake, unused_spec, config, seed):
+  def __init__(self, intake, unused_spec, config, seed, unused_parameters):
     self.unrolls_per_batch, self._capacity, self._batch_size = (
         config.new_unrolls, config.replay_capacity, config.batch_size)
     self.complaints, self.close, self._intake = intake.complaints, intake.close, intake

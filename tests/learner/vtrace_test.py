@@ -235,14 +235,14 @@ class VTraceTest(parameterized.TestCase):
 
   def test_code_written_against_the_release_runs(self):
     names = ['log_rhos', 'discounts', 'rewards', 'values', 'bootstrap_value', 'clip_rho_threshold',
-             'clip_pg_rho_threshold', 'name', 'lambda_', 'trusted']
+             'clip_pg_rho_threshold', 'name', 'lambda_', 'trusted', 'action_values']
     parameters = inspect.signature(vtrace.from_importance_weights).parameters
     self.assertEqual(list(parameters), names)
     self.assertEqual([parameters[name].default for name in names[5:]],
-                     [1.0, 1.0, 'vtrace_from_importance_weights', 1.0, None])
+                     [1.0, 1.0, 'vtrace_from_importance_weights', 1.0, None, 'bootstrapped'])
     parameters = inspect.signature(vtrace.from_logits).parameters
-    self.assertEqual(list(parameters), ['behaviour_policy_logits', 'target_policy_logits', 'actions', *names[1:-1]])
-    self.assertEqual([parameters[name].default for name in names[5:-1]], [1.0, 1.0, 'vtrace_from_logits', 1.0])
+    self.assertEqual(list(parameters), ['behaviour_policy_logits', 'target_policy_logits', 'actions', *names[1:-2]])
+    self.assertEqual([parameters[name].default for name in names[5:-2]], [1.0, 1.0, 'vtrace_from_logits', 1.0])
     self.assertEqual(list(inspect.signature(vtrace.log_probs_from_logits_and_actions).parameters),
                      ['policy_logits', 'actions'])
     self.assertEqual(vtrace.VTraceReturns._fields, ('vs', 'pg_advantages'))

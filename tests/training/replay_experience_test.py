@@ -224,7 +224,8 @@ class ReplayExperienceTest(parameterized.TestCase):
     settings = _SETTINGS._replace(**too_large)
     with self.assertRaisesRegex(
         errors.UserError, f'^--replay_capacity={settings.capacity}, --batch_size={settings.batch_size}: a full '
-        r'replay of [\d,.]+ GB and two batches of [\d,.]+ GB do not fit into the memory of the machine, which is '):
+        f'replay of {settings.capacity:,} sequences takes ' r'[\d,.]+ GB and two batches take [\d,.]+ GB, but the '
+        'machine has '):
       self._start(settings)
 
 

@@ -1,0 +1,165 @@
+"""LASER: off-policy actor-critic with experience replay that agents may share.
+
+Schmitt et al. 2020. Most of each batch is replayed, perhaps from the experience of other agents. V-trace clips its
+importance weights, so it learns about an implied policy between the behaviour policy and the target policy. Steps where
+this policy is far from the target policy would mislead, and are left out: the trust region of section 4. A share of
+online steps in each batch keeps the rest of the bias harmless (proposition 3).
+
+This file has only what differs from PopArt-IMPALA and IMPALA (popart_impala.py, impala.py): further hyper-parameters,
+the loss, and the experience.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import impala
+from scalable_agents.agents import learner_step
+from scalable_agents.agents import popart_impala
+from scalable_agents.agents import sweeps
+from scalable_agents.learner import q_learning
+from scalable_agents.learner import trust_region
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training import agent_interface
+from scalable_agents.training import experience
+from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import mixed_experience
+from scalable_agents.training import replayers
+from scalable_agents.training import unroll_replay
+
+NAME = 'laser'
+SWEEP = sweeps.LASER
+EVALUATION_POLICIES = impala.EVALUATION_POLICIES
+SINGLE_FRAMES = impala.SINGLE_FRAMES
+
+Agent = popart_impala.Agent
+to_send = impala.to_send
+
+
+@dataclasses.dataclass(frozen=True)
+class LaserConfig(popart_impala.PopArtImpalaConfig):
+  """PopArt-IMPALA's hyper-parameters and those of LASER. The binaries have the paper's values for each suite."""
+
+  # The trust region.
+  trust_region_threshold: float = setting(
+      math.inf, 'A step is learned from only if its relevance is below this threshold (b). inf learns from all steps. '
+      'Section 4.3. The paper does not state its value; docs/laser.md has a sweep.', at_least=0, at_most=math.inf)
+  relevance: str = setting(
+      'implied', "How far V-trace's implied policy is from the target policy pi: implied, KL(pi || implied policy) of "
+      'section 4.3, or kl_mu, KL(pi || behaviour policy) of Algorithm 1.', choices=trust_region.RELEVANCES)
+
+  # The replay.
+  replay_share: float = setting(
+      0.875, "Share of each batch's unrolls that are replayed. The others are new. Section 5.3 has 0.5, 0.75 and 0.875, "
+      'and section 5.1 has 128 of 160 on Atari.', at_least=0, less_than=1)
+  replay_capacity: int = setting(
+      10_000_000, 'Capacity of the replay, in agent steps. The oldest episodes leave it first. On Atari, 10 million '
+      'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
+  replay_minimum_size: int = setting(
+      10_000, 'Agent steps in the replay before the first update. Ours: the paper states none.', at_least=1,
+      at_most=settings.MAX_FRAMES)
+  replay_sampling: str = setting(
+      'episodes', 'What is drawn from the replay: episodes (uniformly; each is replayed from its start, with recurrent '
+      'states of the latest network, section 5.1), unrolls (uniformly, with the recurrent states that the actor had) or '
+      'prioritised (unrolls in proportion to the error of their values, appendix A.2).',
+      choices=('episodes', 'unrolls', 'prioritised'))
+  priority_exponent: float = setting(
+      0.6, 'With --replay_sampling=prioritised: unrolls are drawn in proportion to their priority to this power. The '
+      'paper does not state it; Schaul et al. 2016 have 0.6.', at_least=0, at_most=10)
+  importance_exponent: float = setting(
+      1., 'With --replay_sampling=prioritised: exponent (beta) of the weights that correct for the priorities. '
+      'Figure 4 has 1 and 0.5.', at_least=0, at_most=1)
+  learn_online: bool = setting(
+      True, 'Learn from new unrolls before they are replayed. Otherwise all unrolls of a batch are replayed, while as '
+      'many new ones arrive: the pure replay of figure 2.')
+  save_replay: bool = setting(
+      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.')
+
+
+def validate(config: LaserConfig) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
+  impala.validate(config)
+  if not config.clip_rho_threshold:
+    raise ValueError('--clip_rho_threshold=0: want more than 0, since nothing would be learned')
+  if config.replay_minimum_size > config.replay_capacity:
+    raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
+                     f'{config.replay_capacity}')
+
+
+def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_step.Loss:
+  """The loss of PopArt-IMPALA on the trusted steps, with the entropy of online steps only. Section 4, Algorithm 1.
+
+  Args:
+    agent: the network that learns.
+    batch: an Unroll of [T+1, B, ...] tensors, whose observations come from `Agent.prepare`, and a
+      mixed_experience.MixedSample; () if the batch is all online.
+    config: LaserConfig; its `entropy_cost` may be a variable.
+  Returns:
+    learner_step.Loss. Its `means` include the share of rejected steps and the mean relevance, of online and of replayed
+    steps. Its feedback are the priorities of replayed unrolls.
+  """
+  unroll, sample = batch
+  output = impala.forward(agent, unroll)
+  relevance = trust_region.relevance(                                             # [T, B].
+      config.relevance, unroll.agent_output.policy_logits[1:], output.policy_logits[:-1], config.clip_rho_threshold)
+  if sample == ():
+    is_online, exists, weights = tf.ones_like(relevance, tf.bool), tf.ones_like(relevance, tf.bool), 1.
+  else:
+    is_online, exists = tf.broadcast_to(sample.is_online, tf.shape(relevance)), sample.exists
+    weights = _importance_weights(sample, config)                                 # [B].
+  trusted = (relevance < config.trust_region_threshold) & exists                  # lambda of equation 8.
+  weights *= tf.cast(trusted, tf.float32)
+  result = popart_impala.weighted_loss(
+      agent, unroll, output, config, trusted, weights, entropy_weights=weights * tf.cast(is_online, tf.float32))
+  means = dict(result.means)
+  for name, chosen in {'online': is_online & exists, 'replayed': ~is_online & exists}.items():
+    means[f'rejected/{name}'] = _mean(tf.cast(~trusted, tf.float32), chosen)
+    means[f'relevance/{name}'] = _mean(relevance, chosen)
+  if sample == ():
+    return result._replace(means=means)
+  num_online = exists.shape[1] - sample.key.shape[0]
+  means['replay_padding'] = tf.reduce_mean(tf.cast(~exists[:, num_online:], tf.float32))
+  return result._replace(means=means, feedback=result.feedback[num_online:])
+
+
+def _importance_weights(sample, config):
+  """Returns the weights of unrolls, [B] float32, which correct for priorities. Appendix A.2. Online unrolls have 1."""
+  num_online = sample.exists.shape[1] - sample.key.shape[0]
+  replayed = q_learning.importance_weights(sample.probability, config.importance_exponent)
+  return tf.concat([tf.ones([num_online]), replayed], axis=0)
+
+
+def _mean(values, chosen):
+  """Returns the mean of the chosen values, all [T, B]. NaN, which is no value, if there are none."""
+  counts = tf.cast(chosen, tf.float32)
+  return tf.reduce_sum(counts * values) / tf.reduce_sum(counts)
+
+
+def make_learner(agent: Agent, config: LaserConfig, xla: str = 'auto',
+                 device: str | None = None) -> learner_step.Learner:
+  """Makes the learner; see agent_interface.AgentModule."""
+  return popart_impala.make_learner(agent, config, xla, device, loss)
+
+
+def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: LaserConfig, seed: int,
+                    parameters: parameters_lib.Parameters) -> experience.Experience:
+  """Makes the experience, a queue and a replay; see agent_interface.AgentModule."""
+  num_new, num_replayed = mixed_experience.split(config.batch_size, config.replay_share)
+  if not num_replayed:
+    return experience.QueueExperience(intake, config.batch_size)
+  if not config.learn_online:
+    num_replayed = config.batch_size
+  common = intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size
+  if config.replay_sampling == 'episodes':
+    copy = Agent(spec, config) if config.use_lstm else None
+    replay = replayers.Replayers(*common, num_replayed, copy, parameters)
+  else:
+    exponent = config.priority_exponent if config.replay_sampling == 'prioritised' else 0.
+    replay = unroll_replay.UnrollReplay(*common, exponent)
+  sizes = mixed_experience.Settings(num_new, num_replayed, config.replay_minimum_size, config.learn_online,
+                                    config.save_replay)
+  return mixed_experience.MixedExperience(intake, replay, sizes, seed)

@@ -1,0 +1,121 @@
+"""Replayers: actors without environments. They step through stored episodes to find the network's recurrent states.
+
+Schmitt et al. 2020 (LASER), section 5.1 and appendices A.2 and B: a replayer draws an episode uniformly, goes through
+it from its start with the latest parameters, and cuts it into unrolls. An unroll has the recurrent state that the
+network has there now, since the state of an older network, or of another agent's, means nothing to this one. The
+behaviour policy's logits are those that were stored. An agent without recurrent state skips the computation.
+"""
+
+from typing import Any, Mapping
+
+import tensorflow as tf
+
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.learner import episode_replay
+from scalable_agents.training import stored_unrolls
+from scalable_agents.training import unroll_replay
+
+
+class Replayers:
+  """Stores episodes, and draws unrolls from replayers, each of which goes through an episode of its own."""
+
+  def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int, batch_size: int,
+               number: int, agent: Any, parameters: parameters_lib.Parameters):
+    """Makes an empty replay.
+
+    Args:
+      unroll_spec: Unroll of tf.TensorSpec.
+      frame_stacks: see stored_unrolls.newest_frames. Unrolls have whole stacks.
+      capacity: agent steps.
+      batch_size: unrolls of a batch, for the check of the memory.
+      number: number of replayers, which is the number of unrolls that `draw` returns.
+      agent: the replayers' copy of the agent, which has `unroll` and `prepare` as impala.Agent; its acting variables
+        are overwritten. None if there is no recurrent state.
+      parameters: the latest parameters.
+    Raises:
+      errors.UserError: the machine has too little memory for a full replay.
+    """
+    self._frame_stacks, self._agent, self._parameters = frame_stacks, agent, parameters
+    self._length = unroll_spec.parameter_version.shape[0] - 1
+    row, stacks = stored_unrolls.spec_and_stacks(
+        stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
+    stored_unrolls.check_memory(
+        episode_replay.memory_bytes(row, capacity),
+        episode_replay.batch_bytes(row, stacks, self._length, batch_size), capacity, batch_size, 'agent steps')
+    self._replay = episode_replay.EpisodeReplay(
+        row, self._length, capacity, done=lambda rows: rows.environment_output.done, frame_stacks=stacks)
+    with tf.device('/CPU:0'):
+      variable = lambda values: tf.Variable(values, trainable=False)
+      self._key = variable(tf.fill([number], tf.constant(-1, tf.int64)))  # The episode of each replayer; -1: none.
+      self._step = variable(tf.zeros([number], tf.int64))                 # The step to go on from.
+      self._state = tf.nest.map_structure(lambda spec: variable(tf.zeros([number, *spec.shape], spec.dtype)),
+                                          unroll_spec.agent_state)
+
+  def insert(self, unroll: unroll_lib.Unroll) -> None:
+    """Stores unrolls, an Unroll of [T+1, B, ...]. Runs in a graph."""
+    rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
+    self._replay.insert(unroll.life_id, unroll.index, rows)
+
+  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Replayed:
+    """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64.
+
+    Raises:
+      tf.errors.UnavailableError: there is no episode.
+    """
+    replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed)
+    self._key.assign(replayed.key)
+    self._step.assign(replayed.next_step)
+    exists = tf.concat([tf.ones([1, number], tf.bool), replayed.trains], axis=0)
+    unroll = stored_unrolls.as_unroll(replayed.rows, exists, 0, replayed.life_id, replayed.life_row,
+                                   self._states(replayed))
+    # An episode is as old as its number of successors; its age in batches is not known to a shared replay.
+    zeros = tf.zeros([number], tf.int64)
+    return unroll_replay.Replayed(unroll, replayed.trains, tf.ones([number]), replayed.key, zeros)
+
+  def _states(self, replayed):
+    """Returns the recurrent states before row 0, a nest of [N, ...], and goes on to the states after row T - 1."""
+    if not self._agent:
+      return ()
+    is_new = replayed.first_step == 0
+    reset = lambda state: tf.where(tf.reshape(is_new, [-1] + [1] * (len(state.shape) - 1)), tf.zeros_like(state), state)
+    before = tf.nest.map_structure(lambda state: reset(state.read_value()), self._state)
+    _, latest = self._parameters.latest()
+    for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
+      variable.assign(parameter)
+    rows, environment = replayed.rows, replayed.rows.environment_output
+    inputs = (rows.agent_output.action, environment.reward, environment.done,
+              self._agent.prepare(environment.observation))
+    _, after = self._agent.unroll(*tf.nest.map_structure(lambda values: values[:-1], inputs), before)
+    for variable, state in zip(tf.nest.flatten(self._state), tf.nest.flatten(after), strict=True):
+      variable.assign(state)
+    return before
+
+  def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:
+    """Does nothing: episodes are drawn uniformly."""
+
+  def size(self) -> tf.Tensor:
+    """The number of agent steps in the replay: [] int64."""
+    return self._replay.size()
+
+  def metrics(self) -> dict[str, float]:
+    """Metrics for a row of metrics.jsonl."""
+    counts = self._replay.statistics()
+    return {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
+            'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
+            'unrolls_replayed': counts.replayed_unrolls}
+
+  def save(self, path: str) -> None:
+    """Writes the episodes to a file. Raises OSError."""
+    self._replay.save(path)
+
+  def restore(self, path: str) -> None:
+    """Restores what `save` wrote. Raises OSError, ValueError."""
+    self._replay.restore(path)
+
+  def complaints(self) -> list[str]:
+    """Returns nothing: a replay in this process has no faults."""
+    return []
+
+  def close(self) -> None:
+    """Does nothing: nothing waits."""

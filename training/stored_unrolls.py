@@ -1,0 +1,106 @@
+"""Unrolls as replays store them: what is left out of them, and how they are made of stored rows again.
+
+A replay stores an Unroll in which every component has a row per step: the ids of the level and of the actor are
+repeated, and the recurrent state and the ids of the life are left out. Of a stack of frames it stores the newest frame.
+"""
+
+from typing import Any, Mapping
+
+import tensorflow as tf
+
+from scalable_agents.actor import inference
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.records import errors
+from scalable_agents.training import memory
+
+
+def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
+  """Returns what is stored of unrolls: an Unroll in which every component is [T+1, ...] or [T+1, B, ...].
+
+  Rewards that are not finite become 0, because they would be sampled again and again.
+
+  Args:
+    unroll: Unroll of tensors, or of tf.TensorSpec of a single unroll.
+  """
+  version, environment = unroll.parameter_version, unroll.environment_output
+  if isinstance(version, tf.TensorSpec):
+    of_rows = lambda values: tf.TensorSpec(version.shape, values.dtype)
+  else:
+    of_rows = lambda values: tf.broadcast_to(values, tf.shape(version))
+    environment = environment._replace(reward=inference.finite_rewards(environment.reward))
+  return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), life_id=(), index=(),
+                         agent_state=(), environment_output=environment)
+
+
+def newest_frames(unroll: unroll_lib.Unroll, frame_stacks: Mapping[str, int]) -> unroll_lib.Unroll:
+  """Returns the unroll with only the newest frame of each stack of frames.
+
+  Args:
+    unroll: Unroll of tensors, or of tf.TensorSpec.
+    frame_stacks: name -> k for each observation that is a stack of k frames along the last axis.
+  """
+  def newest(name, frames):
+    channels = frames.shape[-1] // frame_stacks[name]
+    if isinstance(frames, tf.TensorSpec):
+      return tf.TensorSpec([*frames.shape[:-1], channels], frames.dtype)
+    return frames[..., -channels:]
+
+  environment = unroll.environment_output
+  observation = {name: newest(name, values) if name in frame_stacks else values
+                 for name, values in environment.observation.items()}
+  return unroll._replace(environment_output=environment._replace(observation=observation))
+
+
+def spec_and_stacks(rows: unroll_lib.Unroll, frame_stacks: Mapping[str, int]) -> tuple[Any, Any]:
+  """Returns the tf.TensorSpec of one row and the number of frames in each component's stack, 1 without one.
+
+  Args:
+    rows: what `of_unroll` returns for specs, with the newest frames only.
+    frame_stacks: as for `newest_frames`.
+  """
+  row = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), rows)
+  no_stacks = tf.nest.map_structure(lambda spec: 1, row)
+  return row, no_stacks._replace(environment_output=no_stacks.environment_output._replace(
+      observation={name: frame_stacks.get(name, 1) for name in row.environment_output.observation}))
+
+
+def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, life_id: tf.Tensor, index: tf.Tensor,
+              agent_state) -> unroll_lib.Unroll:
+  """Returns stored rows as unrolls, with the shapes that a learner expects.
+
+  Args:
+    rows: stored rows, an Unroll of [T+1, B, ...].
+    exists: [T+1, B] bool; the other rows are padding.
+    always: number of a row that exists in all unrolls.
+    life_id, index: [B] int64.
+    agent_state: nest of [B, ...], the recurrent state before row 0.
+  """
+  # Padding gets the version of another row, or it would seem to be old.
+  version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
+  return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], life_id=life_id, index=index,
+                       agent_state=agent_state, parameter_version=version)
+
+
+def check_memory(replay_bytes: int, batch_bytes: int, capacity: int, batch_size: int, what: str) -> None:
+  """Checks whether a full replay and two batches fit into the memory of the machine.
+
+  A learner learns from one batch while its next one is collected.
+
+  Args:
+    replay_bytes: memory of a full replay.
+    batch_bytes: memory of a batch.
+    capacity, batch_size: the flags that these come from.
+    what: what the capacity counts, for example 'agent steps'.
+  Raises:
+    errors.UserError: it does not fit. The message says which capacity would.
+  """
+  there = memory.machine_bytes()
+  if replay_bytes + 2 * batch_bytes <= there:
+    return
+  fitting = int(max(there - 2 * batch_bytes, 0) * 0.8 / replay_bytes * capacity)  # The rest is for everything else.
+  digits = 10 ** max(len(str(fitting)) - 2, 0)
+  remedy = f'--replay_capacity={fitting // digits * digits} would fit' if fitting else 'choose smaller numbers'
+  raise errors.UserError(
+      f'--replay_capacity={capacity}, --batch_size={batch_size}: a full replay of {capacity:,} {what} takes '
+      f'{replay_bytes * 1e-9:,.1f} GB and two batches take {2 * batch_bytes * 1e-9:,.1f} GB, but the machine has '
+      f'{there * 1e-9:,.1f} GB of memory: {remedy}')
