@@ -30,11 +30,13 @@ from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import mixed_experience
 from scalable_agents.training import replayers
 from scalable_agents.training import unroll_replay
+from scalable_agents.training.cluster import cluster_config
 
 NAME = 'laser'
 SWEEP = sweeps.LASER
 EVALUATION_POLICIES = impala.EVALUATION_POLICIES
 SINGLE_FRAMES = impala.SINGLE_FRAMES
+_MOST_BATCHES_AHEAD = 4  # By this many batches an agent may be ahead of the slowest one that shares its replay.
 
 Agent = popart_impala.Agent
 to_send = impala.to_send
@@ -73,6 +75,9 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
   importance_exponent: float = setting(
       1., 'With --replay_sampling=prioritised: exponent (beta) of the weights that correct for the priorities. '
       'Figure 4 has 1 and 0.5.', at_least=0, at_most=1)
+  shared_replay: str = setting(
+      '', 'HOST:PORT of a replay that several agents share (//agents:laser_replay). Whoever is ahead of the slowest '
+      'agent waits. Empty: the agent has its own replay. Section 5.1.', free=True)
   learn_online: bool = setting(
       True, 'Learn from new unrolls before they are replayed. Otherwise all unrolls of a batch are replayed, while as '
       'many new ones arrive: the pure replay of figure 2.')
@@ -88,6 +93,14 @@ def validate(config: LaserConfig) -> None:
   if config.replay_minimum_size > config.replay_capacity:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
                      f'{config.replay_capacity}')
+  if config.shared_replay:
+    try:
+      cluster_config.split_address(config.shared_replay)
+    except ValueError as error:
+      raise ValueError(f'--shared_replay={error}') from error
+    if config.replay_sampling != 'episodes' or not config.replay_share:
+      raise ValueError(f'--shared_replay={config.shared_replay}: want --replay_sampling=episodes and a --replay_share '
+                       'above 0: agents share whole episodes, because their recurrent states and priorities differ')
 
 
 def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_step.Loss:
@@ -153,13 +166,19 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
     return experience.QueueExperience(intake, config.batch_size)
   if not config.learn_online:
     num_replayed = config.batch_size
-  common = intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size
+  rows = intake.unroll_spec, spec.frame_stacks
   if config.replay_sampling == 'episodes':
+    if config.shared_replay:
+      episodes = replayers.join_replay(
+          config.shared_replay, *rows, config.replay_capacity, dict(levels=spec.levels, num_actions=spec.num_actions),
+          tolerance=_MOST_BATCHES_AHEAD * num_new * config.unroll_length)
+    else:
+      episodes = replayers.own_replay(*rows, config.replay_capacity, config.batch_size)
     copy = Agent(spec, config) if config.use_lstm else None
-    replay = replayers.Replayers(*common, num_replayed, copy, parameters)
+    replay = replayers.Replayers(*rows, episodes, num_replayed, copy, parameters)
   else:
     exponent = config.priority_exponent if config.replay_sampling == 'prioritised' else 0.
-    replay = unroll_replay.UnrollReplay(*common, exponent)
+    replay = unroll_replay.UnrollReplay(*rows, config.replay_capacity, config.batch_size, exponent)
   sizes = mixed_experience.Settings(num_new, num_replayed, config.replay_minimum_size, config.learn_online,
-                                    config.save_replay)
+                                    is_saved=config.save_replay and not config.shared_replay)
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)

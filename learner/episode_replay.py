@@ -122,11 +122,11 @@ class EpisodeReplay:
 
   def size(self) -> tf.Tensor:
     """The number of agent steps of the episodes in the replay: [] int64. For use in graphs."""
-    return self._statistics()[0]
+    return self.counts()[0]
 
   def statistics(self) -> Statistics:
     """Returns the counts of this moment."""
-    return Statistics(*map(int, self._statistics().numpy()))
+    return Statistics(*map(int, self.counts().numpy()))
 
   def save(self, path: str):
     """Writes the episodes to a file, while others go on to insert and replay.
@@ -148,7 +148,8 @@ class EpisodeReplay:
     """
     replay_rows.with_file(ops.episode_replay_restore, self._handle, path)
 
-  def _statistics(self):
+  def counts(self) -> tf.Tensor:
+    """The counts of this moment, in the order of Statistics: [n] int64. For use in graphs."""
     with tf.device('/CPU:0'):
       statistics = ops.episode_replay_statistics(self._handle)
     statistics.set_shape([len(Statistics._fields)])

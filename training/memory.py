@@ -11,6 +11,7 @@ from scalable_agents.records import errors
 from scalable_agents.training import agent_interface
 
 _LAB_BYTES, _GAME_BYTES = 230_000_000, 800_000  # The least memory of a DeepMind Lab, and of an emulator with Pong.
+_REPLAYS_SHARE = 0.8  # Of the memory that batches leave; the rest is for everything else.
 _LIMIT = '/sys/fs/cgroup/memory.max'  # This file has the container's limit in bytes, or 'max'.
 
 
@@ -65,3 +66,30 @@ def check(unroll_spec, parameter_specs, config: agent_interface.Config, num_envi
         f'--policy_lag={config.policy_lag}, {num_environments} environments: up to {unrolls:,} unrolls of '
         f'{unroll_bytes * 1e-6:,.1f} MB and {copies:,} copies of {parameter_bytes * 1e-6:,.1f} MB of parameters need '
         f'{needed * 1e-9:,.1f} GB of memory, but the machine has {there * 1e-9:,.1f} GB: choose smaller numbers')
+
+
+def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int = 0, batch_size: int = 0) -> None:
+  """Checks that a full replay and two batches fit into memory.
+
+  A learner learns from one batch while its next one is collected.
+
+  Args:
+    replay_bytes: memory of a full replay.
+    capacity: its capacity, --replay_capacity.
+    unit: what the capacity counts, for example 'agent steps'.
+    batch_bytes: memory of a batch; 0 if this process has none.
+    batch_size: the size of the batch, --batch_size.
+  Raises:
+    errors.UserError: they do not fit. The message says which capacity would.
+  """
+  there, batches = machine_bytes(), 2 * batch_bytes
+  if replay_bytes + batches <= there:
+    return
+  fitting = int(max(there - batches, 0) * _REPLAYS_SHARE / replay_bytes * capacity)
+  rounded = fitting - fitting % 10 ** max(len(str(fitting)) - 2, 0)
+  remedy = f'--replay_capacity={rounded} would fit' if rounded else 'choose smaller numbers'
+  flags = f'--replay_capacity={capacity}' + f', --batch_size={batch_size}' * bool(batch_size)
+  raise errors.UserError(
+      f'{flags}: a full replay of {capacity:,} {unit} takes {replay_bytes * 1e-9:,.1f} GB' +
+      f' and two batches take {batches * 1e-9:,.1f} GB' * bool(batches) +
+      f', but the machine has {there * 1e-9:,.1f} GB of memory: {remedy}')

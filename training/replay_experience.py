@@ -14,6 +14,7 @@ from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import replay as replay_lib
 from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import memory
 from scalable_agents.training import stored_unrolls
 
 _FILE = 'replay'  # In the folder beside a checkpoint.
@@ -78,11 +79,10 @@ class ReplayExperience:
     row, stacks = stored_unrolls.spec_and_stacks(_rows(intake.unroll_spec), frame_stacks)
     state = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state.state)
-    stored_unrolls.check_memory(
+    memory.check_replay(
         replay_lib.memory_bytes(row, state, settings.geometry, settings.capacity, num_streams=0,
-                                num_states=len(settings.state_offsets)),
-        replay_lib.batch_bytes(row, stacks, settings.geometry, settings.batch_size),
-        settings.capacity, settings.batch_size, 'sequences')
+                                num_states=len(settings.state_offsets)), settings.capacity, 'sequences',
+        replay_lib.batch_bytes(row, stacks, settings.geometry, settings.batch_size), settings.batch_size)
     self._replay = replay_lib.SequenceReplay(
         row, state, settings.geometry, settings.capacity, done=lambda rows: rows.environment_output.done,
         frame_stacks=stacks, state_offsets=settings.state_offsets, signals=_numbers,

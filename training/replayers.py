@@ -13,38 +13,31 @@ import tensorflow as tf
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import episode_replay
+from scalable_agents.training import memory
 from scalable_agents.training import stored_unrolls
 from scalable_agents.training import unroll_replay
+from scalable_agents.training.cluster import shared_replay
 
 
 class Replayers:
   """Stores episodes, and draws unrolls from replayers, each of which goes through an episode of its own."""
 
-  def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int, batch_size: int,
-               number: int, agent: Any, parameters: parameters_lib.Parameters):
-    """Makes an empty replay.
+  def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int],
+               replay: episode_replay.EpisodeReplay | shared_replay.SharedReplay, number: int, agent: Any,
+               parameters: parameters_lib.Parameters):
+    """Makes the replayers.
 
     Args:
       unroll_spec: Unroll of tf.TensorSpec.
       frame_stacks: see stored_unrolls.newest_frames. Unrolls have whole stacks.
-      capacity: agent steps.
-      batch_size: unrolls of a batch, for the check of the memory.
+      replay: the replay, from `own_replay` or `join_replay`.
       number: number of replayers, which is the number of unrolls that `draw` returns.
       agent: the replayers' copy of the agent, which has `unroll` and `prepare` as impala.Agent; its acting variables
         are overwritten. None if there is no recurrent state.
       parameters: the latest parameters.
-    Raises:
-      errors.UserError: the machine has too little memory for a full replay.
     """
-    self._frame_stacks, self._agent, self._parameters = frame_stacks, agent, parameters
-    self._length = unroll_spec.parameter_version.shape[0] - 1
-    row, stacks = stored_unrolls.spec_and_stacks(
-        stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
-    stored_unrolls.check_memory(
-        episode_replay.memory_bytes(row, capacity),
-        episode_replay.batch_bytes(row, stacks, self._length, batch_size), capacity, batch_size, 'agent steps')
-    self._replay = episode_replay.EpisodeReplay(
-        row, self._length, capacity, done=lambda rows: rows.environment_output.done, frame_stacks=stacks)
+    self._frame_stacks, self._replay, self._agent, self._parameters = frame_stacks, replay, agent, parameters
+    self._is_shared = isinstance(replay, shared_replay.SharedReplay)
     with tf.device('/CPU:0'):
       variable = lambda values: tf.Variable(values, trainable=False)
       self._key = variable(tf.fill([number], tf.constant(-1, tf.int64)))  # The episode of each replayer; -1: none.
@@ -101,7 +94,8 @@ class Replayers:
   def metrics(self) -> dict[str, float]:
     """Metrics for a row of metrics.jsonl."""
     counts = self._replay.statistics()
-    return {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
+    lead = {'replay_lead': self._replay.lead} if self._is_shared else {}
+    return lead | {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
             'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
             'unrolls_replayed': counts.replayed_unrolls}
 
@@ -114,8 +108,52 @@ class Replayers:
     self._replay.restore(path)
 
   def complaints(self) -> list[str]:
-    """Returns nothing: a replay in this process has no faults."""
-    return []
+    """Messages for the user since the last call, one line each."""
+    return self._replay.complaints() if self._is_shared else []
 
   def close(self) -> None:
-    """Does nothing: nothing waits."""
+    """Ends every wait."""
+    if self._is_shared:
+      self._replay.close()
+
+
+def own_replay(unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int,
+               batch_size: int) -> episode_replay.EpisodeReplay:
+  """Makes an empty replay in this process.
+
+  Args:
+    unroll_spec, frame_stacks: see Replayers.
+    capacity: agent steps.
+    batch_size: unrolls of a batch, for the check of the memory.
+  Raises:
+    errors.UserError: the machine has too little memory for a full replay.
+  """
+  row, length, stacks = _rows(unroll_spec, frame_stacks)
+  memory.check_replay(episode_replay.memory_bytes(row, capacity), capacity, 'agent steps',
+                      episode_replay.batch_bytes(row, stacks, length, batch_size), batch_size)
+  return episode_replay.EpisodeReplay(row, length, capacity, done=_done, frame_stacks=stacks)
+
+
+def join_replay(address: str, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int,
+                settings: dict[str, Any], tolerance: int) -> shared_replay.SharedReplay:
+  """Joins a replay that agents share. The replay job checks whether it fits into its memory.
+
+  Args:
+    address, settings, tolerance: see SharedReplay.
+    unroll_spec, frame_stacks: see Replayers.
+    capacity: agent steps.
+  """
+  row, length, stacks = _rows(unroll_spec, frame_stacks)
+  return shared_replay.SharedReplay(address, row, length, capacity, done=_done, frame_stacks=stacks, settings=settings,
+                                    tolerance=tolerance)
+
+
+def _rows(unroll_spec, frame_stacks):
+  """Returns the spec of a row, the length of an unroll in agent steps, and the stacks of the row's components."""
+  row, stacks = stored_unrolls.spec_and_stacks(
+      stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
+  return row, unroll_spec.parameter_version.shape[0] - 1, stacks
+
+
+def _done(rows):
+  return rows.environment_output.done

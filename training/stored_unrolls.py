@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from scalable_agents.actor import inference
 from scalable_agents.actor import unroll as unroll_lib
-from scalable_agents.records import errors
-from scalable_agents.training import memory
 
 
 def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
@@ -79,28 +77,3 @@ def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, life_id: 
   version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
   return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], life_id=life_id, index=index,
                        agent_state=agent_state, parameter_version=version)
-
-
-def check_memory(replay_bytes: int, batch_bytes: int, capacity: int, batch_size: int, what: str) -> None:
-  """Checks whether a full replay and two batches fit into the memory of the machine.
-
-  A learner learns from one batch while its next one is collected.
-
-  Args:
-    replay_bytes: memory of a full replay.
-    batch_bytes: memory of a batch.
-    capacity, batch_size: the flags that these come from.
-    what: what the capacity counts, for example 'agent steps'.
-  Raises:
-    errors.UserError: it does not fit. The message says which capacity would.
-  """
-  there = memory.machine_bytes()
-  if replay_bytes + 2 * batch_bytes <= there:
-    return
-  fitting = int(max(there - 2 * batch_bytes, 0) * 0.8 / replay_bytes * capacity)  # The rest is for everything else.
-  digits = 10 ** max(len(str(fitting)) - 2, 0)
-  remedy = f'--replay_capacity={fitting // digits * digits} would fit' if fitting else 'choose smaller numbers'
-  raise errors.UserError(
-      f'--replay_capacity={capacity}, --batch_size={batch_size}: a full replay of {capacity:,} {what} takes '
-      f'{replay_bytes * 1e-9:,.1f} GB and two batches take {2 * batch_bytes * 1e-9:,.1f} GB, but the machine has '
-      f'{there * 1e-9:,.1f} GB of memory: {remedy}')

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import replay as replay_lib
+from scalable_agents.training import memory
 from scalable_agents.training import stored_unrolls
 
 
@@ -45,9 +46,8 @@ class UnrollReplay:
     geometry = replay_lib.Geometry(burn_in=0, length=self._length, period=self._length, cross_episodes=True)
     self._state_spec = unroll_spec.agent_state
     number = max(capacity // self._length, 1)
-    stored_unrolls.check_memory(
-        replay_lib.memory_bytes(row, self._state_spec, geometry, number, num_streams=0),
-        replay_lib.batch_bytes(row, stacks, geometry, batch_size), capacity, batch_size, 'agent steps')
+    memory.check_replay(replay_lib.memory_bytes(row, self._state_spec, geometry, number, num_streams=0), capacity,
+                        'agent steps', replay_lib.batch_bytes(row, stacks, geometry, batch_size), batch_size)
     self._replay = replay_lib.SequenceReplay(
         row, self._state_spec, geometry, number, done=lambda rows: rows.environment_output.done, frame_stacks=stacks,
         priority_exponent=priority_exponent)

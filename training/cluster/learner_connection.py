@@ -91,17 +91,13 @@ class Connection:
     Raises:
       OSError, tf.errors.OpError or NotReadyError: no learner answers at the address, HOST:PORT.
     """
-    host, port = cluster_config.split_address(address)
-    try:
-      socket.create_connection((host.strip('[]'), port), ANSWER_SECONDS).close()  # For a clear error.
-    except UnicodeError as error:
-      raise OSError(f'{host} is not a valid host name') from error
+    check_address(address)
     self.failure = ''          # Why a call failed, '' if none has failed.
     self.in_hand, self.is_lost = {}, False  # Lane -> its block of unrolls in flight; whether these count as lost.
     self.latest_version = -1   # The version of the parameters last received; -1 before the first.
     self.unanswered_beats = 0  # Signs of life since the session without a deadline last answered.
     self._address, self._learner = address, learner
-    self._hearing, self._data = _session(address, learner, ANSWER_SECONDS), None
+    self._hearing, self._data = self._session(ANSWER_SECONDS), None
     self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
     try:
       self.greeting = json.loads(self._hearing.run(learner.greeting))
@@ -112,7 +108,7 @@ class Connection:
 
   def open(self):
     """Opens the session without a deadline. This may block for ever."""
-    self._data = _session(self._address, self._learner)
+    self._data = self._session()
     self._pushes = {}  # Number of unrolls -> callable. Each callable takes memory in the learner.
     self._version = self._data.make_callable(self._learner.version)
     self._latest = self._data.make_callable([self._learner.version, self._learner.parameters])
@@ -120,6 +116,10 @@ class Connection:
   def close(self):
     """Closes both sessions in another thread, since closing may block for ever. So may the deletion of a session."""
     threading.Thread(target=self._close, daemon=True).start()
+
+  def _session(self, answer_seconds=None):
+    return make_session(self._address, self._learner.graph, self._learner.greeting.device.rpartition('/')[0],
+                        answer_seconds)
 
   def _close(self):
     for session in filter(None, (self._hearing, self._data)):
@@ -170,9 +170,26 @@ class Connection:
     return version
 
 
-def _session(address, learner, answer_seconds=None):
-  config = tf.compat.v1.ConfigProto(device_filters=[learner.greeting.device.rpartition('/')[0]])
+def check_address(address: str):
+  """Checks that a process listens at HOST:PORT. Raises OSError, with a clear message."""
+  host, port = cluster_config.split_address(address)
+  try:
+    socket.create_connection((host.strip('[]'), port), ANSWER_SECONDS).close()
+  except UnicodeError as error:
+    raise OSError(f'{host} is not a valid host name') from error
+
+
+def make_session(address: str, graph: tf.Graph, task: str, answer_seconds: float | None = None) -> tf.compat.v1.Session:
+  """Makes a session that runs a graph in another process.
+
+  Args:
+    address: HOST:PORT of the process.
+    graph: the graph. All its nodes are in that process.
+    task: the device name of the process, '/job:JOB/replica:0/task:N'.
+    answer_seconds: the deadline of calls; None for no deadline.
+  """
+  config = tf.compat.v1.ConfigProto(device_filters=[task])
   config.rpc_options.disable_session_connection_sharing = True  # Otherwise a new session could reuse a dead connection.
   if answer_seconds:
     config.operation_timeout_in_ms = int(1000 * answer_seconds)
-  return tf.compat.v1.Session(f'grpc://{address}', learner.graph, config)
+  return tf.compat.v1.Session(f'grpc://{address}', graph, config)

@@ -122,7 +122,7 @@ class LearnerPort:
       ClusterError: another process has the port, or another learner ended before all had connected.
     """
     addresses, task = config.learner_addresses.split(','), max(config.task, 0)
-    self._lock = _take_port(addresses[task])
+    self._lock = take_port(addresses[task], 'learner', 'learner_addresses')
     self.settings = settings
     self.environment_restarts = 0  # The restarts that actor hosts have reported to this learner.
     cluster = tf.train.ClusterSpec({JOB: addresses})
@@ -301,15 +301,22 @@ def _configure_health_check(timeout_seconds):
   check._check_health_retry_limit = timeout_seconds
 
 
-def _take_port(address):
-  """Checks that no process uses the port, which gRPC would share, and reserves it among learners.
+def take_port(address: str, owner: str, flag: str) -> socket.socket:
+  """Checks that no process uses the port, which gRPC would share, and reserves it in this project.
 
-  Returns a lock that keeps other learners from the port until it is closed. Raises ClusterError if the port is in use.
+  Args:
+    address: HOST:PORT.
+    owner: who opens it, for messages.
+    flag: the flag that has the address, for messages.
+  Returns:
+    A lock that keeps others from the port until it is closed.
+  Raises:
+    ClusterError: the port is in use.
   """
   _, port = cluster_config.split_address(address)
   lock = socket.socket(socket.AF_UNIX)
   try:
-    lock.bind(f'\0scalable_agents learner at port {port}')  # No file. It ends with the process.
+    lock.bind(f'\0scalable_agents at port {port}')  # No file. It ends with the process.
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
       probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Ignore closed connections of an earlier learner.
       probe.bind(('', port))
@@ -317,7 +324,7 @@ def _take_port(address):
     lock.close()
     if error.errno != errno.EADDRINUSE:
       raise ClusterError(f'{address}: port {port} cannot be opened ({error.strerror}): choose another one in '
-                         '--learner_addresses') from error
-    raise ClusterError(f'{address}: port {port} is in use on this machine ({error.strerror}): another learner? Stop '
-                       'it, or choose another port in --learner_addresses') from error
+                         f'--{flag}') from error
+    raise ClusterError(f'{address}: port {port} is in use on this machine ({error.strerror}): another {owner}? Stop '
+                       f'it, or choose another port in --{flag}') from error
   return lock

@@ -1,0 +1,86 @@
+"""Serves a replay of episodes that several LASER agents share. Schmitt et al. 2020, section 5.1.
+
+  bazel run //agents:laser_replay -- --shared_replay=localhost:20000 --logdir=runs/sweep/replay
+  bazel run //agents:laser_atari57 -- --shared_replay=localhost:20000 --logdir=runs/sweep/agent_00 --sweep_index=0
+  bazel run //agents:laser_atari57 -- --shared_replay=localhost:20000 --logdir=runs/sweep/agent_01 --sweep_index=1
+
+The first agent that connects decides what the replay holds and its capacity. //agents:laser_sweep starts all of this on
+one machine. The replay is saved at intervals; the same command continues with it. Ctrl-C saves it and ends the process.
+"""
+
+from scalable_agents.training import quiet
+
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
+import dataclasses
+import time
+
+from scalable_agents.records import progress as progress_lib
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training import run_flags
+from scalable_agents.training import stop_signals
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import replay_port
+
+_SHOW_SECONDS = 5.
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig:
+  """The flags."""
+
+  shared_replay: str = setting(
+      'localhost:20000', 'HOST:PORT of the replay, the same as for the agents. The port opens on all network interfaces '
+      'without authentication, so use private networks only.')
+  logdir: str = setting('runs/replay', 'The folder to save the replay in. If it has a replay already, that one is '
+                        'continued.')
+  checkpoint_interval_seconds: float = setting(
+      600., 'Seconds between two saves. After a crash, episodes since the last one are lost.', more_than=0,
+      at_most=settings.MAX_SECONDS)
+
+
+def validate(config: ReplayConfig):
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
+  settings.check(config)
+  if not config.logdir:
+    raise ValueError('--logdir=: want a folder')
+  try:
+    cluster_config.split_address(config.shared_replay)
+  except ValueError as error:
+    raise ValueError(f'--shared_replay={error}') from error
+
+
+def main():
+  """Serves until SIGINT, SIGTERM or SIGHUP."""
+  config = run_flags.config_from_flags(ReplayConfig, validate)
+  screen = quiet.screen()
+  _, number = cluster_config.split_address(config.shared_replay)
+  print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
+        'Keep it on a private network', file=screen, flush=True)
+  line = progress_lib.Line(0, 0, '{desc}', screen)
+  port = replay_port.ReplayPort(config.shared_replay, run_flags.user_path(config.logdir), line.message)
+  signals = stop_signals.StopSignals()
+  signals.install()
+  shown = 0.
+
+  def is_over():
+    nonlocal shown
+    if time.monotonic() - shown >= _SHOW_SECONDS:
+      shown = time.monotonic()
+      if counts := port.statistics():
+        line.show(f'{port.num_agents} agents, {counts.steps:,} agent steps in {counts.episodes:,} episodes, '
+                  f'{counts.bytes * 1e-9:.2f} GB')
+    return signals.count > 0
+
+  port.serve(is_over, config.checkpoint_interval_seconds)
+  line.close()
+  line.message('stopped; the same command continues')
+  quiet.leave(0)  # Threads of TensorFlow's server still wait for the network.
+
+
+if __name__ == '__main__':
+  run_flags.define(ReplayConfig())
+  run_flags.run_main(main)

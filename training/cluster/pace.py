@@ -1,0 +1,55 @@
+"""The rule that agents with a shared replay run at equal speed: whoever is ahead of the slowest agent waits.
+
+Schmitt et al. 2020 (LASER), section 5.1: the agents of a sweep "run concurrently at identical speed". So they have equal
+shares of the replay, and each agent's score can be compared with the others' at the same number of steps.
+"""
+
+from typing import NamedTuple
+
+
+class _Member(NamedTuple):
+  """An agent that is present."""
+  offset: int   # Its position is this plus its agent steps.
+  steps: int    # Agent steps that it has reported.
+  heard: float  # The time of its last report, in seconds.
+
+
+class Pace:
+  """Knows the positions of the agents that are present.
+
+  An agent that joins, or comes back, gets the position of the slowest agent. So nobody waits for what a dead agent has
+  missed.
+  """
+
+  def __init__(self, forgotten_seconds: float):
+    """Begins without agents.
+
+    Args:
+      forgotten_seconds: an agent without a report for so long counts as gone, and nobody waits for it.
+    """
+    self._forgotten_seconds = forgotten_seconds
+    self._members: dict[str, _Member] = {}
+
+  def report(self, agent: str, steps: int, now: float):
+    """Notes the agent steps that an agent has made since its process began. `now` is a time in seconds."""
+    self._forget(now)
+    member = self._members.pop(agent, None)
+    offset = member.offset if member else self._slowest() - steps
+    self._members[agent] = _Member(offset, steps, now)
+
+  def leave(self, agent: str):
+    """Notes that an agent has ended."""
+    self._members.pop(agent, None)
+
+  def lead(self, now: float) -> dict[str, int]:
+    """Returns the agent steps by which each present agent is ahead of the slowest one."""
+    self._forget(now)
+    slowest = self._slowest()
+    return {agent: member.offset + member.steps - slowest for agent, member in self._members.items()}
+
+  def _forget(self, now):
+    self._members = {agent: member for agent, member in self._members.items()
+                     if now - member.heard <= self._forgotten_seconds}
+
+  def _slowest(self):
+    return min((member.offset + member.steps for member in self._members.values()), default=0)

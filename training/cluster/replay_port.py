@@ -1,0 +1,189 @@
+"""The replay job: a process with a replay of episodes that the agents of a sweep share.
+
+Schmitt et al. 2020 (LASER), section 5.1. TensorFlow's own server runs inside the eager runtime of this process. A session
+in an agent's process finds the replay by its name; it inserts unrolls and takes replayed ones, and no Python of this
+process takes part. The agents' side is shared_replay.py.
+
+The first agent that connects says what a row of the replay looks like. The contents and this contract are saved at
+intervals, so that a replay job that is started again continues with its last checkpoint.
+
+The port has no authentication on any network interface. Anyone who reaches it can run any graph in this process.
+"""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from typing import Any, Callable
+import uuid
+
+import tensorflow as tf
+
+from scalable_agents.learner import episode_replay
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.training import memory
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import pace as pace_lib
+
+JOB = 'replay'
+TASK = f'/job:{JOB}/replica:0/task:0'
+REPLAY, REPORTS, GREETING = 'replay', 'reports', 'greeting'  # Names of the resources.
+REPORTS_CAPACITY = 1 << 16
+FORGOTTEN_SECONDS = 4 * learner_port.BEAT_SECONDS  # An agent without a report for this long counts as gone.
+
+_CONTRACT, _CONTENTS, _LOCK = 'replay.json', 'replay', 'lock'  # Files in the folder.
+
+
+def make_replay(contract: dict[str, Any], shared_name: str) -> episode_replay.EpisodeReplay:
+  """Makes the replay that a contract describes. In a graph, it is that of the process that runs the graph.
+
+  Args:
+    contract: what all agents have in common, for JSON: 'rows' (type and shape of each component), 'stacks' (frames of
+      each component), 'done' (index of that component), 'unroll_length' and 'replay_capacity' (agent steps), and more.
+    shared_name: see EpisodeReplay.
+  """
+  return episode_replay.EpisodeReplay(
+      row_spec(contract), contract['unroll_length'], contract['replay_capacity'],
+      done=lambda rows: rows[contract['done']], frame_stacks=contract['stacks'], shared_name=shared_name)
+
+
+def row_spec(contract: dict[str, Any]) -> list[tf.TensorSpec]:
+  """Returns the components of a row of the replay that a contract describes."""
+  return [tf.TensorSpec(shape, dtype) for dtype, shape in contract['rows']]
+
+
+class ReplayPort:
+  """The port of the replay job. It stays open until the process ends. There is one per process."""
+
+  def __init__(self, address: str, folder: str, say: Callable[[str], None]):
+    """Opens the port, and restores the contents that were saved, if any.
+
+    Args:
+      address: HOST:PORT. The port opens on all network interfaces of the machine.
+      folder: where the contents are saved.
+      say: called with a line for the user.
+    Raises:
+      errors.UserError: the port or the folder cannot be used, or the contents cannot be restored.
+    """
+    self._say, self._contract, self._replay = say, None, None
+    with run_directory.one_line_errors(folder):
+      os.makedirs(folder, exist_ok=True)
+      self._directory = run_directory.Run(folder)
+      self._directory.lock(_LOCK, 'serves the replay there. Stop it or choose another --logdir')
+    try:
+      self._lock = learner_port.take_port(address, 'replay', 'shared_replay')
+    except learner_port.ClusterError as error:
+      raise errors.UserError(str(error)) from error
+    tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({JOB: [address]}), job_name=JOB, task_index=0)
+    with tf.device('/CPU:0'):
+      self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
+      self._queue = tf.raw_ops.FIFOQueueV2(
+          component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
+    self._pace = pace_lib.Pace(FORGOTTEN_SECONDS)
+    self._life, self._stop, self._error = uuid.uuid4().hex, threading.Event(), None
+    self._restore()
+    self._greet()
+    self._listener = threading.Thread(target=self._listen, name='reports', daemon=True)
+    self._listener.start()
+
+  def serve(self, is_over: Callable[[], bool], checkpoint_interval_seconds: float):
+    """Serves, and saves the contents at intervals and at the end.
+
+    Args:
+      is_over: returns whether to end. It is called often.
+      checkpoint_interval_seconds: time between two saves.
+    Raises:
+      errors.UserError: the contents cannot be saved, or there is too little memory for a full replay.
+    """
+    saved = time.monotonic()
+    while not is_over() and not self._stop.wait(0.1):
+      if time.monotonic() - saved >= checkpoint_interval_seconds:
+        self.save()
+        saved = time.monotonic()
+    self.save()
+    self._stop.set()
+    with tf.device('/CPU:0'):
+      tf.raw_ops.QueueCloseV2(handle=self._queue)
+    self._listener.join()
+    if self._error:
+      raise self._error
+
+  def statistics(self) -> episode_replay.Statistics | None:
+    """Returns the counts of the replay; None before the first agent has come."""
+    return self._replay.statistics() if self._replay else None
+
+  @property
+  def num_agents(self) -> int:
+    """The number of agents that are present."""
+    return len(self._pace.lead(time.monotonic()))
+
+  def save(self):
+    """Saves the contents. Raises errors.UserError if this fails."""
+    if not self._replay or not self._replay.statistics().episodes:
+      return
+    with run_directory.replaced(run_directory.path(self._directory.path, _CONTENTS)) as new:
+      try:
+        self._replay.save(new)
+      except OSError as error:
+        with contextlib.suppress(OSError):
+          os.remove(new)
+        raise errors.UserError(f'{self._directory.logdir}: the replay cannot be saved: {error}') from error
+
+  def _restore(self):
+    """Restores what was saved."""
+    file = run_directory.path(self._directory.path, _CONTRACT)
+    if not os.path.exists(file):
+      return
+    try:
+      with open(file, encoding='utf-8') as stream:
+        contract = json.load(stream)
+      self._make(contract)
+      if os.path.exists(contents := run_directory.path(self._directory.path, _CONTENTS)):
+        self._replay.restore(contents)
+        self._say(f'{self._replay.statistics().steps:,} agent steps restored from {self._directory.logdir}')
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise errors.UserError(f'{self._directory.logdir}: the replay cannot be restored: {error}: remove the folder to '
+                             'begin with an empty replay, or choose another --logdir') from error
+
+  def _make(self, contract):
+    """Makes the replay for this contract."""
+    capacity = contract['replay_capacity']
+    memory.check_replay(episode_replay.memory_bytes(row_spec(contract), capacity), capacity, 'agent steps')
+    self._replay = make_replay(contract, REPLAY)
+    self._contract = contract
+
+  def _listen(self):
+    """Takes the agents' reports, until the queue is closed."""
+    while True:
+      try:
+        with tf.device('/CPU:0'):
+          report = tf.raw_ops.QueueDequeueV2(handle=self._queue, component_types=[tf.string])[0].numpy()
+      except tf.errors.OutOfRangeError:
+        return
+      try:
+        self._take(json.loads(report))
+      except errors.UserError as error:
+        self._error = error
+        self._stop.set()
+        return
+      except (ValueError, KeyError, TypeError) as error:  # Anybody may send anything.
+        self._say(f'a malformed report was ignored: {error}')
+
+  def _take(self, report):
+    """Takes a report: {'agent', 'steps', 'leaving', 'contract'}."""
+    agent, now = str(report['agent']), time.monotonic()
+    if report['leaving']:
+      self._pace.leave(agent)
+    else:
+      self._pace.report(agent, int(report['steps']), now)
+    if self._contract is None and report['contract']:
+      self._make(report['contract'])
+      run_directory.write_json(run_directory.path(self._directory.path, _CONTRACT), self._contract)
+    self._greet()
+
+  def _greet(self):
+    """Tells the agents who serves, what the replay holds, and by how many steps each of them is ahead."""
+    greeting = {'life': self._life, 'contract': self._contract, 'lead': self._pace.lead(time.monotonic())}
+    tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(greeting)))
