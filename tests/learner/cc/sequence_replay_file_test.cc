@@ -1,15 +1,11 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdint>
-#include <cstdio>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "learner/cc/sequence_replay.h"
+#include "tests/learner/cc/file_testing.h"
 #include "tests/learner/cc/replay_testing.h"
 
 namespace scalable_agents {
@@ -17,11 +13,8 @@ namespace {
 
 constexpr SequenceGeometry kGeometry{4, 8, 4, false, 0};
 
-class SequenceReplayFileTest : public testing::Test {
+class SequenceReplayFileTest : public FileTest {
  protected:
-  SequenceReplayFileTest() : path_(testing::TempDir() + "replay_file_test_" + std::to_string(getpid())) {}
-  ~SequenceReplayFileTest() override { remove(path_.c_str()); }
-
   static ReplayOptions Options() { return TestOptions(kGeometry, 30, 0.9); }
 
   // Fills a replay beyond its capacity, from two lives. A few sequences have no priority yet.
@@ -42,15 +35,7 @@ class SequenceReplayFileTest : public testing::Test {
     return sampled;
   }
 
-  std::string Content() {
-    std::ifstream file(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  void Write(const std::string& content) { std::ofstream(path_, std::ios::binary) << content; }
-
   const TestLife one_{1, {1000}}, two_{2, {7, 1, 30, 13}};
-  const std::string path_;
 };
 
 TEST_F(SequenceReplayFileTest, ARestoredReplayGoesOnWhereTheSavedOneWas) {
@@ -91,11 +76,8 @@ TEST_F(SequenceReplayFileTest, TheFormatIsThatOfEarlierVersions) {
   Fill(&saved);
   SampleOf(&saved);
   ASSERT_TRUE(saved.Save(path_).ok());
-  const std::string content = Content();
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
-  for (char byte : content) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  EXPECT_EQ(content.size(), 6247u);
-  EXPECT_EQ(hash, 6109585825005345491u);
+  EXPECT_EQ(Content().size(), 6247u);
+  EXPECT_EQ(Hash(Content()), 6109585825005345491u);
 }
 
 TEST_F(SequenceReplayFileTest, AnEmptyReplayCanBeSaved) {
@@ -109,23 +91,13 @@ TEST_F(SequenceReplayFileTest, EveryDamageIsNoticed) {
   SequenceReplay saved(Options());
   Fill(&saved);
   ASSERT_TRUE(saved.Save(path_).ok());
-  const std::string content = Content();
-  const auto expect_damaged = [&](const std::string& damaged) {
-    Write(damaged);
+  ExpectEveryDamageIsNoticed([&] {
     SequenceReplay restored(Options());
     const Status status = restored.Restore(path_);
-    ASSERT_FALSE(status.ok());
-    ASSERT_NE(status.message().find(path_), std::string::npos);
-    ASSERT_EQ(restored.GetStatistics().size, 0);
-    ASSERT_EQ(restored.GetStatistics().bytes, 0);
-  };
-  for (size_t place = 0; place < content.size(); place += 97) {
-    std::string damaged = content;
-    damaged[place] ^= 1 << place % 8;
-    expect_damaged(damaged);
-    expect_damaged(content.substr(0, place));
-  }
-  expect_damaged(content + "x");
+    EXPECT_EQ(restored.GetStatistics().size, 0);
+    EXPECT_EQ(restored.GetStatistics().bytes, 0);
+    return status;
+  });
 }
 
 TEST_F(SequenceReplayFileTest, OtherSettingsAreRefused) {
