@@ -1,13 +1,14 @@
 """Finds the settings of a run that differ from the paper's, except those that the paper swept or tuned.
 
 IMPALA: Espeholt et al. 2018, sections 5.2.2, 5.3.1, 5.3.2, F, tables D.1, D.3 and G.1. R2D2: Kapturowski et al. 2019,
-section 2.3 and table 2. Agents that differ from these two have the other values in published.Agent.settings. If the
-paper states no value, the value here is the released code's or this project's default. Tests compare these values with
-the binaries' defaults, and fail if a binary has a setting that is missing here. A setting that this module does not
-know counts as a departure.
+section 2.3 and table 2. LASER: Schmitt et al. 2020, section 5.1. Agents that differ from these three have the other
+values in published.Agent.settings. If the paper states no value, the value here is the released code's or this
+project's default. Tests compare these values with the binaries' defaults, and fail if a binary has a setting that is
+missing here. A setting that this module does not know counts as a departure.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 from scalable_agents.agents import sweeps
@@ -24,8 +25,8 @@ from scalable_agents.training import run_flags
 # them in other ways.
 _SHOWN_OTHERWISE = frozenset({
     'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'total_environment_frames', 'population_size',
-    'num_learners'})
-# These settings do not change what is learned, except through randomness. The last two are R2D2's.
+    'num_learners', 'shared_replay'})
+# These settings do not change what is learned, except through randomness. The last two are of agents with a replay.
 FREE = frozenset({
     'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
     *settings.free_settings(cluster_config.ClusterConfig), 'measure_delta_q', 'save_replay'})
@@ -36,6 +37,7 @@ COMMON: dict[str, Any] = {  # IMPALA: flag -> value, for both suites.
     'batch_size': 32, 'discount': 0.99, 'baseline_cost': 0.5,
     'use_pixel_control': False, 'pixel_control_cost': 0.05, 'pixel_control_discount': 0.9,
     'clip_rho_threshold': 1.0, 'clip_pg_rho_threshold': 1.0, 'vtrace_lambda': 1.0, 'policy_lag': 0,
+    'action_values': 'bootstrapped', 'replay_share': 0.0, 'replay_capacity': 1_000_000,
     'optimizer': 'rmsprop', 'learning_rate_decay': True, 'rmsprop_decay': 0.99, 'rmsprop_momentum': 0.0,
     'adam_beta1': 0.9, 'adam_beta2': 0.999, 'adam_epsilon': 1e-8,
     'queue_size': 1, 'synchronous': False, 'parameter_refresh': cluster_config.UNROLL,
@@ -65,6 +67,22 @@ R2D2: dict[str, Any] = {  # Flag -> value, for both suites.
 }
 # R2D2: other values that the paper has. Its 256 actors fetch parameters every 400 environment frames.
 _R2D2_ALSO = {'num_actors': 256, 'parameter_refresh': '100'}
+_LASER_COMMON: dict[str, Any] = {  # LASER: what differs from IMPALA. Flag -> value, for both suites.
+    'learning_rate_decay': False, 'clip_gradient_norm': 0.0,
+    'popart_decay': 3e-4, 'popart_second_moment': 'literal', 'relevance': 'implied', 'replay_capacity': 10_000_000,
+    'replay_minimum_size': 10_000, 'replay_sampling': 'episodes', 'priority_exponent': 0.6, 'importance_exponent': 1.0,
+    'learn_online': True,
+}
+LASER: dict[str, dict[str, Any]] = {  # Suite -> flag -> value.
+    'atari57': PAPER['atari57'] | _LASER_COMMON | {
+        'unroll_length': 19, 'batch_size': 160, 'replay_share': 0.8, 'discount': 0.995, 'value_normalization': 'none',
+        'noop_max': 37},
+    'dmlab30': PAPER['dmlab30'] | _LASER_COMMON | {
+        'unroll_length': 79, 'batch_size': 256, 'replay_share': 0.875, 'value_normalization': 'popart',
+        'use_pixel_control': True, 'action_set': 'popart'},
+}
+# LASER's sweep on Atari, section 5.1.
+_LASER_GRID = {'learning_rate': (3e-4, 6e-4, 1.2e-3), 'entropy_cost': (5e-3, 1e-2, 2e-2)}
 _RELEASED, _FIGURE_D1 = 'soft_asymmetric', 'optimistic_asymmetric'  # Forms of the asymmetric reward.
 
 
@@ -72,25 +90,28 @@ def papers(family: str, suite: str | None) -> dict[str, Any]:
   """Returns the paper's settings by name.
 
   Args:
-    family: 'impala' or 'r2d2', as in published.Agent.
+    family: 'impala', 'r2d2' or 'laser', as in published.Agent.
     suite: name of the suite. None: only the settings that do not depend on the suite.
   """
   if family == runs_lib.R2D2:
     protocols = {'atari57': atari57_protocol.Protocol, 'dmlab30': dmlab30_protocol.Protocol}
     return R2D2 | (dataclasses.asdict(protocols[suite]()) if suite else {})
+  if family == runs_lib.LASER:
+    return LASER[suite] if suite else COMMON | _LASER_COMMON
   return PAPER[suite] if suite else COMMON
 
 
 def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
-  """Returns the settings of an evaluated run that differ from the paper's, and their values.
+  """Returns the settings of a run that differ from the paper's, and their values.
 
   Args:
-    run: an evaluated run.
+    run: a run. If its evaluation was read, the settings of the evaluation are compared too.
     agent: the agent of the paper to which the run corresponds.
   Returns:
     A dict from setting to the run's value. Settings that are missing in the config.json of an older run are left out.
   """
-  found = {name: value for name, value in run.evaluation.departures if dict(agent.settings).get(name) != value}
+  evaluated = run.evaluation.departures if run.evaluation else ()
+  found = {name: value for name, value in evaluated if dict(agent.settings).get(name) != value}
   # PopArt-IMPALA's table has one agent, whatever the network, the members and the learners are. So these can depart
   # there. In the other tables they determine the agent.
   found |= {name: run.flags[name] for name in ('torso', 'use_lstm') if run.flags[name] != getattr(agent, name)}
@@ -118,8 +139,18 @@ def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent)
     return value == _FIGURE_D1  # The paper's form. The default is the released code's form.
   if agent.family == runs_lib.R2D2:
     return name in _R2D2_ALSO and value == _R2D2_ALSO[name]
+  if agent.family == runs_lib.LASER:
+    return _is_in_lasers_sweep(name, value, agent)
   has_sweep = agent.suite == 'dmlab30' or agent.population > 1
   if name in sweeps.IMPALA.ranges and has_sweep:
     return value in sweeps.IMPALA.ranges[name]
   # On Atari the population also tunes the clipping threshold. The paper does not state its initial value.
   return name == 'clip_gradient_norm' and agent.suite == 'atari57' and agent.population > 1 and value > 0
+
+
+def _is_in_lasers_sweep(name: str, value: Any, agent: published.Agent) -> bool:
+  """Returns whether a value is in LASER's sweep, or is a threshold of the trust region. The paper does not state it."""
+  if name == 'trust_region_threshold':
+    return 0 < value < math.inf
+  ranges = sweeps.LASER.ranges if agent.suite == 'dmlab30' else _LASER_GRID if agent.population > 1 else {}
+  return name in ranges and value in ranges[name]

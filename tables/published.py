@@ -20,7 +20,7 @@ class Agent(NamedTuple):
   population: int  # Members of the population; 1 without population-based training.
   learners: int
   settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of each that differs from the family's.
-  family: str = 'impala'  # Whose settings it has: 'impala' or 'r2d2'. See departures.papers.
+  family: str = 'impala'  # Whose settings it has: 'impala', 'r2d2' or 'laser'. See departures.papers.
 
 
 class Paper(NamedTuple):

@@ -13,7 +13,7 @@ from scalable_agents.tables import runs as runs_lib
 
 NOT_RUN = 'not run'
 IN_FULL = 'in full'
-_SWEEPS = {'impala': sweeps.IMPALA, runs_lib.R2D2: sweeps.R2D2}  # By family.
+SWEEPS = {'impala': sweeps.IMPALA, runs_lib.R2D2: sweeps.R2D2, runs_lib.LASER: sweeps.LASER}  # By family.
 _UNITS = ((1_000_000_000, 'B'), (1_000_000, 'M'), (1_000, 'K'))
 
 
@@ -134,14 +134,25 @@ class Result:
       least, most = min(map(get, runs)), max(map(get, runs))
       if least < wanted:
         less.append(f'{_range(least, most, write)} of {write(wanted)} {name}')
-    other = {}  # Setting -> its values.
-    for run in runs:
-      for name, value in departures.departures(run, self._agent).items():
-        other.setdefault(name, set()).add(written(value))
-    otherwise = [f'{name}={" or ".join(sorted(values))}' for name, values in other.items()]
-    parts = ['scaled down: ' + ', '.join(less)] * bool(less) + [
-        'departs from the paper: ' + ', '.join(otherwise)] * bool(otherwise)
-    return '; '.join(parts) or IN_FULL
+    return extent(less, runs, self._agent)
+
+
+def extent(less: Sequence[str], runs: Iterable[runs_lib.Run], agent: published.Agent) -> str:
+  """Returns IN_FULL, or a text with all differences from the paper.
+
+  Args:
+    less: what is smaller than in the paper, for example '1M of 50M frames'.
+    runs: the runs, whose settings are compared with the paper's.
+    agent: the agent of the paper to which they correspond.
+  """
+  other = {}  # Setting -> its values.
+  for run in runs:
+    for name, value in departures.departures(run, agent).items():
+      other.setdefault(name, set()).add(written(value))
+  otherwise = [f'{name}={" or ".join(sorted(values))}' for name, values in other.items()]
+  parts = ['scaled down: ' + ', '.join(less)] * bool(less) + [
+      'departs from the paper: ' + ', '.join(otherwise)] * bool(otherwise)
+  return '; '.join(parts) or IN_FULL
 
 
 def written(value: Any) -> str:
@@ -166,7 +177,7 @@ def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
   if expert:
     apart |= {'level_name', 'total_environment_frames'}
   if run.population > 1:
-    apart |= {'sweep_index', *_SWEEPS[run.family].ranges}
+    apart |= {'sweep_index', *SWEEPS[run.family].ranges}
   suite = runs_lib.suite_of(run)
   # Settings that are missing in an older run had the default values.
   defaults = departures.papers(run.family, suite.name if suite else None)

@@ -22,9 +22,12 @@ _ACTOR_CRITIC_FLAGS = {'off_policy_correction': str}
 # Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
                 'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float,
-                'burn_in': int}
-R2D2 = 'r2d2'  # The agent's name in config.json.
-_NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2'}
+                'learning_rate_decay': bool, 'burn_in': int, 'action_values': str, 'replay_share': float,
+                'replay_capacity': int, 'clip_rho_threshold': float, 'trust_region_threshold': float,
+                'relevance': str, 'replay_sampling': str, 'importance_exponent': float, 'learn_online': bool,
+                'shared_replay': str}
+R2D2, LASER = 'r2d2', 'laser'  # The agents' names in config.json.
+NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2', LASER: 'LASER'}
 AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
 _Content = TypeVar('_Content')
 _WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
@@ -52,7 +55,7 @@ class Run(NamedTuple):
   @property
   def family(self) -> str:
     """The agent whose settings the run has, as in published.Agent."""
-    return R2D2 if self.agent == R2D2 else 'impala'
+    return self.agent if self.agent in (R2D2, LASER) else 'impala'
 
   @property
   def population(self) -> int:
@@ -147,7 +150,7 @@ def describe(run: Run) -> str:
   flags, suite = run.flags, suite_of(run)
   task = f'a single level of {suite.name}' if suite and is_expert(run) else flags['level_name']
   lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
-  return (f'{task}, {flags["torso"]}, {lstm}, {flags.get("off_policy_correction", _NAMES[run.agent])}, '
+  return (f'{task}, {flags["torso"]}, {lstm}, {flags.get("off_policy_correction", NAMES[run.agent])}, '
           f'population of {run.population}, {run.learners} learner{"s" * (run.learners > 1)}')
 
 
@@ -182,7 +185,7 @@ def read_json(file: str, parse: Callable[[Any], _Content], again: str) -> _Conte
 
 def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
   config = run_directory.read_config(logdir)
-  wanted = f'want runs of {" or ".join(_NAMES[name] for name in agents)}'
+  wanted = f'want runs of {" or ".join(NAMES[name] for name in agents)}'
   flags = config['flags']
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agent not in (None, *agents):

@@ -79,6 +79,9 @@ class DeparturesTest(parameterized.TestCase):
       ('IMPALA, deep, multi-task', {'population_size': 1, 'learning_rate_decay': True}, {}),
       ('IMPALA, deep, experts', {'total_environment_frames': 1_000_000}, {}),  # It is named as scaled down.
       ('IMPALA, deep, experts', {'total_environment_frames': 10**9}, {'total_environment_frames': 10**9}),
+      ('IMPALA, deep, experts', {'replay_share': 0.5, 'action_values': 'one_step'},
+       {'replay_share': 0.5, 'action_values': 'one_step'}),
+      ('IMPALA, deep, experts', {'replay_share': None, 'replay_capacity': None, 'action_values': None}, {}),
       ('IMPALA, deep, experts', {'parameter_refresh': '5'}, {'parameter_refresh': '5'}),
       ('IMPALA, deep, experts', {'vtrace_lambda': None, 'policy_lag': None}, {}),
       ('IMPALA, deep, experts', {'made_up_by_a_later_version': 0.5}, {'made_up_by_a_later_version': 0.5}))

@@ -164,7 +164,7 @@ class RunsTest(parameterized.TestCase):
     self.assertIn(f'evaluation.json has the level {evaluated}, but the run has learned {learned}',
                   self._fault(logdir))
 
-  @parameterized.parameters('r2d2_atari57', 'popart_impala_dmlab30')
+  @parameterized.parameters('r2d2_atari57', 'laser_atari57', 'popart_impala_dmlab30')
   def test_a_run_of_another_agents_binary_is_refused(self, binary):
     logdir = run_directories.make(self.folder, 'run', {'pong': 1.0}, level_name='pong', binary=binary)
     self.assertEqual(self._fault(logdir), f'{logdir}: a run of another agent, {binary.rpartition("_")[0]}: want runs '
