@@ -98,8 +98,10 @@ inline tensorflow::TensorShape ReadShape(const Field& field, const RowComponent&
 // Allocates an output of a list, which must have the replay's type.
 inline absl::Status Allocate(tensorflow::DataType type, const tensorflow::TensorShape& shape, int index,
                              tensorflow::OpOutputList* outputs, tensorflow::Tensor** tensor) {
-  if (index >= outputs->size() || outputs->expected_output_dtype(index) != type) {
-    return tensorflow::errors::InvalidArgument("types of outputs: want those of the replay");
+  const tensorflow::DataType got = outputs->expected_output_dtype(index);
+  if (got != type) {
+    return tensorflow::errors::InvalidArgument("output ", index, ": want ", tensorflow::DataTypeString(type),
+                                               " as in the replay, got ", tensorflow::DataTypeString(got));
   }
   return outputs->allocate(index, shape, tensor);
 }
@@ -111,6 +113,9 @@ class RowOutputs {
                         const std::vector<RowComponent>& components, int64_t num_rows, int64_t num_items) {
     tensorflow::OpOutputList outputs;
     TF_RETURN_IF_ERROR(context->output_list("rows", &outputs));
+    if (outputs.size() != static_cast<int>(fields.size())) {
+      return tensorflow::errors::InvalidArgument("row_types: want ", fields.size(), ", got ", outputs.size());
+    }
     num_items_ = num_items;
     tensors_.resize(fields.size());
     for (size_t i = 0; i < fields.size(); ++i) {

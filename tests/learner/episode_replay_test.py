@@ -221,10 +221,36 @@ class EpisodeReplayTest(parameterized.TestCase):
   def test_replays_with_the_same_name_are_one(self):
     replay = _make(shared_name='episodes_of_this_test')
     _insert(replay, [Life(0, [10])], [0], 40)
-    other = episode_replay.EpisodeReplay(_SPEC, 4, 1000, done=lambda rows: rows.done, frame_stacks=_STACKS,
-                                         shared_name='episodes_of_this_test')
+    other = _make(shared_name='episodes_of_this_test')
     self.assertEqual(other.statistics().steps, 40)
     self.assertEqual(_make().statistics().steps, 0)
+
+  def test_refuses_rows_that_the_replay_of_this_name_does_not_have(self):
+    replay = _make(shared_name='rows_of_this_test')
+    _insert(replay, [Life(0, [10])], [0], 40)
+    numbers = {'done': tf.TensorSpec([], tf.bool), 'number': tf.TensorSpec([], tf.int64)}
+    fewer = episode_replay.EpisodeReplay(numbers, 4, 1000, done=lambda rows: rows['done'],
+                                         shared_name='rows_of_this_test')
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'row_types: want 4, got 2'):
+      fewer.next([-1], [0], 0)
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'rows: want 4, got 2'):
+      fewer.insert([0], [0], {'done': tf.zeros([5, 1], tf.bool), 'number': tf.zeros([5, 1], tf.int64)})
+    others = episode_replay.EpisodeReplay(
+        _SPEC._replace(reward=tf.TensorSpec([], tf.int32)), 4, 1000, done=lambda rows: rows.done,
+        shared_name='rows_of_this_test')
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'output 3: want float as in the replay, got int32'):
+      others.next([-1], [0], 0)
+
+  def test_other_processes_find_it_by_its_name(self):
+    server, life = tf.distribute.Server.create_local_server(), Life(0, [10])
+    rows = tf.nest.map_structure(lambda values: values[:, np.newaxis], life.unroll(0, 40))
+    with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
+      session.run(_make(shared_name='episodes').insert([0], [0], rows))
+    with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
+      replay = _make(shared_name='episodes')
+      replayed, size = session.run([replay.next([2], [5], 0), replay.size()])
+    self.assertEqual(size, 40)
+    self._check_unroll(replayed, 0, life, list(range(20, 31)), 4)
 
   def test_saves_and_restores(self):
     replay, restored = _make(capacity=100), _make(capacity=100)
