@@ -1,6 +1,7 @@
 """Draws the figures: scores and curves of runs with the paper's numbers, sweeps, and the schedules of populations.
 
-Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's curves), 4 (stability), F.1 (schedules).
+Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's curves), 4 (stability), E.3 and E.4
+(estimates of action values), F.1 (schedules).
 """
 
 import collections
@@ -161,6 +162,46 @@ def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
     drawing.frames_axis(axes)
     _legend_below(axes)
   drawing.title(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)')
+  drawing.save(picture, file)
+  return True
+
+
+def draw_action_values(found: Sequence[sweep.Sample], file: str) -> bool:
+  """Draws training scores for several values of --action_values: two panels per level, and a line per setting.
+
+  A line is the mean of the best three samples of the setting (left, figure E.3), or of all samples (right, figure E.4).
+
+  Args:
+    found: from `sweep.samples`. Levels with a single value of --action_values are left out.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: the picture cannot be written.
+  """
+  values, lines = {}, {}  # Level -> values of the setting; level -> setting -> samples, best first.
+  for sample in found:
+    if sample.score:
+      values.setdefault(sample.level, set()).add(sample.flags.get('action_values', 'bootstrapped'))
+      lines.setdefault(sample.level, {}).setdefault(sample.line, []).append(sample)
+  levels = [level for level in lines if len(values[level]) > 1]
+  if not levels:
+    return False
+  names = dict.fromkeys(line for level in levels for line in lines[level])
+  styles = {name: drawing.line_style(number) for number, name in enumerate(names)}
+  picture = figure.Figure(figsize=(10.5, 1 + 0.13 * len(names) + 3 * len(levels)), dpi=110, layout='constrained')
+  panels = picture.subplots(len(levels), 2, squeeze=False)
+  for level, row in zip(levels, panels):
+    for axes, most, shown in zip(row, (3, None), ('best 3 samples', 'all samples')):
+      for line, samples in lines[level].items():
+        axes.plot(*_mean_curve(samples[:most]), linewidth=1.6, label=line, **styles[line])
+      axes.set_title(f'{level}: mean of {shown}', color=drawing.INK, loc='left', fontsize=10)
+      axes.set_xlabel('environment frames', color=drawing.INK)
+      axes.set_ylabel(f'training {sweep.unit(level)}', color=drawing.INK)
+      drawing.frames_axis(axes)
+      drawing.plain(axes, 'both')
+  drawing.title_and_legend(picture, "Estimates of the action's value in the policy gradient (figures E.3 and E.4)",
+                           panels.flat)
   drawing.save(picture, file)
   return True
 

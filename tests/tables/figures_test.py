@@ -137,9 +137,29 @@ class FiguresTest(parameterized.TestCase):
     np.testing.assert_allclose(np.interp(250, *curve.T), 3, rtol=0.01)
     np.testing.assert_allclose([lagging[0], lagging[-1]], [[100, 1], [200, 2]])
 
+  def test_action_values_have_the_mean_of_the_best_three_and_of_all_samples(self):
+    for values, finals in (('bootstrapped', (8., 2., 6., 4.)), ('one_step', (1., 3.))):
+      for index, final in enumerate(finals):
+        run_directories.single_game(self.folder, f'{values}_{index}', curves={'pong': [0., final]}, frames=200,
+                                    sweep_index=index, learning_rate=1e-3 * (index + 1), action_values=values)
+    run_directories.single_game(self.folder, 'other', level_name='breakout', curves={'breakout': [1., 2.]})
+    panels = pictures.panels(self, figures.draw_action_values, sweep.samples(self._runs(evaluated=False)))
+    name = 'deep, vtrace, action_values='
+    self.assertEqual([{line.get_label(): line.get_ydata()[-1] for line in axes.lines} for axes in panels],
+                     [{f'{name}bootstrapped': 6., f'{name}one_step': 2.},
+                      {f'{name}bootstrapped': 5., f'{name}one_step': 2.}])
+    self.assertEqual([axes.get_title('left') for axes in panels],
+                     ['pong: mean of best 3 samples', 'pong: mean of all samples'])
+
+  def test_one_estimate_of_action_values_is_not_drawn(self):
+    for name, values in (('old', None), ('new', 'bootstrapped')):
+      run_directories.single_game(self.folder, name, curves={'pong': [1., 2.]}, action_values=values)
+    self.assertFalse(figures.draw_action_values(sweep.samples(self._runs(evaluated=False)), self.file))
+
   def test_a_sweep_without_scores_has_no_curves(self):
     run_directories.single_game(self.folder, '0')
-    self.assertFalse(figures.draw_sweep_curves(sweep.samples(self._runs(evaluated=False)), self.file))
+    for draw in (figures.draw_sweep_curves, figures.draw_action_values):
+      self.assertFalse(draw(sweep.samples(self._runs(evaluated=False)), self.file))
 
   def test_schedules_have_a_line_per_member_and_the_fittest_bold(self):
     members = {'learning_rate': [[(0, 1.0), (500, 1.0)], [(0, 2.0), (100, 3.0), (400, 3.0)]],

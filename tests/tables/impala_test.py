@@ -27,7 +27,7 @@ class ImpalaTest(parameterized.TestCase):
     self.runs = self.create_tempdir().full_path
     self.output = os.path.join(self.create_tempdir().full_path, 'new', 'results')
 
-  @parameterized.parameters('3', '4', 'B.1', 'C.1')
+  @parameterized.parameters('2', '3', '4', 'B.1', 'C.1')
   def test_golden(self, table):
     done = _start(f'--table={table}', f'--output={self.output}')
     self.assertEqual((done.returncode, done.stderr), (0, ''))
@@ -65,9 +65,23 @@ class ImpalaTest(parameterized.TestCase):
     self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertCountEqual(os.listdir(self.output), ['sweep.md', 'sweep.csv', 'stability.png', 'best_three_curves.png'])
 
+  def test_table_2_of_a_small_task_and_its_figures(self):
+    for correction in ('vtrace', 'none'):
+      for share in (0., 0.5):
+        for values in ('bootstrapped', 'one_step'):
+          run_directories.single_game(self.runs, f'{correction}_{share}_{values}', level_name='catch', frames=1000,
+                                      off_policy_correction=correction, replay_share=share, action_values=values,
+                                      curves={'catch': [-1., share]})
+    done = _start('--table=2', f'--runs={self.runs}/*', f'--output={self.output}', '--figures')
+    self.assertEqual((done.returncode, done.stderr), (0, ''))
+    self.assertRegex(done.stdout, r'\| catch +\| with +\| V-trace +\| +– \| +0.50 \| +– \| best 1 of 1, 1 run, 1K')
+    self.assertCountEqual(os.listdir(self.output), ['table_2.md', 'table_2.csv', 'stability.png',
+                                                    'best_three_curves.png', 'action_values.png'])
+
   @parameterized.parameters(
-      ((), '--table=: want one of 3, 4, B.1, C.1, sweep'),
-      (('--table=5',), '--table=5: want one of 3, 4, B.1, C.1, sweep'),
+      ((), '--table=: want one of 2, 3, 4, B.1, C.1, sweep'),
+      (('--table=5',), '--table=5: want one of 2, 3, 4, B.1, C.1, sweep'),
+      (('--table=2', '--figures'), '--runs: want the runs of a sweep'),
       (('--table=sweep',), '--runs: want the runs of a sweep'),
       (('--table=3', '--output='), '--output: want a folder'),
       (('--table=3', '--output=/proc/here'), '--output: /proc/here: No such file or directory: choose another folder'),

@@ -1,0 +1,99 @@
+"""Table 2 of Espeholt et al. 2018 (IMPALA): the final returns of off-policy corrections, without and with replay.
+
+The paper has five levels of DeepMind Lab, and 24 samples of hyper-parameters for each number. Runs on other levels,
+such as built-in tasks, have rows without the paper's numbers.
+"""
+
+import statistics
+from typing import NamedTuple, Sequence
+
+from scalable_agents.agents import sweeps
+from scalable_agents.tables import layout
+from scalable_agents.tables import published
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables import sweep
+
+NUMBER = '2'
+_BEST = 3          # Of so many hyper-parameters the paper takes the mean.
+_FRAMES = 1_000_000_000  # The paper states no number; this is the released code's recipe for a single level.
+_CORRECTIONS = {'V-trace': 'vtrace', '1-Step': 'one_step', 'epsilon-correction': 'epsilon', 'No-correction': 'none'}
+_REPLAYS = {'without': 0., 'with': 0.5}  # Share of the batch that is replayed. Section 5.2.2.
+_PRINTED = {(task, row['replay'], row['method']): float(number) for row in published.rows('impala_table_2.csv')
+            for task, number in row.items() if task not in ('replay', 'method')}
+TASKS = tuple(dict.fromkeys(task for task, _, _ in _PRINTED))
+
+
+class _Key(NamedTuple):
+  """What a row of the table is about."""
+  task: str
+  replay: str
+  method: str
+
+
+def table(found: Sequence[sweep.Sample]) -> layout.Table:
+  """Makes the table, given the samples of runs of IMPALA from `sweep.samples`."""
+  by_row, notes = {}, []
+  for sample in found:
+    by_row.setdefault(_key(sample), []).append(sample)
+  others = [_Key(task, replay, method) for task in dict.fromkeys(key.task for key in by_row) if task not in TASKS
+            for replay in _REPLAYS for method in _CORRECTIONS]
+  keys = [_Key(task, replay, method) for task in TASKS for replay in _REPLAYS for method in _CORRECTIONS]
+  rows = []
+  for key in keys + [key for key in others if key in by_row]:
+    samples, note = _of_one_setting(by_row.get(key, []))
+    notes += [f'{key.task}, {key.method}, {key.replay} replay: {note}'] * bool(note)
+    rows.append([*key, *layout.compared(_PRINTED.get(key), _cell(key, samples), 1 if key.task in TASKS else 2)])
+  columns = ['level', 'replay', 'correction', *layout.comparison_columns('final return')]
+  explained = [
+      f'This run: the mean over the {_BEST} hyper-parameters with the best final returns. A final return is the mean '
+      'of the last 100 training episodes, averaged over seeds. If there is a single hyper-parameter, ± is the standard '
+      'deviation over seeds. "Best 3 of 24" says how many hyper-parameters were run.',
+      'With replay: --replay_share is more than 0. The paper has 0.5: half of each batch is drawn from the last 10,000 '
+      f"unrolls. It does not state the number of frames. The released code's recipe has {results.short(_FRAMES)}."]
+  return layout.Table('Table 2: Final returns of off-policy corrections', columns, rows, explained + notes)
+
+
+def _key(sample: sweep.Sample) -> _Key:
+  methods = {correction: method for method, correction in _CORRECTIONS.items()}
+  return _Key(sample.level, 'with' if sample.flags.get('replay_share') else 'without',
+              methods[sample.flags['off_policy_correction']])
+
+
+def _of_one_setting(samples: Sequence[sweep.Sample]) -> tuple[list[sweep.Sample], str]:
+  """Returns the samples of the setting with the best mean, best sample first, and a note if there are others."""
+  by_line = {}
+  for sample in samples:
+    by_line.setdefault(sample.line, []).append(sample)
+  line = max(by_line, key=lambda name: (_mean(by_line[name]) is not None, _mean(by_line[name])), default='')
+  if len(by_line) < 2:
+    return by_line.get(line, []), ''
+  return by_line[line], f'of {len(by_line)} settings this one is shown, the best: {line}'
+
+
+def _scored(samples: Sequence[sweep.Sample]) -> list[sweep.Sample]:
+  return [sample for sample in samples if sample.score][:_BEST]
+
+
+def _mean(samples: Sequence[sweep.Sample]) -> float | None:
+  """Returns the mean score of the best samples."""
+  best = _scored(samples)
+  return statistics.fmean(sample.score.mean for sample in best) if best else None
+
+
+def _cell(key: _Key, samples: Sequence[sweep.Sample]) -> results.Cell:
+  best = _scored(samples)
+  if not best:
+    return results.Cell(None, 'no run has finished an episode' if samples else results.NOT_RUN)
+  one, seeds = best[0].score, [sample.score.seeds for sample in best]
+  score = one if len(best) == 1 else results.Score(_mean(best), None, min(seeds))
+  shown = f'best {len(best)} of {len(samples)}, {sum(seeds)} run{"s" * (sum(seeds) > 1)}'
+  frames = min(sample.frames for sample in best)
+  if key.task not in TASKS:
+    return results.Cell(score, f'{shown}, {results.short(frames)} frames')
+  agent = published.Agent('IMPALA', 'dmlab30', True, 'shallow', True, _FRAMES, 1, 1,
+                          (('reward_transform', 'abs_one'), ('replay_share', _REPLAYS[key.replay])))
+  less = [f'{results.short(got)} of {results.short(wanted)} {name}' for name, got, wanted in (
+      ('hyper-parameters', len(samples), sweeps.IMPALA.num_samples), ('frames', frames, _FRAMES)) if got < wanted]
+  of_best = [runs_lib.Run('', sample.flags, None) for sample in best]
+  return results.Cell(score, f'{shown}; {results.extent(less, of_best, agent)}')
