@@ -318,8 +318,8 @@ def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
   return output
 
 
-def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
-                       config: ImpalaConfig, trusted: tf.Tensor | None = None) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
+def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor, config: ImpalaConfig,
+                       trusted: tf.Tensor | None = None) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
   """Computes the targets of the values and of the policy, corrected for the age of the behaviour policy.
 
   Args:

@@ -56,8 +56,8 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
 
   # The replay.
   replay_share: float = setting(
-      0.875, "Share of each batch's unrolls that are replayed. The others are new. Section 5.3 has 0.5, 0.75 and 0.875, "
-      'and section 5.1 has 128 of 160 on Atari.', at_least=0, less_than=1)
+      0.875, "Share of each batch's unrolls that are replayed. The others are new. Section 5.3 has 0.5, 0.75 and "
+      '0.875, and section 5.1 has 128 of 160 on Atari.', at_least=0, less_than=1)
   replay_capacity: int = setting(
       10_000_000, 'Capacity of the replay, in agent steps. The oldest episodes leave it first. On Atari, 10 million '
       'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
@@ -66,7 +66,7 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
       at_most=settings.MAX_FRAMES)
   replay_sampling: str = setting(
       'episodes', 'What is drawn from the replay: episodes (uniformly; each is replayed from its start, with recurrent '
-      'states of the latest network, section 5.1), unrolls (uniformly, with the recurrent states that the actor had) or '
+      'states of the latest network, section 5.1), unrolls (uniformly, with the recurrent states of the actor) or '
       'prioritised (unrolls in proportion to the error of their values, appendix A.2).',
       choices=('episodes', 'unrolls', 'prioritised'))
   priority_exponent: float = setting(

@@ -71,7 +71,7 @@ def main(others: Sequence[str]):
   flags_of = lambda index: [*others, f'--sweep_index={index}', f'--seed={config.seed + index}',
                             '--nolearning_rate_decay']
   program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
-  given_up = population_launcher.Launcher(program, folder, size_of(config), flags_of, sys.stdout).run()
+  given_up = population_launcher.launcher(program, folder, size_of(config), flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')

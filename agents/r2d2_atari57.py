@@ -5,8 +5,8 @@
 
 The same --logdir resumes a run, with its replay. Every hyper-parameter is a flag. The defaults are those of Kapturowski
 et al. 2019 (table 2): all 18 actions, rewards as they are, and episodes that end with the game. A full replay takes
-about 29 GB; --replay_capacity makes it smaller. docs/r2d2.md has the commands of the paper's ablations, and settings for
-a small machine.
+about 29 GB; --replay_capacity makes it smaller. docs/r2d2.md has the commands of the paper's ablations, and settings
+for a small machine.
 """
 
 from scalable_agents.training import quiet

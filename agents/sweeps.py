@@ -9,8 +9,8 @@ IMPALA = sweep.Sweep({
     'rmsprop_epsilon': sweep.Choice((1e-1, 1e-3, 1e-5, 1e-7)),
 }, num_samples=24)
 
-# Schmitt et al. 2020 (LASER), section 5.1, DMLab-30: 10 samples from IMPALA's ranges with a fixed epsilon of RMSProp. The
-# sweep on Atari is a grid; see laser_sweep.py.
+# Schmitt et al. 2020 (LASER), section 5.1, DMLab-30: 10 samples from IMPALA's ranges with a fixed epsilon of RMSProp.
+# The sweep on Atari is a grid; see laser_sweep.py.
 LASER = sweep.Sweep({name: IMPALA.ranges[name] for name in ('learning_rate', 'entropy_cost')}, num_samples=10)
 
 # Ours: the paper has no sweep. A population draws its first members' settings from these ranges.

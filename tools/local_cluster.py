@@ -12,9 +12,7 @@ authentication.
 """
 
 import dataclasses
-import random
 import signal
-import socket
 import sys
 from typing import Sequence, TextIO
 
@@ -23,13 +21,11 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import child_process
 from scalable_agents.training import run_flags
+from scalable_agents.training.cluster import free_ports
 
 _AGENTS = ('impala_atari57', 'impala_dmlab30', 'popart_impala_atari57', 'popart_impala_dmlab30', 'r2d2_atari57',
            'r2d2_dmlab30', 'r2d2_plus_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
-# The kernel uses none of these ports for outgoing connections. Otherwise, an actor host that tries to connect could be
-# given the learner's port.
-_PORTS = range(20_000, 32_000)
 _SAVING_SECONDS = 90.   # Time for a learner to save and exit. It waits up to a minute for the other learners to agree.
 _HEARING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.
 _LEAVING_SECONDS = 20.  # Time for a process to exit if it cannot continue.
@@ -68,7 +64,7 @@ class Cluster:
       stream: gets every line that a process prints, with the name of the process.
     """
     self._children = child_process.Children(stream)
-    addresses = ','.join(f'127.0.0.1:{port}' for port in free_ports(config.learners))
+    addresses = ','.join(f'127.0.0.1:{port}' for port in free_ports.find(config.learners))
     make = lambda job, index, *flags: self._children.add(f'{job}_{index}', [
         *program, *others, f'--job_name={job}', f'--task={index}', f'--learner_addresses={addresses}', *flags])
     place = [f'--logdir={run_flags.user_path(config.logdir)}'] if config.logdir else []
@@ -166,27 +162,6 @@ class Cluster:
 def _hopeless(child):
   return (f'{child.name} is not started again: it ended {child_process.SHORT_LIVES} times in a row within '
           f'{child_process.SHORT_LIFE_SECONDS:g} s of its start, the last time {child.reason()}')
-
-
-def free_ports(count: int) -> list[int]:
-  """Returns ports of this machine that are free.
-
-  Raises:
-    errors.UserError: there are too few free ports.
-  """
-  found = []
-  for port in random.sample(_PORTS, len(_PORTS)):
-    if len(found) == count:
-      break
-    try:
-      with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
-        probe.bind(('', port))
-      found.append(port)
-    except OSError:
-      pass  # The port is in use.
-  if len(found) < count:
-    raise errors.UserError(f'--learners={count}: only {len(found)} ports are free from {_PORTS[0]} to {_PORTS[-1]}')
-  return found
 
 
 def main(others: Sequence[str]):

@@ -173,7 +173,8 @@ class AgentModule(Protocol):
       config: the agent's hyper-parameters.
       seed: for the random numbers of the experience. It differs between the processes of a cluster, and between a run
         and its continuation.
-      parameters: the published parameters, for a replay that computes with them. They are there from the first batch on.
+      parameters: the published parameters, for a replay that computes with them. They exist when the first batch is
+        taken.
     Raises:
       errors.UserError: the machine has too little memory for it (memory.machine_bytes).
     """

@@ -91,13 +91,17 @@ class Replayers:
     """The number of agent steps in the replay: [] int64."""
     return self._replay.size()
 
-  def metrics(self) -> dict[str, float]:
+  def metrics(self) -> dict[str, float | str]:
     """Metrics for a row of metrics.jsonl."""
     counts = self._replay.statistics()
-    lead = {'replay_lead': self._replay.lead} if self._is_shared else {}
-    return lead | {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
-            'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
-            'unrolls_replayed': counts.replayed_unrolls}
+    metrics = {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
+               'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
+               'unrolls_replayed': counts.replayed_unrolls}
+    if self._is_shared:
+      metrics['replay_lead'] = self._replay.lead
+      if self._replay.is_waiting:
+        metrics['bottleneck'] = 'other agents'
+    return metrics
 
   def save(self, path: str) -> None:
     """Writes the episodes to a file. Raises OSError."""

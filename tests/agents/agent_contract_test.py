@@ -30,7 +30,7 @@ from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
-from scalable_agents.tools import local_cluster
+from scalable_agents.training.cluster import free_ports
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import intake as intake_lib
@@ -258,7 +258,7 @@ class ClusterTest(parameterized.TestCase):
 
   @parameterized.parameters(*_AGENTS)
   def test_learns_from_actors_in_another_process(self, name):
-    port, = local_cluster.free_ports(1)
+    port, = free_ports.find(1)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     common = (f'--learner_addresses=localhost:{port}', *_flags(name), '--total_environment_frames=2000',
               '--log_interval_seconds=0.5', '--num_learners=2')

@@ -72,7 +72,9 @@ class BinaryTest(parameterized.TestCase):
       self.assertContainsSubset({'seed': 5 + index, 'sweep_index': index, 'population_size': 2, **start},
                                 run_directory.read_config(logdir)['flags'])
       for name in start:
-        self.assertAlmostEqual(rows[0][name] / start[name], 1, places=5)
+        for row in rows:
+          if row['environment_frames'] < evolved_at[0]:  # On a fast machine there may be none.
+            self.assertAlmostEqual(row[name] / start[name], 1, places=5)
         self.assertEqual(rows[-1][name], evolutions[-1].hyper_parameters[name])
     self.assertRegex(screen, f'(?m)^fittest: {folder}/member_0[01]$')
 
@@ -144,7 +146,7 @@ class LearningTest(absltest.TestCase):
         f'--population_initial_frames={initial_frames}', f'--learning_rate={rates[index]}', f'--seed={index}']
     program = [sys.executable, '-m', impala_atari57.__name__]
     stream = io.StringIO()
-    launcher = population_launcher.Launcher(program, folder, len(rates), flags_of, stream)
+    launcher = population_launcher.launcher(program, folder, len(rates), flags_of, stream)
     self.assertEmpty(launcher.run(), stream.getvalue())
     rows = [training.rows(logdir) for logdir in population_directory.members(folder).values()]
     # Until then each member learns on its own.

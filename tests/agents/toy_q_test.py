@@ -9,7 +9,7 @@ from absl.testing import absltest
 
 from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.training import training
-from scalable_agents.tools import local_cluster
+from scalable_agents.training.cluster import free_ports
 
 _COMMON = ('--level_name=catch', '--num_environment_workers=1', '--log_interval_seconds=0.5')
 
@@ -45,7 +45,7 @@ class ToyQTest(absltest.TestCase):
     self.assertAlmostEqual(last['episodes'], last['environment_frames'] / 4, delta=100)
 
   def test_learns_with_two_actor_processes_and_is_resumed_in_the_middle(self):
-    port, = local_cluster.free_ports(1)
+    port, = free_ports.find(1)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     flags = (f'--learner_addresses=localhost:{port}', '--num_environments=8', '--total_environment_frames=16_000')
     with contextlib.ExitStack() as stack:

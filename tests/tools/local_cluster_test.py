@@ -20,6 +20,7 @@ from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tools import local_cluster
+from scalable_agents.training.cluster import free_ports
 
 _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4',
           '--num_environment_workers=1', '--log_interval_seconds=0.5')
@@ -72,6 +73,7 @@ if plan == 'act':
 _LAUNCHER = f'''
 import json, sys
 from scalable_agents.tools import local_cluster
+from scalable_agents.training.cluster import free_ports
 config = local_cluster.LocalClusterConfig(learners=1, actors=1)
 plans = json.dumps(dict(learner_0=['wait'], actor_0=['wait']))
 local_cluster.Cluster([sys.executable, '-c', {_PROGRAM!r}], config, ['--plans=' + plans, '--folder=' + sys.argv[1]],
@@ -151,7 +153,8 @@ class BinaryTest(parameterized.TestCase):
     self._refuse(flags, re.escape(wanted))
 
   def test_a_flag_that_the_processes_refuse_is_one_line(self):
-    self._refuse(['--actors=1', '--', '--torso=tall'], '(learner|actor)_0: --torso=tall: want one of shallow, deep')
+    self._refuse(['--actors=1', '--', '--torso=tall'],
+                 '(learner|actor)_0: --torso=tall: want one of shallow, deep, deep_4x')
 
   def _refuse(self, flags, wanted):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
@@ -264,15 +267,15 @@ class ClusterTest(parameterized.TestCase):
     self.assertEmpty(training.still_alive(processes))
 
   def test_ports_are_free_and_differ(self):
-    with mock.patch.object(local_cluster, '_PORTS', range(24_500, 24_510)):
-      ports = local_cluster.free_ports(2)
+    with mock.patch.object(free_ports, '_PORTS', range(24_500, 24_510)):
+      ports = free_ports.find(2)
       self.assertLen(set(ports), 2)
       with socket.socket() as taken:
         taken.bind(('127.0.0.1', ports[0]))
         taken.listen()
         with self.assertRaisesRegex(errors.UserError,
-                                    '^--learners=10: only [0-9] ports are free from 24500 to 24509$'):
-          local_cluster.free_ports(10)
+                                    '^only [0-9] ports are free from 24500 to 24509: want 10$'):
+          free_ports.find(10)
 
 
 if __name__ == '__main__':

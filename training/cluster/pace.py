@@ -1,7 +1,7 @@
 """The rule that agents with a shared replay run at equal speed: whoever is ahead of the slowest agent waits.
 
-Schmitt et al. 2020 (LASER), section 5.1: the agents of a sweep "run concurrently at identical speed". So they have equal
-shares of the replay, and each agent's score can be compared with the others' at the same number of steps.
+Schmitt et al. 2020 (LASER), section 5.1: the agents of a sweep "run concurrently at identical speed". So they have
+equal shares of the replay, and each agent's score can be compared with the others' at the same number of steps.
 """
 
 from typing import NamedTuple

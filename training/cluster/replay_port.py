@@ -1,8 +1,8 @@
 """The replay job: a process with a replay of episodes that the agents of a sweep share.
 
-Schmitt et al. 2020 (LASER), section 5.1. TensorFlow's own server runs inside the eager runtime of this process. A session
-in an agent's process finds the replay by its name; it inserts unrolls and takes replayed ones, and no Python of this
-process takes part. The agents' side is shared_replay.py.
+Schmitt et al. 2020 (LASER), section 5.1. TensorFlow's own server runs inside the eager runtime of this process. A
+session in an agent's process finds the replay by its name; it inserts unrolls and takes replayed ones, and no Python of
+this process takes part. The agents' side is shared_replay.py.
 
 The first agent that connects says what a row of the replay looks like. The contents and this contract are saved at
 intervals, so that a replay job that is started again continues with its last checkpoint.

@@ -6,6 +6,7 @@ sends again; the replay ignores what it has already. Nothing of an episode can b
 of positions in `next`.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -80,7 +81,9 @@ class SharedReplay:
     self._specs, self._unroll_length = tf.nest.flatten(row_spec), unroll_length
     self._stacks = self._contract['stacks']
     self._nodes = _make_graph(self._contract)
-    self._agent, self._steps, self._lead = uuid.uuid4().hex, 0, 0
+    self._agent, self._steps = uuid.uuid4().hex, 0
+    self.lead = 0             # Agent steps by which this agent is ahead of the slowest one.
+    self.is_waiting = False   # Whether it waits for the slower agents, or for the replay job.
     self._session, self._life = None, None  # The connection, and the life of the replay job that it leads to.
     self._lock = threading.Lock()           # Guards the connection.
     self._closed, self._complaints = threading.Event(), []
@@ -116,7 +119,8 @@ class SharedReplay:
     """
     self._check_contract()
     try:
-      self._known = episode_replay.Statistics(*map(int, self._call(lambda session: session.run(self._nodes.statistics))))
+      counts = self._call(lambda session: session.run(self._nodes.statistics))
+      self._known = episode_replay.Statistics(*map(int, counts))
     except StopIteration as error:
       raise tf.errors.CancelledError(None, None, 'the shared replay is closed') from error
     return self._known.steps
@@ -124,11 +128,6 @@ class SharedReplay:
   def statistics(self) -> episode_replay.Statistics:
     """The counts of the replay when they were heard of last. Does not wait."""
     return self._known
-
-  @property
-  def lead(self) -> int:
-    """The agent steps by which this agent is ahead of the slowest one."""
-    return self._lead
 
   def complaints(self) -> list[str]:
     """Messages for the user since the last call, one line each."""
@@ -145,10 +144,12 @@ class SharedReplay:
         self._nodes.insert, dict(zip(self._nodes.unrolls, [life_id, index, *rows], strict=True))))
     self._steps += (rows[0].shape[0] - 1) * len(life_id)
     self._report()
-    while self._lead > self._tolerance:
+    while self.lead > self._tolerance:
+      self.is_waiting = True
       if self._closed.wait(_TICK_SECONDS):
         raise StopIteration
       self._report()
+    self.is_waiting = False
 
   def _next(self, key, step, seed):
     def run(session):
@@ -170,7 +171,7 @@ class SharedReplay:
   def _exchange(self, session):
     _, greeting = session.run([self._nodes.enqueue_report, self._nodes.greeting],
                               {self._nodes.report: self._report_text()})
-    self._lead = json.loads(greeting)['lead'].get(self._agent, 0)
+    self.lead = json.loads(greeting)['lead'].get(self._agent, 0)
 
   def _report_text(self, leaving=False, contract=None):
     return json.dumps(dict(agent=self._agent, steps=self._steps, leaving=leaving, contract=contract))
@@ -188,11 +189,9 @@ class SharedReplay:
     with self._lock:
       session, self._session = self._session, None
     if session:
-      try:
+      with contextlib.suppress(tf.errors.OpError):  # The job is gone.
         session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(leaving=True)})
         session.close()
-      except tf.errors.OpError:
-        pass  # The job is gone.
 
   def _call(self, run: Callable[[tf.compat.v1.Session], Any]) -> Any:
     """Calls `run` with a session. Waits, and tries again, while there is no replay job.
@@ -208,9 +207,11 @@ class SharedReplay:
         result = run(session)
         if said:
           self._complaints.append(f'the replay at {self._address} answers again')
+        self.is_waiting = False
         return result
       except (tf.errors.OpError, OSError, learner_connection.NotReadyError) as error:
         self._disconnect(session)
+        self.is_waiting = True
         now = time.monotonic()
         if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
           said = now
@@ -253,7 +254,7 @@ class SharedReplay:
       if session and session is self._session:
         self._session = None
     if session:
-      threading.Thread(target=session.close, daemon=True).start()
+      threading.Thread(target=_close, args=[session], daemon=True).start()
 
   def _check_contract(self):
     """Raises errors.UserError if the replay job is for agents with other settings."""
@@ -270,6 +271,11 @@ class SharedReplay:
     if contract and (difference := _difference(contract, self._contract)):
       raise errors.UserError(f'--shared_replay={self._address}: the replay is for agents with other settings: '
                              f'{difference}: give all agents the same, or start another replay')
+
+
+def _close(session):
+  with contextlib.suppress(tf.errors.OpError):  # The job is gone.
+    session.close()
 
 
 def _difference(theirs, ours):

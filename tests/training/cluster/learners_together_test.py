@@ -20,7 +20,7 @@ from scalable_agents.tests.training import forked_program
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.tests.training.cluster import learner_process
-from scalable_agents.tools import local_cluster
+from scalable_agents.training.cluster import free_ports
 from scalable_agents.training import experience
 from scalable_agents.training.cluster import learners_together
 
@@ -31,7 +31,7 @@ _BATCH_SIZE = 4
 
 def _free_addresses():
   """Returns HOST:PORT for free ports, with commas between them."""
-  return ','.join(f'localhost:{port}' for port in local_cluster.free_ports(_NUM_LEARNERS))
+  return ','.join(f'localhost:{port}' for port in free_ports.find(_NUM_LEARNERS))
 
 
 class LearnersTogetherTest(absltest.TestCase):

@@ -14,6 +14,7 @@ from scalable_agents.actor import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import signal_handlers
+from scalable_agents.training import run_launcher
 from scalable_agents.training.population import population_directory
 from scalable_agents.training.population import population_launcher
 
@@ -52,7 +53,7 @@ write('metrics.jsonl', json.dumps({'environment_frames': 100 if plan == 'finish'
 _LAUNCHER = f'''
 import sys
 from scalable_agents.training.population import population_launcher
-launcher = population_launcher.Launcher(
+launcher = population_launcher.launcher(
     [sys.executable, '-c', {_MEMBER!r}], sys.argv[1], 3, lambda index: ['--first=wait', '--then=wait'], sys.stdout)
 print(launcher.run())
 '''
@@ -68,7 +69,7 @@ class LauncherTest(parameterized.TestCase):
 
   def _run(self, *plans, then='finish'):
     """Runs members with these plans. Returns the names of members that were not started again."""
-    launcher = population_launcher.Launcher(
+    launcher = population_launcher.launcher(
         [sys.executable, '-c', _MEMBER], self.folder, len(plans),
         lambda index: [f'--first={plans[index]}', f'--then={then}'], self.stream)
     try:
@@ -104,8 +105,8 @@ class LauncherTest(parameterized.TestCase):
     self.assertEqual([self._size(index, 'lives') for index in range(2)], [3, 1])
 
   def test_long_lives_are_no_reason_to_give_up(self):
-    with absltest.mock.patch.object(population_launcher, '_SHORT_LIFE_SECONDS', 0.):
-      launcher = population_launcher.Launcher(
+    with absltest.mock.patch.object(run_launcher, '_SHORT_LIFE_SECONDS', 0.):
+      launcher = population_launcher.launcher(
           [sys.executable, '-c', _MEMBER.replace("== 1 else 'then'", "< 6 else 'then'")], self.folder, 1,
           lambda index: ['--first=die', '--then=finish'], self.stream)
       self.assertEmpty(launcher.run())

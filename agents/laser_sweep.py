@@ -1,0 +1,124 @@
+"""A sweep of LASER agents that share a replay, on this machine. Schmitt et al. 2020, section 5.1 and figures 1 and 3.
+
+  bazel run //agents:laser_sweep -- --agents=9 --level_name=pong --logdir=runs/pong_sweep
+  bazel run //agents:laser_sweep -- --agents=10 --agent=laser_dmlab30 --dataset_path=IMAGES
+  bazel run //agents:laser_sweep -- --agents=9 --noshare
+  bazel run //agents:laser_sweep -- --agents=9 --print_commands=replay-host:20000
+
+On Atari the agents are the cells of the paper's grid: learning rates 3e-4, 6e-4 and 1.2e-3 times entropy costs 5e-3,
+1e-2 and 2e-2, each for 50 million frames. On DMLab-30 they are random samples from IMPALA's ranges. Each agent has its
+own actors and its own network, and all run at equal speed: whoever is ahead waits. An agent that dies is started again,
+and joins the others. The same command resumes the sweep.
+
+Flags that this program does not define go to every agent. Set --num_environments, because by default each agent has as
+many environments as are good for the whole machine. --print_commands prints the commands of all processes, to start
+them on several machines; the replay's address is its value.
+"""
+
+import dataclasses
+import itertools
+import os
+import shlex
+import sys
+from typing import Sequence
+
+from scalable_agents.records import errors
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.training import run_flags
+from scalable_agents.training import run_launcher
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import free_ports
+
+_AGENTS = ('laser_atari57', 'laser_dmlab30')
+# The agent of a smaller sweep has the values in the middle first. Section 5.1.
+_GRID = sorted(itertools.product((3e-4, 6e-4, 1.2e-3), (5e-3, 1e-2, 2e-2)),
+               key=lambda cell: (cell[0] != 6e-4) + (cell[1] != 1e-2))
+_FRAMES = {'laser_atari57': 50_000_000, 'laser_dmlab30': 10_000_000_000}  # Per agent. Figure 1; table 1.
+_OURS = ('learning_rate', 'entropy_cost', 'mode', 'shared_replay', 'sweep_index')  # This program sets these flags.
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepConfig:
+  """The flags."""
+
+  agents: int = setting(9, 'Number of agents. The paper has 9 on Atari and 10 on DMLab-30.', at_least=1,
+                        at_most=settings.MAX_PROCESSES)
+  agent: str = setting('laser_atari57', "The agents' binary: " + ' or '.join(_AGENTS) + '.', choices=_AGENTS)
+  share: bool = setting(True, 'Whether the agents share a replay. Otherwise each has its own.')
+  logdir: str = setting('runs/laser_sweep', "The folder of the agents' run directories and of the replay. If it has a "
+                        'sweep already, the sweep is resumed.')
+  seed: int = setting(1, "Agent 0's random seed. Agent i has this seed + i.", at_least=0,
+                      at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
+  print_commands: str = setting('', 'Print the commands of all processes and start none. The value is HOST:PORT of the '
+                                'replay.')
+
+
+def validate(config: SweepConfig):
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
+  settings.check(config)
+  if config.agent == 'laser_atari57' and config.agents > len(_GRID):
+    raise ValueError(f'--agents={config.agents}: want at most {len(_GRID)}, the cells of the grid')
+  if not config.logdir:
+    raise ValueError('--logdir=: want a folder')
+  if config.print_commands:
+    try:
+      cluster_config.split_address(config.print_commands)
+    except ValueError as error:
+      raise ValueError(f'--print_commands={error}') from error
+
+
+def flags_of(config: SweepConfig, index: int) -> list[str]:
+  """Returns the flags that differ between the agents of a sweep, of agent `index`."""
+  if config.agent == 'laser_atari57':
+    learning_rate, entropy_cost = _GRID[index]
+    sample = [f'--learning_rate={learning_rate:g}', f'--entropy_cost={entropy_cost:g}']
+  else:
+    sample = [f'--sweep_index={index}']
+  return [*sample, f'--seed={config.seed + index}']
+
+
+def commands(config: SweepConfig, others: Sequence[str], address: str) -> tuple[dict[str, list[str]], list[str]]:
+  """Returns the arguments after `python` of each process: name -> those of an agent, and those of the replay.
+
+  Args:
+    config: the flags.
+    others: flags for all agents.
+    address: HOST:PORT of the replay.
+  """
+  common = [f'--total_environment_frames={_FRAMES[config.agent]}', *others]  # The last of two equal flags counts.
+  if config.share:
+    common.append(f'--shared_replay={address}')
+  agents = {f'agent_{index:02}': ['-m', f'scalable_agents.agents.{config.agent}', *common, *flags_of(config, index)]
+            for index in range(config.agents)}
+  return agents, ['-m', 'scalable_agents.agents.laser_replay', f'--shared_replay={address}',
+                  f'--logdir={os.path.join(run_flags.user_path(config.logdir), "replay")}']
+
+
+def main(others: Sequence[str]):
+  """Runs the sweep, or prints its commands. `others` are the flags for all agents."""
+  config = run_flags.config_from_flags(SweepConfig, validate)
+  for flag in others:
+    if flag.lstrip('-').partition('=')[0] in _OURS:
+      raise errors.UserError(f'{flag}: the sweep sets this flag of its agents by itself')
+  folder = run_flags.user_path(config.logdir)
+  address = config.print_commands or f'127.0.0.1:{free_ports.find(1)[0]}'
+  agents, replay = commands(config, others, address)
+  if config.print_commands:
+    processes = [replay] * config.share + [
+        [*command, f'--logdir={os.path.join(folder, name)}'] for name, command in agents.items()]
+    return print(*(f'python {shlex.join(process)}' for process in processes), sep='\n')
+  os.makedirs(folder, exist_ok=True)
+  python = lambda arguments: [sys.executable, *arguments]
+  services = {'replay': python(replay)} if config.share else {}
+  given_up = run_launcher.Launcher({name: python(command) for name, command in agents.items()}, folder, sys.stdout,
+                                   services).run()
+  if given_up:
+    raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')
+  print(f'bazel run //tables:laser -- --figures --runs={shlex.quote(os.path.join(folder, "agent_*"))} draws the sweep',
+        flush=True)
+
+
+if __name__ == '__main__':
+  run_flags.define(SweepConfig())
+  run_flags.run_main(main, takes_others=True)

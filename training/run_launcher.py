@@ -1,0 +1,100 @@
+"""Starts the training processes of several runs on one machine, restarts those that die, and shows their output."""
+
+import os
+import signal
+from typing import Mapping, Sequence, TextIO
+
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
+from scalable_agents.training import child_process
+
+_SHORT_LIFE_SECONDS = child_process.SHORT_LIFE_SECONDS
+_LEAVING_SECONDS = 60.  # Time for a process to end: it waits a few seconds for its update, and saves a checkpoint.
+
+
+class Launcher:
+  """The processes of the runs, and services that they need."""
+
+  def __init__(self, commands: Mapping[str, Sequence[str]], folder: str, stream: TextIO,
+               services: Mapping[str, Sequence[str]] = {}):
+    """Starts nothing yet.
+
+    Args:
+      commands: name of a run -> its command. `--logdir` is added: the run directory has the run's name.
+      folder: the folder of the run directories.
+      stream: gets each line of output of each process, with its name.
+      services: name -> command of each process that serves the runs. It runs until all runs have ended.
+    """
+    self._folder = folder
+    self._children = child_process.Children(stream, _SHORT_LIFE_SECONDS)
+    self._members = [self._children.add(name, [*command, f'--logdir={os.path.join(folder, name)}'])
+                     for name, command in commands.items()]
+    self._services = [self._children.add(name, command) for name, command in services.items()]
+    self._interrupted = False
+
+  def run(self) -> list[str]:
+    """Runs until all runs have ended, or until SIGINT or SIGTERM. All processes have ended when it returns.
+
+    Returns:
+      The names of runs that died too often and were not started again.
+    Raises:
+      errors.UserError: a process refuses its flags or its directory, or a service dies too often.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+      signal.signal(number, self._interrupt)
+    given_up = []
+    try:
+      for child in (*self._services, *self._members):
+        child.start()
+      while not self._interrupted and (running := [member for member in self._members if member.process]):
+        self._children.listen()
+        for service in self._services:
+          if service.has_ended() and not self._interrupted:
+            self._restart(service)
+        for member in running:
+          if member.has_ended() and not self._interrupted and not self._follow_up(member):
+            given_up.append(member.name)
+    finally:
+      # The runs and the services save checkpoints.
+      self._children.end(self._members, signal.SIGTERM, _LEAVING_SECONDS)
+      self._children.end(self._services, signal.SIGTERM, _LEAVING_SECONDS)
+      self._children.close()
+    if self._interrupted:
+      self._children.say('stopped; the same command continues')
+    return given_up
+
+  def _interrupt(self, *unused_signal):
+    self._interrupted = True
+
+  def _restart(self, service):
+    """Starts a service again after its end."""
+    reason = service.bury()
+    if service.refusal or service.short_lives == child_process.SHORT_LIVES:
+      raise errors.UserError(f'{service.name}: ' + (
+          service.refusal or f'it ended {child_process.SHORT_LIVES} times in a row within {_SHORT_LIFE_SECONDS:g} s of '
+          f'its start, the last time {reason}'))
+    self._children.say(f'{service.name} ended {reason}: it is started again')
+    service.start()
+
+  def _follow_up(self, member) -> bool:
+    """Starts a member again after its end, if necessary. Returns False if it has died too often for that."""
+    reason = member.bury()
+    if self._is_finished(member):
+      return True
+    if member.refusal:
+      raise errors.UserError(f'{member.name}: {member.refusal}')
+    if member.short_lives == child_process.SHORT_LIVES:
+      self._children.say(f'{member.name} is not started again: it ended {child_process.SHORT_LIVES} times in a row '
+                         f'within {_SHORT_LIFE_SECONDS:g} s of its start, the last time {reason}')
+      return False
+    self._children.say(f'{member.name} ended {reason}: it is started again')
+    member.start()
+    return True
+
+  def _is_finished(self, member) -> bool:
+    """Returns whether the member's run is complete. Exit code 0 alone is not enough: it also follows a signal."""
+    logdir = os.path.join(self._folder, member.name)
+    row = run_rows.last_metrics(logdir) if member.code == 0 else None
+    return row is not None and (
+        row['environment_frames'] >= run_directory.read_config(logdir)['flags']['total_environment_frames'])
