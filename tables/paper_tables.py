@@ -1,6 +1,6 @@
 """Tables of a paper with its numbers and the results of runs. TABLES are those of Espeholt et al. 2018 (IMPALA)."""
 
-from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterable, Mapping, NamedTuple, Protocol, Sequence
 
 from scalable_agents.environments import scores
 from scalable_agents.tables import layout
@@ -20,6 +20,14 @@ class PaperTable(NamedTuple):
   of_levels: bool  # True: a row per level. False: a row per agent.
   decimals: int    # Digits after the point in the paper.
   paper: published.Paper = published.IMPALA
+  more_measures: Sequence[str] = ()  # Fields of scores.SuiteScore that the paper does not print.
+
+
+class Result(Protocol):
+  """The results of the runs of an agent: results.Result and laser_results.Result."""
+
+  def level(self, level: str) -> results.Cell: ...
+  def summary(self, measure: str) -> results.Cell: ...
 
 
 TABLES = {table.number: table for table in (
@@ -81,9 +89,17 @@ def assign(wanted: Iterable[published.Agent], runs: Sequence[runs_lib.Run],
   return gathered, notes + [result.note for result in gathered.values() if result.note]
 
 
-def make(table: PaperTable, gathered: Mapping[str, results.Result], notes: Sequence[str]) -> layout.Table:
-  """Makes the table to print. `gathered` and `notes` come from `gather`."""
-  return (_levels_table if table.of_levels else _agents_table)(table, gathered, notes)
+def make(table: PaperTable, gathered: Mapping[str, Result], notes: Sequence[str], explained: str = '') -> layout.Table:
+  """Makes the table to print.
+
+  Args:
+    table: the table.
+    gathered: agent -> its result. With `notes` from `gather`.
+    notes: lines below the table.
+    explained: the note on the numbers of runs. Default: `explanation`.
+  """
+  how = explained or explanation(table.suite)
+  return (_levels_table if table.of_levels else _agents_table)(table, gathered, [how, *notes])
 
 
 def recomputed(suite: str, agent: str, paper: published.Paper = published.IMPALA) -> scores.SuiteScore | None:
@@ -93,9 +109,9 @@ def recomputed(suite: str, agent: str, paper: published.Paper = published.IMPALA
 
 
 def _measures(table: PaperTable) -> list[str]:
-  """Returns the fields of scores.SuiteScore that the paper prints for the table's suite."""
+  """Returns the fields of scores.SuiteScore that the table has."""
   printed = {name for summary in table.paper.summaries[table.suite].values() for name in summary}
-  return [name for name in MEASURES if name in printed]
+  return [name for name in MEASURES if name in printed or name in table.more_measures]
 
 
 def _agents_table(table, gathered, notes) -> layout.Table:
@@ -118,7 +134,7 @@ def _agents_table(table, gathered, notes) -> layout.Table:
   explained = (f"From its levels: computed from the paper's rows in table {levels_table(table.suite).number} with the "
                'function that scores runs. The paper rounds those rows.')
   return layout.Table(f'Table {table.number}: {table.title}', columns, rows,
-                      [explained, explanation(table.suite), *notes])
+                      [explained, *notes])
 
 
 def _levels_table(table, gathered, notes) -> layout.Table:
@@ -153,8 +169,8 @@ def _levels_table(table, gathered, notes) -> layout.Table:
       else:
         printed.append(layout.Number(paper, 1))
         again.append(layout.Number(from_rows, 2))
-    rows += [printed, again]
-  return layout.Table(f'Table {table.number}: {table.title}', columns, rows, [explanation(table.suite), *notes])
+    rows += [again] if measure in table.more_measures else [printed, again]
+  return layout.Table(f'Table {table.number}: {table.title}', columns, rows, notes)
 
 
 def explanation(*suites: str) -> str:

@@ -133,7 +133,7 @@ class Result:
         ('learners', self._agent.learners, lambda run: run.learners, str)):
       least, most = min(map(get, runs)), max(map(get, runs))
       if least < wanted:
-        less.append(f'{_range(least, most, write)} of {write(wanted)} {name}')
+        less.append(f'{span(least, most, write)} of {write(wanted)} {name}')
     return extent(less, runs, self._agent)
 
 
@@ -211,7 +211,8 @@ def short(frames: int) -> str:
   return str(frames)
 
 
-def _range(least: int, most: int, write: Callable[[float], str]) -> str:
+def span(least: int, most: int, write: Callable[[float], str]) -> str:
+  """Returns a text for the numbers from `least` to `most`, given what writes a number."""
   return write(least) if write(least) == write(most) else f'{write(least)} to {write(most)}'
 
 

@@ -14,6 +14,12 @@ _R2D2_FLAGS = {'level_name': 'pong', 'total_environment_frames': 10_000_000_000,
                'value_rescaling': True, 'reward_transform': 'none', 'batch_size': 64, 'target_update_interval': 2_500,
                'measure_delta_q': False, 'episode_end_on_life_loss': False, 'full_action_set': True}
 
+_LASER_FLAGS = _FLAGS | {
+    'level_name': 'pong', 'total_environment_frames': 50_000_000, 'torso': 'deep_4x', 'use_lstm': False,
+    'rmsprop_epsilon': 0.01, 'clip_rho_threshold': 1.0, 'replay_share': 0.8, 'replay_capacity': 10_000_000,
+    'trust_region_threshold': 0.1, 'relevance': 'implied', 'replay_sampling': 'episodes', 'importance_exponent': 1.0,
+    'learn_online': True, 'shared_replay': ''}
+
 
 def make(folder, name, means=None, episodes=500, frames=None, curves=None, binary='impala_dmlab30', protocol=None,
          more=None, agent=None, defaults=None, **flags):
@@ -85,6 +91,32 @@ def r2d2(folder, name, mean=None, histories=None, **settings):
     names = ('mean_return', 'greedy_match', 'value_difference')
     run_directory.write_json(os.path.join(logdir, 'restricted_history.json'), {
         level: {history: dict(zip(names, values)) for history, values in histories.items()}})
+  return logdir
+
+
+def laser(folder, name, episodes=None, **settings):
+  """Makes a run of LASER on one Atari game, or on the level in `settings`.
+
+  Args:
+    folder: the folder to make it in.
+    name: the directory's name.
+    episodes: returns of the training episodes, which end at equal distances up to the end of training. Or level ->
+      such returns. None: there are none.
+    **settings: see `make`. Settings differ from those of an agent in the paper's sweep on Atari.
+  Returns:
+    The path.
+  """
+  settings = {'binary': 'laser_atari57', 'agent': 'laser', 'defaults': _LASER_FLAGS} | settings
+  logdir = make(folder, name, **settings)
+  if episodes is not None:
+    level = (settings['defaults'] | settings)['level_name']
+    of_levels = episodes if isinstance(episodes, dict) else {level: episodes}
+    frames = settings.get('frames') or (settings['defaults'] | settings)['total_environment_frames']
+    rows = sorted((frames * (number + 1) // len(returns), level, value)
+                  for level, returns in of_levels.items() for number, value in enumerate(returns))
+    with open(os.path.join(logdir, 'episodes.csv'), 'w', encoding='utf-8') as stream:
+      stream.write('frames,level,return,length\n')
+      stream.writelines(f'{at},{level},{value},1000\n' for at, level, value in rows)
   return logdir
 
 

@@ -1,0 +1,215 @@
+"""Draws figures of Schmitt et al. 2020 (LASER) from run directories: data efficiency, ablations, rejected experience.
+
+Scores follow the paper's protocol (A.3): returns of training episodes are averaged in buckets of environment frames,
+and a sweep has the score of its best agent at each time.
+"""
+
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from matplotlib import figure
+import numpy as np
+
+from scalable_agents.environments import scores
+from scalable_agents.tables import curves
+from scalable_agents.tables import drawing
+from scalable_agents.tables import laser_published
+from scalable_agents.tables import laser_sweeps
+from scalable_agents.tables import laser_variants
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables import training_returns
+
+_BUCKETS = {'atari57': 1_000_000, 'dmlab30': 10_000_000}  # Environment frames. A.3.
+_MOST_BUCKETS = 50  # The paper's shortest curves, of 50 million frames on Atari, have so many.
+_REJECTED = {'rejected/online': 'new', 'rejected/replayed': 'replayed'}  # Metric -> which steps.
+
+
+class _Curve(NamedTuple):
+  """The score of a variant at the end of each bucket."""
+  values: np.ndarray  # [repetitions, buckets]. NaN where not all runs of a sweep have a score.
+  agents: int         # Largest number of agents in a sweep.
+  levels: frozenset[str]
+
+
+def draw_data_efficiency(runs: Sequence[runs_lib.Run], file: str) -> bool:
+  """Draws scores of LASER and of other agents against frames, without ablations. Figures 1 and 3.
+
+  Args:
+    runs: runs of LASER and of the agents that it is compared with.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was a curve of LASER to draw.
+  Raises:
+    run_directory.RunDirectoryError: a file of a run is damaged, or the picture cannot be written.
+  """
+  compared = [run for run in runs if run.agent != runs_lib.LASER or not laser_variants.ablations(run)]
+  if not any(run.agent == runs_lib.LASER for run in compared):
+    return False
+  return _draw_scores(_by_task(compared), 'Data efficiency (figures 1 and 3)', file)
+
+
+def draw_ablations(runs: Sequence[runs_lib.Run], file: str) -> bool:
+  """Draws scores of all variants against frames. Figures 2, 3 and 4.
+
+  Args:
+    runs: as for `draw_data_efficiency`. Tasks on which all runs of LASER are of one variant are left out.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: a file of a run is damaged, or the picture cannot be written.
+  """
+  compared = {task: group for task, group in _by_task(runs).items()
+              if len(laser_variants.by_variant([run for run in group if run.agent == runs_lib.LASER])) > 1}
+  return _draw_scores(compared, 'Variants of LASER (figures 2, 3 and 4)', file)
+
+
+def draw_rejected(runs: Sequence[runs_lib.Run], file: str) -> bool:
+  """Draws the share of steps outside the trust region against frames: a row of panels per level, a line per variant.
+
+  Args:
+    runs: runs of LASER. Runs of other agents are left out.
+    file: path of the PNG file to write.
+  Returns:
+    Whether there was a curve to draw.
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+  """
+  groups = laser_variants.by_variant([run for run in runs if run.agent == runs_lib.LASER])
+  styles = curves.styles_of(groups)
+  of_levels = {}  # Level -> variant -> rows of each run.
+  for name, rows in curves.rows_of(groups).items():
+    for run, of_run in zip(groups[name], rows):
+      if any(len(curves.points(of_run, metric)) for metric in _REJECTED):
+        of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
+  if not of_levels:
+    return False
+  picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
+  panels = picture.subplots(len(of_levels), len(_REJECTED), squeeze=False)
+  for row, (level, rows) in zip(panels, sorted(of_levels.items())):
+    for axes, (metric, steps) in zip(row, _REJECTED.items()):
+      curves.draw_lines(axes, rows, metric, styles)
+      axes.set_title(f'{level}: {steps} steps', color=drawing.INK, loc='left', fontsize=10)
+      axes.set_xlabel('environment frames', color=drawing.INK)
+      axes.set_ylabel('rejected share', color=drawing.INK)
+      axes.set_ylim(bottom=0)
+      drawing.frames_axis(axes)
+      drawing.plain(axes, 'both')
+  drawing.title_and_legend(picture, 'Steps outside the trust region, which are not learned from', panels.flat)
+  drawing.save(picture, file)
+  return True
+
+
+def _by_task(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
+  """Groups runs whose scores can be compared. Runs on single games of Atari-57 are of one task."""
+  found = {}
+  for run in runs:
+    name, suite = run.flags['level_name'], runs_lib.suite_of(run)
+    is_of_suite = suite is not None and name != suite.name
+    found.setdefault(f'single levels of {suite.name}' if is_of_suite else name, []).append(run)
+  return found
+
+
+def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str, file: str) -> bool:
+  """Draws a panel per task and a line per variant: the mean over repetitions of a sweep, from the worst to the best."""
+  of_tasks = {task: found for task, group in tasks.items() if (found := _curves(group))[1]}
+  if not of_tasks:
+    return False
+  styles = curves.styles_of(dict.fromkeys(name for _, lines in of_tasks.values() for name in lines))
+  picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 4 * len(of_tasks)), dpi=110, layout='constrained')
+  panels = picture.subplots(len(of_tasks), 1, squeeze=False)[:, 0]
+  for axes, (task, (width, lines)) in zip(panels, of_tasks.items()):
+    for name, curve in lines.items():
+      filled = np.flatnonzero(np.isfinite(curve.values).all(axis=0))
+      drawing.mean_and_range(axes, width * (filled + 1.), curve.values[:, filled], _label(name, curve), styles[name])
+    levels = sorted(set().union(*(curve.levels for curve in lines.values())))
+    _draw_papers(axes, levels)
+    shown = levels[0] if len(levels) == 1 else f'{task}: {len(levels)} levels'
+    axes.set_title(f'{shown}; returns averaged over {results.short(width)} frames', color=drawing.INK, loc='left',
+                   fontsize=10)
+    axes.set_xlabel('environment frames per agent', color=drawing.INK)
+    axes.set_ylabel(_quantity(levels), color=drawing.INK)
+    drawing.frames_axis(axes)
+    drawing.plain(axes, 'both')
+  drawing.title_and_legend(picture, title, panels)
+  drawing.save(picture, file)
+  return True
+
+
+def _curves(runs: Sequence[runs_lib.Run]) -> tuple[int, dict[str, _Curve]]:
+  """Returns the environment frames of a bucket and the curve of each variant, given the runs of a task.
+
+  A bucket has the paper's width, or 1/50 of the frames of the longest run if that is less.
+  """
+  returns = {run.logdir: training_returns.read(run) for run in runs}
+  most = max(of_run.frames for of_run in returns.values())
+  suite = runs_lib.suite_of(runs[0])
+  width = max(1, min(_BUCKETS[suite.name] if suite else most, most // _MOST_BUCKETS))
+  found = {}
+  for name, group in laser_variants.by_variant(runs).items():
+    if curve := _curve(group, returns, width, most // width):
+      found[name] = curve
+  return width, found
+
+
+def _curve(runs, returns: Mapping[str, training_returns.Returns], width: int, number: int) -> _Curve | None:
+  """Returns the curve of a variant; None if there is none."""
+  by_level = {}
+  for run in runs:
+    by_level.setdefault(run.flags['level_name'], []).append(run)
+  repetitions = laser_sweeps.repetitions({level: laser_sweeps.sweeps(group) for level, group in by_level.items()})
+  of_agents = [[_buckets(agent, returns, width, number) for agent in agents] for agents in repetitions]
+  most = max(len(found) for agents in of_agents for found in agents)
+  complete = [[found for found in agents if len(found) == most] for agents in of_agents]
+  levels = next(frozenset(found) for agents in complete for found in agents)
+  if not levels:
+    return None
+  values = [np.max([_score(found) for found in agents], axis=0) for agents in complete if agents]
+  values = np.array([of_one for of_one in values if np.isfinite(of_one).any()])
+  if not len(values) or not np.isfinite(values).all(axis=0).any():
+    return None
+  return _Curve(values, max(map(len, complete)), levels)
+
+
+def _buckets(agent: laser_sweeps.Agent, returns: Mapping[str, training_returns.Returns], width: int,
+             number: int) -> dict[str, np.ndarray]:
+  """Returns the mean return of an agent in each bucket, by level. There is none in buckets that are not over."""
+  found = {}
+  for run in agent.values():
+    of_run = returns[run.logdir]
+    for level, episodes in of_run.of_levels.items():
+      over = min(of_run.frames // width, number)
+      found[level] = np.concatenate([training_returns.buckets(episodes, width, over), np.full(number - over, np.nan)])
+  return found
+
+
+def _score(of_levels: Mapping[str, np.ndarray]) -> np.ndarray:
+  """Returns the score of an agent in each bucket, given its returns. Several levels of suites have a median score."""
+  if len(of_levels) == 1 or not all(map(scores.has_reference, of_levels)):
+    return np.mean(list(of_levels.values()), axis=0)
+  return np.median([scores.human_normalised(level, values) for level, values in of_levels.items()], axis=0)
+
+
+def _quantity(levels: Sequence[str]) -> str:
+  """Returns the name of what `_score` computes for these levels."""
+  if len(levels) == 1:
+    return 'training return'
+  has_median = all(map(scores.has_reference, levels))
+  return 'median human-normalised score (%)' if has_median else 'mean training return'
+
+
+def _label(name: str, curve: _Curve) -> str:
+  parts = [f'best of {curve.agents} agents'] * (curve.agents > 1)
+  parts += [f'{len(curve.values)} repetitions'] * (len(curve.values) > 1)
+  parts += [f'{len(curve.levels)} levels'] * (len(curve.levels) > 1)
+  return ', '.join([name, *parts])
+
+
+def _draw_papers(axes: Any, levels: Sequence[str]):
+  """Draws horizontal lines: the paper's scores at 200 million frames on these games."""
+  for name, style in ((laser_published.SHARED_200M, '--'), (laser_published.RAINBOW, ':')):
+    paper = laser_published.PAPER.level_scores['atari57'][name]
+    if paper.keys() >= set(levels):
+      of_levels = {level: np.array([paper[level]]) for level in levels}
+      axes.axhline(_score(of_levels)[0], color=drawing.INK, linewidth=1.2, linestyle=style,
+                   label=f"{name}: the paper's table 2" + f', {len(levels)} levels' * (len(levels) > 1))

@@ -1,0 +1,88 @@
+"""Tables 1 and 2 of Schmitt et al. 2020 (LASER), with the paper's numbers and the results of runs."""
+
+from typing import Sequence
+
+from scalable_agents.environments import scores
+from scalable_agents.tables import laser_published
+from scalable_agents.tables import laser_results
+from scalable_agents.tables import layout
+from scalable_agents.tables import paper_tables
+from scalable_agents.tables import published
+from scalable_agents.tables import results
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables import training_returns
+
+_SUMMARY, _OF_LEVELS = NUMBERS = ('1', '2')
+AGENTS = (runs_lib.LASER, *runs_lib.AGENTS)  # As in config.json. The others are only in figures.
+_PAPER = laser_published.PAPER
+_BENCHMARKS = {'atari57': 'Atari-57', 'dmlab30': 'DMLab-30'}
+_KUNG_FU = ('kung_fu_master', 60744.3)  # Table 2 prints 607443.0 for the agent without a sweep.
+_HOW = (
+    f'This run: the mean return of the last {training_returns.WINDOW} training episodes of a level before the '
+    "column's number of frames (appendix D), ± the standard deviation over repetitions of the sweep. Of a sweep, the "
+    'best agent counts. An agent is a combination of learning rate and entropy cost. The best one has the highest '
+    f'median score over the levels. "{results.IN_FULL.capitalize()}" means {training_returns.WINDOW} episodes, as many '
+    "frames and agents as in the paper, and the paper's value of every other setting, except swept ones and the "
+    'threshold of the trust region, which the paper does not state. Other differences are named.')
+
+
+def table(number: str, runs: Sequence[runs_lib.Run]) -> layout.Table:
+  """Makes a table.
+
+  Args:
+    number: one of NUMBERS.
+    runs: runs of AGENTS. They need not be evaluated.
+  Raises:
+    run_directory.RunDirectoryError: a file of a run is damaged.
+  """
+  of_agents, notes = laser_results.assign(runs)
+  returns = {run.logdir: training_returns.read(run) for group in of_agents.values() for run in group}
+  found = {name: laser_results.Result(laser_published.AGENTS[name], group, returns)
+           for name, group in of_agents.items()}
+  if number == _SUMMARY:
+    return _summary_table(found, notes + [result.note for result in found.values() if result.note])
+  of_atari = {name: result for name, result in found.items() if laser_published.AGENTS[name].suite == 'atari57'}
+  notes += [result.note for result in of_atari.values() if result.note]
+  on_dmlab = [run.logdir for name, group in of_agents.items() if name not in of_atari for run in group]
+  notes += [f'Not Atari: {", ".join(on_dmlab)}'] * bool(on_dmlab)
+  level_scores = dict(_PAPER.level_scores['atari57'])
+  if of_agents[laser_published.OWN_50M]:
+    level_scores[laser_published.OWN_50M] = {}  # The paper has none.
+  paper = published.Paper(_PAPER.agents, _PAPER.summaries, {'atari57': level_scores})
+  of_levels = paper_tables.PaperTable(number, 'Atari-57 scores', 'atari57', True, 1, paper, ('mean',))
+  return paper_tables.make(of_levels, of_atari, [*_disagreements(), *notes], _HOW)
+
+
+def _summary_table(found, notes) -> layout.Table:
+  """Makes table 1, with a row for each number of the paper."""
+  columns = ['agent', 'benchmark', 'score (%)', 'paper', 'from its levels', 'this run', 'difference', 'run']
+  rows = []
+  for row in laser_published.ROWS:
+    cell = found[row.ours].summary(row.measure) if row.ours else results.Cell(None, 'another agent')
+    paper, run, difference, extent = layout.compared(row.printed, cell, 1)
+    again = paper_tables.recomputed(row.suite, row.ours, _PAPER) if row.suite in _PAPER.level_scores else None
+    rows.append([row.agent, f'{_BENCHMARKS[row.suite]}, {results.short(row.frames)} frames',
+                 paper_tables.MEASURES[row.measure], paper,
+                 layout.Number(getattr(again, row.measure) if again else None, 2), run, difference, extent])
+  explained = [
+      "From its levels: computed from the paper's rows in table 2 with the function that scores runs.",
+      "All scores on DMLab-30 are of training episodes. Also PopArt-IMPALA's 73.5 is the training score of its paper, "
+      'where the test score is 72.8. //tables:popart_impala compares runs of this agent.']
+  return layout.Table('Table 1: Human-normalised scores on Atari-57 and DMLab-30', columns, rows,
+                      [_HOW, *explained, *_disagreements(), *notes])
+
+
+def _disagreements() -> list[str]:
+  """Returns notes on numbers of the paper that do not agree."""
+  parts = []
+  for name, printed in _PAPER.summaries['atari57'].items():
+    if again := paper_tables.recomputed('atari57', name, _PAPER):
+      parts.append(f'{printed["median"]:g} and {again.median:.1f} ({name})')
+  game, intended = _KUNG_FU
+  rows = _PAPER.level_scores['atari57'][laser_published.SINGLE_200M]
+  other = scores.summarise(rows | {game: intended})
+  return [
+      f'The medians that the paper prints differ from those of its table 2: {"; ".join(parts)}. Table 2 has the last '
+      'returns, probably of one agent. The printed numbers are probably from figure 1: the best agent at each time.',
+      f'{laser_published.SINGLE_200M}: the score of {game}, {rows[game]:.1f}, is ten times that of similar agents. '
+      f'With {intended} the median would be {other.median:.1f} and the mean {other.mean:.1f}.']

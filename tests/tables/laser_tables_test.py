@@ -1,0 +1,230 @@
+"""Tests of LASER's tables: which runs are in which cell, their scores, and what departs from the paper."""
+
+import math
+import os
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.agents import laser_atari57
+from scalable_agents.agents import laser_dmlab30
+from scalable_agents.agents import laser_sweep
+from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.environments import scores
+from scalable_agents.tables import departures
+from scalable_agents.tables import laser_published
+from scalable_agents.tables import laser_tables
+from scalable_agents.tables import layout
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tests.tables import binary_flags
+from scalable_agents.tests.tables import run_directories
+from scalable_agents.training import run_flags
+
+_GOLDEN = pathlib.Path(__file__).parent / 'golden'
+_M = 1_000_000
+_SHARED = {'shared_replay': 'here:1'}
+_SINGLE = {'batch_size': 256, 'replay_share': 0.875, 'replay_capacity': 15 * _M, 'learning_rate_decay': True}
+
+
+def _mean(level, share):
+  """Returns the mean return of an agent with this human-normalised score."""
+  reference = {level: score for suite in scores.SUITES.values() for level, score in suite.scores.items()}[level]
+  return reference.random + share * (reference.human - reference.random)
+
+
+class LaserTablesTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def _make(self, name, returns, level='pong', config=laser_atari57.CONFIG, protocol=laser_atari57.PROTOCOL, **others):
+    """Makes a run that was started with the flags of a binary, and `others`. It has 200 episodes of these returns."""
+    flags = binary_flags.of(config, protocol, **{'level_name': level, 'total_environment_frames': 50 * _M} | {
+        setting: value for setting, value in others.items() if setting != 'frames'})
+    returns = returns if isinstance(returns, (list, dict)) else 200 * [returns]
+    run_directories.laser(self.folder, name, returns, defaults=flags, frames=others.get('frames'))
+
+  def _runs(self):
+    places = [place for place, _, files in os.walk(self.folder) if 'config.json' in files]
+    runs, faults = runs_lib.read(sorted(places), False, laser_tables.AGENTS)
+    self.assertEmpty(faults)
+    return runs
+
+  def _table(self, number='2'):
+    """Returns a table as a dict of its first columns -> column -> value, and the notes."""
+    table = laser_tables.table(number, self._runs())
+    for row in table.rows:
+      self.assertLen(row, len(table.columns))
+    first = 1 if number == '2' else 3
+    return {row[0] if first == 1 else tuple(row[:first]): dict(zip(table.columns, row))
+            for row in table.rows}, [note.replace(f'{self.folder}/', '') for note in table.notes]
+
+  def _cell(self, agent, level='pong'):
+    row = self._table()[0][level]
+    score = row[f'{agent}: this run'].value
+    return score and tuple(score), row[f'{agent}: run']
+
+  def _sweep(self, name, best, agents=9, level='pong', **others):
+    """Makes a sweep whose agents have returns of `best` and less."""
+    for index, (rate, entropy) in enumerate(laser_sweep._GRID[:agents]):
+      self._make(f'{name}/agent_{index:02d}', best - (index + 3) % agents, level, learning_rate=rate,
+                 entropy_cost=entropy, seed=index, **others)
+
+  @parameterized.parameters(*laser_tables.NUMBERS)
+  def test_golden_with_runs(self, number):
+    """The scores are the shares below, not those of real runs. If the format changes, copy `text` into the file."""
+    for place, game in enumerate(scores.SUITES['atari57'].levels):
+      for repetition in range(2):
+        self._make(f'{repetition}/{game}', _mean(game, 0.1 * place + 0.01 * repetition), game, **_SHARED)
+      if game != 'pong':
+        self._make(f'single_{game}', _mean(game, 0.05 * place), game, **_SINGLE, frames=100 * _M)
+    self._sweep('own', 20., 2)
+    levels = scores.SUITES['dmlab30'].levels
+    self._make('dmlab30', {level: 100 * [_mean(level, 0.02 * place)] for place, level in enumerate(levels)}, 'dmlab30',
+               laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, frames=1000 * _M,
+               total_environment_frames=10_000 * _M)
+    text = layout.markdown(laser_tables.table(number, self._runs())).replace(f'{self.folder}/', '')
+    self.assertMultiLineEqual(text, (_GOLDEN / f'laser_table_{number}_with_runs.md').read_text(encoding='utf-8'))
+
+  def test_the_papers_numbers_and_why_they_differ(self):
+    rows = {tuple(row[:3]): [number.value for number in row[3:5]] for row in laser_tables.table('1', []).rows}
+    for key, printed, again in (
+        (('LASER: Shared Experience Replay', 'Atari-57, 200M frames', 'median'), 448, 412.40),
+        (('LASER: Shared Experience Replay', 'Atari-57, 50M frames', 'median'), 370, 364.96),
+        (('LASER: Experience Replay (no sweep)', 'Atari-57, 200M frames', 'median'), 431, 454.91)):
+      self.assertEqual(rows[key][0], printed)
+      self.assertAlmostEqual(rows[key][1], again, delta=0.005)
+    self.assertEqual(rows['LASER: Experience Replay', 'Atari-57, 50M frames', 'median'], [233, None])
+    self.assertEqual(rows['PopArt-IMPALA', 'DMLab-30, 10B frames', 'mean capped'], [73.5, None])
+    for number in laser_tables.NUMBERS:
+      text = ' '.join(laser_tables.table(number, []).notes)
+      for part in ('448 and 412.4', '431 and 454.9', '370 and 365.0', 'median would be 449.5 and the mean 1698.8'):
+        self.assertIn(part, text)
+
+  @parameterized.parameters(
+      (laser_published.SHARED_50M, 50, _SHARED), (laser_published.SHARED_200M, 200, _SHARED),
+      (laser_published.OWN_50M, 50, {}))
+  def test_a_whole_sweep_is_in_full_and_has_its_best_agent(self, agent, millions, others):
+    for repetition in range(2):
+      self._sweep(f'{repetition}', 20. - 2 * repetition, total_environment_frames=millions * _M, **others)
+    self.assertEqual(self._cell(agent), ((19., 2**0.5, 2), 'in full'))
+
+  def test_the_single_agent_is_in_full(self):
+    self._make('run', 20., **_SINGLE, total_environment_frames=200 * _M)
+    self._make('again', 18., **_SINGLE, total_environment_frames=200 * _M, seed=2)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M), ((19., 2**0.5, 2), 'in full'))
+    self.assertNotIn(f'{laser_published.OWN_50M}: this run', self._table()[0]['pong'])
+
+  def test_a_score_is_the_mean_of_the_last_hundred_episodes_before_the_frames(self):
+    returns = [*np.random.RandomState(0).normal(size=400)]
+    self._make('run', returns, **_SHARED, total_environment_frames=200 * _M)
+    for agent, end in ((laser_published.SHARED_50M, 100), (laser_published.SHARED_200M, 400)):
+      np.testing.assert_allclose(self._cell(agent)[0][0], np.mean(returns[end - 100:end]))
+
+  def test_the_best_agent_has_the_highest_median_over_all_games(self):
+    shares = {'pong': (0.9, 0.1), 'qbert': (0.2, 0.5), 'breakout': (0.1, 0.4)}
+    for level, of_agents in shares.items():
+      for index, share in enumerate(of_agents):
+        self._make(f'{level}/agent_{index}', _mean(level, share), level, learning_rate=3e-4 * (index + 1), **_SHARED)
+    rows, notes = self._table()
+    for level in shares:
+      self.assertAlmostEqual(rows[level][f'{laser_published.SHARED_50M}: this run'].value.mean,
+                             _mean(level, shares[level][1]))
+    self.assertIn(f'{laser_published.SHARED_50M}: of 6 runs these are shown, the best agent of each sweep: '
+                  'breakout/agent_1, pong/agent_1, qbert/agent_1', notes)
+    self.assertEqual(rows['median (%)'][f'{laser_published.SHARED_50M}: run'],
+                     'scaled down: 3 of 57 levels, 2 of 9 agents')
+
+  @parameterized.parameters(
+      ({'frames': 10 * _M}, 'scaled down: 10M of 50M frames, 1 of 9 agents'),
+      ({'batch_size': 64, 'torso': 'shallow'},
+       'scaled down: 1 of 9 agents; departs from the paper: torso=shallow, batch_size=64'),
+      ({'learning_rate': 5e-4}, 'scaled down: 1 of 9 agents; departs from the paper: learning_rate=0.0005'),
+      ({'learning_rate_decay': True}, 'scaled down: 1 of 9 agents; departs from the paper: learning_rate_decay=True'),
+      ({'trust_region_threshold': 0.7}, 'scaled down: 1 of 9 agents'),
+      ({'trust_region_threshold': math.inf},
+       'scaled down: 1 of 9 agents; departs from the paper: trust_region_threshold=inf'),
+      ({'noop_max': 30, 'relevance': 'kl_mu'},
+       'scaled down: 1 of 9 agents; departs from the paper: relevance=kl_mu, noop_max=30'))
+  def test_what_is_smaller_or_different_is_named(self, others, extent):
+    self._make('run', 20., **_SHARED | others)
+    self.assertEqual(self._cell(laser_published.SHARED_50M), ((20., None, 1), extent))
+
+  def test_fewer_episodes_are_named(self):
+    self._make('run', 43 * [20.], **_SINGLE, total_environment_frames=200 * _M)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M)[1], 'scaled down: 43 of 100 episodes')
+
+  def test_a_run_without_episodes_has_no_score(self):
+    self._make('run', [], **_SINGLE)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M), (None, 'not run'))
+
+  def test_the_best_setting_is_shown(self):
+    for threshold, best in ((0.1, 3.), (0.2, 7.), (0.4, 5.)):
+      self._make(f'{threshold}', best, **_SINGLE, trust_region_threshold=threshold)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M)[0], (7., None, 1))
+    self.assertIn(f'{laser_published.SINGLE_200M}: of 3 runs these are shown, the best of 3 settings, the best agent of '
+                  'each sweep: 0.2', self._table()[1])
+
+  def test_of_unequal_runs_of_a_level_the_longest_are_shown(self):
+    self._make('short', 21., **_SINGLE, total_environment_frames=_M)
+    self._make('long', 3., **_SINGLE, total_environment_frames=2 * _M)
+    self.assertEqual(self._cell(laser_published.SINGLE_200M), ((3., None, 1), 'scaled down: 2M of 200M frames'))
+
+  def test_ablations_are_left_out_unless_they_are_alone(self):
+    self._make('naive', 21., **_SHARED, trust_region_threshold=math.inf)
+    self.assertEqual(self._cell(laser_published.SHARED_50M)[0], (21., None, 1))
+    self._make('laser', 20., **_SHARED)
+    self.assertEqual(self._cell(laser_published.SHARED_50M)[0], (20., None, 1))
+    self.assertIn('Ablations, which are not in the table: naive (Naive sharing)', self._table()[1])
+
+  def test_runs_of_other_agents_and_levels_are_named_below(self):
+    self._make('catch', 1., 'catch')
+    self._make('two', {'pong': [1.], 'qbert': [1.]}, 'pong,qbert')
+    run_directories.single_game(self.folder, 'impala', agent='impala')
+    for number in laser_tables.NUMBERS:
+      self.assertEqual(self._table(number)[1][-1], 'None of these agents (want runs of LASER on single games of Atari-57, '
+                                                   'or on dmlab30): catch, impala, two')
+
+  def test_dmlab30_has_training_scores(self):
+    levels = scores.SUITES['dmlab30'].levels
+    for index, more in enumerate((0., 0.1)):
+      self._make(f'agent_{index}', {level: [_mean(level, 0.02 * place + more)] * 100
+                                    for place, level in enumerate(levels)}, 'dmlab30', laser_dmlab30.CONFIG,
+                 popart_impala_dmlab30.PROTOCOL, learning_rate=1e-4 * (index + 1), sweep_index=index,
+                 total_environment_frames=10_000 * _M, **_SHARED)
+    rows, _ = self._table('1')
+    for measure, score in (('median', 39.), ('mean capped', 39.)):
+      row = rows['LASER: Shared Experience Replay', 'DMLab-30, 10B frames', measure]
+      self.assertAlmostEqual(row['this run'].value.mean, score)
+      self.assertEqual(row['run'], 'scaled down: 2 of 10 agents')
+    self.assertEqual(self._table('2')[1][-1], 'Not Atari: agent_0, agent_1')
+
+  def test_every_setting_departs_that_is_not_free(self):
+    free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
+            'learner_timeout_seconds', 'save_replay', 'shared_replay', 'trust_region_threshold'}
+    shown_otherwise = {'level_name', 'population_size', 'num_learners', 'off_policy_correction'}
+    for name, config, protocol, others in (
+        (laser_published.SINGLE_200M, laser_atari57.CONFIG, laser_atari57.PROTOCOL, _SINGLE),
+        (laser_published.SHARED_50M, laser_atari57.CONFIG, laser_atari57.PROTOCOL, {}),
+        (laser_published.SHARED_DMLAB, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, {})):
+      agent = laser_published.AGENTS[name]
+      flags = binary_flags.of(config, protocol, **others, total_environment_frames=agent.frames)
+      found = lambda changed: departures.departures(runs_lib.Run('', flags | changed, None, 'laser'), agent)
+      self.assertEmpty(found({}))
+      not_departing = free | ({'renderer', 'level_cache', 'dataset_path'} if agent.suite == 'dmlab30' else set())
+      for setting, value in flags.items():
+        if setting not in shown_otherwise:
+          other = value + '_' if isinstance(value, str) else not value if isinstance(value, bool) else value * 2 + 1
+          self.assertEqual(found({setting: other}), {} if setting in not_departing else {setting: other}, setting)
+
+  def test_the_sweep_on_atari_is_the_papers(self):
+    for rate, entropy in laser_sweep._GRID:
+      self.assertIn(rate, departures._LASER_GRID['learning_rate'])
+      self.assertIn(entropy, departures._LASER_GRID['entropy_cost'])
+
+
+if __name__ == '__main__':
+  absltest.main()
