@@ -142,7 +142,8 @@ def _curves(runs: Sequence[runs_lib.Run]) -> tuple[int, dict[str, _Curve]]:
   A bucket has the paper's width, or 1/50 of the frames of the longest run if that is less.
   """
   returns = {run.logdir: training_returns.read(run) for run in runs}
-  most = max(of_run.frames for of_run in returns.values())
+  # A run ends a few frames late.
+  most = max(min(returns[run.logdir].frames, run.flags['total_environment_frames']) for run in runs)
   suite = runs_lib.suite_of(runs[0])
   width = max(1, min(_BUCKETS[suite.name] if suite else most, most // _MOST_BUCKETS))
   found = {}

@@ -111,6 +111,14 @@ class LaserFiguresTest(parameterized.TestCase):
     np.testing.assert_allclose(_lines(panels['catch,recall: 2 levels'])['LASER, 2 levels'], [0.5] * 50)
     self.assertEqual(panels['catch,recall: 2 levels'].get_ylabel(), 'mean training return')
 
+  def test_frames_beyond_the_end_of_training_do_not_count(self):
+    self._make('run', 1., frames=10_000)
+    run_directories.laser(self.folder, 'late', [1.] * 103, level_name='catch', total_environment_frames=10_000,
+                          frames=10_300, seed=2)
+    axes, = self._panels(laser_figures.draw_data_efficiency)
+    self.assertEqual(axes.lines[0].get_xdata()[-1], 10_000)
+    self.assertIn('200 frames', axes.get_title('left'))
+
   def test_an_unfinished_run_ends_the_curve_of_its_sweep(self):
     self._make('a', 1., learning_rate=1e-4)
     run_directories.laser(self.folder, 'b', [0.5] * 100, level_name='catch', total_environment_frames=10_000,
