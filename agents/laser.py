@@ -90,8 +90,9 @@ def validate(config: LaserConfig) -> None:
   impala.validate(config)
   if not config.clip_rho_threshold:
     raise ValueError('--clip_rho_threshold=0: want more than 0, since nothing would be learned')
-  if config.replay_minimum_size > config.replay_capacity:
-    raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
+  # A replay drops whole episodes or unrolls, so that it is seldom full to its last step.
+  if 2 * config.replay_minimum_size > config.replay_capacity:
+    raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most half of --replay_capacity='
                      f'{config.replay_capacity}')
   if config.shared_replay:
     try:

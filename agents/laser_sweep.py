@@ -22,6 +22,7 @@ import shlex
 import sys
 from typing import Sequence
 
+from scalable_agents.agents import sweeps
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -57,8 +58,9 @@ class SweepConfig:
 def validate(config: SweepConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
-  if config.agent == 'laser_atari57' and config.agents > len(_GRID):
-    raise ValueError(f'--agents={config.agents}: want at most {len(_GRID)}, the cells of the grid')
+  most = len(_GRID) if config.agent == 'laser_atari57' else sweeps.LASER.num_samples
+  if config.agents > most:
+    raise ValueError(f"--agents={config.agents}: want at most {most}, the size of the paper's sweep")
   if not config.logdir:
     raise ValueError('--logdir=: want a folder')
   if config.print_commands:

@@ -1,0 +1,331 @@
+"""Tests of LASER's loss: values, masks and gradients against loops in NumPy, with policies far from each other."""
+
+import dataclasses
+import types
+from typing import NamedTuple
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import impala
+from scalable_agents.agents import laser
+from scalable_agents.agents import popart_impala
+from scalable_agents.learner import popart
+from scalable_agents.tests.training import unrolls
+from scalable_agents.training import experience
+from scalable_agents.training import mixed_experience
+
+_STEPS, _ACTIONS, _LEVELS = 4, 3, 3
+_MU, _SIGMA = np.array([3., -1., 7.]), np.array([0.5, 2., 4.])
+_CELLS = 4  # Rows and columns of cells of pixel control, for pictures of 16x16 pixels.
+
+
+class _Table:
+  """An agent whose outputs are variables, so that their gradients show what each step contributes."""
+
+  def __init__(self, output, statistics):
+    self.output, self.statistics = output, statistics
+
+  def unroll(self, *unused_inputs):
+    """Returns the outputs, whatever the inputs."""
+    return self.output, ()
+
+  def newest_frames(self, observation):
+    """Returns the pixels."""
+    return observation['pixels']
+
+
+class _Case(NamedTuple):
+  """An agent, a batch of online and replayed unrolls, and the config."""
+  agent: _Table
+  batch: experience.Batch
+  config: laser.LaserConfig
+
+
+def _case(seed=0, online=2, replayed=3, spread=2., **settings):
+  """Draws a case. Logits are up to `spread`. Most replayed unrolls are the ends of episodes, with padding."""
+  config = laser.LaserConfig(**{'reward_transform': 'none', 'discount': 0.9, 'replay_sampling': 'prioritised',
+                                'use_pixel_control': True, 'pixel_control_cost': 0.7, 'entropy_cost': 0.3} | settings)
+  random = np.random.RandomState(seed)
+  batch = online + replayed
+  exists = np.ones([_STEPS + 1, batch], bool)
+  exists[1:, online:] = np.arange(_STEPS)[:, np.newaxis] < random.randint(1, _STEPS + 2, replayed)
+  done = random.uniform(size=exists.shape) < 0.2
+  ends = exists & ~np.concatenate([exists[1:], np.ones([1, batch], bool)])  # The last rows of episodes.
+  done |= ends
+  discount = ~done & (random.uniform(size=exists.shape) < 0.8)
+  logits = lambda: random.uniform(-spread, spread, [*exists.shape, _ACTIONS])
+  rows = (4 * random.randn(*exists.shape), discount, done, random.randint(_ACTIONS, size=exists.shape), logits(),
+          random.randint(256, size=[*exists.shape, 16, 16, 1]))
+  reward, discount, done, action, behaviour, pixels = (  # Rows of padding are zeros.
+      np.where(exists.reshape(*exists.shape, *[1] * (values.ndim - 2)), values, 0) for values in rows)
+  unroll = unroll_lib.Unroll(
+      level_id=random.randint(_LEVELS, size=batch), actor_id=(), life_id=(), index=(), agent_state=(),
+      environment_output=unroll_lib.EnvironmentOutput(
+          np.float32(reward), np.float32(discount), done.astype(bool), (), (), {'pixels': np.uint8(pixels)}),
+      agent_output=impala.BehaviourOutput(np.int32(action), np.float32(behaviour)), parameter_version=())
+  sample = mixed_experience.MixedSample(
+      np.arange(batch) < online, exists[1:], np.float32(random.uniform(0.01, 1., replayed)), np.zeros(replayed),
+      np.arange(replayed))
+  normal = lambda *shape: tf.Variable(np.float32(random.randn(*exists.shape, *shape)))
+  output = impala.NetworkOutput(tf.Variable(np.float32(logits())), normal(_LEVELS), normal(_CELLS, _CELLS, _ACTIONS))
+  statistics = popart.Moments(tf.constant(_MU), tf.constant(_SIGMA**2 + _MU**2))
+  if config.value_normalization == 'none':
+    statistics = popart.initial_moments(_LEVELS)
+  return _Case(_Table(output, statistics), experience.Batch(*tf.nest.map_structure(tf.constant, (unroll, sample))),
+               config)
+
+
+def _log_softmax(logits):
+  shifted = np.float64(logits) - np.max(logits)
+  return shifted - np.log(np.sum(np.exp(shifted)))
+
+
+def _relevances(agent, unroll, config):
+  """Both kinds of relevance of each step, [T, B], by their definitions."""
+  relevances = np.zeros([_STEPS, len(unroll.level_id)])
+  for t, b in np.ndindex(*relevances.shape):
+    log_pi, log_mu = map(_log_softmax, (agent.output.policy_logits[t, b], unroll.agent_output.policy_logits[t + 1, b]))
+    implied = np.minimum(np.log(config.clip_rho_threshold) + log_mu, log_pi)  # Equation 3.
+    implied -= np.log(np.sum(np.exp(implied)))
+    relevances[t, b] = np.sum(np.exp(log_pi) * (log_pi - (log_mu if config.relevance == 'kl_mu' else implied)))
+  return relevances
+
+
+def _value_targets(values, rewards, discounts, rhos, lambdas, rho_bar):
+  """Equation 8 for one unroll: V(x_t) + sum_k (prod_i discount_i lambda_i c_i) lambda_k rho_k delta_k."""
+  targets = values.copy()
+  for t in range(_STEPS):
+    for k in range(t, _STEPS):
+      product = np.prod([discounts[i] * lambdas[i] * min(rhos[i], 1.) for i in range(t, k)])
+      delta = rewards[k] + discounts[k] * values[k + 1] - values[k]
+      targets[t] += product * lambdas[k] * min(rhos[k], rho_bar) * delta
+  return targets
+
+
+def _slow_loss(case):
+  """Everything that the loss computes, step by step: a namespace of numbers and arrays."""
+  agent, (unroll, sample), config = case
+  environment, actor = tf.nest.map_structure(np.array, (unroll.environment_output, unroll.agent_output))
+  logits, heads, q = (values.numpy() for values in agent.output)
+  is_online, exists, probability = map(np.array, sample[:3])
+  batch, num_online = len(is_online), int(np.sum(is_online))
+  weights = np.ones(batch)
+  weights[num_online:] = (probability.min(initial=np.inf) / probability)**config.importance_exponent
+  relevance = _relevances(agent, unroll, config)
+  lambdas = (relevance < config.trust_region_threshold) & exists
+  terms = dict.fromkeys(('policy_gradient', 'baseline', 'entropy', 'pixel_control'), 0.)
+  gradients = impala.NetworkOutput(*map(np.zeros_like, (logits, heads, q)))
+  feedback, moments, value_losses = np.zeros(batch), np.zeros([batch, 2]), [[] for _ in range(_LEVELS)]
+  pixels = environment.observation['pixels'] / 255.
+  for b, level in enumerate(unroll.level_id.numpy()):
+    mu, sigma = agent.statistics.first.numpy()[level], popart.scale(agent.statistics).numpy()[level]
+    values = sigma * np.float64(heads[:, b, level]) + mu
+    log_pi = np.array([_log_softmax(row) for row in logits[:, b]])
+    taken = actor.action[1:, b]
+    rhos = np.array([np.exp(log_pi[t, a] - _log_softmax(actor.policy_logits[t + 1, b])[a])
+                     for t, a in enumerate(taken)])
+    rewards, discounts = environment.reward[1:, b], config.discount * environment.discount[1:, b]
+    targets = _value_targets(values, rewards, discounts, rhos, lambdas[:, b], config.clip_rho_threshold)
+    moments[b] = [np.sum(targets[:-1][lambdas[:, b]]**power) / np.sum(lambdas[:, b]) for power in (1, 2)]
+    change = np.mean(np.abs(np.diff(pixels[:, b], axis=0)).reshape(_STEPS, _CELLS, 4, _CELLS, 4), axis=(2, 4))
+    q_target, value_loss = np.max(q[-1, b], axis=-1), 0.
+    for t in reversed(range(_STEPS)):
+      a, pi, weight = taken[t], np.exp(log_pi[t]), weights[b] * lambdas[t, b]
+      best = {'bootstrapped': rewards[t] + discounts[t] * targets[t + 1],
+              'one_step': rewards[t] + discounts[t] * values[t + 1], 'target': targets[t]}[config.action_values]
+      advantage = min(rhos[t], config.clip_pg_rho_threshold) * (best - values[t]) / sigma
+      error = (targets[t] - mu) / sigma - heads[t, b, level]
+      q_target = 0. if environment.done[t + 1, b] else change[t] + config.pixel_control_discount * q_target
+      q_error = q_target - q[t, b, :, :, a]
+      entropy = weight * is_online[b] * np.sum(pi * log_pi[t])
+      terms['policy_gradient'] -= weight * log_pi[t, a] * advantage
+      terms['baseline'] += 0.5 * weight * error**2
+      terms['entropy'] += entropy
+      terms['pixel_control'] += 0.5 * weight * np.sum(q_error**2)
+      gradients.policy_logits[t, b] = weight * advantage * (pi - np.eye(_ACTIONS)[a]) + (
+          config.entropy_cost * weight * is_online[b] * pi * (log_pi[t] - np.sum(pi * log_pi[t])))
+      gradients.baseline[t, b, level] = -config.baseline_cost * weight * error
+      gradients.pixel_control[t, b, :, :, a] = -config.pixel_control_cost * weight * q_error
+      value_loss += 0.5 * weight * error**2
+      feedback[b] += abs(error) / _STEPS
+    value_losses[level].append(value_loss * np.array([1., sigma**2]))
+  mean = lambda values, chosen: np.mean(values[np.broadcast_to(chosen, values.shape) & exists])
+  means = {f'{name}/{kind}': mean(values, chosen)
+           for name, values in (('rejected', ~lambdas), ('relevance', relevance))
+           for kind, chosen in (('online', is_online), ('replayed', ~is_online))}
+  means['replay_padding'] = np.mean(~exists[:, num_online:])
+  for index, name in enumerate(('normalized', 'unnormalized')):
+    means[f'value_loss/{name}'] = [np.mean([loss[index] for loss in losses] or np.nan) for losses in value_losses]
+  if config.value_normalization == 'popart':
+    means |= {'popart/mean': _MU, 'popart/scale': _SIGMA}
+  total = terms['policy_gradient'] + config.baseline_cost * terms['baseline'] + config.entropy_cost * terms[
+      'entropy'] + config.pixel_control_cost * terms['pixel_control']
+  return types.SimpleNamespace(
+      terms={f'loss/{name}': term for name, term in terms.items()}, total=total, gradients=gradients, means=means,
+      feedback=feedback[num_online:], moments=moments, relevance=relevance)
+
+
+def _loss(case):
+  """Returns the loss, and the gradients of its total with respect to the agent's outputs."""
+  with tf.GradientTape() as tape:
+    loss = laser.loss(*case)
+  return loss, tape.gradient(loss.total, case.agent.output)
+
+
+class LossTest(parameterized.TestCase):
+
+  @hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
+  @hypothesis.given(st.integers(0, 10**6), st.fixed_dictionaries({
+      'online': st.integers(1, 2), 'replayed': st.integers(1, 3), 'spread': st.sampled_from([0.5, 2., 50.]),
+      'trust_region_threshold': st.sampled_from([0.02, 0.1, 1., np.inf]),
+      'relevance': st.sampled_from(['implied', 'kl_mu']), 'clip_rho_threshold': st.sampled_from([1., 4.]),
+      'action_values': st.sampled_from(['bootstrapped', 'one_step', 'target']),
+      'importance_exponent': st.sampled_from([0.5, 1.]),
+      'value_normalization': st.sampled_from(['popart', 'none']),
+      'popart_second_moment': st.sampled_from(popart.SECOND_MOMENTS)}))
+  def test_is_what_loops_compute(self, seed, settings):
+    case = _case(seed, **settings)
+    with np.errstate(invalid='ignore'):  # Means of no steps are NaN.
+      want = _slow_loss(case)
+    threshold = case.config.trust_region_threshold
+    # Steps at the very edge of the trust region may fall on either side of it in float32.
+    hypothesis.assume(np.isinf(threshold) or np.all(np.abs(want.relevance - threshold) > 1e-4))
+    loss, gradients = _loss(case)
+    size = sum(abs(term) for term in want.terms.values()) + 1.
+    for name, term in want.terms.items():
+      np.testing.assert_allclose(loss.terms[name], term, rtol=1e-4, atol=1e-5 * size, err_msg=name)
+    np.testing.assert_allclose(loss.total, want.total, rtol=1e-4, atol=1e-5 * size)
+    for name, gradient in want.gradients._asdict().items():
+      got = getattr(gradients, name).numpy()
+      np.testing.assert_allclose(got, gradient, rtol=1e-4, atol=1e-4, err_msg=name)
+      np.testing.assert_array_equal(got[gradient == 0], 0., name)  # Exactly nothing, not something small.
+    self.assertEqual(set(loss.means), set(want.means))
+    for name, mean in want.means.items():
+      np.testing.assert_allclose(loss.means[name], mean, rtol=1e-4, atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(loss.feedback, want.feedback, rtol=1e-4, atol=1e-5)
+    if settings['value_normalization'] == 'popart':
+      rollouts, level_ids = loss.gathered
+      is_literal = settings['popart_second_moment'] == 'literal'
+      np.testing.assert_allclose(rollouts.first, want.moments[:, 0], rtol=1e-4, atol=1e-4)
+      np.testing.assert_allclose(rollouts.second, want.moments[:, 0]**2 if is_literal else want.moments[:, 1],
+                                 rtol=1e-4, atol=1e-3)
+      np.testing.assert_array_equal(level_ids, case.batch.unroll.level_id)
+
+  def test_cases_have_trusted_and_rejected_steps_and_padding(self):
+    """Else the test above would show less than it says."""
+    rejected, padding = zip(*(
+        (loss.means['rejected/replayed'], loss.means['replay_padding'])
+        for loss in (laser.loss(*_case(seed, trust_region_threshold=0.1)) for seed in range(5))))
+    self.assertBetween(np.mean(rejected), 0.2, 0.8)
+    self.assertBetween(np.mean(padding), 0.1, 0.6)
+
+  @parameterized.parameters('implied', 'kl_mu')
+  def test_rejected_steps_and_padding_contribute_nothing(self, relevance):
+    case = _case(trust_region_threshold=0.3, relevance=relevance, reward_transform='abs_one')
+    unroll, sample = case.batch
+    with np.errstate(invalid='ignore'):
+      relevances = _slow_loss(case).relevance
+    outside = np.concatenate([np.zeros([1, 5], bool), (relevances >= 0.3) | ~sample.exists])
+    self.assertBetween(np.sum(outside), 5, 15)
+    environment, actor = unroll.environment_output, unroll.agent_output
+    other = environment._replace(reward=tf.where(outside, 77., environment.reward))
+    changed = unroll._replace(
+        environment_output=other,
+        agent_output=actor._replace(action=tf.where(outside, (actor.action + 1) % _ACTIONS, actor.action)))
+    want, want_gradients = _loss(case)
+    got, gradients = _loss(case._replace(batch=case.batch._replace(unroll=changed)))
+    tf.nest.map_structure(np.testing.assert_array_equal, (got, gradients), (want, want_gradients))
+    for gradient in gradients:
+      is_learned_from = np.any(gradient.numpy()[:-1] != 0, axis=tuple(range(2, len(gradient.shape))))
+      np.testing.assert_array_equal(is_learned_from, ~outside[1:])
+    # Rows of padding may have anything in them, also in what the network says about them.
+    padding = np.concatenate([np.zeros([1, 5], bool), ~sample.exists.numpy()])
+    anything = lambda values: tf.where(padding.reshape(*padding.shape, *[1] * (len(values.shape) - 2)),
+                                       tf.cast(5, values.dtype), values)
+    environment = environment._replace(reward=anything(environment.reward), discount=anything(environment.discount),
+                                       observation={'pixels': anything(environment.observation['pixels'])})
+    actor = actor._replace(policy_logits=anything(actor.policy_logits))
+    case = case._replace(batch=case.batch._replace(unroll=unroll._replace(
+        environment_output=environment, agent_output=actor)))
+    for variable in case.agent.output:
+      variable.assign(anything(variable))
+    got = laser.loss(*case)
+    for name, term in want.terms.items():
+      np.testing.assert_allclose(got.terms[name], term, rtol=1e-6, err_msg=name)
+
+  def test_entropy_is_that_of_online_steps(self):
+    for online, replayed in ((2, 3), (0, 5)):
+      case = _case(online=online, replayed=replayed)
+      logits = case.agent.output.policy_logits.numpy()[:-1, :online].reshape(-1, _ACTIONS)
+      want = sum(np.sum(np.exp(_log_softmax(row)) * _log_softmax(row)) for row in logits)
+      self.assertAlmostEqual(float(laser.loss(*case).terms['loss/entropy']), want, places=4)
+      self.assertEqual(bool(want), online > 0)
+
+  def test_a_threshold_of_0_learns_nothing(self):
+    loss, gradients = _loss(_case(trust_region_threshold=0.))
+    for gradient in gradients:
+      np.testing.assert_array_equal(gradient, 0.)
+    self.assertEqual({float(term) for term in loss.terms.values()}, {0.})
+    self.assertEqual((loss.means['rejected/online'], loss.means['rejected/replayed']), (1., 1.))
+    self.assertTrue(np.all(np.isnan(loss.gathered[0].first)))
+
+  def test_shares_have_no_value_where_there_are_no_such_steps(self):
+    nothing_online = laser.loss(*_case(online=0)).means
+    all_online = laser.loss(*_case(replayed=0)._replace(batch=experience.Batch(_case(replayed=0).batch.unroll))).means
+    for means, kind, other in ((nothing_online, 'online', 'replayed'), (all_online, 'replayed', 'online')):
+      for name in ('rejected', 'relevance'):
+        self.assertTrue(np.isnan(means[f'{name}/{kind}']))
+        self.assertTrue(np.isfinite(means[f'{name}/{other}']))
+    self.assertNotIn('replay_padding', all_online)
+
+  def test_importance_weights_are_relative_to_the_largest(self):
+    """Twice as likely unrolls count half as much (beta = 1). Online unrolls have the weight 1."""
+    case = _case(trust_region_threshold=np.inf, importance_exponent=1.)
+    plain = _loss(case._replace(config=dataclasses.replace(case.config, importance_exponent=0.)))[1]
+    sample = case.batch.sample._replace(probability=tf.constant([0.2, 0.4, 0.1]))
+    weighted = _loss(case._replace(batch=case.batch._replace(sample=sample)))[1]
+    for got, want in zip(weighted, plain):
+      weights = np.array([1., 1., 0.5, 0.25, 1.]).reshape(1, 5, *[1] * (len(want.shape) - 2))
+      np.testing.assert_allclose(got, weights * want, rtol=1e-5, atol=1e-7)
+
+
+class WithoutTrustRegionTest(parameterized.TestCase):
+
+  @parameterized.parameters(popart_impala, impala)
+  def test_on_online_data_it_is_the_loss_of_its_parents(self, module):
+    """Bit for bit, with the real networks."""
+    config = laser.LaserConfig(torso='shallow', use_lstm=True, use_pixel_control=True,
+                               value_normalization='popart' if module is popart_impala else 'none')
+    levels = ('catch', 'chain', 'recall') if module is popart_impala else ('catch',)
+    agent = laser.Agent(unrolls.environment_spec(unrolls.PIXELS, levels=levels), config)
+    if module is popart_impala:
+      agent.statistics.first.assign(_MU)
+      agent.statistics.second.assign(_SIGMA**2 + _MU**2)
+    unroll = unrolls.random_unroll(agent, unrolls.PIXELS, batch=4, level_ids=range(len(levels)))
+    sample = mixed_experience.MixedSample(tf.fill([4], True), tf.fill([6, 4], True), tf.zeros([0]), tf.zeros([0]),
+                                          tf.zeros([0], tf.int64))
+    results = []
+    for loss, given in ((module.loss, ()), (laser.loss, ()), (laser.loss, sample)):
+      with tf.GradientTape() as tape:
+        result = loss(agent, experience.Batch(unroll, given), config)
+      results.append((result, tape.gradient(result.total, agent.trainable_variables)))
+    (want, want_gradients), *others = results
+    for got, gradients in others:
+      self.assertEqual(float(got.total), float(want.total))
+      self.assertEqual(set(got.terms), set(want.terms))
+      tf.nest.map_structure(np.testing.assert_array_equal, (got.terms, gradients), (want.terms, want_gradients))
+      self.assertContainsSubset(want.means, got.means)
+      for name, mean in want.means.items():
+        np.testing.assert_array_equal(got.means[name], mean)
+      if module is popart_impala:
+        tf.nest.map_structure(np.testing.assert_array_equal, got.gathered, want.gathered)
+
+
+if __name__ == '__main__':
+  absltest.main()
