@@ -24,7 +24,8 @@ class Replayed(NamedTuple):
 
 
 class UnrollReplay:
-  """Draws unrolls uniformly or in proportion to priorities."""
+  """Draws unrolls uniformly or in proportion to priorities. An unroll can be drawn once the next one of its life is in.
+  """
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int, batch_size: int,
                priority_exponent: float = 0.):
@@ -68,10 +69,10 @@ class UnrollReplay:
       self._replay.update(inserted.key, tf.fill(tf.shape(inserted.key), self._largest.read_value()))
 
   def draw(self, number: int, seed: tf.Tensor) -> Replayed:
-    """Draws unrolls, in a graph. `seed` is [] int64.
+    """Draws unrolls, in a graph. Waits while there is none. `seed` is [] int64.
 
     Raises:
-      tf.errors.UnavailableError: there is none.
+      tf.errors.CancelledError: the replay is closed.
     """
     sample = self._replay.sample(number, seed)
     state = tf.nest.map_structure(lambda states: states[0], sample.states)
@@ -109,4 +110,5 @@ class UnrollReplay:
     return []
 
   def close(self) -> None:
-    """Does nothing: nothing waits."""
+    """Ends every wait."""
+    self._replay.close('the run ends')

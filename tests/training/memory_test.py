@@ -1,5 +1,6 @@
 """Tests which settings are refused because the machine has too little memory for them."""
 
+import itertools
 from unittest import mock
 
 from absl.testing import absltest
@@ -43,6 +44,32 @@ class MemoryTest(absltest.TestCase):
       memory.check_environments(['pong'], 10_000)
       with self.assertRaisesRegex(errors.UserError, '^--num_environments=101: they need at least 23.2 GB of memory'):
         memory.check_environments(['rooms_watermaze'], 101)
+
+  def test_a_replay_and_two_batches_are_counted(self):
+    with self._with(1_000_000_000):
+      memory.check_replay(800_000_000, 100, 'agent steps', 100_000_000, 8)
+      with self.assertRaises(errors.UserError) as caught:
+        memory.check_replay(800_000_001, 100, 'agent steps', 100_000_000, 8)
+    self.assertEqual(
+        str(caught.exception),
+        '--replay_capacity=100, --batch_size=8: a full replay of 100 agent steps takes 0.8 GB and two batches take 0.2 '
+        'GB, but the machine has 1.0 GB of memory: --replay_capacity=79 would fit')
+
+  def test_the_capacity_that_would_fit_does(self):
+    for bytes_per_step, batch_bytes in itertools.product((1, 7_056, 50_000_000), (0, 1, 300_000_000)):
+      with self._with(1_000_000_000), self.assertRaises(errors.UserError) as caught:
+        memory.check_replay(bytes_per_step * 2 * 10**9, 2 * 10**9, 'agent steps', batch_bytes)
+      capacity = int(str(caught.exception).rpartition('--replay_capacity=')[2].split()[0])
+      with self._with(1_000_000_000):
+        memory.check_replay(bytes_per_step * capacity, capacity, 'agent steps', batch_bytes)
+      # It leaves a fifth for everything else, and has two digits that are not 0.
+      self.assertBetween(bytes_per_step * capacity / (1_000_000_000 - 2 * batch_bytes), 0.6, 0.8)
+
+  def test_if_no_capacity_would_fit_the_batch_is_too_large(self):
+    with self._with(1_000_000_000), self.assertRaisesRegex(
+        errors.UserError, '^--replay_capacity=100: a full replay of 100 sequences takes 0.0 GB and two batches take 2.0 '
+        'GB, but the machine has 1.0 GB of memory: choose smaller numbers$'):
+      memory.check_replay(1000, 100, 'sequences', 1_000_000_000)
 
 
 if __name__ == '__main__':
