@@ -21,6 +21,8 @@ from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import laser
+from scalable_agents.agents import laser_atari57
 from scalable_agents.agents import popart_impala
 from scalable_agents.agents import popart_impala_atari57
 from scalable_agents.agents import r2d2
@@ -38,7 +40,6 @@ from scalable_agents.training.population import population_directory
 from scalable_agents.training import train_loop
 
 
-
 class _Tested(NamedTuple):
   """An agent under test."""
   module: Any
@@ -51,6 +52,9 @@ _AGENTS = {
     impala.NAME: _Tested(impala, impala.ImpalaConfig, impala_atari57.__name__, {'torso': 'shallow'}),
     popart_impala.NAME: _Tested(popart_impala, popart_impala.PopArtImpalaConfig, popart_impala_atari57.__name__,
                                 {'torso': 'shallow', 'use_pixel_control': True}),
+    laser.NAME: _Tested(laser, laser.LaserConfig, laser_atari57.__name__,
+                        {'torso': 'shallow', 'use_lstm': True, 'replay_share': 0.5, 'replay_minimum_size': 10,
+                         'replay_capacity': 100, 'trust_region_threshold': 0.5}),
     r2d2.NAME: _Tested(r2d2, r2d2.R2d2Config, r2d2_atari57.__name__,
                        {'torso': 'shallow', 'burn_in': 1, 'sequence_length': 3, 'sequence_period': 3,
                         'replay_capacity': 100, 'replay_minimum_size': 10, 'samples_per_insert': 0.375}),
