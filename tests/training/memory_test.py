@@ -67,8 +67,8 @@ class MemoryTest(absltest.TestCase):
 
   def test_if_no_capacity_would_fit_the_batch_is_too_large(self):
     with self._with(1_000_000_000), self.assertRaisesRegex(
-        errors.UserError, '^--replay_capacity=100: a full replay of 100 sequences takes 0.0 GB and two batches take 2.0 '
-        'GB, but the machine has 1.0 GB of memory: choose smaller numbers$'):
+        errors.UserError, '^--replay_capacity=100: a full replay of 100 sequences takes 0.0 GB and two batches take '
+        '2.0 GB, but the machine has 1.0 GB of memory: choose smaller numbers$'):
       memory.check_replay(1000, 100, 'sequences', 1_000_000_000)
 
 

@@ -182,16 +182,28 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertIn('replay_episodes' if kind == 'episodes' else 'replay_stale_updates', metrics)
     self.assertEmpty(made.complaints())
 
-  def test_draws_are_the_same_for_the_same_seed_and_differ_between_batches(self):
-    firsts = []
-    for _ in range(2):
-      made, *_ = self._make('unrolls', _SETTINGS._replace(minimum_size=100))
-      while made.fill() is not None:
-        pass
-      take = self._take(made)
-      firsts.append([take()[0].sample.key.tolist() for _ in range(3)])
-    self.assertEqual(*firsts)
-    self.assertLen(set(map(tuple, firsts[0])), 3)
+  def test_every_batch_has_a_seed_of_its_own(self):
+    unroll = lives_lib.batch([lives_lib.Life(1).unroll(0, _LENGTH)] * 3)
+    replayed = unroll_replay.Replayed(unroll, tf.ones([_LENGTH, 3], tf.bool), *[tf.ones([3])] * 3)
+
+    def seeds(seed):
+      intake, replay = mock.Mock(), mock.Mock()
+      intake.take_batch.return_value, replay.draw.return_value = (unroll, ()), replayed
+      made = mixed_experience.MixedExperience(intake, replay, _SETTINGS, seed)
+      for _ in range(3):
+        made.take_batch()
+      return [int(call.args[1]) for call in replay.draw.call_args_list]
+
+    self.assertLen({*seeds(1), *seeds(2)}, 6)
+    self.assertEqual(seeds(1), seeds(1))
+
+  @parameterized.parameters((49, True), (50, False))
+  def test_the_minimum_size_is_enough(self, size, is_filled):
+    intake, replay = mock.Mock(), mock.Mock()
+    intake.take_batch.return_value, replay.size.return_value = (tf.zeros([]), tf.ones([])), size
+    made = mixed_experience.MixedExperience(intake, replay, _SETTINGS._replace(minimum_size=50), seed=1)
+    self.assertEqual(made.fill() is not None, is_filled)
+    self.assertEqual(intake.take_batch.called, is_filled)
 
   def test_feedback_is_that_of_the_replayed_unrolls(self):
     intake, replay = mock.Mock(), mock.Mock()
