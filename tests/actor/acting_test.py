@@ -50,6 +50,15 @@ class ActingTest(absltest.TestCase):
     self.assertEqual(set(actions[::2]), {2})
     _assert_drawn_from(np.full(4, 0.25), actions[1::2])
 
+  def test_selects_as_it_is_told(self):
+    select = lambda *selection: acting.select(self.preferences, acting.Selection(*selection), self.seed).numpy()
+    sampled = acting.sample(self.preferences, self.seed)
+    np.testing.assert_array_equal(select(acting.TRAINING), sampled)
+    np.testing.assert_array_equal(select(acting.SAMPLED), sampled)
+    self.assertEqual(set(select(acting.GREEDY)), {2})
+    np.testing.assert_array_equal(select(acting.EPSILON, 0.3),
+                                  acting.epsilon_greedy(self.preferences, 0.3, self.seed))
+
   def test_a_seed_determines_the_actions(self):
     for select in (acting.sample, lambda preferences, seed: acting.epsilon_greedy(preferences, 0.5, seed)):
       draw = lambda number: select(self.preferences, tf.constant([7, number], tf.int64)).numpy()  # pylint: disable=cell-var-from-loop

@@ -11,6 +11,8 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
+from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import mixed_experience
 
 NUM_ACTIONS, PIXELS, VECTOR, INSTRUCTED = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR, unrolls.INSTRUCTED
 _unroll = unrolls.random_unroll
@@ -327,6 +329,50 @@ class LossTest(parameterized.TestCase):
             first_of, unroll.environment_output, other.environment_output)._replace(
                 observation=unroll.environment_output.observation))
     self.assertEqual(float(_loss(agent, unroll, config).total), float(_loss(agent, changed, config).total))
+
+
+class ReplayTest(parameterized.TestCase):
+  """Section 5.2.2. tests/training/mixed_experience_test.py tests the experience."""
+
+  @parameterized.parameters((0.5, 2), (0.75, 3), (0., 0))
+  def test_batches_have_the_share(self, share, num_replayed):
+    config = impala.ImpalaConfig(replay_share=share, batch_size=4, unroll_length=6, replay_capacity=60)
+    impala.validate(config)
+    unroll = _unroll(_agent(), batch=4)
+    one = lambda b, index: unrolls.one(unroll, b)._replace(index=tf.constant(index, tf.int64))
+    intake = intake_lib.Intake(tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one(0, 0)), 40, 1)
+    for index in range(10):
+      for b in range(4):
+        intake.put(one(b, index))
+    made = impala.make_experience(intake, unrolls.environment_spec(), config, 1, None)
+    while made.fill():
+      pass
+    self.assertEqual(made.unrolls_per_batch, 4 - num_replayed)
+    batch, arrived = made.take_batch()
+    self.assertEqual(batch.unroll.agent_output.action.shape, [7, 4])
+    self.assertEqual(int(arrived.environment_frames), 6 * (4 - num_replayed))
+    if num_replayed:
+      self.assertEqual(batch.sample.is_online.numpy().tolist(), [True] * (4 - num_replayed) + [False] * num_replayed)
+      self.assertEqual(set(batch.sample.probability.numpy()), {batch.sample.probability.numpy()[0]})
+      for _ in range(2):
+        made.take_batch()
+      self.assertLessEqual(made.metrics()['replay_size'], 60)
+    else:
+      self.assertEqual(batch.sample, ())
+
+  def test_a_replayed_unroll_is_learned_from_like_any_other(self):
+    agent, config = _agent(), impala.ImpalaConfig()
+    unroll = _unroll(agent)
+    sample = mixed_experience.MixedSample([True, False, False], tf.ones([6, 3], tf.bool), *[tf.ones([2])] * 3)
+    self.assertEqual(float(impala.loss(agent, experience.Batch(unroll, sample), config).total),
+                     float(_loss(agent, unroll, config).total))
+
+  @parameterized.parameters((1, 0.5), (4, 0.95), (4, 0.1))
+  def test_a_batch_that_cannot_be_shared_out_is_refused(self, batch_size, share):
+    with self.assertRaisesRegex(ValueError, f'^--replay_share={share}: a batch of {batch_size} unrolls would have '
+                                r'\d new and \d replayed ones: want at least one of each, for example with a larger '
+                                '--batch_size$'):
+      impala.validate(impala.ImpalaConfig(batch_size=batch_size, replay_share=share))
 
 
 if __name__ == '__main__':

@@ -75,7 +75,9 @@ class TorsoTest(parameterized.TestCase):
       ('shallow', (72, 96, 3), 585_008),
       ('deep', (72, 96, 3), 982_592),
       ('shallow', (84, 84, 4), 676_144),
-      ('deep', (84, 84, 4), 1_089_232))
+      ('deep', (84, 84, 4), 1_089_232),
+      # LASER's network has 5,522,259 parameters with 18 actions.
+      ('deep_4x', (84, 84, 4), 5_517_376))
   def test_number_of_parameters(self, name, shape, want):
     torso = networks.TORSOS[name](networks.Seeds(1))
     self.assertEqual(torso(_pixels(2, *shape)).shape, (2, 256))
@@ -109,6 +111,21 @@ class TorsoTest(parameterized.TestCase):
         x = x + _convolve(_relu(y), v[f'{block}/conv2/w'], v[f'{block}/conv2/b'], 1, same=True)
     want = _relu(_relu(x).reshape(2, -1) @ v['linear/w'] + v['linear/b'])
     np.testing.assert_allclose(torso(pixels), want, rtol=1e-4, atol=1e-5)
+
+  def test_deep_4x_has_four_times_the_channels(self):
+    """Schmitt et al. 2020 (LASER), section 5.1: 64, 128 and 128 channels, and nothing else is changed."""
+    shapes = {}
+    for name in ('deep', 'deep_4x'):
+      torso = networks.TORSOS[name](networks.Seeds(1))
+      self.assertEqual(torso(_pixels(2, 24, 24, 3)).shape, (2, 256))
+      shapes[name] = {variable.name: variable.shape.as_list() for variable in torso.trainable_variables}
+    self.assertEqual(set(shapes['deep']), set(shapes['deep_4x']))
+    for name, shape in shapes['deep'].items():
+      if 'linear' not in name:
+        inputs = [3 if name.endswith('section0/conv/w:0') else 4 * shape[-2]] if len(shape) > 1 else []
+        self.assertEqual(shapes['deep_4x'][name], [*shape[:-2], *inputs, 4 * shape[-1]], name)
+    outputs = [shape[-1] for name, shape in shapes['deep_4x'].items() if name.endswith('/conv/w:0')]
+    self.assertEqual(outputs, [64, 128, 128])
 
   def test_vector_matches_its_definition(self):
     torso = networks.VectorTorso(networks.Seeds(1))

@@ -35,6 +35,23 @@ class LossesTest(parameterized.TestCase):
     log_pi = _log_softmax(np.float64(self.logits))
     self.assertAlmostEqual(float(losses.entropy_loss(self.logits)), np.sum(np.exp(log_pi) * log_pi), places=4)
 
+  def test_weights_of_steps(self):
+    weights = np.random.RandomState(1).uniform(size=[5, 3]).astype(np.float32)
+    weights[1, 2] = 0.
+    log_pi = _log_softmax(np.float64(self.logits))
+    want = {
+        'policy_gradient': sum(-weights[t, b] * self.log_probs[t, b] * self.advantages[t, b]
+                               for t in range(5) for b in range(3)),
+        'baseline': sum(0.5 * weights[t, b] * (self.targets[t, b] - self.values[t, b])**2
+                        for t in range(5) for b in range(3)),
+        'entropy': sum(weights[t, b] * np.sum(np.exp(log_pi[t, b]) * log_pi[t, b])
+                       for t in range(5) for b in range(3))}
+    got = {'policy_gradient': losses.policy_gradient_loss(self.log_probs, self.advantages, weights),
+           'baseline': losses.baseline_loss(self.targets, self.values, weights),
+           'entropy': losses.entropy_loss(self.logits, weights)}
+    for name, value in want.items():
+      self.assertAlmostEqual(float(got[name]), value, places=4, msg=name)
+
   def test_entropy_loss_of_uniform_and_of_certain_policies(self):
     self.assertAlmostEqual(float(losses.entropy_loss(np.zeros([5, 3, 4], np.float32))), -15 * np.log(4), places=4)
     self.assertAlmostEqual(float(losses.entropy_loss(np.float32([[[1000.0, 0.0]]]))), 0.0)

@@ -62,6 +62,32 @@ class OffPolicyTest(parameterized.TestCase):
     np.testing.assert_allclose(got.vs, vs[:-1], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(got.pg_advantages, advantages, rtol=1e-4, atol=1e-5)
 
+  @parameterized.product(correction=off_policy.CORRECTIONS, action_values=('one_step', 'target'))
+  def test_other_estimates_of_action_values(self, correction, action_values):
+    inputs = _inputs()
+    got = off_policy.targets(correction, **inputs, clip_pg_rho_threshold=2., action_values=action_values)
+    later = np.concatenate([inputs['values'][1:], inputs['bootstrap_value'][None]])
+    advantages = inputs['rewards'] + inputs['discounts'] * later - inputs['values']
+    if action_values == 'target':  # test_vtrace and the tests of the other corrections test the targets.
+      advantages = got.vs - inputs['values']
+    rhos = np.minimum(np.exp(inputs['log_rhos']), 2.) if correction in ('vtrace', 'one_step') else 1.
+    np.testing.assert_allclose(got.pg_advantages, rhos * advantages, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(got.vs, off_policy.targets(correction, **inputs).vs)
+
+  @parameterized.parameters(*off_policy.CORRECTIONS)
+  def test_steps_that_are_not_trusted(self, correction):
+    """Their targets are their values, and the steps before them bootstrap from there."""
+    inputs = _inputs()
+    trusted = np.random.RandomState(1).rand(6, 3) > 0.4
+    got = off_policy.targets(correction, **inputs, trusted=trusted).vs
+    rhos = np.minimum(np.exp(inputs['log_rhos']), 1.) if correction == 'vtrace' else np.ones([6, 3])
+    values = np.float64(np.concatenate([inputs['values'], inputs['bootstrap_value'][None]]))
+    want = values.copy()
+    for t in reversed(range(6)):
+      followed = inputs['rewards'][t] + inputs['discounts'][t] * want[t + 1]
+      want[t] = np.where(trusted[t], values[t] + rhos[t] * (followed - values[t]), values[t])
+    np.testing.assert_allclose(got, want[:-1], rtol=1e-4, atol=1e-5)
+
   def test_all_agree_on_policy(self):
     inputs = _inputs(log_rho_scale=0.0)
     for correction in off_policy.CORRECTIONS:

@@ -20,14 +20,15 @@ def _numpy_rewards(pixels):
   return rewards
 
 
-def _numpy_loss(action_values, actions, pixels, done, discount):
+def _numpy_loss(action_values, actions, pixels, done, discount, weights=None):
   rewards, total = _numpy_rewards(pixels), 0.
   steps, batch, rows, columns = rewards.shape
   for b, row, column in np.ndindex(batch, rows, columns):
     target = np.max(action_values[steps, b, row, column])
     for t in reversed(range(steps)):
       target = 0. if done[t, b] else rewards[t, b, row, column] + discount * target
-      total += 0.5 * (target - action_values[t, b, row, column, actions[t, b]])**2
+      weight = 1. if weights is None else weights[t, b]
+      total += 0.5 * weight * (target - action_values[t, b, row, column, actions[t, b]])**2
   return total
 
 
@@ -75,6 +76,13 @@ class PixelControlTest(parameterized.TestCase):
   def test_loss(self, seed):
     inputs = _inputs(seed=seed)
     np.testing.assert_allclose(pixel_control.loss(**_tensors(inputs)), _numpy_loss(**inputs), rtol=1e-4)
+
+  def test_weights_of_steps(self):
+    """They do not change the targets, also not with a weight of 0."""
+    weights = np.random.RandomState(1).choice(np.float32([0., 0.5, 2.]), size=[5, 2])
+    inputs = _inputs()
+    np.testing.assert_allclose(pixel_control.loss(**_tensors(inputs), weights=weights),
+                               _numpy_loss(**inputs, weights=weights), rtol=1e-4)
 
   def test_xla_computes_the_same(self):
     inputs = _tensors(_inputs())

@@ -115,6 +115,28 @@ class PopArtTest(parameterized.TestCase):
     self.assertAlmostEqual(float(literal), 1e-4)
     self.assertAlmostEqual(float(of_squares), 3., places=6)
 
+  @parameterized.parameters(*popart.SECOND_MOMENTS)
+  def test_only_steps_that_count_enter_a_rollouts_moments(self, second_moment):
+    random = np.random.RandomState(0)
+    targets, counts = 100 * random.randn(6, 4).astype(np.float32), random.uniform(size=(6, 4)) < 0.6
+    counts[:, 1], counts[:, 2] = False, True
+    got = popart.rollout_moments(tf.constant(targets), second_moment, tf.constant(counts))
+    for b in (0, 2, 3):
+      its = np.float64(targets[counts[:, b], b])
+      np.testing.assert_allclose(got.first[b], its.mean(), rtol=1e-12)
+      second = its.mean()**2 if second_moment == 'literal' else np.mean(its**2)
+      np.testing.assert_allclose(got.second[b], second, rtol=1e-12)
+    self.assertTrue(np.isnan(got.first[1]) and np.isnan(got.second[1]))
+    statistics = _moments([5., 7.], [30., 60.])  # A rollout in which no step counts changes nothing.
+    new = popart.update(statistics, popart.Moments(got.first[1:2], got.second[1:2]), tf.constant([0]), 0.3)
+    tf.nest.map_structure(np.testing.assert_array_equal, new, statistics)
+
+  def test_all_steps_count_by_default(self):
+    targets = tf.constant(np.random.RandomState(0).randn(6, 4), tf.float32)
+    for second_moment in popart.SECOND_MOMENTS:
+      tf.nest.map_structure(np.testing.assert_array_equal, popart.rollout_moments(targets, second_moment),
+                            popart.rollout_moments(targets, second_moment, tf.ones([6, 4], tf.bool)))
+
   def test_converges_to_the_distribution_of_the_targets(self):
     random = np.random.RandomState(1)
     statistics = popart.initial_moments(2)

@@ -90,6 +90,27 @@ class VTraceTest(parameterized.TestCase):
     for ours, papers in zip(got, want):
       np.testing.assert_allclose(ours, papers, rtol=1e-4, atol=1e-5 * max(1.0, np.abs(np.stack(want)).max()))
 
+  @parameterized.parameters('bootstrapped', 'one_step', 'target')
+  def test_estimates_of_action_values(self, action_values):
+    inputs = _inputs()
+    got = vtrace.from_importance_weights(
+        **inputs, clip_rho_threshold=0.8, clip_pg_rho_threshold=1.4, lambda_=0.9, action_values=action_values)
+    vs, _ = paper_vtrace(**inputs, rho_bar=0.8, pg_rho_bar=1.4, lambda_=0.9)
+    rewards, discounts, values, end = (inputs[name] for name in ('rewards', 'discounts', 'values', 'bootstrap_value'))
+    want = np.zeros_like(vs)
+    for t in range(len(want)):
+      later_target, later_value = (array[t + 1] if t + 1 < len(want) else end for array in (vs, values))
+      action_value = {'bootstrapped': rewards[t] + discounts[t] * later_target,  # Section 4.2.
+                      'one_step': rewards[t] + discounts[t] * later_value,       # Appendix E.3.
+                      'target': vs[t]}[action_values]                            # LASER, Algorithm 1.
+      want[t] = np.minimum(1.4, np.exp(inputs['log_rhos'][t])) * (action_value - values[t])
+    np.testing.assert_allclose(got.vs, vs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got.pg_advantages, want, rtol=1e-4, atol=1e-4)
+
+  def test_unknown_estimate(self):
+    with self.assertRaisesRegex(ValueError, "^action_values: want one of bootstrapped, .*, target, got 'n_step'$"):
+      vtrace.from_importance_weights(**_inputs(), action_values='n_step')
+
   def test_known_numbers(self):
     column = lambda *x: np.float32(x)[:, np.newaxis]
     got = vtrace.from_importance_weights(
