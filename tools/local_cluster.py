@@ -23,8 +23,8 @@ from scalable_agents.training import child_process
 from scalable_agents.training import run_flags
 from scalable_agents.training.cluster import free_ports
 
-_AGENTS = ('impala_atari57', 'impala_dmlab30', 'popart_impala_atari57', 'popart_impala_dmlab30', 'r2d2_atari57',
-           'r2d2_dmlab30', 'r2d2_plus_dmlab30')
+_AGENTS = ('impala_atari57', 'impala_dmlab30', 'laser_atari57', 'laser_dmlab30', 'popart_impala_atari57',
+           'popart_impala_dmlab30', 'r2d2_atari57', 'r2d2_dmlab30', 'r2d2_plus_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
 _SAVING_SECONDS = 90.   # Time for a learner to save and exit. It waits up to a minute for the other learners to agree.
 _HEARING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.

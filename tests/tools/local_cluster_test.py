@@ -139,8 +139,8 @@ class BinaryTest(parameterized.TestCase):
     self.assertEndsWith(screen, '\nstopped\n')
 
   @parameterized.parameters(
-      (['--agent=laser_atari57'], '--agent=laser_atari57: want one of impala_atari57, impala_dmlab30, '
-       'popart_impala_atari57, popart_impala_dmlab30, r2d2_atari57, r2d2_dmlab30, r2d2_plus_dmlab30'),
+      (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want one of impala_atari57, impala_dmlab30, laser_atari57, '
+       'laser_dmlab30, popart_impala_atari57, popart_impala_dmlab30, r2d2_atari57, r2d2_dmlab30, r2d2_plus_dmlab30'),
       (['--learners=0'], '--learners=0: want a whole number from 1 to 1024'),
       (['--learner_environments=-1'], '--learner_environments=-1: want a whole number from 0 to 10000'),
       (['--actors=0'], '--actors=0: want at least 1, or 0 with --learner_environments'),
