@@ -2,14 +2,15 @@
 
   make benchmark        or        bazel run //tools:benchmark
 
-There are three sections. The first one is IMPALA on Pong with the shallow network. The second one is R2D2 on Pong with
-the paper's sequences, and its replay. The third one is IMPALA's deep network with LSTM and language on images of 72x96,
-as on DeepMind Lab's levels, with environments that take almost no time.
+There are four sections. The first one is IMPALA on Pong with the shallow network. The second one is R2D2 on Pong with
+the paper's sequences, and its replay. The third one is LASER on Pong with its replay and replayers. The fourth one is
+IMPALA's deep network with LSTM and language on images of 72x96, as on DeepMind Lab's levels, with environments that take
+almost no time.
 
 Each part is measured in one process per core, so that all cores are busy. The result is the part's CPU time per agent
 step. If nothing else cost time, the cores would make `cores / sum of the CPU times` steps per second. This is the
-additive bound. The program reports parts that are much slower than on comparable processors. The learners of PopArt and
-of pixel control are not parts of IMPALA: they are compared with its learner in turns, in one process.
+additive bound. The program reports parts that are much slower than on comparable processors. The learners of PopArt, of
+LASER and of pixel control are not parts of IMPALA: they are compared with its learner in turns, in one process.
 
 The last line of the output is a JSON object with all numbers. Compare only numbers from the same run, because the speed
 of a machine varies from run to run.
@@ -28,6 +29,7 @@ import tree
 from scalable_agents.actor import parent_death
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import benchmark_parts
+from scalable_agents.tools import laser_parts
 from scalable_agents.tools import peers
 from scalable_agents.tools import r2d2_parts
 from scalable_agents.tools import training_rate
@@ -45,10 +47,10 @@ class BenchmarkConfig:
                            'times as long.', at_least=0.1, at_most=training_rate.MAX_SECONDS)
   torso_precision: str = setting('float32', "Data type of the network's torso: float32 or bfloat16. See the flag of "
                                  '//agents:impala_atari57.', choices=('float32', 'bfloat16'))
-  dmlab_unroll_length: int = setting(100, 'Third section: agent steps per unroll. Table D.3 of the paper.', at_least=1,
+  dmlab_unroll_length: int = setting(100, 'Fourth section: agent steps per unroll. Table D.3 of the paper.', at_least=1,
                                      at_most=10_000)
   dmlab_batch_size: int = setting(
-      32, 'Third section: unrolls per update. An update needs 3.5 MB of memory for each step of each unroll, which is '
+      32, 'Fourth section: unrolls per update. An update needs 3.5 MB of memory for each step of each unroll, which is '
       '11 GB by default.', at_least=1, at_most=10_000)
 
 
@@ -120,7 +122,7 @@ def _other_agents(seconds, workload):
   """Compares the learners of other agents with IMPALA's. Returns the numbers of all."""
   rates, ratios = _alone(benchmark_parts.learners, 6 * seconds, workload)
   for name, description in (('popart_impala', f'PopArt with {benchmark_parts.ATARI_LEVELS} levels'),
-                            ('pixel_control', 'pixel control')):
+                            ('laser', "LASER's trust region"), ('pixel_control', 'pixel control')):
     _line(f'  with {description}: transitions, alone', rates[name])
     print(f'    {ratios[name]:.1%} of the speed of IMPALA\'s, measured in turns', flush=True)
   return {'transitions_per_second': rates, 'ratio_to_impala': ratios}
@@ -159,7 +161,7 @@ def _shortfalls(seconds, workload, environment, inference, learner):
 
 
 def _measure_dmlab(seconds, workload):
-  """Measures the third section. Returns its numbers."""
+  """Measures the fourth section. Returns its numbers."""
   end_to_end = benchmark_parts.end_to_end(8 * seconds, workload)  # An update takes seconds.
   _line('IMPALA, end to end: agent steps', end_to_end['steps_per_second'])
   inference, learner = _network_parts(seconds, workload, {workload.config['batch_size'], _occurring(end_to_end)})
@@ -194,6 +196,26 @@ def _measure_r2d2(seconds, environment, workload):
           **_share_of_bound(end_to_end, workload, cost, f'{learned:.4f} sequences learned per agent step')}
 
 
+def _measure_laser(seconds, environment, workload):
+  """Measures the third section. Returns its numbers."""
+  end_to_end = laser_parts.end_to_end(8 * seconds, workload)
+  _line('LASER on Pong, end to end: new agent steps', end_to_end['steps_per_second'])
+  inference, learner = _network_parts(seconds, workload, {_occurring(end_to_end)})
+  actor_cpu = environment['cpu_seconds'] + inference[_occurring(end_to_end)]['cpu_seconds']
+  costs = _on_all_cores(laser_parts.replayers, seconds, workload, False)
+  of_lstm = _on_all_cores(laser_parts.replayers, seconds, workload, True)
+  _line('replay: agent steps inserted, one core', 1 / costs['insert_cpu_seconds'], costs['insert_cpu_seconds'])
+  for name, cost in (('replayers', costs), ('replayers with an LSTM', of_lstm)):
+    _line(f'{name}: agent steps, one core', 1 / cost['replay_cpu_seconds'], cost['replay_cpu_seconds'])
+    print(f'  which is {actor_cpu / cost["replay_cpu_seconds"]:.1f} times the speed of actors', flush=True)
+  learned = 1 / (1 - workload.config['replay_share'])  # Agent steps learned from for each new one.
+  cost = actor_cpu + costs['insert_cpu_seconds'] + learned * learner['cpu_seconds'] + (
+      (learned - 1) * costs['replay_cpu_seconds'])
+  return {'end_to_end': end_to_end, 'inference': inference, 'learner': learner, 'replayers': costs,
+          'replayers_with_lstm': of_lstm,
+          **_share_of_bound(end_to_end, workload, cost, f'{learned:g} agent steps learned from per new one')}
+
+
 def main():
   """Measures all sections. Prints the table line by line, then the JSON line."""
   config = run_flags.config_from_flags(BenchmarkConfig)
@@ -203,6 +225,8 @@ def main():
   figures = _measure_pong(seconds, benchmark_parts.pong(precision))
   print(f'\nR2D2: sequences of 40 + 80 steps, shallow network\n{"":<44}{columns}', flush=True)
   figures['r2d2'] = _measure_r2d2(seconds, figures['environment'], r2d2_parts.pong(precision))
+  print(f'\nLASER: 8 new and 32 replayed unrolls of 19 steps, shallow network\n{"":<44}{columns}', flush=True)
+  figures['laser'] = _measure_laser(seconds, figures['environment'], laser_parts.pong(precision))
   dmlab = benchmark_parts.dmlab(precision, config.dmlab_unroll_length, config.dmlab_batch_size)
   print('\nDeep network, LSTM and language on 72x96 pixels; environments that cost nothing; '
         f'{dmlab.config["batch_size"]} unrolls of {dmlab.config["unroll_length"]}\n{"":<44}{columns}', flush=True)

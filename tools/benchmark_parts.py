@@ -27,7 +27,7 @@ class Workload(NamedTuple):
   level: str              # The level whose observations the network gets, one of constant_environment.LEVELS.
   learner_rows: int       # Rows of each unroll in `learner`, limited so that memory suffices for one process per core.
   wanted_share: float     # The share of the additive bound that the whole training should reach.
-  agent: str = 'impala'   # The agent: impala or r2d2.
+  agent: str = 'impala'   # The agent: impala, laser or r2d2.
 
   @property
   def transitions(self) -> int:
@@ -100,8 +100,9 @@ def one_thread():
 
 def agent_module_and_config(workload: Workload):
   """Returns the module of the workload's agent, and its config."""
-  from scalable_agents.agents import impala, r2d2  # pylint: disable=g-import-not-at-top
-  module, config_class = {'impala': (impala, impala.ImpalaConfig), 'r2d2': (r2d2, r2d2.R2d2Config)}[workload.agent]
+  from scalable_agents.agents import impala, laser, r2d2  # pylint: disable=g-import-not-at-top
+  module, config_class = {'impala': (impala, impala.ImpalaConfig), 'laser': (laser, laser.LaserConfig),
+                          'r2d2': (r2d2, r2d2.R2d2Config)}[workload.agent]
   return module, config_class(**workload.config)
 
 
@@ -166,12 +167,14 @@ def learners(seconds, workload):
     Name -> transitions/s, and name -> ratio to IMPALA's in the same turn. Both are medians over the turns.
   """
   tf = one_thread()
-  from scalable_agents.agents import impala, popart_impala  # pylint: disable=g-import-not-at-top
-  config, popart_config = (config_class(**workload.config) for config_class in (
-      impala.ImpalaConfig, popart_impala.PopArtImpalaConfig))
+  from scalable_agents.agents import impala, laser, popart_impala  # pylint: disable=g-import-not-at-top
+  config, popart_config, laser_config = (config_class(**workload.config) for config_class in (
+      impala.ImpalaConfig, popart_impala.PopArtImpalaConfig, laser.LaserConfig))
   steps = {
       'impala': _learner_step(tf, workload, impala, config),
       'popart_impala': _learner_step(tf, workload, popart_impala, popart_config, num_levels=ATARI_LEVELS),
+      'laser': _learner_step(tf, workload, laser, dataclasses.replace(
+          laser_config, value_normalization='none', trust_region_threshold=0.1)),
       'pixel_control': _learner_step(tf, workload, impala, dataclasses.replace(config, use_pixel_control=True)),
   }
   order = list(steps)

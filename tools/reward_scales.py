@@ -13,27 +13,12 @@ learning curves) and EXPERIMENT.png to --output, beside the run directories. The
 interruption. The table has means of the last tenth of each run. Hessel et al. 2019.
 """
 
-import concurrent.futures
-import csv
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-from typing import NamedTuple, Sequence
 
-from matplotlib import figure
-import numpy as np
-
-from scalable_agents.actor import parent_death
-from scalable_agents.actor import python_path
 from scalable_agents.environments import harvest
-from scalable_agents.records import errors
-from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.tables import drawing
-from scalable_agents.tables import files
+from scalable_agents.tools import comparison
 from scalable_agents.training import run_flags
 
 _IMPALA, _POPART = 'impala_atari57', 'popart_impala_atari57'
@@ -45,25 +30,6 @@ _COMMON = ('--torso=shallow', '--num_environments=48', '--num_environment_worker
 _NORMALIZED = ('--popart_decay=3e-3', '--entropy_cost=0.3')
 _NOT_NORMALIZED = ('--entropy_cost=0.03',)
 _HEADS = ('--value_normalization=none', *_NOT_NORMALIZED)
-_POINTS = 60  # Points of a curve.
-
-
-class Line(NamedTuple):
-  """Runs that differ only in their seeds."""
-  name: str
-  binary: str
-  levels: Sequence[str]
-  optimal_returns: Sequence[float]  # Of each level.
-  flags: Sequence[str] = ()
-
-
-class Experiment(NamedTuple):
-  """Lines to compare."""
-  tasks: Sequence[str]  # The names of the levels without the factors of the rewards.
-  frames: int           # Environment frames of a run.
-  flags: Sequence[str]
-  lines: Sequence[Line]
-
 
 _TASKS = 'catch', 'catch_mirror', 'catch_shift'
 # The levels of a line and their optimal returns, which are the factors of the rewards.
@@ -72,16 +38,16 @@ _LARGE = ('catch_x100', 'catch_mirror_x10000', 'catch_shift_x1000000'), (100, 10
 _HARVEST = ('harvest',), (harvest.Harvest.optimal_return,)
 _TRUE, _CLIPPED = ('--reward_transform=none',), ('--reward_transform=abs_one',)
 EXPERIMENTS = {
-    'scales': Experiment(_TASKS, 500_000, _TRUE, (
-        Line('PopArt-IMPALA', _POPART, *_SMALL, _NORMALIZED),
-        Line('PopArt-IMPALA, rewards x 1,000', _POPART, *_LARGE, _NORMALIZED),
-        Line('MultiHead-IMPALA', _POPART, *_SMALL, _HEADS),
-        Line('MultiHead-IMPALA, rewards x 1,000', _POPART, *_LARGE, _HEADS),
-        Line('IMPALA', _IMPALA, *_SMALL, _NOT_NORMALIZED))),
-    'clipping': Experiment(('harvest',), 50_000, ('--entropy_cost=0.3', '--learning_rate=3e-4'), (
-        Line('PopArt-IMPALA, true rewards', _POPART, *_HARVEST, _TRUE),
-        Line('PopArt-IMPALA, clipped rewards', _POPART, *_HARVEST, _CLIPPED),
-        Line('IMPALA, clipped rewards', _IMPALA, *_HARVEST, _CLIPPED))),
+    'scales': comparison.Experiment(_TASKS, 500_000, (*_COMMON, *_TRUE), (
+        comparison.Line('PopArt-IMPALA', _POPART, *_SMALL, _NORMALIZED),
+        comparison.Line('PopArt-IMPALA, rewards x 1,000', _POPART, *_LARGE, _NORMALIZED),
+        comparison.Line('MultiHead-IMPALA', _POPART, *_SMALL, _HEADS),
+        comparison.Line('MultiHead-IMPALA, rewards x 1,000', _POPART, *_LARGE, _HEADS),
+        comparison.Line('IMPALA', _IMPALA, *_SMALL, _NOT_NORMALIZED))),
+    'clipping': comparison.Experiment(('harvest',), 50_000, (*_COMMON, '--entropy_cost=0.3', '--learning_rate=3e-4'), (
+        comparison.Line('PopArt-IMPALA, true rewards', _POPART, *_HARVEST, _TRUE),
+        comparison.Line('PopArt-IMPALA, clipped rewards', _POPART, *_HARVEST, _CLIPPED),
+        comparison.Line('IMPALA, clipped rewards', _IMPALA, *_HARVEST, _CLIPPED))),
 }
 
 
@@ -97,109 +63,10 @@ class RewardScalesConfig:
   output: str = setting('results/reward_scales', 'Folder to write to.')
 
 
-class Curve(NamedTuple):
-  """The training returns of a run, as shares of the optimal returns."""
-  frames: np.ndarray  # [P] environment frames.
-  shares: np.ndarray  # [P, tasks].
-
-
-def _train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
-  """Trains, or continues a run, and returns its curve. Raises errors.UserError with the program's last line."""
-  done = subprocess.run(
-      [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(line.levels)}',
-       f'--logdir={logdir}', f'--seed={seed}', f'--total_environment_frames={frames}', *_COMMON, *experiment.flags,
-       *line.flags],
-      env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-      preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
-  if done.returncode:
-    raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
-  rows = [row for row in run_rows.read_metrics(logdir)
-          if all(row.get(f'episode_return/{level}') is not None for level in line.levels)]
-  if not rows or rows[-1]['environment_frames'] < frames:
-    raise errors.UserError(f'{logdir}: interrupted, or too short for an episode of each task; the same command '
-                           'continues')
-  returns = np.array([[row[f'episode_return/{level}'] for level in line.levels] for row in rows])
-  return Curve(np.array([row['environment_frames'] for row in rows]), returns / line.optimal_returns)
-
-
-def _last(curve: Curve) -> np.ndarray:
-  """Returns the mean shares of the last tenth of the run: [tasks]."""
-  return curve.shares[curve.frames >= 0.9 * curve.frames[-1]].mean(axis=0)
-
-
-def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
-  with open(file, 'w', encoding='utf-8', newline='') as stream:
-    writer = csv.writer(stream, lineterminator='\n')
-    writer.writerow(['agent', 'seed', 'environment_frames', *experiment.tasks])
-    for name, of_seeds in curves.items():
-      for seed, curve in enumerate(of_seeds, start=1):
-        points = _points(curve)
-        for frames, shares in zip(points, _at(curve, points)):
-          writer.writerow([name, seed, int(frames), *(f'{share:.4g}' for share in shares)])
-
-
-def _points(curve: Curve) -> np.ndarray:
-  """Returns evenly spaced frames, from the curve's first ones to its last ones."""
-  return np.linspace(curve.frames[0], curve.frames[-1], _POINTS)
-
-
-def _at(curve: Curve, frames: np.ndarray) -> np.ndarray:
-  """Returns the shares at these frames [P]: [P, tasks]."""
-  return np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T])
-
-
-def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
-  """Draws a panel per task. A line is the mean over seeds, and the area around it extends from worst to best."""
-  tasks = experiment.tasks
-  picture = figure.Figure(figsize=(1 + 4 * len(tasks), 3.8), dpi=100, layout='constrained')
-  panels = picture.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-  for task, axes in enumerate(panels):
-    for number, (name, of_seeds) in enumerate(curves.items()):
-      frames = _points(of_seeds[0])
-      shares = np.array([_at(curve, frames)[:, task] for curve in of_seeds])
-      drawing.mean_and_range(axes, frames, shares, name, drawing.line_style(number))
-    axes.set_title(tasks[task], loc='left', fontsize=10)
-    axes.set_xlabel('environment frames')
-    axes.set_ylim(-1.1 if len(tasks) > 1 else 0, 1.1)
-    drawing.frames_axis(axes)
-    drawing.plain(axes, 'both')
-  panels[0].set_ylabel('return / optimal return')
-  drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', panels)
-  drawing.save(picture, file)
-
-
-def _print_results(experiment: Experiment, waiting: dict[str, list[concurrent.futures.Future]]
-                   ) -> dict[str, list[Curve]]:
-  """Prints a row for each line as soon as its runs have ended. Returns the curves."""
-  head, curves = 'return / optimal return, mean (worst to best)', {}
-  print(f'{head:<48}' + ''.join(f'{task:<24}' for task in experiment.tasks))
-  for name, of_seeds in waiting.items():
-    curves[name] = [curve.result() for curve in of_seeds]
-    last = np.array(list(map(_last, curves[name])))
-    cells = (f'{shares.mean():.2f} ({shares.min():.2f} to {shares.max():.2f})' for shares in last.T)
-    print(f'{name:<48}' + ''.join(f'{cell:<24}' for cell in cells), flush=True)
-  return curves
-
-
 def main():
-  """Runs the experiment, prints the table and writes the files."""
+  """Runs the experiment."""
   config = run_flags.config_from_flags(RewardScalesConfig)
-  experiment = EXPERIMENTS[config.experiment]
-  frames = config.frames or experiment.frames
-  folder = files.make_folder(config.output)
-  pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
-  try:
-    waiting = {line.name: [
-        pool.submit(_train, experiment, line, seed, frames,
-                    os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
-        for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
-    curves = _print_results(experiment, waiting)
-  finally:
-    pool.shutdown(cancel_futures=True)  # After an error, runs that have not begun do not begin.
-  file = os.path.join(folder, config.experiment)
-  _write_curves(experiment, curves, f'{file}.csv')
-  _draw(experiment, curves, f'{file}.png')
-  print(f'wrote {file}.csv and {file}.png')
+  comparison.run(EXPERIMENTS[config.experiment], config)
 
 
 if __name__ == '__main__':

@@ -15,6 +15,8 @@ import numpy as np
 
 from scalable_agents.environments import registry
 from scalable_agents.records import errors
+from scalable_agents.tools import comparison
+from scalable_agents.tools import off_policy
 from scalable_agents.tools import reward_scales
 
 
@@ -53,7 +55,7 @@ class RewardScalesTest(parameterized.TestCase):
     done = subprocess.CompletedProcess([], code, screen)
     row = {'environment_frames': 5, 'episode_return/harvest': 1.}
     with mock.patch.object(subprocess, 'run', return_value=done), mock.patch.object(
-        reward_scales.run_rows, 'read_metrics', return_value=[row]):
+        comparison.run_rows, 'read_metrics', return_value=[row]):
       with self.assertRaisesRegex(errors.UserError, message):
         self._run(experiment='clipping', seeds=1, output=self.create_tempdir().full_path)
 
@@ -76,7 +78,7 @@ class RewardScalesTest(parameterized.TestCase):
               for frames, row in rows]
 
     with mock.patch.object(subprocess, 'run', run), mock.patch.object(
-        reward_scales.run_rows, 'read_metrics', read_metrics):
+        comparison.run_rows, 'read_metrics', read_metrics):
       screen = self._run(experiment='scales', seeds=2, frames=100, output=folder)
     self.assertEqual(screen.splitlines()[1:3], [
         f'{lines[0].name:<48}0.01 (0.01 to 0.02)     0.02 (0.01 to 0.02)     0.02 (0.01 to 0.02)     ',
@@ -91,8 +93,18 @@ class RewardScalesTest(parameterized.TestCase):
     self.assertEqual(rows[1], [lines[0].name, '1', '20', '0', '0', '0'])
     self.assertEqual(rows[-1], [lines[1].name, '2', '100', '0.12', '0.121', '0.122'])
 
+  def test_the_corrections_are_compared_without_and_with_replay(self):
+    """Espeholt et al. 2018, table 2: four corrections, each without and with half of a batch from the replay."""
+    experiment = off_policy.EXPERIMENTS['corrections']
+    flags = {(line.name, *line.flags) for line in experiment.lines}
+    self.assertEqual(flags, {
+        (f'{name}, {kind} replay', f'--off_policy_correction={value}', f'--replay_share={share}')
+        for name, value in (('V-trace', 'vtrace'), ('1-Step', 'one_step'), ('epsilon-correction', 'epsilon'),
+                            ('No-correction', 'none'))
+        for kind, share in (('without', 0), ('with', 0.5))})
+
   def test_the_optimal_returns_are_those_of_the_levels(self):
-    for experiment in reward_scales.EXPERIMENTS.values():
+    for experiment in (reward_scales.EXPERIMENTS | off_policy.EXPERIMENTS).values():
       for line in experiment.lines:
         for task, level, optimal in zip(experiment.tasks, line.levels, line.optimal_returns, strict=True):
           factor = float(level.removeprefix(task).removeprefix('_x') or 1)
