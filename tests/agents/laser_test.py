@@ -7,8 +7,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.actor import inference
-from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import laser
@@ -136,13 +134,13 @@ class AgentTest(absltest.TestCase):
 
 class LearnerTest(parameterized.TestCase):
 
-  def _learner(self, config):
+  def _learner(self, config, xla='never'):
     agent = laser.Agent(unrolls.environment_spec(levels=_LEVELS), config)
     agent.statistics.first.assign(_MU)
     agent.statistics.second.assign(_SIGMA**2 + _MU**2)
     unroll = unrolls.random_unroll(agent, batch=8, level_ids=_LEVEL_IDS)
     environment = unroll.environment_output
-    return laser.make_learner(agent, config), unroll._replace(environment_output=environment._replace(
+    return laser.make_learner(agent, config, xla), unroll._replace(environment_output=environment._replace(
         reward=environment.reward * tf.constant(_SIGMA[_LEVEL_IDS], tf.float32)))
 
   @parameterized.parameters('literal', 'mean_of_squares')
@@ -176,6 +174,27 @@ class LearnerTest(parameterized.TestCase):
     np.testing.assert_allclose(agent.statistics.first, first, rtol=1e-5)
     np.testing.assert_allclose(agent.statistics.second, second, rtol=1e-5)
 
+  def test_xla_makes_no_difference(self):
+    config = _config(trust_region_threshold=0.25, replay_sampling='prioritised', importance_exponent=0.5)
+    results = []
+    for xla in ('never', 'always'):
+      learner, unroll = self._learner(config, xla)
+      exists = np.ones([6, 8], bool)
+      exists[3:, 5] = False
+      sample = mixed_experience.MixedSample(np.arange(8) < 2, exists, np.linspace(0.1, 0.9, 6, dtype=np.float32),
+                                            np.zeros(6, np.int64), np.arange(6))
+      metrics, feedback = learner.step(experience_lib.Batch(unroll, tf.nest.map_structure(tf.constant, sample)))
+      results.append((learner.read(metrics.numpy()), feedback, learner.agent.variables))
+    (want, want_feedback, want_variables), (got, feedback, variables) = results
+    self.assertEqual((want['update_skipped'], feedback.shape), (0., [6]))
+    self.assertBetween(want['rejected/replayed'], 0.1, 0.9)
+    self.assertEqual(set(want), set(got))
+    for name, value in want.items():
+      np.testing.assert_allclose(got[name], value, rtol=1e-3, err_msg=name)
+    np.testing.assert_allclose(feedback, want_feedback, rtol=1e-3)
+    for one, other in zip(variables, want_variables, strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
   @parameterized.parameters('literal', 'mean_of_squares')
   def test_with_a_threshold_of_0_nothing_changes(self, second_moment):
     config = _config(popart_decay=0.3, popart_second_moment=second_moment, trust_region_threshold=0.)
@@ -201,9 +220,7 @@ class ExperienceTest(parameterized.TestCase):
     unroll = unroll._replace(environment_output=environment._replace(done=done))
     one = lambda b, index: unrolls.one(unroll, b)._replace(index=tf.constant(index, tf.int64))
     intake = intake_lib.Intake(tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one(0, 0)), 48, 1)
-    parameters = parameters_lib.ParameterSnapshot(inference.specs(agent.acting_variables))
-    parameters.publish(0, list(agent.acting_variables))
-    made = laser.make_experience(intake, spec, config, 1, parameters)
+    made = laser.make_experience(intake, spec, config, 1, None)  # Nobody asks for parameters without an LSTM.
     self.addCleanup(made.close)
     for index in range(3):
       for b in range(16):
