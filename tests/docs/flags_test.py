@@ -6,11 +6,14 @@ import re
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import popart_impala
+from scalable_agents.agents import laser
+from scalable_agents.agents import laser_replay
+from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import population
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_history
 from scalable_agents.tables import impala as impala_tables
+from scalable_agents.tables import laser as laser_tables
 from scalable_agents.tables import popart_impala as popart_tables
 from scalable_agents.tables import population as population_figure
 from scalable_agents.tables import r2d2 as r2d2_tables
@@ -22,15 +25,17 @@ from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training.population import population_member
 from scalable_agents.training import run_flags
 
-_CONFIGS = (popart_impala.PopArtImpalaConfig, r2d2.R2d2Config, r2d2_history.HistoryConfig, atari57_protocol.Protocol,
-            dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
-            population_member.PopulationConfig, run_flags.RunConfig, impala_tables.TablesConfig, population_figure.PopulationFigureConfig,
-            popart_tables.PopArtTablesConfig, r2d2_tables.R2d2TablesConfig, reward_scales.RewardScalesConfig)
+_CONFIGS = (
+    laser.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, r2d2.R2d2Config, r2d2_history.HistoryConfig,
+    atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
+    population_member.PopulationConfig, run_flags.RunConfig, impala_tables.TablesConfig, laser_tables.LaserTablesConfig,
+    population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig, r2d2_tables.R2d2TablesConfig,
+    reward_scales.RewardScalesConfig)
 
 
 class FlagsTest(parameterized.TestCase):
 
-  @parameterized.parameters('fidelity.md', 'popart.md', 'r2d2.md', 'suites.md')
+  @parameterized.parameters('fidelity.md', 'laser.md', 'popart.md', 'r2d2.md', 'suites.md')
   def test_every_flag_exists(self, page):
     known = {field.name for config in _CONFIGS for field in dataclasses.fields(config)}
     known |= {f'no{name}' for name in known}
