@@ -99,14 +99,14 @@ class EpisodeReplay:
     """Returns the next unroll of each of N replayers.
 
     A replayer goes on with its episode. If it has reached the end, or the episode has left the replay, it begins with
-    an episode that is drawn, uniformly and independently of the other replayers.
+    an episode that is drawn, uniformly and independently of the other replayers. While there
+    is no complete episode, all rows are padding, and the keys are -1.
 
     Args:
       key, step: [N] int64, the positions of the replayers: `key` and `next_step` of the call before. For the first
         call, -1 and 0: there is no episode with this key.
       seed: [] int64. The same contents, positions and seed give the same unrolls.
     Raises:
-      tf.errors.UnavailableError: there is no complete episode yet.
       tf.errors.InvalidArgumentError: a shape or type is wrong, or a step is negative.
     """
     with tf.device('/CPU:0'):

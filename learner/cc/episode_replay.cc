@@ -87,7 +87,12 @@ Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<i
     if (step < 0) return InvalidArgument("step: want at least 0, got " + std::to_string(step));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (episodes_.empty()) return Unavailable("the replay has no complete episode yet");
+  if (episodes_.empty()) {
+    auto none = std::make_shared<Episode>();
+    none->key = -1;
+    unrolls->assign(keys.size(), {none, 0});
+    return Status();
+  }
   const int64_t first_key = episodes_.front()->key;
   for (size_t i = 0; i < keys.size(); ++i) {
     ReplayedUnroll unroll;

@@ -3,6 +3,7 @@
 #define SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_H_
 
 #include <atomic>
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -30,7 +31,7 @@ struct Episode {
   int64_t life_id = 0;
   int64_t life_row = 0;  // Number of its first row in its life, where row 0 of the first unroll is 0.
   RowRange rows;
-  int64_t num_steps() const { return rows.end() - rows.begin() - 1; }
+  int64_t num_steps() const { return std::max<int64_t>(rows.end() - rows.begin() - 1, 0); }
 };
 
 // The next unroll of a replayer: T steps of an episode, beginning with its step `first_step`.
@@ -71,8 +72,9 @@ class EpisodeReplay {
 
   // Gives each replayer its next unroll. Replayer i asks for the one that begins with step steps[i] of episode keys[i].
   // If the episode has no such step or is not in the replay any more, an episode is drawn, uniformly and independently,
-  // and the replayer gets its beginning. The same contents and arguments give the same unrolls.
-  // kUnavailable: there is no episode yet. kInvalidArgument: a step is negative.
+  // and the replayer gets its beginning. The same contents and arguments give the same unrolls. While there is no
+  // episode, the unrolls are of an episode without steps, whose key is -1.
+  // kInvalidArgument: a step is negative.
   Status Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed,
               std::vector<ReplayedUnroll>* unrolls);
 

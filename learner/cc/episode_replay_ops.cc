@@ -62,7 +62,7 @@ REGISTER_OP("EpisodeReplayNext")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc("Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, trains "
-         "[T, N] and rows [T+1, N, ...]. Unavailable: there is no episode yet.");
+         "[T, N] and rows [T+1, N, ...]. While there is no episode, all rows are padding, and the keys are -1.");
 
 REGISTER_OP("EpisodeReplayStatistics")
     .Input("handle: resource")

@@ -142,8 +142,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       self.assertEqual(statistics.steps, reference.steps())
       self.assertEqual((statistics.gaps, statistics.repeated_unrolls), (reference.gaps, reference.repeated))
       if not reference.episodes:
-        with self.assertRaises(tf.errors.UnavailableError):
-          replay.next(key, step, seed)
+        np.testing.assert_array_equal(replay.next(key, step, seed).key, -1)
         continue
       replayed = tf.nest.map_structure(lambda values: values.numpy(), replay.next(key, step, seed))
       for i in range(3):
@@ -347,9 +346,15 @@ class EpisodeReplayTest(parameterized.TestCase):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       replay.next(key, step, seed)
 
-  def test_an_empty_replay_is_unavailable(self):
-    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no complete episode yet'):
-      _make().next([-1], [0], 0)
+  def test_an_empty_replay_gives_padding(self):
+    replay = _make()
+    replayed = replay.next([-1, 0, 7], [0, 3, 0], 0)
+    self.assertFalse(np.any(replayed.trains))
+    np.testing.assert_array_equal(replayed.key, [-1, -1, -1])
+    for values in tf.nest.flatten(replayed.rows):
+      self.assertFalse(np.any(values))
+    _insert(replay, [Life(0, [10])], [0], 40)
+    np.testing.assert_array_equal(replay.next(replayed.key, replayed.next_step, 0).first_step, [0, 0, 0])
 
   def test_unrolls_without_memory_are_an_error(self):
     replay = _make(unroll_length=10**9)

@@ -167,10 +167,18 @@ TEST(EpisodeReplayTest, TheSameContentsAndArgumentsGiveTheSameUnrolls) {
 TEST(EpisodeReplayTest, WithoutEpisodesThereIsNothingToReplay) {
   EpisodeReplay replay(TestEpisodeOptions(100));
   std::vector<ReplayedUnroll> unrolls;
-  EXPECT_EQ(replay.Next({-1}, {0}, 0, &unrolls).code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(replay.Next({-1, 0}, {0, 3}, 0, &unrolls).ok());
+  ASSERT_EQ(unrolls.size(), 2);
+  for (const ReplayedUnroll& unroll : unrolls) {
+    EXPECT_EQ(unroll.episode->key, -1);
+    EXPECT_FALSE(unroll.Trains(0));
+  }
+  unrolls.clear();
   const Life life(1, {20});
   Insert(life, &replay, 0, 19);  // The row with the last reward is missing.
-  EXPECT_EQ(replay.Next({-1}, {0}, 0, &unrolls).code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(replay.Next({-1}, {0}, 0, &unrolls).ok());
+  EXPECT_EQ(unrolls[0].episode->key, -1);
+  unrolls.clear();
   EXPECT_EQ(replay.GetStatistics().rows, 20);
   Insert(life, &replay, 1, 19);
   EXPECT_TRUE(replay.Next({-1}, {0}, 0, &unrolls).ok());
