@@ -393,6 +393,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
   """Makes the experience: a queue, so that unrolls are learned from once, and perhaps a replay (section 5.2.2)."""
   if not config.replay_share:
     return experience.QueueExperience(intake, config.batch_size)
-  replay = unroll_replay.UnrollReplay(intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size)
-  sizes = mixed_experience.Settings(*mixed_experience.split(config.batch_size, config.replay_share), minimum_size=1)
+  replay = unroll_replay.UnrollReplay(intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size,
+                                      minimum_size=1)
+  sizes = mixed_experience.Settings(*mixed_experience.split(config.batch_size, config.replay_share))
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)

@@ -62,8 +62,8 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
       10_000_000, 'Capacity of the replay, in agent steps. The oldest episodes leave it first. On Atari, 10 million '
       'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
   replay_minimum_size: int = setting(
-      10_000, 'Agent steps in the replay before the first update. Ours: the paper states none.', at_least=1,
-      at_most=settings.MAX_FRAMES)
+      10_000, 'Agent steps in the replay before replayed unrolls are learned from. Until then, updates learn from new '
+      'unrolls only. Ours: the paper states none.', at_least=1, at_most=settings.MAX_FRAMES)
   replay_sampling: str = setting(
       'episodes', 'What is drawn from the replay: episodes (uniformly; each is replayed from its start, with recurrent '
       'states of the latest network, section 5.1), unrolls (uniformly, with the recurrent states of the actor) or '
@@ -176,10 +176,12 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
     else:
       episodes = replayers.own_replay(*rows, config.replay_capacity, config.batch_size)
     copy = Agent(spec, config) if config.use_lstm else None
-    replay = replayers.Replayers(*rows, episodes, num_replayed, copy, parameters)
+    replay = replayers.Replayers(*rows, episodes, num_replayed, copy, parameters, config.replay_minimum_size,
+                                 must_fill=not config.learn_online)
   else:
     exponent = config.priority_exponent if config.replay_sampling == 'prioritised' else 0.
-    replay = unroll_replay.UnrollReplay(*rows, config.replay_capacity, config.batch_size, exponent)
-  sizes = mixed_experience.Settings(num_new, num_replayed, config.replay_minimum_size, config.learn_online,
+    replay = unroll_replay.UnrollReplay(*rows, config.replay_capacity, config.batch_size, config.replay_minimum_size,
+                                        exponent)
+  sizes = mixed_experience.Settings(num_new, num_replayed, config.learn_online,
                                     is_saved=config.save_replay and not config.shared_replay)
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)

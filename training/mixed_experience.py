@@ -33,7 +33,7 @@ class Replay(Protocol):
   def insert(self, unroll: unroll_lib.Unroll) -> None: ...
   def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Replayed: ...
   def update(self, key: tf.Tensor, priority: tf.Tensor) -> None: ...
-  def size(self) -> tf.Tensor: ...
+  def is_ready(self) -> bool: ...
   def metrics(self) -> dict[str, float]: ...
   def complaints(self) -> list[str]: ...
   def save(self, path: str) -> None: ...
@@ -45,7 +45,6 @@ class Settings(NamedTuple):
   """The settings of a MixedExperience."""
   num_new: int              # New unrolls before each batch.
   num_replayed: int         # Replayed unrolls per batch.
-  minimum_size: int         # Agent steps in the replay before the first batch.
   learns_new: bool = True   # Whether batches have the new unrolls. Otherwise these only go into the replay.
   is_saved: bool = True     # Whether checkpoints include the replay. Else it is filled again.
 
@@ -88,7 +87,7 @@ class MixedExperience:
   def fill(self) -> intake_lib.Arrived | None:
     """See Experience."""
     with tf.device('/CPU:0'):
-      return self._fill()[1] if self._replay.size() < self._settings.minimum_size else None
+      return None if self._replay.is_ready() else self._fill()[1]
 
   def take_batch(self) -> tuple[experience.Batch, intake_lib.Arrived]:
     """See Experience."""
@@ -120,9 +119,7 @@ class MixedExperience:
 
   def metrics(self) -> dict[str, float]:
     """See Experience."""
-    of_replay = self._replay.metrics()
-    filled = min(of_replay['replay_size'] / self._settings.minimum_size, 1.)
-    return self._intake.metrics() | of_replay | {'replay_filled': filled}
+    return self._intake.metrics() | self._replay.metrics()
 
   def complaints(self) -> list[str]:
     """See Experience."""

@@ -8,6 +8,7 @@ behaviour policy's logits are those that were stored. An agent without recurrent
 
 from typing import Any, Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
@@ -24,7 +25,7 @@ class Replayers:
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int],
                replay: episode_replay.EpisodeReplay | shared_replay.SharedReplay, number: int, agent: Any,
-               parameters: parameters_lib.Parameters):
+               parameters: parameters_lib.Parameters, minimum_size: int, must_fill: bool = False):
     """Makes the replayers.
 
     Args:
@@ -35,7 +36,11 @@ class Replayers:
       agent: the replayers' copy of the agent, which has `unroll` and `prepare` as impala.Agent; its acting variables
         are overwritten. None if there is no recurrent state.
       parameters: the latest parameters.
+      minimum_size: agent steps that the replay must have before replayed unrolls count. Until then they are padding, so
+        that an agent can learn from its new unrolls while the first, perhaps long, episodes go on.
+      must_fill: whether `is_ready` is false until then, for an agent that learns from replayed unrolls only.
     """
+    self._minimum_size, self._must_fill = minimum_size, must_fill
     self._frame_stacks, self._replay, self._agent, self._parameters = frame_stacks, replay, agent, parameters
     self._is_shared = isinstance(replay, shared_replay.SharedReplay)
     with tf.device('/CPU:0'):
@@ -51,20 +56,17 @@ class Replayers:
     self._replay.insert(unroll.life_id, unroll.index, rows)
 
   def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Replayed:
-    """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64.
-
-    Raises:
-      tf.errors.UnavailableError: there is no episode.
-    """
+    """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64."""
     replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed)
     self._key.assign(replayed.key)
     self._step.assign(replayed.next_step)
-    exists = tf.concat([tf.ones([1, number], tf.bool), replayed.trains], axis=0)
+    trains = replayed.trains & (self._size() >= self._minimum_size)
+    exists = tf.concat([tf.ones([1, number], tf.bool), trains], axis=0)
     unroll = stored_unrolls.as_unroll(replayed.rows, exists, 0, replayed.life_id, replayed.life_row,
                                    self._states(replayed))
     # An episode is as old as its number of successors; its age in batches is not known to a shared replay.
     zeros = tf.zeros([number], tf.int64)
-    return unroll_replay.Replayed(unroll, replayed.trains, tf.ones([number]), replayed.key, zeros)
+    return unroll_replay.Replayed(unroll, trains, tf.ones([number]), replayed.key, zeros)
 
   def _states(self, replayed):
     """Returns the recurrent states before row 0, a nest of [N, ...], and goes on to the states after row T - 1."""
@@ -87,9 +89,20 @@ class Replayers:
   def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:
     """Does nothing: episodes are drawn uniformly."""
 
-  def size(self) -> tf.Tensor:
-    """The number of agent steps in the replay: [] int64."""
-    return self._replay.size()
+  def is_ready(self) -> bool:
+    """Whether unrolls can be drawn. Otherwise, more must be inserted first. Waits for a shared replay.
+
+    Raises:
+      errors.UserError: the shared replay is for agents with other settings.
+      tf.errors.CancelledError: this object is closed.
+    """
+    return bool(self._replay.size() >= self._minimum_size) or not self._must_fill
+
+  def _size(self):
+    """Returns the number of agent steps in the replay, [] int64, in a graph. Does not wait."""
+    if not self._is_shared:
+      return self._replay.size()
+    return tf.ensure_shape(tf.numpy_function(lambda: np.int64(self._replay.statistics().steps), [], tf.int64), [])
 
   def metrics(self) -> dict[str, float | str]:
     """Metrics for a row of metrics.jsonl."""
@@ -97,6 +110,8 @@ class Replayers:
     metrics = {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
                'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
                'unrolls_replayed': counts.replayed_unrolls}
+    if self._must_fill:
+      metrics['replay_filled'] = min(counts.steps / self._minimum_size, 1.)
     if self._is_shared:
       metrics['replay_lead'] = self._replay.lead
       if self._replay.is_waiting:

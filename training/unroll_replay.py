@@ -28,7 +28,7 @@ class UnrollReplay:
   """
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int, batch_size: int,
-               priority_exponent: float = 0.):
+               minimum_size: int, priority_exponent: float = 0.):
     """Makes an empty replay.
 
     Args:
@@ -36,11 +36,12 @@ class UnrollReplay:
       frame_stacks: see stored_unrolls.newest_frames. Unrolls have whole stacks.
       capacity: agent steps.
       batch_size: unrolls of a batch, for the check of the memory.
+      minimum_size: agent steps that it must have before the first unroll is drawn.
       priority_exponent: see replay.SequenceReplay.
     Raises:
       errors.UserError: the machine has too little memory for a full replay.
     """
-    self._frame_stacks, self._priority_exponent = frame_stacks, priority_exponent
+    self._frame_stacks, self._minimum_size, self._priority_exponent = frame_stacks, minimum_size, priority_exponent
     self._length = unroll_spec.parameter_version.shape[0] - 1
     row, stacks = stored_unrolls.spec_and_stacks(
         stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
@@ -86,14 +87,18 @@ class UnrollReplay:
       self._largest.assign(tf.maximum(self._largest, tf.reduce_max(priority)))
       self._replay.update(key, priority)
 
-  def size(self) -> tf.Tensor:
-    """The number of agent steps in the replay: [] int64."""
-    return self._replay.size() * self._length
+  def is_ready(self) -> bool:
+    """Whether unrolls can be drawn. Otherwise, more must be inserted first."""
+    return self._size() >= self._minimum_size
+
+  def _size(self):
+    """Returns the number of agent steps in the replay."""
+    return self._replay.statistics().size * self._length
 
   def metrics(self) -> dict[str, float]:
     """Metrics for a row of metrics.jsonl."""
-    counts = self._replay.statistics()
-    return {'replay_size': counts.size * self._length, 'replay_megabytes': counts.bytes * 1e-6,
+    counts, size = self._replay.statistics(), self._size()
+    return {'replay_size': size, 'replay_filled': min(size / self._minimum_size, 1.), 'replay_megabytes': counts.bytes * 1e-6,
             'replay_gaps': counts.gaps, 'replay_stale_updates': counts.stale_updates,
             'unrolls_replayed': counts.sampled}
 

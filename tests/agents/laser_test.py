@@ -247,7 +247,8 @@ class ExperienceTest(parameterized.TestCase):
 
   @parameterized.parameters('episodes', 'unrolls')
   def test_fills_up_to_the_minimum(self, replay_sampling):
-    made = self._make(replay_sampling=replay_sampling, replay_minimum_size=50)
+    made = self._make(replay_sampling=replay_sampling, replay_minimum_size=50,
+                      learn_online=replay_sampling != 'episodes')  # Else it would not wait for episodes.
     self.assertBetween(made.metrics()['replay_size'], 50, 50 + 2 * 6)
 
   def test_only_prioritised_replay_has_priorities(self):

@@ -16,13 +16,14 @@ from scalable_agents.training import unroll_replay
 
 _LENGTH = 4
 _FRAMES_PER_STEP = 3
-_SETTINGS = mixed_experience.Settings(num_new=3, num_replayed=5, minimum_size=1)
+_SETTINGS = mixed_experience.Settings(num_new=3, num_replayed=5)
 _KINDS = ('episodes', 'unrolls', 'prioritised')
 
 
 class MixedExperienceTest(parameterized.TestCase):
 
-  def _make(self, kind='episodes', settings=_SETTINGS, capacity=1000, num_unrolls=60, first_life=1):
+  def _make(self, kind='episodes', settings=_SETTINGS, capacity=1000, num_unrolls=60, first_life=1, minimum_size=1,
+            must_fill=True):
     """Returns an experience and what it gets: the lives, and (life, index) of each unroll in the order of arrival."""
     lives = {life_id: lives_lib.Life(life_id) for life_id in range(first_life, first_life + 5)}
     spec = lives[first_life].spec(_LENGTH)
@@ -30,9 +31,10 @@ class MixedExperienceTest(parameterized.TestCase):
     batch_size = settings.num_replayed + settings.num_new
     if kind == 'episodes':
       own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, capacity, batch_size)
-      replay = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, settings.num_replayed, None, None)
+      replay = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, settings.num_replayed, None, None, minimum_size,
+                                   must_fill)
     else:
-      replay = unroll_replay.UnrollReplay(spec, lives_lib.FRAME_STACKS, capacity, batch_size,
+      replay = unroll_replay.UnrollReplay(spec, lives_lib.FRAME_STACKS, capacity, batch_size, minimum_size,
                                           0.6 if kind == 'prioritised' else 0.)
     made = mixed_experience.MixedExperience(intake, replay, settings, seed=1)
     self.addCleanup(made.close)
@@ -66,7 +68,7 @@ class MixedExperienceTest(parameterized.TestCase):
 
   @parameterized.product(kind=_KINDS, learns_new=(True, False))
   def test_every_unroll_is_learned_from_once_online_and_replayed_later(self, kind, learns_new):
-    made, lives, order = self._make(kind, _SETTINGS._replace(minimum_size=20, learns_new=learns_new))
+    made, lives, order = self._make(kind, _SETTINGS._replace(learns_new=learns_new), minimum_size=20)
     known, episodes, num_filled = dict.fromkeys(lives, 0), [], 0
     while (arrived := made.fill()) is not None:
       self.assertEqual(arrived.environment_frames, 3 * _LENGTH * _FRAMES_PER_STEP)
@@ -100,7 +102,7 @@ class MixedExperienceTest(parameterized.TestCase):
 
   @parameterized.parameters(*_KINDS)
   def test_fills_until_the_minimum_size(self, kind):
-    made, lives, order = self._make(kind, _SETTINGS._replace(minimum_size=50))
+    made, lives, order = self._make(kind, minimum_size=50)
     known, size = dict.fromkeys(lives, 0), 0
     while size < 50:
       self.assertEqual(made.metrics()['replay_filled'], size / 50)
@@ -136,7 +138,7 @@ class MixedExperienceTest(parameterized.TestCase):
 
   @parameterized.parameters(*_KINDS)
   def test_saves_and_restores(self, kind):
-    made, lives, order = self._make(kind, _SETTINGS._replace(minimum_size=60))
+    made, lives, order = self._make(kind, minimum_size=60)
     folder = self.create_tempdir().full_path
     made.save(folder)
     self.assertEmpty(os.listdir(folder))  # There is nothing to save yet.
@@ -144,7 +146,7 @@ class MixedExperienceTest(parameterized.TestCase):
       pass
     made.save(folder)
     self.assertLen(os.listdir(folder), 1)
-    restored, new_lives, _ = self._make(kind, _SETTINGS._replace(minimum_size=60), first_life=11)
+    restored, new_lives, _ = self._make(kind, minimum_size=60, first_life=11)
     restored.restore(folder)
     self.assertIsNone(restored.fill())
     self.assertEqual(restored.metrics()['replay_size'], made.metrics()['replay_size'])
@@ -197,13 +199,31 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertLen({*seeds(1), *seeds(2)}, 6)
     self.assertEqual(seeds(1), seeds(1))
 
-  @parameterized.parameters((49, True), (50, False))
-  def test_the_minimum_size_is_enough(self, size, is_filled):
+  @parameterized.parameters(False, True)
+  def test_fills_while_the_replay_is_not_ready(self, is_ready):
     intake, replay = mock.Mock(), mock.Mock()
-    intake.take_batch.return_value, replay.size.return_value = (tf.zeros([]), tf.ones([])), size
-    made = mixed_experience.MixedExperience(intake, replay, _SETTINGS._replace(minimum_size=50), seed=1)
-    self.assertEqual(made.fill() is not None, is_filled)
-    self.assertEqual(intake.take_batch.called, is_filled)
+    intake.take_batch.return_value, replay.is_ready.return_value = (tf.zeros([]), tf.ones([])), is_ready
+    made = mixed_experience.MixedExperience(intake, replay, _SETTINGS, seed=1)
+    self.assertEqual(made.fill() is None, is_ready)
+    self.assertEqual(intake.take_batch.called, not is_ready)
+
+  def test_new_unrolls_are_learned_from_while_the_first_episodes_go_on(self):
+    made, lives, order = self._make(minimum_size=50, must_fill=False)
+    take, known, was_padding = self._take(made), dict.fromkeys(lives, 0), []
+    for _ in range(15):
+      self.assertIsNone(made.fill())
+      size = made.metrics()['replay_size']
+      batch, _ = take()
+      self.assertEqual(list(zip(batch.unroll.life_id, batch.unroll.index))[:3], order[:3])
+      self.assertTrue(np.all(batch.sample.exists[:, :3]))
+      was_padding.append(not np.any(batch.sample.exists[:, 3:]))
+      self.assertEqual(was_padding[-1], size < 50)
+      if size >= 50:
+        self._check_replayed(batch, lives, known)
+      for life_id, _ in order[:3]:
+        known[life_id] += 1
+      del order[:3]
+    self.assertLen(set(was_padding), 2)
 
   def test_feedback_is_that_of_the_replayed_unrolls(self):
     intake, replay = mock.Mock(), mock.Mock()

@@ -35,7 +35,7 @@ class ReplayersTest(parameterized.TestCase):
     state = tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1)) if agent else ()
     spec = lives[1].spec(_LENGTH, state)
     own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, capacity, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters)
+    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size=1)
     for index in range(20):
       made.insert(lives_lib.batch([life.unroll(index, _LENGTH, state) for life in lives.values()]))
     draw = tf.function(lambda seed: made.draw(_NUMBER, seed), autograph=False)
@@ -129,12 +129,11 @@ class ReplayersTest(parameterized.TestCase):
     np.testing.assert_array_equal(first.key, again.key)
     self.assertTrue(np.any(first.key != other.key))
 
-  def test_an_empty_replay_has_nothing_to_draw(self):
+  def test_an_empty_replay_gives_padding(self):
     spec = lives_lib.Life(1).spec(_LENGTH)
     own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, 100, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, None, None)
-    with self.assertRaises(tf.errors.UnavailableError):
-      made.draw(_NUMBER, tf.constant(1, tf.int64))
+    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, None, None, minimum_size=1)
+    self.assertFalse(np.any(made.draw(_NUMBER, tf.constant(1, tf.int64)).exists))
 
   def test_metrics(self):
     made, lives, draw = self._make()
@@ -145,7 +144,6 @@ class ReplayersTest(parameterized.TestCase):
     self.assertEqual(metrics, {
         'replay_size': sum(its[-1] for its in starts), 'replay_episodes': sum(len(its) - 1 for its in starts),
         'replay_gaps': 0, 'unrolls_replayed': _NUMBER})
-    self.assertEqual(made.size(), metrics['replay_size'])
     for life in lives.values():
       made.insert(lives_lib.batch([life.unroll(30, _LENGTH)]))  # Some are missing.
     self.assertEqual(made.metrics()['replay_gaps'], 3)
@@ -169,7 +167,7 @@ class ReplayersTest(parameterized.TestCase):
   def _make_empty(self, lives):
     spec = lives[1].spec(_LENGTH)
     own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, 1000, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, None, None)
+    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, None, None, minimum_size=1)
     return made, lives, lambda seed: made.draw(_NUMBER, tf.constant(seed, tf.int64))
 
   def test_rewards_that_are_not_finite_are_stored_as_0(self):

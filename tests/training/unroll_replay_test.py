@@ -30,7 +30,7 @@ class UnrollReplayTest(parameterized.TestCase):
   def _make(self, **settings):
     life = self.lives[1]
     return unroll_replay.UnrollReplay(life.spec(_LENGTH, _state(life, 0)), lives_lib.FRAME_STACKS, **dict(
-        capacity=1000, batch_size=8) | settings)
+        capacity=1000, batch_size=8, minimum_size=1) | settings)
 
   def _insert(self, replay, indices):
     """Inserts these unrolls of all lives."""
@@ -106,11 +106,11 @@ class UnrollReplayTest(parameterized.TestCase):
   def test_keeps_as_many_agent_steps_as_the_capacity_says(self):
     replay = self._make(capacity=6 * _LENGTH + 3)
     self._insert(replay, range(10))
-    self.assertEqual(replay.size(), 6 * _LENGTH)
+    self.assertEqual(replay.metrics()['replay_size'], 6 * _LENGTH)
     self.assertEqual(set(self._draw(replay, 100).unroll.index), {7, 8})  # The oldest ones have left it first.
     smallest = self._make(capacity=1)
     self._insert(smallest, range(3))
-    self.assertEqual(smallest.size(), _LENGTH)
+    self.assertEqual(smallest.metrics()['replay_size'], _LENGTH)
 
   def test_metrics(self):
     replay = self._make(capacity=6 * _LENGTH, priority_exponent=1.)
@@ -119,8 +119,8 @@ class UnrollReplayTest(parameterized.TestCase):
     replay.update(tf.constant([0, 11], tf.int64), tf.constant([1., 1.]))  # The first one has left the replay.
     metrics = replay.metrics()
     self.assertGreater(metrics.pop('replay_megabytes'), 0)
-    self.assertEqual(metrics, {'replay_size': 6 * _LENGTH, 'replay_gaps': 0, 'replay_stale_updates': 1,
-                               'unrolls_replayed': 7})
+    self.assertEqual(metrics, {'replay_size': 6 * _LENGTH, 'replay_filled': 1., 'replay_gaps': 0,
+                               'replay_stale_updates': 1, 'unrolls_replayed': 7})
     self.assertEmpty(replay.complaints())
 
   def test_saves_and_restores_priorities_and_states(self):
