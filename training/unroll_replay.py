@@ -98,9 +98,9 @@ class UnrollReplay:
   def metrics(self) -> dict[str, float]:
     """Metrics for a row of metrics.jsonl."""
     counts, size = self._replay.statistics(), self._size()
-    return {'replay_size': size, 'replay_filled': min(size / self._minimum_size, 1.), 'replay_megabytes': counts.bytes * 1e-6,
-            'replay_gaps': counts.gaps, 'replay_stale_updates': counts.stale_updates,
-            'unrolls_replayed': counts.sampled}
+    return {'replay_size': size, 'replay_filled': min(size / self._minimum_size, 1.),
+            'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
+            'replay_stale_updates': counts.stale_updates, 'unrolls_replayed': counts.sampled}
 
   def save(self, path: str) -> None:
     """Writes the unrolls and priorities to a file. Raises OSError."""

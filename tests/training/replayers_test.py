@@ -29,13 +29,14 @@ def _agent(seed, use_lstm=True):
 
 class ReplayersTest(parameterized.TestCase):
 
-  def _make(self, agent=None, parameters=None, longest=20, capacity=1000):
+  def _make(self, agent=None, parameters=None, longest=20, capacity=1000, minimum_size=1, must_fill=False):
     """Returns replayers with some episodes, and the lives."""
     lives = {life_id: lives_lib.Life(life_id, longest) for life_id in range(1, 4)}
     state = tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1)) if agent else ()
     spec = lives[1].spec(_LENGTH, state)
     own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, capacity, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size=1)
+    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size,
+                               must_fill)
     for index in range(20):
       made.insert(lives_lib.batch([life.unroll(index, _LENGTH, state) for life in lives.values()]))
     draw = tf.function(lambda seed: made.draw(_NUMBER, seed), autograph=False)
@@ -130,10 +131,32 @@ class ReplayersTest(parameterized.TestCase):
     self.assertTrue(np.any(first.key != other.key))
 
   def test_an_empty_replay_gives_padding(self):
-    spec = lives_lib.Life(1).spec(_LENGTH)
+    agent, life = _agent(seed=1), lives_lib.Life(1, 20)
+    parameters = parameters_lib.ParameterSnapshot(inference.specs(agent.acting_variables))
+    parameters.publish(0, agent.acting_variables)
+    state = tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1))
+    spec = life.spec(_LENGTH, state)
     own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, 100, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, None, None, minimum_size=1)
-    self.assertFalse(np.any(made.draw(_NUMBER, tf.constant(1, tf.int64)).exists))
+    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size=1)
+    for _ in range(2):
+      self.assertFalse(np.any(made.draw(_NUMBER, tf.constant(1, tf.int64)).exists))
+    for index in range(10):
+      made.insert(lives_lib.batch([life.unroll(index, _LENGTH, state)]))
+    replayed = made.draw(_NUMBER, tf.constant(1, tf.int64))
+    self.assertTrue(np.all(replayed.exists[0]))
+    self.assertTrue(np.all(replayed.unroll.environment_output.done[0]))
+    for values in replayed.unroll.agent_state:  # Not what the network made of the padding.
+      np.testing.assert_array_equal(values, np.zeros_like(values))
+
+  @parameterized.parameters(False, True)
+  def test_unrolls_count_from_the_minimum_size_on(self, must_fill):
+    made, *_ = self._make()
+    size = made.metrics()['replay_size']
+    for minimum_size, is_enough in ((size, True), (size + 1, False)):
+      made = self._make(minimum_size=minimum_size, must_fill=must_fill)[0]
+      self.assertEqual(np.any(made.draw(_NUMBER, tf.constant(1, tf.int64)).exists), is_enough)
+      self.assertEqual(made.is_ready(), is_enough or not must_fill)
+      self.assertEqual(made.metrics().get('replay_filled'), size / minimum_size if must_fill else None)
 
   def test_metrics(self):
     made, lives, draw = self._make()

@@ -112,6 +112,13 @@ class UnrollReplayTest(parameterized.TestCase):
     self._insert(smallest, range(3))
     self.assertEqual(smallest.metrics()['replay_size'], _LENGTH)
 
+  @parameterized.parameters((6 * _LENGTH, True), (6 * _LENGTH + 1, False))
+  def test_is_ready_from_the_minimum_size_on(self, minimum_size, is_ready):
+    replay = self._make(minimum_size=minimum_size)
+    self._insert(replay, range(3))
+    self.assertEqual(replay.is_ready(), is_ready)
+    self.assertEqual(replay.metrics()['replay_filled'], 6 * _LENGTH / minimum_size)
+
   def test_metrics(self):
     replay = self._make(capacity=6 * _LENGTH, priority_exponent=1.)
     self._insert(replay, range(5))
