@@ -18,6 +18,7 @@ import dataclasses
 import time
 
 from scalable_agents.records import progress as progress_lib
+from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import run_flags
@@ -56,12 +57,13 @@ def validate(config: ReplayConfig):
 def main():
   """Serves until SIGINT, SIGTERM or SIGHUP."""
   config = run_flags.config_from_flags(ReplayConfig, validate)
-  screen = quiet.screen()
-  _, number = cluster_config.split_address(config.shared_replay)
-  print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
-        'Keep it on a private network', file=screen, flush=True)
+  logdir, screen = run_flags.user_path(config.logdir), quiet.screen()
   line = progress_lib.Line(0, 0, '{desc}', screen)
-  port = replay_port.ReplayPort(config.shared_replay, run_flags.user_path(config.logdir), line.message)
+  port = replay_port.ReplayPort(config.shared_replay, logdir, line.message)
+  quiet.keep_log(run_directory.path(logdir, run_directory.LIBRARY_LOG))
+  _, number = cluster_config.split_address(config.shared_replay)
+  line.message(f'port {number} is open on all interfaces, for anybody: whoever reaches it can run code in this '
+               'process. Keep it on a private network')
   signals = stop_signals.StopSignals()
   signals.install()
   shown = 0.

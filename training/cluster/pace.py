@@ -29,23 +29,27 @@ class Pace:
     """
     self._forgotten_seconds = forgotten_seconds
     self._members: dict[str, _Member] = {}
+    self._left: set[str] = set()
 
   def report(self, agent: str, steps: int, now: float):
     """Notes the agent steps that an agent has made since its process began. `now` is a time in seconds."""
     self._forget(now)
+    if agent in self._left:  # Another thread of its process sent this report earlier, and it came late.
+      return
     member = self._members.pop(agent, None)
     offset = member.offset if member else self._slowest() - steps
     self._members[agent] = _Member(offset, steps, now)
 
   def leave(self, agent: str):
-    """Notes that an agent has ended."""
+    """Notes that an agent has ended. It does not come back: its successor has another name."""
     self._members.pop(agent, None)
+    self._left.add(agent)
 
-  def lead(self, now: float) -> dict[str, int]:
-    """Returns the agent steps by which each present agent is ahead of the slowest one."""
+  def even(self, now: float) -> dict[str, int]:
+    """Returns, for each present agent, how many agent steps it had made if it were where the slowest agent is."""
     self._forget(now)
     slowest = self._slowest()
-    return {agent: member.offset + member.steps - slowest for agent, member in self._members.items()}
+    return {agent: slowest - member.offset for agent, member in self._members.items()}
 
   def _forget(self, now):
     self._members = {agent: member for agent, member in self._members.items()

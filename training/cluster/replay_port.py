@@ -15,12 +15,13 @@ import json
 import os
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 import uuid
 
 import tensorflow as tf
 
 from scalable_agents.learner import episode_replay
+from scalable_agents.ops import ops
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.training import memory
@@ -34,6 +35,16 @@ REPORTS_CAPACITY = 1 << 16
 FORGOTTEN_SECONDS = 4 * learner_port.BEAT_SECONDS  # An agent without a report for this long counts as gone.
 
 _CONTRACT, _CONTENTS, _LOCK = 'replay.json', 'replay', 'lock'  # Files in the folder.
+_LONGEST_REPORT = 1 << 16  # Bytes.
+_TICK_SECONDS = 0.1
+
+
+class _Report(NamedTuple):
+  """What an agent sends every few seconds, and after each insert."""
+  agent: str             # A random id of the process.
+  steps: int             # Agent steps that it has inserted.
+  leaving: bool          # Whether this is its last report.
+  contract: dict | None  # See make_replay; from an agent that has found a replay job without a contract.
 
 
 def make_replay(contract: dict[str, Any], shared_name: str) -> episode_replay.EpisodeReplay:
@@ -76,7 +87,11 @@ class ReplayPort:
       self._lock = learner_port.take_port(address, 'replay', 'shared_replay')
     except learner_port.ClusterError as error:
       raise errors.UserError(str(error)) from error
-    tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({JOB: [address]}), job_name=JOB, task_index=0)
+    tf.config.set_visible_devices([], 'GPU')  # Their memory is for the agents.
+    try:
+      tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({JOB: [address]}), job_name=JOB, task_index=0)
+    except tf.errors.OpError as error:
+      raise errors.UserError(f'{address}: the port could not be opened: {error.message}') from error
     with tf.device('/CPU:0'):
       self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(
@@ -98,7 +113,7 @@ class ReplayPort:
       errors.UserError: the contents cannot be saved, or there is too little memory for a full replay.
     """
     saved = time.monotonic()
-    while not is_over() and not self._stop.wait(0.1):
+    while not is_over() and not self._stop.wait(_TICK_SECONDS):
       if time.monotonic() - saved >= checkpoint_interval_seconds:
         self.save()
         saved = time.monotonic()
@@ -117,7 +132,7 @@ class ReplayPort:
   @property
   def num_agents(self) -> int:
     """The number of agents that are present."""
-    return len(self._pace.lead(time.monotonic()))
+    return len(self._pace.even(time.monotonic()))
 
   def save(self):
     """Saves the contents. Raises errors.UserError if this fails."""
@@ -129,30 +144,35 @@ class ReplayPort:
       except OSError as error:
         with contextlib.suppress(OSError):
           os.remove(new)
-        raise errors.UserError(f'{self._directory.logdir}: the replay cannot be saved: {error}') from error
+        raise run_directory.RunDirectoryError(
+            f'{self._directory.logdir}: the replay cannot be saved: {error}') from error
 
   def _restore(self):
     """Restores what was saved."""
-    file = run_directory.path(self._directory.path, _CONTRACT)
-    if not os.path.exists(file):
+    file, contents = (run_directory.path(self._directory.path, name) for name in (_CONTRACT, _CONTENTS))
+    if not os.path.exists(file) and not os.path.exists(contents):
       return
     try:
       with open(file, encoding='utf-8') as stream:
-        contract = json.load(stream)
-      self._make(contract)
-      if os.path.exists(contents := run_directory.path(self._directory.path, _CONTENTS)):
+        self._make(json.load(stream))
+      if os.path.exists(contents):
         self._replay.restore(contents)
         self._say(f'{self._replay.statistics().steps:,} agent steps restored from {self._directory.logdir}')
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      raise errors.UserError(f'{self._directory.logdir}: the replay cannot be restored: {error}: remove the folder to '
-                             'begin with an empty replay, or choose another --logdir') from error
+    except (OSError, ValueError, RecursionError) as error:
+      raise run_directory.RunDirectoryError(
+          f'{self._directory.logdir}: the replay cannot be restored ({error}): remove the folder to begin with an '
+          'empty replay, or choose another --logdir') from error
 
   def _make(self, contract):
-    """Makes the replay for this contract."""
-    capacity = contract['replay_capacity']
-    memory.check_replay(episode_replay.memory_bytes(row_spec(contract), capacity), capacity, 'agent steps')
-    self._replay = make_replay(contract, REPLAY)
-    self._contract = contract
+    """Makes the replay for a contract. Raises ValueError if it is none, and UserError if memory is too small."""
+    try:
+      needed, capacity = episode_replay.memory_bytes(row_spec(contract), 1), int(contract['replay_capacity'])
+      replay = make_replay(contract, REPLAY)
+    except (LookupError, TypeError, ValueError, OverflowError, tf.errors.OpError) as error:
+      reason = ' '.join(ops.plain_message(getattr(error, 'message', str(error))).split())
+      raise ValueError(f'its contract describes no replay: {type(error).__name__}: {reason}') from error
+    memory.check_replay(needed * capacity, capacity, 'agent steps')
+    self._contract, self._replay = contract, replay
 
   def _listen(self):
     """Takes the agents' reports, until the queue is closed."""
@@ -163,27 +183,46 @@ class ReplayPort:
       except tf.errors.OutOfRangeError:
         return
       try:
-        self._take(json.loads(report))
+        self._take(_read_report(report))
       except errors.UserError as error:
         self._error = error
         self._stop.set()
         return
-      except (ValueError, KeyError, TypeError) as error:  # Anybody may send anything.
+      except ValueError as error:  # Anybody may send anything.
         self._say(f'a malformed report was ignored: {error}')
 
   def _take(self, report):
-    """Takes a report: {'agent', 'steps', 'leaving', 'contract'}."""
-    agent, now = str(report['agent']), time.monotonic()
-    if report['leaving']:
-      self._pace.leave(agent)
-    else:
-      self._pace.report(agent, int(report['steps']), now)
-    if self._contract is None and report['contract']:
-      self._make(report['contract'])
+    """Takes a report."""
+    if self._contract is None and report.contract:
+      self._make(report.contract)
       run_directory.write_json(run_directory.path(self._directory.path, _CONTRACT), self._contract)
+    if report.leaving:
+      self._pace.leave(report.agent)
+    else:
+      self._pace.report(report.agent, report.steps, time.monotonic())
     self._greet()
 
   def _greet(self):
-    """Tells the agents who serves, what the replay holds, and by how many steps each of them is ahead."""
-    greeting = {'life': self._life, 'contract': self._contract, 'lead': self._pace.lead(time.monotonic())}
+    """Tells the agents who serves, what the replay holds, and where each of them would be level with the slowest."""
+    greeting = {'life': self._life, 'contract': self._contract, 'even': self._pace.even(time.monotonic())}
     tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(greeting)))
+
+
+def report_text(**fields) -> str:
+  """Returns the text of a report. `fields` are those of _Report."""
+  return json.dumps(_Report(**fields)._asdict())
+
+
+def _read_report(text: bytes) -> _Report:
+  """Parses a report, which anyone may have sent. Raises ValueError if it is invalid."""
+  try:
+    values = json.loads(text) if len(text) <= _LONGEST_REPORT else None
+  except (ValueError, RecursionError):
+    values = None
+  if not isinstance(values, dict) or values.keys() != set(_Report._fields):
+    raise ValueError('it is no JSON object with the fields of a report, or too long')
+  report = _Report(**values)
+  if (type(report.agent) is not str or type(report.steps) is not int or report.steps < 0 or
+      type(report.leaving) is not bool or not isinstance(report.contract, dict | None)):
+    raise ValueError('a field has another type, or is out of range')
+  return report

@@ -17,16 +17,30 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.learner import episode_replay
+from scalable_agents.learner import replay_rows
 from scalable_agents.records import errors
 from scalable_agents.training.cluster import learner_connection
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import replay_port
 
-_ANSWER_SECONDS = 20.       # The deadline of a call. A healthy replay answers within a second.
+_ANSWER_SECONDS = 10.       # The deadline of a call. A healthy replay answers within a second. A dead one is silent.
 _RETRY_SECONDS = 0.5        # The time between two attempts to connect.
 _TICK_SECONDS = 0.02        # The time between two looks whether the slower agents have caught up.
+_FAREWELL_SECONDS = 1.      # Time to tell the replay job that this agent leaves.
 _FIRST_WORD_SECONDS = 5.    # After this long without a replay, the user gets a message.
 _LATER_WORDS_SECONDS = 30.  # The time between further messages.
+# What a call raises if there is no replay job. A session that another thread has closed raises RuntimeError.
+_LOST = (tf.errors.OpError, OSError, RuntimeError, learner_connection.NotReadyError)
+
+
+class _OtherSettingsError(learner_connection.NotReadyError):
+  """The replay is for agents with other settings."""
+
+
+class _Connection(NamedTuple):
+  """A connection to a replay job."""
+  session: tf.compat.v1.Session
+  life: str  # The life of the replay job.
 
 
 class _Nodes(NamedTuple):
@@ -73,22 +87,33 @@ class SharedReplay:
       settings: other settings that all agents must have in common. JSON can hold them.
       tolerance: agent steps by which this agent may be ahead of the slowest one.
     """
-    numbers = tf.nest.pack_sequence_as(row_spec, list(range(len(tf.nest.flatten(row_spec)))))
-    contract = dict(rows=learner_port.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(numbers),
+    rows = replay_rows.Rows(row_spec, frame_stacks)
+    contract = dict(rows=learner_port.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(rows.numbers),
                     unroll_length=unroll_length, replay_capacity=capacity, settings=settings)
     self._contract = json.loads(json.dumps(contract))
     self._address, self._row_spec, self._tolerance = address, row_spec, tolerance
     self._specs, self._unroll_length = tf.nest.flatten(row_spec), unroll_length
-    self._stacks = self._contract['stacks']
+    self._shapes = [rows.read_shape(number) for number in range(len(self._specs))]
     self._nodes = _make_graph(self._contract)
     self._agent, self._steps = uuid.uuid4().hex, 0
-    self.lead = 0             # Agent steps by which this agent is ahead of the slowest one.
-    self.is_waiting = False   # Whether it waits for the slower agents, or for the replay job.
-    self._session, self._life = None, None  # The connection, and the life of the replay job that it leads to.
-    self._lock = threading.Lock()           # Guards the connection.
+    self._even = None           # Its agent steps if it were where the slowest agent is; None if that is not known.
+    self._waits_for_agents = self._waits_for_job = False
+    self._connection, self._lock = None, threading.Lock()  # The lock guards the connection.
+    self._position_life = None  # The life of the replay job that gave the replayers their positions.
     self._closed, self._complaints = threading.Event(), []
     self._known = episode_replay.Statistics(*[0] * len(episode_replay.Statistics._fields))
     threading.Thread(target=self._beat, name='replay heart', daemon=True).start()
+
+  @property
+  def lead(self) -> int:
+    """The agent steps by which this agent is ahead of the slowest one, as far as it is known."""
+    even = self._even
+    return 0 if even is None else self._steps - even
+
+  @property
+  def is_waiting(self) -> bool:
+    """Whether it waits for the slower agents, or for the replay job."""
+    return self._waits_for_agents or self._waits_for_job
 
   def insert(self, life_id: tf.Tensor, index: tf.Tensor, rows):
     """See EpisodeReplay.insert. Then it waits while this agent is too far ahead of the slowest one."""
@@ -102,9 +127,8 @@ class SharedReplay:
     flat = tf.numpy_function(self._next, [key, step, seed], types)
     replayed = tf.nest.pack_sequence_as(example, flat)
     number = key.shape[0]
-    for values, spec, stack in zip(replayed.rows, self._specs, self._stacks):
-      shape = spec.shape.as_list()
-      values.set_shape([self._unroll_length + 1, number, *(shape[:-1] + [stack * shape[-1]] if stack > 1 else shape)])
+    for values, shape in zip(replayed.rows, self._shapes, strict=True):
+      values.set_shape([self._unroll_length + 1, number, *shape])
     replayed.trains.set_shape([self._unroll_length, number])
     for vector in replayed[2:]:
       vector.set_shape([number])
@@ -117,12 +141,11 @@ class SharedReplay:
       errors.UserError: the replay is for agents with other settings.
       tf.errors.CancelledError: this object is closed.
     """
-    self._check_contract()
     try:
-      counts = self._call(lambda session: session.run(self._nodes.statistics))
-      self._known = episode_replay.Statistics(*map(int, counts))
+      counts = self._call(lambda connection: connection.session.run(self._nodes.statistics), may_be_refused=True)
     except StopIteration as error:
       raise tf.errors.CancelledError(None, None, 'the shared replay is closed') from error
+    self._known = episode_replay.Statistics(*map(int, counts))
     return self._known.steps
 
   def statistics(self) -> episode_replay.Statistics:
@@ -137,93 +160,101 @@ class SharedReplay:
   def close(self):
     """Ends every wait, and tells the replay job that this agent leaves."""
     self._closed.set()
-    threading.Thread(target=self._leave, daemon=True).start()  # The job may be gone, and the call wait.
+    leaving = threading.Thread(target=self._leave, daemon=True)  # The job may be gone, and the call wait.
+    leaving.start()
+    leaving.join(_FAREWELL_SECONDS)
 
   def _insert(self, life_id, index, *rows):
-    self._call(lambda session: session.run(
-        self._nodes.insert, dict(zip(self._nodes.unrolls, [life_id, index, *rows], strict=True))))
+    feed = dict(zip(self._nodes.unrolls, [life_id, index, *rows], strict=True))
+    self._call(lambda connection: connection.session.run(self._nodes.insert, feed))
     self._steps += (rows[0].shape[0] - 1) * len(life_id)
-    self._report()
-    while self.lead > self._tolerance:
-      self.is_waiting = True
-      if self._closed.wait(_TICK_SECONDS):
-        raise StopIteration
-      self._report()
-    self.is_waiting = False
+    self._call(self._report)
+    try:
+      while self.lead > self._tolerance:
+        self._waits_for_agents = True
+        if self._closed.wait(_TICK_SECONDS):
+          raise StopIteration
+        self._call(self._report)
+    finally:
+      self._waits_for_agents = False
 
   def _next(self, key, step, seed):
-    def run(session):
+    def run(connection):
       # Another replay job has other episodes with the same keys, if the job was started again.
-      known = np.where(self._position_life == self._life, key, -1)
+      known = np.where(self._position_life == connection.life, key, -1)
       feed = dict(zip(self._nodes.position, [known, np.where(known < 0, 0, step), seed], strict=True))
-      *replayed, counts = session.run([*self._nodes.replayed, self._nodes.statistics], feed)
-      self._position_life = self._life
+      *replayed, counts = connection.session.run([*self._nodes.replayed, self._nodes.statistics], feed)
+      self._position_life = connection.life
       self._known = episode_replay.Statistics(*map(int, counts))
       return replayed
     return self._call(run)
 
-  _position_life = None  # The life of the replay job that gave the replayers' positions.
-
-  def _report(self):
-    """Reports to the replay job, and reads by how much this agent is ahead."""
-    self._call(self._exchange)
-
-  def _exchange(self, session):
-    _, greeting = session.run([self._nodes.enqueue_report, self._nodes.greeting],
-                              {self._nodes.report: self._report_text()})
-    self.lead = json.loads(greeting)['lead'].get(self._agent, 0)
+  def _report(self, connection):
+    """Reports to the replay job, and reads where this agent would be level with the slowest one."""
+    _, greeting = connection.session.run(
+        [self._nodes.enqueue_report, self._nodes.greeting], {self._nodes.report: self._report_text()})
+    self._even = json.loads(greeting)['even'].get(self._agent)
 
   def _report_text(self, leaving=False, contract=None):
-    return json.dumps(dict(agent=self._agent, steps=self._steps, leaving=leaving, contract=contract))
+    return replay_port.report_text(agent=self._agent, steps=self._steps, leaving=leaving, contract=contract)
 
   def _beat(self):
     """Reports every few seconds, so that the others go on to wait for this agent while it is slow."""
     while not self._closed.wait(learner_port.BEAT_SECONDS):
-      if session := self._session:
+      if connection := self._connection:
         try:
-          self._exchange(session)
-        except tf.errors.OpError:
-          self._disconnect(session)
+          self._report(connection)
+        except _LOST:
+          self._disconnect(connection)
 
   def _leave(self):
     with self._lock:
-      session, self._session = self._session, None
-    if session:
-      with contextlib.suppress(tf.errors.OpError):  # The job is gone.
-        session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(leaving=True)})
-        session.close()
+      connection, self._connection = self._connection, None
+    if connection:
+      with contextlib.suppress(*_LOST):
+        connection.session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(leaving=True)})
+      _close(connection.session)
 
-  def _call(self, run: Callable[[tf.compat.v1.Session], Any]) -> Any:
-    """Calls `run` with a session. Waits, and tries again, while there is no replay job.
+  def _call(self, run: Callable[[_Connection], Any], may_be_refused: bool = False) -> Any:
+    """Calls `run` with a connection. Waits, and tries again, while there is no replay job.
 
+    Args:
+      run: the function. It may be called again if it raises an error.
+      may_be_refused: whether to raise an error if the replay is for agents with other settings. Otherwise it waits for
+        another replay job.
     Raises:
+      errors.UserError: see `may_be_refused`.
       StopIteration: this object is closed. In a graph it becomes tf.errors.OutOfRangeError.
     """
     began, said = time.monotonic(), None
-    while not self._closed.is_set():
-      session = None
-      try:
-        session = self._connected()
-        result = run(session)
-        if said:
-          self._complaints.append(f'the replay at {self._address} answers again')
-        self.is_waiting = False
-        return result
-      except (tf.errors.OpError, OSError, learner_connection.NotReadyError) as error:
-        self._disconnect(session)
-        self.is_waiting = True
-        now = time.monotonic()
-        if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
-          said = now
-          self._complaints.append(
-              f'no replay at {self._address} for {now - began:.0f} s: {learner_connection.reason(error)}')
-      self._closed.wait(_RETRY_SECONDS)
-    raise StopIteration
+    try:
+      while not self._closed.is_set():
+        connection = None
+        try:
+          connection = self._connected()
+          result = run(connection)
+          if said:
+            self._complaints.append(f'the replay at {self._address} answers again')
+          return result
+        except _LOST as error:
+          if may_be_refused and isinstance(error, _OtherSettingsError):
+            raise errors.UserError(f'--shared_replay={self._address}: {error}: give all agents the same, or start '
+                                   'another replay') from error
+          self._disconnect(connection)
+          self._waits_for_job, now = True, time.monotonic()
+          if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
+            said = now
+            self._complaints.append(
+                f'no replay at {self._address} for {now - began:.0f} s: {learner_connection.reason(error)}')
+        self._closed.wait(_RETRY_SECONDS)
+      raise StopIteration
+    finally:
+      self._waits_for_job = False
 
   def _connected(self):
-    """Returns the session; makes one if there is none. Raises an error if that fails."""
+    """Returns the connection; makes one if there is none. Raises an error if that fails."""
     with self._lock:
-      if not self._session:
+      if not self._connection:
         learner_connection.check_address(self._address)
         session = learner_connection.make_session(
             self._address, self._nodes.graph, replay_port.TASK, _ANSWER_SECONDS)
@@ -233,12 +264,12 @@ class SharedReplay:
             session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(contract=self._contract)})
             raise learner_connection.NotReadyError('it is starting')
           if difference := _difference(greeting['contract'], self._contract):
-            raise learner_connection.NotReadyError(f'it is for agents with other settings: {difference}')
+            raise _OtherSettingsError(f'the replay is for agents with other settings: {difference}')
         except Exception:
-          session.close()
+          _close(session)
           raise
-        self._session, self._life = session, greeting['life']
-      return self._session
+        self._connection = _Connection(session, greeting['life'])
+      return self._connection
 
   def _greeting(self, session):
     try:
@@ -248,34 +279,21 @@ class SharedReplay:
     except tf.errors.InvalidArgumentError as error:
       raise learner_connection.NotReadyError('the process there is no replay job') from error
 
-  def _disconnect(self, session):
-    """Closes a session that has failed, in another thread, because closing may wait."""
+  def _disconnect(self, connection):
+    """Gives up a connection that has failed, if there is one."""
     with self._lock:
-      if session and session is self._session:
-        self._session = None
-    if session:
-      threading.Thread(target=_close, args=[session], daemon=True).start()
-
-  def _check_contract(self):
-    """Raises errors.UserError if the replay job is for agents with other settings."""
-    try:
-      with self._lock:
-        if self._session:
-          return
-      learner_connection.check_address(self._address)
-      session = learner_connection.make_session(self._address, self._nodes.graph, replay_port.TASK, _ANSWER_SECONDS)
-      contract = self._greeting(session)['contract']
-      session.close()
-    except (tf.errors.OpError, OSError, learner_connection.NotReadyError):
-      return  # `_call` waits for it.
-    if contract and (difference := _difference(contract, self._contract)):
-      raise errors.UserError(f'--shared_replay={self._address}: the replay is for agents with other settings: '
-                             f'{difference}: give all agents the same, or start another replay')
+      if connection and connection is self._connection:
+        self._connection = None
+    if connection:
+      _close(connection.session)
 
 
 def _close(session):
-  with contextlib.suppress(tf.errors.OpError):  # The job is gone.
-    session.close()
+  """Closes a session in another thread, because closing may wait if the replay job is gone."""
+  def close():
+    with contextlib.suppress(tf.errors.OpError):
+      session.close()
+  threading.Thread(target=close, daemon=True).start()
 
 
 def _difference(theirs, ours):
