@@ -1,21 +1,13 @@
 """Tests that R2D2 learns, and that what the paper adds is what it learns by. Kapturowski et al. 2019, section 3."""
 
-import dataclasses
-import io
-
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from scalable_agents.actor import actor_host
 from scalable_agents.agents import r2d2
-from scalable_agents.environments import registry
-from scalable_agents.records import run_directory
+from scalable_agents.tests.agents import training_runs
 from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import run_flags
-from scalable_agents.training import train_loop
 
 _SMALL = dict(torso='shallow', synchronous=True, unroll_length=10, replay_capacity=2_000, replay_minimum_size=100,
               learning_rate=1e-3, target_update_interval=50, n_step=3)
@@ -35,14 +27,7 @@ class LearningTest(parameterized.TestCase):
 
   def _train(self, **settings):
     """Trains to the end. Returns the rows of metrics.jsonl."""
-    config = r2d2.R2d2Config(**_SMALL | settings)
-    r2d2.validate(config)
-    run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=16, num_environment_workers=2)
-    levels = registry.expand(config.level_name)
-    with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
-      host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, True), run, config.seed)
-      train_loop.Trainer(host, r2d2, config, levels, run, directory, io.StringIO()).train()
-    return training.rows(run.logdir)
+    return training_runs.train(self, r2d2, r2d2.R2d2Config(**_SMALL | settings))
 
   def test_catch_is_learned(self):
     rows = self._train(level_name='catch', burn_in=2, sequence_length=10, sequence_period=5, batch_size=16,

@@ -1,0 +1,72 @@
+"""Tests that LASER learns, and that IMPALA's corrections differ with stale data. Runs are reproducible."""
+
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.agents import impala
+from scalable_agents.agents import laser
+from scalable_agents.tests.agents import training_runs
+from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.training import training
+
+_LASER = dict(torso='shallow', synchronous=True, unroll_length=4, batch_size=32, replay_share=0.75,
+              replay_capacity=5_000, replay_minimum_size=200, learning_rate=2e-3, learning_rate_decay=False,
+              clip_gradient_norm=0., value_normalization='none', trust_region_threshold=0.1)
+
+
+def setUpModule():
+  training.configure_tensorflow()
+
+
+class LearningTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    signal_handlers.restore_after(self)
+
+  def _train(self, **settings):
+    """Trains LASER to the end. Returns the rows of metrics.jsonl."""
+    return training_runs.train(self, laser, laser.LaserConfig(**_LASER | settings))
+
+  def test_catch_is_learned_from_replay(self):
+    settings = dict(level_name='catch', total_environment_frames=10_000)
+    rows = self._train(**settings)
+    self.assertGreater(rows[-1]['episode_return'], 0.8)
+    # The replay has older policies, so fewer of their steps are trusted.
+    late = rows[len(rows) // 2:]
+    online, replayed = (np.mean([row[f'rejected/{name}'] for row in late]) for name in ('online', 'replayed'))
+    self.assertLess(online, replayed)
+    nothing = self._train(**settings | dict(total_environment_frames=2_000, trust_region_threshold=0.))
+    self.assertEqual({row['rejected/replayed'] for row in nothing[-3:]}, {1.})
+    self.assertEqual({row['grad_norm'] for row in nothing[-3:]}, {0.})
+
+  def test_memory_is_learned_with_recurrent_states_of_the_latest_network(self):
+    rows = self._train(level_name='recall', use_lstm=True, unroll_length=6, learning_rate=3e-3,
+                       total_environment_frames=15_000)
+    self.assertGreater(rows[-1]['episode_return'], 0.6)  # Without memory it is 0.
+
+  def test_a_synchronous_run_is_repeatable(self):
+    settings = dict(level_name='recall', use_lstm=True, unroll_length=6, total_environment_frames=1_500)
+    learned = ('environment_frames', 'learner_steps', 'loss/baseline', 'grad_norm', 'rejected/replayed', 'policy_lag',
+               'episodes', 'episode_return')
+    first, again, other = ([[row[key] for key in learned] for row in self._train(**settings, seed=seed)]
+                           for seed in (1, 1, 2))
+    self.assertGreater(len(first), 5)
+    self.assertEqual(first, again)
+    self.assertNotEqual(first, other)
+
+  def test_stale_data_needs_a_correction(self):
+    """Espeholt et al. 2018, table 2, with replay. `//tools:off_policy` compares all corrections."""
+    def train(correction):
+      rows = training_runs.train(self, impala, impala.ImpalaConfig(
+          level_name='catch', torso='shallow', synchronous=True, unroll_length=8, batch_size=32, learning_rate=3e-3,
+          learning_rate_decay=False, entropy_cost=0.003, policy_lag=60, replay_share=0.5,
+          off_policy_correction=correction, total_environment_frames=20_000))
+      returns = [row['episode_return'] for row in rows if row['episode_return'] is not None]
+      return np.mean(returns[3 * len(returns) // 4:])
+
+    self.assertGreater(train('vtrace'), train('none') + 0.2)
+
+
+if __name__ == '__main__':
+  absltest.main()
