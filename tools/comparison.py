@@ -105,7 +105,7 @@ def _at(curve: Curve, frames: np.ndarray) -> np.ndarray:
 def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
   """Draws a panel per task. A line is the mean over seeds, and the area around it extends from worst to best."""
   tasks = experiment.tasks
-  picture = figure.Figure(figsize=(1 + 4 * len(tasks), 3.8), dpi=100, layout='constrained')
+  picture = figure.Figure(figsize=(max(1 + 4 * len(tasks), 7.5), 3.8), dpi=100, layout='constrained')
   panels = picture.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
   for task, axes in enumerate(panels):
     for number, (name, of_seeds) in enumerate(curves.items()):
