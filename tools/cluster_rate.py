@@ -18,8 +18,8 @@ from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.tools import local_cluster
 from scalable_agents.tools import training_rate
+from scalable_agents.training.cluster import free_ports
 from scalable_agents.training import run_flags
 
 _PROGRAM = 'scalable_agents.agents.impala_atari57'
@@ -75,7 +75,7 @@ def _one_process(config):
 
 
 def _cluster(config):
-  address = f'localhost:{local_cluster.free_ports(1)[0]}'
+  address = f'localhost:{free_ports.find(1)[0]}'
   with _actors(config, address):
     return _rate(config, ['--job_name=learner', f'--learner_addresses={address}', '--num_environments=0'])
 

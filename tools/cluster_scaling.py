@@ -29,9 +29,9 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import parent_death
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.records.settings import setting
-from scalable_agents.tools import local_cluster
 from scalable_agents.tools import training_rate
 from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import free_ports
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import run_flags
@@ -124,7 +124,7 @@ def _begin():
 
 def measure(kind: str, seconds: float) -> Cost:
   """Measures one kind of unroll with a sending and a receiving process, which end with this process."""
-  address = f'localhost:{local_cluster.free_ports(1)[0]}'
+  address = f'localhost:{free_ports.find(1)[0]}'
   context = multiprocessing.get_context('spawn')
   sender = context.Process(target=_send, args=(kind, address), daemon=True)
   with futures.ProcessPoolExecutor(1, context, _begin) as pool:

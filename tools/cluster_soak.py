@@ -28,8 +28,8 @@ from scalable_agents.actor import python_path
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.tools import local_cluster
 from scalable_agents.tools import training_rate
+from scalable_agents.training.cluster import free_ports
 from scalable_agents.training import run_flags
 
 _TICK_SECONDS = 0.2
@@ -199,7 +199,7 @@ def _life(soak, settled):
 def main():
   """Runs the test. Returns the exit code, 1 after an error."""
   config = run_flags.config_from_flags(ClusterSoakConfig)
-  address = f'localhost:{local_cluster.free_ports(1)[0]}'
+  address = f'localhost:{free_ports.find(1)[0]}'
   with tempfile.TemporaryDirectory() as folder:
     soak = Soak(config, folder, address)
     try:
