@@ -132,7 +132,8 @@ class MixedExperience:
 
   def restore(self, folder: str) -> None:
     """See Experience."""
-    self._replay.restore(os.path.join(folder, _FILE))
+    if self._settings.is_saved:  # Otherwise the run had a replay of its own before, and shares one now.
+      self._replay.restore(os.path.join(folder, _FILE))
 
   def close(self) -> None:
     """See Experience."""

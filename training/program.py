@@ -148,7 +148,7 @@ def _settings(config, protocol, population, membership, run_config):
   values = {}
   for part in (config, protocol, population, membership, run_config):
     values |= dataclasses.asdict(part)
-  return values, run_flags.FREE_FLAGS | free_settings(protocol) | free_settings(membership)
+  return values, run_flags.FREE_FLAGS.union(*map(free_settings, (config, protocol, membership)))
 
 
 def _common(agent_module, settings):
