@@ -16,23 +16,29 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
+from scalable_agents.agents import laser
 from scalable_agents.environments import catch
-from scalable_agents.learner import episode_replay
 from scalable_agents.ops import ops
+from scalable_agents.records import run_directory
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training.cluster import cluster_testing
 from scalable_agents.tests.training.cluster import forgetful_replay
 from scalable_agents.tests.training.cluster import forgetful_sweep
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import program
+from scalable_agents.training import run_flags
+from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_connection
 from scalable_agents.training.cluster import replay_port
 from scalable_agents.training.cluster import shared_replay
+from scalable_agents.training.population import population_member
 
 _NUM_AGENTS = 4
-_FRAMES, _HALT_FRAMES = 2000, 400  # Frames of each agent, and those that the test lets it make at a time.
-_FLAGS = (f'--agents={_NUM_AGENTS}', '--level_name=catch', '--torso=shallow', '--num_environments=4',
-          '--num_environment_workers=1', '--unroll_length=20', '--batch_size=4', '--replay_share=0.75',
-          '--replay_capacity=1000', '--replay_minimum_size=100', f'--total_environment_frames={_FRAMES}',
-          '--checkpoint_interval_seconds=0.3', '--log_interval_seconds=0.2')
+_FRAMES, _SOME_FRAMES = 1600, 60  # Frames of each agent, and those that the test lets it make at a time.
+_FLAGS = ('--level_name=catch', '--torso=shallow', '--num_environments=2', '--num_environment_workers=1',
+          '--unroll_length=20', '--batch_size=4', '--replay_share=0.75', '--replay_capacity=1000',
+          '--replay_minimum_size=100', f'--total_environment_frames={_FRAMES}')
+_AFTER_EACH_UPDATE = '--checkpoint_interval_seconds=0.001', '--log_interval_seconds=0.001'
 
 
 class Brake:
@@ -43,7 +49,7 @@ class Brake:
 
   def __init__(self, address: str, contract):
     self._address, self._nodes = address, shared_replay._make_graph(contract)  # pylint: disable=protected-access
-    self.steps, self.is_on, self._released = 0, threading.Event(), threading.Event()
+    self.steps, self.joins, self._released = 0, 0, threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
@@ -57,9 +63,10 @@ class Brake:
       try:
         learner_connection.check_address(self._address)
         session = learner_connection.make_session(self._address, self._nodes.graph, replay_port.TASK, 2.)
+        self._report(session, leaving=False)
+        self.joins += 1
         while not self._released.wait(0.05):
           self._report(session, leaving=False)
-          self.is_on.set()
         self._report(session, leaving=True)
       except (tf.errors.OpError, OSError):  # The replay job was killed.
         self._released.wait(0.05)
@@ -76,14 +83,16 @@ class SweepTest(absltest.TestCase):
     self.folder = os.path.join(self.create_tempdir().full_path, 'sweep')
     self.names = [f'agent_{index:02}' for index in range(_NUM_AGENTS)]
 
-  def _start(self):
-    return self.enterContext(training.Training(self.folder, *_FLAGS, program=forgetful_sweep.__name__))
+  def _start(self, num_agents, *flags):
+    return self.enterContext(training.Training(
+        self.folder, f'--agents={num_agents}', *_FLAGS, *flags, program=forgetful_sweep.__name__))
 
-  def _processes(self, sweep):
-    """Returns the processes that the launcher has started: name -> process."""
-    logdirs = {f'--logdir={self.folder}/{name}': name for name in (*self.names, 'replay')}
-    return {logdirs[word]: child for child, words in training.commands(sweep.process) for word in words
-            if word in logdirs}
+  def _processes(self):
+    """Returns the processes of the sweep that hold their run directories: name -> process."""
+    locks = {name: pathlib.Path(self.folder, name, '.lock') for name in self.names}
+    locks['replay'] = pathlib.Path(self.folder, 'replay', 'lock')
+    matches = {name: re.match(r'process (\d+) on ', lock.read_text(encoding='utf-8')) for name, lock in locks.items()}
+    return {name: psutil.Process(int(match[1])) for name, match in matches.items()}
 
   def _frames(self, name):
     rows = training.rows(os.path.join(self.folder, name))
@@ -92,24 +101,30 @@ class SweepTest(absltest.TestCase):
   def _brake(self, sweep):
     """Returns a Brake, as soon as the first agent has joined the replay."""
     contract = pathlib.Path(self.folder, 'replay', 'replay.json')
-    sweep.wait_until(lambda: contract.exists() and self._processes(sweep).get('replay'), 'the contract')
-    _, words = next(pair for pair in training.commands(sweep.process) if '--shared_replay=' in ' '.join(pair[1]))
-    address, = (word.removeprefix('--shared_replay=') for word in words if word.startswith('--shared_replay='))
+    sweep.wait_until(contract.exists, 'the contract')
+    logdir = next(config.parent for config in pathlib.Path(self.folder).glob('agent_*/config.json'))
+    address = run_directory.read_config(str(logdir))['flags']['shared_replay']
     brake = Brake(address, json.loads(contract.read_text(encoding='utf-8')))
     self.addCleanup(brake.release)
+    sweep.wait_until(lambda: brake.joins == 1, 'the brake')
     return brake
 
   def _go_on(self, sweep, brake, names):
-    """Lets the agents make some more frames, and waits until these agents have made most of them."""
-    goals = {name: self._frames(name) + _HALT_FRAMES // 2 for name in names}
-    brake.steps += _HALT_FRAMES
-    for name, goal in goals.items():
-      # pylint: disable-next=cell-var-from-loop
-      sweep.wait_until(lambda: self._frames(name) >= goal, f'{name}: {goal} frames')
+    """Lets the agents make more frames, until these agents have done so."""
+    lowest, begin = {name: self._frames(name) for name in names}, brake.steps
+
+    def have_gone_on():
+      for name in names:  # One that resumes its run has fewer frames than before.
+        lowest[name] = min(lowest[name], self._frames(name))
+      made = min(self._frames(name) - lowest[name] for name in names)
+      brake.steps = max(brake.steps, begin + 2 * _SOME_FRAMES + made)  # One that joins late needs room, too.
+      return made >= _SOME_FRAMES
+
+    sweep.wait_until(have_gone_on, f'{", ".join(names)}: {_SOME_FRAMES} frames more')
 
   def test_goes_on_after_kills_and_ends_complete(self):
-    self.enterContext(mock.patch.dict(os.environ, {forgetful_replay.FORGOTTEN_SECONDS: '3'}))
-    sweep = self._start()
+    self.enterContext(mock.patch.dict(os.environ, {forgetful_replay.FORGOTTEN_SECONDS: '6'}))
+    sweep = self._start(_NUM_AGENTS, *_AFTER_EACH_UPDATE)
     brake = self._brake(sweep)
     self._go_on(sweep, brake, self.names)
     self._kill_an_agent(sweep, brake)
@@ -117,51 +132,70 @@ class SweepTest(absltest.TestCase):
     processes = psutil.Process(sweep.process.pid).children(recursive=True)
     sweep.process.send_signal(signal.SIGINT)
     self.assertEqual(sweep.end()[0], 0, sweep.screen())
-    self.assertEqual(sweep.screen().splitlines()[-1], 'stopped; the same command continues')
+    self.assertIn('\nstopped; the same command continues\n', sweep.screen())
     self.assertEmpty(training.still_alive(processes))
     for name in self.names:
       self.assertLess(self._frames(name), _FRAMES)
     brake.release()
-    sweep = self._start()  # The same command continues.
+    sweep = self._start(2)  # It goes on. Two agents are enough for that.
     self.assertEqual(sweep.end()[0], 0, sweep.screen())
-    for name in self.names:
+    for name in self.names[:2]:
       self.assertEqual(self._frames(name), _FRAMES)
     self._check_contents()
 
   def _kill_an_agent(self, sweep, brake):
-    before, others = self._processes(sweep), [name for name in self.names if name != 'agent_01']
+    before, others = self._processes(), [name for name in self.names if name != 'agent_01']
     self.assertCountEqual(before, [*self.names, 'replay'])
     workers = before['agent_01'].children(recursive=True)
     before['agent_01'].kill()
     self._go_on(sweep, brake, others)
     sweep.wait_until(lambda: 'agent_01 ended by SIGKILL: it is started again' in sweep.screen(), 'a successor')
     self._go_on(sweep, brake, self.names)  # It has resumed its run, and has joined.
-    after = self._processes(sweep)
+    after = self._processes()
     self.assertEqual({name for name in before if before[name] != after[name]}, {'agent_01'})
     self.assertEmpty(training.still_alive(workers))
 
   def _kill_the_replay(self, sweep, brake):
-    before = self._processes(sweep)
+    before = self._processes()
     sweep.wait_until(pathlib.Path(self.folder, 'replay', 'replay').exists, 'saved contents')
     before['replay'].kill()
-    sweep.wait_until(lambda: re.search(
-        r'replay ended by SIGKILL: it is started again\nreplay: [\d,]+ agent steps restored from', sweep.screen()),
-                     'another replay job')
+    restored = r'(?s)\nreplay ended by SIGKILL: it is started again\n.*replay: [\d,]+ agent steps restored from'
+    sweep.wait_until(lambda: re.search(restored, sweep.screen()), 'another replay job')
+    sweep.wait_until(lambda: brake.joins == 2, 'the brake')
     self._go_on(sweep, brake, self.names)
-    after = self._processes(sweep)
+    after = self._processes()
     self.assertEqual({name for name in before if before[name] != after[name]}, {'replay'})
 
   def _check_contents(self):
     """Checks that each saved episode is one of Catch: the ball falls, and the paddle does what the actions say."""
-    folder = os.path.join(self.folder, 'replay')
+    folder, steps = os.path.join(self.folder, 'replay'), catch.CELLS - 1
     contract = json.loads(pathlib.Path(folder, 'replay.json').read_text(encoding='utf-8'))
-    replay = replay_port.make_replay(contract | {'unroll_length': catch.CELLS}, ops.unique_name('replay'))
+    replay = replay_port.make_replay(contract | {'unroll_length': steps}, ops.unique_name('replay'))
     replay.restore(os.path.join(folder, 'replay'))
-    counts = replay.statistics()
-    self.assertBetween(counts.steps, 0.9 * contract['replay_capacity'], contract['replay_capacity'])
-    number = 4 * counts.episodes
-    replayed = replay.next(np.full([number], -1), np.zeros([number], np.int64), 1)
-    return replayed
+    number = replay.statistics().episodes
+    self.assertGreater(number * steps, 0.9 * contract['replay_capacity'])
+    keys = range(replay.statistics().inserted_episodes - number, replay.statistics().inserted_episodes)
+    rows = [values.numpy() for values in replay.next(np.array(keys), np.zeros([number], np.int64), 0).rows]
+    # The components of an Unroll in their order, of which some are left out; see stored_unrolls.py.
+    _, _, reward, _, done, _, _, pixels, action, *_ = rows
+    np.testing.assert_array_equal(done.T, [[True, *[False] * (steps - 1), True]] * number)
+    cells = pixels[:-1, :, ::pixels.shape[2] // catch.CELLS, ::pixels.shape[3] // catch.CELLS, 0] > 0
+    np.testing.assert_array_equal(cells.sum(axis=(2, 3)), 2)
+    ball, paddle = cells[0, :, 0].argmax(axis=-1), catch.CELLS // 2
+    for step in range(steps):
+      np.testing.assert_array_equal(cells[step, :, step].argmax(axis=-1), ball)
+      np.testing.assert_array_equal(cells[step, :, -1].argmax(axis=-1), paddle)
+      paddle = np.clip(paddle + action[step + 1] - 1, 0, catch.CELLS - 1)
+    np.testing.assert_array_equal(reward[-1], np.where(ball == paddle, 1, -1))
+
+
+class ResumeTest(absltest.TestCase):
+
+  def test_regression_the_address_of_the_replay_may_change(self):
+    """A sweep that is resumed has another port."""
+    configs = (laser.LaserConfig(), atari57_protocol.Protocol(), population_member.PopulationConfig(),
+               cluster_config.ClusterConfig(), run_flags.RunConfig())
+    self.assertIn('shared_replay', program._settings(*configs)[1])  # pylint: disable=protected-access
 
 
 if __name__ == '__main__':

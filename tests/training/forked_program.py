@@ -123,8 +123,13 @@ def _serve(requests: socket.socket):
         selector.register(pidfd, selectors.EVENT_READ)
 
 
-def _become(request, streams):
-  """Makes this process look like one that has just been started."""
+def become(request: dict, streams: tuple[int, int, int]):
+  """Makes this process look like one that has just been started.
+
+  Args:
+    request: 'arguments', the command-line arguments; 'folder', the current folder; 'environment', the variables.
+    streams: the file descriptors of its standard input, output and error.
+  """
   os.setsid()
   for number, stream in enumerate(streams):
     os.dup2(stream, number)
@@ -150,7 +155,7 @@ def _main():
   tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
   gc.freeze()  # The programs share the memory of what is imported.
   request, streams = _serve(socket.socket(fileno=int(sys.argv[1])))
-  _become(request, streams)
+  become(request, streams)
   runpy.run_module(request['module'], run_name='__main__', alter_sys=True)
 
 

@@ -1,10 +1,14 @@
-"""A replay job for tests, which forgets agents after half a second without a report."""
+"""A replay job for tests: it saves often, and soon forgets agents that are silent."""
+
+import os
 
 from scalable_agents.agents import laser_replay
 from scalable_agents.training import run_flags
 from scalable_agents.training.cluster import replay_port
 
+FORGOTTEN_SECONDS = 'FORGOTTEN_SECONDS'  # The environment variable with the time after which it forgets an agent.
+
 if __name__ == '__main__':
-  replay_port.FORGOTTEN_SECONDS = 0.5
-  run_flags.define(laser_replay.ReplayConfig())
+  replay_port.FORGOTTEN_SECONDS = float(os.environ[FORGOTTEN_SECONDS])
+  run_flags.define(laser_replay.ReplayConfig(checkpoint_interval_seconds=0.3))
   run_flags.run_main(laser_replay.main)

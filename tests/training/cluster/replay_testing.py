@@ -117,8 +117,9 @@ def job(port: int, logdir: str, *flags: str, program: str = laser_replay.__name_
 
 
 def job_that_forgets(port: int, logdir: str) -> training.Training:
-  """Starts a replay job that forgets silent agents soon."""
-  return job(port, logdir, program=forgetful_replay.__name__)
+  """Starts a replay job that forgets agents after half a second without a report."""
+  with mock.patch.dict(os.environ, {forgetful_replay.FORGOTTEN_SECONDS: '0.5'}):
+    return job(port, logdir, program=forgetful_replay.__name__)
 
 
 class TestCase(parameterized.TestCase):
