@@ -10,7 +10,7 @@ from scalable_agents.records import run_rows
 from scalable_agents.training import child_process
 
 _SHORT_LIFE_SECONDS = child_process.SHORT_LIFE_SECONDS
-_LEAVING_SECONDS = 60.  # Time for a process to end: it waits a few seconds for its update, and saves a checkpoint.
+_LEAVING_SECONDS = 300.  # Time for a process to end: it saves a checkpoint, perhaps with a large replay.
 
 
 class Launcher:
