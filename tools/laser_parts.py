@@ -65,9 +65,9 @@ def replayers(seconds, workload, use_lstm):
   stacks = {'pixels': 4}
   replay = replayers_lib.Replayers(
       spec, stacks, replayers_lib.own_replay(spec, stacks, config.replay_capacity, config.batch_size), num_replayed,
-      agent if use_lstm else None, snapshot)
+      agent if use_lstm else None, snapshot, minimum_size=1)
   insert = tf.function(replay.insert, autograph=False)
-  while replay.size() < config.replay_capacity // 2:
+  while replay.metrics()['replay_size'] < config.replay_capacity // 2:
     insert(next_unroll())
   steps = config.unroll_length
   _, insert_cpu = benchmark_parts.rate(lambda: insert(next_unroll()), num_new * steps, seconds / 2)

@@ -15,11 +15,15 @@ import psutil
 from scalable_agents.actor import python_path
 from scalable_agents.tools import benchmark
 from scalable_agents.tools import benchmark_parts
+from scalable_agents.tools import laser_parts
 from scalable_agents.tools import r2d2_parts
 
 _SMALL_R2D2 = r2d2_parts.pong('float32')._replace(learner_rows=2 + 4 + 1, config=dict(
     level_name='pong', torso='shallow', batch_size=2, burn_in=2, sequence_length=4, sequence_period=2, unroll_length=4,
     samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4, save_replay=False))
+_SMALL_LASER = laser_parts.pong('float32')
+_SMALL_LASER = _SMALL_LASER._replace(learner_rows=5, config=_SMALL_LASER.config | dict(
+    unroll_length=4, batch_size=5, replay_capacity=2_000, replay_minimum_size=100))
 
 
 class BenchmarkTest(absltest.TestCase):
@@ -39,7 +43,8 @@ class BenchmarkTest(absltest.TestCase):
     with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.multiple(
         benchmark, _executor=fork), absltest.mock.patch.object(
             benchmark.run_flags, 'config_from_flags', return_value=config), absltest.mock.patch.multiple(
-                r2d2_parts, pong=lambda precision: _SMALL_R2D2, SEQUENCES=10_000):
+                r2d2_parts, pong=lambda precision: _SMALL_R2D2, SEQUENCES=10_000), absltest.mock.patch.object(
+                    laser_parts, 'pong', return_value=_SMALL_LASER):
       self.assertEqual(benchmark.main(), 0)
     *table, last = screen.getvalue().splitlines()
     return json.loads(last), table
@@ -47,8 +52,9 @@ class BenchmarkTest(absltest.TestCase):
   def test_the_last_line_has_all_figures(self):
     figures, table = self._figures_and_table(
         benchmark.BenchmarkConfig(seconds=0.2, dmlab_unroll_length=5, dmlab_batch_size=2))
-    self.assertLen([line for line in table if ' of the bound (wanted: ' in line], 3)
+    self.assertLen([line for line in table if ' of the bound (wanted: ' in line], 4)
     self._check_r2d2(figures['r2d2'], figures['environment'], figures['cores'])
+    self._check_laser(figures['laser'], figures['environment'], figures['cores'])
     dmlab = figures['dmlab']
     for section, environments in ((figures, [figures['environment']]), (dmlab, [])):
       steps, bound = section['end_to_end_steps_per_second'], section['bound_steps_per_second']
@@ -65,12 +71,22 @@ class BenchmarkTest(absltest.TestCase):
     self.assertContainsSubset({'2'}, dmlab['inference'])
     self.assertContainsSubset(figures['shortfalls'], table)
     ratios = figures['learners']['ratio_to_impala']
-    self.assertEqual((set(ratios), ratios['impala']), ({'impala', 'popart_impala', 'pixel_control'}, 1.))
+    self.assertEqual((set(ratios), ratios['impala']), ({'impala', 'popart_impala', 'laser', 'pixel_control'}, 1.))
     self.assertGreater(min(ratios.values()), 0)
-    self.assertLen([line for line in table if " of the speed of IMPALA's" in line], 2)
+    self.assertLen([line for line in table if " of the speed of IMPALA's" in line], 3)
     for rate in (figures['environment']['vector_env_steps_per_second'], figures['dynamic_batcher']['calls_per_second'],
                  figures['actor_pool']['steps_per_second']):
       self.assertGreater(rate, 0)
+
+  def _check_laser(self, figures, environment, cores):
+    occurring = str(max(1, round(figures['end_to_end']['inference_batch_size'])))
+    replayers = figures['replayers']
+    cost = environment['cpu_seconds'] + figures['inference'][occurring]['cpu_seconds'] + (
+        replayers['insert_cpu_seconds'] + 5 * figures['learner']['cpu_seconds'] + 4 * replayers['replay_cpu_seconds'])
+    self.assertAlmostEqual(figures['bound_steps_per_second'] * cost, cores)
+    self.assertAlmostEqual(figures['share_of_bound'],
+                           figures['end_to_end']['steps_per_second'] / figures['bound_steps_per_second'])
+    self.assertGreater(figures['replayers_with_lstm']['replay_cpu_seconds'], replayers['replay_cpu_seconds'])
 
   def _check_r2d2(self, figures, environment, cores):
     learned = figures['end_to_end']['sequences_learned_per_step']
@@ -91,7 +107,7 @@ class BenchmarkTest(absltest.TestCase):
     screen = io.StringIO()
     flags = absltest.mock.patch.object(benchmark.run_flags, 'config_from_flags', lambda config: config())
     parts = absltest.mock.patch.multiple(benchmark, _measure_pong=lambda *_: {'share_of_bound': 0.9, 'environment': {}},
-                                         _measure_r2d2=lambda *_: {},
+                                         _measure_r2d2=lambda *_: {}, _measure_laser=lambda *_: {},
                                          _measure_dmlab=absltest.mock.Mock(side_effect=RuntimeError('out of memory')))
     with flags, parts:
       with contextlib.redirect_stdout(screen):
