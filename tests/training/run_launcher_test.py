@@ -117,8 +117,8 @@ class ServicesTest(parameterized.TestCase):
     self.assertEqual(self._read('ended'), 'service ')
 
   def test_a_service_that_keeps_dying_ends_all_with_a_line(self):
-    with self.assertRaisesRegex(errors.UserError, '^service: it ended 3 times in a row within 60 s of its start, the last '
-                                                  'time by SIGKILL$'):
+    with self.assertRaisesRegex(errors.UserError, '^service: it ended 3 times in a row within 60 s of its start, the '
+                                                  'last time by SIGKILL$'):
       self._run('die', then='die', lives=9)
     self.assertEqual(self._read('lives'), '111')
 
