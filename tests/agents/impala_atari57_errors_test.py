@@ -192,7 +192,7 @@ class NothingIsLeftTest(parameterized.TestCase):
     """For example if XLA does not compile it. By then a first checkpoint exists."""
     raised = {tf.errors.ResourceExhaustedError: errors.UserError}.get(error, error)
     with mock.patch.object(learner_step.Learner, 'step', side_effect=error(None, None, 'no such update')):
-      # The advice is for memory errors. R2D2 also names --replay_capacity.
+      # The advice is for memory errors. Agents without a replay do not name its capacity.
       advice = 'smaller --replay_capacity, --batch_size, --unroll_length, --queue_size or --num_environments$'
       with self.assertRaisesRegex(raised, 'no such update' + (f'.*{advice}' if raised != error else '')):
         self._start('--unroll_length=2', '--batch_size=1')
