@@ -28,6 +28,7 @@ from scalable_agents.environments import filmed
 from scalable_agents.environments import gymnasium_adapter
 from scalable_agents.environments import harvest
 from scalable_agents.environments import obey
+from scalable_agents.environments import quiz
 from scalable_agents.environments import recall
 from scalable_agents.environments import scaled
 from scalable_agents.environments import scores
@@ -43,6 +44,7 @@ _TASKS = {
     'catch_mirror': catch_variants.Mirror,
     'catch_shift': catch_variants.Shift,
     'harvest': harvest.Harvest,
+    'quiz': quiz.Quiz,
 }
 # The factor must not be 0: there would be nothing to learn.
 _SCALED = re.compile(f'({"|".join(_TASKS)})_x(?=.*[1-9])([0-9]{{1,9}}(?:\\.[0-9]{{1,9}})?)')

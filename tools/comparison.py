@@ -1,6 +1,6 @@
 """Compares agents on small built-in tasks: several runs of each, a table and a picture of their learning curves.
 
-reward_scales.py and off_policy.py have the experiments.
+reward_scales.py, off_policy.py and shared_replay.py have the experiments.
 """
 
 import concurrent.futures
@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import NamedTuple, Protocol, Sequence
+from typing import Callable, NamedTuple, Protocol, Sequence
 
 from matplotlib import figure
 import numpy as np
@@ -57,16 +57,25 @@ class Curve(NamedTuple):
   shares: np.ndarray  # [P, tasks].
 
 
-def _train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
+def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
   """Trains, or continues a run, and returns its curve. Raises errors.UserError with the program's last line."""
   done = subprocess.run(
-      [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(line.levels)}',
-       f'--logdir={logdir}', f'--seed={seed}', f'--total_environment_frames={frames}', *experiment.flags,
-       *line.flags],
-      env=python_path.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-      preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+      command(experiment, line, seed, frames, logdir), env=python_path.environment(), stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT, text=True, check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
   if done.returncode:
     raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
+  return read_curve(line, frames, logdir)
+
+
+def command(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> list[str]:
+  """Returns the command of a run."""
+  return [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(line.levels)}',
+          f'--logdir={logdir}', f'--seed={seed}', f'--total_environment_frames={frames}', *experiment.flags,
+          *line.flags]
+
+
+def read_curve(line: Line, frames: int, logdir: str) -> Curve:
+  """Returns the curve of a run. Raises errors.UserError if the run is not complete."""
   rows = [row for row in run_rows.read_metrics(logdir)
           if all(row.get(f'episode_return/{level}') is not None for level in line.levels)]
   if not rows or rows[-1]['environment_frames'] < frames:
@@ -88,7 +97,7 @@ def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: 
     for name, of_seeds in curves.items():
       for seed, curve in enumerate(of_seeds, start=1):
         points = _points(curve)
-        for frames, shares in zip(points, _at(curve, points)):
+        for frames, shares in zip(points, at(curve, points)):
           writer.writerow([name, seed, int(frames), *(f'{share:.4g}' for share in shares)])
 
 
@@ -97,7 +106,7 @@ def _points(curve: Curve) -> np.ndarray:
   return np.linspace(curve.frames[0], curve.frames[-1], _POINTS)
 
 
-def _at(curve: Curve, frames: np.ndarray) -> np.ndarray:
+def at(curve: Curve, frames: np.ndarray) -> np.ndarray:
   """Returns the shares at these frames [P]: [P, tasks]."""
   return np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T])
 
@@ -110,7 +119,7 @@ def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
   for task, axes in enumerate(panels):
     for number, (name, of_seeds) in enumerate(curves.items()):
       frames = _points(of_seeds[0])
-      shares = np.array([_at(curve, frames)[:, task] for curve in of_seeds])
+      shares = np.array([at(curve, frames)[:, task] for curve in of_seeds])
       drawing.mean_and_range(axes, frames, shares, name, drawing.line_style(number))
     axes.set_title(tasks[task], loc='left', fontsize=10)
     axes.set_xlabel('environment frames')
@@ -135,9 +144,13 @@ def _print_results(experiment: Experiment, waiting: dict[str, list[concurrent.fu
   return curves
 
 
-def run(experiment: Experiment, config: Config):
+def run(experiment: Experiment, config: Config, train_line: Callable[..., Curve] = train):
   """Runs an experiment, prints the table and writes the files.
 
+  Args:
+    experiment: what to compare.
+    config: the flags.
+    train_line: trains and returns the curve, with the arguments of `train`.
   Raises:
     errors.UserError: a run ended with an error, or was interrupted.
   """
@@ -146,7 +159,7 @@ def run(experiment: Experiment, config: Config):
   pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
   try:
     waiting = {line.name: [
-        pool.submit(_train, experiment, line, seed, frames,
+        pool.submit(train_line, experiment, line, seed, frames,
                     os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
         for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
     curves = _print_results(experiment, waiting)

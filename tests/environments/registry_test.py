@@ -30,7 +30,7 @@ class RegistryTest(parameterized.TestCase):
   def test_levels_are_the_suites_and_the_built_in_tasks(self):
     self.assertEqual(registry.levels(), (
         *atari57.LEVELS, *dmlab.LEVELS, 'catch', 'recall', 'recall_late', 'chain', 'obey_ball', 'obey_side',
-        'obey_nothing', 'catch_mirror', 'catch_shift', 'harvest'))
+        'obey_nothing', 'catch_mirror', 'catch_shift', 'harvest', 'quiz'))
     self.assertContainsSubset({*dmlab30.LEVELS, *dmlab30.TEST_LEVELS, 'seekavoid_arena_01'}, set(registry.levels()))
     self.assertLen(set(registry.levels()), len(registry.levels()))
 
@@ -40,7 +40,7 @@ class RegistryTest(parameterized.TestCase):
       ('recall', 1, 2, 'vector', (3,)), ('chain', 1, 2, 'vector', (9,)), ('obey_ball', 1, 3, 'instruction', (128,)),
       ('obey_side', 1, 3, 'instruction', (128,)), ('obey_nothing', 1, 3, 'pixels', (20, 20, 1)),
       ('catch_mirror', 1, 3, 'pixels', (20, 20, 1)), ('catch_shift_x10000', 1, 3, 'pixels', (20, 20, 1)),
-      ('harvest', 1, 2, 'vector', (5,)), ('chain_x0.001', 1, 2, 'vector', (9,)),
+      ('harvest', 1, 2, 'vector', (5,)), ('quiz', 1, 10, 'vector', (12,)), ('chain_x0.001', 1, 2, 'vector', (9,)),
       ('gymnasium:CartPole-v1', 1, 2, 'vector', (4,)))
   def test_makes_every_kind_of_level(self, level, frames_per_step, num_actions, name, shape):
     registry.check(level)

@@ -1,0 +1,66 @@
+"""Tests of sharing a replay with agents that guess: real processes on the smallest size of the experiment."""
+
+import contextlib
+import csv
+import io
+import os
+from unittest import mock
+
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.records import errors
+from scalable_agents.tools import comparison
+from scalable_agents.tools import shared_replay
+
+
+class SharedReplayTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(mock.patch.multiple(shared_replay, _NUM_LEARNERS=1, _NUM_GUESSERS=2))
+    self._folder = self.create_tempdir().full_path
+
+  def _run(self, *lines, frames=0):
+    """Runs lines of the experiment with one seed. Returns what the program prints."""
+    experiment = shared_replay.EXPERIMENTS['sharing']
+    config = shared_replay.SharedReplayConfig(seeds=1, frames=frames, output=self._folder)
+    with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.dict(
+        shared_replay.EXPERIMENTS, sharing=experiment._replace(lines=lines)), mock.patch.object(
+            shared_replay.run_flags, 'config_from_flags', return_value=config):
+      shared_replay.main()
+    return screen.getvalue()
+
+  def test_naive_sharing_is_worse_than_the_trust_region(self):
+    """Schmitt et al. 2020, figure 3. docs/laser.md has the result with own replays, more agents and more seeds."""
+    _, naive, trusting = shared_replay.EXPERIMENTS['sharing'].lines
+    self.assertIn(trusting.name, self._run(naive, trusting))
+    with open(os.path.join(self._folder, 'sharing.csv'), encoding='utf-8') as stream:
+      rows = list(csv.DictReader(stream))
+    returns = {name: np.mean([float(row['quiz']) for row in rows if row['agent'] == name])
+               for name in (naive.name, trusting.name)}
+    self.assertGreater(returns[trusting.name], returns[naive.name] + 0.03)
+
+  def test_a_process_that_dies_is_a_one_line_error(self):
+    own = shared_replay.EXPERIMENTS['sharing'].lines[0]
+    with self.assertRaisesRegex(errors.UserError, 'agent_0: error: --torso=tall: .*'):
+      self._run(own._replace(flags=('--torso=tall',)))
+
+  def test_the_curve_is_the_mean_of_the_agents_that_learn(self):
+    self.enter_context(mock.patch.multiple(shared_replay, _NUM_LEARNERS=2))
+    started = self.enter_context(mock.patch.object(shared_replay, '_start'))
+    started.return_value.poll.return_value = 0
+    curves = [comparison.Curve(np.array([0, 10, 20]), np.array([[0.], [1.], [2.]])),
+              comparison.Curve(np.array([0, 20]), np.array([[1.], [3.]]))]
+    experiment = shared_replay.EXPERIMENTS['sharing']
+    with mock.patch.object(comparison, 'read_curve', side_effect=curves):
+      curve = shared_replay.train(experiment, experiment.lines[2], 1, 100, self._folder)
+    np.testing.assert_array_equal(curve.frames, [0, 10, 20])
+    np.testing.assert_allclose(curve.shares, [[0.5], [1.5], [2.5]])
+    commands = [call.args[0] for call in started.call_args_list]
+    self.assertEqual(['--entropy_cost=20' in command for command in commands], [False, False, True, True, False])
+    self.assertLen({flag for command in commands for flag in command if flag.startswith('--shared_replay=')}, 1)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,134 @@
+"""Compares LASER agents that share a replay to agents with own replays, on a small built-in task.
+
+  bazel run //tools:shared_replay -- --seeds=5
+  bazel run //tools:shared_replay -- --experiment=threshold
+
+Schmitt et al. 2020, figure 3: sharing without the trust region (naive) is worse than an own replay, and sharing with it
+is better. Two agents learn `quiz`, and four others share their replay: they have such a large entropy cost that they
+always guess. So 7/8 of each batch are replayed, mostly from very different policies.
+
+  sharing: own replays, naive sharing and sharing with the trust region.
+  threshold: sharing with different thresholds b.
+
+The program prints a table of the mean returns of the two agents over whole runs, so that slow learning counts, and
+writes EXPERIMENT.csv and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
+interruption.
+"""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+
+from scalable_agents.actor import parent_death
+from scalable_agents.actor import python_path
+from scalable_agents.environments import quiz
+from scalable_agents.records import errors
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.tables import files
+from scalable_agents.tools import comparison
+from scalable_agents.training import run_flags
+from scalable_agents.training.cluster import free_ports
+
+_NUM_LEARNERS = 2
+_NUM_GUESSERS = 4
+_GUESSER = '--entropy_cost=20'
+_OWN = 'own replays'
+_SHARED = 'shared replay, '
+
+
+def _line(name, threshold):
+  return comparison.Line(name, 'laser_atari57', ('quiz',), (quiz.Quiz.optimal_return,),
+                         (f'--trust_region_threshold={threshold}',))
+
+
+def _experiment(*lines):
+  return comparison.Experiment(
+      tasks=('quiz',), frames=48_000, measured=1.,
+      flags=('--torso=shallow', '--num_environments=8', '--num_environment_workers=1', '--unroll_length=12',
+             '--batch_size=64', '--replay_share=0.875', '--replay_capacity=20_000', '--replay_minimum_size=500',
+             '--learning_rate=3e-3', '--entropy_cost=0.2', '--discount=0.99', '--reward_transform=none', '--synchronous'),
+      lines=lines)
+
+
+EXPERIMENTS = {
+    'sharing': _experiment(_line(_OWN, 0.03), _line(f'{_SHARED}naive', 'inf'),
+                           _line(f'{_SHARED}trust region, b = 0.03', 0.03)),
+    'threshold': _experiment(*(_line(f'{_SHARED}b = {b}', b) for b in (0.003, 0.01, 0.03, 0.1, 0.3, 'inf'))),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedReplayConfig:
+  """The flags."""
+
+  experiment: str = setting('sharing', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
+  seeds: int = setting(5, 'Number of runs of each variant. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
+  frames: int = setting(0, "Environment frames of each agent; 0 for the experiment's own number.", at_least=0,
+                        at_most=settings.MAX_FRAMES)
+  parallel: int = setting(1, 'Number of runs at a time. A run with a shared replay has seven processes.', at_least=1,
+                          at_most=settings.MAX_PROCESSES)
+  output: str = setting('results/shared_replay', 'Folder to write to.')
+
+
+def train(experiment: comparison.Experiment, line: comparison.Line, seed: int, frames: int, logdir: str
+          ) -> comparison.Curve:
+  """Trains the agents of a run, or continues, and returns the mean curve of those that learn the task.
+
+  Raises:
+    errors.UserError: a process has died. The message has the last line of its output.
+  """
+  folder, shares = files.make_folder(logdir), line.name != _OWN
+  directories = [os.path.join(folder, f'agent_{index}')
+                 for index in range(_NUM_LEARNERS + shares * _NUM_GUESSERS)]
+  commands = {directory: comparison.command(experiment, line, 100 * seed + index, frames, directory)
+                         + [_GUESSER] * (index >= _NUM_LEARNERS) for index, directory in enumerate(directories)}
+  if shares:
+    address = f'--shared_replay=localhost:{free_ports.find(1)[0]}'
+    replay = os.path.join(folder, 'replay')
+    commands = {directory: [*command, address] for directory, command in commands.items()}
+    commands[replay] = [sys.executable, '-m', 'scalable_agents.agents.laser_replay', address, f'--logdir={replay}']
+  processes = {}
+  try:
+    for directory, command in commands.items():
+      processes[directory] = _start(command, directory)
+    for directory in directories[:_NUM_LEARNERS]:
+      processes[directory].wait()
+    for directory, process in processes.items():
+      if process.poll():
+        raise errors.UserError(f'{directory}: {_last_line(directory) or f"exit code {process.returncode}"}')
+  finally:
+    for process in processes.values():
+      process.terminate()
+    for process in processes.values():
+      process.wait()
+  curves = [comparison.read_curve(line, frames, directory) for directory in directories[:_NUM_LEARNERS]]
+  points = curves[0].frames
+  return comparison.Curve(points, np.mean([comparison.at(curve, points) for curve in curves], axis=0))
+
+
+def _start(command, directory):
+  """Starts a process of a run. Its output goes to a file beside its directory."""
+  with open(f'{directory}.txt', 'wb') as output:
+    return subprocess.Popen(command, env=python_path.environment(), stdout=output, stderr=subprocess.STDOUT,
+                            preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+
+
+def _last_line(directory):
+  with open(f'{directory}.txt', encoding='utf-8', errors='replace') as output:
+    return (output.read().splitlines() or [''])[-1]
+
+
+def main():
+  """Runs the experiment."""
+  config = run_flags.config_from_flags(SharedReplayConfig)
+  comparison.run(EXPERIMENTS[config.experiment], config, train)
+
+
+if __name__ == '__main__':
+  run_flags.define(SharedReplayConfig())
+  run_flags.run_main(main)
