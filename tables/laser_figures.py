@@ -207,10 +207,16 @@ def _label(name: str, curve: _Curve) -> str:
 
 
 def _draw_papers(axes: Any, levels: Sequence[str]):
-  """Draws horizontal lines: the paper's scores at 200 million frames on these games."""
+  """Draws horizontal lines: the paper's scores at 200 million frames on these games.
+
+  The axes keep their limits, so that the curves of short runs do not become flat; the label has the score.
+  """
+  limits = axes.get_ylim()
   for name, style in ((laser_published.SHARED_200M, '--'), (laser_published.RAINBOW, ':')):
     paper = laser_published.PAPER.level_scores['atari57'][name]
     if paper.keys() >= set(levels):
       of_levels = {level: np.array([paper[level]]) for level in levels}
-      axes.axhline(_score(of_levels)[0], color=drawing.INK, linewidth=1.2, linestyle=style,
-                   label=f"{name}: the paper's table 2" + f', {len(levels)} levels' * (len(levels) > 1))
+      score = _score(of_levels)[0]
+      axes.axhline(score, color=drawing.INK, linewidth=1.2, linestyle=style,
+                   label=f"{name}: {score:,.1f} (the paper's table 2" + f', {len(levels)} levels' * (len(levels) > 1) + ')')
+  axes.set_ylim(limits)
