@@ -49,7 +49,7 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
   # The trust region.
   trust_region_threshold: float = setting(
       math.inf, 'A step is learned from only if its relevance is below this threshold (b). inf learns from all steps. '
-      'Section 4.3. The paper does not state its value; docs/laser.md has a sweep.', at_least=0, at_most=math.inf)
+      'Section 4.3. The paper does not state its value.', at_least=0, at_most=math.inf)
   relevance: str = setting(
       'implied', "How far V-trace's implied policy is from the target policy pi: implied, KL(pi || implied policy) of "
       'section 4.3, or kl_mu, KL(pi || behaviour policy) of Algorithm 1.', choices=trust_region.RELEVANCES)

@@ -6,26 +6,26 @@ import numpy as np
 
 from scalable_agents.environments import base
 
-ANSWERS = (3, 8, 1, 6, 9, 4, 7, 2, 5, 3, 6, 8)  # The right answer to each question.
+ANSWERS = (6, 1, 4, 4, 8, 4, 6, 3)  # The right answer to each question.
 _NUM_ACTIONS = 10
 
 
 class Quiz(base.Environment):
-  """A quiz of 12 questions, which the agent may leave at any time.
+  """A quiz of 8 questions, which the agent may leave at any time.
 
   Action 0 leaves: the episode ends with a reward of 0. Actions 1 ... 9 are answers. One of them is right and earns 1,
-  the others earn -1. After any answer the next question follows; the last one ends the episode. The questions are
-  always the same. The observation is {'vector': float32 [12]}, the one-hot number of the question.
+  the others earn -1.25. After any answer the next question follows; the last one ends the episode. The questions are
+  always the same. The observation is {'vector': float32 [8]}, the one-hot number of the question.
 
   It pays to stay only for an agent that is mostly right later, too. So an agent that learns from the experience of
   agents with other policies leaves if its values are theirs.
 
-  The optimal policy knows all answers; its return is 12. A random policy earns -0.7 per question, and leaves with
-  probability 0.1 at each: its return is -7 (1 - 0.9^12) = -5.0230.
+  The optimal policy knows all answers; its return is 8. A random policy earns -0.9 per question, and leaves with
+  probability 0.1 at each: its return is -9 (1 - 0.9^8) = -5.1258.
   """
 
   optimal_return = float(len(ANSWERS))
-  random_return = -7 * (1 - 0.9**len(ANSWERS))
+  random_return = -9 * (1 - 0.9**len(ANSWERS))
 
   def __init__(self, *, seed: int):
     del seed  # Nothing is random.
@@ -33,7 +33,7 @@ class Quiz(base.Environment):
     self._question = 0
 
   def render(self) -> np.ndarray:
-    """Returns the observation as a row of squares, white for 1 and black for 0, uint8 [32, 384, 3]."""
+    """Returns the observation as a row of squares, white for 1 and black for 0, uint8 [32, 256, 3]."""
     return base.enlarge(np.uint8(255 * self._vector())[np.newaxis], 32)
 
   def _start_episode(self):
@@ -43,7 +43,7 @@ class Quiz(base.Environment):
   def _advance(self, action):
     if not action:
       return dm_env.termination(0.0, {'vector': self._vector()})
-    reward = 1. if action == ANSWERS[self._question] else -1.
+    reward = 1. if action == ANSWERS[self._question] else -1.25
     self._question += 1
     if self._question == len(ANSWERS):
       return dm_env.termination(reward, {'vector': self._vector()})

@@ -48,8 +48,8 @@ def _line(name, threshold):
 
 def _experiment(*lines):
   return comparison.Experiment(
-      tasks=('quiz',), frames=48_000, measured=1.,
-      flags=('--torso=shallow', '--num_environments=8', '--num_environment_workers=1', '--unroll_length=12',
+      tasks=('quiz',), frames=32_000, measured=1.,
+      flags=('--torso=shallow', '--num_environments=8', '--num_environment_workers=1', '--unroll_length=8',
              '--batch_size=64', '--replay_share=0.875', '--replay_capacity=20_000', '--replay_minimum_size=500',
              '--learning_rate=3e-3', '--entropy_cost=0.2', '--discount=0.99', '--reward_transform=none', '--synchronous'),
       lines=lines)

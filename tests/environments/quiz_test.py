@@ -31,19 +31,19 @@ class QuizTest(absltest.TestCase):
 
   def test_right_and_wrong_answers(self):
     rewards, observations = _play(quiz.ANSWERS)
-    self.assertEqual(rewards, [1.] * 12)
-    np.testing.assert_array_equal(observations, np.eye(12)[[*range(12), 11]])
+    self.assertEqual(rewards, [1.] * 8)
+    np.testing.assert_array_equal(observations, np.eye(8)[[*range(8), 7]])
     self.assertEqual(sum(rewards), quiz.Quiz.optimal_return)
     for question, answer in enumerate(quiz.ANSWERS):
       for wrong in set(range(1, 10)) - {answer}:
         rewards, _ = _play([*quiz.ANSWERS[:question], wrong, *quiz.ANSWERS[question + 1:]])
-        self.assertEqual(rewards, [-1. if index == question else 1. for index in range(12)])
+        self.assertEqual(rewards, [-1.25 if index == question else 1. for index in range(8)])
 
   def test_leaving_ends_the_episode(self):
-    for question in range(12):
+    for question in range(8):
       rewards, observations = _play([*quiz.ANSWERS[:question], 0])
       self.assertEqual(rewards, [1.] * question + [0.])
-      np.testing.assert_array_equal(observations[-1], np.eye(12)[question])
+      np.testing.assert_array_equal(observations[-1], np.eye(8)[question])
 
   def test_random_return(self):
     random = np.random.RandomState(0)
