@@ -218,5 +218,5 @@ def _draw_papers(axes: Any, levels: Sequence[str]):
       of_levels = {level: np.array([paper[level]]) for level in levels}
       score = _score(of_levels)[0]
       axes.axhline(score, color=drawing.INK, linewidth=1.2, linestyle=style,
-                   label=f"{name}: {score:,.1f} (the paper's table 2" + f', {len(levels)} levels' * (len(levels) > 1) + ')')
+                   label=f"{name}: {score:,.1f} (the paper's table 2{f', {len(levels)} levels' * (len(levels) > 1)})")
   axes.set_ylim(limits)
