@@ -29,8 +29,8 @@ from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import training_rate
-from scalable_agents.training.cluster import free_ports
 from scalable_agents.training import run_flags
+from scalable_agents.training.cluster import free_ports
 
 _TICK_SECONDS = 0.2
 _PATIENCE_SECONDS = 180.

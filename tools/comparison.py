@@ -5,11 +5,12 @@ reward_scales.py, off_policy.py and shared_replay.py have the experiments.
 
 import concurrent.futures
 import csv
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
-from typing import Callable, NamedTuple, Protocol, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 from matplotlib import figure
 import numpy as np
@@ -18,6 +19,8 @@ from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_rows
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
 from scalable_agents.tables import drawing
 from scalable_agents.tables import files
 
@@ -42,13 +45,14 @@ class Experiment(NamedTuple):
   measured: float = 0.1  # The table has means over this last part of each run.
 
 
-class Config(Protocol):
-  """The flags of a program that compares agents."""
-  experiment: str
-  seeds: int     # Number of runs of each line.
-  frames: int    # Environment frames of each run; 0 for the experiment's own number.
-  parallel: int  # Number of runs at a time.
-  output: str    # Folder to write to.
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """The flags that all programs have. Each also has `experiment`, and `output`, the folder to write to."""
+
+  seeds: int = setting(5, 'Number of runs of each variant. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
+  frames: int = setting(0, "Environment frames of each agent; 0 for the experiment's own number.", at_least=0,
+                        at_most=settings.MAX_FRAMES)
+  parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
 
 
 class Curve(NamedTuple):

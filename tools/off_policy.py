@@ -13,7 +13,6 @@ The same command continues after an interruption.
 
 import dataclasses
 
-from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import comparison
 from scalable_agents.training import run_flags
@@ -31,14 +30,10 @@ EXPERIMENTS = {'corrections': comparison.Experiment(
 
 
 @dataclasses.dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(comparison.Config):
   """The flags."""
 
   experiment: str = setting('corrections', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
-  seeds: int = setting(5, 'Number of runs of each variant. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
-  frames: int = setting(0, "Environment frames of each run; 0 for the experiment's own number.", at_least=0,
-                        at_most=settings.MAX_FRAMES)
-  parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   output: str = setting('results/off_policy', 'Folder to write to.')
 
 

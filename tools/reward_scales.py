@@ -16,7 +16,6 @@ interruption. The table has means of the last tenth of each run. Hessel et al. 2
 import dataclasses
 
 from scalable_agents.environments import harvest
-from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import comparison
 from scalable_agents.training import run_flags
@@ -52,14 +51,10 @@ EXPERIMENTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardScalesConfig:
+class RewardScalesConfig(comparison.Config):
   """The flags."""
 
   experiment: str = setting('scales', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
-  seeds: int = setting(5, 'Number of runs of each agent. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
-  frames: int = setting(0, 'Environment frames of each run; 0 for the experiment\'s own number.',
-                        at_least=0, at_most=settings.MAX_FRAMES)
-  parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   output: str = setting('results/reward_scales', 'Folder to write to.')
 
 

@@ -51,7 +51,8 @@ def _experiment(*lines):
       tasks=('quiz',), frames=32_000, measured=1.,
       flags=('--torso=shallow', '--num_environments=8', '--num_environment_workers=1', '--unroll_length=8',
              '--batch_size=64', '--replay_share=0.875', '--replay_capacity=20_000', '--replay_minimum_size=500',
-             '--learning_rate=3e-3', '--entropy_cost=0.2', '--discount=0.99', '--reward_transform=none', '--synchronous'),
+             '--learning_rate=3e-3', '--entropy_cost=0.2', '--discount=0.99', '--reward_transform=none',
+             '--synchronous'),
       lines=lines)
 
 
@@ -63,13 +64,10 @@ EXPERIMENTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedReplayConfig:
+class SharedReplayConfig(comparison.Config):
   """The flags."""
 
   experiment: str = setting('sharing', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
-  seeds: int = setting(5, 'Number of runs of each variant. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
-  frames: int = setting(0, "Environment frames of each agent; 0 for the experiment's own number.", at_least=0,
-                        at_most=settings.MAX_FRAMES)
   parallel: int = setting(1, 'Number of runs at a time. A run with a shared replay has seven processes.', at_least=1,
                           at_most=settings.MAX_PROCESSES)
   output: str = setting('results/shared_replay', 'Folder to write to.')
@@ -85,13 +83,15 @@ def train(experiment: comparison.Experiment, line: comparison.Line, seed: int, f
   folder, shares = files.make_folder(logdir), line.name != _OWN
   directories = [os.path.join(folder, f'agent_{index}')
                  for index in range(_NUM_LEARNERS + shares * _NUM_GUESSERS)]
-  commands = {directory: comparison.command(experiment, line, 100 * seed + index, frames, directory)
-                         + [_GUESSER] * (index >= _NUM_LEARNERS) for index, directory in enumerate(directories)}
+  address = [f'--shared_replay=localhost:{free_ports.find(1)[0]}'] if shares else []
+  commands = {}
+  for index, directory in enumerate(directories):
+    guesser = [] if index < _NUM_LEARNERS else [_GUESSER]
+    command = comparison.command(experiment, line, 100 * seed + index, frames, directory)
+    commands[directory] = command + guesser + address
   if shares:
-    address = f'--shared_replay=localhost:{free_ports.find(1)[0]}'
     replay = os.path.join(folder, 'replay')
-    commands = {directory: [*command, address] for directory, command in commands.items()}
-    commands[replay] = [sys.executable, '-m', 'scalable_agents.agents.laser_replay', address, f'--logdir={replay}']
+    commands[replay] = [sys.executable, '-m', 'scalable_agents.agents.laser_replay', *address, f'--logdir={replay}']
   processes = {}
   try:
     for directory, command in commands.items():

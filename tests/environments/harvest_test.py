@@ -7,6 +7,7 @@ from dm_env import test_utils
 import numpy as np
 
 from scalable_agents.environments import harvest
+from scalable_agents.tests.environments import playing
 
 
 class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
@@ -16,17 +17,7 @@ class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
 
 
 def _play(actions):
-  """Plays one episode. Returns the rewards and the observations."""
-  environment = harvest.Harvest(seed=0)
-  time_step = environment.reset()
-  rewards, observations = [], [time_step.observation['vector']]
-  for action in actions:
-    assert not time_step.last()
-    time_step = environment.step(action)
-    rewards.append(time_step.reward)
-    observations.append(time_step.observation['vector'])
-  assert time_step.last()
-  return rewards, observations
+  return playing.play(harvest.Harvest(seed=0), actions)
 
 
 class HarvestTest(absltest.TestCase):

@@ -5,6 +5,7 @@ from dm_env import test_utils
 import numpy as np
 
 from scalable_agents.environments import quiz
+from scalable_agents.tests.environments import playing
 
 
 class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
@@ -14,17 +15,7 @@ class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
 
 
 def _play(actions):
-  """Plays one episode. Returns the rewards and the observations."""
-  environment = quiz.Quiz(seed=0)
-  time_step = environment.reset()
-  rewards, observations = [], [time_step.observation['vector']]
-  for action in actions:
-    assert not time_step.last()
-    time_step = environment.step(action)
-    rewards.append(time_step.reward)
-    observations.append(time_step.observation['vector'])
-  assert time_step.last()
-  return rewards, observations
+  return playing.play(quiz.Quiz(seed=0), actions)
 
 
 class QuizTest(absltest.TestCase):
