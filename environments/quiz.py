@@ -1,4 +1,4 @@
-"""Quiz: a task in which experience of agents with other policies misleads (level `quiz`)."""
+"""Quiz: a task on which a shared replay can mislead or help (level `quiz`)."""
 
 import dm_env
 from dm_env import specs
@@ -6,50 +6,54 @@ import numpy as np
 
 from scalable_agents.environments import base
 
-ANSWERS = (6, 1, 4, 4, 8, 4, 6, 3)  # The right answer to each question.
+# The right answer to each question, by subject.
+ANSWERS = ((6, 1, 4, 4, 8, 4), (6, 3, 5, 8, 7, 9), (9, 2, 7, 8, 8, 9), (2, 6, 9, 5, 4, 1),
+           (4, 6, 1, 3, 4, 9), (2, 4, 4, 4, 8, 1), (2, 1, 5, 8, 4, 3), (8, 3, 1, 1, 5, 6))
+_NUM_SUBJECTS, _NUM_QUESTIONS = np.shape(ANSWERS)
 _NUM_ACTIONS = 10
 
 
 class Quiz(base.Environment):
-  """A quiz of 8 questions, which the agent may leave at any time.
+  """A quiz of 6 questions on one of 8 subjects, which the agent may leave at any time.
 
-  Action 0 leaves: the episode ends with a reward of 0. Actions 1 ... 9 are answers. One of them is right and earns 1,
-  the others earn -1.25. After any answer the next question follows; the last one ends the episode. The questions are
-  always the same. The observation is {'vector': float32 [8]}, the one-hot number of the question.
+  Each episode draws a subject. Its questions are always the same. Action 0 leaves: the episode ends with a reward of 0.
+  Actions 1 ... 9 are answers. One of them is right and earns 1, the others earn -0.6. After any answer the next question
+  follows; the last one ends the episode. The observation is {'vector': float32 [48]}, the one-hot question.
 
-  It pays to stay only for an agent that is mostly right later, too. So an agent that learns from the experience of
-  agents with other policies leaves if its values are theirs.
+  It pays to stay only for an agent that will be right later, too. Agents that guess show the later questions to one
+  that leaves early. But if it takes the values of these agents for its own, then it leaves early.
 
-  The optimal policy knows all answers; its return is 8. A random policy earns -0.9 per question, and leaves with
-  probability 0.1 at each: its return is -9 (1 - 0.9^8) = -5.1258.
+  The optimal policy knows all answers; its return is 6. A random policy leaves with probability 0.1 at each question,
+  and is right with probability 0.1: its return is -3.8 (1 - 0.9^6) = -1.7805.
   """
 
-  optimal_return = float(len(ANSWERS))
-  random_return = -9 * (1 - 0.9**len(ANSWERS))
+  optimal_return = float(_NUM_QUESTIONS)
+  random_return = -3.8 * (1 - 0.9**_NUM_QUESTIONS)
 
   def __init__(self, *, seed: int):
-    del seed  # Nothing is random.
-    super().__init__(_NUM_ACTIONS, {'vector': specs.BoundedArray((len(ANSWERS),), np.float32, 0.0, 1.0, name='vector')})
-    self._question = 0
+    super().__init__(
+        _NUM_ACTIONS, {'vector': specs.BoundedArray((np.size(ANSWERS),), np.float32, 0.0, 1.0, name='vector')})
+    self._random = np.random.RandomState(seed % 2**32)
+    self._subject = self._question = 0
 
   def render(self) -> np.ndarray:
-    """Returns the observation as a row of squares, white for 1 and black for 0, uint8 [32, 256, 3]."""
-    return base.enlarge(np.uint8(255 * self._vector())[np.newaxis], 32)
+    """Returns a white square for the question in a black row for each subject, uint8 [256, 192, 3]."""
+    return base.enlarge(np.uint8(255 * self._vector()).reshape(np.shape(ANSWERS)), 32)
 
   def _start_episode(self):
-    self._question = 0
+    self._subject, self._question = self._random.randint(_NUM_SUBJECTS), 0
     return {'vector': self._vector()}
 
   def _advance(self, action):
     if not action:
       return dm_env.termination(0.0, {'vector': self._vector()})
-    reward = 1. if action == ANSWERS[self._question] else -1.25
+    reward = 1. if action == ANSWERS[self._subject][self._question] else -0.6
     self._question += 1
-    if self._question == len(ANSWERS):
+    if self._question == _NUM_QUESTIONS:
       return dm_env.termination(reward, {'vector': self._vector()})
     return dm_env.transition(reward, {'vector': self._vector()})
 
   def _vector(self):
-    vector = np.zeros(len(ANSWERS), np.float32)
-    vector[min(self._question, len(ANSWERS) - 1)] = 1
-    return vector
+    vector = np.zeros(np.shape(ANSWERS), np.float32)
+    vector[self._subject, min(self._question, _NUM_QUESTIONS - 1)] = 1
+    return vector.ravel()

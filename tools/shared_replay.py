@@ -4,13 +4,13 @@
   bazel run //tools:shared_replay -- --experiment=threshold
 
 Schmitt et al. 2020, figure 3: sharing without the trust region (naive) is worse than an own replay, and sharing with it
-is better. Two agents learn `quiz`, and four others share their replay: they have such a large entropy cost that they
-always guess. So 7/8 of each batch are replayed, mostly from very different policies.
+is better. Four agents learn `quiz`, and four others share their replay: they have such a large entropy cost that they
+always guess. 7/8 of each batch are replayed, half of it from guesses.
 
   sharing: own replays, naive sharing and sharing with the trust region.
   threshold: sharing with different thresholds b.
 
-The program prints a table of the mean returns of the two agents over whole runs, so that slow learning counts, and
+The program prints a table of the mean returns of the four agents over whole runs, so that slow learning counts, and
 writes EXPERIMENT.csv and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
 interruption.
 """
@@ -34,9 +34,10 @@ from scalable_agents.tools import comparison
 from scalable_agents.training import run_flags
 from scalable_agents.training.cluster import free_ports
 
-_NUM_LEARNERS = 2
+_NUM_LEARNERS = 4
 _NUM_GUESSERS = 4
-_GUESSER = '--entropy_cost=20'
+# They learn nothing, so small batches will do.
+_GUESSER = ('--entropy_cost=500', '--batch_size=16', '--replay_share=0.5')
 _OWN = 'own replays'
 _SHARED = 'shared replay, '
 
@@ -57,9 +58,9 @@ def _experiment(*lines):
 
 
 EXPERIMENTS = {
-    'sharing': _experiment(_line(_OWN, 0.03), _line(f'{_SHARED}naive', 'inf'),
-                           _line(f'{_SHARED}trust region, b = 0.03', 0.03)),
-    'threshold': _experiment(*(_line(f'{_SHARED}b = {b}', b) for b in (0.003, 0.01, 0.03, 0.1, 0.3, 'inf'))),
+    'sharing': _experiment(_line(_OWN, 0.1), _line(f'{_SHARED}naive', 'inf'),
+                           _line(f'{_SHARED}trust region, b = 0.1', 0.1)),
+    'threshold': _experiment(*(_line(f'{_SHARED}b = {b}', b) for b in (0.01, 0.03, 0.1, 0.3))),
 }
 
 
@@ -68,7 +69,7 @@ class SharedReplayConfig(comparison.Config):
   """The flags."""
 
   experiment: str = setting('sharing', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
-  parallel: int = setting(1, 'Number of runs at a time. A run with a shared replay has seven processes.', at_least=1,
+  parallel: int = setting(1, 'Number of runs at a time. A run with a shared replay has nine processes.', at_least=1,
                           at_most=settings.MAX_PROCESSES)
   output: str = setting('results/shared_replay', 'Folder to write to.')
 
@@ -86,9 +87,9 @@ def train(experiment: comparison.Experiment, line: comparison.Line, seed: int, f
   address = [f'--shared_replay=localhost:{free_ports.find(1)[0]}'] if shares else []
   commands = {}
   for index, directory in enumerate(directories):
-    guesser = [] if index < _NUM_LEARNERS else [_GUESSER]
+    guesser = [] if index < _NUM_LEARNERS else _GUESSER
     command = comparison.command(experiment, line, 100 * seed + index, frames, directory)
-    commands[directory] = command + guesser + address
+    commands[directory] = [*command, *guesser, *address]
   if shares:
     replay = os.path.join(folder, 'replay')
     commands[replay] = [sys.executable, '-m', 'scalable_agents.agents.laser_replay', *address, f'--logdir={replay}']

@@ -1,5 +1,7 @@
 """Tests of environments/quiz.py."""
 
+import itertools
+
 from absl.testing import absltest
 from dm_env import test_utils
 import numpy as np
@@ -14,27 +16,34 @@ class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
     return quiz.Quiz(seed=0)
 
 
-def _play(actions):
-  return playing.play(quiz.Quiz(seed=0), actions)
+def _play(subject, actions):
+  """Plays an episode with a subject. Returns the rewards and the numbers of the questions that were shown."""
+  for seed in itertools.count():
+    rewards, observations = playing.play(quiz.Quiz(seed=seed), actions)
+    questions = np.argmax(observations, axis=1)
+    np.testing.assert_array_equal(observations, np.eye(48)[questions])
+    if questions[0] == 6 * subject:
+      return rewards, list(questions - 6 * subject)
 
 
 class QuizTest(absltest.TestCase):
 
   def test_right_and_wrong_answers(self):
-    rewards, observations = _play(quiz.ANSWERS)
-    self.assertEqual(rewards, [1.] * 8)
-    np.testing.assert_array_equal(observations, np.eye(8)[[*range(8), 7]])
-    self.assertEqual(sum(rewards), quiz.Quiz.optimal_return)
-    for question, answer in enumerate(quiz.ANSWERS):
-      for wrong in set(range(1, 10)) - {answer}:
-        rewards, _ = _play([*quiz.ANSWERS[:question], wrong, *quiz.ANSWERS[question + 1:]])
-        self.assertEqual(rewards, [-1.25 if index == question else 1. for index in range(8)])
+    for subject, answers in enumerate(quiz.ANSWERS):
+      rewards, questions = _play(subject, answers)
+      self.assertEqual(rewards, [1.] * 6)
+      self.assertEqual(questions, [0, 1, 2, 3, 4, 5, 5])
+      self.assertEqual(sum(rewards), quiz.Quiz.optimal_return)
+      for question, answer in enumerate(answers):
+        wrong = answer % 9 + 1
+        rewards, _ = _play(subject, [*answers[:question], wrong, *answers[question + 1:]])
+        self.assertEqual(rewards, [-0.6 if index == question else 1. for index in range(6)])
 
   def test_leaving_ends_the_episode(self):
-    for question in range(8):
-      rewards, observations = _play([*quiz.ANSWERS[:question], 0])
+    for question in range(6):
+      rewards, questions = _play(3, [*quiz.ANSWERS[3][:question], 0])
       self.assertEqual(rewards, [1.] * question + [0.])
-      np.testing.assert_array_equal(observations[-1], np.eye(8)[question])
+      self.assertEqual(questions, [*range(question + 1), question])
 
   def test_random_return(self):
     random = np.random.RandomState(0)

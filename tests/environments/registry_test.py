@@ -40,7 +40,7 @@ class RegistryTest(parameterized.TestCase):
       ('recall', 1, 2, 'vector', (3,)), ('chain', 1, 2, 'vector', (9,)), ('obey_ball', 1, 3, 'instruction', (128,)),
       ('obey_side', 1, 3, 'instruction', (128,)), ('obey_nothing', 1, 3, 'pixels', (20, 20, 1)),
       ('catch_mirror', 1, 3, 'pixels', (20, 20, 1)), ('catch_shift_x10000', 1, 3, 'pixels', (20, 20, 1)),
-      ('harvest', 1, 2, 'vector', (5,)), ('quiz', 1, 10, 'vector', (8,)), ('chain_x0.001', 1, 2, 'vector', (9,)),
+      ('harvest', 1, 2, 'vector', (5,)), ('quiz', 1, 10, 'vector', (48,)), ('chain_x0.001', 1, 2, 'vector', (9,)),
       ('gymnasium:CartPole-v1', 1, 2, 'vector', (4,)))
   def test_makes_every_kind_of_level(self, level, frames_per_step, num_actions, name, shape):
     registry.check(level)

@@ -62,7 +62,7 @@ class SharedReplayTest(absltest.TestCase):
     np.testing.assert_array_equal(curve.frames, [0, 10, 20])
     np.testing.assert_allclose(curve.shares, [[0.5], [1.5], [2.5]])
     commands = [call.args[0] for call in started.call_args_list]
-    self.assertEqual(['--entropy_cost=20' in command for command in commands], [False, False, True, True, False])
+    self.assertEqual(['--entropy_cost=500' in command for command in commands], [False, False, True, True, False])
     self.assertLen({flag for command in commands for flag in command if flag.startswith('--shared_replay=')}, 1)
 
 
