@@ -32,7 +32,7 @@ CONFIG = laser.LaserConfig(
     clip_gradient_norm=0.,
     learning_rate_decay=False,
     value_normalization='none',    # Only the agent for DMLab-30 has PopArt.
-    trust_region_threshold=0.1,    # Ours: the paper does not state it.
+    trust_region_threshold=0.1,    # Ours: the paper does not state it. See docs/laser.md for others.
 )
 PROTOCOL = atari57_protocol.Protocol(noop_max=37)  # Appendix D.
 RUN_CONFIG = run_flags.RunConfig(checkpoint_interval_seconds=600.)  # Because the replay is saved with each checkpoint.

@@ -1,13 +1,20 @@
 """Tests that LASER learns, and that IMPALA's corrections differ with stale data. Runs are reproducible."""
 
+from unittest import mock
+
 from absl.testing import absltest
 import numpy as np
+import tensorflow as tf
 
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
+from scalable_agents.environments import quiz
 from scalable_agents.tests.agents import training_runs
 from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
+from scalable_agents.training import replayers
+from scalable_agents.training import stored_unrolls
 
 _LASER = dict(torso='shallow', synchronous=True, unroll_length=4, batch_size=32, replay_share=0.75,
               replay_capacity=5_000, replay_minimum_size=200, learning_rate=2e-3, learning_rate_decay=False,
@@ -16,6 +23,28 @@ _LASER = dict(torso='shallow', synchronous=True, unroll_length=4, batch_size=32,
 
 def setUpModule():
   training.configure_tensorflow()
+
+
+def _guesses(number):
+  """Plays `quiz` with random actions, for a number of agent steps. Returns an Unroll of [number + 1, 1, ...]."""
+  random, environment = np.random.RandomState(0), quiz.Quiz(seed=0)
+  rows = [(0., 0., True, environment.reset().observation['vector'], 0)]
+  for action in random.randint(10, size=number):
+    time_step = environment.step(action)
+    done, reward, discount = time_step.last(), time_step.reward, time_step.discount
+    observation = (environment.reset() if done else time_step).observation['vector']
+    rows.append((reward, discount, done, observation, action))
+  types = (np.float32, np.float32, bool, np.float32, np.int32)
+  reward, discount, done, observation, action = (
+      tf.constant(np.array(values, dtype)[:, np.newaxis]) for values, dtype in zip(zip(*rows), types))
+  zeros = tf.zeros(reward.shape)
+  return unroll_lib.Unroll(
+      level_id=tf.constant([0]), actor_id=tf.constant([0]), life_id=tf.constant([-1], tf.int64),
+      index=tf.constant([0], tf.int64), agent_state=(),
+      environment_output=unroll_lib.EnvironmentOutput(
+          reward, discount, done, zeros, tf.cast(zeros, tf.int32), {'vector': observation}),
+      agent_output=impala.BehaviourOutput(action, tf.zeros([*action.shape, 10])),
+      parameter_version=tf.cast(zeros, tf.int64))
 
 
 class LearningTest(absltest.TestCase):
@@ -54,6 +83,30 @@ class LearningTest(absltest.TestCase):
     self.assertGreater(len(first), 5)
     self.assertEqual(first, again)
     self.assertNotEqual(first, other)
+
+  def test_experience_of_agents_that_guess_hurts_only_without_the_trust_region(self):
+    """Schmitt et al. 2020, figure 3. `//tools:shared_replay` shows the gain, too, with more agents and seeds."""
+    make, guesses = replayers.own_replay, _guesses(40_000)
+
+    def with_guesses(*args):
+      replay = make(*args)
+      replay.insert(guesses.life_id, guesses.index, stored_unrolls.of_unroll(guesses))
+      return replay
+
+    def train(make_replay, threshold, seed):
+      with mock.patch.object(replayers, 'own_replay', make_replay):
+        rows = self._train(
+            level_name='quiz', unroll_length=8, batch_size=64, replay_share=0.875, replay_capacity=100_000,
+            learning_rate=3e-3, entropy_cost=0.2, reward_transform='none', trust_region_threshold=threshold,
+            total_environment_frames=32_000, seed=seed)
+      return np.mean([row['episode_return'] for row in rows if row['episode_return'] is not None])
+
+    own, naive, trusting = (
+        np.mean([train(make_replay, threshold, seed) for seed in (1, 2)])
+        for make_replay, threshold in ((make, 0.1), (with_guesses, np.inf), (with_guesses, 0.1)))
+    self.assertLess(naive, own - 0.3)
+    self.assertLess(naive, trusting - 0.4)
+    self.assertGreater(trusting, own - 0.3)
 
   def test_stale_data_needs_a_correction(self):
     """Espeholt et al. 2018, table 2, with replay. `//tools:off_policy` compares all corrections."""
