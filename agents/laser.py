@@ -29,6 +29,7 @@ from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import mixed_experience
 from scalable_agents.training import replayers
+from scalable_agents.training import sweep
 from scalable_agents.training import unroll_replay
 from scalable_agents.training.cluster import cluster_config
 
@@ -63,7 +64,12 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
       'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
   replay_minimum_size: int = setting(
       10_000, 'Agent steps in the replay before replayed unrolls are learned from. Until then, updates learn from new '
-      'unrolls only. Ours: the paper states none.', at_least=1, at_most=settings.MAX_FRAMES)
+      'unrolls only; with --nolearn_online or another --replay_sampling than episodes, they wait. Ours: the paper states '
+      'none.', at_least=1, at_most=settings.MAX_FRAMES)
+  sweep_index: int = setting(
+      sweep.NO_SAMPLE, 'Number of a random sample of learning_rate and entropy_cost, used instead of the flags of these '
+      f'names: 0 to {sweeps.LASER.num_samples - 1}, or more in a population larger than that. -1 for no sample. '
+      'Section 5.1, DMLab-30.', at_least=sweep.NO_SAMPLE, at_most=settings.MAX_SEED)
   replay_sampling: str = setting(
       'episodes', 'What is drawn from the replay: episodes (uniformly; each is replayed from its start, with recurrent '
       'states of the latest network, section 5.1), unrolls (uniformly, with the recurrent states of the actor) or '

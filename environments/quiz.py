@@ -16,9 +16,9 @@ _NUM_ACTIONS = 10
 class Quiz(base.Environment):
   """A quiz of 6 questions on one of 8 subjects, which the agent may leave at any time.
 
-  Each episode draws a subject. Its questions are always the same. Action 0 leaves: the episode ends with a reward of 0.
-  Actions 1 ... 9 are answers. One of them is right and earns 1, the others earn -0.6. After any answer the next question
-  follows; the last one ends the episode. The observation is {'vector': float32 [48]}, the one-hot question.
+  Each episode draws a subject. Its questions are always the same. Action 0 leaves: the episode ends with a reward of
+  0. Actions 1 ... 9 are answers. One of them is right and earns 1, the others earn -0.6. After any answer the next
+  question follows; the last one ends the episode. The observation is {'vector': float32 [48]}, the one-hot question.
 
   It pays to stay only for an agent that will be right later, too. Agents that guess show the later questions to one
   that leaves early. But if it takes the values of these agents for its own, then it leaves early.

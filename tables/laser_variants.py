@@ -74,8 +74,8 @@ def _parameters(run: runs_lib.Run, settings: Mapping[str, Any]) -> dict[str, Any
   """Returns those of _PARAMETERS that can be part of the name of a run's variant, and their values."""
   if run.agent != runs_lib.LASER or not run.flags.get('replay_share'):
     return {}
-  is_trusting = run.flags.get('trust_region_threshold') == math.inf  # The ablation's name says whether it shares.
-  implied = ('shares', 'trust_region_threshold') if is_trusting else ()
+  is_naive = run.flags.get('trust_region_threshold') == math.inf  # The ablation's name says whether it shares.
+  implied = ('shares', 'trust_region_threshold') if is_naive else ()
   return {name: settings[name] for name in _PARAMETERS if name in settings and name not in implied}
 
 

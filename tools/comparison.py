@@ -127,7 +127,7 @@ def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
       drawing.mean_and_range(axes, frames, shares, name, drawing.line_style(number))
     axes.set_title(tasks[task], loc='left', fontsize=10)
     axes.set_xlabel('environment frames')
-    axes.set_ylim(-1.1 if len(tasks) > 1 else 0, 1.1)
+    axes.set_ylim(top=1.1)
     drawing.frames_axis(axes)
     drawing.plain(axes, 'both')
   panels[0].set_ylabel('return / optimal return')

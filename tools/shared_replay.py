@@ -20,6 +20,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 
@@ -40,6 +41,7 @@ _NUM_GUESSERS = 4
 _GUESSER = ('--entropy_cost=500', '--batch_size=16', '--replay_share=0.5')
 _OWN = 'own replays'
 _SHARED = 'shared replay, '
+_TICK_SECONDS = 0.1  # The time between two looks whether processes have ended.
 
 
 def _line(name, threshold):
@@ -97,11 +99,11 @@ def train(experiment: comparison.Experiment, line: comparison.Line, seed: int, f
   try:
     for directory, command in commands.items():
       processes[directory] = _start(command, directory)
-    for directory in directories[:_NUM_LEARNERS]:
-      processes[directory].wait()
-    for directory, process in processes.items():
-      if process.poll():
-        raise errors.UserError(f'{directory}: {_last_line(directory) or f"exit code {process.returncode}"}')
+    while not all(processes[directory].poll() == 0 for directory in directories[:_NUM_LEARNERS]):
+      for directory, process in processes.items():
+        if process.poll() or process.poll() == 0 and directory not in directories:
+          raise errors.UserError(f'{directory}: {_last_line(directory) or f"exit code {process.returncode}"}')
+      time.sleep(_TICK_SECONDS)
   finally:
     for process in processes.values():
       process.terminate()

@@ -1,7 +1,8 @@
 """The experience of an actor-critic with replay: each batch has new unrolls, and unrolls from a replay.
 
 Espeholt et al. 2018 (IMPALA), section 5.2.2; Schmitt et al. 2020 (LASER), sections 3 and 5.1. New unrolls are learned
-from once, online, and go into the replay. So the ratio of replayed to new agent steps is the same on every machine.
+from once, online, unless all learning is from the replay, and go into the replay. So the ratio of replayed to new agent
+steps is the same on every machine.
 """
 
 import os

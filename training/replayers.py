@@ -34,7 +34,7 @@ class Replayers:
       replay: the replay, from `own_replay` or `join_replay`.
       number: number of replayers, which is the number of unrolls that `draw` returns.
       agent: the replayers' copy of the agent, which has `unroll` and `prepare` as impala.Agent; its acting variables
-        are overwritten. None if there is no recurrent state.
+        are overwritten, and their device computes the states. None if there is no recurrent state.
       parameters: the latest parameters.
       minimum_size: agent steps that the replay must have before replayed unrolls count. Until then they are padding, so
         that an agent can learn from its new unrolls while the first, perhaps long, episodes go on.
@@ -76,12 +76,13 @@ class Replayers:
     reset = lambda state: tf.where(tf.reshape(is_new, [-1] + [1] * (len(state.shape) - 1)), tf.zeros_like(state), state)
     before = tf.nest.map_structure(lambda state: reset(state.read_value()), self._state)
     _, latest = self._parameters.latest()
-    for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
-      variable.assign(parameter)
     rows, environment = replayed.rows, replayed.rows.environment_output
-    inputs = (rows.agent_output.action, environment.reward, environment.done,
-              self._agent.prepare(environment.observation))
-    _, after = self._agent.unroll(*tf.nest.map_structure(lambda values: values[:-1], inputs), before)
+    with tf.device(self._agent.acting_variables[0].device):
+      for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
+        variable.assign(parameter)
+      inputs = (rows.agent_output.action, environment.reward, environment.done,
+                self._agent.prepare(environment.observation))
+      _, after = self._agent.unroll(*tf.nest.map_structure(lambda values: values[:-1], inputs), before)
     for variable, state in zip(tf.nest.flatten(self._state), tf.nest.flatten(after), strict=True):
       variable.assign(state)
     return before

@@ -50,6 +50,18 @@ class SharedReplayTest(absltest.TestCase):
     with self.assertRaisesRegex(errors.UserError, 'agent_0: error: --torso=tall: .*'):
       self._run(own._replace(flags=('--torso=tall',)))
 
+  def test_a_replay_that_ends_is_a_one_line_error(self):
+    """The agents would wait for it without end."""
+    def start(command, directory):
+      with open(f'{directory}.txt', 'w', encoding='utf-8') as output:
+        output.write('agents wait\nstopped\n')
+      return mock.Mock(**{'poll.return_value': 0 if 'scalable_agents.agents.laser_replay' in command else None})
+
+    self.enter_context(mock.patch.object(shared_replay, '_start', start))
+    experiment = shared_replay.EXPERIMENTS['sharing']
+    with self.assertRaisesRegex(errors.UserError, 'replay: stopped'):
+      shared_replay.train(experiment, experiment.lines[2], 1, 100, self._folder)
+
   def test_the_curve_is_the_mean_of_the_agents_that_learn(self):
     self.enter_context(mock.patch.multiple(shared_replay, _NUM_LEARNERS=2))
     started = self.enter_context(mock.patch.object(shared_replay, '_start'))

@@ -15,14 +15,20 @@ import types
 from unittest import mock
 
 from absl.testing import absltest
+import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import actor_host
+from scalable_agents.actor import inference
+from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.records import run_directory
+from scalable_agents.tests.training import lives
 from scalable_agents.tests.training import training
+from scalable_agents.tests.training import unrolls
 from scalable_agents.training import collector
+from scalable_agents.training import replayers
 from scalable_agents.training import run_flags
 from scalable_agents.training import train_loop
 
@@ -95,10 +101,31 @@ def _train(logdir, updates):
       host.close()
 
 
+def _replay():
+  """Draws from replayers whose copy of the agent is on another device than the replay."""
+  with tf.device('/' + _LEARNING):
+    agent = impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig(use_lstm=True))
+  parameters = parameters_lib.ParameterSnapshot(inference.specs(agent.acting_variables))
+  parameters.publish(0, agent.acting_variables)
+  life, state = lives.Life(1, 20), tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1))
+  spec = life.spec(4, state)
+  replay = replayers.Replayers(spec, lives.FRAME_STACKS, replayers.own_replay(spec, lives.FRAME_STACKS, 100, 2), 2,
+                               agent, parameters, minimum_size=1)
+  for index in range(10):
+    replay.insert(lives.batch([life.unroll(index, 4, state)]))
+  with mock.patch.object(agent, 'unroll', wraps=agent.unroll) as unroll, tf.device('/' + _ACTING):
+    draw = tf.function(lambda seed: replay.draw(2, seed), autograph=False)
+    for seed in range(2):
+      assert np.all(draw(tf.constant(seed, tf.int64)).exists[0])
+      replay.draw(2, tf.constant(seed, tf.int64))
+  _check('inputs of the copy', unroll.call_args.args[:3], _LEARNING)
+
+
 def _main(logdir):
   cpu, = tf.config.list_physical_devices('CPU')
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   tf.debugging.set_log_device_placement(True)
+  _replay()
   _train(logdir, updates=3)
   _train(logdir, updates=6)  # This resumes the run.
 

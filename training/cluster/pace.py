@@ -4,6 +4,7 @@ Schmitt et al. 2020 (LASER), section 5.1: the agents of a sweep "run concurrentl
 equal shares of the replay, and each agent's score can be compared with the others' at the same number of steps.
 """
 
+import threading
 from typing import NamedTuple
 
 
@@ -15,7 +16,7 @@ class _Member(NamedTuple):
 
 
 class Pace:
-  """Knows the positions of the agents that are present.
+  """Knows the positions of the agents that are present. Any number of threads may call all methods at once.
 
   An agent that joins, or comes back, gets the position of the slowest agent. So nobody waits for what a dead agent has
   missed.
@@ -30,26 +31,34 @@ class Pace:
     self._forgotten_seconds = forgotten_seconds
     self._members: dict[str, _Member] = {}
     self._left: set[str] = set()
+    self._lock = threading.Lock()  # It guards both.
 
   def report(self, agent: str, steps: int, now: float):
-    """Notes the agent steps that an agent has made since its process began. `now` is a time in seconds."""
-    self._forget(now)
-    if agent in self._left:  # Another thread of its process sent this report earlier, and it came late.
-      return
-    member = self._members.pop(agent, None)
-    offset = member.offset if member else self._slowest() - steps
-    self._members[agent] = _Member(offset, steps, now)
+    """Notes the agent steps that an agent has made since its process began. `now` is a time in seconds.
+
+    Several threads of an agent report, so a report may come late: the agent's largest number of steps counts.
+    """
+    with self._lock:
+      self._forget(now)
+      if agent in self._left:
+        return
+      if member := self._members.get(agent):
+        self._members[agent] = _Member(member.offset, max(member.steps, steps), now)
+      else:
+        self._members[agent] = _Member(self._slowest() - steps, steps, now)
 
   def leave(self, agent: str):
     """Notes that an agent has ended. It does not come back: its successor has another name."""
-    self._members.pop(agent, None)
-    self._left.add(agent)
+    with self._lock:
+      self._members.pop(agent, None)
+      self._left.add(agent)
 
   def even(self, now: float) -> dict[str, int]:
     """Returns, for each present agent, how many agent steps it had made if it were where the slowest agent is."""
-    self._forget(now)
-    slowest = self._slowest()
-    return {agent: slowest - member.offset for agent, member in self._members.items()}
+    with self._lock:
+      self._forget(now)
+      slowest = self._slowest()
+      return {agent: slowest - member.offset for agent, member in self._members.items()}
 
   def _forget(self, now):
     self._members = {agent: member for agent, member in self._members.items()

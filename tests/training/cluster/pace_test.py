@@ -1,5 +1,8 @@
 """The rule that agents with a shared replay run at equal speed. Times are given, so nothing waits."""
 
+import sys
+import threading
+
 from absl.testing import absltest
 from hypothesis import given
 from hypothesis import settings
@@ -27,7 +30,8 @@ class Reference:
       return
     if agent in self.present:
       position, before, _ = self.present[agent]
-      self.present[agent] = [position + steps - before, steps, now]
+      later = max(steps, before)  # A report may come late.
+      self.present[agent] = [position + later - before, later, now]
     else:
       self.present[agent] = [self.slowest(), steps, now]
 
@@ -51,6 +55,24 @@ class PaceTest(absltest.TestCase):
   def _leads(self, now=0.):
     """The agent steps by which each present agent is ahead of the slowest one, as agents compute them."""
     return {agent: self.steps[agent] - even for agent, even in self.pace.even(now).items()}
+
+  def test_threads_lose_no_agent(self):
+    self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+    sys.setswitchinterval(1e-6)
+    pace, agents = pace_lib.Pace(_FORGOTTEN), ('a', 'b', 'c')
+
+    def report(agent):
+      for steps in range(20_000):
+        pace.report(agent, steps, 0.)
+
+    for agent in agents:
+      pace.report(agent, 0, 0.)
+    threads = [threading.Thread(target=report, args=[agent]) for agent in agents]
+    for thread in threads:
+      thread.start()
+    while any(thread.is_alive() for thread in threads):
+      self.assertCountEqual(pace.even(0.), agents)
+    self.assertEqual(pace.even(0.), dict.fromkeys(agents, 19_999))
 
   def test_nobody_is_there(self):
     self.assertEqual(self.pace.even(0.), {})
