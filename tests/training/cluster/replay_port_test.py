@@ -194,7 +194,7 @@ class JobTest(replay_testing.TestCase):
       agent, life = self.agent(self.port), replay_testing.Life(1, 2)
       agent.replay.size()
       os.mkdir(run_directory.path(self.folder, 'replay.new'))
-      agent.insert(life, 0)
+      waiting.start(agent.insert, life, 0)  # If the job ends before this agent has reported, the agent waits.
       self.assertEqual(job.end()[0], 1)
       self.assertRegex(job.screen().splitlines()[-1],
                        f'^error: {self.folder}: the replay cannot be saved: .*/replay.new: Is a directory')
