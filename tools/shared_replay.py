@@ -101,7 +101,9 @@ def train(experiment: comparison.Experiment, line: comparison.Line, seed: int, f
       processes[directory] = _start(command, directory)
     while not all(processes[directory].poll() == 0 for directory in directories[:_NUM_LEARNERS]):
       for directory, process in processes.items():
-        if process.poll() or process.poll() == 0 and directory not in directories:
+        # Agents end when they are trained. The replay never ends by itself, and the agents would wait for it.
+        alive_or_done = (None, 0) if directory in directories else (None,)
+        if process.poll() not in alive_or_done:
           raise errors.UserError(f'{directory}: {_last_line(directory) or f"exit code {process.returncode}"}')
       time.sleep(_TICK_SECONDS)
   finally:
