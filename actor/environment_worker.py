@@ -8,6 +8,7 @@ Later packets are uint32 slot numbers, see cc/environment_channel.h. The worker 
 request and then steps it with the action in its slot. When all results are in their slots, it sends the packet back.
 """
 
+import contextlib
 import functools
 import importlib
 import json
@@ -31,6 +32,9 @@ from scalable_agents.environments import long_work
 MAXIMUM_PACKET_BYTES = 1 << 17
 CLOSE_SECONDS = 2.  # Time for the current step and for closing the environments, when the worker is told to exit.
 REQUEST_LENGTH = struct.Struct('<q')
+NICENESS = 10  # Added to this process's own, see nice(2).
+_AUTOGROUP = '/proc/self/autogroup'
+_AUTOGROUP_SECONDS = 0.1  # The kernel accepts one change in this time, from all processes together.
 
 
 class _Slot:
@@ -152,6 +156,28 @@ def _leave_with_parent(connection):
   os._exit(0)
 
 
+def _give_way():
+  """Lets the training process compute first where cores are short, because everything waits for it.
+
+  Otherwise each answer of a worker's environments would interrupt the learner.
+  """
+  niceness = os.nice(NICENESS)
+  if os.path.exists(_AUTOGROUP):
+    threading.Thread(target=_set_niceness_of_session, args=[niceness], daemon=True).start()
+
+
+def _set_niceness_of_session(niceness):
+  """Gives this process's session a niceness. Where Linux groups processes by session, only that counts, see sched(7)."""
+  with contextlib.suppress(OSError):  # The system forbids it, or does not group processes.
+    while True:
+      try:
+        with open(_AUTOGROUP, 'w', encoding='ascii') as file:
+          file.write(str(niceness))
+        return
+      except BlockingIOError:  # Another process has just done the same.
+        time.sleep(_AUTOGROUP_SECONDS)
+
+
 def main(socket_descriptor: int, memory_descriptor: int):
   """Serves until the other end of the socket is closed. After an error, writes it to shared memory and exits with 1.
 
@@ -159,6 +185,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
     socket_descriptor: file descriptor of the socket.
     memory_descriptor: file descriptor of the shared memory.
   """
+  _give_way()
   standard_streams.make_unfailing()  # An environment may print, and the log's disk may be full.
   # Programs that an environment starts must not inherit these. Otherwise the training process would not notice this
   # process's end.
