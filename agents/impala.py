@@ -114,8 +114,8 @@ class ImpalaConfig:
 
   # The auxiliary task.
   use_pixel_control: bool = setting(
-      False, 'Also learn, as an auxiliary task, how actions change the pixels. Needs images of at least 16x16 pixels. '
-      'Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
+      False, 'Also learn, as an auxiliary task, how actions change the pixels. Needs images of at least 16x16 pixels; '
+      'a level without pixels has no such task. Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
   pixel_control_cost: float = setting(
       0.05, 'Weight of the pixel control loss. Ours: the PopArt paper does not state it. Jaderberg et al. 2016 '
       '(UNREAL) drew it from 0.01 to 0.1.', at_least=0)
@@ -212,9 +212,7 @@ class Agent(snt.Module):
     self._policy = networks.Linear(spec.num_actions, seeds, 'policy')
     self._baseline = networks.Linear(num_baselines, seeds, 'baseline')
     self._pixel_control = None
-    if config.use_pixel_control:
-      if self._observed != 'pixels':
-        raise ValueError(f'--use_pixel_control: want a level with pixels, got {sorted(spec.observation)}')
+    if config.use_pixel_control and self._observed == 'pixels':
       self._pixel_control = networks.PixelControlHead(
           pixel_control.num_cells(*spec.observation['pixels'].shape[:2]), spec.num_actions, seeds)
     self._num_frames = spec.frame_stacks.get('pixels', 1)
@@ -354,8 +352,8 @@ def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output:
   `weights` are those of the steps, and `entropy_weights` those in the entropy: [T, B] float32 or a number.
   """
   terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1], entropy_weights)}
-  if config.use_pixel_control:
-    environment = unroll.environment_output
+  environment = unroll.environment_output
+  if config.use_pixel_control and 'pixels' in environment.observation:
     terms['loss/pixel_control'] = pixel_control.loss(
         output.pixel_control, unroll.agent_output.action[1:], agent.newest_frames(environment.observation),
         environment.done[1:], config.pixel_control_discount, weights)

@@ -64,11 +64,11 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
       'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
   replay_minimum_size: int = setting(
       10_000, 'Agent steps in the replay before replayed unrolls are learned from. Until then, updates learn from new '
-      'unrolls only; with --nolearn_online or another --replay_sampling than episodes, they wait. Ours: the paper states '
-      'none.', at_least=1, at_most=settings.MAX_FRAMES)
+      'unrolls only; with --nolearn_online or another --replay_sampling than episodes, they wait. Ours: the paper '
+      'states none.', at_least=1, at_most=settings.MAX_FRAMES)
   sweep_index: int = setting(
-      sweep.NO_SAMPLE, 'Number of a random sample of learning_rate and entropy_cost, used instead of the flags of these '
-      f'names: 0 to {sweeps.LASER.num_samples - 1}, or more in a population larger than that. -1 for no sample. '
+      sweep.NO_SAMPLE, 'Number of a random sample of learning_rate and entropy_cost, used instead of the flags of '
+      f'these names: 0 to {sweeps.LASER.num_samples - 1}, or more in a population larger than that. -1 for no sample. '
       'Section 5.1, DMLab-30.', at_least=sweep.NO_SAMPLE, at_most=settings.MAX_SEED)
   replay_sampling: str = setting(
       'episodes', 'What is drawn from the replay: episodes (uniformly; each is replayed from its start, with recurrent '
@@ -96,6 +96,8 @@ def validate(config: LaserConfig) -> None:
   impala.validate(config)
   if not config.clip_rho_threshold:
     raise ValueError('--clip_rho_threshold=0: want more than 0, since nothing would be learned')
+  if not config.learn_online and not config.replay_share:
+    raise ValueError('--nolearn_online: want a --replay_share above 0, since nothing would be learned from')
   # A replay drops whole episodes or unrolls, so that it is seldom full to its last step.
   if 2 * config.replay_minimum_size > config.replay_capacity:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most half of --replay_capacity='

@@ -113,6 +113,9 @@ def main(others: Sequence[str]):
   os.makedirs(folder, exist_ok=True)
   python = lambda arguments: [sys.executable, *arguments]
   services = {'replay': python(replay)} if config.share else {}
+  if not config.share and config.agents > 1:
+    print(f'each agent checks the memory of its own replay only: all replays need {config.agents} times as much',
+          flush=True)
   given_up = run_launcher.Launcher({name: python(command) for name, command in agents.items()}, folder, sys.stdout,
                                    services).run()
   if given_up:

@@ -9,6 +9,7 @@ always guess. 7/8 of each batch are replayed, half of it from guesses.
 
   sharing: own replays, naive sharing and sharing with the trust region.
   threshold: sharing with different thresholds b.
+  own: own replays, without and with the trust region.
 
 The program prints a table of the mean returns of the four agents over whole runs, so that slow learning counts, and
 writes EXPERIMENT.csv and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
@@ -60,8 +61,9 @@ def _experiment(*lines):
 
 
 EXPERIMENTS = {
-    'sharing': _experiment(_line(_OWN, 0.1), _line(f'{_SHARED}naive', 'inf'),
+    'sharing': _experiment(_line(f'{_OWN}, b = 0.1', 0.1), _line(f'{_SHARED}naive', 'inf'),
                            _line(f'{_SHARED}trust region, b = 0.1', 0.1)),
+    'own': _experiment(_line(f'{_OWN}, no trust region', 'inf'), _line(f'{_OWN}, b = 0.1', 0.1)),
     'threshold': _experiment(*(_line(f'{_SHARED}b = {b}', b) for b in (0.01, 0.03, 0.1, 0.3))),
 }
 
@@ -83,7 +85,7 @@ def train(experiment: comparison.Experiment, line: comparison.Line, seed: int, f
   Raises:
     errors.UserError: a process has died. The message has the last line of its output.
   """
-  folder, shares = files.make_folder(logdir), line.name != _OWN
+  folder, shares = files.make_folder(logdir), line.name.startswith(_SHARED)
   directories = [os.path.join(folder, f'agent_{index}')
                  for index in range(_NUM_LEARNERS + shares * _NUM_GUESSERS)]
   address = [f'--shared_replay=localhost:{free_ports.find(1)[0]}'] if shares else []

@@ -99,6 +99,9 @@ class MixedExperience:
       replayed = self._replay.draw(self._settings.num_replayed, seed)
       new, arrived = self._take_in()
       unroll, exists, num_online = replayed.unroll, replayed.exists, 0
+      # An unroll without any step is of no version. With version 0, it would seem to be old.
+      unroll = unroll._replace(parameter_version=tf.where(
+          tf.reduce_any(exists, axis=0), unroll.parameter_version, tf.reduce_max(new.parameter_version)))
       if self._settings.learns_new:
         num_online = self._settings.num_new
         unroll = tf.nest.map_structure(

@@ -13,6 +13,8 @@ import tensorflow as tf
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import laser
+from scalable_agents.agents import laser_dmlab30
 from scalable_agents.agents import popart_impala
 from scalable_agents.agents import popart_impala_dmlab30
 from scalable_agents.agents import r2d2
@@ -176,6 +178,20 @@ class LifeOfARunTest(absltest.TestCase):
         '--num_environments=2', '--test_num_episodes=1')
     with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
       self.assertCountEqual(json.load(file)['levels'], _TESTED)
+
+  def test_laser_has_pixel_control_on_levels_with_pixels_only(self):
+    signal_handlers.restore_after(self)
+    for level, has_pixels in (('catch', True), ('quiz', False)):
+      logdir = self.create_tempdir().full_path
+      training.run_in_this_process(
+          laser, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--level_name={level}', '--torso=shallow',
+          '--unroll_length=3', '--batch_size=8', '--replay_share=0.75', '--replay_capacity=1_000',
+          '--replay_minimum_size=50', '--num_environments=2', '--total_environment_frames=300', f'--logdir={logdir}')
+      self.assertEqual('loss/pixel_control' in training.rows(logdir)[-1], has_pixels)
+      training.run_in_this_process(
+          laser, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--logdir={logdir}', '--mode=test',
+          '--num_environments=2', '--test_num_episodes=2')
+      self.assertTrue(os.path.exists(run_directory.path(logdir, run_directory.EVALUATION)))
 
   def test_built_in_tasks_can_be_tried_without_lab(self):
     signal_handlers.restore_after(self)

@@ -98,6 +98,8 @@ class ConfigTest(parameterized.TestCase):
       (_SHARED | dict(replay_sampling='unrolls'), '--shared_replay=localhost:20000: want --replay_sampling=episodes '
        'and a --replay_share above 0: agents share whole episodes, because their recurrent states and priorities '
        'differ'),
+      (dict(learn_online=False, replay_share=0.), '--nolearn_online: want a --replay_share above 0, since '
+       'nothing would be learned from'),
       (_SHARED | dict(replay_share=0.), '--shared_replay=localhost:20000: want --replay_sampling=episodes and a '
        '--replay_share above 0: agents share whole episodes, because their recurrent states and priorities differ'),
       (dict(level_name=''), '--level_name=: want the name of a level'),

@@ -1,5 +1,6 @@
 """Tests of LASER's trust region: by hand, against the direct form in float64, and the paper's propositions."""
 
+import copy
 import itertools
 
 from absl.testing import absltest
@@ -123,8 +124,17 @@ class _Mdp:
     self.rewards = random.randn(2, 2)
     self.mu, self.pi = random.dirichlet([1., 1.], size=2), random.dirichlet([1., 1.], size=2)  # [state, action].
     self.rho_bar = rho_bar
-    implied = np.minimum(rho_bar * self.mu, self.pi)
-    self.implied = implied / implied.sum(axis=1, keepdims=True)
+
+  def with_other_behaviour(self, random):
+    """Returns the same task and target policy with another behaviour policy."""
+    other = copy.copy(self)
+    other.mu = random.dirichlet([1., 1.], size=2)
+    return other
+
+  @property
+  def implied(self):
+    implied = np.minimum(self.rho_bar * self.mu, self.pi)
+    return implied / implied.sum(axis=1, keepdims=True)
 
   def values(self, policy):
     """Solves V = r + gamma P V."""
@@ -171,16 +181,27 @@ class PropositionsTest(parameterized.TestCase):
       self.assertEqual(np.argmax(alpha * values + (1 - alpha) * implied), right)
 
   @hypothesis.settings(deadline=None, max_examples=30)
-  @hypothesis.given(st.integers(0, 10**6), st.sampled_from([1., 2.]), st.booleans())
-  def test_5_trusted_targets_contract_towards_the_value_of_the_implied_policy(self, seed, rho_bar, all_trusted):
+  @hypothesis.given(st.integers(0, 10**6), st.sampled_from([1., 2., np.inf]), st.floats(0.01, 1.))
+  def test_4_and_5_trusted_targets_contract_towards_the_values_of_the_trusted_implied_policies(
+      self, seed, rho_bar, threshold):
+    """Proposition 4 is the case of unclipped weights: all implied policies are the target policy."""
     random = np.random.RandomState(seed)
-    mdp = _Mdp(random, rho_bar)
-    fixed_point, values = mdp.values(mdp.implied), 10 * random.randn(2)
-    trusted = np.array([True, all_trusted])
-    distance = np.abs(mdp.expected_targets(values, trusted) - fixed_point)[trusted]
+    mdp, values = _Mdp(random, rho_bar), 10 * random.randn(2)
+    behaviours = [mdp, mdp.with_other_behaviour(random)]
+    kind = 'kl_mu' if rho_bar == np.inf else 'implied'
+    log = lambda policy: np.log(np.float32(policy))
+    trusted = np.array([trust_region.relevance(kind, log(one.mu), log(one.pi), rho_bar) < threshold
+                        for one in behaviours])  # [behaviour, state].
+    targets = np.array([one.expected_targets(values, states) for one, states in zip(behaviours, trusted)])
+    fixed_points = np.array([one.values(one.implied) for one in behaviours])
     # A step moves by at least the share of the implied policy, sum_a min(rho-bar mu, pi), times 1 - discount.
-    shrinkage = 1 - (1 - mdp.discount) * np.minimum(rho_bar * mdp.mu, mdp.pi).sum(axis=1).min()
-    self.assertLessEqual(np.max(distance), shrinkage * np.max(np.abs(values - fixed_point)) + 1e-3)
+    shrinkage = np.array([1 - (1 - one.discount) * np.minimum(rho_bar * one.mu, one.pi).sum(axis=1).min()
+                          for one in behaviours])
+    bounds = shrinkage * np.max(np.abs(values - fixed_points), axis=1)
+    for state in (0, 1):
+      if chosen := trusted[:, state].nonzero()[0].tolist():
+        distance = np.abs(targets[chosen, state].mean() - fixed_points[chosen, state].mean())
+        self.assertLessEqual(distance, bounds[chosen].max() + 1e-3)
 
 
 if __name__ == '__main__':

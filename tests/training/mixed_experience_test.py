@@ -119,6 +119,12 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertIsNone(made.fill())
     self.assertEqual(made.metrics()['replay_filled'], 1.)
 
+  def test_padding_does_not_seem_to_be_old(self):
+    made, *_ = self._make(must_fill=False)
+    (unroll, sample), _ = self._take(made)()  # The replay is empty.
+    self.assertFalse(np.any(sample.exists[:, 3:]))
+    np.testing.assert_array_equal(unroll.parameter_version[:, 3:], np.max(unroll.parameter_version[:, :3]))
+
   @parameterized.parameters(*_KINDS)
   def test_a_full_replay_has_the_newest_rows(self, kind):
     made, lives, order = self._make(kind, capacity=40)

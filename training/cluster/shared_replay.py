@@ -111,9 +111,11 @@ class SharedReplay:
     return 0 if even is None else self._steps - even
 
   @property
-  def is_waiting(self) -> bool:
-    """Whether it waits for the slower agents, or for the replay job."""
-    return self._waits_for_agents or self._waits_for_job
+  def waits_for(self) -> str:
+    """What it waits for: 'replay' (the job does not answer), 'other agents' (they are slower), or '' for nothing."""
+    if self._waits_for_job:
+      return 'replay'
+    return 'other agents' if self._waits_for_agents else ''
 
   def insert(self, life_id: tf.Tensor, index: tf.Tensor, rows):
     """See EpisodeReplay.insert. Then it waits while this agent is too far ahead of the slowest one."""

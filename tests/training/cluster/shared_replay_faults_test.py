@@ -52,7 +52,7 @@ class FaultsTest(replay_testing.TestCase):
       job.kill()
     for agent in agents:
       self.wait_until_said(agent, f'no replay at localhost:{self.port} for .* s: .+')
-      self.assertTrue(agent.replay.is_waiting)
+      self.assertEqual(agent.replay.waits_for, 'replay')
     shutil.copy(contents, kept)
     own, inserted = replay_testing.own_replay(), [agent.inserted for agent in agents]
     own.restore(kept)

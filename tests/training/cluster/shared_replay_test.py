@@ -102,7 +102,8 @@ class SpeedTest(JobTest):
 
   def _wait_until_ahead(self, agent, inserted, lead):
     """Waits until an agent waits for slower ones, inside an insert after so many that have returned."""
-    waiting.wait_until(lambda: agent.replay.lead == lead and agent.replay.is_waiting and agent.inserted == inserted)
+    waiting.wait_until(lambda: (agent.replay.lead, agent.replay.waits_for, agent.inserted) == (
+        lead, 'other agents', inserted))
 
   def test_whoever_is_ahead_of_a_slow_agent_waits(self):
     slow, fast, late = (self.agent(self.port, tolerance=2 * _INSERT) for _ in range(3))
@@ -116,7 +117,7 @@ class SpeedTest(JobTest):
     for number in range(1, 10):
       insert(slow)
       self._wait_until_ahead(fast, 3 + number, 3 * _INSERT)
-      self.assertFalse(slow.replay.is_waiting)
+      self.assertEqual(slow.replay.waits_for, '')
     insert(late)  # It starts where the slow one is.
     insert(slow)
     insert(slow)
@@ -128,7 +129,7 @@ class SpeedTest(JobTest):
     late.replay.close()
     end()
     self.assertEqual(fast.inserted, 50)
-    self.assertFalse(fast.replay.is_waiting)
+    self.assertEqual(fast.replay.waits_for, '')
 
   def test_a_wait_for_slower_ones_ends_when_it_is_closed(self):
     slow, fast = (self.agent(self.port, tolerance=_INSERT) for _ in range(2))
@@ -173,7 +174,7 @@ class WithoutReplayTest(replay_testing.TestCase):
              lambda: agent.next(0): tf.errors.OutOfRangeError}
     ends = {waiting.start(call): error for call, error in calls.items()}
     self.wait_until_said(agent, rf'no replay at localhost:{self.port} for \d+ s: Connection refused')
-    self.assertTrue(agent.replay.is_waiting)
+    self.assertEqual(agent.replay.waits_for, 'replay')
     self.assertFalse(any(end.ended.is_set() for end in ends))
     agent.replay.close()
     for end, error in ends.items():
