@@ -352,8 +352,8 @@ def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output:
   `weights` are those of the steps, and `entropy_weights` those in the entropy: [T, B] float32 or a number.
   """
   terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1], entropy_weights)}
-  environment = unroll.environment_output
-  if config.use_pixel_control and 'pixels' in environment.observation:
+  if tf.is_tensor(output.pixel_control):
+    environment = unroll.environment_output
     terms['loss/pixel_control'] = pixel_control.loss(
         output.pixel_control, unroll.agent_output.action[1:], agent.newest_frames(environment.observation),
         environment.done[1:], config.pixel_control_discount, weights)

@@ -115,8 +115,8 @@ class Replayers:
       metrics['replay_filled'] = min(counts.steps / self._minimum_size, 1.)
     if self._is_shared:
       metrics['replay_lead'] = self._replay.lead
-      if self._replay.waits_for:
-        metrics['bottleneck'] = self._replay.waits_for
+      if waits_for := self._replay.waits_for:
+        metrics['bottleneck'] = waits_for
     return metrics
 
   def save(self, path: str) -> None:

@@ -94,12 +94,12 @@ class ConfigTest(parameterized.TestCase):
       (dict(clip_rho_threshold=0.), '--clip_rho_threshold=0: want more than 0, since nothing would be learned'),
       (dict(replay_minimum_size=51, replay_capacity=101),
        '--replay_minimum_size=51: want at most half of --replay_capacity=101'),
+      (dict(learn_online=False, replay_share=0.), '--nolearn_online: want a --replay_share above 0, since '
+       'nothing would be learned from'),
       (dict(shared_replay='somewhere'), '--shared_replay=somewhere: want HOST:PORT'),
       (_SHARED | dict(replay_sampling='unrolls'), '--shared_replay=localhost:20000: want --replay_sampling=episodes '
        'and a --replay_share above 0: agents share whole episodes, because their recurrent states and priorities '
        'differ'),
-      (dict(learn_online=False, replay_share=0.), '--nolearn_online: want a --replay_share above 0, since '
-       'nothing would be learned from'),
       (_SHARED | dict(replay_share=0.), '--shared_replay=localhost:20000: want --replay_sampling=episodes and a '
        '--replay_share above 0: agents share whole episodes, because their recurrent states and priorities differ'),
       (dict(level_name=''), '--level_name=: want the name of a level'),
