@@ -33,12 +33,16 @@ class FaultsTest(replay_testing.TestCase):
       self.lives[life_id].check(replayed, i)
 
   def _keep_busy(self, agent, life, over):
-    """Makes an agent insert and read in another thread, until the event. Returns what waiting.start does."""
+    """Makes an agent insert and read in another thread, until the event. Returns what waiting.start does.
+
+    Then the agent leaves. Otherwise an agent that is ahead of it would wait for it.
+    """
     def run():
       while not over.is_set():
         agent.insert(life, agent.inserted)
         if agent.replay.statistics().episodes or agent.replay.size():
           self._check(agent.next(agent.inserted))
+      agent.replay.close()
     return waiting.start(run)
 
   def test_agents_wait_for_a_killed_job_and_go_on_with_what_it_has_saved(self):
