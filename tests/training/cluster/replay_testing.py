@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import tempfile
-import threading
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -143,18 +142,9 @@ class TestCase(parameterized.TestCase):
 
 
 def keep_inserting(agent: Agent, life: Life, indices) -> Any:
-  """Inserts unrolls of these indices in another thread. Returns a function that waits for its end; see waiting.start.
-
-  `is_over`, an event, ends it early.
-  """
-  is_over = threading.Event()
-
+  """Inserts unrolls of these indices in another thread. Returns what waiting.start does."""
   def run():
     for index in indices:
-      if is_over.is_set():
-        break
       agent.insert(life, index)
 
-  end = waiting.start(run)
-  end.is_over = is_over
-  return end
+  return waiting.start(run)
