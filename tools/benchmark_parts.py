@@ -54,10 +54,33 @@ def rate(step, amount, seconds):
   while time.monotonic() < stop:
     step()
   calls, wall, cpu = 0, time.monotonic(), time.process_time()
-  while time.monotonic() < wall + seconds:
+  while not calls or time.monotonic() < wall + seconds:
     step()
     calls += 1
   return calls * amount / (time.monotonic() - wall), (time.process_time() - cpu) / (calls * amount)
+
+
+def rates_of_threads(threads, counts, seconds):
+  """Measures what threads do per second, for `seconds` after a warm-up, or longer until each count has grown.
+
+  Args:
+    threads: the threads, which work already.
+    counts: a function that returns what they have done, name -> number.
+    seconds: duration.
+  Returns:
+    name -> number per second.
+  Raises:
+    RuntimeError: a thread has ended.
+  """
+  time.sleep(training_rate.warm_up_seconds(seconds))
+  before, began = counts(), time.monotonic()
+  while True:
+    time.sleep(seconds)
+    after, ended = counts(), time.monotonic()
+    if all(after[name] > before[name] for name in before):
+      return {name: (after[name] - before[name]) / (ended - began) for name in before}
+    if not all(thread.is_alive() for thread in threads):
+      raise RuntimeError('a thread that was measured has ended')
 
 
 def _rate_of_one(step, amount):
@@ -262,15 +285,14 @@ def actor_pool(seconds, workload):
     thread.start()
   while pool.statistics().steps < 4 * unroll_length * environments:  # Wait until both graphs have been traced.
     time.sleep(0.01)
-  time.sleep(training_rate.warm_up_seconds(seconds))
-  before, began = pool.statistics(), time.monotonic()
-  time.sleep(seconds)
-  after, ended = pool.statistics(), time.monotonic()
-  pool.close()
-  for thread in threads:
-    thread.join()
-  workers.close()
-  return {'steps_per_second': (after.steps - before.steps) / (ended - began)}
+  try:
+    rates = rates_of_threads(threads, lambda: {'steps_per_second': pool.statistics().steps}, seconds)
+  finally:
+    pool.close()
+    for thread in threads:
+      thread.join()
+    workers.close()
+  return rates
 
 
 def _agent_output_spec():

@@ -4,12 +4,10 @@ The functions import TensorFlow themselves, as those of benchmark_parts.py do.
 """
 
 import threading
-import time
 
 import numpy as np
 
 from scalable_agents.tools import benchmark_parts
-from scalable_agents.tools import training_rate
 
 SEQUENCES = 1_000_000  # For the cost of priorities.
 
@@ -75,13 +73,12 @@ def replay_at_once(seconds, workload):
   threads = [threading.Thread(target=work) for work in (write, read)]
   for thread in threads:
     thread.start()
-  time.sleep(training_rate.warm_up_seconds(seconds))
-  before, began = dict(counts), time.monotonic()
-  time.sleep(seconds)
-  rates = {name: (counts[name] - before[name]) / (time.monotonic() - began) for name in counts}
-  is_over.set()
-  for thread in threads:
-    thread.join()
+  try:
+    rates = benchmark_parts.rates_of_threads(threads, lambda: dict(counts), seconds)
+  finally:
+    is_over.set()
+    for thread in threads:
+      thread.join()
   rows = settings.burn_in + settings.sequence_length + 1
   return {'inserted_per_second': rates['inserted'], 'sampled_per_second': rates['sampled'],
           'sampled_bytes_per_second': rates['sampled'] * rows * 84 * 84 * 4}

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 
 from absl.testing import absltest
 import psutil
@@ -102,6 +103,16 @@ class BenchmarkTest(absltest.TestCase):
       self.assertGreater(replay[name], 0)
     self.assertEqual(figures['priorities']['sequences'], 10_000)
     self.assertGreater(figures['priorities']['update_cpu_seconds'], 0)
+
+  def test_regression_something_was_done_in_each_measurement(self):
+    """On a busy machine, the time may pass before anything is done."""
+    self.assertGreater(min(benchmark_parts.rate(lambda: sum(range(100_000)), 1, seconds=0)), 0)
+    done = iter([3, 3, 3, 5])
+    rates = benchmark_parts.rates_of_threads([threading.current_thread()], lambda: {'x': next(done)}, seconds=0)
+    self.assertGreater(rates['x'], 0)
+    never_started = threading.Thread()
+    with self.assertRaisesRegex(RuntimeError, 'a thread that was measured has ended'):
+      benchmark_parts.rates_of_threads([never_started], lambda: {'x': 3}, seconds=0)
 
   def test_the_other_sections_are_told_where_the_last_cannot_be_measured(self):
     screen = io.StringIO()
