@@ -2,9 +2,10 @@
 
 EVENTS is the file that `bazel test --build_event_json_file` wrote. The program prints a line for each failed or flaky
 target. If a test failed, it also prints how to run a single test. Then it prints the ten slowest targets with their
-times in seconds. Its last line is `N passed, N failed`, followed by `, N skipped` if tests were skipped. It exits with
-code 1 if a test failed or if no test passed. A target can fail without a failed test case: because it did not build,
-crashed or timed out, or because a sanitizer reported an error at its end. Such a target counts as one failure.
+times in seconds. Its last line is `N passed, N failed`, followed by `, N skipped` if tests were skipped. It counts test
+functions, and one with parameters once for each set of parameters, but not the sub-tests within a function. It exits
+with code 1 if a test failed or if no test passed. A target can fail without a failed test case: because it did not
+build, crashed or timed out, or because a sanitizer reported an error at its end. Such a target counts as one failure.
 """
 
 import json
@@ -29,18 +30,32 @@ class Summary(NamedTuple):
 def count_cases(path):
   """Counts the test cases in a test.xml file of googletest, absl.testing or Bazel.
 
+  A test case with sub-tests has failed if one of them has, and is skipped if all of them are.
+
   Args:
     path: the file. If it is missing or malformed, as after a crash, it counts as a file without test cases.
   Returns:
     (passed, failed, skipped).
   """
   try:
-    cases = list(ElementTree.parse(path).iter('testcase'))
+    elements = list(ElementTree.parse(path).iter('testcase'))
   except (OSError, ElementTree.ParseError):
     return 0, 0, 0
-  failed = sum(case.find('failure') is not None or case.find('error') is not None for case in cases)
-  skipped = sum(case.find('skipped') is not None or case.get('status') == 'notrun' for case in cases)
-  return len(cases) - failed - skipped, failed, skipped
+  outcomes = {}  # (class, method) -> outcomes of the test case or of its sub-tests.
+  for element in elements:
+    # absl.testing writes sub-tests as test cases. Their names begin with the method's, followed by a space.
+    method = element.get('name', '').partition(' ')[0]
+    outcomes.setdefault((element.get('classname'), method), set()).add(_outcome(element))
+  cases = ['failed' if 'failed' in found else 'passed' if 'passed' in found else 'skipped'
+           for found in outcomes.values()]
+  return cases.count('passed'), cases.count('failed'), cases.count('skipped')
+
+
+def _outcome(element):
+  """Returns 'passed', 'failed' or 'skipped', given a testcase element."""
+  if element.find('failure') is not None or element.find('error') is not None:
+    return 'failed'
+  return 'skipped' if element.find('skipped') is not None or element.get('status') == 'notrun' else 'passed'
 
 
 def _test_xml(result):

@@ -26,7 +26,22 @@ _ABSLTEST = '''<?xml version="1.0"?>
   <testcase name="test_error" status="run" result="completed"><error message="b" type="ValueError" /></testcase>
 </testsuite>
 </testsuites>'''
-_ALL_PASSED = '<testsuites><testsuite><testcase status="run"/><testcase status="run"/></testsuite></testsuites>'
+_ALL_PASSED = ('<testsuites><testsuite><testcase name="A" status="run"/><testcase name="B" status="run"/></testsuite>'
+               '</testsuites>')
+# absl.testing writes a case whose sub-tests all passed and its sub-tests, but only the sub-tests if one did not pass.
+_SUB_TESTS = '''<testsuites><testsuite name="A">
+  <testcase name="test_loop" status="run" classname="__main__.A"></testcase>
+  <testcase name="test_loop&#x20;[0]" status="run" classname="__main__.A"></testcase>
+  <testcase name="test_loop&#x20;(text=&apos;x&#x20;y&apos;)" status="run" classname="__main__.A"></testcase>
+  <testcase name="test_loop" status="run" classname="__main__.B"></testcase>
+  <testcase name="test_fails&#x20;[0]" status="run" classname="__main__.A"></testcase>
+  <testcase name="test_fails&#x20;[1]" status="run" classname="__main__.A"><failure message="1 is not 2" /></testcase>
+  <testcase name="test_skips_one&#x20;[0]" status="notrun" classname="__main__.A"></testcase>
+  <testcase name="test_skips_one&#x20;[1]" status="run" classname="__main__.A"></testcase>
+  <testcase name="test_skips_all&#x20;[0]" status="notrun" classname="__main__.A"></testcase>
+  <testcase name="test_parameterised0&#x20;(1)" status="run" classname="__main__.A"></testcase>
+  <testcase name="test_parameterised1&#x20;(2)" status="run" classname="__main__.A"></testcase>
+</testsuite></testsuites>'''
 _FINISHED = {'id': {'buildFinished': {}}, 'finished': {'exitCode': {'name': 'SUCCESS'}}}
 
 
@@ -49,7 +64,8 @@ class TestSummaryTest(parameterized.TestCase):
     """Checks passed, failed, skipped and faults."""
     self.assertEqual(test_summary.summarize(events)[:4], wanted)
 
-  @parameterized.parameters((_GOOGLETEST, (1, 1, 1)), (_ABSLTEST, (2, 1, 1)), ('<testsuites', (0, 0, 0)))
+  @parameterized.parameters((_GOOGLETEST, (1, 1, 1)), (_ABSLTEST, (2, 1, 1)), ('<testsuites', (0, 0, 0)),
+                            (_SUB_TESTS, (5, 1, 1)))
   def test_counts_cases(self, xml, counts):
     self.assertEqual(test_summary.count_cases(self._xml(xml)), counts)
 
