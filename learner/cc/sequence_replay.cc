@@ -102,7 +102,8 @@ std::shared_ptr<Sequence> SequenceReplay::MakeSequence(const Window& window, con
     const int64_t row = window.first + offset;
     RecurrentState found;
     for (const auto& [its_row, state] : stream.states) {
-      if (its_row == row) found = state;
+      // A row before the window is one of an earlier episode.
+      if (its_row == row && row >= window.begin) found = state;
     }
     sequence->states.push_back(found);
   }

@@ -115,8 +115,8 @@ class ReplayTest(parameterized.TestCase):
         np.testing.assert_array_equal(sample.rows.frame[offset, b], np.concatenate(frames, axis=-1))
       self.assertEqual(sample.padding[b], max(begin - sample.life_row[b], 0))
       np.testing.assert_array_equal(sample.trains[:, b], trained + 1 + np.arange(length) <= end)
-      if sample.life_row[b] >= begin:
-        np.testing.assert_array_equal(sample.states['state'][0, b], [sample.life_row[b], sample.life_row[b] + 1.5])
+      row = sample.life_row[b]
+      np.testing.assert_array_equal(sample.states['state'][0, b], [row, row + 1.5] if row >= begin else [0, 0])
 
   @settings(max_examples=60, deadline=None)
   @given(st.integers(0, 5), st.integers(1, 7), st.integers(1, 7), st.booleans(), st.integers(1, 9),

@@ -78,15 +78,14 @@ class TestLife : public Life {
           CheckRow(row, exists, episode, where[offset], frames.data() + offset * kFrameBytes * kStack);
       if (!wrong.empty()) return wrong;
     }
-    if (sequence.first >= sequence.rows.begin()) {  // Otherwise the burn-in is padding, and there is no state.
-      Where state;
-      int16_t state2;
-      replay.ReadState(sequence, 0, 0, reinterpret_cast<char*>(&state));
-      replay.ReadState(sequence, 0, 1, reinterpret_cast<char*>(&state2));
-      if (state.life != id() || state.row != sequence.life_row) return "state of row " + std::to_string(state.row);
-      if (state2 != static_cast<int16_t>(sequence.life_row)) return "second field of the state";
-    }
-    return "";
+    Where state;
+    int16_t state2;
+    replay.ReadState(sequence, 0, 0, reinterpret_cast<char*>(&state));
+    replay.ReadState(sequence, 0, 1, reinterpret_cast<char*>(&state2));
+    const bool is_padded = sequence.first < sequence.rows.begin();  // Then there is no state.
+    const int64_t row = is_padded ? 0 : sequence.life_row;
+    if (state.life != (is_padded ? 0 : id()) || state.row != row) return "state of row " + std::to_string(state.row);
+    return state2 == static_cast<int16_t>(row) ? "" : "second field of the state";
   }
 
  private:

@@ -76,8 +76,8 @@ TEST_F(SequenceReplayFileTest, TheFormatIsThatOfEarlierVersions) {
   Fill(&saved);
   SampleOf(&saved);
   ASSERT_TRUE(saved.Save(path_).ok());
-  EXPECT_EQ(Content().size(), 6247u);
-  EXPECT_EQ(Hash(Content()), 6109585825005345491u);
+  EXPECT_EQ(Content().size(), 6237u);
+  EXPECT_EQ(Hash(Content()), 11563449384493255070u);
 }
 
 TEST_F(SequenceReplayFileTest, AnEmptyReplayCanBeSaved) {
