@@ -230,8 +230,7 @@ class Agent(snt.Module):
 
     Args:
       spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction'.
-      config: R2d2Config.
-      name: the module's name.
+      config, name: R2d2Config, and the module's name.
     Raises:
       ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso.
     """
@@ -295,14 +294,15 @@ def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_s
   best = tf.argmax(values[1:], axis=-1, output_type=tf.int32)
   bootstrap_values = tf.gather(target_values[1:], best, batch_dims=2)
   targets = n_step_targets(environment, bootstrap_values, config)
-  td_errors = (targets - tf.gather(values[:-1], actions, batch_dims=2)) * tf.cast(sample.trains, tf.float32)
+  trains = tf.cast(sample.trains, tf.float32)
+  td_errors = (targets - tf.gather(values[:-1], actions, batch_dims=2)) * trains
   weights = q_learning.importance_weights(sample.probability, config.importance_exponent)
   losses_of_sequences = 0.5 * tf.reduce_sum(tf.square(td_errors), axis=0)  # [B].
   num_learners = tf.distribute.get_strategy().num_replicas_in_sync         # They add up their losses.
   total = tf.reduce_mean(weights * losses_of_sequences) / num_learners
   priorities = q_learning.sequence_priorities(td_errors, sample.trains, config.priority_eta)
-  means = {'priority': tf.reduce_mean(priorities), 'value': tf.reduce_mean(values),
-           'replay_age': tf.reduce_mean(tf.cast(sample.age, tf.float32))}
+  means = {'priority': tf.reduce_mean(priorities), 'replay_age': tf.reduce_mean(tf.cast(sample.age, tf.float32)),
+           'value': tf.reduce_sum(trains * tf.reduce_mean(values[:-1], axis=-1)) / tf.reduce_sum(trains)}
   if config.measure_delta_q and config.use_lstm:
     means |= _delta_q(agent, batch, values, config)
   return learner_step.Loss(total, {'loss/td': total}, means, feedback=priorities)

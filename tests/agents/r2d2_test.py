@@ -75,14 +75,14 @@ def _slow_values(network, batch, config, b):
 
 
 def _slow_loss(agent, batch, config):
-  """Returns the loss and the priorities, term by term as the paper writes them."""
+  """Returns the loss and the priorities, term by term as the paper writes them, and the mean of the trained values."""
   environment, actions = batch.unroll.environment_output, batch.unroll.agent_output.action.numpy()
   probability = batch.sample.probability.numpy().astype(np.float64)
   weights = (1 / (1000 * probability))**config.importance_exponent
   weights /= weights.max()
   h, h_inverse = (_h, _h_inverse) if config.value_rescaling else (lambda x: x, lambda x: x)
   clip = lambda r: np.clip(r, -1, 1) if config.reward_transform == 'abs_one' else r
-  total, priorities, length = 0., [], config.sequence_length
+  total, priorities, trained_values, length = 0., [], [], config.sequence_length
   for b in range(actions.shape[1]):
     online, target = (_slow_values(network, batch, config, b)[config.burn_in:]
                       for network in (agent.online, agent.target))
@@ -99,10 +99,11 @@ def _slow_loss(agent, batch, config):
         product *= discounts[k]
       y += product * h_inverse(target[end][np.argmax(online[end])])
       errors.append(h(y) - online[t][taken[t]])
+      trained_values.append(online[t])
     total += weights[b] * 0.5 * np.sum(np.square(errors)) / actions.shape[1]
     sizes = np.abs(errors)
     priorities.append(config.priority_eta * sizes.max() + (1 - config.priority_eta) * sizes.mean())
-  return total, priorities
+  return total, priorities, np.mean(trained_values)
 
 
 class StepTest(parameterized.TestCase):
@@ -165,8 +166,9 @@ class LossTest(parameterized.TestCase):
     agent = _agent(config)
     batch = _batch(agent, config)
     result = r2d2.loss(agent, batch, config)
-    total, priorities = _slow_loss(agent, batch, config)
+    total, priorities, value = _slow_loss(agent, batch, config)
     np.testing.assert_allclose(result.total, total, rtol=1e-4)
+    np.testing.assert_allclose(result.means['value'], value, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(result.feedback, priorities, rtol=1e-4)
     self.assertFalse(np.all(batch.sample.trains))
 
