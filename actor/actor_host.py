@@ -5,7 +5,6 @@ parameters, and `put` takes unrolls.
 """
 
 import contextlib
-import os
 import secrets
 import threading
 import time
@@ -19,6 +18,7 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
+from scalable_agents.actor import machine
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.environments import dmlab
@@ -26,7 +26,6 @@ from scalable_agents.environments import dmlab
 _ENVIRONMENTS_PER_CORE = 32
 _LABS_PER_CORE = 4
 _START_REPORT_SECONDS = 10.
-_CPU_QUOTA = '/sys/fs/cgroup/cpu.max'  # Microseconds of processor time, and the period in microseconds.
 _LIFE_BITS = 24  # These bits of a life_id number the lives of a process. The 39 bits above identify the process.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # Its multiples, modulo 1, are spread evenly over [0, 1].
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
@@ -38,16 +37,6 @@ class Settings(Protocol):
   num_environment_workers: int | str  # Or 'auto'.
   num_inference_threads: int | str    # Or 'auto'.
   environment_timeout_seconds: float  # A worker that does not answer for this time is replaced.
-
-
-def num_cores() -> int:
-  """The cores that this process may use. In a container with a CPU quota: the quota, rounded to whole cores."""
-  cores = len(os.sched_getaffinity(0))
-  with contextlib.suppress(OSError, ValueError):  # There is no control group, or its quota is 'max' (no limit).
-    with open(_CPU_QUOTA, encoding='ascii') as file:
-      quota, period = map(int, file.read().split())
-    cores = min(cores, max(1, round(quota / period)))
-  return cores
 
 
 def counts(run: Settings, levels: Sequence[str]) -> tuple[int, int, int]:
@@ -73,10 +62,10 @@ def counts(run: Settings, levels: Sequence[str]) -> tuple[int, int, int]:
   if environments == 0:
     return 1, 1, 1
   if environments == 'auto':
-    per_level = (_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * num_cores() // len(levels)
+    per_level = (_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * machine.num_cores() // len(levels)
     environments = max(1, per_level) * len(levels)
   if workers == 'auto':
-    workers = environments if labs else num_cores()
+    workers = environments if labs else machine.num_cores()
   loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads
   return environments, min(workers, environments), loops
 

@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
+from scalable_agents.actor import machine
 from scalable_agents.agents import r2d2
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
@@ -168,7 +169,7 @@ def evaluate(config: HistoryConfig, agent_config: r2d2.R2d2Config, levels, level
   """
   environments = config.num_environments
   if environments == 'auto':
-    environments = min(config.num_episodes, 32 * actor_host.num_cores())
+    environments = min(config.num_episodes, 32 * machine.num_cores())
   run = run_flags.RunConfig(logdir=config.logdir, mode='test', test_num_episodes=config.num_episodes,
                             num_environments=min(environments, config.num_episodes))
   agents = []

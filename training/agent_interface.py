@@ -176,7 +176,7 @@ class AgentModule(Protocol):
       parameters: the published parameters, for a replay that computes with them. They exist when the first batch is
         taken.
     Raises:
-      errors.UserError: the machine has too little memory for it (memory.machine_bytes).
+      errors.UserError: the machine has too little memory for it (machine.memory_bytes).
     """
 
   # After this definition, the name `Agent` would be this method in the annotations of this class.

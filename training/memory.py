@@ -1,9 +1,6 @@
 """Checks whether this machine has the memory that a configuration needs."""
 
-import contextlib
-
-import psutil
-
+from scalable_agents.actor import machine
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.ops import ops
@@ -12,16 +9,6 @@ from scalable_agents.training import agent_interface
 
 _LAB_BYTES, _GAME_BYTES = 230_000_000, 800_000  # The least memory of a DeepMind Lab, and of an emulator with Pong.
 _REPLAYS_SHARE = 0.8  # Of the memory that batches leave; the rest is for everything else.
-_LIMIT = '/sys/fs/cgroup/memory.max'  # This file has the container's limit in bytes, or 'max'.
-
-
-def machine_bytes() -> int:
-  """Returns the memory of the machine, or the container's limit if it is smaller."""
-  total = psutil.virtual_memory().total
-  with contextlib.suppress(OSError, ValueError):  # There is no control group, or it has no limit.
-    with open(_LIMIT, encoding='ascii') as file:
-      total = min(total, int(file.read()))
-  return total
 
 
 def check_environments(levels, num_environments: int) -> None:
@@ -35,7 +22,7 @@ def check_environments(levels, num_environments: int) -> None:
   """
   per_environment = sum(_LAB_BYTES if level in dmlab.LEVELS else _GAME_BYTES if level in atari57.LEVELS else 0
                         for level in levels) / len(levels)
-  needed, there = num_environments * per_environment, machine_bytes()
+  needed, there = num_environments * per_environment, machine.memory_bytes()
   if needed > there:
     raise errors.UserError(
         f'--num_environments={num_environments}: they need at least {needed * 1e-9:,.1f} GB of memory, but the machine '
@@ -59,7 +46,7 @@ def check(unroll_spec, parameter_specs, config: agent_interface.Config, num_envi
   unrolls = num_environments + 2 * config.queue_size + 2 * num_learners * config.batch_size
   copies = 1 + config.policy_lag * (num_learners > 0)
   unroll_bytes, parameter_bytes = ops.num_bytes(unroll_spec), ops.num_bytes(parameter_specs)
-  needed, there = unrolls * unroll_bytes + copies * parameter_bytes, machine_bytes()
+  needed, there = unrolls * unroll_bytes + copies * parameter_bytes, machine.memory_bytes()
   if needed > there:
     raise errors.UserError(
         f'--unroll_length={config.unroll_length}, --batch_size={config.batch_size}, --queue_size={config.queue_size}, '
@@ -82,7 +69,7 @@ def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int =
   Raises:
     errors.UserError: they do not fit. The message says which capacity would.
   """
-  there, batches = machine_bytes(), 2 * batch_bytes
+  there, batches = machine.memory_bytes(), 2 * batch_bytes
   if replay_bytes + batches <= there:
     return
   fitting = int(max(there - batches, 0) * _REPLAYS_SHARE / replay_bytes * capacity)

@@ -18,6 +18,7 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
+from scalable_agents.actor import machine
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.training import agent_interface
@@ -47,7 +48,7 @@ def configure_tensorflow():
   """
   # The other half of the cores is for the environments. An idle thread looks for work for a while before it sleeps.
   # With one thread per core this took a fifth of the training process's time.
-  tf.config.threading.set_intra_op_parallelism_threads(max(1, actor_host.num_cores() // 2))
+  tf.config.threading.set_intra_op_parallelism_threads(max(1, machine.num_cores() // 2))
   for gpu in tf.config.list_physical_devices('GPU'):
     tf.config.experimental.set_memory_growth(gpu, True)
   quiet.note(f'kernels on the CPU: {kernels.describe()}')

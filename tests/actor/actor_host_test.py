@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import io
-import os
 import secrets
 import threading
 import types
@@ -18,6 +17,7 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
+from scalable_agents.actor import machine
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
 from scalable_agents.environments import atari57
@@ -36,8 +36,7 @@ _PATIENCE_SECONDS = 60.
 class CountsTest(parameterized.TestCase):
 
   def _counts(self, cores, levels=('pong',), **settings):
-    with mock.patch.object(os, 'sched_getaffinity', return_value=set(range(cores))), mock.patch.object(
-        actor_host, '_CPU_QUOTA', '/no/such/file'):
+    with mock.patch.object(machine, 'num_cores', return_value=cores):
       return actor_host.counts(run_flags.RunConfig(**settings), levels)
 
   def test_auto_grows_with_the_cores(self):
@@ -59,21 +58,6 @@ class CountsTest(parameterized.TestCase):
     self.assertEqual(self._counts(2, labs, num_environments=60, num_environment_workers=3), (60, 3, 1))
     self.assertEqual(self._counts(1, atari57.LEVELS), (57, 1, 1))
     self.assertEqual(self._counts(2, atari57.LEVELS), (57, 2, 1))
-
-  @parameterized.parameters(('max 100000', 4), ('200000 100000', 2), ('50000 100000', 1), ('900000 100000', 4), ('', 4))
-  def test_a_containers_share_of_the_cores_counts(self, limit, cores):
-    file = self.create_tempfile(content=limit + '\n').full_path
-    with mock.patch.object(actor_host, '_CPU_QUOTA', file), mock.patch.object(
-        os, 'sched_getaffinity', lambda _: range(4)):
-      self.assertEqual(actor_host.num_cores(), cores)
-    with mock.patch.object(actor_host, '_CPU_QUOTA', '/no/such/file'):
-      self.assertEqual(actor_host.num_cores(), len(os.sched_getaffinity(0)))
-
-  def test_only_cores_that_this_process_may_use_count(self):
-    allowed = os.sched_getaffinity(0)
-    self.addCleanup(os.sched_setaffinity, 0, allowed)
-    os.sched_setaffinity(0, {min(allowed)})
-    self.assertEqual(actor_host.num_cores(), 1)
 
   def test_inference_is_on_the_cpu_where_there_is_no_gpu(self):
     with mock.patch.object(tf.config, 'list_logical_devices', return_value=[]):

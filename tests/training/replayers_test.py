@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import inference
+from scalable_agents.actor import machine
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
 from scalable_agents.records import errors
 from scalable_agents.tests.training import lives as lives_lib
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import memory
 from scalable_agents.training import replayers
 
 _LENGTH = 4
@@ -207,7 +207,7 @@ class ReplayersTest(parameterized.TestCase):
     # A row: level, actor (int32), the environment's five, two observations and the newest frame, the agent's two, and
     # the version.
     row_bytes = 4 + 4 + (4 + 4 + 1 + 4 + 4) + (16 + 16 + 4) + (4 + 5 * 4) + 8
-    with mock.patch.object(memory, 'machine_bytes', lambda: 1_000_000_000):
+    with mock.patch.object(machine, 'memory_bytes', lambda: 1_000_000_000):
       with self.assertRaisesRegex(
           errors.UserError, r'^--replay_capacity=20000000, --batch_size=7: a full replay of 20,000,000 agent steps '
           r'takes 1\.9 GB and two batches take 0\.0 GB, but the machine has 1\.0 GB of memory: '

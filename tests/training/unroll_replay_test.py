@@ -7,10 +7,10 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import machine
 from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import lives as lives_lib
-from scalable_agents.training import memory
 from scalable_agents.training import unroll_replay
 
 _LENGTH = 4
@@ -160,7 +160,7 @@ class UnrollReplayTest(parameterized.TestCase):
     self.assertEqual(replay.metrics()['replay_size'], 0)
 
   def test_what_does_not_fit_into_memory_is_refused(self):
-    with mock.patch.object(memory, 'machine_bytes', lambda: 1_000_000_000):
+    with mock.patch.object(machine, 'memory_bytes', lambda: 1_000_000_000):
       with self.assertRaisesRegex(
           errors.UserError, r'^--replay_capacity=20000000, --batch_size=8: a full replay of 20,000,000 agent steps '
           r'takes 1\.9 GB and two batches take 0\.0 GB, but the machine has 1\.0 GB of memory: '

@@ -1,0 +1,87 @@
+"""The processor cores and the memory that this process may use, and how long a process has waited for a core.
+
+A container, a job of Slurm or a slice of systemd limits cores and memory with control groups, which can be nested. A
+limit of any group from this process's group up to the root holds. See cgroups(7) and mountinfo in proc(5).
+"""
+
+import contextlib
+import os
+import re
+from typing import Iterator
+
+import psutil
+
+_ROOT = '/'  # The folder with /proc and with the folders where control groups are mounted.
+_CGROUP = re.compile(r'(\d+):([^:]*):(/.*)')  # Hierarchy, controllers, path.
+_MOUNT = re.compile(r'\S+ \S+ \S+ (/\S*) (/\S*) .*- cgroup(2?) \S+ (\S+)')  # Mounted part, folder, version, options.
+_VERSION_2 = 'version 2'
+
+
+def num_cores() -> int:
+  """Returns the number of cores that affinity and cpusets allow, or the smallest CPU quota, rounded to whole cores."""
+  cores = len(os.sched_getaffinity(0))  # The kernel applies cpusets to the affinity.
+  for folder in _groups('cpu'):
+    for quota in (_numbers(folder, 'cpu.max'), [*_numbers(folder, 'cpu.cfs_quota_us'),
+                                                *_numbers(folder, 'cpu.cfs_period_us')]):
+      if len(quota) == 2 and min(quota) > 0:  # Processor time and the period, both in microseconds.
+        cores = min(cores, max(1, round(quota[0] / quota[1])))
+  return cores
+
+
+def memory_bytes() -> int:
+  """Returns the memory of the machine, or the smallest limit."""
+  limits = [psutil.virtual_memory().total]
+  for folder in _groups('memory'):
+    limits += _numbers(folder, 'memory.max') + _numbers(folder, 'memory.limit_in_bytes')
+  return min(limit for limit in limits if limit > 0)
+
+
+def processor_wait_seconds(pid: int) -> float:
+  """Returns for how long a process's main thread was ready to run and got no core. 0 if the kernel does not say.
+
+  The C++ of the actor pool has the same, actor/cc/processor_wait.h.
+  """
+  numbers = _numbers(os.path.join(_ROOT, 'proc', str(pid)), 'schedstat')
+  return numbers[1] * 1e-9 if len(numbers) == 3 else 0.
+
+
+def _groups(controller: str) -> Iterator[str]:
+  """Yields the folders of this process's group and of the groups above it, as far as they can be seen.
+
+  Args:
+    controller: a controller of version 1, which has a hierarchy of its own. In version 2 there is only one hierarchy.
+  """
+  paths = {}
+  for number, controllers, path in _fields('proc/self/cgroup', _CGROUP):
+    paths |= {_VERSION_2: path} if number == '0' else dict.fromkeys(controllers.split(','), path)
+  for mounted, folder, version, options in _fields('proc/self/mountinfo', _MOUNT):
+    if version != '2' and controller not in options.split(','):
+      continue
+    path = paths.get(_VERSION_2 if version == '2' else controller, '/')
+    # In a container, only a part of the hierarchy may be mounted. A group outside this part cannot be seen.
+    below = os.path.relpath(path, mounted)
+    names = [] if below.split('/')[0] in ('.', '..') else below.split('/')
+    for length in range(len(names), -1, -1):
+      yield os.path.join(_ROOT, folder.lstrip('/'), *names[:length])
+
+
+def _fields(path: str, form: re.Pattern) -> list[list[str]]:
+  """Returns the fields of those lines of a file below _ROOT that have this form. None if it cannot be read."""
+  try:
+    with open(os.path.join(_ROOT, path), encoding='utf-8', errors='surrogateescape') as file:
+      return [list(map(_unescaped, match.groups())) for match in map(form.fullmatch, file.read().split('\n')) if match]
+  except OSError:
+    return []
+
+
+def _numbers(folder: str, name: str) -> list[int]:
+  """Returns the whole numbers in a file; none if it cannot be read or has another content, such as 'max' (no limit)."""
+  with contextlib.suppress(OSError, ValueError):
+    with open(os.path.join(folder, name), encoding='ascii') as file:
+      return [int(word) for word in file.read().split()]
+  return []
+
+
+def _unescaped(field: str) -> str:
+  """Returns a field of mountinfo. Its spaces are written as an octal code."""
+  return re.sub(r'\\([0-7]{3})', lambda match: chr(int(match[1], 8)), field)
