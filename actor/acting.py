@@ -15,7 +15,8 @@ class ActorInput(NamedTuple):
   actor_id: Any     # [B] int32, the actor's id, unique over all processes of the run.
   actor_place: Any  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without a
                     # cluster, 0 is the first and 1 the last. In a cluster, each process has evenly spaced places with
-                    # an offset of its own, so that the places of all processes are spread evenly.
+                    # an offset of its own, so that the places of all processes are spread evenly; see
+                    # actor_host.places_of.
                     # An agent can derive a setting from it, for example each actor's epsilon.
   last_action: Any  # [B] int32, the action that led to this row.
   reward: Any       # [B] float32, the raw reward of that action; 0 if it is not finite.
@@ -91,8 +92,8 @@ def ladder(place: tf.Tensor, base: float, exponent: float, num_actors: int = 0) 
   Args:
     place: [B] float32, ActorInput.actor_place, which stands for i / (N - 1).
     base, exponent: the paper has 0.4 and 7.
-    num_actors: N, if each of the N epsilons is to have about one actor in all processes together. The places of all
-      processes are spread evenly, so each process takes its share of them.
+    num_actors: N, if each of the N epsilons is to have an actor in all processes together. The places of all processes
+      are spread evenly, so each process takes its share of them. 0 if a process has all N actors.
   Returns:
     [B] float32.
   """

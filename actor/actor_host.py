@@ -70,6 +70,29 @@ def counts(run: Settings, levels: Sequence[str]) -> tuple[int, int, int]:
   return environments, min(workers, environments), loops
 
 
+def places_of(level_ids: Sequence[int], first_actor_id: int, offset: float | None = None) -> np.ndarray:
+  """Returns the places of a process's actors among those that play the same level; see acting.ActorInput.
+
+  Args:
+    level_ids: the level of each actor.
+    first_actor_id: id of the first one.
+    offset: by which part of the distance between two places all places are moved, from 0 to 1; see
+      cluster_config.place_offset. None: the places of the first process of a run reach from 0 to 1, and those of the
+      others have offsets that follow from the ids.
+  Returns:
+    [N] float32 in [0, 1].
+  """
+  places = np.zeros(len(level_ids), np.float32)
+  for level_id in set(level_ids):
+    same = np.flatnonzero(np.equal(level_ids, level_id))
+    if offset is None and first_actor_id == 0 and len(same) > 1:
+      places[same] = np.linspace(0, 1, len(same))
+    else:  # The multiples spread the places of all processes evenly, however many there are.
+      of_ids = (first_actor_id + same[0]) * _GOLDEN_RATIO % 1
+      places[same] = (np.arange(len(same)) + (of_ids if offset is None else offset)) / len(same)
+  return places
+
+
 def inference_device() -> str:
   """The first GPU, or the CPU without one."""
   return '/GPU:0' if tf.config.list_logical_devices('GPU') else '/CPU:0'
@@ -91,7 +114,7 @@ class ActorHost:
 
   def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: Settings, seed: int,
                screen: TextIO | None = None, first_actor_id: int = 0, environment: str = _ENVIRONMENT,
-               played: Sequence[int] | None = None):
+               played: Sequence[int] | None = None, place_offset: float | None = None):
     """Starts the worker processes.
 
     Args:
@@ -104,6 +127,7 @@ class ActorHost:
       environment: 'module:function' of a function that makes an environment, with the arguments of
         registry.make_from_json.
       played: ids of the levels to play; environments are assigned to them in turn. None for all levels.
+      place_offset: see `places_of`.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
@@ -111,7 +135,7 @@ class ActorHost:
     self.num_environments, self.num_workers, self.num_loops = counts(run, [levels[level_id] for level_id in played])
     self.rests = run.num_environments == 0
     self._run = run
-    self.seed, self._first_actor_id = seed, first_actor_id
+    self.seed, self._first_actor_id, self._place_offset = seed, first_actor_id, place_offset
     self._first_life_id = secrets.randbits(63 - _LIFE_BITS) << _LIFE_BITS  # Differs between processes.
     self.level_ids = [played[actor % len(played)] for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
@@ -171,15 +195,7 @@ class ActorHost:
   def actors(self) -> inference.Actors:
     """The ids and places of the actors of this host; see acting.ActorInput."""
     ids = np.arange(self.num_environments, dtype=np.int32) + self._first_actor_id
-    places = np.zeros(self.num_environments, np.float32)
-    level_ids = np.array(self.level_ids)
-    for level_id in set(self.level_ids):
-      same = np.flatnonzero(level_ids == level_id)
-      if self._first_actor_id == 0 and len(same) > 1:
-        places[same] = np.linspace(0, 1, len(same))
-      else:  # The offset spreads the places of all processes evenly, however many there are.
-        places[same] = (np.arange(len(same)) + ids[same[0]] * _GOLDEN_RATIO % 1) / len(same)
-    return inference.Actors(ids, places)
+    return inference.Actors(ids, places_of(self.level_ids, self._first_actor_id, self._place_offset))
 
   def start(self, parameters: parameters_lib.Parameters, put: Callable[[unroll_lib.Unroll], Any],
             on_end: Callable[[], None], selection: acting.Selection = acting.Selection()):

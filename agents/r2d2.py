@@ -69,9 +69,9 @@ class R2d2Config:
       'Ape-X (Horgan et al. 2018), to which the paper refers.', at_least=0, at_most=1)
   epsilon_exponent: float = setting(7., 'See epsilon_base. Ape-X.', at_least=0, at_most=1000)
   num_actors: int = setting(
-      0, 'Number N of actors in the whole cluster, for the N different epsilons of its ladder, of which each process '
-      'takes an even share. 0: each process spreads its own actors evenly over the whole range.',
-      at_least=0, at_most=settings.MAX_ENVIRONMENTS)
+      0, 'Number N of actors in the whole cluster. Each process takes its share of the N epsilons; for each epsilon to '
+      'have one actor, give actor hosts a --task and as many actors each. 0: each process spreads its own actors '
+      'evenly over the whole range.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
   policy_lag: int = setting(
       0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters.',
       at_least=0, at_most=10_000)

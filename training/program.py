@@ -169,7 +169,7 @@ def _train(agent_module, config, protocol, population, membership, levels, setti
     number = cluster_config.host_number(membership)
     # The seed depends on the checkpoint, so that a resumed run does not repeat the episodes of its beginning.
     seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
-    host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
+    host = _make_host(config, protocol, membership, levels, run_config, number, seed, screen)
     try:
       make_member = None
       if population.population_size > 1:
@@ -211,16 +211,18 @@ def _seed_of_host(*numbers):
   return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below the seeds of evaluations.
 
 
-def _make_host(protocol, membership, levels, run_config, number, seed, screen):
+def _make_host(config, protocol, membership, levels, run_config, number, seed, screen):
   """Makes the environments of this process, which has the number `number` in the cluster."""
   environments, *_ = actor_host.counts(run_config, levels)
   if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
     raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
                            'a process of a cluster')
   memory.check_environments(levels, environments)
+  # Agents whose actors have different settings know the number of all actors.
+  offset = cluster_config.place_offset(number, environments, getattr(config, 'num_actors', 0))
   try:
     return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
-                                cluster_config.first_actor_id(number))
+                                cluster_config.first_actor_id(number), place_offset=offset)
   except environment_workers.WorkerError as error:
     raise errors.UserError(str(error)) from error
 
@@ -231,7 +233,7 @@ def _act(agent_module, config, protocol, membership, levels, settings, run_confi
   screen = quiet.screen()
   number = cluster_config.host_number(membership)
   seed = _seed_of_host(config.seed, number, time.time_ns())  # After a restart the episodes differ.
-  host = _make_host(protocol, membership, levels, run_config, number, seed, screen)
+  host = _make_host(config, protocol, membership, levels, run_config, number, seed, screen)
   try:
     act_loop.ActLoop(host, agent_module, config, levels, run_config, membership, _common(agent_module, settings),
                      number, screen).act()

@@ -129,10 +129,10 @@ class ActorHostTest(parameterized.TestCase):
   @parameterized.parameters(1, 4)
   def test_the_actors_of_many_processes_have_places_all_over(self, num_environments):
     """The actors of each process must not act like those of the process before it."""
-    host, places = self._host([_SOUND], num_environments=num_environments, num_environment_workers=1), []
+    places = []
     for host_number in range(1, 100):
-      host._first_actor_id = cluster_config.first_actor_id(host_number)  # pylint: disable=protected-access
-      places += host.actors.places.tolist()
+      first = cluster_config.first_actor_id(host_number)
+      places += actor_host.places_of([0] * num_environments, first).tolist()
     gaps = np.diff(sorted([0., *places, 1.]))
     self.assertLess(max(gaps), 5 / len(places))
     self.assertGreater(min(gaps), 0)

@@ -13,10 +13,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from scalable_agents.actor import acting
+from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import r2d2
 from scalable_agents.agents import sweeps
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -62,6 +65,24 @@ class TrainModeTest(absltest.TestCase):
       seeds.append(host.call_args.args[3])
     self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than one machine has environments.
     self.assertLess(max(seeds), 1 << 29)
+
+
+class ActorHostTest(parameterized.TestCase):
+
+  @parameterized.parameters((2, 128), (4, 64), (8, 32), (16, 16), (64, 4), (1, 256))
+  def test_the_actors_of_all_hosts_have_the_epsilons_of_one_ladder(self, num_hosts, num_environments):
+    epsilons = []
+    for task in range(num_hosts):
+      with mock.patch.object(program.actor_host, 'ActorHost',
+                             side_effect=environment_workers.WorkerError('for the test')) as host, \
+           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # It is too late for it in this process.
+        with self.assertRaisesRegex(errors.UserError, 'for the test'):
+          training.run_in_this_process(
+              r2d2, r2d2.R2d2Config(), atari57_protocol.Protocol(), '--level_name=catch', '--job_name=actor',
+              '--learner_addresses=a:1', f'--task={task}', f'--num_environments={num_environments}', '--num_actors=256')
+      places = actor_host.places_of([0] * num_environments, host.call_args.args[5], host.call_args.kwargs['place_offset'])
+      epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
+    np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
 
 
 class TestModeTest(parameterized.TestCase):

@@ -111,3 +111,22 @@ def first_actor_id(host: int) -> int:
     host: from `host_number`.
   """
   return host * MAX_ENVIRONMENTS
+
+
+def place_offset(host: int, num_environments: int, num_actors: int) -> float | None:
+  """Returns the offset of the places of a host's actors, for ActorHost, if all hosts have as many actors.
+
+  Such hosts with consecutive numbers then have each of the `num_actors` places once: host h of k has the rungs h,
+  h + k, h + 2k and so on of a ladder of all actors.
+
+  Args:
+    host: from `host_number`.
+    num_environments: number of actors of this host.
+    num_actors: number of actors of all hosts; 0 if it is not known.
+  Returns:
+    A number from 0 to 1; None if it is not known how many hosts there are.
+  """
+  if num_actors == 0 or num_actors % num_environments:
+    return None
+  num_hosts = num_actors // num_environments
+  return (host % num_hosts + 0.5) / num_hosts  # The middle of a rung, so that rounding does not matter.

@@ -70,6 +70,18 @@ class NumbersTest(parameterized.TestCase):
     self.assertEqual(last, np.iinfo(np.int32).max)
     self.assertEqual(cluster_config.first_actor_id(0), 0)
 
+  @parameterized.parameters((range(4), 64, 256), (range(1, 5), 64, 256), (range(2, 5), 5, 15), ([7], 8, 8))
+  def test_hosts_of_the_same_size_have_each_place_once(self, hosts, num_environments, num_actors):
+    rungs = []
+    for host in hosts:  # Host 0 is a learner that acts.
+      offset = cluster_config.place_offset(host, num_environments, num_actors)
+      rungs += np.floor((np.arange(num_environments) + offset) / num_environments * num_actors).tolist()
+    self.assertCountEqual(rungs, range(num_actors))
+
+  @parameterized.parameters((64, 0), (64, 100), (64, 32))
+  def test_without_the_number_of_hosts_there_is_no_offset(self, num_environments, num_actors):
+    self.assertIsNone(cluster_config.place_offset(1, num_environments, num_actors))
+
   def test_names(self):
     self.assertEqual(cluster_config.host_name(3), 'task_3')
     self.assertRegex(cluster_config.host_name(-1), r'^.+-\d+$')
