@@ -179,8 +179,9 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
   if config.replay_sampling == 'episodes':
     if config.shared_replay:
       episodes = replayers.join_replay(
-          config.shared_replay, *rows, config.replay_capacity, dict(levels=spec.levels, num_actions=spec.num_actions),
-          tolerance=_MOST_BATCHES_AHEAD * num_new * config.unroll_length)
+          config.shared_replay, *rows, config.replay_capacity,
+          dict(levels=spec.levels, num_actions=spec.num_actions, **spec.protocol),
+          _MOST_BATCHES_AHEAD * num_new * config.unroll_length, len(spec.levels), spec.num_actions)
     else:
       episodes = replayers.own_replay(*rows, config.replay_capacity, config.batch_size)
     copy = Agent(spec, config) if config.use_lstm else None

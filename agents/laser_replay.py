@@ -34,8 +34,8 @@ class ReplayConfig:
   """The flags."""
 
   shared_replay: str = setting(
-      'localhost:20000', 'HOST:PORT of the replay, the same as for the agents. The port opens on all network '
-      'interfaces without authentication, so use private networks only.')
+      'localhost:20000', 'HOST:PORT of the replay, the same as for the agents. HOST must be this machine. The port '
+      'opens on all network interfaces without authentication, so use private networks only.')
   logdir: str = setting('runs/replay', 'The folder to save the replay in. If it has a replay already, that one is '
                         'continued.')
   checkpoint_interval_seconds: float = setting(

@@ -26,6 +26,8 @@ class EnvironmentSpec:
   levels: tuple[str, ...]                   # A level_id is an index into these, in training, evaluation and resume.
   # Name -> k, for each observation that is a stack of k frames; see environments/base.py.
   frame_stacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  # The settings of the protocol that experience depends on, for agents that share it. Known where a run is trained.
+  protocol: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Config(Protocol):

@@ -16,6 +16,7 @@ from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import episode_replay
 from scalable_agents.training import memory
 from scalable_agents.training import stored_unrolls
+from scalable_agents.training import unroll_check
 from scalable_agents.training import unroll_replay
 from scalable_agents.training.cluster import shared_replay
 
@@ -155,17 +156,22 @@ def own_replay(unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], 
 
 
 def join_replay(address: str, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int,
-                settings: dict[str, Any], tolerance: int) -> shared_replay.SharedReplay:
+                settings: dict[str, Any], tolerance: int, num_levels: int, num_actions: int
+                ) -> shared_replay.SharedReplay:
   """Joins a replay that agents share. The replay job checks whether it fits into its memory.
 
   Args:
     address, settings, tolerance: see SharedReplay.
     unroll_spec, frame_stacks: see Replayers.
     capacity: agent steps.
+    num_levels, num_actions: see unroll_check.are_possible.
   """
+  def check(index, rows):
+    return unroll_check.are_possible(rows._replace(index=index), num_levels, num_actions)
+
   row, length, stacks = _rows(unroll_spec, frame_stacks)
   return shared_replay.SharedReplay(address, row, length, capacity, done=_done, frame_stacks=stacks, settings=settings,
-                                    tolerance=tolerance)
+                                    tolerance=tolerance, check=check)
 
 
 def _rows(unroll_spec, frame_stacks):

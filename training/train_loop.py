@@ -10,8 +10,9 @@ Threads:
 """
 
 import contextlib
+import dataclasses
 import threading
-from typing import Any, Callable, Sequence, TextIO
+from typing import Any, Callable, Mapping, Sequence, TextIO
 
 import tensorflow as tf
 
@@ -61,7 +62,7 @@ class Trainer:
                config: agent_interface.Config, levels: Sequence[str], run: run_flags.RunConfig,
                directory: run_directory.Run, stream: TextIO, learner_device: str | None = None,
                make_member: Callable[..., Any] | None = None, port: learner_port.LearnerPort | None = None,
-               strategy: tf.distribute.Strategy | None = None):
+               strategy: tf.distribute.Strategy | None = None, protocol: Mapping[str, Any] | None = None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -77,6 +78,7 @@ class Trainer:
         population_member.Member. None if the run is not a member of a population.
       port: through which actor hosts in other processes take part; None if there are none.
       strategy: the strategy of several learners.
+      protocol: see agent_interface.EnvironmentSpec.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
@@ -93,7 +95,7 @@ class Trainer:
                  len(self._together.devices))
     self._publisher = publisher_lib.Publisher(
         self.learner, config.policy_lag, learner_port.PARAMETERS if port else '')
-    self._intake, self._experience = self._make_experience(agent_module, levels)
+    self._intake, self._experience = self._make_experience(agent_module, levels, protocol or {})
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
     self._saver = self._make_saver(statistics)
@@ -116,9 +118,9 @@ class Trainer:
         raise errors.UserError(f'{", ".join(levels)}: {error}') from error
       return agent_module.make_learner(agent, self._config, self._run.xla, device)
 
-  def _make_experience(self, agent_module, levels):
+  def _make_experience(self, agent_module, levels, protocol):
     """Returns the intake and the agent's experience."""
-    spec = agent_interface.environment_spec(self._host, levels)
+    spec = dataclasses.replace(agent_interface.environment_spec(self._host, levels), protocol=protocol)
     of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
         check=lambda batch: unroll_check.are_possible(batch, len(levels), spec.num_actions),
         lives_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=learner_port.UNROLLS,

@@ -11,7 +11,8 @@ def are_possible(batch, num_levels: int, num_actions: int) -> tf.Tensor:
   """Checks a batch of unrolls, in a graph.
 
   Args:
-    batch: Unroll of [T+1, B, ...] or, for fields without time, [B, ...].
+    batch: Unroll of [T+1, B, ...] or, for fields without time, [B, ...]. The ids of level and actor may have time, as in
+      the rows of a replay.
     num_levels: number of levels of the run.
     num_actions: number of actions of the environments.
   Returns:
@@ -20,7 +21,8 @@ def are_possible(batch, num_levels: int, num_actions: int) -> tf.Tensor:
     and the learner skips the update.
   """
   action, version = batch.agent_output.action, batch.parameter_version  # [T+1, B].
-  good = (batch.actor_id >= 0) & (batch.level_id >= 0) & (batch.level_id < num_levels) & (batch.index >= 0)
+  are_known = (batch.actor_id >= 0) & (batch.level_id >= 0) & (batch.level_id < num_levels)  # [B] or [T+1, B].
+  good = (batch.index >= 0) & tf.reduce_all(are_known, axis=range(are_known.shape.rank - 1))
   good &= tf.reduce_all((action >= 0) & (action < num_actions) & (version >= 0), axis=0)
   seen_and_computed = batch.environment_output.observation, batch.agent_output
   for batch_axis, nest in ((1, seen_and_computed), (0, batch.agent_state)):

@@ -3,6 +3,7 @@
 tests/training/cluster/shared_replay_faults_test.py tests by content what agents read meanwhile.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -48,7 +49,9 @@ class Brake:
   """
 
   def __init__(self, address: str, contract):
-    self._address, self._nodes = address, shared_replay._make_graph(contract)  # pylint: disable=protected-access
+    self._address, self._contract = address, contract
+    # pylint: disable-next=protected-access
+    self._nodes = shared_replay._make_graph(contract, lambda index, rows: tf.ones_like(index, tf.bool))
     self.steps, self.joins, self._released = 0, 0, threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
@@ -73,7 +76,7 @@ class Brake:
 
   def _report(self, session, leaving):
     session.run(self._nodes.enqueue_report, {self._nodes.report: replay_port.report_text(
-        agent='brake', steps=self.steps, leaving=leaving, contract=None)})
+        agent='brake', steps=self.steps, leaving=leaving, contract=self._contract)})
 
 
 class SweepTest(absltest.TestCase):
@@ -170,6 +173,8 @@ class SweepTest(absltest.TestCase):
     """Checks that each saved episode is one of Catch: the ball falls, and the paddle does what the actions say."""
     folder, steps = os.path.join(self.folder, 'replay'), catch.CELLS - 1
     contract = json.loads(pathlib.Path(folder, 'replay.json').read_text(encoding='utf-8'))
+    protocol = {field.name for field in dataclasses.fields(atari57_protocol.Protocol)}
+    self.assertEqual(contract['settings'].keys(), {'levels', 'num_actions', *protocol})
     replay = replay_port.make_replay(contract | {'unroll_length': steps}, ops.unique_name('replay'))
     replay.restore(os.path.join(folder, 'replay'))
     number = replay.statistics().episodes

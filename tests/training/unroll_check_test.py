@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from scalable_agents.agents import impala
 from scalable_agents.tests.training import unrolls
+from scalable_agents.training import stored_unrolls
 from scalable_agents.training import unroll_check
 
 _LEVELS = 3
@@ -46,6 +47,14 @@ class UnrollCheckTest(parameterized.TestCase):
       (['environment_output', 'observation', 'vector'], (5, _SLOT, 0), -np.inf))
   def test_an_impossible_number_rules_out_its_unroll_and_no_other(self, path, slot, value):
     self.assertEqual(self._possible(path, slot, value), [True, True, False, True])
+
+  def test_the_ids_of_stored_rows_have_time(self):
+    rows = stored_unrolls.of_unroll(self.batch)
+    for name, value in (('level_id', _LEVELS), ('level_id', -1), ('actor_id', -1)):
+      wrong = tf.tensor_scatter_nd_update(getattr(rows, name), [[3, _SLOT]], [value])
+      possible = unroll_check.are_possible(
+          rows._replace(index=self.batch.index, **{name: wrong}), _LEVELS, unrolls.NUM_ACTIONS)
+      self.assertEqual(possible.numpy().tolist(), [True, True, False, True])
 
   def test_a_recurrent_state_must_be_finite(self):
     first, *others = tf.nest.flatten(self.batch.agent_state)

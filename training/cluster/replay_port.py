@@ -13,6 +13,7 @@ The port has no authentication on any network interface. Anyone who reaches it c
 import contextlib
 import json
 import os
+import socket
 import threading
 import time
 from typing import Any, Callable, NamedTuple
@@ -24,7 +25,9 @@ from scalable_agents.learner import episode_replay
 from scalable_agents.ops import ops
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.training import memory
+from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import pace as pace_lib
 
@@ -44,7 +47,7 @@ class _Report(NamedTuple):
   agent: str             # A random id of the process.
   steps: int             # Agent steps that it has inserted.
   leaving: bool          # Whether this is its last report.
-  contract: dict | None  # See make_replay; from an agent that has found a replay job without a contract.
+  contract: dict | None  # See make_replay. An agent's first report to a replay job has it.
 
 
 def make_replay(contract: dict[str, Any], shared_name: str) -> episode_replay.EpisodeReplay:
@@ -72,13 +75,16 @@ class ReplayPort:
     """Opens the port, and restores the contents that were saved, if any.
 
     Args:
-      address: HOST:PORT. The port opens on all network interfaces of the machine.
+      address: HOST:PORT. HOST must be a name or an address of this machine. The port opens on all of its network
+        interfaces.
       folder: where the contents are saved.
       say: called with a line for the user.
     Raises:
-      errors.UserError: the port or the folder cannot be used, or the contents cannot be restored.
+      errors.UserError: the address is not of this machine, the port or the folder cannot be used, or the contents
+        cannot be restored.
     """
     self._say, self._contract, self._replay = say, None, None
+    _check_is_here(address)
     with run_directory.one_line_errors(folder):
       os.makedirs(folder, exist_ok=True)
       self._directory = run_directory.Run(folder)
@@ -97,6 +103,7 @@ class ReplayPort:
       self._queue = tf.raw_ops.FIFOQueueV2(
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
     self._pace = pace_lib.Pace(FORGOTTEN_SECONDS)
+    self._agents = set()  # The ids of agents that have agreed to the contract. The others wait for these only.
     self._life, self._stop, self._error = uuid.uuid4().hex, threading.Event(), None
     self._restore()
     self._greet()
@@ -192,10 +199,16 @@ class ReplayPort:
         self._say(f'a malformed report was ignored: {error}')
 
   def _take(self, report):
-    """Takes a report."""
+    """Takes a report. Raises ValueError if the sender has not agreed to the contract."""
     if self._contract is None and report.contract:
       self._make(report.contract)
       run_directory.write_json(run_directory.path(self._directory.path, _CONTRACT), self._contract)
+    if report.contract:
+      if report.contract != self._contract:
+        raise ValueError(f'agent {settings.shown(report.agent)} has other settings')
+      self._agents.add(report.agent)
+    if report.agent not in self._agents:
+      raise ValueError(f'agent {settings.shown(report.agent)} has not said what it expects of the replay')
     if report.leaving:
       self._pace.leave(report.agent)
     else:
@@ -206,6 +219,21 @@ class ReplayPort:
     """Tells the agents who serves, what the replay holds, and where each of them would be level with the slowest."""
     greeting = {'life': self._life, 'contract': self._contract, 'even': self._pace.even(time.monotonic())}
     tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(greeting)))
+
+
+def _check_is_here(address: str):
+  """Checks that HOST of HOST:PORT is this machine, where alone the port would open. Raises errors.UserError."""
+  host, port = cluster_config.split_address(address)
+  advice = f'start the replay on the machine of that name, or give localhost:{port}, which opens on all interfaces too'
+  try:
+    places = socket.getaddrinfo(host.strip('[]'), None, type=socket.SOCK_STREAM)
+  except (OSError, UnicodeError) as error:
+    raise errors.UserError(f'--shared_replay={address}: no such host: {advice}') from error
+  for family, *_, place in places:
+    with contextlib.suppress(OSError), socket.socket(family) as probe:
+      probe.bind((place[0], 0))
+      return
+  raise errors.UserError(f'--shared_replay={address}: {host} is another machine: {advice}')
 
 
 def report_text(**fields) -> str:

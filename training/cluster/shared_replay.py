@@ -51,12 +51,14 @@ class _Nodes(NamedTuple):
   enqueue_report: tf.Operation
   unrolls: list[tf.Tensor]    # Placeholders: life_id, index, and the components of the rows.
   insert: tf.Operation
+  num_impossible: tf.Tensor   # [] int64, the unrolls that are not inserted, since they cannot be right.
   position: list[tf.Tensor]   # Placeholders: key, step, seed.
   replayed: list[tf.Tensor]   # The components of an episode_replay.Replayed.
   statistics: tf.Tensor       # [n] int64, as episode_replay.Statistics.
 
 
-def _make_graph(contract) -> _Nodes:
+def _make_graph(contract, check) -> _Nodes:
+  """Makes the graph. `check` takes the unrolls' indices and the list of their rows' components; see SharedReplay."""
   graph = tf.Graph()
   with graph.as_default(), tf.device(f'{replay_port.TASK}/device:CPU:0'):
     raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
@@ -68,17 +70,28 @@ def _make_graph(contract) -> _Nodes:
     replay = replay_port.make_replay(contract, replay_port.REPLAY)
     ids = [placeholder(tf.int64, [None]) for _ in range(2)]
     rows = [placeholder(spec.dtype, [None, None, *spec.shape]) for spec in replay_port.row_spec(contract)]
+    possible = check(ids[1], rows)
+    taken_ids, taken_rows = _only(possible, ids, rows)
     position = [placeholder(tf.int64, [None]), placeholder(tf.int64, [None]), placeholder(tf.int64, [])]
     return _Nodes(
         graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), [*ids, *rows],
-        replay.insert(*ids, rows), position, tf.nest.flatten(replay.next(*position)), replay.counts())
+        replay.insert(*taken_ids, taken_rows), tf.reduce_sum(tf.cast(~possible, tf.int64)), position, tf.nest.flatten(replay.next(*position)), replay.counts())
+
+
+def _only(possible, ids, rows):
+  """Returns the ids, each [B], and the rows, each [T+1, B, ...], of the possible unrolls. Copies only if some are not."""
+  def take():
+    places = tf.where(possible)[:, 0]
+    return [tf.gather(each, places) for each in ids], [tf.gather(each, places, axis=1) for each in rows]
+  return tf.cond(tf.reduce_all(possible), lambda: (ids, rows), take)
 
 
 class SharedReplay:
   """Has the methods of episode_replay.EpisodeReplay that replayers use. They wait while there is no replay job."""
 
   def __init__(self, address: str, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any],
-               frame_stacks: Any, settings: dict[str, Any], tolerance: int):
+               frame_stacks: Any, settings: dict[str, Any], tolerance: int,
+               check: Callable[[tf.Tensor, Any], tf.Tensor]):
     """Makes no connection yet.
 
     Args:
@@ -86,6 +99,8 @@ class SharedReplay:
       row_spec, unroll_length, capacity, done, frame_stacks: as for EpisodeReplay. All agents must have the same.
       settings: other settings that all agents must have in common. JSON can hold them.
       tolerance: agent steps by which this agent may be ahead of the slowest one.
+      check: takes the indices of unrolls and their rows, in a graph of the replay job, and returns which unrolls can be
+        right: [B] bool. The others are not stored.
     """
     rows = replay_rows.Rows(row_spec, frame_stacks)
     contract = dict(rows=learner_port.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(rows.numbers),
@@ -94,13 +109,14 @@ class SharedReplay:
     self._address, self._row_spec, self._tolerance = address, row_spec, tolerance
     self._specs, self._unroll_length = tf.nest.flatten(row_spec), unroll_length
     self._shapes = [rows.read_shape(number) for number in range(len(self._specs))]
-    self._nodes = _make_graph(self._contract)
+    self._nodes = _make_graph(
+        self._contract, lambda index, components: check(index, tf.nest.pack_sequence_as(row_spec, components)))
     self._agent, self._steps = uuid.uuid4().hex, 0
     self._even = None           # Its agent steps if it were where the slowest agent is; None if that is not known.
     self._waits_for_agents = self._waits_for_job = False
     self._connection, self._lock = None, threading.Lock()  # The lock guards the connection.
     self._position_life = None  # The life of the replay job that gave the replayers their positions.
-    self._closed, self._complaints = threading.Event(), []
+    self._closed, self._complaints, self._num_impossible = threading.Event(), [], 0
     self._known = episode_replay.Statistics(*[0] * len(episode_replay.Statistics._fields))
     threading.Thread(target=self._beat, name='replay heart', daemon=True).start()
 
@@ -157,6 +173,10 @@ class SharedReplay:
   def complaints(self) -> list[str]:
     """Messages for the user since the last call, one line each."""
     complaints, self._complaints = self._complaints, []
+    number, self._num_impossible = self._num_impossible, 0
+    if number:
+      complaints.append(f'unrolls that the shared replay did not store: {number}: level, actor, index, action or '
+                        'parameter version out of range, or an observation or output not finite')
     return complaints
 
   def close(self):
@@ -168,7 +188,9 @@ class SharedReplay:
 
   def _insert(self, life_id, index, *rows):
     feed = dict(zip(self._nodes.unrolls, [life_id, index, *rows], strict=True))
-    self._call(lambda connection: connection.session.run(self._nodes.insert, feed))
+    impossible, _ = self._call(lambda connection: connection.session.run(
+        [self._nodes.num_impossible, self._nodes.insert], feed))
+    self._num_impossible += int(impossible)
     self._steps += (rows[0].shape[0] - 1) * len(life_id)
     self._call(self._report)
     try:
@@ -262,11 +284,12 @@ class SharedReplay:
             self._address, self._nodes.graph, replay_port.TASK, _ANSWER_SECONDS)
         try:
           greeting = self._greeting(session)
-          if greeting['contract'] is None:  # This agent may be the first one.
-            session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(contract=self._contract)})
-            raise learner_connection.NotReadyError('it is starting')
-          if difference := _difference(greeting['contract'], self._contract):
+          difference = greeting['contract'] and _difference(greeting['contract'], self._contract)
+          if difference:
             raise _OtherSettingsError(f'the replay is for agents with other settings: {difference}')
+          session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(contract=self._contract)})
+          if greeting['contract'] is None:  # This agent may be the first one.
+            raise learner_connection.NotReadyError('it is starting')
         except Exception:
           _close(session)
           raise

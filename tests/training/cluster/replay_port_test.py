@@ -44,10 +44,9 @@ class ReportsTest(parameterized.TestCase):
   def _wait_for_listener(self):
     """Waits until the port has taken all reports, and goes on to take more."""
     name = uuid.uuid4().hex
-    for leaving in (False, True):
-      self._send(json.dumps(_REPORT | {'agent': name, 'leaving': leaving}))
-      # pylint: disable-next=protected-access
-      waiting.wait_until(lambda: (name in _port._pace.even(time.monotonic())) != leaving)
+    self._send(json.dumps(_REPORT | {'agent': name}))
+    waiting.wait_until(lambda: any(name in line for line in _said))
+    _said[:] = [line for line in _said if name not in line]
 
   @parameterized.named_parameters(
       ('no_json', b'hello'), ('no_text', b'\xff\xfe{}'), ('nothing', b''), ('a_number', b'3'), ('a_list', b'[{}]'),
@@ -87,7 +86,18 @@ class ReportsTest(parameterized.TestCase):
       self._wait_for_listener()
       self.assertEqual(_port.statistics().steps, 0)
       self.assertEqual(json.loads(pathlib.Path(_folder, 'replay.json').read_text(encoding='utf-8')), _CONTRACT)
-    self.assertEqual(_said, [])
+    self.assertEqual(_said, ['a malformed report was ignored: agent x has other settings'])
+    self._check_nobody_waits_for_strangers()
+
+  def _check_nobody_waits_for_strangers(self):
+    """Agents wait for the slowest of those that have agreed to the contract."""
+    present = lambda: _port._pace.even(time.monotonic())  # pylint: disable=protected-access
+    self._send(json.dumps(_REPORT | {'agent': 'known', 'contract': _CONTRACT}))
+    self._send(json.dumps(_REPORT | {'agent': 'stranger'}))
+    self._send(json.dumps(_REPORT | {'agent': 'other', 'contract': _CONTRACT | {'settings': {'noop_max': 0}}}))
+    self._wait_for_listener()
+    self.assertIn('known', present())
+    self.assertNoCommonElements(present(), ('stranger', 'other'))
 
 
 class JobTest(replay_testing.TestCase):
@@ -174,6 +184,13 @@ class JobTest(replay_testing.TestCase):
     with socket.create_server(('127.0.0.1', 0)) as server:
       port = server.getsockname()[1]
       self._check_refused(f'localhost:{port}: port {port} is in use .*', replay_testing.job(port, self.folder))
+
+  @parameterized.parameters(('192.0.2.1', '192.0.2.1 is another machine'), ('x' * 64, 'no such host'))
+  def test_an_address_of_another_machine_is_refused(self, host, reason):
+    self._check_refused(
+        f'--shared_replay={host}:{self.port}: {reason}: start the replay on the machine of that name, or give '
+        f'localhost:{self.port}, which opens on all interfaces too', self._job(f'--shared_replay={host}:{self.port}'))
+    self.assertFalse(os.path.exists(self.folder))
 
   def test_a_replay_that_does_not_fit_into_memory_ends_the_job_and_agents_wait(self):
     agent = self.agent(self.port, capacity=10**15)

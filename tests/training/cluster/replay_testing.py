@@ -68,6 +68,11 @@ class Life:
       assert not np.any(got[len(there):, i])
 
 
+def _are_possible(index, rows):
+  """A check of unrolls: the ids of lives are not negative."""
+  return (index >= 0) & tf.reduce_all(rows.record >= 0, axis=[0, 2])
+
+
 class Agent:
   """What an agent does with a shared replay: it inserts lives, and has replayers."""
 
@@ -76,7 +81,7 @@ class Agent:
     """Joins the replay at HOST:PORT."""
     self.replay = shared_replay.SharedReplay(
         address, SPEC, LENGTH, capacity, done=lambda rows: rows.done, frame_stacks=STACKS,
-        settings=settings or SETTINGS, tolerance=tolerance)
+        settings=settings or SETTINGS, tolerance=tolerance, check=_are_possible)
     self._next = tf.function(self.replay.next, autograph=False)
     self.key, self.step = np.full([num_replayers], -1), np.zeros([num_replayers], np.int64)
     self.inserted = 0  # Unrolls.

@@ -98,6 +98,24 @@ class ContentsTest(JobTest):
     self.assertGreaterEqual(agent.replay.statistics().repeated_unrolls, 2)
 
 
+  def test_unrolls_that_cannot_be_right_are_not_stored(self):
+    agent, life, wrong = self.agent(self.port), _life(), _life()
+    wrong._rows.record[2 * _INSERT + 1] = -1  # A row of unroll 2.  pylint: disable=protected-access
+    both = (life, wrong)
+    for index in range(6):
+      rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts, axis=1), *(each.unroll(index) for each in both))
+      ids = np.array([each.id for each in both])
+      agent.replay.insert(tf.constant(ids), tf.constant([index, index], tf.int64), tf.nest.map_structure(tf.constant, rows))
+      kept = slice(1) if index == 2 else slice(2)
+      self.own.insert(ids[kept], [index] * len(ids[kept]), tf.nest.map_structure(lambda part: part[:, kept], rows))  # pylint: disable=cell-var-from-loop
+    self.assertEqual(agent.replay.size(), self.own.size())
+    self.assertEqual(agent.replay.statistics()[:4], self.own.statistics()[:4])
+    self.assertEqual(agent.replay.complaints(), [
+        'unrolls that the shared replay did not store: 1: level, actor, index, action or parameter version out of range, '
+        'or an observation or output not finite'])
+    self.assertEqual(agent.replay.complaints(), [])
+
+
 class SpeedTest(JobTest):
 
   def _wait_until_ahead(self, agent, inserted, lead):
@@ -109,7 +127,9 @@ class SpeedTest(JobTest):
     slow, fast, late = (self.agent(self.port, tolerance=2 * _INSERT) for _ in range(3))
     lives = {agent: _life() for agent in (slow, fast, late)}
     insert = lambda agent: agent.insert(lives[agent], agent.inserted)
-    insert(slow)  # It joins.
+    for agent in (slow, fast):
+      agent.replay.size()  # It joins.
+    insert(slow)
     insert(fast)
     end = replay_testing.keep_inserting(fast, lives[fast], range(1, 50))
     # The fast one is ahead by the tolerance and one insert.
@@ -121,7 +141,6 @@ class SpeedTest(JobTest):
     insert(late)  # It starts where the slow one is.
     insert(slow)
     insert(slow)
-    insert(late)
     self._wait_until_ahead(fast, 13, 3 * _INSERT)  # The late one is the slowest now, by one insert.
     self.assertFalse(end.ended.is_set())
     # Nobody waits for those that have left.
@@ -133,6 +152,8 @@ class SpeedTest(JobTest):
 
   def test_a_wait_for_slower_ones_ends_when_it_is_closed(self):
     slow, fast = (self.agent(self.port, tolerance=_INSERT) for _ in range(2))
+    for agent in (slow, fast):
+      agent.replay.size()  # It joins.
     slow.insert(_life(), 0)
     end = replay_testing.keep_inserting(fast, _life(), range(10))
     self._wait_until_ahead(fast, 2, 2 * _INSERT)
