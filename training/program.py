@@ -15,6 +15,7 @@ agent_interface.py lists what the module of an agent, its config and a protocol 
 import dataclasses
 import functools
 import signal
+import sys
 import time
 from typing import NoReturn
 
@@ -55,7 +56,13 @@ def run(agent_module: agent_interface.AgentModule, config: agent_interface.Confi
   """
   for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_config):
     run_flags.define(defaults)
-  run_flags.run_main(lambda: main(agent_module, type(config), type(protocol)))
+
+  def main_and_leave():
+    main(agent_module, type(config), type(protocol))
+    sys.stdout.flush()
+    quiet.leave(0)  # Threads may still wait for the network, and Python would crash if one of them went on meanwhile.
+
+  run_flags.run_main(main_and_leave)
 
 
 def main(agent_module: agent_interface.AgentModule, config_class: type[agent_interface.Config],
@@ -176,13 +183,20 @@ def _train(agent_module, config, protocol, population, membership, levels, setti
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
                                         directory=directory)
       trainer = train_loop.Trainer(host, agent_module, config, levels, run_config, directory, screen,
-                                   make_member=make_member, port=port, strategy=strategy)
+                                   make_member=make_member, port=port, strategy=strategy,
+                                   protocol=_protocol_of_experience(protocol))
       try:
         trainer.train()
       finally:
         directory.has_begun |= trainer.has_learned
     finally:
       host.close()
+
+
+def _protocol_of_experience(protocol):
+  """Returns the settings of the environments that experience depends on: name -> value."""
+  free = free_settings(protocol)
+  return {name: value for name, value in dataclasses.asdict(protocol).items() if name not in free}
 
 
 def _join_learners(agent_module, membership, settings, screen):
@@ -239,7 +253,6 @@ def _act(agent_module, config, protocol, membership, levels, settings, run_confi
                      number, screen).act()
   finally:
     host.close()
-  quiet.leave(0)  # Threads may still wait for the network.
 
 
 def _test(agent_module, config, protocol, levels, settings, run_config):

@@ -26,6 +26,7 @@ from scalable_agents.records import run_directory
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
+from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import program
 from scalable_agents.training import run_flags
 
@@ -83,6 +84,26 @@ class ActorHostTest(parameterized.TestCase):
       places = actor_host.places_of([0] * num_environments, host.call_args.args[5], host.call_args.kwargs['place_offset'])
       epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
+
+
+class RunTest(parameterized.TestCase):
+
+  def test_regression_a_thread_that_waits_for_the_network_does_not_crash_the_end(self):
+    """Python's normal end would wait for some threads, and a session call that returns meanwhile would abort it."""
+    calls = mock.Mock()
+    with mock.patch.multiple(run_flags, define=mock.DEFAULT, run_main=lambda main: main()), \
+         mock.patch.object(program, 'main', calls.main), mock.patch.object(program.quiet, 'leave', calls.leave):
+      program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+    self.assertEqual(calls.mock_calls, [
+        mock.call.main(impala, impala.ImpalaConfig, atari57_protocol.Protocol), mock.call.leave(0)])
+
+  @parameterized.parameters(
+      (atari57_protocol.Protocol(noop_max=7), {
+          'action_repeats': 4, 'noop_max': 7, 'episode_end_on_life_loss': True, 'full_action_set': False,
+          'sticky_actions': False, 'max_episode_frames': 108_000}),
+      (dmlab30_protocol.Protocol(dataset_path='/images'), {'action_repeats': 4, 'action_set': 'impala'}))
+  def test_what_agents_that_share_experience_must_have_in_common(self, protocol, wanted):
+    self.assertEqual(program._protocol_of_experience(protocol), wanted)  # pylint: disable=protected-access
 
 
 class TestModeTest(parameterized.TestCase):
