@@ -53,6 +53,8 @@ class FaultsTest(replay_testing.TestCase):
     with self._job('--checkpoint_interval_seconds=0.1') as job:
       ends = [self._keep_busy(agent, self.lives[number], over) for number, agent in enumerate(agents, 1)]
       waiting.wait_until(lambda: os.path.exists(contents) and min(agent.inserted for agent in agents) > 20)
+      for agent in agents:
+        agent.replay.complaints()  # Of the time before the job was there.
       job.kill()
     for agent in agents:
       self.wait_until_said(agent, f'no replay at localhost:{self.port} for .* s: .+')
