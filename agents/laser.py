@@ -88,7 +88,7 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
       True, 'Learn from new unrolls before they are replayed. Otherwise all unrolls of a batch are replayed, while as '
       'many new ones arrive: the pure replay of figure 2.')
   save_replay: bool = setting(
-      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.')
+      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
 
 
 def validate(config: LaserConfig) -> None:

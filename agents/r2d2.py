@@ -102,7 +102,7 @@ class R2d2Config:
       1_250, 'Sequences in the replay before the first update: 50,000 agent steps. Ape-X.', at_least=1,
       at_most=_MAX_SEQUENCES)
   save_replay: bool = setting(
-      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.')
+      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
   samples_per_insert: float = setting(
       0.77, 'Sequences learned from per sequence_period new agent steps. Section 2.3: 5 updates of 64 sequences per '
       'second, while 256 actors make 416.', more_than=0, at_most=1e6)

@@ -3,7 +3,10 @@
 TensorFlow writes a checkpoint's data first and its index last, each under a temporary name until it is complete. Then
 the file `checkpoint`, which names the latest checkpoint, is replaced in one step. TensorFlow's own tools can read all
 these files. State that is too large for TensorFlow's format has a folder of its own beside the checkpoint, which is
-complete before the index is written.
+complete before the index is written. The folder has an identity, and the checkpoint has it too, so that the folder of
+another checkpoint, or one that was lost, is noticed.
+
+What a failed write, or a kill at any time, leaves behind is deleted at the latest before the next write.
 
 In places TensorFlow takes a path for a pattern: to delete `seed[1]/ckpt-1` it deletes `seed1/ckpt-1`. So it never gets
 the path of a run here. It writes through a path of the open directory, and it reads from a copy in memory. That copy is
@@ -13,20 +16,20 @@ also complete when another process deletes the files meanwhile.
 from concurrent import futures
 import contextlib
 import itertools
+import json
 import os
-import re
+import secrets
 import shutil
 from typing import Any, Iterator, Mapping, NamedTuple, Protocol
 
 from google.protobuf import message
 import tensorflow as tf
 
+from scalable_agents.records import checkpoint_files
 from scalable_agents.records import run_directory
 from scalable_agents.records import trackable_copy
 
-_STATE = 'checkpoint'
-_STATE_LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
-_STATE_KEPT = re.compile(rb'^all_model_checkpoint_paths: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
+_IDENTITY = 'identity'  # A file in each folder beside a checkpoint.
 
 _numbers_in_memory = itertools.count()
 
@@ -46,7 +49,13 @@ class Loaded(NamedTuple):
 
 
 class Beside(Protocol):
-  """State that is saved beside a checkpoint in files of its own, for example because it is too large to be copied."""
+  """State that is saved beside a checkpoint in files of its own, for example because it is too large to be copied.
+
+  Attributes:
+    is_required: whether to refuse a checkpoint whose folder was lost or replaced by that of another one. If not, such
+      a folder is ignored. Replays are required, unless the user gives --nosave_replay.
+  """
+  is_required: bool
 
   def save(self, folder: str):
     """Writes files to an empty folder. It may write none. Checkpointer.begin_save calls it in another thread.
@@ -62,6 +71,19 @@ class Beside(Protocol):
       OSError: they cannot be read.
       ValueError: they do not fit this object.
     """
+
+
+class _Folders(tf.train.experimental.PythonState):
+  """The folders beside a checkpoint. It is part of the checkpoint, as `folders`."""
+
+  def __init__(self, identities: Mapping[str, str]):
+    self.identities = identities  # Suffix -> identity.
+
+  def serialize(self) -> str:
+    return json.dumps(self.identities)
+
+  def deserialize(self, string_value: str | bytes):
+    self.identities = json.loads(string_value)
 
 
 class Checkpointer:
@@ -91,7 +113,7 @@ class Checkpointer:
     """Sets all objects to the values of a checkpoint, bit for bit, before it returns.
 
     Every variable, optimiser slots included, must have been created before. What is saved beside checkpoints stays as
-    it is if this checkpoint has no folder of it.
+    it is if this checkpoint was saved without a folder of it.
 
     Args:
       loaded: the checkpoint; default: the latest one in the directory.
@@ -99,21 +121,24 @@ class Checkpointer:
     Returns:
       The checkpoint's path; None if there is no checkpoint.
     Raises:
-      CheckpointError: it is damaged or does not fit. No file was changed, but some objects may have been.
+      CheckpointError: it is damaged or does not fit, or a folder beside it that is required is missing or belongs to
+        another checkpoint. No file was changed, but some objects may have been.
     """
     loaded = loaded or load(self._directory)
     if loaded is None:
       return None
-    path = loaded.path
+    path, folders = loaded.path, None
     try:
       with _for_tensorflow(loaded) as prefix:
+        if not partial and _has_folders(prefix):
+          self._checkpoint.folders = folders = _Folders({})
         status = self._checkpoint.restore(prefix)
         if partial:
           status.assert_existing_objects_matched().expect_partial()
         else:
           status.assert_consumed()
       for suffix, beside in self._beside.items():
-        if os.path.isdir(f'{path}.{suffix}'):
+        if self._is_to_be_restored(path, suffix, beside, folders):
           with run_directory.opened(f'{path}.{suffix}') as folder:
             beside.restore(folder)
     except _DAMAGED as error:
@@ -154,6 +179,7 @@ class Checkpointer:
     name = self._next_name()
     values = trackable_copy.copy_children(self._checkpoint)
     counter = values.pop('save_counter')  # Each tf.train.Checkpoint makes its own.
+    values.pop('folders', None)  # Those of an earlier checkpoint.
     copied = tf.train.Checkpoint(**values)
     copied.save_counter.assign(counter)
     self._writing = self._writer.submit(self._write, copied, name)
@@ -192,45 +218,70 @@ class Checkpointer:
     try:
       os.makedirs(self._directory, exist_ok=True)
       with run_directory.opened(self._directory) as here:
-        _remove_remains(here, name)
-        for suffix, beside in self._beside.items():
-          _write_beside(beside, os.path.join(here, f'{name}.{suffix}'))
-        checkpoint.write(os.path.join(here, name))
-        self._record(here, name)
+        checkpoint_files.remove_others(here)
+        try:
+          if self._beside:
+            checkpoint.folders = _Folders(self._write_beside(here, name))
+          checkpoint.write(os.path.join(here, name))
+          checkpoint_files.record(here, name, self._keep)
+        finally:  # After an error, what was written may fill the disk.
+          with contextlib.suppress(OSError):  # The next write tries again.
+            checkpoint_files.remove_others(here)
     except (tf.errors.OpError, OSError) as error:
       reason = _one_line(error).replace(here, self._directory)
       raise CheckpointError(f'{self._directory}: no checkpoint could be written ({reason}): free disk space or correct '
                             'its permissions, and start again to continue from the checkpoint before') from error
     return os.path.join(self._directory, name)
 
-  def _record(self, directory: str, name: str):
-    """Makes a checkpoint the latest one. Deletes the others, except those that were saved last, `keep` in all."""
-    state = _read_state(directory)
-    numbers = _numbers(os.listdir(directory)) if state is None else map(int, _STATE_KEPT.findall(state))
-    names = [*(earlier for number in numbers if (earlier := f'ckpt-{number}') != name), name]
-    kept = names[-self._keep:]
-    state = os.path.join(directory, _STATE)
-    with open(state + '.new', 'w', encoding='utf-8') as stream:
-      stream.write(f'model_checkpoint_path: "{name}"\n')
-      stream.writelines(f'all_model_checkpoint_paths: "{other}"\n' for other in kept)
-    os.replace(state + '.new', state)
-    # The index goes first, so that the rest, if a kill leaves it behind, is not taken for a checkpoint.
-    for file in sorted(os.listdir(directory), reverse=True):
-      old, *_ = file.partition('.')
-      if old in names[:-self._keep]:
-        path = os.path.join(directory, file)
-        remove = shutil.rmtree if os.path.isdir(path) else os.remove
-        remove(path)
+  def _write_beside(self, directory: str, name: str) -> dict[str, str]:
+    """Writes the folders beside a checkpoint. Returns suffix -> identity of those that did not stay empty."""
+    identities = {}
+    for suffix, beside in self._beside.items():
+      folder = os.path.join(directory, f'{name}.{suffix}')
+      with contextlib.suppress(FileNotFoundError):  # A checkpoint may be written again.
+        shutil.rmtree(folder)
+      os.mkdir(folder)
+      beside.save(folder)
+      if not os.listdir(folder):
+        os.rmdir(folder)
+        continue
+      identities[suffix] = f'{name} {secrets.token_hex(8)}'
+      with open(os.path.join(folder, _IDENTITY), 'w', encoding='ascii') as stream:
+        stream.write(identities[suffix])
+    return identities
+
+  def _is_to_be_restored(self, path: str, suffix: str, beside: Beside, folders: _Folders | None) -> bool:
+    """Returns whether there is a folder beside a checkpoint, and belongs to it.
+
+    Args:
+      path: of the checkpoint.
+      suffix: of the folder.
+      beside: what was saved in it.
+      folders: from the checkpoint; None if it is so old that its folders have no identities.
+    Raises:
+      CheckpointError: the folder is required, and is missing or belongs to another checkpoint.
+    """
+    folder = f'{path}.{suffix}'
+    is_there = os.path.isdir(folder)
+    if folders is None:
+      return is_there
+    wanted, found = folders.identities.get(suffix), _identity(folder) if is_there else None
+    if wanted == found or not beside.is_required:
+      return is_there and wanted == found
+    fault = 'belongs to another checkpoint' if is_there else 'is missing'
+    others = f' ({found.split()[0]})' if found else ''
+    raise CheckpointError(f'{folder} {fault}{others}: put back the one that was saved with {os.path.basename(path)}, '
+                          f'add --nosave_replay to go on with an empty replay, or {self._advice(path)}')
 
   def _advice(self, damaged: str) -> str:
     """Says what to do about a checkpoint that cannot be restored."""
     if trainer := run_directory.trainer(os.path.dirname(self._directory)):
       return _wait_for(trainer)
-    others = [number for number in _numbers(os.listdir(self._directory))
+    others = [number for number in checkpoint_files.complete(self._directory)
               if os.path.basename(damaged) != f'ckpt-{number}']
     if others:
-      return (f'delete {damaged}.* and {os.path.join(self._directory, _STATE)} to go on from ckpt-{others[-1]}, or '
-              'choose another --logdir')
+      state = os.path.join(self._directory, checkpoint_files.STATE)
+      return f'delete {damaged}.* and {state} to go on from ckpt-{others[-1]}, or choose another --logdir'
     return 'choose another --logdir'
 
 
@@ -266,17 +317,17 @@ def latest(directory: str) -> str | None:
     CheckpointError: the file that names the latest checkpoint is damaged.
   """
   with run_directory.one_line_errors(directory):
-    state = _read_state(directory)
+    state = checkpoint_files.read_state(directory)
     if state is None:
       # There is no directory yet; or the first save was killed before its last step; or a user has removed a damaged
       # checkpoint and this file.
-      numbers = _numbers(os.listdir(directory)) if os.path.isdir(directory) else []
+      numbers = checkpoint_files.complete(directory) if os.path.isdir(directory) else []
       return os.path.join(directory, f'ckpt-{numbers[-1]}') if numbers else None
-  if match := _STATE_LATEST.search(state):
-    return os.path.join(directory, f'ckpt-{int(match[1])}')
+  if state.names:
+    return os.path.join(directory, state.names[-1])
   trainer = run_directory.trainer(os.path.dirname(os.path.abspath(directory)))
   advice = _wait_for(trainer) if trainer else 'delete this file to go on from the latest checkpoint beside it'
-  raise CheckpointError(f'{os.path.join(directory, _STATE)} is damaged: {advice}')
+  raise CheckpointError(f'{os.path.join(directory, checkpoint_files.STATE)} is damaged: {advice}')
 
 
 def number_of(path: str) -> int:
@@ -284,35 +335,11 @@ def number_of(path: str) -> int:
   return int(path.rpartition('-')[2])
 
 
-def _read_state(directory: str) -> bytes | None:
-  """Returns the content of the file that names the latest checkpoint; None if there is no such file."""
-  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-    with open(os.path.join(directory, _STATE), 'rb') as stream:
-      return stream.read()
-  return None
-
-
-def _write_beside(beside: Beside, folder: str):
-  """Lets `beside` write to a new folder, which is removed if it stays empty."""
-  os.mkdir(folder)
-  beside.save(folder)
-  if not os.listdir(folder):
-    os.rmdir(folder)
-
-
-def _remove_remains(directory: str, name: str):
-  """Removes the folders that writes leave behind when they fail or are killed. They may be large.
-
-  Args:
-    directory: of the checkpoints.
-    name: of the checkpoint that is about to be written, perhaps for the second time.
-  """
-  complete = {f'ckpt-{number}' for number in _numbers(os.listdir(directory))} - {name}
-  for folder in os.listdir(directory):
-    if match := re.fullmatch(r'(ckpt-\d+)(\.\w+|_temp)', folder):  # TensorFlow's end with _temp.
-      path = os.path.join(directory, folder)
-      if os.path.isdir(path) and (match[2] == '_temp' or match[1] not in complete):
-        shutil.rmtree(path)
+def _identity(folder: str) -> str:
+  """Returns the identity of a folder beside a checkpoint; '' if it has none."""
+  with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _IDENTITY), encoding='ascii') as stream:
+    return stream.read()
+  return ''
 
 
 @contextlib.contextmanager
@@ -329,15 +356,14 @@ def _for_tensorflow(loaded: Loaded) -> Iterator[str]:
       tf.io.gfile.remove(f'{prefix}.{suffix}')
 
 
+def _has_folders(prefix: str) -> bool:
+  """Returns whether a checkpoint has a _Folders, which those of older versions have not. Raises tf.errors.OpError."""
+  return tf.compat.v1.train.NewCheckpointReader(prefix).has_tensor('folders/.ATTRIBUTES/py_state')
+
+
 def _wait_for(trainer: str) -> str:
   """Says what to do about a damaged file of a run that a process trains."""
   return f'{trainer} trains there: leave its files alone, and try again after its next checkpoint'
-
-
-def _numbers(names: list[str]) -> list[int]:
-  """Returns the numbers of complete checkpoints, in order. A complete one has an index, which is written last."""
-  matches = (re.fullmatch(r'ckpt-(\d+)\.index', name) for name in names)
-  return sorted(int(match[1]) for match in matches if match)
 
 
 def _one_line(error: Exception) -> str:

@@ -33,8 +33,10 @@ class Experience(Protocol):
   Attributes:
     unrolls_per_batch: number of new unrolls that `take_batch` waits for. A synchronous run lets the actors play until
       there are this many.
+    is_required: whether a resumed run needs what `save` has written; see checkpoint.Beside.
   """
   unrolls_per_batch: int
+  is_required: bool
 
   def fill(self) -> intake_lib.Arrived | None:
     """Takes `unrolls_per_batch` unrolls if the experience needs more before it can give a batch, else nothing.
@@ -94,6 +96,7 @@ class Experience(Protocol):
 
 class QueueExperience:
   """Every unroll is learned from once, in the order of arrival. Espeholt et al. 2018 (IMPALA), section 3."""
+  is_required = False
 
   def __init__(self, intake: intake_lib.Intake, batch_size: int):
     """Gives batches from a queue.

@@ -79,7 +79,7 @@ class MixedExperience:
       settings: the settings.
       seed: of the draws.
     """
-    self.unrolls_per_batch = settings.num_new
+    self.unrolls_per_batch, self.is_required = settings.num_new, settings.is_saved
     self._intake, self._replay, self._settings, self._seed = intake, replay, settings, seed
     self._fill = tf.function(self._take_in, autograph=False)
     with tf.device('/CPU:0'):

@@ -73,7 +73,7 @@ class ReplayExperience:
     Raises:
       errors.UserError: the machine has too little memory for a full replay.
     """
-    self.unrolls_per_batch = settings.unrolls_per_batch
+    self.unrolls_per_batch, self.is_required = settings.unrolls_per_batch, settings.is_saved
     self.complaints, self._intake, self._settings = intake.complaints, intake, settings
     self._starts, self._first_priorities, self._seed = starts, first_priorities, seed
     row, stacks = stored_unrolls.spec_and_stacks(_rows(intake.unroll_spec), frame_stacks)

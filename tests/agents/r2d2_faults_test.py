@@ -1,6 +1,7 @@
 """Tests that a run of R2D2 goes on after faults, with its replay."""
 
 import pathlib
+import shutil
 import signal
 
 from absl.testing import absltest
@@ -61,7 +62,7 @@ class R2d2FaultsTest(parameterized.TestCase):
         self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
     self.assertEmpty(self._saved())
 
-  def test_a_damaged_replay_is_refused_in_one_line(self):
+  def test_a_replay_that_is_damaged_or_lost_is_refused_in_one_line(self):
     with self._start() as run:
       run.wait_for_rows(2)
       self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
@@ -74,6 +75,13 @@ class R2d2FaultsTest(parameterized.TestCase):
       last = run.screen().strip().splitlines()[-1]
     self.assertRegex(last, r'^error: checkpoint \S+ is damaged \(\S+/replay: the file of the replay is damaged\): ')
     self.assertEqual(file.read_bytes(), bytes(content))
+    shutil.rmtree(file.parent)
+    with self._start() as run:
+      self.assertEqual(run.end()[0], 1)
+      self.assertRegex(run.screen().strip().splitlines()[-1], r'^error: \S+\.experience is missing: .*--nosave_replay ')
+    with self._start('--nosave_replay') as run:
+      run.wait_for_rows(2)
+      self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
 
   def test_other_settings_of_the_replay_are_refused(self):
     with self._start() as run:

@@ -142,6 +142,7 @@ def make_learner(agent, config, xla='auto', device=None):
 
 class Replay:
   """Keeps the most recent unrolls and samples them uniformly."""
+  is_required = True
 
   def __init__(self, intake, unused_spec, config, seed, unused_parameters):
     self.unrolls_per_batch, self._capacity, self._batch_size = (

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ def wait_for_the_kill(*unused):
   threading.Event().wait()
 
 class Items:
+  is_required = True
   def __init__(self):
     self.text, self.is_last = 'first', False
   def save(self, folder):
@@ -64,7 +66,7 @@ class _Items:
   """Something that is saved beside checkpoints: lines of text, in a file, or no file if there are none."""
 
   def __init__(self, *lines):
-    self.lines = list(lines)
+    self.lines, self.is_required = list(lines), True
     self.events = []                 # 'begin' and 'end' of saves.
     self.may_end = threading.Event()
     self.may_end.set()
@@ -284,19 +286,55 @@ class BesideTest(_Case):
       pass
     self._items.lines = ['a']
     self._checkpointer().save()
-    self.assertEqual(os.listdir(os.path.join(self._directory, 'ckpt-1.experience')), ['lines'])
+    self.assertCountEqual(os.listdir(os.path.join(self._directory, 'ckpt-1.experience')), ['identity', 'lines'])
 
-  def test_what_a_failed_write_has_left_is_removed_before_the_next_one(self):
-    """It may have filled the disk."""
+  def test_what_a_failed_write_has_left_is_removed_at_once(self):
+    """It may have filled the disk, and the run ends."""
     self._items.lines = ['a']
     checkpointer = self._checkpointer()
     checkpointer.save()
+    before = self._files()
     self._items.error = OSError(errno.ENOSPC, 'the disk is full')
     checkpointer.begin_save()
     with self.assertRaisesRegex(checkpoint.CheckpointError, 'the disk is full'):
+      checkpointer.close()
+    self.assertEqual(self._files(), before)
+
+  def _lose(self, other):
+    """Removes the folder of the second of two checkpoints, or replaces it by the first one's. Returns the second."""
+    checkpointer = self._checkpointer()
+    for line in 'ab':
+      self._items.lines = [line]
       checkpointer.save()
-    self.assertEqual([name for name, content in sorted(self._files().items()) if content is None],
-                     ['ckpt-1.experience', 'ckpt-3.experience'])
+    first, second = (os.path.join(self._directory, f'ckpt-{number}') for number in (1, 2))
+    shutil.rmtree(f'{second}.experience')
+    if other:
+      shutil.copytree(f'{first}.experience', f'{second}.experience')
+    return second
+
+  @parameterized.parameters((False, 'is missing'), (True, r'belongs to another checkpoint \(ckpt-1\)'))
+  def test_regression_a_folder_that_is_lost_is_refused_unless_it_is_not_required(self, other, fault):
+    second = self._lose(other)
+    with self.assertRaisesRegex(checkpoint.CheckpointError, (
+        f'^{second}.experience {fault}: put back the one that was saved with ckpt-2, add --nosave_replay to go on with '
+        f'an empty replay, or delete {second}.* and [^\n]*/checkpoint to go on from ckpt-1, or [^\n]*$')):
+      self._restored()
+    self._items.is_required, self._items.lines = False, []
+    self.assertTrue(self._checkpointer().restore())
+    self.assertEmpty(self._items.lines)
+
+  def test_a_folder_beside_a_checkpoint_that_had_none_is_refused(self):
+    self._checkpointer().save()
+    os.mkdir(os.path.join(self._directory, 'ckpt-1.experience'))
+    with self.assertRaisesRegex(checkpoint.CheckpointError, 'experience belongs to another checkpoint: put back'):
+      self._restored()
+
+  def test_folders_without_identity_of_older_checkpoints_are_restored(self):
+    tf.train.CheckpointManager(tf.train.Checkpoint(weights=self._weights), self._directory, max_to_keep=1).save()
+    folder = os.path.join(self._directory, 'ckpt-1.experience')
+    os.mkdir(folder)
+    _Items('a').save(folder)
+    self.assertEqual(self._restored(), (1, 0., ['a']))
 
   def test_several_are_saved_beside_one_checkpoint(self):
     queue = _Items('b')
@@ -360,6 +398,7 @@ class KillTest(parameterized.TestCase):
     """As on a full disk."""
     said, _ = self._start('full').communicate()
     self.assertRegex(said, f'^{self._directory}: no checkpoint could be written [^\n]*File too large[^\n]*\n$')
+    self.assertEmpty([name for name in os.listdir(self._directory) if 'ckpt-2' in name])
     self._assert_the_first_is_in_force()
 
 

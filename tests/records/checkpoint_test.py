@@ -18,6 +18,7 @@ import tensorflow as tf
 from scalable_agents.actor import python_path
 from scalable_agents.learner import optimizers
 from scalable_agents.records import checkpoint
+from scalable_agents.records import checkpoint_files
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
@@ -196,7 +197,7 @@ class CheckpointTest(parameterized.TestCase):
     self.assertEqual(checkpointer.restore(), self._path('ckpt-3'))
     self.assertEqual(restored.values(), saved.values())
     self.assertEqual(checkpointer.save(), self._path('ckpt-4'))
-    self.assertEqual(checkpoint._numbers(os.listdir(self._directory)), [3, 4])
+    self.assertEqual(checkpoint_files.complete(self._directory), [3, 4])
     self.assertEqual(tf.train.latest_checkpoint(self._directory), self._path('ckpt-4'))
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(**trackables), self._directory, max_to_keep=2)
     tf.train.Checkpoint(**trackables).restore(manager.latest_checkpoint).assert_consumed()
@@ -207,7 +208,28 @@ class CheckpointTest(parameterized.TestCase):
     for number in (600, 900, 500, 600, 700):
       checkpointer.save(number)
       self.assertEqual(checkpoint.latest(self._directory), self._path(f'ckpt-{number}'))
-    self.assertEqual(checkpoint._numbers(os.listdir(self._directory)), [600, 700])
+    self.assertEqual(checkpoint_files.complete(self._directory), [600, 700])
+
+  def test_regression_what_a_kill_amid_a_deletion_has_left_is_deleted_by_the_next_save(self):
+    """Also a checkpoint that was never recorded, and TensorFlow's temporary files. Other files stay."""
+    checkpointer = _Objects().checkpointer(self._directory)
+    checkpointer.save()
+    old = _contents(self._directory)
+    for _ in range(2):
+      checkpointer.save()
+    remains = [name for name in old if 'ckpt-1' in name] + [self._path(name) for name in (
+        'ckpt-9.index', 'ckpt-9.data-00000-of-00001', 'ckpt-3.index.tempstate1234', 'checkpoint.new')]
+    for name in remains + [self._path('ckpt-3.notes.txt')]:
+      with open(name, 'wb') as stream:
+        stream.write(old.get(name, b''))
+    os.makedirs(self._path('ckpt-3_temp/part'))
+    os.makedirs(self._path('ckpt-1.experience/part'))
+    checkpointer = _Objects().checkpointer(self._directory)
+    self.assertEqual(checkpointer.restore(), self._path('ckpt-3'))
+    checkpointer.save()
+    self.assertCountEqual(os.listdir(self._directory), [
+        'checkpoint', 'ckpt-3.notes.txt', *(f'ckpt-{number}.{suffix}' for number in (3, 4)
+                                            for suffix in ('index', 'data-00000-of-00001'))])
 
   def test_a_directory_can_be_moved(self):
     saved = self._saved()

@@ -11,6 +11,7 @@ from scalable_agents.training import saver as saver_lib
 
 class _Beside:
   """Has no state."""
+  is_required = False
 
   def save(self, folder):
     pass

@@ -1,0 +1,71 @@
+"""The files of checkpoints in their directory: which checkpoints are in force, and the removal of everything else.
+
+The file `checkpoint` names those in force, in the format of tf.train.CheckpointManager. A checkpoint `ckpt-N` has the
+files ckpt-N.index and ckpt-N.data-*, and perhaps folders ckpt-N.SUFFIX beside it.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from typing import NamedTuple
+
+STATE = 'checkpoint'
+_LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
+_KEPT = re.compile(rb'^all_model_checkpoint_paths: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
+_INDEX = re.compile(r'ckpt-(\d+)\.index')
+# TensorFlow writes to a folder and to files with temporary names, which end with _temp, or .tempstate and a number.
+_PART = re.compile(r'(ckpt-\d+)(?:(_temp)|\.[\w-]+(\.tempstate\d+)?)')
+
+
+class State(NamedTuple):
+  """The content of the file STATE."""
+  names: list[str]  # The checkpoints in force, the latest one last; [] if the file is damaged.
+
+
+def read_state(directory: str) -> State | None:
+  """Reads the file that names the checkpoints in force. Returns None if there is none. Raises OSError."""
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with open(os.path.join(directory, STATE), 'rb') as stream:
+      text = stream.read()
+    latest = _LATEST.findall(text)[:1]
+    numbers = [number for number in _KEPT.findall(text) if number not in latest] if latest else []
+    return State([f'ckpt-{int(number)}' for number in numbers + latest])
+  return None
+
+
+def complete(directory: str) -> list[int]:
+  """Returns the numbers of complete checkpoints, in order. A complete one has an index, which is written last."""
+  return sorted(int(match[1]) for match in map(_INDEX.fullmatch, os.listdir(directory)) if match)
+
+
+def record(directory: str, name: str, keep: int):
+  """Makes a checkpoint the latest one, in one step. The `keep` that were recorded last stay in force."""
+  names = [*(earlier for earlier in _in_force(directory) if earlier != name), name][-keep:]
+  state = os.path.join(directory, STATE)
+  with open(state + '.new', 'w', encoding='utf-8') as stream:
+    stream.write(f'model_checkpoint_path: "{name}"\n')
+    stream.writelines(f'all_model_checkpoint_paths: "{other}"\n' for other in names)
+  os.replace(state + '.new', state)
+
+
+def remove_others(directory: str):
+  """Removes old checkpoints, and what a write or a removal has left behind that failed or was killed.
+
+  Args:
+    directory: of the checkpoints. No other process writes there.
+  """
+  in_force = _in_force(directory)
+  # The index goes first, so that the rest, if a kill leaves it behind, is not taken for a checkpoint.
+  for name in sorted(os.listdir(directory), reverse=True):
+    match = _PART.fullmatch(name)
+    if name == STATE + '.new' or match and (match[1] not in in_force or match[2] or match[3]):
+      path = os.path.join(directory, name)
+      remove = shutil.rmtree if os.path.isdir(path) else os.remove
+      remove(path)
+
+
+def _in_force(directory: str) -> list[str]:
+  """Returns the names of the checkpoints in force. Without a readable STATE, these are all that are complete."""
+  state = read_state(directory)
+  return state.names if state and state.names else [f'ckpt-{number}' for number in complete(directory)]
