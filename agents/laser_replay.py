@@ -59,13 +59,14 @@ def main():
   config = run_flags.config_from_flags(ReplayConfig, validate)
   logdir, screen = run_flags.user_path(config.logdir), quiet.screen()
   line = progress_lib.Line(0, 0, '{desc}', screen)
+  signals = stop_signals.StopSignals()
+  signals.install()  # From now on there are files, which a clean end removes if no agent comes.
   port = replay_port.ReplayPort(config.shared_replay, logdir, line.message)
   quiet.keep_log(run_directory.path(logdir, run_directory.LIBRARY_LOG))
+  signals.install()  # `keep_log` has its own handler of SIGTERM.
   _, number = cluster_config.split_address(config.shared_replay)
   line.message(f'port {number} is open on all interfaces, for anybody: whoever reaches it can run code in this '
                'process. Keep it on a private network')
-  signals = stop_signals.StopSignals()
-  signals.install()
   shown = 0.
 
   def is_over():

@@ -110,7 +110,6 @@ def main(others: Sequence[str]):
     processes = [replay] * config.share + [
         [*command, f'--logdir={os.path.join(folder, name)}'] for name, command in agents.items()]
     return print(*(f'python {shlex.join(process)}' for process in processes), sep='\n')
-  os.makedirs(folder, exist_ok=True)
   python = lambda arguments: [sys.executable, *arguments]
   services = {'replay': python(replay)} if config.share else {}
   if not config.share and config.agents > 1:

@@ -208,7 +208,7 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str], agent: 
   """
   check_name(logdir)
   with one_line_errors(logdir), contextlib.ExitStack() as on_error:
-    made = _missing_folders(logdir)
+    made = missing_folders(logdir)
     on_error.callback(_remove_folders, made)
     os.makedirs(logdir, exist_ok=True)
     run = Run(logdir)
@@ -356,7 +356,7 @@ def damaged(where: str, why: Any) -> str:
   return f'{where} is damaged ({reason}): put the file back, or choose another --logdir'
 
 
-def _missing_folders(logdir: str) -> list[str]:
+def missing_folders(logdir: str) -> list[str]:
   """Returns the directory and its parents that do not exist, deepest first."""
   missing, folder = [], os.path.abspath(logdir)
   while not os.path.lexists(folder):

@@ -93,7 +93,7 @@ class SweepTest(absltest.TestCase):
   def _processes(self):
     """Returns the processes of the sweep that hold their run directories: name -> process."""
     locks = {name: pathlib.Path(self.folder, name, '.lock') for name in self.names}
-    locks['replay'] = pathlib.Path(self.folder, 'replay', 'lock')
+    locks['replay'] = pathlib.Path(self.folder, 'replay', '.lock')
     matches = {name: re.match(r'process (\d+) on ', lock.read_text(encoding='utf-8')) for name, lock in locks.items()}
     return {name: psutil.Process(int(match[1])) for name, match in matches.items()}
 
@@ -124,6 +124,24 @@ class SweepTest(absltest.TestCase):
       return made >= _SOME_FRAMES
 
     sweep.wait_until(have_gone_on, f'{", ".join(names)}: {_SOME_FRAMES} frames more')
+
+  def test_what_is_refused_is_one_line_and_leaves_nothing(self):
+    self.enterContext(mock.patch.dict(os.environ, {forgetful_replay.FORGOTTEN_SECONDS: '6'}))
+    file = self.create_tempfile().full_path
+    for folder, flag, wanted in (
+        (self.folder, '--torso=shalow', 'agent_0[01]: --torso=shalow: want one of shallow, deep, deep_4x'),
+        (file, '--torso=shallow', rf'\w+: {file}/\w+: Not a directory: correct this or choose another --logdir'),
+        (os.path.join(file, 'x'), '--torso=shallow', r'\w+: \S+: Not a directory: .*'),
+        ('/dev/null', '--torso=shallow', r'\w+: \S+: Not a directory: .*'),
+        ('/proc/x', '--torso=shallow', r'\w+: /proc/x: No such file or directory: .*'),
+        ('x' * 256, '--torso=shallow', '.* the path is too long: .*')):
+      with self.subTest(folder), training.Training(
+          folder, '--agents=2', *_FLAGS, flag, program=forgetful_sweep.__name__) as sweep:
+        self.assertEqual(sweep.end()[0], 1)
+        self.assertRegex(sweep.screen(), rf'(\A|\n)error: {wanted}\n\Z')
+        self.assertNotIn('Traceback', sweep.screen())
+    self.assertFalse(os.path.exists(self.folder))
+    self.assertEqual(os.path.getsize(file), 0)
 
   def test_goes_on_after_kills_and_ends_complete(self):
     self.enterContext(mock.patch.dict(os.environ, {forgetful_replay.FORGOTTEN_SECONDS: '6'}))

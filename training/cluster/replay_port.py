@@ -37,7 +37,7 @@ REPLAY, REPORTS, GREETING = 'replay', 'reports', 'greeting'  # Names of the reso
 REPORTS_CAPACITY = 1 << 16
 FORGOTTEN_SECONDS = 4 * learner_port.BEAT_SECONDS  # An agent without a report for this long counts as gone.
 
-_CONTRACT, _CONTENTS, _LOCK = 'replay.json', 'replay', 'lock'  # Files in the folder.
+_CONTRACT, _CONTENTS, _LOCK = 'replay.json', 'replay', '.lock'  # Files in the folder.
 _LONGEST_REPORT = 1 << 16  # Bytes.
 _TICK_SECONDS = 0.1
 
@@ -86,9 +86,12 @@ class ReplayPort:
     self._say, self._contract, self._replay = say, None, None
     _check_is_here(address)
     with run_directory.one_line_errors(folder):
+      made = run_directory.missing_folders(folder)
       os.makedirs(folder, exist_ok=True)
       self._directory = run_directory.Run(folder)
+      names = set(os.listdir(folder))
       self._directory.lock(_LOCK, 'serves the replay there. Stop it or choose another --logdir')
+      self._directory.may_come_to_nothing(names, made)
     try:
       self._lock = learner_port.take_port(address, 'replay', 'shared_replay')
     except learner_port.ClusterError as error:
@@ -111,7 +114,7 @@ class ReplayPort:
     self._listener.start()
 
   def serve(self, is_over: Callable[[], bool], checkpoint_interval_seconds: float):
-    """Serves, and saves the contents at intervals and at the end.
+    """Serves, and saves the contents at intervals and at the end. If no agent has come, it leaves no files.
 
     Args:
       is_over: returns whether to end. It is called often.
@@ -129,6 +132,8 @@ class ReplayPort:
     with tf.device('/CPU:0'):
       tf.raw_ops.QueueCloseV2(handle=self._queue)
     self._listener.join()
+    if not self._contract:
+      self._directory.undo()
     if self._error:
       raise self._error
 

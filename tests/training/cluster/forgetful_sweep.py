@@ -62,6 +62,7 @@ def _run(module, request, streams, preexec_fn):
     for name in dataclasses.asdict(laser_sweep.SweepConfig()):  # The program defines flags of its own.
       delattr(flags.FLAGS, name)
     flags.FLAGS.unparse_flags()
+    sys.modules.pop(module, None)  # Otherwise runpy warns, and what a process says before it refuses counts.
     runpy.run_module(module, run_name='__main__', alter_sys=True)
     code = 0
   except SystemExit as end:
