@@ -28,7 +28,7 @@ PONG_impala := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) 
   --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=20_000_000
 PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
   --full_action_set=False --burn_in=4 --sequence_length=16 --sequence_period=8 --unroll_length=16 --batch_size=16 \
-  --samples_per_insert=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
+  --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
 .PHONY: help setup packages train test benchmark doctor clean

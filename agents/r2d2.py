@@ -103,9 +103,9 @@ class R2d2Config:
       at_most=_MAX_SEQUENCES)
   save_replay: bool = setting(
       True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
-  samples_per_insert: float = setting(
-      0.77, 'Sequences learned from per sequence_period new agent steps. Section 2.3: 5 updates of 64 sequences per '
-      'second, while 256 actors make 416.', more_than=0, at_most=1e6)
+  samples_per_period: float = setting(
+      0.77, 'Sequences learned from per sequence_period new agent steps, with a deviation of at most 1 %. Section 2.3: '
+      '5 updates of 64 sequences per second, while 256 actors make 416.', at_least=1e-6, at_most=1e6)
   priority_exponent: float = setting(
       0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
       at_least=0, at_most=10)
@@ -169,18 +169,18 @@ def validate(config: R2d2Config) -> None:
   if config.replay_minimum_size > config.replay_capacity:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
                      f'{config.replay_capacity}')
-  wanted = config.batch_size * config.sequence_period / (config.samples_per_insert * config.unroll_length)
+  wanted = unrolls_per_batch(config)
   nearest = max(round(wanted), 1)
-  if abs(wanted - nearest) > 0.1 * wanted:
-    raise ValueError(f'--samples_per_insert={config.samples_per_insert:g}: a batch of {config.batch_size} sequences '
-                     f'would wait for {wanted:.3g} new unrolls of {config.unroll_length} steps: want about a whole '
-                     f'number, for example --samples_per_insert={config.samples_per_insert * wanted / nearest:.3g}, or '
+  if abs(wanted - nearest) > 0.01 * wanted:
+    raise ValueError(f'--samples_per_period={config.samples_per_period:g}: a batch of {config.batch_size} sequences '
+                     f'would wait for {wanted:.3g} new unrolls of {config.unroll_length} steps: want a whole number, '
+                     f'for example with --samples_per_period={config.samples_per_period * wanted / nearest:.3g}, or '
                      'choose another --unroll_length or --batch_size')
 
 
-def unrolls_per_batch(config: R2d2Config) -> int:
-  """The number of new unrolls per update that keeps the ratio --samples_per_insert, rounded."""
-  return round(config.batch_size * config.sequence_period / (config.samples_per_insert * config.unroll_length))
+def unrolls_per_batch(config: R2d2Config) -> float:
+  """The number of new unrolls per update that keeps the ratio --samples_per_period. `validate` wants a whole number."""
+  return config.batch_size * config.sequence_period / (config.samples_per_period * config.unroll_length)
 
 
 def to_send(unroll: unroll_lib.Unroll, config: R2d2Config) -> unroll_lib.Unroll:
@@ -384,7 +384,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
   geometry, state_offsets = _geometry_and_state_offsets(config)
   replay_settings = replay_experience.Settings(
       geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size,
-      unrolls_per_batch=unrolls_per_batch(config), priority_exponent=config.priority_exponent,
+      unrolls_per_batch=round(unrolls_per_batch(config)), priority_exponent=config.priority_exponent,
       state_offsets=state_offsets, is_saved=config.save_replay)
 
   def first_priorities(unroll, trains):

@@ -28,9 +28,12 @@ class Geometry(NamedTuple):
 
 class RateLimit(NamedTuple):
   """The ratio of samples to inserts that a replay keeps. Whoever is ahead waits."""
-  samples_per_insert: float = 0.  # Sequences sampled per sequence inserted; 0: nobody waits for a ratio.
-  minimum_size: int = 1           # Sampling waits until this many sequences have been inserted.
-  tolerance: float = 0.           # Sequences sampled too many or too few; at least half of a batch.
+  samples_per_insert: float  # Sequences sampled per sequence inserted; 0: nobody waits for a ratio.
+  tolerance: float           # Sequences sampled too many or too few; at least half of a batch.
+  minimum_size: int = 1      # Sampling waits until this many sequences have been inserted.
+
+
+UNLIMITED = RateLimit(samples_per_insert=0., tolerance=0.)
 
 
 class Inserted(NamedTuple):
@@ -77,7 +80,7 @@ class SequenceReplay:
 
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
-               priority_exponent: float = 0., rate_limit: RateLimit = RateLimit()):
+               priority_exponent: float = 0., rate_limit: RateLimit = UNLIMITED):
     """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:

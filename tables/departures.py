@@ -56,7 +56,7 @@ R2D2: dict[str, Any] = {  # Flag -> value, for both suites.
     'epsilon_base': 0.4, 'epsilon_exponent': 7.0, 'num_actors': 0, 'policy_lag': 0,
     'burn_in': 40, 'sequence_length': 80, 'sequence_period': 40, 'cross_episodes': False, 'recurrent_state': 'stored',
     'reset_on_life_loss': False,
-    'replay_capacity': 100_000, 'replay_minimum_size': 1_250, 'samples_per_insert': 0.77,
+    'replay_capacity': 100_000, 'replay_minimum_size': 1_250, 'samples_per_period': 0.77,
     'priority_exponent': 0.9, 'importance_exponent': 0.6, 'priority_eta': 0.9,
     'unroll_length': 40, 'batch_size': 64, 'discount': 0.997, 'n_step': 5, 'value_rescaling': True,
     'reward_transform': 'none', 'target_update_interval': 2_500,

@@ -70,7 +70,7 @@ class Soak:
   def __init__(self, config: ReplaySoakConfig):
     self._config = config
     self.replay = _make_replay(config, replay_lib.RateLimit(
-        _SAMPLES_PER_INSERT, minimum_size=_BATCH_SIZE, tolerance=2 * _BATCH_SIZE))
+        _SAMPLES_PER_INSERT, tolerance=2 * _BATCH_SIZE, minimum_size=_BATCH_SIZE))
     self.error, self.is_over = None, threading.Event()
     self._lock = threading.Lock()
     self._rows = {}      # Key -> number of the row that the first trained step led to. Only for the newest keys.
@@ -203,7 +203,7 @@ class Soak:
       self._fail('a sample is not what was inserted under its key')
 
 
-def _make_replay(config, rate_limit=replay_lib.RateLimit()):
+def _make_replay(config, rate_limit=replay_lib.UNLIMITED):
   return replay_lib.SequenceReplay(
       _SPEC, (), _GEOMETRY, config.capacity, done=lambda rows: rows['done'],
       frame_stacks={'pixels': 4, 'done': 1, 'number': 1}, signals=lambda rows: rows['number'], priority_exponent=0.9,

@@ -8,6 +8,7 @@ from scalable_agents.records import errors
 from scalable_agents.training import agent_interface
 
 _LAB_BYTES, _GAME_BYTES = 230_000_000, 800_000  # The least memory of a DeepMind Lab, and of an emulator with Pong.
+_WORTH_SAYING = 50_000_000  # Less is 0.0 GB in a message.
 _REPLAYS_SHARE = 0.8  # Of the memory that batches leave; the rest is for everything else.
 
 
@@ -55,8 +56,9 @@ def check(unroll_spec, parameter_specs, config: agent_interface.Config, num_envi
         f'{needed * 1e-9:,.1f} GB of memory, but the machine has {there * 1e-9:,.1f} GB: choose smaller numbers')
 
 
-def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int = 0, batch_size: int = 0) -> None:
-  """Checks that a full replay and two batches fit into memory.
+def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int = 0, batch_size: int = 0,
+                 new_bytes: int = 0, new: str = '') -> None:
+  """Checks that a full replay, two batches and the new unrolls of an update fit into memory.
 
   A learner learns from one batch while its next one is collected.
 
@@ -66,17 +68,20 @@ def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int =
     unit: what the capacity counts, for example 'agent steps'.
     batch_bytes: memory of a batch; 0 if this process has none.
     batch_size: the size of the batch, --batch_size.
+    new_bytes: memory of the new unrolls that are taken in together; 0 if they are counted elsewhere.
+    new: what they are, for the message.
   Raises:
     errors.UserError: they do not fit. The message says which capacity would.
   """
   there, batches = machine.memory_bytes(), 2 * batch_bytes
-  if replay_bytes + batches <= there:
+  if replay_bytes + batches + new_bytes <= there:
     return
-  fitting = int(max(there - batches, 0) * _REPLAYS_SHARE / replay_bytes * capacity)
+  fitting = int(max(there - batches - new_bytes, 0) * _REPLAYS_SHARE / replay_bytes * capacity)
   rounded = fitting - fitting % 10 ** max(len(str(fitting)) - 2, 0)
   remedy = f'--replay_capacity={rounded} would fit' if rounded else 'choose smaller numbers'
   flags = f'--replay_capacity={capacity}' + f', --batch_size={batch_size}' * bool(batch_size)
   raise errors.UserError(
       f'{flags}: a full replay of {capacity:,} {unit} takes {replay_bytes * 1e-9:,.1f} GB' +
       f' and two batches take {batches * 1e-9:,.1f} GB' * bool(batches) +
+      f' and {new} take {new_bytes * 1e-9:,.1f} GB' * (new_bytes >= _WORTH_SAYING) +
       f', but the machine has {there * 1e-9:,.1f} GB of memory: {remedy}')

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import replay as replay_lib
+from scalable_agents.ops import ops
 from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import memory
@@ -79,10 +80,14 @@ class ReplayExperience:
     row, stacks = stored_unrolls.spec_and_stacks(_rows(intake.unroll_spec), frame_stacks)
     state = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state.state)
+    num_rows = intake.unroll_spec.parameter_version.shape[0]  # Each gets a place for a state; see _states_of_rows.
+    unroll_bytes = ops.num_bytes(intake.unroll_spec) + num_rows * ops.num_bytes(state)
     memory.check_replay(
         replay_lib.memory_bytes(row, state, settings.geometry, settings.capacity, num_streams=0,
                                 num_states=len(settings.state_offsets)), settings.capacity, 'sequences',
-        replay_lib.batch_bytes(row, stacks, settings.geometry, settings.batch_size), settings.batch_size)
+        replay_lib.batch_bytes(row, stacks, settings.geometry, settings.batch_size), settings.batch_size,
+        settings.unrolls_per_batch * unroll_bytes,
+        f'{settings.unrolls_per_batch:,} new unrolls per update (fewer with a larger --samples_per_period)')
     self._replay = replay_lib.SequenceReplay(
         row, state, settings.geometry, settings.capacity, done=lambda rows: rows.environment_output.done,
         frame_stacks=stacks, state_offsets=settings.state_offsets, signals=_numbers,

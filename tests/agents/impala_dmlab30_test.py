@@ -164,7 +164,7 @@ class LifeOfARunTest(absltest.TestCase):
     training.run_in_this_process(
         r2d2, r2d2_plus_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL, f'--level_name={",".join(_TRAINED)}', '--torso=shallow',
         '--burn_in=2', '--sequence_length=6', '--sequence_period=3', '--unroll_length=6', '--batch_size=2',
-        '--samples_per_insert=0.5', '--replay_capacity=50', '--replay_minimum_size=4', '--num_environments=2',
+        '--samples_per_period=0.5', '--replay_capacity=50', '--replay_minimum_size=4', '--num_environments=2',
         '--total_environment_frames=400', f'--logdir={logdir}')
     row = training.rows(logdir)[-1]
     self.assertGreaterEqual(row['environment_frames'], 400)

@@ -13,7 +13,7 @@ from scalable_agents.agents import r2d2_plus_dmlab30
 from scalable_agents.tests.training import training
 
 _SMALL = ('--level_name=catch', '--torso=shallow', '--burn_in=2', '--sequence_length=8', '--sequence_period=4',
-          '--unroll_length=8', '--batch_size=4', '--samples_per_insert=0.5', '--replay_capacity=200',
+          '--unroll_length=8', '--batch_size=4', '--samples_per_period=0.5', '--replay_capacity=200',
           '--replay_minimum_size=100', '--num_environments=4', '--log_interval_seconds=0.2',
           '--checkpoint_interval_seconds=0.5')
 

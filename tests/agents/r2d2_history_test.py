@@ -21,7 +21,7 @@ from scalable_agents.training import run_flags
 
 _SMALL = ('--level_name=recall_late', '--burn_in=4', '--sequence_length=4', '--sequence_period=2',
           '--unroll_length=10', '--batch_size=8', '--replay_capacity=500', '--replay_minimum_size=20',
-          '--samples_per_insert=0.4', '--num_environments=4', '--total_environment_frames=200', '--synchronous')
+          '--samples_per_period=0.4', '--num_environments=4', '--total_environment_frames=200', '--synchronous')
 
 
 class RestrictedAgentTest(parameterized.TestCase):

@@ -12,7 +12,7 @@ from scalable_agents.tests.training import training
 _SMALL = dict(torso='shallow', synchronous=True, unroll_length=10, replay_capacity=2_000, replay_minimum_size=100,
               learning_rate=1e-3, target_update_interval=50, n_step=3)
 _RECALL_LATE = dict(level_name='recall_late', burn_in=4, sequence_length=4, sequence_period=2, batch_size=32,
-                    samples_per_insert=2., measure_delta_q=True, total_environment_frames=16_000)
+                    samples_per_period=2.13, measure_delta_q=True, total_environment_frames=16_000)
 
 
 def setUpModule():
@@ -31,14 +31,14 @@ class LearningTest(parameterized.TestCase):
 
   def test_catch_is_learned(self):
     rows = self._train(level_name='catch', burn_in=2, sequence_length=10, sequence_period=5, batch_size=16,
-                       samples_per_insert=2., total_environment_frames=14_000)
+                       samples_per_period=2., total_environment_frames=14_000)
     # The actors explore: the most curious one takes two random actions in five.
     self.assertGreater(rows[-1]['episode_return'], 0.6)
 
   def test_a_synchronous_run_is_repeatable(self):
     """Replay, first priorities and samples included."""
     settings = dict(level_name='catch', burn_in=2, sequence_length=8, sequence_period=4, batch_size=8,
-                    samples_per_insert=1., total_environment_frames=1_500)
+                    samples_per_period=1.07, total_environment_frames=1_500)
     learned = ('environment_frames', 'learner_steps', 'loss/td', 'grad_norm', 'value', 'priority', 'replay_age',
                'policy_lag', 'episodes', 'episode_return')
     first, again, other = ([[row[key] for key in learned] for row in self._train(**settings, seed=seed)]

@@ -312,13 +312,13 @@ class ReplayTest(parameterized.TestCase):
       dict(reset_on_life_loss=True), dict(value_rescaling=False), dict(cross_episodes=True))
   def test_the_actors_priorities_are_those_of_the_learner_with_the_same_parameters(self, **settings):
     """This is so only if states, observations, masks and priorities all belong to the same steps."""
-    config = _config(**dict(unroll_length=10, batch_size=10, samples_per_insert=1., epsilon_base=0.5) | settings)
+    config = _config(**dict(unroll_length=10, batch_size=10, samples_per_period=1., epsilon_base=0.5) | settings)
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     num_unrolls = 12
     played = list(self._play(agent, config, num_unrolls))
     # Everything comes in before the one batch.
     config = dataclasses.replace(
-        config, samples_per_insert=config.batch_size * config.sequence_period / (
+        config, samples_per_period=config.batch_size * config.sequence_period / (
             config.unroll_length * num_unrolls * 3))
     sequences = self._experience(agent, config, played)
     batch, _ = sequences.take_batch()
@@ -330,11 +330,11 @@ class ReplayTest(parameterized.TestCase):
 
   @parameterized.parameters('stored', 'zero')
   def test_delta_q_is_zero_with_stored_states_and_the_same_parameters(self, recurrent_state):
-    config = _config(unroll_length=10, batch_size=30, samples_per_insert=1., measure_delta_q=True,
+    config = _config(unroll_length=10, batch_size=30, samples_per_period=1., measure_delta_q=True,
                      recurrent_state=recurrent_state)
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     played = list(self._play(agent, config, 9))
-    sequences = self._experience(agent, dataclasses.replace(config, samples_per_insert=30 * 3 / (10 * 9 * 3)), played)
+    sequences = self._experience(agent, dataclasses.replace(config, samples_per_period=30 * 3 / (10 * 9 * 3)), played)
     batch, _ = sequences.take_batch()
     means = r2d2.loss(agent, batch, config).means
     if recurrent_state == 'stored':
@@ -345,7 +345,7 @@ class ReplayTest(parameterized.TestCase):
 
   def test_regression_the_stored_state_is_the_one_before_the_first_row(self):
     """States are recomputed from the episode's start. A released implementation is off by the burn-in."""
-    config = _config(unroll_length=10, batch_size=30, samples_per_insert=30 * 3 / (10 * 9 * 3))
+    config = _config(unroll_length=10, batch_size=30, samples_per_period=30 * 3 / (10 * 9 * 3))
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     played = list(self._play(agent, config, 9))
     batch, _ = self._experience(agent, config, played).take_batch()
@@ -373,7 +373,7 @@ class ReplayTest(parameterized.TestCase):
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     played = list(self._play(agent, config, 20))
     came = [unroll for index, unroll in enumerate(played) if index not in (0, 4, 5, 9, 13)]
-    config = dataclasses.replace(config, samples_per_insert=60 * config.sequence_period / (7 * 3 * len(came)))
+    config = dataclasses.replace(config, samples_per_period=60 * config.sequence_period / (7 * 3 * len(came)))
     sequences = self._experience(agent, config, came)
     batch, _ = sequences.take_batch()
     self.assertEqual(sequences.metrics()['replay_gaps'], 3 * 3)
@@ -438,15 +438,17 @@ class ConfigTest(parameterized.TestCase):
 
   def test_the_defaults_are_the_papers(self):
     config = r2d2.R2d2Config()
-    self.assertEqual(r2d2.unrolls_per_batch(config), 83)  # 64 sequences at a ratio of 0.77.
+    self.assertEqual(round(r2d2.unrolls_per_batch(config)), 83)  # 64 sequences at a ratio of 0.77.
     r2d2.validate(config)
 
   @parameterized.parameters(
       (dict(sequence_period=81), '--sequence_period=81: want at most --sequence_length=80'),
       (dict(replay_capacity=100), '--replay_minimum_size=1250: want at most --replay_capacity=100'),
-      (dict(samples_per_insert=300.), '--samples_per_insert=300: a batch of 64 sequences would wait for 0.213 new .* '
-       'for example --samples_per_insert=64'),
-      (dict(samples_per_insert=44.), 'would wait for 1.45 new unrolls of 40 steps: want about a whole number'),
+      (dict(samples_per_period=300.), '--samples_per_period=300: a batch of 64 sequences would wait for 0.213 new .* '
+       'for example with --samples_per_period=64'),
+      (dict(samples_per_period=44.), 'would wait for 1.45 new unrolls of 40 steps: want a whole number'),
+      (dict(samples_per_period=2., unroll_length=400), 'wait for 3.2 new .* example with --samples_per_period=2.13, or'),
+      (dict(samples_per_period=0.), '--samples_per_period=0.0: want a number from 1e-06 to 1000000.0'),
       (dict(recurrent_state='old'), '--recurrent_state=old'), (dict(n_step=0), '--n_step=0'),
       (dict(level_name=''), '--level_name=: want the name of a level'))
   def test_refuses(self, settings, message):

@@ -235,7 +235,7 @@ class ReplayTest(parameterized.TestCase):
     self.assertContainsSubset(keys.numpy(), range(9))
 
   def test_whoever_is_ahead_waits(self):
-    replay = _make(rate_limit=replay_lib.RateLimit(2., minimum_size=5, tolerance=4.))
+    replay = _make(rate_limit=replay_lib.RateLimit(2., tolerance=4., minimum_size=5))
     starts = _starts(*range(0, 10_000, 2))
     sampled = threading.Semaphore(0)
 
@@ -257,7 +257,7 @@ class ReplayTest(parameterized.TestCase):
 
   @parameterized.parameters(True, False)
   def test_close_ends_every_wait(self, is_insert):
-    replay = _make(rate_limit=replay_lib.RateLimit(1., minimum_size=5, tolerance=4.))
+    replay = _make(rate_limit=replay_lib.RateLimit(1., tolerance=4., minimum_size=5))
     starts = _starts(*range(0, 10_000, 2))
     if is_insert:
       for index in range(2):
@@ -283,7 +283,7 @@ class ReplayTest(parameterized.TestCase):
     self.assertIn('The replay is closed: the test is over', error[0].message)
 
   def test_a_cancelled_sample_is_not_counted(self):
-    replay = _make(rate_limit=replay_lib.RateLimit(1., minimum_size=5, tolerance=4.))
+    replay = _make(rate_limit=replay_lib.RateLimit(1., tolerance=4., minimum_size=5))
     manager = cancellation.CancellationManager()
     sample = manager.get_cancelable_function(
         tf.function(lambda: replay.sample(4, 1).key, autograph=False).get_concrete_function())
@@ -330,7 +330,7 @@ class ReplayTest(parameterized.TestCase):
       (dict(geometry=replay_lib.Geometry(-1, 6, 3)), 'burn_in, length and period: .* got -1, 6 and 3'),
       (dict(geometry=replay_lib.Geometry(4, 6, 7)), 'period: want at most the length of 6, got 7'),
       (dict(capacity=0), '1 <= minimum_size <= capacity, got 1 and 0'),
-      (dict(rate_limit=replay_lib.RateLimit(1., 2000)), 'got 2000 and 1000'),
+      (dict(rate_limit=replay_lib.RateLimit(1., tolerance=4., minimum_size=2000)), 'got 2000 and 1000'),
       (dict(priority_exponent=-1.), 'want at least 0, got -1'),
       (dict(state_offsets=(11,)), 'state_offsets: want 0 to 10, got 11'),
       (dict(done=lambda rows: rows.number), 'done_component: want the index of a component of bool'),
@@ -357,7 +357,7 @@ class ReplayTest(parameterized.TestCase):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'priority: want a finite number >= 0, got nan'):
       replay.update([0], [float('nan')])
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'more than twice the tolerance'):
-      _make(rate_limit=replay_lib.RateLimit(1., 1, 2.)).sample(5, 0)
+      _make(rate_limit=replay_lib.RateLimit(1., tolerance=2.)).sample(5, 0)
 
   def test_a_sample_without_memory_is_an_error(self):
     replay = _make()

@@ -21,7 +21,7 @@ from scalable_agents.tools import r2d2_parts
 
 _SMALL_R2D2 = r2d2_parts.pong('float32')._replace(learner_rows=2 + 4 + 1, config=dict(
     level_name='pong', torso='shallow', batch_size=2, burn_in=2, sequence_length=4, sequence_period=2, unroll_length=4,
-    samples_per_insert=0.5, replay_capacity=500, replay_minimum_size=4, save_replay=False))
+    samples_per_period=0.5, replay_capacity=500, replay_minimum_size=4, save_replay=False))
 _SMALL_LASER = laser_parts.pong('float32')
 _SMALL_LASER = _SMALL_LASER._replace(learner_rows=5, config=_SMALL_LASER.config | dict(
     unroll_length=4, batch_size=5, replay_capacity=2_000, replay_minimum_size=100))
@@ -92,7 +92,7 @@ class BenchmarkTest(absltest.TestCase):
   def _check_r2d2(self, figures, environment, cores):
     learned = figures['end_to_end']['sequences_learned_per_step']
     config = _SMALL_R2D2.config
-    self.assertAlmostEqual(learned, config['samples_per_insert'] / config['sequence_period'], delta=0.1)
+    self.assertAlmostEqual(learned, config['samples_per_period'] / config['sequence_period'], delta=0.1)
     replay = figures['replay']
     cost = environment['cpu_seconds'] + figures['inference']['cpu_seconds'] + replay['insert_cpu_seconds'] + learned * (
         replay['sample_cpu_seconds'] + figures['learner']['cpu_seconds'])

@@ -69,6 +69,14 @@ class MemoryTest(absltest.TestCase):
         '2.0 GB, but the machine has 1.0 GB of memory: choose smaller numbers$'):
       memory.check_replay(1000, 100, 'sequences', 1_000_000_000)
 
+  def test_the_new_unrolls_of_an_update_are_counted(self):
+    with self._with(1_000_000_000):
+      memory.check_replay(600_000_000, 100, 'sequences', 100_000_000, 8, 200_000_000, 'many')
+      for new_bytes, message in ((300_000_000, '0.6 GB and two batches take 0.2 GB and many take 0.3 GB, but .*=66 .*'),
+                                 (900_000_000, '0.6 GB and .* and many take 0.9 GB, but .*: choose smaller numbers')):
+        with self.assertRaisesRegex(errors.UserError, f'^--replay_capacity=100, .* 100 sequences takes {message}$'):
+          memory.check_replay(600_000_000, 100, 'sequences', 100_000_000, 8, new_bytes, 'many')
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -228,6 +228,11 @@ class ReplayExperienceTest(parameterized.TestCase):
         'machine has '):
       self._start(settings)
 
+  def test_too_many_new_unrolls_per_update_are_refused(self):
+    with self.assertRaisesRegex(errors.UserError, r' and 10,000,000,000 new unrolls per update \(fewer with a larger '
+                                r'--samples_per_period\) take [\d,]+\.\d GB, but the machine has '):
+      self._start(_SETTINGS._replace(unrolls_per_batch=10**10))
+
 
 if __name__ == '__main__':
   absltest.main()
