@@ -104,7 +104,7 @@ class R2d2Config:
   save_replay: bool = setting(
       True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
   samples_per_period: float = setting(
-      0.77, 'Sequences learned from per sequence_period new agent steps, with a deviation of at most 1 %. Section 2.3: '
+      0.77, 'Sequences learned from per sequence_period new agent steps, rounded by at most 2 %. Section 2.3: '
       '5 updates of 64 sequences per second, while 256 actors make 416.', at_least=1e-6, at_most=1e6)
   priority_exponent: float = setting(
       0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
@@ -171,7 +171,7 @@ def validate(config: R2d2Config) -> None:
                      f'{config.replay_capacity}')
   wanted = unrolls_per_batch(config)
   nearest = max(round(wanted), 1)
-  if abs(wanted - nearest) > 0.01 * wanted:
+  if abs(wanted - nearest) > 0.02 * wanted:
     raise ValueError(f'--samples_per_period={config.samples_per_period:g}: a batch of {config.batch_size} sequences '
                      f'would wait for {wanted:.3g} new unrolls of {config.unroll_length} steps: want a whole number, '
                      f'for example with --samples_per_period={config.samples_per_period * wanted / nearest:.3g}, or '

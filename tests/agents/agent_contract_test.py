@@ -57,7 +57,7 @@ _AGENTS = {
                          'replay_capacity': 100, 'trust_region_threshold': 0.5}),
     r2d2.NAME: _Tested(r2d2, r2d2.R2d2Config, r2d2_atari57.__name__,
                        {'torso': 'shallow', 'burn_in': 1, 'sequence_length': 3, 'sequence_period': 3,
-                        'replay_capacity': 100, 'replay_minimum_size': 10, 'samples_per_period': 0.375}),
+                        'replay_capacity': 100, 'replay_minimum_size': 10, 'samples_per_period': 0.3}),
     toy_q.NAME: _Tested(toy_q, toy_q.ToyConfig, toy_q.__name__, {}),
 }
 _SPEC = agent_interface.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))

@@ -12,6 +12,7 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import r2d2
+from scalable_agents.agents import r2d2_plus_dmlab30
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
@@ -440,6 +441,7 @@ class ConfigTest(parameterized.TestCase):
     config = r2d2.R2d2Config()
     self.assertEqual(round(r2d2.unrolls_per_batch(config)), 83)  # 64 sequences at a ratio of 0.77.
     r2d2.validate(config)
+    r2d2.validate(r2d2_plus_dmlab30.CONFIG)
 
   @parameterized.parameters(
       (dict(sequence_period=81), '--sequence_period=81: want at most --sequence_length=80'),
