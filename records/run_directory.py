@@ -20,19 +20,20 @@ This module imports no TensorFlow, so that tools start quickly.
 import contextlib
 import errno
 import fcntl
-import importlib.metadata
 import json
-import math
 import os
-import platform
 import re
 import shutil
 import socket
 import sys
-from typing import Any, Collection, Iterable, Iterator
+from typing import Any, Callable, Collection, Iterator, Mapping, TypeVar
 import unicodedata
 
 from scalable_agents.records import errors
+from scalable_agents.records import folders
+from scalable_agents.records import json_text
+from scalable_agents.records import package_versions
+from scalable_agents.records import settings
 
 CONFIG = 'config.json'
 METRICS = 'metrics.jsonl'
@@ -45,7 +46,6 @@ EVENTS = 'events.out.tfevents.'  # How the names of TensorBoard's files begin.
 LIBRARY_LOG = 'tensorflow.log'
 _LOCK = '.lock'
 _EVALUATION_LOCK = '.evaluation_lock'
-_INFINITE = ('inf', '-inf')  # How config.json writes infinite numbers.
 
 # Files in a directory without a run: a process that was killed before it wrote config.json may have left them.
 _BEFORE_CONFIG = frozenset({_LOCK, _EVALUATION_LOCK, LIBRARY_LOG, CONFIG + '.new'})
@@ -56,9 +56,8 @@ _MAX_NAME_BYTES = 255    # The longest name of a file on common file systems.
 _MAX_PATH_BYTES = 3_800  # Linux takes paths of 4,095 bytes; this leaves room for the files in the directory.
 _UNFIT_CATEGORIES = frozenset({'Cc', 'Cs', 'Zl', 'Zp'})  # Control characters, line breaks, bytes that are not UTF-8.
 _OPEN_DIRECTORY = re.compile(r'/proc/\d+/fd/\d+')
-
-# The packages whose versions can change a result.
-_PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-python-headless', 'tensorflow')
+_AGAIN = 'put the file back, or choose another --logdir'
+_Content = TypeVar('_Content')
 
 
 class RunDirectoryError(errors.UserError):
@@ -153,7 +152,7 @@ class Run:
         else:
           os.remove(path(self.path, name))
     self.close()
-    _remove_folders(self._made)
+    folders.remove(self._made)
 
   def __exit__(self, error, *unused):
     if error and not self.has_begun:
@@ -192,7 +191,8 @@ def check_name(logdir: str):
                             f'{_MAX_NAME_BYTES} in each name: choose another name')
 
 
-def open_run(logdir: str, config: dict[str, Any], free: Collection[str], agent: str = '') -> Run:
+def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agent: str = '',
+             defaults: Mapping[str, Any] | None = None) -> Run:
   """Starts or resumes a run: takes the directory for this process and binds it to `config`.
 
   Args:
@@ -200,6 +200,7 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str], agent: 
     config: every setting after overrides, name -> a value that JSON can hold, or an infinite number (saved as 'inf').
     free: the names of settings that may change when the run is resumed.
     agent: the name of the agent that is trained.
+    defaults: the defaults of settings. A run from before a setting existed has had its default.
   Returns:
     A Run, which holds the directory until it is closed.
   Raises:
@@ -208,8 +209,8 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str], agent: 
   """
   check_name(logdir)
   with one_line_errors(logdir), contextlib.ExitStack() as on_error:
-    made = missing_folders(logdir)
-    on_error.callback(_remove_folders, made)
+    made = folders.missing(logdir)
+    on_error.callback(folders.remove, made)
     os.makedirs(logdir, exist_ok=True)
     run = Run(logdir)
     on_error.callback(run.close)
@@ -221,22 +222,22 @@ def open_run(logdir: str, config: dict[str, Any], free: Collection[str], agent: 
     run.may_come_to_nothing(set(os.listdir(run.path)) - ({_LOCK} - names), made)
     on_error.callback(run.undo)
     if os.path.exists(path(run.path, CONFIG)):
-      check_same(run.path, config, free, agent)
+      check_same(run.path, config, free, agent, defaults)
     else:
-      named = {'agent': agent} if agent else {}
       write_json(path(run.path, CONFIG),
-                 {**named, 'flags': _strict(config), 'versions': _versions(), 'command_line': sys.orig_argv})
+                 {**({'agent': agent} if agent else {}), 'flags': settings.to_json(config), 'versions': package_versions.installed(), 'command_line': sys.orig_argv})
     on_error.pop_all()
   return run
 
 
-def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str], agent: str = '') -> Run:
+def open_evaluation(logdir: str, config: Mapping[str, Any], free: Collection[str], agent: str = '',
+                    defaults: Mapping[str, Any] | None = None) -> Run:
   """Opens the directory of a run to evaluate it. Another process may train in it at the same time.
 
   Only one process at a time can evaluate a run: two would play the same episodes and write the same files.
 
   Args:
-    logdir, config, free, agent: as in open_run.
+    logdir, config, free, agent, defaults: as in open_run.
   Raises:
     RunDirectoryError: the directory belongs to another configuration, cannot be written to, or is being evaluated by
       another process. Nothing in it was changed.
@@ -244,7 +245,7 @@ def open_evaluation(logdir: str, config: dict[str, Any], free: Collection[str], 
   with one_line_errors(logdir), contextlib.ExitStack() as on_error:
     run = Run(logdir)
     on_error.callback(run.close)
-    check_same(run.path, config, free, agent)
+    check_same(run.path, config, free, agent, defaults)
     run.lock(_EVALUATION_LOCK, 'evaluates the run. Wait until it has finished, or stop it')
     on_error.pop_all()
   return run
@@ -276,39 +277,61 @@ def read_config(logdir: str) -> dict[str, Any]:
   Raises:
     RunDirectoryError: there is no such file, or it cannot be read.
   """
-  file = path(logdir, CONFIG)
-  with one_line_errors(file):
-    try:
-      with open(file, encoding='utf-8') as stream:
-        config = json.load(stream)
-    except FileNotFoundError as error:
-      raise RunDirectoryError(f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a '
-                              'run') from error
-    except (ValueError, RecursionError) as error:  # It is not JSON, or nested too deeply.
-      raise RunDirectoryError(damaged(file, error)) from error
-  if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
-    raise RunDirectoryError(damaged(file, 'no "flags" in it'))
-  flags = {name: float(value) if value in _INFINITE else value for name, value in config['flags'].items()}
-  return config | {'flags': flags}
+  def parse(config):
+    flags = json_text.field(config, 'flags', dict)
+    json_text.field(config, 'agent', str, optional=True)
+    return config | {'flags': settings.from_json(flags)}
+
+  config = read_json(path(logdir, CONFIG), parse)
+  if config is None:
+    raise RunDirectoryError(f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a run')
+  return config
 
 
-def check_same(logdir: str, config: dict[str, Any], free: Collection[str], agent: str = ''):
+def check_same(logdir: str, config: Mapping[str, Any], free: Collection[str], agent: str = '',
+               defaults: Mapping[str, Any] | None = None):
   """Checks that the agent and all settings, except the `free` ones, are those that the directory is bound to.
 
+  Args:
+    logdir, config, free, agent, defaults: as in open_run.
   Raises:
     RunDirectoryError: some differ (the message has both values of each), or config.json cannot be read.
   """
   stored = read_config(logdir)
-  if agent and stored.get('agent', agent) != agent:
-    raise RunDirectoryError(f'{logdir} is a run of another agent, {stored["agent"]}: use its program, or another '
-                            '--logdir')
-  there = {name: json.dumps(value) for name, value in stored['flags'].items()}
-  here = {name: json.dumps(value) for name, value in config.items()}
-  differing = [f'--{name} was {there.get(name, "absent")} and is {here.get(name, "absent")} now'
-               for name in sorted((there.keys() | here.keys()) - set(free)) if there.get(name) != here.get(name)]
+  if agent and (stored.get('agent') or agent) != agent:
+    raise RunDirectoryError(f'{logdir} is a run of another agent, {settings.shown(stored["agent"])}: use its program, '
+                            'or another --logdir')
+  differing = settings.differences(stored['flags'], config, free, defaults or {})
   if differing:
     raise RunDirectoryError(f'{logdir} belongs to another configuration: {"; ".join(differing)}. '
                             'Use the same flags or another --logdir')
+
+
+def read_json(file: str, parse: Callable[[Any], _Content], again: str = _AGAIN) -> _Content | None:
+  """Reads a JSON file of a run.
+
+  Args:
+    file: its path.
+    parse: turns the file's content into the result. It may raise ValueError if the content is wrong.
+    again: what the user can do about a damaged file.
+  Returns:
+    The result of `parse`, or None if there is no such file.
+  Raises:
+    RunDirectoryError: the file is damaged or cannot be read. The message is one line with the file and, if it is not
+      JSON, the number of the line.
+  """
+  with one_line_errors(file):
+    try:
+      with open(file, 'rb') as stream:
+        content = stream.read()
+    except FileNotFoundError:
+      return None
+  try:
+    return parse(json_text.parse(content))
+  except json_text.JsonError as error:
+    raise RunDirectoryError(damaged(f'{file}, line {error.line}' if error.line else file, error, again)) from error
+  except ValueError as error:
+    raise RunDirectoryError(damaged(file, error, again)) from error
 
 
 def write_json(file: str, value: Any):
@@ -345,31 +368,9 @@ def replaced(file: str) -> Iterator[str]:
     os.replace(new, file)
 
 
-def _strict(config: dict[str, Any]) -> dict[str, Any]:
-  """Writes infinite numbers as text, because JSON has none and other programs read config.json too."""
-  return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in config.items()}
-
-
-def damaged(where: str, why: Any) -> str:
-  """Returns the message about a file that cannot be read."""
-  reason = ' '.join(str(why).split())
-  return f'{where} is damaged ({reason}): put the file back, or choose another --logdir'
-
-
-def missing_folders(logdir: str) -> list[str]:
-  """Returns the directory and its parents that do not exist, deepest first."""
-  missing, folder = [], os.path.abspath(logdir)
-  while not os.path.lexists(folder):
-    missing.append(folder)
-    folder = os.path.dirname(folder)
-  return missing
-
-
-def _remove_folders(folders: Iterable[str]):
-  """Removes folders in order, until one is not empty."""
-  with contextlib.suppress(OSError):
-    for folder in folders:
-      os.rmdir(folder)
+def damaged(where: str, why: Any, again: str = _AGAIN) -> str:
+  """Returns the message about a file that cannot be read. `again`: what the user can do about it."""
+  return f'{where} is damaged ({settings.shown(why)}): {again}'
 
 
 def _path_of(descriptor: int) -> str:
@@ -384,14 +385,3 @@ def _this_process() -> str:
 def _holder(lock: int) -> str:
   """Returns the process that holds a lock, in the format of _this_process."""
   return os.pread(lock, 256, 0).decode(errors='replace').strip() or 'another process'
-
-
-def _versions() -> dict[str, str | None]:
-  """Returns package -> version; None if it is not installed."""
-  versions = {'python': platform.python_version()}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = None
-  return versions

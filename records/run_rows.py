@@ -4,14 +4,17 @@ This module imports no TensorFlow, so that tools start quickly.
 """
 
 import csv
-import json
+import math
 import os
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import Any, Callable, Collection, Iterator, NamedTuple
 
+from scalable_agents.records import json_text
 from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 
 EPISODES_HEADER = b'frames,level,return,length\n'
+TEXTS = frozenset({'bottleneck'})  # Metrics that are text. All others are numbers, or None.
 
 
 class Episode(NamedTuple):
@@ -51,34 +54,49 @@ def last_metrics(logdir: str) -> dict[str, Any] | None:
 def metrics_row(file: str, row: row_file.Row) -> dict[str, Any]:
   """Returns a row of metrics.jsonl as a dict. Raises run_directory.RunDirectoryError if it is damaged."""
   try:
-    values = json.loads(row.line)
-    int(values['environment_frames']), float(values['wall_seconds'])
+    values = json_text.parse(row.line)
+    check_range('environment_frames', json_text.field(values, 'environment_frames', int))
+    check_range('wall_seconds', json_text.field(values, 'wall_seconds', float))
+    for name in values:
+      json_text.field(values, name, str if name in TEXTS else float, optional=True)
     return values
-  except (ValueError, KeyError, TypeError) as error:
+  except ValueError as error:
     raise run_directory.RunDirectoryError(damaged_row(file, row, error)) from error
 
 
-def read_episodes(logdir: str, at_most: int | None = None) -> Iterator[Episode]:
+def read_episodes(logdir: str, at_most: int | None = None,
+                  levels: Collection[str] | None = None) -> Iterator[Episode]:
   """Yields the complete rows of episodes.csv, oldest first; none if there are none yet.
+
+  An episode in which an environment gave a reward that is not finite has no return and is left out.
 
   Args:
     logdir: the run directory.
     at_most: as for read_metrics; the file's header counts as a row.
+    levels: the levels of the run; None for any.
   Raises:
     run_directory.RunDirectoryError: one of these rows cannot be read.
   """
   file = run_directory.path(logdir, run_directory.EPISODES)
   for row in complete_rows(file, at_most):
     if row.position:  # The header is at 0.
-      yield episode_row(file, row)
+      episode = episode_row(file, row)
+      if levels is not None and episode.level not in levels:
+        raise run_directory.RunDirectoryError(damaged_row(
+            file, row, f'{settings.shown(episode.level)} is not a level of the run'))
+      if math.isfinite(episode.episode_return):
+        yield episode
 
 
 def episode_row(file: str, row: row_file.Row) -> Episode:
   """Returns a row of episodes.csv, not its header. Raises run_directory.RunDirectoryError if it is damaged."""
   try:
     (frames, level, episode_return, length), = csv.reader([row.line.decode()])
-    return Episode(int(frames), level, float(episode_return), int(length))
-  except ValueError as error:
+    episode = Episode(int(frames), level, float(episode_return), int(length))
+    check_range('frames', episode.frames)
+    check_range('length', episode.length)
+    return episode
+  except (ValueError, csv.Error) as error:
     raise run_directory.RunDirectoryError(damaged_row(file, row, error)) from error
 
 
@@ -114,3 +132,9 @@ def cut(file: str, size: int):
 def damaged_row(file: str, row: row_file.Row, why: Any) -> str:
   """Returns the message about a row that cannot be read."""
   return run_directory.damaged(f'{file}, line {row_file.line_number(file, row.position)}', why)
+
+
+def check_range(name: str, value: float):
+  """Raises ValueError if a number of frames or seconds cannot be that of a run."""
+  if not 0 <= value <= settings.MAX_FRAMES:
+    raise ValueError(f'{name} {value}: want 0 to {settings.MAX_FRAMES:,}')

@@ -2,9 +2,10 @@
 
 import ctypes
 import dataclasses
+import json
 import math
 import typing
-from typing import Any, NamedTuple
+from typing import Any, Collection, Mapping, NamedTuple
 
 AUTO = 'auto'
 Count = int | str  # A whole number, or AUTO.
@@ -17,6 +18,7 @@ MAX_SECONDS = 86_400    # The longest wait or interval: a day.
 
 _SMALLEST_FLOAT32 = 2.0 ** -126  # The smallest normal number. TensorFlow treats smaller ones as 0.
 _LONGEST_SHOWN = 200  # Characters of a value in a message.
+_INFINITE = ('inf', '-inf')  # How config.json writes infinite numbers, because JSON has none.
 
 
 class Bounds(NamedTuple):
@@ -101,6 +103,39 @@ def shown(value: Any) -> str:
   """Formats a value for a message: on one line, at most 200 characters of it, and bytes that are not UTF-8 escaped."""
   text = ' '.join(str(value).encode('utf-8', 'backslashreplace').decode().split())
   return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '...'
+
+
+def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns settings as config.json has them: infinite numbers as text. Other programs read this file too."""
+  return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in config.items()}
+
+
+def from_json(flags: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the settings that `to_json` was given."""
+  return {name: float(value) if value in _INFINITE else value for name, value in flags.items()}
+
+
+def differences(stored: Mapping[str, Any], config: Mapping[str, Any], free: Collection[str],
+                defaults: Mapping[str, Any]) -> list[str]:
+  """Compares the settings of a run with those that it was started with.
+
+  Args:
+    stored: the settings that the run was started with, by name.
+    config: its settings now.
+    free: names of settings that may differ.
+    defaults: the default of each setting. A run from before a setting existed has had its default.
+  Returns:
+    A text for each setting that differs, with both values.
+  """
+  older = {name: json.dumps(value) for name, value in defaults.items()}
+  there, here = ({name: json.dumps(value) for name, value in values.items()} for values in (stored, config))
+  found = []
+  for name in sorted((there.keys() | here.keys()) - set(free)):
+    was, now = there.get(name, older.get(name, 'absent')), here.get(name, 'absent')
+    if was != now:
+      how = ' by default' * (name in older.keys() - there.keys())
+      found.append(f'--{name} was {was}{how} and is {now} now')
+  return found
 
 
 def is_text(value: str) -> bool:

@@ -31,16 +31,22 @@ def validate(config, tables: str) -> None:
 
 
 def read_runs(text: str, evaluated: bool, agents: Sequence[str] = ('impala',)) -> list[runs_lib.Run]:
-  """Reads run directories.
+  """Reads run directories. Directories that a pattern matches and that are not wanted are skipped and named.
 
   Args:
     text: the value of --runs: paths or patterns with *, separated by commas.
     evaluated: whether the runs must have been evaluated.
     agents: names of agents, as in config.json, whose runs are wanted.
   Raises:
-    errors.UserError: some run directories cannot be read. The error is about the last one. The others are printed.
+    errors.UserError: some run directories cannot be read, or none of those that patterns match is wanted. The error is
+      about the last one. The others are printed.
   """
-  runs, faults = runs_lib.read(_patterns(text), evaluated, agents)
+  skipped = []
+  runs, faults = runs_lib.read(_patterns(text), evaluated, agents, skipped.append)
+  if not runs and not faults:
+    skipped, faults = [], skipped
+  for line in skipped:
+    print('skipped:', line, file=sys.stderr)
   for fault in faults[:-1]:
     print('error:', fault, file=sys.stderr)
   if faults:

@@ -3,8 +3,10 @@
 In Espeholt et al. 2018 (IMPALA), appendix F, curves and schedules follow the ancestors of the fittest member.
 """
 
+import os
 from typing import Mapping, NamedTuple, Sequence
 
+from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 from scalable_agents.training.population import population_directory
 
@@ -36,10 +38,27 @@ def read(population: str) -> dict[int, Member]:
   members = {}
   for index, logdir in population_directory.members(population).items():
     if fitness := population_directory.read_fitness(logdir):
-      flags = run_directory.read_config(logdir)['flags']
-      start = {name: flags[name] for name in fitness.hyper_parameters}
-      members[index] = Member(start, population_directory.read_evolutions(logdir), fitness)
+      evolutions = population_directory.read_evolutions(logdir)
+      members[index] = Member(_start(logdir, fitness, evolutions), evolutions, fitness)
+  names = {name for member in members.values() for name in member.start}
+  for index, member in members.items():
+    for name in sorted(names - member.start.keys()):
+      file = os.path.join(population, population_directory.member_name(index), population_directory.FITNESS)
+      raise run_directory.RunDirectoryError(run_directory.damaged(file, f'"{name}": missing, other members have it'))
   return members
+
+
+def _start(logdir: str, fitness: population_directory.Fitness,
+           evolutions: Sequence[population_directory.Evolution]) -> dict[str, float]:
+  """Returns the initial hyper-parameters of a member. Raises RunDirectoryError if one is missing in a file."""
+  flags = run_directory.read_config(logdir)['flags']
+  for file, values in ((run_directory.CONFIG, flags),
+                       *((population_directory.EVOLUTION, evolution.hyper_parameters) for evolution in evolutions)):
+    for name in fitness.hyper_parameters:
+      if not json_text.is_a(values.get(name), float):
+        raise run_directory.RunDirectoryError(run_directory.damaged(
+            run_directory.path(logdir, file), f'"{name}": want a number, as in {population_directory.FITNESS}'))
+  return {name: flags[name] for name in fitness.hyper_parameters}
 
 
 def fittest(members: Mapping[int, Member]) -> int:
@@ -86,4 +105,4 @@ def schedule(member: Member, name: str, segment: Segment | None = None) -> list[
   begin, end = (segment.begin, segment.end) if segment else (0, member.fitness.environment_frames)
   inside = [(max(frames, begin), value) for (frames, value), (following, _) in zip(points, points[1:] + [(end, 0)])
             if frames < end and following > begin]
-  return inside + [(end, inside[-1][1])]
+  return inside + [(end, inside[-1][1] if inside else member.start[name])]

@@ -12,6 +12,8 @@ from matplotlib import figure
 import numpy as np
 
 from scalable_agents.environments import scores
+from scalable_agents.records import json_text
+from scalable_agents.records import run_directory
 from scalable_agents.tables import curves
 from scalable_agents.tables import drawing
 from scalable_agents.tables import r2d2_published
@@ -31,6 +33,7 @@ class Memory(NamedTuple):
   value_difference: float  # Of the largest action values, in the scale of the network.
 
 
+_MEMORY_FIELDS = ('mean_return', 'greedy_match', 'value_difference')  # In the file.
 _MEMORY_AXES = Memory('mean return', 'greedy action match (%)', 'difference of max Q')
 
 
@@ -165,15 +168,14 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
     run_directory.RunDirectoryError: the file is damaged.
   """
   def parse(content):
-    found = {level: {float(history): Memory(float(result['mean_return']), 100 * float(result['greedy_match']),
-                                            float(result['value_difference']))
-                     for history, result in histories.items()} for level, histories in content.items()}
-    if not all(math.isfinite(number) for histories in found.values() for memory in histories.values()
-               for number in memory):
-      raise ValueError('want finite numbers')
+    found = {}
+    for level, histories in json_text.as_object(content).items():
+      for history, result in json_text.as_object(histories).items():
+        mean_return, match, difference = json_text.numbers(result, _MEMORY_FIELDS).values()
+        found.setdefault(level, {})[float(history)] = Memory(mean_return, 100 * match, difference)
     return found
 
-  return runs_lib.read_json(os.path.join(run.logdir, HISTORIES), parse, 'run //agents:r2d2_history again') or {}
+  return run_directory.read_json(os.path.join(run.logdir, HISTORIES), parse, 'run //agents:r2d2_history again') or {}
 
 
 def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:

@@ -1,15 +1,15 @@
 """Reads run directories, and finds the agent of the paper that corresponds to a run's settings."""
 
 import glob
-import json
-import math
 import os
 import re
-from typing import Any, Callable, Iterable, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 from scalable_agents.environments import dmlab
+from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
+from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.tables import published
@@ -29,8 +29,6 @@ _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses'
 R2D2, LASER = 'r2d2', 'laser'  # The agents' names in config.json.
 NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2', LASER: 'LASER'}
 AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
-_Content = TypeVar('_Content')
-_WANTED = {str: 'text', bool: 'true or false', int: 'a whole number', float: 'a number'}
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
 ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only some of them are drawn.
@@ -74,8 +72,12 @@ class Run(NamedTuple):
     return max(self.flags.get('task', 0), 0) if self.flags.get('job_name') == 'learner' else 0
 
 
-def read(patterns: Iterable[str], evaluated: bool,
-         agents: Sequence[str] = ('impala',)) -> tuple[list[Run], list[str]]:
+class Unwanted(run_directory.RunDirectoryError):
+  """A directory is not a run of the agents that are wanted, or the run is not evaluated."""
+
+
+def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('impala',),
+         skip: Callable[[str], None] | None = None) -> tuple[list[Run], list[str]]:
   """Reads the run directories that match.
 
   Args:
@@ -84,12 +86,15 @@ def read(patterns: Iterable[str], evaluated: bool,
       others are skipped if a pattern matches them.
     evaluated: whether to read evaluation.json, which must then exist.
     agents: names of agents, as in config.json, whose runs are wanted.
+    skip: called with a one-line message for each directory that a pattern matches and that is `Unwanted`. None: these
+      count like other inputs that are not runs.
   Returns:
     The runs, each directory once, and a one-line message for each input that is not a run.
   """
   runs, faults, seen = [], [], set()
   for pattern in patterns:
-    found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+    is_named = os.path.exists(pattern)
+    found = [pattern] if is_named else sorted(glob.glob(pattern))
     if not found:
       faults.append(f'{pattern}: no such run directory')
     for logdir in map(os.path.normpath, found):
@@ -100,8 +105,10 @@ def read(patterns: Iterable[str], evaluated: bool,
           run = _read(logdir, evaluated, agents)
           if run.task == 0:
             runs.append(run)
-          elif logdir == os.path.normpath(pattern):
+          elif is_named:
             faults.append(f'{logdir}: the directory of learner {run.task} of a run: want that of learner 0')
+        except Unwanted as error:
+          (faults.append if is_named or skip is None else skip)(str(error))
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))
   return runs, faults
@@ -159,55 +166,38 @@ def thinned(rows: Sequence[Any]) -> list[Any]:
   return [*rows[:-1:len(rows) // _POINTS + 1], *rows[-1:]]
 
 
-def read_json(file: str, parse: Callable[[Any], _Content], again: str) -> _Content | None:
-  """Reads a JSON file of a run directory.
-
-  Args:
-    file: its path.
-    parse: turns the file's content into the result. It may raise ValueError, KeyError, TypeError or AttributeError if
-      the content is wrong.
-    again: what the user can do about a damaged file.
-  Returns:
-    The result of `parse`, or None if there is no such file.
-  Raises:
-    run_directory.RunDirectoryError: the file is damaged or cannot be read.
-  """
-  with run_directory.one_line_errors(file):
-    try:
-      with open(file, encoding='utf-8') as stream:
-        return parse(json.load(stream))
-    except FileNotFoundError:
-      return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-      reason = ' '.join(f'{type(error).__name__}: {error}'.split())
-      raise run_directory.RunDirectoryError(f'{file} is damaged ({reason}): {again}') from error
-
-
 def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
+  if os.path.isdir(logdir) and not os.path.lexists(run_directory.path(logdir, run_directory.CONFIG)):
+    raise Unwanted(f'{logdir}: no run has been started there (it has no {run_directory.CONFIG}): give the --logdir of '
+                   'a run')
   config = run_directory.read_config(logdir)
   wanted = f'want runs of {" or ".join(NAMES[name] for name in agents)}'
   flags = config['flags']
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agent not in (None, *agents):
-    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, {agent}: {wanted}')
+    raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
   required = _FLAGS if agent == R2D2 else _FLAGS | _ACTOR_CRITIC_FLAGS
   missing = [name for name in required if name not in flags]
   if missing:
-    raise run_directory.RunDirectoryError(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no '
-                                          f'{missing[0]}: {wanted}')
+    raise Unwanted(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no {missing[0]}: {wanted}')
   _check_types(flags, required, run_directory.path(logdir, run_directory.CONFIG))
   run = Run(logdir, flags, None, agent or 'impala')
   return run._replace(evaluation=_read_evaluation(run)) if evaluated and run.task == 0 else run
 
 
 def _check_types(flags: dict[str, Any], required: dict[str, type], file: str):
-  """Raises RunDirectoryError if a flag that the tables read has the wrong type."""
+  """Raises RunDirectoryError if a flag that the tables read has the wrong type, or --level_name is no list of levels."""
   for name, kind in (required | _OTHER_FLAGS).items():
     value = flags.get(name)
     is_missing = value is None and name in _OTHER_FLAGS
-    if not is_missing and type(value) is not kind and not (kind is float and type(value) is int):
-      raise run_directory.RunDirectoryError(f'{file}: --{name}={settings.shown(value)}: want {_WANTED[kind]}: put the '
-                                            'file back, or leave the run out')
+    if not is_missing and not json_text.is_a(value, kind):
+      raise run_directory.RunDirectoryError(f'{file}: --{name}={settings.shown(value)}: want {json_text.wanted(kind)}: '
+                                            'put the file back, or leave the run out')
+  try:
+    registry.expand(flags['level_name'])
+  except ValueError as error:
+    raise run_directory.RunDirectoryError(f'{file}: --level_name={settings.shown(error)}: put the file back, or leave '
+                                          'the run out') from error
 
 
 def _agent_in(command_line: Any) -> str | None:
@@ -224,17 +214,17 @@ def _read_evaluation(run: Run) -> Evaluation:
   file = run_directory.path(run.logdir, run_directory.EVALUATION)
 
   def parse(content):
-    means = {level: float(result['mean']) for level, result in content['levels'].items()}
-    protocol = content['protocol']
-    if not means or not all(map(math.isfinite, means.values())):
-      raise ValueError('want a finite mean of at least one level')
-    return Evaluation(means, int(protocol['num_episodes']), int(protocol['environment_frames']),
-                      _departures(run, protocol))
+    levels, protocol = (json_text.field(content, name, dict) for name in ('levels', 'protocol'))
+    means = {level: float(json_text.field(result, 'mean', float)) for level, result in levels.items()}
+    if not means:
+      raise ValueError('"levels": want at least one')
+    episodes, frames = (json_text.field(protocol, name, int) for name in ('num_episodes', 'environment_frames'))
+    return Evaluation(means, episodes, frames, _departures(run, protocol))
 
-  evaluation = read_json(file, parse, 'run the agent with --mode=test again')
+  evaluation = run_directory.read_json(file, parse, 'run the agent with --mode=test again')
   if evaluation is None:
-    raise run_directory.RunDirectoryError(f'{run.logdir}: not evaluated (it has no {run_directory.EVALUATION}): run '
-                                          'the agent on it with --mode=test')
+    raise Unwanted(f'{run.logdir}: not evaluated (it has no {run_directory.EVALUATION}): run the agent on it with '
+                   '--mode=test')
   return evaluation._replace(means=_as_tested(run, evaluation.means, file))
 
 
@@ -243,16 +233,16 @@ def _departures(run: Run, protocol: dict[str, Any]) -> tuple[tuple[str, Any], ..
   found = []
   levels = () if is_expert(run) else (suite_of(run) or scores.SUITES['atari57']).levels
   for name, papers in (('atari', atari57_protocol.Protocol()), ('dmlab', dmlab30_protocol.Protocol())):
-    played = protocol.get(name) or {}
+    played = json_text.field(protocol, name, dict, optional=True) or {}
     wanted = papers.environments(levels, training=False)[name]
     free = settings.free_settings(papers)
     found += [(key, played[key]) for key in wanted
               if key not in free and played.get(key, wanted[key]) != wanted[key]]
     if played.get('dataset_path') == dmlab.DUMMY_DATASET:
       found.append(('dataset_path', dmlab.DUMMY_DATASET))
-  actions = protocol.get('actions', _PAPERS_ACTIONS)
+  actions = json_text.field(protocol, 'actions', str, optional=True) or _PAPERS_ACTIONS
   if actions != _PAPERS_ACTIONS:
-    found.append(('test_policy', str(actions)))
+    found.append(('test_policy', actions))
   return tuple(found)
 
 

@@ -7,6 +7,7 @@ from typing import Mapping, NamedTuple
 
 import numpy as np
 
+from scalable_agents.environments import registry
 from scalable_agents.records import run_rows
 from scalable_agents.tables import runs as runs_lib
 
@@ -28,7 +29,7 @@ class Last(NamedTuple):
 def read(run: runs_lib.Run) -> Returns:
   """Reads the episodes of a run. Raises run_directory.RunDirectoryError if one of its files is damaged."""
   found = {}
-  for episode in run_rows.read_episodes(run.logdir):
+  for episode in run_rows.read_episodes(run.logdir, levels=frozenset(registry.expand(run.flags['level_name']))):
     found.setdefault(episode.level, []).append((episode.frames, episode.episode_return))
   row = run_rows.last_metrics(run.logdir) or {}
   of_levels = {level: np.array(episodes, np.float64) for level, episodes in found.items()}

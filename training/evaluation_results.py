@@ -1,7 +1,6 @@
 """The results of an evaluation: the contents of evaluation.json, a report as text, and the file of finished levels."""
 
 import contextlib
-import json
 import os
 import statistics
 from typing import Any, Container, Iterable, Sequence
@@ -13,6 +12,7 @@ from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import scores
 from scalable_agents.records import errors
+from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 
 _REFERENCE_SCORES = {'atari57': 'environments/data/atari57_scores.csv: random_paper, human',
@@ -120,6 +120,20 @@ def _report_of_several(summary):
   return '\n'.join(lines)
 
 
+def _unfinished(content: Any) -> dict[str, Any]:
+  """Returns the content of evaluation.unfinished.json. Raises ValueError if it is damaged."""
+  for result in json_text.field(content, 'levels', dict).values():
+    for name in ('mean', 'median'):
+      json_text.field(result, name, float)
+    for name in ('human_normalised', 'human_normalised_capped'):
+      json_text.field(result, name, float, optional=True)
+    for name in ('episode_returns', 'episode_lengths'):
+      if not all(json_text.is_a(number, float) for number in json_text.field(result, name, list)):
+        raise ValueError(f'"{name}": want numbers')
+  json_text.field(content, 'of', dict)
+  return content
+
+
 class FinishedLevels:
   """Keeps the results of finished levels in a file, so that an interrupted evaluation can be continued."""
 
@@ -138,10 +152,10 @@ class FinishedLevels:
                 for part, settings in protocol.items()}
     self._of = identity | {'protocol': decisive}
     self.results, self.are_others = {}, False
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(self._file, encoding='utf-8') as stream:
-      left = json.load(stream)
-      self.are_others = left['of'] != self._of
-      if not self.are_others:
+    with contextlib.suppress(run_directory.RunDirectoryError):  # Then all levels are played.
+      left = run_directory.read_json(self._file, _unfinished)
+      self.are_others = left is not None and left['of'] != self._of
+      if left and not self.are_others:
         self.results = left['levels']
     self._kept = 0
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.records import json_text
 from scalable_agents.training import unroll_order
 
 NO_LEVEL = -1
@@ -119,8 +120,8 @@ class Intake:
     Raises:
       OSError, ValueError: the file cannot be read.
     """
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ORDER), encoding='ascii') as file:
-      self._order.restore(json.load(file))
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ORDER), 'rb') as file:
+      self._order.restore(json_text.parse(file.read()))
 
   def metrics(self) -> dict[str, float]:
     """Metrics for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""

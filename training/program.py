@@ -17,7 +17,7 @@ import functools
 import signal
 import sys
 import time
-from typing import NoReturn
+from typing import Any, Collection, Mapping, NamedTuple, NoReturn
 
 from absl import flags
 import numpy as np
@@ -150,24 +150,31 @@ def _with_sample(agent_module, config, num_samples):
   return dataclasses.replace(config, **sample)
 
 
-def _settings(config, protocol, population, membership, run_config):
-  """Returns all settings, name -> value, and the names of those that may change when a run is resumed."""
+class _Settings(NamedTuple):
+  """All settings of a run."""
+  values: Mapping[str, Any]
+  free: Collection[str]  # The names of those that may change when a run is resumed.
+  defaults: Mapping[str, Any]
+
+
+def _settings(config, protocol, population, membership, run_config) -> _Settings:
   values = {}
   for part in (config, protocol, population, membership, run_config):
     values |= dataclasses.asdict(part)
-  return values, run_flags.FREE_FLAGS.union(*map(free_settings, (config, protocol, membership)))
+  free = run_flags.FREE_FLAGS.union(*map(free_settings, (config, protocol, membership)))
+  return _Settings(values, free, run_flags.defaults(values))
 
 
 def _common(agent_module, settings):
   """Returns the settings that must be the same in all processes of a cluster."""
-  values, free = settings
   return {'agent': agent_module.NAME} | {
-      f'--{name}': value for name, value in values.items() if name not in free}
+      f'--{name}': value for name, value in settings.values.items() if name not in settings.free}
 
 
 def _train(agent_module, config, protocol, population, membership, levels, settings, run_config):
   """Trains in run_config.logdir; resumes the run there if there is one."""
-  with run_directory.open_run(run_config.logdir, *settings, agent_module.NAME) as directory:
+  with run_directory.open_run(run_config.logdir, settings.values, settings.free, agent_module.NAME,
+                              settings.defaults) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
@@ -257,7 +264,8 @@ def _act(agent_module, config, protocol, membership, levels, settings, run_confi
 
 def _test(agent_module, config, protocol, levels, settings, run_config):
   """Evaluates the run in run_config.logdir."""
-  with run_directory.open_evaluation(run_config.logdir, *settings, agent_module.NAME) as directory:
+  with run_directory.open_evaluation(run_config.logdir, settings.values, settings.free, agent_module.NAME,
+                                     settings.defaults) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     summary = evaluation.evaluate(agent_module, config, [registry.test_level(level) for level in levels],

@@ -157,6 +157,11 @@ def present(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -
   return [name for name in names if flag_values[name].present]
 
 
+def defaults(names: Iterable[str], flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
+  """Returns the default values of flags."""
+  return {name: flag_values[name].default for name in names}
+
+
 def run_config_from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) -> RunConfig:
   """Returns the RunConfig with the values of the flags, and with absolute paths.
 

@@ -96,5 +96,7 @@ class Launcher:
     """Returns whether the member's run is complete. Exit code 0 alone is not enough: it also follows a signal."""
     logdir = os.path.join(self._folder, member.name)
     row = run_rows.last_metrics(logdir) if member.code == 0 else None
-    return row is not None and (
-        row['environment_frames'] >= run_directory.read_config(logdir)['flags']['total_environment_frames'])
+    if row is None:
+      return False
+    wanted = run_directory.read_config(logdir)['flags'].get('total_environment_frames')
+    return isinstance(wanted, int) and row['environment_frames'] >= wanted

@@ -48,7 +48,7 @@ class RunLog:
     self.say, self.report_fault = self._progress.message, self._progress.report_fault
     self._curve = curve_process.CurveProcess(directory.path, self.say)
     self._last_curve = time.monotonic()
-    self._row = metrics_row.MetricsRow(host, levels, self._metrics.last_row.get('environment_restarts', 0))
+    self._row = metrics_row.MetricsRow(host, levels, self._metrics.last_row.get('environment_restarts') or 0)
 
   def begin(self, environment_frames: int):
     """Begins an interval. The host's pool must have been made.

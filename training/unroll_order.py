@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from scalable_agents.records import json_text
+
 _MAX_LIVES = 65_536  # About 10 MB.
 
 
@@ -63,9 +65,14 @@ class UnrollOrder:
       return {'next_index': known, 'missing': self._missing, 'late': self._late}
 
   def restore(self, state: dict[str, Any]):
-    """Continues from a state that `state` has returned, before anything is admitted."""
-    self._earlier_next_index = dict(state['next_index'])
-    self._missing, self._late = self._missing_said, self._late_said = state['missing'], state['late']
+    """Continues from a state that `state` has returned, before anything is admitted. Raises ValueError if it is none."""
+    known = json_text.field(state, 'next_index', list)
+    if not all(isinstance(one, (list, tuple)) and len(one) == 2 and all(json_text.is_a(number, int) for number in one)
+               for one in known):
+      raise ValueError('"next_index": want pairs of whole numbers')
+    missing, late = (json_text.field(state, name, int) for name in ('missing', 'late'))
+    self._earlier_next_index = dict(known)
+    self._missing, self._late = self._missing_said, self._late_said = missing, late
 
   def metrics(self) -> dict[str, int]:
     """Returns counts since the run began: unrolls of known lives that are missing, and unrolls that were late."""

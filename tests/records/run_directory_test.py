@@ -13,6 +13,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.actor import python_path
+from scalable_agents.records import package_versions
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 
@@ -73,10 +74,10 @@ class OpenRunTest(parameterized.TestCase):
     with open(os.path.join(self._logdir, name), 'wb') as stream:
       stream.write(content)
 
-  def _assert_refused(self, *wanted, config=None):
+  def _assert_refused(self, *wanted, config=None, defaults=None):
     before = _contents(self._logdir)
     with self.assertRaises(run_directory.RunDirectoryError) as caught:
-      run_directory.open_run(self._logdir, _CONFIG if config is None else config, _FREE)
+      run_directory.open_run(self._logdir, _CONFIG if config is None else config, _FREE, '', defaults)
     after = _contents(self._logdir)
     after.pop(os.path.join(self._logdir, '.lock'), None)
     before.pop(os.path.join(self._logdir, '.lock'), None)
@@ -98,7 +99,7 @@ class OpenRunTest(parameterized.TestCase):
     self.assertEqual(run_directory.read_config(self._logdir), config)
 
   def test_a_package_that_is_not_installed_has_no_version(self):
-    with absltest.mock.patch.object(run_directory, '_PACKAGES', ('no-such-package',)):
+    with absltest.mock.patch.object(package_versions, '_PACKAGES', ('no-such-package',)):
       run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
     self.assertIsNone(run_directory.read_config(self._logdir)['versions']['no-such-package'])
 
@@ -128,6 +129,16 @@ class OpenRunTest(parameterized.TestCase):
     self.assertNotIn('level_name', text)
     self.assertNotIn('mode', text)
 
+  def test_a_run_from_before_a_setting_existed_has_its_default(self):
+    run_directory.open_run(self._logdir, _CONFIG, _FREE).close()
+    defaults = {'clip': float('inf'), 'learning_rate': 1., 'added': None}
+    for open_again in (run_directory.open_run, run_directory.open_evaluation):
+      open_again(self._logdir, {**_CONFIG, 'clip': float('inf'), 'added': None}, _FREE, '', defaults).close()
+    self._assert_refused(self._logdir, '--clip was Infinity by default and is 2.0 now. Use',
+                         config={**_CONFIG, 'clip': 2.}, defaults=defaults)
+    self._assert_refused(self._logdir, '--learning_rate was 0.0006 and is 1.0 now. Use',
+                         config={**_CONFIG, 'learning_rate': 1.}, defaults=defaults)
+
   def test_config_json_names_the_agent_and_the_directory_is_bound_to_it(self):
     run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
     self.assertEqual(run_directory.read_config(self._logdir)['agent'], 'impala')
@@ -149,7 +160,7 @@ class OpenRunTest(parameterized.TestCase):
   def test_a_damaged_config_is_refused(self, content):
     self._write('config.json', content)
     self._write('metrics.jsonl', b'{}\n')
-    self._assert_refused('config.json is damaged')
+    self._assert_refused('/config.json', ' is damaged (')
 
   def test_a_directory_of_other_things_is_refused(self):
     self._write('thesis.tex', b'four years of work')

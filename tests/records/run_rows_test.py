@@ -50,13 +50,27 @@ class ReadTest(parameterized.TestCase):
       run_rows.last_metrics(self._logdir)
 
   @parameterized.parameters(b'{"environment_frames": 1}', b'{"environment_fra', b'7', b'\xff',
-                            b'{"environment_frames": null, "wall_seconds": 1}')
+                            b'{"environment_frames": null, "wall_seconds": 1}',
+                            b'{"environment_frames": 1e999, "wall_seconds": 1}',
+                            b'{"environment_frames": 1, "wall_seconds": -1}',
+                            b'{"environment_frames": 1' + 20 * b'0' + b', "wall_seconds": 1}',
+                            b'{"environment_frames": 1, "wall_seconds": 1, "episode_return": "high"}',
+                            b'{"environment_frames": 1, "wall_seconds": 1, "episode_return": [1]}',
+                            b'{"environment_frames": 1, "wall_seconds": 1, "bottleneck": 1}',
+                            b'{"environment_frames": 1, "wall_seconds": 1, "loss": ' + 10_000 * b'[')
   def test_a_damaged_row_of_metrics(self, line):
     self._write('metrics.jsonl', b'{"environment_frames": 1, "wall_seconds": 2.5}\n' + line + b'\n')
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'metrics.jsonl, line 2 is damaged'):
       run_rows.read_metrics(self._logdir)
 
-  @parameterized.parameters(b'', b'1,a,2', b'1,a,x,3', b'1.5,a,2,3', b'\xff,a,2,3', b'1,a,2,3,4')
+  def test_an_episode_without_a_finite_return_is_left_out(self):
+    rows = b'1,a,nan,3\n2,a,1.5,3\n3,a,-inf,3\n4,a,1e999,3\n'
+    self._write('episodes.csv', b'frames,level,return,length\n' + rows)
+    self.assertEqual(list(run_rows.read_episodes(self._logdir)), [(2, 'a', 1.5, 3)])
+
+  @parameterized.parameters(b'', b'1,a,2', b'1,a,x,3', b'1.5,a,2,3', b'\xff,a,2,3', b'1,a,2,3,4', b'-1,a,2,3', b'1,a,2,-3',
+                            b'1' + 400 * b'0' + b',a,2,3', b'1' + 5000 * b'0' + b',a,2,3', b'1,"a,2,3',
+                            b'1,' + 200_000 * b'a' + b',2,3')
   def test_a_damaged_episode(self, line):
     self._write('episodes.csv', b'frames,level,return,length\n' + line + b'\n')
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'episodes.csv, line 2 is damaged'):

@@ -105,11 +105,23 @@ class ImpalaTest(parameterized.TestCase):
     self.assertEqual((done.returncode, done.stdout), (1, ''))
     lines = done.stderr.splitlines()
     self.assertLen(lines, 5)
-    for line, name in zip(lines, ('b_not_evaluated: not evaluated', 'c_torn/evaluation.json is damaged',
-                                  'd_empty: no run has been started there', 'e_other: a run of another agent, r2d2',
-                                  'f_missing: no such run directory')):
-      self.assertStartsWith(line, f'error: {self.runs}/{name}')
+    for line, (kind, name) in zip(lines, (
+        ('skipped', 'b_not_evaluated: not evaluated'), ('skipped', 'd_empty: no run has been started there'),
+        ('skipped', 'e_other: a run of another agent, r2d2'), ('error', 'c_torn/evaluation.json, line 3 is damaged'),
+        ('error', 'f_missing: no such run directory'))):
+      self.assertStartsWith(line, f'{kind}: {self.runs}/{name}')
     self.assertFalse(os.path.exists(self.output))
+
+  def test_what_a_pattern_matches_beside_the_runs_is_skipped_and_named(self):
+    run_directories.single_game(self.runs, 'game', 20.0)
+    run_directories.r2d2(self.runs, 'r2d2', 20.0)
+    done = _start('--table=C.1', f'--runs={self.runs}/*', f'--output={self.output}')
+    self.assertEqual((done.returncode, done.stderr), (0, f'skipped: {self.runs}/r2d2: a run of another agent, r2d2: '
+                                                         'want runs of IMPALA\n'))
+    self.assertRegex(done.stdout, r'\| pong .*\| +20.00 \|')
+    done = _start('--table=C.1', f'--runs={self.runs}/r*', f'--output={self.output}')
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertEqual(done.stderr, f'error: {self.runs}/r2d2: a run of another agent, r2d2: want runs of IMPALA\n')
 
   def test_it_starts_without_tensorflow(self):
     self.assertFalse(programs.imports_tensorflow(impala.__name__))

@@ -4,6 +4,7 @@ import json
 import os
 
 from scalable_agents.records import run_directory
+from scalable_agents.records.settings import to_json
 from scalable_agents.training.population import population_directory
 
 _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
@@ -46,7 +47,7 @@ def make(folder, name, means=None, episodes=500, frames=None, curves=None, binar
   flags = {name: value for name, value in ((defaults or _FLAGS) | flags).items() if value is not None}
   frames = frames or flags.get('total_environment_frames')
   run_directory.write_json(os.path.join(logdir, 'config.json'), ({'agent': agent} if agent else {}) | {
-      'flags': flags, 'versions': {},
+      'flags': to_json(flags), 'versions': {},
       'command_line': ['python', '-m', f'scalable_agents.agents.{binary}', '--logdir=runs/r2d2_atari57']})
   if means is not None:
     run_directory.write_json(os.path.join(logdir, 'evaluation.json'), {

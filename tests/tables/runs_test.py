@@ -119,6 +119,23 @@ class RunsTest(parameterized.TestCase):
     for fault, name in zip(faults, ('b: not evaluated', 'c: no run has been started there', r'x*: no such run')):
       self.assertStartsWith(fault, os.path.join(self.folder, name))
 
+  def test_what_a_pattern_matches_and_nobody_wants_is_skipped_and_named(self):
+    run_directories.single_game(self.folder, 'a', 1.0)
+    run_directories.single_game(self.folder, 'b')
+    os.mkdir(os.path.join(self.folder, 'c'))
+    run_directories.r2d2(self.folder, 'd', 1.0)
+    os.truncate(os.path.join(run_directories.single_game(self.folder, 'e', 1.0), 'config.json'), 20)
+    skipped = []
+    found, faults = runs.read([os.path.join(self.folder, '*')], True, skip=skipped.append)
+    self.assertEqual([os.path.basename(run.logdir) for run in found], ['a'])
+    for lines, wanted in ((skipped, ('b: not evaluated', 'c: no run has been', 'd: a run of another agent, r2d2')),
+                          (faults, ('e/config.json, line 3 is damaged',))):
+      self.assertLen(lines, len(wanted))
+      for line, start in zip(lines, wanted):
+        self.assertStartsWith(line, os.path.join(self.folder, start))
+    _, faults = runs.read([os.path.join(self.folder, name) for name in 'bcd'], True, skip=self.fail)
+    self.assertLen(faults, 3)  # They were named one by one.
+
   def test_a_run_of_several_learners_is_the_first_ones(self):
     common = {'learner_addresses': 'a:1,b:1', 'job_name': 'learner'}
     first = run_directories.single_game(self.folder, 'run', 1.0, task=0, **common)
@@ -144,7 +161,7 @@ class RunsTest(parameterized.TestCase):
     logdir = run_directories.single_game(self.folder, 'run', 1.0)
     file = pathlib.Path(logdir, name)
     os.truncate(file, file.stat().st_size // 2)
-    self.assertStartsWith(self._fault(logdir), f'{file} is damaged (')
+    self.assertRegex(self._fault(logdir), rf'^{file}, line \d+ is damaged \(')
 
   @parameterized.parameters(
       ([],), ({},), ({'levels': {}, 'protocol': {'num_episodes': 1, 'environment_frames': 1}},),
@@ -156,7 +173,7 @@ class RunsTest(parameterized.TestCase):
     logdir = run_directories.single_game(self.folder, 'run', 1.0)
     file = pathlib.Path(logdir, 'evaluation.json')
     file.write_text(json.dumps(content), encoding='utf-8')
-    self.assertRegex(self._fault(logdir), r'evaluation.json is damaged \(\w+: .+\): run the agent with --mode=test')
+    self.assertRegex(self._fault(logdir), r'evaluation.json(, line 1)? is damaged \(.+\): run the agent with --mode=test')
 
   @parameterized.parameters(('pong', 'breakout'), ('pong', 'hello'), ('atari57', 'rooms_watermaze'))
   def test_an_evaluation_of_levels_that_were_not_learned_is_refused(self, learned, evaluated):

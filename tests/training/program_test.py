@@ -1,7 +1,6 @@
 """Tests the binary from the user's side: what it refuses, what it prints, and how it ends."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -200,9 +199,8 @@ class TestModeTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('batch_size', [32], r'\[32\]: want a whole number from 1 to 10000'),
-      ('batch_size', 10 ** 25, '1' + 25 * '0' + ': want a whole number .*'),
       ('learning_rate', 'fast', 'fast: want a finite number of at least 0'),
-      ('learning_rate', math.nan, 'nan: want a finite number of at least 0'),
+      ('learning_rate', 'nan', 'nan: want a finite number of at least 0'),
       ('discount', 1.00000000001, '1.00000000001: want a number from 0 to 1'),
       ('use_lstm', 1, '1: want true or false'),
       ('level_name', None, 'None: want text in UTF-8'),
@@ -223,16 +221,29 @@ class TestModeTest(parameterized.TestCase):
     self.assertEqual(_files(logdir), before)
 
   @parameterized.parameters('[]', '{"flags": []}', '{"flags": null}', '7', '', '{"flags": {"a": ', 100_000 * '[',
-                            '{"flags": {"a": 1' + 5000 * '0' + '}}', '\udcff')
+                            '{"flags": {"a": 1' + 5000 * '0' + '}}', '{"flags": {"a": 1e999}}', '{"flags":\n {"a": NaN}}',
+                            '\udcff')
   def test_a_config_that_is_none_is_refused(self, text):
     logdir, _ = self._make_run()
     with open(os.path.join(logdir, run_directory.CONFIG), 'w', encoding='utf-8', errors='surrogateescape') as stream:
       stream.write(text)
     before = _files(logdir)
     for mode in ('train', 'test'):
-      with self.assertRaisesRegex(run_directory.RunDirectoryError, '^[^\n]*config.json is damaged [^\n]*$'):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, r'^[^\n]*config.json(, line \d+)? is damaged [^\n]*$'):
         _main(f'--mode={mode}', f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
     self.assertEqual(_files(logdir), before)
+
+  @parameterized.parameters('train', 'test')
+  def test_a_run_from_before_a_flag_existed_goes_on_with_its_default(self, mode):
+    logdir, stored = self._make_run()
+    del stored['episode_end_on_life_loss'], stored['policy_lag']
+    run_directory.write_json(os.path.join(logdir, run_directory.CONFIG), {'flags': stored})
+    flags = (f'--mode={mode}', f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
+    with mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('it was opened')):
+      with self.assertRaisesRegex(errors.UserError, 'it was opened'):
+        _main(*flags)
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, '--policy_lag was 0 by default and is 3 now'):
+        _main(*flags, '--policy_lag=3')
 
   def test_another_agents_directory_is_refused(self):
     logdir = self.create_tempdir().full_path

@@ -80,7 +80,7 @@ def run_in_this_process(agent, config, protocol, *arguments):
     run_flags.define(defaults, flag_values)
   flag_values(['program', *arguments])
   replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
-              for name in ('config_from_flags', 'run_config_from_flags', 'present')}
+              for name in ('config_from_flags', 'run_config_from_flags', 'present', 'defaults')}
   # To draw a curve takes half a second.
   with mock.patch.multiple(run_flags, **replaced), mock.patch.object(learning_curve, 'draw'):
     program.main(agent, type(config), type(protocol))

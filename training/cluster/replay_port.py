@@ -24,6 +24,7 @@ import tensorflow as tf
 from scalable_agents.learner import episode_replay
 from scalable_agents.ops import ops
 from scalable_agents.records import errors
+from scalable_agents.records import folders
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.training import memory
@@ -86,7 +87,7 @@ class ReplayPort:
     self._say, self._contract, self._replay = say, None, None
     _check_is_here(address)
     with run_directory.one_line_errors(folder):
-      made = run_directory.missing_folders(folder)
+      made = folders.missing(folder)
       os.makedirs(folder, exist_ok=True)
       self._directory = run_directory.Run(folder)
       names = set(os.listdir(folder))

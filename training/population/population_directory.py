@@ -10,10 +10,12 @@ affect the others. This module does not import TensorFlow, so that tools start q
 
 import glob
 import json
+import math
 import os
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from scalable_agents.records import json_text
 from scalable_agents.records import row_file
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
@@ -26,14 +28,14 @@ EVOLUTION = 'evolution.jsonl'
 class Fitness(NamedTuple):
   """The fitness of a member's agent."""
   environment_frames: int  # Frames of training when the fitness was measured and the snapshot was made.
-  fitness: float           # Points: per cent of a human's score, or of a return of 1.
+  fitness: float           # Points: per cent of a human's score, or of a return of 1. -inf if a return is not finite.
   hyper_parameters: dict[str, float]  # The agent's hyper-parameters by then.
 
 
 class Evolution(NamedTuple):
   """A step of a member's evolution."""
   environment_frames: int
-  fitness: float      # Fitness before the step, in points.
+  fitness: float      # Fitness before the step, in points. -inf if a return is not finite.
   parent: int | None  # The member whose weights and hyper-parameters were copied; None if none were.
   parent_environment_frames: int | None  # Frames of training of the parent's snapshot.
   hyper_parameters: dict[str, float]     # Hyper-parameters after the step.
@@ -63,7 +65,7 @@ def write_fitness(logdir: str, fitness: Fitness):
   Raises:
     run_directory.RunDirectoryError: the file cannot be written.
   """
-  run_directory.write_json(run_directory.path(logdir, FITNESS), fitness._asdict())
+  run_directory.write_json(run_directory.path(logdir, FITNESS), _to_json(fitness))
 
 
 def read_fitness(logdir: str) -> Fitness | None:
@@ -72,16 +74,7 @@ def read_fitness(logdir: str) -> Fitness | None:
   Raises:
     run_directory.RunDirectoryError: the file cannot be read.
   """
-  file = run_directory.path(logdir, FITNESS)
-  with run_directory.one_line_errors(file):
-    try:
-      with open(file, encoding='utf-8') as stream:
-        content = Fitness(**json.load(stream))
-      return Fitness(int(content.environment_frames), float(content.fitness), dict(content.hyper_parameters))
-    except FileNotFoundError:
-      return None
-    except (ValueError, TypeError) as error:
-      raise run_directory.RunDirectoryError(run_directory.damaged(file, error)) from error
+  return run_directory.read_json(run_directory.path(logdir, FITNESS), lambda content: Fitness(**_common(content)))
 
 
 def append_evolution(logdir: str, evolution: Evolution):
@@ -92,7 +85,7 @@ def append_evolution(logdir: str, evolution: Evolution):
   """
   file = run_directory.path(logdir, EVOLUTION)
   with run_directory.one_line_errors(file), open(file, 'ab') as stream:
-    stream.write(json.dumps(evolution._asdict()).encode() + b'\n')
+    stream.write(json.dumps(_to_json(evolution)).encode() + b'\n')
 
 
 def read_evolutions(logdir: str) -> list[Evolution]:
@@ -121,8 +114,26 @@ def drop_evolutions_after(logdir: str, environment_frames: int):
 
 def _evolution(file: str, row: row_file.Row) -> Evolution:
   try:
-    evolution = Evolution(**json.loads(row.line))
-    int(evolution.environment_frames), dict(evolution.hyper_parameters)
-    return evolution
-  except (ValueError, TypeError) as error:
+    content = json_text.parse(row.line)
+    parent, frames = (json_text.field(content, name, int, optional=True)
+                      for name in ('parent', 'parent_environment_frames'))
+    if (parent is None) != (frames is None):
+      raise ValueError('want both of "parent" and "parent_environment_frames", or none')
+    return Evolution(**_common(content), parent=parent, parent_environment_frames=frames)
+  except ValueError as error:
     raise run_directory.RunDirectoryError(run_rows.damaged_row(file, row, error)) from error
+
+
+def _common(content: Any) -> dict[str, Any]:
+  """Returns the fields that Fitness and Evolution have in common. Raises ValueError if one is wrong."""
+  frames = json_text.field(content, 'environment_frames', int)
+  run_rows.check_range('environment_frames', frames)
+  points = json_text.field(content, 'fitness', float, optional=True)
+  hyper_parameters = json_text.numbers(json_text.field(content, 'hyper_parameters', dict))
+  return {'environment_frames': frames, 'fitness': -math.inf if points is None else points,
+          'hyper_parameters': hyper_parameters}
+
+
+def _to_json(record: Fitness | Evolution) -> dict[str, Any]:
+  """Returns a record as the files have it. JSON has no infinite numbers: then the fitness is null."""
+  return record._asdict() | {'fitness': record.fitness if math.isfinite(record.fitness) else None}

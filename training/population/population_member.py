@@ -10,6 +10,7 @@ another member. training/population/population_directory.py has the files, and t
 
 import dataclasses
 import json
+import math
 import os
 from typing import Callable, Mapping, Sequence
 
@@ -108,7 +109,8 @@ class Member(tf.train.experimental.PythonState):
     np.add.at(self._returns, level_ids, np.float64(returns))
     if self._episodes.sum() < self._config.population_episodes or not self._episodes.all():
       return
-    self._fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist())))
+    fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist())))
+    self._fitness = fitness if math.isfinite(fitness) else -math.inf  # So the member copies another one.
     self._clear()  # The paper does not state whether the count restarts.
     self._measurements += 1
     self._snapshots.save(number=environment_frames)

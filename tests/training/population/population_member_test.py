@@ -216,12 +216,15 @@ class MemberTest(parameterized.TestCase):
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [None])
     self.assertEqual(self.reports, ['member_01 is not copied: its snapshot is gone or cannot be read'])
 
-  def test_a_damaged_fitness_is_left_aside(self):
+  @parameterized.parameters(
+      '{', '{"environment_frames": 1, "fitness": 1e999, "hyper_parameters": {}}', 10_000 * '[', '[Infinity]',
+      '{"environment_frames": 1, "fitness": 1' + 400 * '0' + ', "hyper_parameters": {}}')
+  def test_a_damaged_fitness_is_left_aside(self, text):
     for index, points in ((1, 0.9), (2, 1.0)):
       other, _ = self._member(index)
       self._play(other, 700, points)
     with open(os.path.join(self._logdir(2), population_directory.FITNESS), 'w', encoding='utf-8') as stream:
-      stream.write('{')
+      stream.write(text)
     member, _ = self._member(0)
     self._play(member, 500, 0.0)
     self.assertEqual([evolution.parent for evolution in self._evolutions(0)], [1])
