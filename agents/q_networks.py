@@ -16,7 +16,7 @@ _HIDDEN = 512
 class DqnTorso(snt.Module):
   """DQN's convolutions: 32 channels 8x8/4, 64 channels 4x4/2, 64 channels 3x3/1, with a ReLU after each layer.
 
-  Mnih et al. 2015; Kapturowski et al. 2019, appendix, "Atari and DMLab".
+  Mnih et al. 2015; Kapturowski et al. 2019, appendix, "Hyper-parameters".
   """
 
   def __init__(self, seeds: networks.Seeds, dtype: tf.DType = tf.float32, centre_pixels: bool = False,

@@ -110,7 +110,7 @@ class R2d2Config:
       0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
       at_least=0, at_most=10)
   importance_exponent: float = setting(
-      0.6, 'Exponent of the importance weights, which correct for the priorities. Section 2.3.', at_least=0, at_most=1)
+      0.6, 'Exponent of the importance weights, which correct for the priorities. Table 2.', at_least=0, at_most=1)
   priority_eta: float = setting(
       0.9, 'Weight of the largest TD error in a priority; the mean has the rest. Section 2.3.', at_least=0, at_most=1)
 
@@ -388,7 +388,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
       state_offsets=state_offsets, is_saved=config.save_replay)
 
   def first_priorities(unroll, trains):
-    """From the actor's own values: they stand for both networks. Section 2.3."""
+    """From the actor's own values: they stand for both networks. As in Ape-X."""
     actor = unroll.agent_output
     environment = tf.nest.map_structure(lambda rows: rows[:-1], unroll.environment_output)
     # The value of the row that a step led to comes with the next action, one row later.

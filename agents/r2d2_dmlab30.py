@@ -26,7 +26,7 @@ from scalable_agents.training import program
 CONFIG = r2d2.R2d2Config(level_name='rooms_watermaze')
 RUN_CONFIG = dataclasses.replace(
     impala_dmlab30.RUN_CONFIG, checkpoint_interval_seconds=600.)  # Because the replay is saved with each checkpoint.
-PROTOCOL = dmlab30_protocol.Protocol(action_set='popart')  # Appendix: the action set of Hessel et al. 2019.
+PROTOCOL = dmlab30_protocol.Protocol(action_set='popart')  # Sections 2.3, 4.2: that of Hessel et al. 2019.
 
 if __name__ == '__main__':
   program.run(r2d2, CONFIG, PROTOCOL, RUN_CONFIG)

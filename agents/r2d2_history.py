@@ -1,12 +1,13 @@
 """Evaluates an R2D2 agent with a restricted memory. Kapturowski et al. 2019, section 5 and figure 5.
 
   bazel run //agents:r2d2_history -- --logdir=runs/r2d2_watermaze
-  bazel run //agents:r2d2_history -- --logdir=runs/r2d2_watermaze --histories=inf,60,30,0 --num_episodes=30
+  bazel run //agents:r2d2_history -- --logdir=runs/r2d2_watermaze --histories=inf,60,30,1 --num_episodes=30
 
-The trained agent plays again, but in each step its LSTM is computed anew, from zeros, on the last k observations before
-the present one. `inf` is the whole episode, as in training. For each k, the program measures the return, how often the
-greedy action is that of the unrestricted agent, and how much the largest action values differ. The results are in the
-run directory's restricted_history.json, from which //tables:r2d2 draws the figure.
+The trained agent plays again, but in each step t its LSTM is computed anew, from zeros, on the last k observations
+o_{t-k+1}, ..., o_t. With k = 1 it sees only the present one. With k = 0 it sees nothing, and its output is zero. `inf`
+is the whole episode, as in training. For each k, the program measures the return, how often the greedy action is that
+of the unrestricted agent, and how much the largest action values differ. The results are in the run directory's
+restricted_history.json, from which //tables:r2d2 draws the figure.
 """
 
 from scalable_agents.training import quiet
@@ -50,8 +51,8 @@ class HistoryConfig:
   """The flags."""
   logdir: str = setting('', 'The run directory of a trained R2D2 agent.')
   histories: str = setting(
-      'inf,120,80,40,0', 'Numbers k of observations before the present one that the LSTM sees, with commas between '
-      'them; inf for all. Figure 5.')
+      'inf,120,80,40,1,0', 'Numbers k of observations that the LSTM sees, with the present one, separated by commas; '
+      'inf for all. Figure 5, and 1.')
   num_episodes: int = setting(10, 'Episodes per level and history. Section 5.', at_least=1, at_most=1_000_000)
   num_environments: settings.Count = setting(
       'auto', 'Number of environments that are stepped in parallel. auto: as many as episodes, at most 32 per core.',
@@ -86,7 +87,7 @@ class Output(NamedTuple):
 
 
 class RestrictedAgent(snt.Module):
-  """Acts with an LSTM that is computed anew in each step, on the last `history` observations before the present one.
+  """Acts with an LSTM that is computed anew in each step, on the last `history` observations.
 
   It has the whole recurrent state as well, for the comparison. Its variables count what was compared.
   """
@@ -94,17 +95,19 @@ class RestrictedAgent(snt.Module):
   def __init__(self, agent: r2d2.Agent, config: r2d2.R2d2Config, history: float):
     super().__init__('restricted')
     self._network, self._config, self._history = agent.online, config, history
+    self._num_earlier = max(history - 1, 0)  # Observations before the present one.
     self.acting_variables = agent.acting_variables
     with tf.device('/CPU:0'):
       self.num_steps, self.num_matches, self.value_differences = (
           tf.Variable(0., dtype=tf.float64, trainable=False) for _ in range(3))
 
   def initial_state(self, batch_size) -> Any:
-    """The unrestricted state; and the last inputs of the LSTM, [batch_size, history, D], with their number."""
+    """The unrestricted state; and the earlier inputs of the LSTM, [batch_size, history - 1, D], with their number."""
     state = self._network.initial_state(batch_size)
     if self._history == math.inf:
       return state
-    return state, tf.zeros([batch_size, self._history, self._network.input_size]), tf.zeros([batch_size], tf.int32)
+    inputs = tf.zeros([batch_size, self._num_earlier, self._network.input_size])
+    return state, inputs, tf.zeros([batch_size], tf.int32)
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
     """Selects actions; see agent_interface.Agent."""
@@ -127,13 +130,14 @@ class RestrictedAgent(snt.Module):
   def _recompute(self, encoded, resets, earlier, num_earlier):
     """Computes the values from the present input and the earlier ones. Returns them, and the new inputs and number."""
     num_earlier = tf.where(resets, 0, num_earlier)
-    inputs = tf.concat([earlier, encoded[:, tf.newaxis]], axis=1)               # [B, history + 1, D].
+    inputs = tf.concat([earlier, encoded[:, tf.newaxis]], axis=1)               # [B, history, D].
     # Resetting in every row up to the first one of the history has the state be zero there.
-    first = self._history - num_earlier                                         # [B].
-    is_before = tf.range(self._history + 1)[:, tf.newaxis] <= first             # [history + 1, B].
+    first = self._num_earlier - num_earlier                                     # [B].
+    is_before = tf.range(self._num_earlier + 1)[:, tf.newaxis] <= first         # [history, B].
     outputs, _ = self._network.core.unroll(
         tf.transpose(inputs, [1, 0, 2]), is_before, self._network.initial_state(tf.shape(encoded)[0]))
-    return self._network.head(outputs[-1]), (inputs[:, 1:], tf.minimum(num_earlier + 1, self._history))
+    output = outputs[-1] if self._history else tf.zeros_like(outputs[-1])
+    return self._network.head(output), (inputs[:, 1:], tf.minimum(num_earlier + 1, self._num_earlier))
 
 
 def main():

@@ -5,11 +5,11 @@ Kapturowski et al. 2019 (R2D2), section 2.3, after Pohlen et al. 2018. The netwo
 
 import tensorflow as tf
 
-_EPSILON = 1e-3  # Section 2.3.
+_EPSILON = 1e-3  # Table 2.
 
 
 def rescale(x: tf.Tensor) -> tf.Tensor:
-  """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, with epsilon = 1e-3. Section 2.3.
+  """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, with epsilon = 1e-3. Section 2.3 and table 2.
 
   Args:
     x: float tensor of any shape, in the units of the rewards.

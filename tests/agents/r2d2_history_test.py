@@ -26,7 +26,7 @@ _SMALL = ('--level_name=recall_late', '--burn_in=4', '--sequence_length=4', '--s
 
 class RestrictedAgentTest(parameterized.TestCase):
 
-  @parameterized.parameters(0, 1, 3, 20, math.inf)
+  @parameterized.parameters(0, 1, 2, 4, 20, math.inf)
   def test_acts_on_the_last_observations_only(self, history):
     config = r2d2.R2d2Config()
     agent = r2d2.Agent(unrolls.environment_spec(), config)
@@ -42,7 +42,8 @@ class RestrictedAgentTest(parameterized.TestCase):
               for t in range(num_rows)]
 
     def values_of(first, t, b):
-      """The values of row t if the LSTM begins with zeros at row `first`."""
+      """The values of row t if the LSTM begins with zeros at row `first`. If that is after t, it has not seen any."""
+      values = agent.online.head(tf.zeros([batch, 512]))
       state = agent.online.initial_state(batch)
       for row in range(first, t + 1):
         values, state = agent.online.step(inputs[row].last_action, inputs[row].reward, inputs[row].done,
@@ -56,7 +57,7 @@ class RestrictedAgentTest(parameterized.TestCase):
       output, state = step(inputs[t], state)
       for b in range(batch):
         episode = np.flatnonzero(done[:t + 1, b])[-1]
-        got, whole = values_of(max(episode, t - min(history, t)), t, b), values_of(episode, t, b)
+        got, whole = values_of(max(episode, t + 1 - min(history, t + 1)), t, b), values_of(episode, t, b)
         self.assertEqual(output.action[b], np.argmax(got))
         matches.append(np.argmax(got) == np.argmax(whole))
         differences.append(abs(got.max() - whole.max()))
@@ -73,7 +74,7 @@ class RestrictedAgentTest(parameterized.TestCase):
 class HistoryConfigTest(parameterized.TestCase):
 
   def test_histories(self):
-    self.assertEqual(r2d2_history.histories_of(r2d2_history.HistoryConfig()), [math.inf, 120, 80, 40, 0])
+    self.assertEqual(r2d2_history.histories_of(r2d2_history.HistoryConfig()), [math.inf, 120, 80, 40, 1, 0])
 
   @parameterized.parameters('', 'inf,', '-1', '1.5', '10001', 'all')
   def test_refuses_other_histories(self, histories):
@@ -93,17 +94,17 @@ class ProgramTest(parameterized.TestCase):
     for module, *flags in (
         (r2d2_atari57, *_SMALL),
         (r2d2_atari57, '--mode=test', '--test_num_episodes=6', '--test_policy=greedy', '--num_environments=3'),
-        (r2d2_history, '--num_episodes=6', '--num_environments=3', '--epsilon=0', '--histories=inf,20,0')):
+        (r2d2_history, '--num_episodes=6', '--num_environments=3', '--epsilon=0', '--histories=inf,20,1')):
       code, screen = self._run(module, logdir, *flags)
       self.assertEqual(code, 0, screen)
     plain = json.loads((logdir / 'evaluation.json').read_text())['levels']['recall_late']['episode_returns']
     results = json.loads((logdir / r2d2_history.RESULTS).read_text())['recall_late']
-    self.assertEqual(list(results), ['inf', '20', '0'])
+    self.assertEqual(list(results), ['inf', '20', '1'])
     for history in ('inf', '20'):  # No episode is longer than 20 steps.
       self.assertEqual(results[history]['episode_returns'], plain)
       self.assertEqual(results[history]['greedy_match'], 1.)
     self.assertEqual(results['inf']['value_difference'], 0.)
-    self.assertGreater(results['0']['value_difference'], 0.)
+    self.assertGreater(results['1']['value_difference'], 0.)
     self.assertIn('recall_late: history       return  greedy match', screen)
 
   @parameterized.parameters(
