@@ -11,6 +11,16 @@ from scalable_agents.actor import actor_host
 _STANDSTILL = 0.05  # If every part is busy for less than this share of an interval, something hangs.
 
 
+def merge(*parts: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the metrics of several parts of the program, by name. Raises ValueError if two parts have the same name."""
+  merged = {}
+  for part in parts:
+    if both := merged.keys() & part.keys():
+      raise ValueError(f'metrics that two parts of the program give: {", ".join(sorted(both))}')
+    merged |= part
+  return merged
+
+
 class MetricsRow:
   """Collects the metrics of an interval; `finish` returns them and begins the next interval."""
 
@@ -72,11 +82,12 @@ class MetricsRow:
         metrics[name] = value
     self._updates.append(metrics)
 
-  def finish(self, environment_frames: int):
+  def finish(self, environment_frames: int, waits_for: str = ''):
     """Returns the row and begins the next interval.
 
     Args:
       environment_frames: number of frames of the run so far.
+      waits_for: what the experience waits for, outside of this process. It is the bottleneck then.
     Returns:
       A dict. A metric of updates is the mean of its finite values in the interval, or None if there are none. The
       metrics `time/…` are shares of the interval:
@@ -109,7 +120,9 @@ class MetricsRow:
     }
     busy = {'learner': 1 - row['time/learner_waits'], 'inference': 1 - row['time/inference_idle'],
             'environments': stepping}
-    if self._host.rests:
+    if waits_for:
+      row['bottleneck'] = waits_for
+    elif self._host.rests:
       row['bottleneck'] = 'actors' if row['time/learner_waits'] > 0.5 else 'learner'
     else:  # If nothing is busy, an environment hangs: only steps that have ended count as stepping.
       row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'

@@ -13,6 +13,7 @@ import tensorflow as tf
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import metrics_row
 from scalable_agents.training import unroll_replay
 
 _FILE = 'replay'  # In the folder beside a checkpoint.
@@ -123,7 +124,7 @@ class MixedExperience:
 
   def metrics(self) -> dict[str, float]:
     """See Experience."""
-    return self._intake.metrics() | self._replay.metrics()
+    return metrics_row.merge(self._intake.metrics(), self._replay.metrics())
 
   def complaints(self) -> list[str]:
     """See Experience."""

@@ -16,6 +16,7 @@ from scalable_agents.ops import ops
 from scalable_agents.training import experience
 from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import memory
+from scalable_agents.training import metrics_row
 from scalable_agents.training import stored_unrolls
 
 _FILE = 'replay'  # In the folder beside a checkpoint.
@@ -136,11 +137,11 @@ class ReplayExperience:
   def metrics(self) -> dict[str, float]:
     """See Experience."""
     counts = self._replay.statistics()
-    return self._intake.metrics() | {
+    return metrics_row.merge(self._intake.metrics(), {
         'replay_size': counts.size, 'replay_filled': min(counts.size / self._settings.minimum_size, 1.),
         'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
         'replay_stale_updates': counts.stale_updates, 'sequences_inserted': counts.inserted,
-        'sequences_sampled': counts.sampled}
+        'sequences_sampled': counts.sampled})
 
   def save(self, folder: str) -> None:
     """See Experience."""

@@ -117,7 +117,7 @@ class Replayers:
     if self._is_shared:
       metrics['replay_lead'] = self._replay.lead
       if waits_for := self._replay.waits_for:
-        metrics['bottleneck'] = waits_for
+        metrics['replay_waits_for'] = waits_for
     return metrics
 
   def save(self, path: str) -> None:

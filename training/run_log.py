@@ -1,7 +1,7 @@
 """The log of a training run: metrics.jsonl, episodes.csv, TensorBoard events, the curve and the progress line."""
 
 import time
-from typing import Any, Sequence, TextIO
+from typing import Any, Mapping, Sequence, TextIO
 
 from scalable_agents.actor import actor_host
 from scalable_agents.environments import scores
@@ -89,16 +89,20 @@ class RunLog:
     self._metrics.add_episodes(environment_frames, [self._levels[i] for i in level_ids], returns, lengths)
     self._row.add(metrics)
 
-  def write(self, environment_frames: int, more: dict[str, Any]):
+  def write(self, environment_frames: int, *more: Mapping[str, Any], present: Mapping[str, Any] = {},
+            other_restarts: int = 0):
     """Writes a row and shows it.
 
     Args:
       environment_frames: number of frames of the run so far.
-      more: further metrics of the row. Its `environment_restarts` are added to those of this process.
+      *more: further metrics of the row, from several parts of the program. No two of them have the same name.
+      present: hyper-parameters of this moment. Updates have them too, and the mean over updates would be in the row.
+      other_restarts: environments that other processes have restarted.
     """
-    row = self._row.finish(environment_frames) | self._statistics.metrics()
-    restarts = row['environment_restarts'] + more.get('environment_restarts', 0)
-    row |= more | {'environment_restarts': restarts}
+    more = metrics_row.merge(self._statistics.metrics(), *more)
+    row = self._row.finish(environment_frames, more.get('replay_waits_for', '')) | present
+    row['environment_restarts'] += other_restarts
+    row = metrics_row.merge(row, more)
     self._metrics.write(row)
     self._progress.update(row)
 

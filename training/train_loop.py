@@ -289,17 +289,17 @@ class Trainer:
     self._skipped.add(self.learner, update.metrics, batches)
 
   def _write_row(self):
-    more = {'learner_steps': int(self.learner.update_steps.numpy()),
-            'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
+    counts = {'learner_steps': int(self.learner.update_steps.numpy()),
+              'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
     complaints = self._experience.complaints()
-    if self._member:
-      more |= self._member.metrics()
+    of_port, restarts = {}, 0
     if self._port:
-      more |= self._port.metrics() | {'environment_restarts': self._port.environment_restarts}
+      of_port, restarts = self._port.metrics(), self._port.environment_restarts
       complaints.append(self._port.complaint())
     for complaint in filter(None, complaints):
       self._log.say(complaint)
-    self._log.write(self._frames, more | self._experience.metrics())
+    self._log.write(self._frames, counts, of_port, self._experience.metrics(),
+                    present=self._member.metrics() if self._member else {}, other_restarts=restarts)
 
   def _write_news(self):
     """Writes a row if there were updates since the last one. metrics.jsonl must reach as far as each checkpoint."""

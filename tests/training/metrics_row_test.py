@@ -101,6 +101,17 @@ class MetricsRowTest(parameterized.TestCase):
     self._pass(seconds=10. - waited)
     self.assertEqual(self.row.finish(600)['bottleneck'], want)
 
+  def test_what_the_experience_waits_for_is_the_bottleneck(self):
+    for rests in (False, True):
+      self.host.rests = rests
+      self._pass(seconds=10.)
+      self.assertEqual(self.row.finish(600, 'other agents')['bottleneck'], 'other agents')
+
+  def test_a_metric_has_one_owner(self):
+    self.assertEqual(metrics_row.merge({'a': 1}, {}, {'b': None}), {'a': 1, 'b': None})
+    with self.assertRaisesRegex(ValueError, '^metrics that two parts of the program give: bottleneck, c$'):
+      metrics_row.merge({'a': 1, 'bottleneck': 'learner', 'c': 1}, {'b': 2}, {'c': 1, 'bottleneck': 'replay'})
+
   def test_steps_that_began_before_the_interval_make_no_share_above_one(self):
     self._pass(seconds=1., stepping=9.)  # Four workers report steps of 2.25 s each.
     self.assertEqual(self.row.finish(600)['time/environments_stepping'], 1.)
