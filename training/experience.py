@@ -60,11 +60,12 @@ class Experience(Protocol):
     """
 
   def update(self, sample: Any, feedback: Any) -> None:
-    """Takes the feedback of an update on its batch. It is not called for an update that was skipped.
+    """Takes the feedback of an update on its batch.
 
     Args:
       sample: Batch.sample.
-      feedback: learner_step.Loss.feedback of that batch, for example new priorities.
+      feedback: learner_step.Loss.feedback of that batch, for example new priorities. Zeros if the update was skipped:
+        as priorities, these are the smallest ones, so that what cannot be learned from is not drawn all the time.
     """
 
   def metrics(self) -> dict[str, float]:

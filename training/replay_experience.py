@@ -120,7 +120,9 @@ class ReplayExperience:
     inserted = self._replay.insert(
         unroll.life_id, unroll.index, first_step, self._starts(unroll.environment_output), _rows(unroll),
         _states_of_rows(unroll))
-    self._replay.update(inserted.key, self._first_priorities(inserted.signals, inserted.trains))
+    priority = self._first_priorities(inserted.signals, inserted.trains)
+    # Huge rewards may lead to infinity. The learner soon draws such a sequence, skips the update, and tells the user.
+    self._replay.update(inserted.key, tf.where(tf.math.is_finite(priority), priority, priority.dtype.max))
     return arrived
 
   def _unroll(self, sample):

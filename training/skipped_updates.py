@@ -12,6 +12,7 @@ from scalable_agents.training import experience
 MAXIMUM_IN_A_ROW = 10
 _SECONDS_BETWEEN_MESSAGES = 60.
 _MOST_ACTORS_NAMED = 3
+_HUGE_REWARD = 1e15  # Sums of squares of such rewards may be larger than all numbers of float32.
 
 
 class SkippedUpdates:
@@ -30,7 +31,7 @@ class SkippedUpdates:
     self._levels, self._actor_name, self._say, self._have_peers = levels, actor_name, say, have_peers
     self._in_a_row = self._since_message = 0
     self._said_at = -np.inf
-    self._at_fault = {}  # Actor id -> level id, since the last message.
+    self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
 
   def add(self, learner: agent_interface.Learner, metrics: Mapping[str, Any], batches: Sequence[experience.Batch]):
     """Counts an update, and may tell the user if it was skipped.
@@ -48,8 +49,9 @@ class SkippedUpdates:
     self._in_a_row += 1
     self._since_message += 1
     for unroll in (batch.unroll for batch in batches):
-      is_finite = np.isfinite(unroll.environment_output.reward.numpy()).all(axis=0)  # [B].
-      self._at_fault |= zip(unroll.actor_id.numpy()[~is_finite].tolist(), unroll.level_id.numpy()[~is_finite].tolist())
+      rewards = np.abs(unroll.environment_output.reward.numpy()).max(axis=0)  # [B]; NaN if one is NaN.
+      for b in np.flatnonzero(~(rewards < _HUGE_REWARD)):
+        self._at_fault[int(unroll.actor_id[b])] = int(unroll.level_id[b]), float(rewards[b])
     update, culprit = int(learner.update_steps.numpy()), learner.culprit(metrics)
     if self._in_a_row == MAXIMUM_IN_A_ROW:
       raise errors.UserError(
@@ -62,9 +64,12 @@ class SkippedUpdates:
 
   def _advice(self):
     if not self._at_fault:
-      return ('Try a lower --learning_rate, or a flag of the agent that scales large rewards down' +
-              '; first see whether another learner names a faulty environment' * self._have_peers)
-    names = [f'{self._levels[level]} ({self._actor_name(actor)})' for actor, level in sorted(self._at_fault.items())]
+      return ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales large '
+              'rewards down' + '; first see whether another learner names a faulty environment' * self._have_peers)
+    names = [f'{self._levels[level]} ({self._actor_name(actor)})'
+             for actor, (level, _) in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED
-    return ('An environment gave rewards that are not finite numbers; correct the environment: ' +
-            ', '.join(names[:_MOST_ACTORS_NAMED]) + (f' and {others} more' if others > 0 else ''))
+    largest = max(reward if np.isfinite(reward) else np.inf for _, reward in self._at_fault.values())
+    what = f'of up to {largest:.2g} (absolute)' if largest < np.inf else 'that are not finite numbers'
+    return (f'An environment gave rewards {what}; correct the environment: ' + ', '.join(names[:_MOST_ACTORS_NAMED]) +
+            (f' and {others} more' if others > 0 else ''))

@@ -278,9 +278,10 @@ class Trainer:
       update = self._together.step(self.learner, batches, arrived, self._end.signals.count > 0)
     self._all_leave = update.leaving
     self._frames += update.environment_frames
-    if not update.metrics['update_skipped']:  # Otherwise the feedback may not be finite, either.
-      for batch, feedback in zip(batches, update.feedback, strict=True):
-        self._experience.update(batch.sample, feedback)
+    for batch, feedback in zip(batches, update.feedback, strict=True):
+      if update.metrics['update_skipped']:  # The feedback may not be finite, either.
+        feedback = tf.nest.map_structure(tf.zeros_like, feedback)
+      self._experience.update(batch.sample, feedback)
     episodes = intake_lib.finite(update.episodes)
     if self._member:
       self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.

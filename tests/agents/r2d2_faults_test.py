@@ -10,6 +10,7 @@ from absl.testing import parameterized
 from scalable_agents.agents import r2d2_atari57
 from scalable_agents.agents import r2d2_dmlab30
 from scalable_agents.agents import r2d2_plus_dmlab30
+from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 
 _SMALL = ('--level_name=catch', '--torso=shallow', '--burn_in=2', '--sequence_length=8', '--sequence_period=4',
@@ -53,6 +54,19 @@ class R2d2FaultsTest(parameterized.TestCase):
       self.assertGreater(first['sequences_inserted'], 200)
       run.wait_for_rows(2)
       self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+
+  def test_one_huge_reward_costs_one_update(self):
+    level = faulty_environments.level(faulty_environments.HugeReward)
+    # In a run that is not synchronous, the next batch has been drawn already.
+    with self._start(f'--level_name={level}', '--num_environments=1', '--total_environment_frames=1_500',
+                     '--synchronous') as run:
+      self.assertEqual(run.end()[0], 0, run.screen())
+      screen = run.screen()
+    self.assertIn(' was not finite. An environment gave rewards of up to 3e+38 (absolute); correct the environment: '
+                  f'{level} (actor 0)', ' '.join(screen.split()))
+    row = training.rows(self.logdir)[-1]
+    self.assertEqual(row['skipped_updates'], 1)
+    self.assertGreater(row['learner_steps'], 20)
 
   def test_fills_the_replay_again_where_it_is_not_saved(self):
     for _ in range(2):

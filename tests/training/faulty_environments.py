@@ -8,6 +8,7 @@ import numpy as np
 
 EPISODE_STEPS = 10
 NOT_NUMBERS_SEED = 2
+HUGE_REWARD = 3e38
 SOUND_FROM_SEED = 5  # Environments with lower seeds are faulty; those that replace them are not.
 
 
@@ -131,6 +132,22 @@ class InfiniteReward(Sound):
     return (observation, float('inf'), *rest)
 
 
+class HugeReward(Sound):
+  """Gives a huge reward in one step of its third episode."""
+
+  def __init__(self, render_mode=None):
+    super().__init__(render_mode)
+    self._episodes = 0
+
+  def reset(self, *, seed=None, options=None):
+    self._episodes += 1
+    return super().reset(seed=seed, options=options)
+
+  def step(self, action):
+    observation, reward, *rest = super().step(action)
+    return (observation, HUGE_REWARD if (self._episodes, self._step) == (3, 2) else reward, *rest)
+
+
 class RewardsOfOneNotNumbers(Sound):
   """Gives rewards of NaN in all steps if its seed is `NOT_NUMBERS_SEED`."""
 
@@ -156,7 +173,7 @@ class ObservationNotNumbers(Sound):
 
 for environment in (
     Sound, Slow, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward,
-    RewardsOfOneNotNumbers, ObservationNotNumbers):
+    HugeReward, RewardsOfOneNotNumbers, ObservationNotNumbers):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)
 
 # Flags of a training that leaves the processor to programs that start, because its environments mostly sleep.

@@ -211,6 +211,15 @@ class ReplayExperienceTest(parameterized.TestCase):
     of_rows = replay_experience._states_of_rows(unroll)['before']  # pylint: disable=protected-access
     np.testing.assert_allclose(of_rows[:, 0, 0], [3e38, 0, 3e38, 0, 3e38])
 
+  def test_an_infinite_first_priority_is_the_largest_number(self):
+    experience, _, take = self._start()
+    experience._first_priorities = lambda unroll, trains: tf.fill([tf.shape(trains)[1]], np.inf)  # pylint: disable=protected-access
+    while experience.fill():
+      pass
+    batch, _ = take()
+    self._check(batch)
+    np.testing.assert_allclose(batch.sample.probability, batch.sample.probability[0])
+
   def test_close_ends_the_wait(self):
     experience, host, _ = self._start()
     host.pool.close()

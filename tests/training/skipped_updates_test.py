@@ -37,7 +37,8 @@ class SkippedUpdatesTest(absltest.TestCase):
       self.clock.monotonic.return_value = seconds
       self._add(skipped)
       self._add(skipped, _MADE)
-    advice = 'Try a lower --learning_rate, or a flag of the agent that scales large rewards down'
+    advice = ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales large '
+              'rewards down')
     self.assertEqual(self.said, [f'an update was skipped: loss/total was not finite. {advice}',
                                  f'3 updates were skipped: loss/total was not finite. {advice}'])
 
@@ -59,6 +60,15 @@ class SkippedUpdatesTest(absltest.TestCase):
                                   environment_output=environment._replace(reward=tf.constant(reward)))
     self._add(self._make(), unroll=unroll)
     self.assertEndsWith(self.said[0], 'correct the environment: right (actor 1), left (actor 2)')
+
+  def test_huge_rewards_are_a_fault_too(self):
+    environment = self.unroll.environment_output
+    reward = environment.reward.numpy()
+    reward[2, 1] = -3e38
+    self._add(self._make(), unroll=self.unroll._replace(
+        level_id=tf.constant([0, 1, 0]), environment_output=environment._replace(reward=tf.constant(reward))))
+    self.assertEndsWith(self.said[0], 'An environment gave rewards of up to 3e+38 (absolute); correct the environment: '
+                        'right (actor 1)')
 
   def test_with_peers_the_fault_may_be_elsewhere(self):
     self._add(self._make(have_peers=True))
