@@ -37,6 +37,7 @@ class Settings(Protocol):
   num_environment_workers: int | str  # Or 'auto'.
   num_inference_threads: int | str    # Or 'auto'.
   environment_timeout_seconds: float  # A worker that does not answer for this time is replaced.
+  worker_niceness: int                # See environment_workers.EnvironmentWorkers.
 
 
 def counts(run: Settings, levels: Sequence[str]) -> tuple[int, int, int]:
@@ -141,7 +142,8 @@ class ActorHost:
     arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level_id in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
-        environment, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen))
+        environment, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen),
+        run.worker_niceness)
     self.specification = self._workers.specification
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}

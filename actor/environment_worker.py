@@ -1,8 +1,8 @@
 """A worker process, which steps its environments on request. actor/environment_workers.py starts it.
 
 The worker does not import TensorFlow. At the start, the shared memory has a JSON request after its header: the function
-that makes an environment, and its arguments. The first packet on the socket is the request's length. The worker answers
-with the environments' specification, also JSON.
+that makes an environment, its arguments, and the worker's niceness from then on. The first packet on the socket is the
+request's length. The worker answers with the environments' specification, also JSON.
 
 Later packets are uint32 slot numbers, see cc/environment_channel.h. The worker resets an environment at its first
 request and then steps it with the action in its slot. When all results are in their slots, it sends the packet back.
@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -32,9 +33,6 @@ from scalable_agents.environments import long_work
 MAXIMUM_PACKET_BYTES = 1 << 17
 CLOSE_SECONDS = 2.  # Time for the current step and for closing the environments, when the worker is told to exit.
 REQUEST_LENGTH = struct.Struct('<q')
-NICENESS = 10  # Added to this process's own, see nice(2).
-_AUTOGROUP = '/proc/self/autogroup'
-_AUTOGROUP_SECONDS = 0.1  # The kernel accepts one change in this time, from all processes together.
 
 
 class _Slot:
@@ -156,26 +154,19 @@ def _leave_with_parent(connection):
   os._exit(0)
 
 
-def _give_way():
+def _give_way(niceness):
   """Lets the training process compute first where cores are short, because everything waits for it.
 
-  Otherwise each answer of a worker's environments would interrupt the learner.
+  Otherwise each answer of a worker's environments would interrupt the learner. A user who has given the run a higher
+  niceness wants it to yield to other programs. Then the workers do not yield even more.
+
+  Args:
+    niceness: added to the niceness of this process, of its threads and of the programs that the environments run.
   """
-  niceness = os.nice(NICENESS)
-  if os.path.exists(_AUTOGROUP):
-    threading.Thread(target=_set_niceness_of_session, args=[niceness], daemon=True).start()
-
-
-def _set_niceness_of_session(niceness):
-  """Gives this process's session a niceness. Where Linux groups processes by session, only that counts, see sched(7)."""
-  with contextlib.suppress(OSError):  # The system forbids it, or does not group processes.
-    while True:
-      try:
-        with open(_AUTOGROUP, 'w', encoding='ascii') as file:
-          file.write(str(niceness))
-        return
-      except BlockingIOError:  # Another process has just done the same.
-        time.sleep(_AUTOGROUP_SECONDS)
+  own = os.nice(0)
+  if own <= 0:
+    with contextlib.suppress(PermissionError):  # A program has chosen a higher niceness, and keeps it.
+      os.setpriority(os.PRIO_PGRP, 0, own + niceness)
 
 
 def main(socket_descriptor: int, memory_descriptor: int):
@@ -185,8 +176,9 @@ def main(socket_descriptor: int, memory_descriptor: int):
     socket_descriptor: file descriptor of the socket.
     memory_descriptor: file descriptor of the shared memory.
   """
-  _give_way()
   standard_streams.make_unfailing()  # An environment may print, and the log's disk may be full.
+  # A terminal can be set so that it stops processes in the background that write to it.
+  signal.signal(signal.SIGTTOU, signal.SIG_IGN)
   # Programs that an environment starts must not inherit these. Otherwise the training process would not notice this
   # process's end.
   for descriptor in (socket_descriptor, memory_descriptor):
@@ -196,12 +188,15 @@ def main(socket_descriptor: int, memory_descriptor: int):
   threading.Thread(target=_leave_with_parent, args=[connection], daemon=True).start()
   header = mmap.mmap(memory_descriptor, shared_memory.HEADER_BYTES)
   numbers = shared_memory.numbers(header)
+  numbers[shared_memory.PROCESS_ID] = os.getpid()
   long_work.tell(functools.partial(numbers.__setitem__, shared_memory.LONG_WORK))
   environments = []
   try:
-    environments = _make_environments(_receive_request(connection, memory_descriptor), numbers)
+    request = _receive_request(connection, memory_descriptor)
+    environments = _make_environments(request, numbers)
     specification = _specification_of_all(environments)
     connection.send(json.dumps(specification).encode())
+    _give_way(request['niceness'])
     _serve(connection, memory_descriptor, environments, specification, numbers)
   except (BrokenPipeError, ConnectionResetError):
     pass  # The training process has ended.

@@ -20,6 +20,7 @@ from typing import Callable, NamedTuple, Optional
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import leftovers
+from scalable_agents.actor import machine
 from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
 from scalable_agents.actor import worker_stderr
@@ -78,7 +79,7 @@ class EnvironmentWorkers:
   """
 
   def __init__(self, constructor: str, environments: list, num_workers: int, timeout_seconds: float = 60.,
-               report: Callable[[int], None] = lambda made: None):
+               report: Callable[[int], None] = lambda made: None, niceness: int = 0):
     """Starts all workers at once and waits until every environment is made.
 
     A worker that ends meanwhile without an error message, as after a crash inside an emulator, is replaced a few times.
@@ -88,8 +89,9 @@ class EnvironmentWorkers:
       environments: for each environment, a dict of keyword arguments that can be written as JSON. It must have a
         'seed'. Messages show its 'level_name', if it has one.
       num_workers: number of processes, >= 1.
-      timeout_seconds: time for a worker to make its environments. `receive` describes long work.
+      timeout_seconds: time for a worker to make its environments; see `receive`.
       report: called with the number of environments made so far, each time a worker has made its environments.
+      niceness: added to a worker's niceness when it has made its environments, if this process has none above 0.
 
     Raises:
       ValueError: num_workers is not in [1, len(environments)].
@@ -99,7 +101,7 @@ class EnvironmentWorkers:
       raise ValueError(f'num_workers: want 1 to {len(environments)}, the number of environments, got {num_workers}')
     self._constructor = constructor
     self._environments = environments
-    self._timeout_seconds = timeout_seconds
+    self._timeout_seconds, self._niceness = timeout_seconds, niceness
     self._lives = [0] * num_workers
     self._workers: list[Optional[Worker]] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
@@ -177,7 +179,8 @@ class EnvironmentWorkers:
   def receive(self, worker: int, timeout_seconds: float) -> bytes:
     """Waits for a packet from a worker. Returns b'' if the worker has ended.
 
-    During long work, the worker has LONG_WORK_FACTOR times as long. The time restarts when the long work ends.
+    During long work, the worker has LONG_WORK_FACTOR times as long. The time restarts when the long work ends. On a
+    busy machine, the time in which the worker waits for a processor does not count.
 
     Raises:
       TimeoutError: the worker has not answered in time. The message says how long it took.
@@ -185,9 +188,10 @@ class EnvironmentWorkers:
     connection = self._workers[worker].connection
     poll = select.poll()
     poll.register(connection, select.POLLIN)
-    began = waits_since = time.monotonic()
+    clock = lambda: time.monotonic() - machine.processor_wait_seconds(self._workers[worker].process.pid)
+    began = waits_since = clock()
     while not poll.poll(1000 * min(_LOOK_SECONDS, timeout_seconds)):
-      now = time.monotonic()
+      now = clock()
       if self._is_at_long_work(worker):
         waits_since = now
         if now - began > LONG_WORK_FACTOR * timeout_seconds:
@@ -207,11 +211,11 @@ class EnvironmentWorkers:
         worker.connection.close()  # All workers exit at the same time. They are waited for below.
     deadline = time.monotonic() + _LEAVE_SECONDS
     pipes = [worker.stderr for worker in self._workers if worker]
-    sessions = [worker.process.pid for worker in self._workers if worker]
+    groups = [worker.process.pid for worker in self._workers if worker]
     for worker in range(len(self._workers)):
       self._end(worker, max(deadline - time.monotonic(), 0.))
     if self._keeper is not None:
-      leftovers.kill(self._mark, sessions)
+      leftovers.kill(self._mark, groups)
       os.close(self._keeper)
       self._keeper = None
     deadline = time.monotonic() + _LAST_WORDS_SECONDS
@@ -221,7 +225,7 @@ class EnvironmentWorkers:
   def _spawn(self, worker):
     self._workers[worker] = _start_process(f'{self._mark}{worker}.')
     connection = self._workers[worker].connection
-    request = {'constructor': self._constructor,
+    request = {'constructor': self._constructor, 'niceness': self._niceness,
                'environments': [self._arguments(actor, self._lives[worker]) for actor in self.actor_ids[worker]]}
     encoded = json.dumps(request).encode()
     os.pwrite(self._workers[worker].memory, encoded, shared_memory.HEADER_BYTES)
@@ -302,7 +306,7 @@ class EnvironmentWorkers:
       return  # The process could not be started.
     is_slow = self._is_at_long_work(worker) and discarded.process.poll() is None
     self._end(worker, patience_seconds=0.)
-    leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Its process id is also its session's id.
+    leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Its process id is also its group's id.
     discarded.stderr.wait(_LAST_WORDS_SECONDS)
     if not is_slow:
       self._lives[worker] += 1
@@ -347,11 +351,12 @@ def _start_process(mark):
         os.ftruncate(memory, shared_memory.HEADER_BYTES)
         environment = python_path.environment() | dict.fromkeys(_THREAD_COUNTS, '1') | {leftovers.VARIABLE: mark}
         command = [sys.executable, '-m', environment_worker.__name__, str(theirs.fileno()), str(memory)]
-        # The worker has a session of its own, so that only the training process gets the terminal's Ctrl-C. Its stdout
-        # goes where libraries' messages go, because the screen is for the progress of the run.
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment,
-                                   start_new_session=True, stdin=subprocess.DEVNULL, stdout=_STDERR,
-                                   stderr=subprocess.PIPE)
+        # The worker has a process group of its own, so that only the training process gets the terminal's Ctrl-C. It
+        # stays in the session, because Linux may divide the processors between sessions (sched(7), autogroup). A
+        # worker's niceness then counts against the training process, but not against other programs. Its stdout goes
+        # where libraries' messages go, because the screen is for the progress of the run.
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno(), memory], env=environment, process_group=0,
+                                   stdin=subprocess.DEVNULL, stdout=_STDERR, stderr=subprocess.PIPE)
     except OSError as error:
       raise WorkerError(f'cannot start a worker process: {error}') from error
     undo.pop_all()

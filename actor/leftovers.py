@@ -2,11 +2,12 @@
 
 A process can leave its process group, its session and its parent, but few programs change their environment variables.
 So a worker has a mark in an environment variable, which its descendants inherit. When a worker has ended, the training
-process kills all processes with the mark, and all processes in the worker's session.
+process kills all processes with the mark, and all processes in their process groups and sessions. Its own process group
+and session are spared; workers are in its session, and each has a process group of its own.
 
 If the training process itself has ended, for example by `kill -9`, a keeper process does the same. The keeper is this
 file, run as a program. It imports nothing that takes time or memory. A program is not found if it is started both
-without the mark and in a session of its own.
+without the mark and in a process group or session of its own.
 """
 
 import contextlib
@@ -24,17 +25,25 @@ _PATIENCE_SECONDS = 5.  # Time limit for processes that the kernel cannot end ye
 class _Process(NamedTuple):
   pid: int
   parent: int
+  group: int
   session: int
 
 
-def kill(mark: str, sessions: Iterable[int] = ()):
-  """Kills all processes whose mark begins with `mark`, all processes in their sessions, and those that they start.
+class _Place(NamedTuple):
+  """Where a process is."""
+  group: int
+  session: int
+
+
+def kill(mark: str, groups: Iterable[int] = ()):
+  """Kills all processes whose mark begins with `mark`, all processes in their groups, and those that they start.
 
   Args:
     mark: the beginning of a mark.
-    sessions: ids of further sessions, whose leaders may have ended.
+    groups: ids of further process groups, whose leaders may have ended.
   """
-  _kill(lambda: _marked(mark, sessions))
+  own = _own_place()
+  _kill(lambda: _marked(mark, groups, own))
 
 
 @contextlib.contextmanager
@@ -70,8 +79,12 @@ def _kill(find: Callable[[], Collection[int]]):
         pass  # It has ended by itself.
 
 
-def _marked(mark: str, sessions: Iterable[int]) -> set[int]:
-  """Returns the ids of the processes that `kill` kills."""
+def _own_place() -> _Place:
+  return _Place(os.getpgrp(), os.getsid(0))
+
+
+def _marked(mark: str, groups: Iterable[int], spared: _Place) -> set[int]:
+  """Returns the ids of the processes that `kill` kills. The processes in `spared` die only if they have the mark."""
   entry = f'\0{VARIABLE}={mark}'.encode()
   processes = list(_processes())
   marked = set()
@@ -80,8 +93,9 @@ def _marked(mark: str, sessions: Iterable[int]) -> set[int]:
     with contextlib.suppress(OSError), open(f'/proc/{process.pid}/environ', 'rb') as file:
       if entry in b'\0' + file.read():
         marked.add(process.pid)
-  sessions = {*sessions, *(process.session for process in processes if process.pid in marked)} - {os.getsid(0)}
-  return marked | {process.pid for process in processes if process.session in sessions}
+  groups = {*groups, *(process.group for process in processes if process.pid in marked)} - {spared.group}
+  sessions = {process.session for process in processes if process.pid in marked} - {spared.session}
+  return marked | {process.pid for process in processes if process.group in groups or process.session in sessions}
 
 
 def _descendants() -> set[int]:
@@ -99,20 +113,21 @@ def _processes() -> Iterator[_Process]:
   for name in filter(str.isdecimal, os.listdir('/proc')):
     with contextlib.suppress(OSError), open(f'/proc/{name}/stat', encoding='ascii', errors='replace') as file:
       # See proc(5). The second field is a name in parentheses, which may contain any characters.
-      state, parent, unused_group, session, *_ = file.read().rpartition(')')[2].split()
+      state, parent, group, session, *_ = file.read().rpartition(')')[2].split()
       if state not in 'ZX':
-        yield _Process(int(name), int(parent), int(session))
+        yield _Process(int(name), int(parent), int(group), int(session))
 
 
 def main(mark: str):
   """Waits in a detached process for the end of stdin, and kills the processes with the mark."""
+  parents = _own_place()
   if os.fork():
     os._exit(0)
   os.setsid()
   os.chdir('/')
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
   os.read(0, 1)
-  kill(mark)
+  _kill(lambda: _marked(mark, (), parents))
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """Layout of the memory that a worker process shares with the training process. It must match cc/environment_channel.h.
 
-A block begins with a header of HEADER_BYTES. The header has four int64 numbers that the worker writes (`STEPPING_NS`
+A block begins with a header of HEADER_BYTES. The header has five int64 numbers that the worker writes (`STEPPING_NS`
 and those below it). After an error of the worker, it also has the error as text. One slot per environment follows. This
 module does not import TensorFlow, because workers use it.
 """
@@ -20,8 +20,9 @@ STEPPING_NS = 0  # Total time of stepping environments.
 AT_WORK = 1      # 1 + the slot whose environment is being made, reset or stepped. 0 between two requests.
 LONG_WORK = 2    # 1 while this work may take many minutes, such as compiling a map. Else 0.
 REQUEST_NS = 3   # Time of the last request to step (time.monotonic_ns). 0 before the first request.
+PROCESS_ID = 4   # Of the worker.
 _NUMBER = struct.Struct('<q')
-_NUMBERS_BYTES = 4 * _NUMBER.size
+_NUMBERS_BYTES = 5 * _NUMBER.size
 
 # The scalars at the start of a slot. The training process writes the action, the worker writes the result.
 ACTION = struct.Struct('<i')

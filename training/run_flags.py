@@ -42,6 +42,7 @@ MODES = ('train', 'test')
 XLA_MODES = ('auto', 'always', 'never')
 _MAX_LOG_INTERVAL_SECONDS = 10  # Readers of metrics.jsonl may rely on this limit.
 _MAX_INFERENCE_THREADS = 256
+_MAX_NICENESS = 19  # See nice(2).
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,11 @@ class RunConfig:
   environment_timeout_seconds: float = setting(
       60.0, 'A worker that does not answer for this many seconds is replaced. It answers when it has made all its '
       'environments, and each time it has stepped or reset half of them. While it compiles a map, it has 20 times as '
-      'long.', more_than=0, at_most=settings.MAX_SECONDS)
+      'long. The time in which it waits for a processor does not count.', more_than=0, at_most=settings.MAX_SECONDS)
+  # Each step takes a fifth of a process's weight against others of its session, so three steps halve it.
+  worker_niceness: int = setting(
+      3, "Added to the niceness of environment workers, so that the training process computes first. Not added if the "
+      "training process's own niceness is above 0.", at_least=0, at_most=_MAX_NICENESS)
   # The released code has 600. Saving a deep network takes a few hundredths of a second, so the loss after a crash can
   # be limited to a minute of training.
   checkpoint_interval_seconds: float = setting(

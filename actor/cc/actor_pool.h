@@ -21,6 +21,7 @@
 
 #include "actor/cc/batcher.h"
 #include "actor/cc/environment_channel.h"
+#include "actor/cc/processor_wait.h"
 #include "actor/cc/unroll_builder.h"
 #include "actor/cc/worker_listener.h"
 #include "ops/cc/status.h"
@@ -54,6 +55,8 @@ class ActorPool {
     int completed_capacity = 1;              // Full unrolls that may wait before actors must wait.
     int64_t environment_timeout_ms = 60000;  // A worker that takes longer to answer is at fault.
     int64_t long_work_factor = 1;            // During long work the timeout is this many times as long.
+    // Gets a process id, see processor_wait.h. On a busy machine, this time does not count towards the timeout.
+    std::function<int64_t(int64_t)> processor_wait_ns = ProcessorWaitNs;
     // Environments and inference take turns. Once every environment has stepped, the pool takes the rows in the order
     // of actor ids. An actor with a full unroll waits for Release(). This makes a run repeatable.
     bool synchronous = false;
@@ -125,6 +128,8 @@ class ActorPool {
     int messages_under_way = 0;                   // Messages sent but not answered.
     Clock::time_point progress;                   // Time of the last answer, or of the first message after idleness.
     Clock::time_point long_work;                  // Time when it was last seen at long work.
+    Clock::time_point silent_since;               // Time since which `waited_before` holds.
+    int64_t waited_before = 0;                    // Options::processor_wait_ns soon after `silent_since`.
   };
   struct Fault {
     int worker;
@@ -146,6 +151,7 @@ class ActorPool {
   void End(const Status& closed, const std::string& cause);
 
   // The caller of these functions holds mutex_.
+  int64_t WaitedNs(Worker* worker, Clock::time_point since) const;
   Status Receive(Worker* worker, Actors* stepped);
   bool EveryoneStepped(Actors* stepped);
   void Advance(const Actors& stepped, Outcome* outcome);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 namespace scalable_agents {
@@ -47,6 +48,13 @@ EnvironmentChannel::~EnvironmentChannel() {
 
 int64_t EnvironmentChannel::HeaderNumber(int place) const {
   return __atomic_load_n(reinterpret_cast<const int64_t*>(memory_) + place, __ATOMIC_RELAXED);
+}
+
+int64_t EnvironmentChannel::stepping_ns() const {
+  const int64_t finished = HeaderNumber(0), began = HeaderNumber(3);
+  if (HeaderNumber(1) == 0 || began == 0) return finished;  // It is at no work, or still makes its environments.
+  const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return finished + std::max<int64_t>(now - began, 0);
 }
 
 Status EnvironmentChannel::Send(const std::vector<uint32_t>& slots) {

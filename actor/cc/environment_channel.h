@@ -31,10 +31,12 @@ class EnvironmentChannel {
   int socket() const { return socket_; }
   int slots() const { return slots_; }
   char* slot(int number) { return memory_ + kHeaderBytes + number * slot_bytes_; }
-  // The nanoseconds that the worker has spent in its environments.
-  int64_t stepping_ns() const { return HeaderNumber(0); }
+  // The nanoseconds that the worker has spent in its environments, including the work that it is at.
+  int64_t stepping_ns() const;
   // Whether the worker is at work that may take many minutes, such as compiling a map.
   bool at_long_work() const { return HeaderNumber(2) != 0; }
+  // The worker's process id. 0 if the worker has not written it.
+  int64_t process_id() const { return HeaderNumber(4); }
 
   // Tells the worker to step these slots. Does not block. kUnavailable: the worker is gone or does not read.
   Status Send(const std::vector<uint32_t>& slots);

@@ -14,6 +14,7 @@ import numpy as np
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import environment_workers
+from scalable_agents.actor import machine
 from scalable_agents.actor import shared_memory
 from scalable_agents.tests.actor import test_environments
 from scalable_agents.tests.actor import waiting
@@ -24,8 +25,8 @@ _DIARY = 'scalable_agents.tests.actor.test_environments:Diary'
 class _Worker:
   """One worker process with environments of these arguments."""
 
-  def __init__(self, *arguments, constructor=_DIARY):
-    self.workers = environment_workers.EnvironmentWorkers(constructor, list(arguments), num_workers=1)
+  def __init__(self, *arguments, constructor=_DIARY, **options):
+    self.workers = environment_workers.EnvironmentWorkers(constructor, list(arguments), num_workers=1, **options)
     self._listen(self.workers[0])
 
   def _listen(self, worker):
@@ -177,6 +178,32 @@ class EnvironmentWorkerTest(parameterized.TestCase):
       worker.replace()
       self.assertEqual(worker.act(0, 0), [0])
       self.assertEqual(worker.row(0)['record'][0], 8)
+
+  def test_time_without_a_processor_does_not_count(self):
+    with _Worker({'seed': 0, 'fault': 'hang', 'faulty_below': 1}) as worker:
+      worker.ask(0)
+      starved = mock.Mock(side_effect=[*(time.monotonic() + seconds for seconds in range(30)), *[0.] * 1000])
+      with mock.patch.object(machine, 'processor_wait_seconds', starved), self.assertRaises(TimeoutError):
+        worker.workers.receive(0, timeout_seconds=0.01)
+      self.assertEqual(starved.call_count, 31)
+      self.assertEqual(worker.number(shared_memory.PROCESS_ID), worker.process.pid)
+
+  @parameterized.parameters((0, 4), (2, 0))
+  def test_it_gives_way_to_a_process_without_a_niceness_once_the_environments_are_made(self, own, added):
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def see_niceness():  # In a thread, whose niceness the worker inherits.
+      os.nice(own)
+      with _Worker({'seed': 0}, constructor='scalable_agents.tests.actor.test_environments:Weighed',
+                   niceness=4) as worker:
+        waiting.wait_until(lambda: os.getpriority(os.PRIO_PROCESS, worker.process.pid) == before + own + added)
+        worker.act(0, 0)
+        return worker.row(0)['pixels']
+
+    if before:
+      self.skipTest('whoever runs this test has chosen a niceness')
+    self.assertEqual(waiting.start(see_niceness)(), [before + own, before + own + added])
+    self.assertEqual(os.getpriority(os.PRIO_PROCESS, 0), before)
 
   @parameterized.parameters(0, 2)
   def test_an_observation_of_another_shape(self, fault_step):

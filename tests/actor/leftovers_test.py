@@ -20,12 +20,13 @@ from scalable_agents.tests.actor import waiting
 
 _STARTING = 'scalable_agents.tests.actor.test_environments:Starting'
 
-# A program with a worker, which waits to be killed.
+# A program with a worker, which waits to be killed. A bystander is in its session and process group.
 _PROGRAM = f'''
-import sys
+import subprocess, sys
 from scalable_agents.actor import environment_workers
+bystander = subprocess.Popen(['sleep', '3600'])
 workers = environment_workers.EnvironmentWorkers('{_STARTING}', [{{'seed': 0, 'seconds': sys.argv[1]}}], 1)
-print('made', flush=True)
+print(bystander.pid, flush=True)
 sys.stdin.read()
 '''
 
@@ -101,10 +102,12 @@ class LeftoversTest(parameterized.TestCase):
     program = subprocess.Popen([sys.executable, '-c', _PROGRAM, self.seconds], env=python_path.environment(),
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     with program:
-      self.assertEqual(program.stdout.readline(), b'made\n')
+      bystander = psutil.Process(int(program.stdout.readline()))
+      self.addCleanup(bystander.kill)
       self._wait_for_four()
       program.kill()
     waiting.wait_until(lambda: not self._started())
+    self.assertEqual(bystander.status(), psutil.STATUS_SLEEPING)
 
 
 if __name__ == '__main__':

@@ -59,6 +59,18 @@ class Closing(Constant):
       raise RuntimeError('the emulator cannot be closed')
 
 
+class Weighed(Constant):
+  """Its observations are the niceness that its process had in the constructor and in the last reset."""
+
+  def __init__(self, seed):
+    super().__init__(seed, shape=(2,))
+    self._observation['pixels'][0] = os.nice(0)
+
+  def reset(self):
+    self._observation['pixels'][1] = os.nice(0)
+    return super().reset()
+
+
 class Truncating(Constant):
   """Cuts off all memory without a name that its process has, in each step."""
 

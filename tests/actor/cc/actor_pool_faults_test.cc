@@ -196,6 +196,17 @@ TEST(ActorPoolFaultsTest, LongWorkHasAnEnd) {
   EXPECT_EQ(pool.AwaitFault().reason, "no answer for 0.12 s (long work, 3 times --environment_timeout_seconds)");
 }
 
+TEST(ActorPoolFaultsTest, TheTimeWithoutAProcessorDoesNotCount) {
+  FakeWorker worker(1, 1);
+  TestPool pool(1, 1, 1, false, 40);
+  pool.starved = true;
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  pool.AskForFault();
+  EXPECT_FALSE(pool.faults.Wait(milliseconds(400)).has_value());
+  pool.starved = false;
+  EXPECT_EQ(pool.faults.Wait().value().reason, "no answer for 0.04 s (--environment_timeout_seconds)");
+}
+
 class NonsenseTest : public testing::TestWithParam<std::pair<Slots, std::string>> {};
 
 TEST_P(NonsenseTest, IsAFault) {

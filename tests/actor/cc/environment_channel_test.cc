@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -111,7 +112,28 @@ TEST_F(EnvironmentChannelTest, MemoryIsSharedSlotBySlot) {
   memcpy(theirs + 16, &long_work, sizeof(long_work));
   EXPECT_EQ(channel_->stepping_ns(), nanoseconds);
   EXPECT_TRUE(channel_->at_long_work());
+  EXPECT_EQ(channel_->process_id(), 0);
+  const int64_t process = 4321;
+  memcpy(theirs + 32, &process, sizeof(process));
+  EXPECT_EQ(channel_->process_id(), process);
   munmap(theirs, kBytes);
+}
+
+TEST_F(EnvironmentChannelTest, WorkThatHasNotEndedCounts) {
+  OpenAlone();
+  auto* numbers = static_cast<int64_t*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0));
+  ASSERT_NE(numbers, MAP_FAILED);
+  auto now = [] { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const int64_t second = 1000000000, before = now();
+  numbers[0] = second;
+  numbers[1] = 2;                   // At work at slot 1,
+  EXPECT_EQ(channel_->stepping_ns(), second);  // which is still being made.
+  numbers[3] = before - 3 * second;            // Now it has been stepping for three seconds.
+  EXPECT_GE(channel_->stepping_ns(), 4 * second);
+  EXPECT_LE(channel_->stepping_ns(), 4 * second + now() - before);
+  numbers[1] = 0;
+  EXPECT_EQ(channel_->stepping_ns(), second);
+  munmap(numbers, kBytes);
 }
 
 TEST_F(EnvironmentChannelTest, TheCallerMayCloseItsDescriptors) {

@@ -82,6 +82,10 @@ class TestPool {
     options.synchronous = synchronous;
     options.environment_timeout_ms = environment_timeout_ms;
     options.long_work_factor = long_work_factor;
+    options.processor_wait_ns = [this](int64_t) {
+      if (starved) waited = std::chrono::steady_clock::now().time_since_epoch();
+      return waited.count();
+    };
     pool_ = std::make_unique<ActorPool>(options, [this, unroll_length](int component) {
       if (out_of_memory) return Buffer();
       const int rows = component > kTag ? unroll_length + 1 : 1;
@@ -182,6 +186,8 @@ class TestPool {
   }
 
   std::atomic<bool> out_of_memory{false};  // Makes all allocations fail.
+  std::atomic<bool> starved{false};        // Workers wait for a processor all the time.
+  std::chrono::nanoseconds waited{0};      // For so long they have waited.
   Mailbox<Delivered> batches;
   Mailbox<DeliveredUnroll> unrolls;
   Mailbox<DeliveredFault> faults;
