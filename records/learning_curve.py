@@ -11,7 +11,8 @@ from scalable_agents.records import run_rows
 
 _INK = '#3b3b3b'
 _LINE = '#1f5fa8'
-_MAX_ROWS = 2_000  # Rows of metrics.jsonl that are drawn: two per column of pixels.
+_EVALUATED = '#c8511b'
+_MAX_ROWS = 2_000  # Rows of metrics.jsonl and of evaluations.jsonl that are drawn: two per column of pixels.
 _MAX_EPISODES = 20_000  # A run may have millions of short episodes.
 _MAX_DOTS = 4000
 _MAX_SPANS = 60  # The band shows the quartiles of each span of consecutive episodes.
@@ -22,7 +23,7 @@ _LABEL_WIDTH = 0.06  # As a fraction of the picture's width.
 def draw(logdir: str):
   """Draws the learning curve of a run into its directory. Does nothing before an episode has been finished.
 
-  The line is the mean return of the last 100 episodes, the dots are single episodes, and the band is the middle half of
+  A line of another colour shows the evaluations during training, if there are any. The line of training is the mean return of the last 100 episodes, the dots are single episodes, and the band is the middle half of
   the episodes around each point. For a suite, whose levels have returns of different sizes, the line is the score, and
   there are no dots and no band. The top axis has the hours of training. In a long run, only some rows and episodes are
   read, spread evenly, so the time to draw does not grow. Any thread may call it: it shares no state with other figures.
@@ -34,9 +35,9 @@ def draw(logdir: str):
   if not rows:
     return
   scored = [row for row in rows if 'suite_score' in row]
-  name, label, quantity = 'episode_return', 'mean of the last 100 episodes', 'episode return'
+  name, label, quantity = 'episode_return', 'training: mean of the last 100 episodes', 'episode return'
   if scored:
-    rows, name, label, quantity = scored, 'suite_score', 'all levels', 'human-normalised score, %'
+    rows, name, label, quantity = scored, 'suite_score', 'training: all levels', 'human-normalised score, %'
   from matplotlib import figure  # Imported here because it takes a second.  pylint: disable=g-import-not-at-top
   picture = figure.Figure(figsize=(8, 5), dpi=120, layout='constrained')
   axes = picture.add_subplot()
@@ -45,6 +46,7 @@ def draw(logdir: str):
   frames = np.array([row['environment_frames'] for row in rows])
   values = [row[name] for row in rows]
   axes.plot(frames, values, color=_LINE, linewidth=2, label=label)
+  _draw_evaluations(axes, run_rows.read_evaluations(logdir, _MAX_ROWS), bool(scored))
   level_name = run_directory.read_config(logdir)['flags'].get('level_name', 'training')
   _label(axes, quantity, f'{level_name}: {values[-1]:.4g} after {frames[-1]:,} frames')
   _add_hours(axes, frames, np.array([row['wall_seconds'] for row in rows]) / 3600)
@@ -66,6 +68,15 @@ def _draw_episodes(axes: Any, logdir: str):
     low, high = np.transpose([np.quantile(span[:, 1], (0.25, 0.75)) for span in spans])
     axes.fill_between([span[:, 0].mean() for span in spans], low, high, color=_LINE, alpha=0.15, linewidth=0,
                       label='middle half of episodes')
+
+
+def _draw_evaluations(axes: Any, evaluations: list[run_rows.Evaluation], are_scores: bool):
+  """Draws the mean returns of evaluations, or their suite scores, as a line."""
+  points = [(evaluation.frames, evaluation.suite_score if are_scores else evaluation.mean_return)
+            for evaluation in evaluations if not are_scores or evaluation.suite_score is not None]
+  if points:
+    axes.plot(*zip(*points), color=_EVALUATED, linewidth=2, marker='o', markersize=4,
+              label=f'evaluation: mean of {evaluations[-1].num_episodes:,} episodes per level')
 
 
 def _label(axes: Any, quantity: str, title: str):

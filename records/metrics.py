@@ -1,7 +1,7 @@
-"""Writes the metrics of a run to its directory: metrics.jsonl, TensorBoard events and episodes.csv.
+"""Writes the metrics of a run: metrics.jsonl, TensorBoard events, episodes.csv and evaluations.jsonl.
 
-Rows are not buffered in the process, so a `kill -9` loses none. A resumed run cuts metrics.jsonl and episodes.csv back
-to the frames of its checkpoint and appends to them. It writes TensorBoard events to a new file, which begins with an
+Rows are not buffered in the process, so a `kill -9` loses none. A resumed run cuts the files of rows back to the frames
+of its checkpoint and appends to them. It writes TensorBoard events to a new file, which begins with an
 event that makes TensorBoard ignore the later frames of earlier files. So no row is missing or doubled, provided that
 
   * rows are written in the order of their frames, and
@@ -53,11 +53,12 @@ class MetricsWriter:
     """
     self._seconds = seconds
     self._last_frames = {}  # File -> frames of its last row.
-    metrics, episodes = (run_directory.path(logdir, name) for name in (run_directory.METRICS, run_directory.EPISODES))
-    metrics_size = run_rows.size_up_to(metrics, _row_frames, environment_frames)
-    episodes_size = run_rows.size_up_to(episodes, _episode_frames, environment_frames)
-    run_rows.cut(metrics, metrics_size)  # Only after both were found undamaged.
-    run_rows.cut(episodes, episodes_size)
+    metrics, episodes, self._evaluations = (run_directory.path(logdir, name) for name in (
+        run_directory.METRICS, run_directory.EPISODES, run_directory.EVALUATIONS))
+    sizes = {file: run_rows.size_up_to(file, frames_of, environment_frames) for file, frames_of in (
+        (metrics, _row_frames), (episodes, _episode_frames), (self._evaluations, _evaluation_frames))}
+    for file, size in sizes.items():  # Only after all were found undamaged.
+      run_rows.cut(file, size)
     self.last_row = run_rows.last_metrics(logdir) or {}  # Of earlier processes; {} in a new run.
     self._seconds_before = self.last_row.get('wall_seconds', 0.)
     with run_directory.one_line_errors(logdir):
@@ -82,7 +83,7 @@ class MetricsWriter:
       raise ValueError(f'{texts[0]}={row[texts[0]]!r}: want a number; run_rows.TEXTS has the metrics that are text')
     row['wall_seconds'] = round(self._seconds_before + self._seconds(), 3)
     self._append(self._metrics, row['environment_frames'], json.dumps(row, allow_nan=False).encode() + b'\n')
-    self._events.write(row)
+    self._events.write(row['environment_frames'], row['wall_seconds'], row)
 
   def add_episodes(self, frames: int, levels: Sequence[str], returns: np.ndarray, lengths: np.ndarray):
     """Adds a row for each finished episode that arrived with an update.
@@ -104,6 +105,25 @@ class MetricsWriter:
     for level, episode_return, length in zip(levels, returns, lengths):
       rows.writerow((int(frames), level, float(episode_return), int(length)))
     self._append(self._episodes, int(frames), text.getvalue().encode())
+
+  def add_evaluation(self, row: dict[str, Any]):
+    """Adds a row to evaluations.jsonl, and the mean returns to TensorBoard as `evaluation/...`.
+
+    Args:
+      row: `environment_frames`, from which on the agent was evaluated; `num_episodes`, `levels` and `suite`, as in
+        evaluation.json; and what else readers may want to know.
+    Raises:
+      ValueError: `environment_frames` is below that of an earlier row.
+      run_directory.RunDirectoryError: the row could not be written.
+    """
+    line = json.dumps(row, allow_nan=False).encode() + b'\n'
+    with run_directory.one_line_errors(self._evaluations):
+      with open(self._evaluations, 'ab', buffering=0) as file:  # Opened here, so that other runs have no such file.
+        self._append(file, row['environment_frames'], line)
+    evaluation = run_rows.evaluation_row(self._evaluations, row_file.Row(0, line))
+    self._events.write(evaluation.frames, self._seconds_before + self._seconds(), {
+        'evaluation/return': evaluation.mean_return, 'evaluation/suite_score': evaluation.suite_score,
+        **{f'evaluation/return/{level}': mean for level, mean in evaluation.means.items()}})
 
   def close(self):
     """Closes the files."""
@@ -144,9 +164,9 @@ class _Events:
     self._write(tf.compat.v1.Event(wall_time=now, step=environment_frames + 1,
                                    session_log=tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)))
 
-  def write(self, row: dict[str, Any]):
-    event = tf.compat.v1.Event(wall_time=self._zero_seconds + row['wall_seconds'], step=int(row['environment_frames']))
-    for name, value in row.items():
+  def write(self, frames: int, seconds: float, values: dict[str, Any]):
+    event = tf.compat.v1.Event(wall_time=self._zero_seconds + seconds, step=int(frames))
+    for name, value in values.items():
       if isinstance(value, (int, float)):
         event.summary.value.add(tag=name, simple_value=value)
     self._write(event)
@@ -174,6 +194,10 @@ def _row_frames(file: str, row: row_file.Row) -> int:
 
 def _episode_frames(file: str, row: row_file.Row) -> int:
   return 0 if row.line == run_rows.EPISODES_HEADER else run_rows.episode_row(file, row).frames
+
+
+def _evaluation_frames(file: str, row: row_file.Row) -> int:
+  return run_rows.evaluation_row(file, row).frames
 
 
 def _plain(value: Any) -> int | float | str | None:

@@ -3,6 +3,7 @@
   config.json          the agent, every setting after overrides, package versions, command line
   metrics.jsonl        one JSON object per log interval
   episodes.csv         one row per finished training episode
+  evaluations.jsonl    one JSON object per evaluation during training (--evaluation_interval)
   evaluation.json      the results of --mode=test; evaluation.unfinished.json until all levels are evaluated
   checkpoints/         see checkpoint.py
   learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same metrics as metrics.jsonl
@@ -38,6 +39,7 @@ from scalable_agents.records import settings
 CONFIG = 'config.json'
 METRICS = 'metrics.jsonl'
 EPISODES = 'episodes.csv'
+EVALUATIONS = 'evaluations.jsonl'
 EVALUATION = 'evaluation.json'
 EVALUATION_UNFINISHED = 'evaluation.unfinished.json'
 CHECKPOINTS = 'checkpoints'

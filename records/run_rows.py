@@ -1,4 +1,4 @@
-"""The rows of metrics.jsonl and episodes.csv: reading them, and cutting the files back when a run is resumed.
+"""The rows of metrics.jsonl, episodes.csv and evaluations.jsonl: reading them, and cutting them back at a resume.
 
 This module imports no TensorFlow, so that tools start quickly.
 """
@@ -23,6 +23,19 @@ class Episode(NamedTuple):
   level: str
   episode_return: float  # Sum of raw rewards.
   length: int            # Environment frames.
+
+
+class Evaluation(NamedTuple):
+  """A row of evaluations.jsonl: an evaluation during training."""
+  frames: int                # Environment frames that the evaluated agent was trained for.
+  num_episodes: int          # Of each level.
+  means: dict[str, float]    # Level, in its version for testing -> mean return.
+  suite_score: float | None  # Human-normalised, per cent; None unless these are several levels of one suite.
+
+  @property
+  def mean_return(self) -> float:
+    """The mean over the levels."""
+    return sum(self.means.values()) / len(self.means)
 
 
 def read_metrics(logdir: str, at_most: int | None = None) -> list[dict[str, Any]]:
@@ -97,6 +110,43 @@ def episode_row(file: str, row: row_file.Row) -> Episode:
     check_range('length', episode.length)
     return episode
   except (ValueError, csv.Error) as error:
+    raise run_directory.RunDirectoryError(damaged_row(file, row, error)) from error
+
+
+def read_evaluations(logdir: str, at_most: int | None = None) -> list[Evaluation]:
+  """Returns the complete rows of evaluations.jsonl, oldest first; [] if there are none.
+
+  Args:
+    logdir: the run directory.
+    at_most: as for read_metrics.
+  Raises:
+    run_directory.RunDirectoryError: one of these rows cannot be read.
+  """
+  file = run_directory.path(logdir, run_directory.EVALUATIONS)
+  return [evaluation_row(file, row) for row in complete_rows(file, at_most)]
+
+
+def last_evaluation(logdir: str) -> Evaluation | None:
+  """Returns the last complete row of evaluations.jsonl; None if there is none. Raises what `read_evaluations` does."""
+  file = run_directory.path(logdir, run_directory.EVALUATIONS)
+  with run_directory.one_line_errors(file):
+    row = row_file.last(file)
+  return evaluation_row(file, row) if row else None
+
+
+def evaluation_row(file: str, row: row_file.Row) -> Evaluation:
+  """Returns a row of evaluations.jsonl. Raises run_directory.RunDirectoryError if it is damaged."""
+  try:
+    values = json_text.parse(row.line)
+    frames, episodes = (json_text.field(values, name, int) for name in ('environment_frames', 'num_episodes'))
+    check_range('environment_frames', frames)
+    means = {level: json_text.field(result, 'mean', float)
+             for level, result in json_text.field(values, 'levels', dict).items()}
+    if not means:
+      raise ValueError('"levels": want at least one')
+    suite = json_text.field(values, 'suite', dict, optional=True)
+    return Evaluation(frames, episodes, means, None if suite is None else json_text.field(suite, 'suite_score', float))
+  except ValueError as error:
     raise run_directory.RunDirectoryError(damaged_row(file, row, error)) from error
 
 

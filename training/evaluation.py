@@ -95,7 +95,7 @@ def evaluate(agent_module: agent_interface.AgentModule, config: agent_interface.
   if run.video:
     video.check(run.video)  # An error now is better than after minutes of play.
   selection, seed, loaded = selection_of(agent_module, run), seed_of(config.seed), load(directory)
-  identity = _identity(loaded, run, seed, selection)
+  identity = identify(loaded, run, seed, selection)
   finished = evaluation_results.FinishedLevels(directory.path, identity, protocol, free)
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
@@ -140,7 +140,8 @@ def load(directory: run_directory.Run) -> checkpoint.Loaded:
   return loaded
 
 
-def _identity(loaded, run, seed, selection) -> dict[str, Any]:
+def identify(loaded: checkpoint.Loaded, run: run_flags.RunConfig, seed: int,
+             selection: acting.Selection) -> dict[str, Any]:
   """Identifies an evaluation: two with the same identity and the same protocol have the same results."""
   actions = f'{selection.kind} {selection.epsilon:g}' if selection.kind == acting.EPSILON else selection.kind
   return {'checkpoint': os.path.basename(loaded.path), 'num_episodes': run.test_num_episodes, 'seed': seed,

@@ -37,6 +37,7 @@ from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training import evaluation
 from scalable_agents.training import evaluation_results
+from scalable_agents.training import evaluations
 from scalable_agents.training import memory
 from scalable_agents.training.population import population_member
 from scalable_agents.training import quiet
@@ -173,6 +174,9 @@ def _common(agent_module, settings):
 
 def _train(agent_module, config, protocol, population, membership, levels, settings, run_config):
   """Trains in run_config.logdir; resumes the run there if there is one."""
+  evaluated = None
+  if run_config.evaluation_interval and membership.task <= 0:  # Of several learners, the first one has the run.
+    evaluated = evaluations.request(agent_module, config, levels, protocol, run_config)
   with run_directory.open_run(run_config.logdir, settings.values, settings.free, agent_module.NAME,
                               settings.defaults) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
@@ -190,7 +194,7 @@ def _train(agent_module, config, protocol, population, membership, levels, setti
         make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
                                         directory=directory)
       trainer = train_loop.Trainer(host, agent_module, config, levels, run_config, directory, screen,
-                                   make_member=make_member, port=port, strategy=strategy,
+                                   make_member=make_member, port=port, strategy=strategy, evaluated=evaluated,
                                    protocol=_protocol_of_experience(protocol))
       try:
         trainer.train()

@@ -80,11 +80,20 @@ class RunConfig:
       at_most=settings.MAX_SECONDS)
   log_interval_seconds: float = setting(
       5.0, 'Seconds between two rows of metrics.jsonl.', more_than=0, at_most=_MAX_LOG_INTERVAL_SECONDS)
+  evaluation_interval: int = setting(
+      0, 'Environment frames of training between two evaluations. 0: no evaluations during training. At the first '
+      'checkpoint after each interval, and at the end, a process of the lowest priority plays the checkpoint as '
+      '--mode=test does, and evaluations.jsonl gets the results. If an evaluation takes longer than the interval, the '
+      'evaluations between are left out. While it plays, the process needs memory of its own: a TensorFlow, the '
+      "checkpoint without a replay, the agent, and up to four of the run's environments.", at_least=0,
+      at_most=settings.MAX_FRAMES)
+  evaluation_episodes: int = setting(
+      10, 'With --evaluation_interval: episodes per level and evaluation.', at_least=1, at_most=_MAX_TEST_EPISODES)
   test_num_episodes: int = setting(
       atari57.SUITE.test_episodes, 'With --mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and '
       '5.3.2.', at_least=1, at_most=_MAX_TEST_EPISODES)
   test_policy: str = setting(
-      '', 'With --mode=test: how actions are selected. sampled: from the policy. greedy: the most probable or most '
+      '', 'In evaluations: how actions are selected. sampled: from the policy. greedy: the most probable or most '
       'valuable action. epsilon: a random action with probability --test_epsilon, otherwise the greedy one. Default: '
       "the first one that the agent's module names (IMPALA: sampled).", choices=('', 'sampled', 'greedy', 'epsilon'))
   test_epsilon: float = setting(

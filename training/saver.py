@@ -56,22 +56,26 @@ class Saver:
     """Whether a checkpoint is being written."""
     return self._checkpointer.is_writing
 
-  def begin_if_due(self, write_row: Callable[[], None]):
+  def begin_if_due(self, write_row: Callable[[], None]) -> bool:
     """Begins to save if it is time to and no checkpoint is being written.
 
     Args:
       write_row: called first, so that metrics.jsonl reaches as far as the checkpoint.
+    Returns:
+      Whether it has begun.
     Raises:
       run_directory.RunDirectoryError: a file cannot be written.
     """
-    if time.monotonic() - self._last_save >= self._interval_seconds and not self.is_writing:
-      self.begin_interval()
-      self._directory.check_in_place()
-      write_row()
-      self._checkpointer.begin_save()
+    if time.monotonic() - self._last_save < self._interval_seconds or self.is_writing:
+      return False
+    self.begin_interval()
+    self._directory.check_in_place()
+    write_row()
+    self._checkpointer.begin_save()
+    return True
 
   def save(self, write_row: Callable[[], None]):
-    """Saves now. Arguments and errors are those of `begin_if_due`."""
+    """Saves now. The argument and errors are those of `begin_if_due`."""
     self._directory.check_in_place()
     write_row()
     self._checkpointer.save()

@@ -5,6 +5,7 @@ Threads:
   - The learner's thread makes updates and logs.
   - A thread collects the next batches meanwhile (collector.py).
   - A thread writes checkpoints (records/checkpoint.py).
+  - With --evaluation_interval, a thread waits for the process that evaluates a checkpoint (evaluations.py).
   - A thread measures at intervals how much memory is in use.
   - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
@@ -22,8 +23,10 @@ from scalable_agents.actor import inference
 from scalable_agents.actor import machine
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
 from scalable_agents.training import agent_interface
 from scalable_agents.training import collector as collector_lib
+from scalable_agents.training import evaluations as evaluations_lib
 from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import kernels
 from scalable_agents.training import memory
@@ -62,7 +65,8 @@ class Trainer:
                config: agent_interface.Config, levels: Sequence[str], run: run_flags.RunConfig,
                directory: run_directory.Run, stream: TextIO, learner_device: str | None = None,
                make_member: Callable[..., Any] | None = None, port: learner_port.LearnerPort | None = None,
-               strategy: tf.distribute.Strategy | None = None, protocol: Mapping[str, Any] | None = None):
+               strategy: tf.distribute.Strategy | None = None,
+               evaluated: Mapping[str, Any] | None = None, protocol: Mapping[str, Any] | None = None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -78,6 +82,7 @@ class Trainer:
         population_member.Member. None if the run is not a member of a population.
       port: through which actor hosts in other processes take part; None if there are none.
       strategy: the strategy of several learners.
+      evaluated: from evaluations.request; None if there are no evaluations during training.
       protocol: see agent_interface.EnvironmentSpec.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
@@ -107,6 +112,12 @@ class Trainer:
     self._skipped = skipped_updates.SkippedUpdates(
         levels, port.actor_name if port else 'actor {}'.format, self._log.say, self._together.have_peers)
     self._memory_megabytes = host.memory_megabytes()
+    self._saved_frames = self._saving_frames = self._frames  # Of the newest checkpoint, and of the one being written.
+    self._evaluations = None
+    if evaluated:
+      last = run_rows.last_evaluation(directory.path)
+      self._evaluations = evaluations_lib.Evaluations(
+          evaluated, directory, run.evaluation_interval, last.frames if last else 0, self._log.say)
     self._end = run_end.RunEnd(self._together.have_peers, self._log.say)
     self._stop, self._all_leave, self._error = self._end.reached, False, None
 
@@ -186,6 +197,8 @@ class Trainer:
       self._leave()
     finally:
       self._saver.close()
+      if self._evaluations:
+        self._evaluations.close()
       self._log.close()
       if is_the_end:
         self._port.wait_for_farewells()
@@ -213,6 +226,8 @@ class Trainer:
     except Exception as error:  # pylint: disable=broad-except; raised below.
       failure = error
     self._saver.save(self._write_news)
+    if self._evaluations:
+      self._finish_evaluations()
     self._log.finish_curve()
     self._log.close_progress()
     self._log.say(f'{self._frames:,} frames trained, ' + (
@@ -256,7 +271,8 @@ class Trainer:
         self._saver.begin_interval()
       if self._log.is_due:
         self._write_row()
-      self._saver.begin_if_due(self._write_news)
+      if self._saver.begin_if_due(self._write_news):
+        self._saving_frames = self._frames
       self._log.draw_curve_now_and_then()
 
   def _await(self, collector):
@@ -301,6 +317,23 @@ class Trainer:
       self._log.say(complaint)
     self._log.write(self._frames, counts, of_port, self._experience.metrics(),
                     present=self._member.metrics() if self._member else {}, other_restarts=restarts)
+
+    if self._evaluations:
+      self._log_evaluations()
+      if not self._saver.is_writing:
+        self._saved_frames = self._saving_frames
+      self._evaluations.begin_if_due(self._saved_frames)
+
+  def _log_evaluations(self):
+    for row in self._evaluations.results():
+      self._log.add_evaluation(row)
+
+  def _finish_evaluations(self):
+    """Waits for the evaluation of the last checkpoint if the run is complete, until a signal. Else ends it."""
+    if self._has_finished() and not self._error:
+      self._evaluations.finish(self._frames, lambda: self._end.signals.count > 0)
+    self._evaluations.close()
+    self._log_evaluations()
 
   def _write_news(self):
     """Writes a row if there were updates since the last one. metrics.jsonl must reach as far as each checkpoint."""

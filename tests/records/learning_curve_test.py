@@ -37,6 +37,14 @@ class _Run:
       writer.write({'environment_frames': 100 * (row + 1), 'episode_return': mean} | score)
     writer.close()
 
+  def evaluate(self, *points, suite_score=None):
+    """Adds evaluations; `points` are their frames and mean returns."""
+    writer = metrics.MetricsWriter(self.logdir, 10**9)
+    for frames, mean in points:
+      writer.add_evaluation({'environment_frames': frames, 'num_episodes': 10, 'levels': {'breakout': {'mean': mean}},
+                             'suite': suite_score and {'suite_score': suite_score}})
+    writer.close()
+
   @property
   def picture(self):
     return os.path.join(self.logdir, 'learning_curve.png')
@@ -78,7 +86,7 @@ class LearningCurveTest(absltest.TestCase):
     axes, top = run.draw()
     lines = {line.get_label(): line.get_xydata() for line in axes.lines}
     rows = np.arange(10, 200)
-    np.testing.assert_array_equal(lines['mean of the last 100 episodes'], np.stack([100 * (rows + 1), rows], axis=1))
+    np.testing.assert_array_equal(lines['training: mean of the last 100 episodes'], np.stack([100 * (rows + 1), rows], axis=1))
     np.testing.assert_array_equal(lines['episode'][:4], [[1100, 9], [1100, 10], [1100, 11], [1200, 10]])
     self.assertLen(lines['episode'], 570)
     self.assertEqual((axes.get_xlabel(), axes.get_ylabel()), ('environment frames', 'episode return'))
@@ -92,6 +100,25 @@ class LearningCurveTest(absltest.TestCase):
     self.assertBetween(low, 9, 20)
     self.assertBetween(high, 190, 200)
     self.assertEqual(image.imread(run.picture).shape, (600, 960, 4))
+
+  def test_shows_evaluations_beside_training(self):
+    run = _Run(self, rows=20)
+    run.evaluate((500, 3.), (1_000, 8.5))
+    axes, _ = run.draw()
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    self.assertEqual(lines['evaluation: mean of 10 episodes per level'], [[500, 3.], [1_000, 8.5]])
+    self.assertLen(lines['training: mean of the last 100 episodes'], 20)
+    self.assertContainsSubset(['evaluation: mean of 10 episodes per level', 'training: mean of the last 100 episodes'],
+                              [text.get_text() for text in axes.get_legend().get_texts()])
+
+  def test_shows_a_suites_score_of_evaluations(self):
+    run = _Run(self, rows=50, first_score=20)
+    run.evaluate((500, 3.), (1_000, 8.5), suite_score=40.)
+    axes, _ = run.draw()
+    training, evaluation = axes.lines
+    self.assertEqual((training.get_label(), evaluation.get_label()),
+                     ('training: all levels', 'evaluation: mean of 10 episodes per level'))
+    self.assertEqual(evaluation.get_ydata().tolist(), [40., 40.])
 
   def test_a_short_run_is_shown_in_minutes_and_without_a_band(self):
     axes, top = _Run(self, rows=4).draw()

@@ -72,6 +72,41 @@ class MetricsTest(parameterized.TestCase):
     self.addCleanup(writer.close)
     return writer
 
+  def test_evaluations_are_rows_and_events_and_are_cut_back_with_the_rest(self):
+    def row(frames, *means, suite=None):
+      return {'environment_frames': frames, 'num_episodes': 2, 'suite': suite,
+              'levels': {level: {'mean': mean} for level, mean in zip('ab', means)}}
+
+    writer = self._writer()
+    self.assertFalse(os.path.exists(os.path.join(self._logdir, 'evaluations.jsonl')))
+    writer.write({'environment_frames': 300})
+    rows = [row(100, 1.), row(200, 2., 4., suite={'suite_score': 50.}), row(300, 5.)]
+    for evaluation in rows:  # The first ones are older than the last row of metrics.
+      writer.add_evaluation(evaluation)
+    with self.assertRaisesRegex(ValueError, 'in the order of their frames'):
+      writer.add_evaluation(row(299, 1.))
+    values = {step: values for step, _, values in _events(self._logdir) if 'evaluation/return' in values}
+    self.assertEqual(values[200], {'evaluation/return': 3., 'evaluation/return/a': 2., 'evaluation/return/b': 4.,
+                                   'evaluation/suite_score': 50.})
+    self.assertCountEqual(values, [100, 200, 300])
+    with open(os.path.join(self._logdir, 'evaluations.jsonl'), 'a', encoding='utf-8') as stream:
+      stream.write('{"environment_frames": 400, "lev')  # A kill has cut it off.
+    self._writer(frames=299)
+    found = run_rows.read_evaluations(self._logdir)
+    self.assertEqual([(evaluation.frames, evaluation.means, evaluation.suite_score) for evaluation in found],
+                     [(100, {'a': 1.}, None), (200, {'a': 2., 'b': 4.}, 50.)])
+    self.assertEqual(run_rows.last_evaluation(self._logdir), found[-1])
+
+  @parameterized.parameters(('environment_frames', '1e999'), ('environment_frames', 'null'), ('num_episodes', '"x"'),
+                            ('suite', '5'), ('suite', '{}'), ('suite', '{"suite_score": 1e999}'), ('levels', '{}'),
+                            ('levels', '7'), ('levels', '{"a": {"mean": NaN}}'), ('levels', '[' * 100_000))
+  def test_a_damaged_evaluation_is_one_line(self, name, value):
+    values = {'environment_frames': '1', 'num_episodes': '1', 'suite': 'null', 'levels': '{"a": {"mean": 1}}'}
+    line = ', '.join(f'"{key}": {text}' for key, text in (values | {name: value}).items())
+    pathlib.Path(self._logdir, 'evaluations.jsonl').write_text(f'{{{line}}}\n', encoding='utf-8')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, '^[^\n]*evaluations.jsonl, line 1 is damaged [^\n]*$'):
+      self._writer()
+
   def test_a_row_is_in_both_files_at_once(self):
     clock = _Clock(12.5)
     before = time.time()
