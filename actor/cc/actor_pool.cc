@@ -235,7 +235,8 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
       const int64_t factor = at_long_work ? options_.long_work_factor : 1;
       const Clock::time_point since = at_long_work ? entry.progress : std::max(entry.progress, entry.long_work);
       if (now - since <= limit / 4) continue;  // Reading the time below takes some microseconds.
-      if (now - since - std::chrono::nanoseconds(WaitedNs(&entry, since)) <= limit * factor) continue;
+      const auto waited = Waited(&entry, since);
+      if (!waited || now - since - *waited <= limit * factor) continue;
       std::ostringstream reason;
       reason << "no answer for " << options_.environment_timeout_ms * factor / 1000.0 << " s (";
       if (at_long_work) reason << "long work, " << factor << " times ";
@@ -246,15 +247,14 @@ void ActorPool::CheckTimeouts(Clock::time_point now) {
   Settle(std::move(outcome));
 }
 
-// Returns for how long the worker has waited for a processor since its silence began. What came before the first call
-// is not included.
-int64_t ActorPool::WaitedNs(Worker* worker, Clock::time_point since) const {
-  const int64_t waited = options_.processor_wait_ns(worker->channel->process_id());
-  if (worker->silent_since != since) {
-    worker->silent_since = since;
-    worker->waited_before = waited;
-  }
-  return waited - worker->waited_before;
+// Returns for how long the worker has waited for a processor since its silence began, or nothing at the first call in
+// this silence. What came before the first call is not included.
+std::optional<std::chrono::nanoseconds> ActorPool::Waited(Worker* worker, Clock::time_point since) const {
+  const std::chrono::nanoseconds waited(options_.processor_wait_ns(worker->channel->process_id()));
+  if (worker->silent_since == since) return waited - worker->waited_before;
+  worker->silent_since = since;
+  worker->waited_before = waited;
+  return std::nullopt;
 }
 
 void ActorPool::Settle(Outcome outcome) {

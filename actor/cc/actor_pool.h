@@ -10,11 +10,13 @@
 #ifndef SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_H_
 #define SCALABLE_AGENTS_ACTOR_CC_ACTOR_POOL_H_
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -129,7 +131,7 @@ class ActorPool {
     Clock::time_point progress;                   // Time of the last answer, or of the first message after idleness.
     Clock::time_point long_work;                  // Time when it was last seen at long work.
     Clock::time_point silent_since;               // Time since which `waited_before` holds.
-    int64_t waited_before = 0;                    // Options::processor_wait_ns soon after `silent_since`.
+    std::chrono::nanoseconds waited_before{0};    // Options::processor_wait_ns soon after `silent_since`.
   };
   struct Fault {
     int worker;
@@ -151,7 +153,7 @@ class ActorPool {
   void End(const Status& closed, const std::string& cause);
 
   // The caller of these functions holds mutex_.
-  int64_t WaitedNs(Worker* worker, Clock::time_point since) const;
+  std::optional<std::chrono::nanoseconds> Waited(Worker* worker, Clock::time_point since) const;
   Status Receive(Worker* worker, Actors* stepped);
   bool EveryoneStepped(Actors* stepped);
   void Advance(const Actors& stepped, Outcome* outcome);

@@ -83,8 +83,11 @@ class TestPool {
     options.environment_timeout_ms = environment_timeout_ms;
     options.long_work_factor = long_work_factor;
     options.processor_wait_ns = [this](int64_t) {
-      if (starved) waited = std::chrono::steady_clock::now().time_since_epoch();
-      return waited.count();
+      if (starved_ticks > 0) {
+        --starved_ticks;
+        waited_ns += 200000000;
+      }
+      return waited_ns.load();
     };
     pool_ = std::make_unique<ActorPool>(options, [this, unroll_length](int component) {
       if (out_of_memory) return Buffer();
@@ -186,8 +189,8 @@ class TestPool {
   }
 
   std::atomic<bool> out_of_memory{false};  // Makes all allocations fail.
-  std::atomic<bool> starved{false};        // Workers wait for a processor all the time.
-  std::chrono::nanoseconds waited{0};      // For so long they have waited.
+  std::atomic<int> starved_ticks{0};       // So often the pool will see that workers waited 0.2 s for a processor.
+  std::atomic<int64_t> waited_ns{0};       // For so long they have waited.
   Mailbox<Delivered> batches;
   Mailbox<DeliveredUnroll> unrolls;
   Mailbox<DeliveredFault> faults;
