@@ -115,7 +115,8 @@ class ActorHost:
 
   def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: Settings, seed: int,
                screen: TextIO | None = None, first_actor_id: int = 0, environment: str = _ENVIRONMENT,
-               played: Sequence[int] | None = None, place_offset: float | None = None):
+               played: Sequence[int] | None = None, place_offset: float | None = None,
+               check: Callable[[environment_workers.Specification], None] = lambda specification: None):
     """Starts the worker processes.
 
     Args:
@@ -129,6 +130,7 @@ class ActorHost:
         registry.make_from_json.
       played: ids of the levels to play; environments are assigned to them in turn. None for all levels.
       place_offset: see `places_of`.
+      check: see environment_workers.EnvironmentWorkers.
     Raises:
       environment_workers.WorkerError: an environment cannot be made.
     """
@@ -143,7 +145,7 @@ class ActorHost:
                  for actor, level_id in enumerate(self.level_ids)]
     self._workers = environment_workers.EnvironmentWorkers(
         environment, arguments, self.num_workers, run.environment_timeout_seconds, self._reporter(screen),
-        run.worker_niceness)
+        run.worker_niceness, check)
     self.specification = self._workers.specification
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}

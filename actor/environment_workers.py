@@ -79,7 +79,8 @@ class EnvironmentWorkers:
   """
 
   def __init__(self, constructor: str, environments: list, num_workers: int, timeout_seconds: float = 60.,
-               report: Callable[[int], None] = lambda made: None, niceness: int = 0):
+               report: Callable[[int], None] = lambda made: None, niceness: int = 0,
+               check: Callable[[Specification], None] = lambda specification: None):
     """Starts all workers at once and waits until every environment is made.
 
     A worker that ends meanwhile without an error message, as after a crash inside an emulator, is replaced a few times.
@@ -92,6 +93,8 @@ class EnvironmentWorkers:
       timeout_seconds: time for a worker to make its environments; see `receive`.
       report: called with the number of environments made so far, each time a worker has made its environments.
       niceness: added to a worker's niceness when it has made its environments, if this process has none above 0.
+      check: called once, with the specification, when the first worker has made its environments. What it raises ends
+        all workers.
 
     Raises:
       ValueError: num_workers is not in [1, len(environments)].
@@ -99,7 +102,7 @@ class EnvironmentWorkers:
     """
     if not 1 <= num_workers <= len(environments):
       raise ValueError(f'num_workers: want 1 to {len(environments)}, the number of environments, got {num_workers}')
-    self._constructor = constructor
+    self._constructor, self._check = constructor, check
     self._environments = environments
     self._timeout_seconds, self._niceness = timeout_seconds, niceness
     self._lives = [0] * num_workers
@@ -287,6 +290,7 @@ class EnvironmentWorkers:
       raise _UnexplainedError(failure, _EARLY_DEATHS)
     specification = Specification(**json.loads(answer))
     if self.specification is None:
+      self._check(specification)
       self.specification = specification
     elif specification != self.specification:
       raise WorkerError(

@@ -39,7 +39,7 @@ NAME = 'impala'
 # The paper does not say how actions are selected in evaluations; the released agent samples.
 EVALUATION_POLICIES = (acting.SAMPLED, acting.GREEDY, acting.EPSILON)
 SINGLE_FRAMES = False
-to_send = agent_interface.send_all
+to_send, replay_steps = agent_interface.send_all, agent_interface.replay_steps
 SWEEP = sweeps.IMPALA
 
 

@@ -112,6 +112,11 @@ def validate(config: LaserConfig) -> None:
                        'above 0: agents share whole episodes, because their recurrent states and priorities differ')
 
 
+def replay_steps(config: LaserConfig) -> int:
+  """The number of agent steps in a full replay; see agent_interface.AgentModule."""
+  return 0 if config.shared_replay else impala.replay_steps(config)  # A shared replay is in another process.
+
+
 def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_step.Loss:
   """The loss of PopArt-IMPALA on the trusted steps, with the entropy of online steps only. Section 4, Algorithm 1.
 

@@ -30,7 +30,7 @@ EVALUATION_POLICIES = impala.EVALUATION_POLICIES
 SINGLE_FRAMES = impala.SINGLE_FRAMES
 
 validate = impala.validate
-to_send = impala.to_send
+to_send, replay_steps = impala.to_send, impala.replay_steps
 make_experience = impala.make_experience
 
 

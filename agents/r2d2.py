@@ -2,8 +2,8 @@
 
 Kapturowski et al. 2019. Many actors with different epsilons fill a prioritised replay with sequences. One learner
 learns from them by n-step double Q-learning. The stored recurrent state and a burn-in give its LSTM a state like that
-of the actor. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that the
-runtime calls to make a learner and its replay (training/agent_interface.py lists what the runtime needs).
+of the actor. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that make a
+learner and its replay (training/agent_interface.py lists what the runtime needs).
 """
 
 import dataclasses
@@ -45,9 +45,8 @@ class R2d2Config:
 
   # The task.
   level_name: str = setting(
-      'pong', "The level to play: one of the binary's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
-      'task or gymnasium:ID. For several levels at once: a suite (atari57 or dmlab30), or names separated by commas. '
-      'Environments are assigned to the levels in turn.')
+      'pong', "The level to play: one of the binary's suite, a built-in task or gymnasium:ID. For several levels: a "
+      'suite (atari57 or dmlab30), or names separated by commas. Environments are assigned to the levels in turn.')
   total_environment_frames: int = setting(
       10_000_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
       'levels. The paper has 10 billion per level.', at_least=1, at_most=settings.MAX_FRAMES)
@@ -148,11 +147,10 @@ class R2d2Config:
 
   # The run.
   queue_size: int = setting(
-      4, 'Largest number of unrolls in the queue between actors and learner. When the queue is full, actors wait. '
-      'Ours.', at_least=1, at_most=100_000)
+      4, 'Largest number of unrolls in the queue between actors and learner; when it is full, actors wait. Ours.',
+      at_least=1, at_most=100_000)
   synchronous: bool = setting(
-      False, 'Let environments, inference and learning take turns, so that the seed determines the run. This is '
-      'slower. Ours.')
+      False, 'Let environments, inference and learning take turns, so that the seed determines the run. Slower. Ours.')
   seed: int = setting(
       1, 'Seed of the initial weights, the actions, the samples and the environments.', at_least=0,
       at_most=settings.MAX_SEED)
@@ -169,18 +167,22 @@ def validate(config: R2d2Config) -> None:
   if config.replay_minimum_size > config.replay_capacity:
     raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
                      f'{config.replay_capacity}')
-  wanted = unrolls_per_batch(config)
+  wanted, ratio = unrolls_per_batch(config), config.samples_per_period
   nearest = max(round(wanted), 1)
   if abs(wanted - nearest) > 0.02 * wanted:
-    raise ValueError(f'--samples_per_period={config.samples_per_period:g}: a batch of {config.batch_size} sequences '
-                     f'would wait for {wanted:.3g} new unrolls of {config.unroll_length} steps: want a whole number, '
-                     f'for example with --samples_per_period={config.samples_per_period * wanted / nearest:.3g}, or '
-                     'choose another --unroll_length or --batch_size')
+    raise ValueError(f'--samples_per_period={ratio:g}: a batch of {config.batch_size} sequences would wait for '
+                     f'{wanted:.3g} new unrolls of {config.unroll_length} steps: want a whole number, for example with '
+                     f'--samples_per_period={ratio * wanted / nearest:.3g}, or another --unroll_length or --batch_size')
 
 
 def unrolls_per_batch(config: R2d2Config) -> float:
-  """The number of new unrolls per update that keeps the ratio --samples_per_period. `validate` wants a whole number."""
+  """The number of new unrolls per update that --samples_per_period asks for. `validate` wants about a whole number."""
   return config.batch_size * config.sequence_period / (config.samples_per_period * config.unroll_length)
+
+
+def replay_steps(config: R2d2Config) -> int:
+  """The number of agent steps in a full replay; see agent_interface.AgentModule."""
+  return config.replay_capacity * config.sequence_period
 
 
 def to_send(unroll: unroll_lib.Unroll, config: R2d2Config) -> unroll_lib.Unroll:
@@ -278,10 +280,9 @@ def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_s
   paper does not state this reduction; see docs/fidelity.md.
 
   Args:
-    agent: the networks.
+    agent, config: the networks and the hyper-parameters.
     batch: an Unroll of [burn_in + m + 1, B, ...] tensors, whose observations come from `Agent.prepare`, and a
       replay_experience.SequenceSample.
-    config: R2d2Config.
   Returns:
     learner_step.Loss; its feedback are the new priorities, [B].
   """
@@ -301,8 +302,8 @@ def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_s
   num_learners = tf.distribute.get_strategy().num_replicas_in_sync         # They add up their losses.
   total = tf.reduce_mean(weights * losses_of_sequences) / num_learners
   priorities = q_learning.sequence_priorities(td_errors, sample.trains, config.priority_eta)
-  means = {'priority': tf.reduce_mean(priorities), 'replay_age': tf.reduce_mean(tf.cast(sample.age, tf.float32)),
-           'value': tf.reduce_sum(trains * tf.reduce_mean(values[:-1], axis=-1)) / tf.reduce_sum(trains)}
+  means = {'value': tf.reduce_sum(trains * tf.reduce_mean(values[:-1], axis=-1)) / tf.reduce_sum(trains),
+           'priority': tf.reduce_mean(priorities), 'replay_age': tf.reduce_mean(tf.cast(sample.age, tf.float32))}
   if config.measure_delta_q and config.use_lstm:
     means |= _delta_q(agent, batch, values, config)
   return learner_step.Loss(total, {'loss/td': total}, means, feedback=priorities)
@@ -315,7 +316,7 @@ def n_step_targets(environment: unroll_lib.EnvironmentOutput, bootstrap_values: 
   Args:
     environment: EnvironmentOutput of [T, B], what steps 0 to T - 1 led to.
     bootstrap_values: [T, B] float32, Q(s, a*) of these rows, in the scale of the network.
-    config: R2d2Config.
+    config: the hyper-parameters.
   Returns:
     [T, B] float32, without gradient, in the scale of the network.
   """
@@ -383,9 +384,8 @@ def make_experience(intake: intake_lib.Intake, spec: agent_interface.Environment
   """Makes the replay; see agent_interface.AgentModule."""
   geometry, state_offsets = _geometry_and_state_offsets(config)
   replay_settings = replay_experience.Settings(
-      geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size,
-      unrolls_per_batch=round(unrolls_per_batch(config)), priority_exponent=config.priority_exponent,
-      state_offsets=state_offsets, is_saved=config.save_replay)
+      geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size, round(unrolls_per_batch(config)),
+      config.priority_exponent, state_offsets, is_saved=config.save_replay)
 
   def first_priorities(unroll, trains):
     """From the actor's own values: they stand for both networks. As in Ape-X."""

@@ -162,6 +162,13 @@ class AgentModule(Protocol):
       batches, the components of agent_output have an axis B after their first one, which need not be that of the rows.
     """
 
+  def replay_steps(self, config: Config) -> int:
+    """Returns how many agent steps a full replay in this process has, or 0 without one.
+
+    An agent with a replay has the setting `replay_capacity`. So the runtime can refuse a replay that does not fit into
+    memory when the first environment is made.
+    """
+
   def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:
     """Makes the learner with all its variables. For `xla` and `device` see learner_step.Learner."""
 
@@ -194,6 +201,11 @@ def send_all(unroll: unroll_lib.Unroll, config: Config) -> unroll_lib.Unroll:
   """AgentModule.to_send for agents whose unrolls are sent as they are."""
   del config
   return unroll
+
+
+def replay_steps(config: Config) -> int:
+  """AgentModule.replay_steps for agents whose --replay_capacity counts agent steps, if --replay_share is above 0."""
+  return config.replay_capacity if config.replay_share else 0
 
 
 def environment_spec(host: actor_host.ActorHost, levels: Sequence[str]) -> EnvironmentSpec:

@@ -1,5 +1,8 @@
 """Checks whether this machine has the memory that a configuration needs."""
 
+import tensorflow as tf
+
+from scalable_agents.actor import environment_workers
 from scalable_agents.actor import machine
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
@@ -28,6 +31,26 @@ def check_environments(levels, num_environments: int) -> None:
     raise errors.UserError(
         f'--num_environments={num_environments}: they need at least {needed * 1e-9:,.1f} GB of memory, but the machine '
         f'has {there * 1e-9:,.1f} GB: choose a smaller number')
+
+
+def check_stored_frames(specification: environment_workers.Specification, steps: int, capacity: int) -> None:
+  """Checks that the observations of a full replay fit into memory, as soon as they are known.
+
+  What else there is, batches for example, is counted by `check_replay` when all environments are made.
+
+  Args:
+    specification: the environments.
+    steps: agent steps in a full replay; 0 without one.
+    capacity: --replay_capacity, a divisor of `steps`.
+  Raises:
+    errors.UserError: they do not fit.
+  """
+  if not steps:
+    return
+  bytes_per_step = sum(ops.num_bytes(tf.TensorSpec(shape, dtype)) // specification.frame_stacks.get(name, 1)
+                       for name, (dtype, shape) in specification.observation.items())
+  unit = 'agent steps' if steps == capacity else f'times {steps // capacity} agent steps'
+  check_replay(steps * bytes_per_step, capacity, unit)
 
 
 def check(unroll_spec, parameter_specs, config: agent_interface.Config, num_environments: int,

@@ -187,7 +187,9 @@ def _train(agent_module, config, protocol, population, membership, levels, setti
     number = cluster_config.host_number(membership)
     # The seed depends on the checkpoint, so that a resumed run does not repeat the episodes of its beginning.
     seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
-    host = _make_host(config, protocol, membership, levels, run_config, number, seed, screen)
+    check = lambda specification: memory.check_stored_frames(
+        specification, agent_module.replay_steps(config), getattr(config, 'replay_capacity', 0))
+    host = _make_host(config, protocol, membership, levels, run_config, number, seed, screen, check)
     try:
       make_member = None
       if population.population_size > 1:
@@ -236,8 +238,12 @@ def _seed_of_host(*numbers):
   return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below the seeds of evaluations.
 
 
-def _make_host(config, protocol, membership, levels, run_config, number, seed, screen):
-  """Makes the environments of this process, which has the number `number` in the cluster."""
+def _make_host(config, protocol, membership, levels, run_config, number, seed, screen,
+               check=lambda specification: None):
+  """Makes the environments of this process, which has the number `number` in the cluster.
+
+  `check` is called when the first ones are made, since the others may take minutes.
+  """
   environments, *_ = actor_host.counts(run_config, levels)
   if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
     raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
@@ -247,7 +253,7 @@ def _make_host(config, protocol, membership, levels, run_config, number, seed, s
   offset = cluster_config.place_offset(number, environments, getattr(config, 'num_actors', 0))
   try:
     return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
-                                cluster_config.first_actor_id(number), place_offset=offset)
+                                cluster_config.first_actor_id(number), place_offset=offset, check=check)
   except environment_workers.WorkerError as error:
     raise errors.UserError(str(error)) from error
 

@@ -64,8 +64,9 @@ class SkippedUpdates:
 
   def _advice(self):
     if not self._at_fault:
-      return ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales large '
-              'rewards down' + '; first see whether another learner names a faulty environment' * self._have_peers)
+      return ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales '
+              'large rewards down' +
+              '; first see whether another learner names a faulty environment' * self._have_peers)
     names = [f'{self._levels[level]} ({self._actor_name(actor)})'
              for actor, (level, _) in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED

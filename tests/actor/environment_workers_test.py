@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -141,6 +142,13 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     first_life_only = {'fault': 'hang', 'fault_step': None, 'faulty_below': 1}
     workers = self._start([first_life_only], timeout_seconds=10.)
     self.assertEqual(workers.early_deaths, 1)
+
+  def test_what_the_first_environment_rules_out_does_not_wait_for_the_others(self):
+    check = mock.Mock(side_effect=ValueError('too large'))
+    with self.assertRaisesRegex(ValueError, '^too large$'):
+      _workers([{}, {'fault': 'hang', **_FAILING}], num_workers=2, timeout_seconds=3600., check=check)
+    check.assert_called_once()
+    self.assertIsInstance(check.call_args.args[0], environment_workers.Specification)
 
   @parameterized.parameters('hang', 'hang in C')
   def test_an_environment_that_takes_too_long(self, fault):

@@ -41,6 +41,7 @@ SWEEP = sweep.Sweep({'learning_rate': sweep.LogUniform(1e-4, 1e-2)}, num_samples
 EVALUATION_POLICIES = (acting.GREEDY, acting.EPSILON)
 SINGLE_FRAMES = False
 to_send = agent_interface.send_all
+replay_steps = lambda config: 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ from unittest import mock
 from absl.testing import absltest
 import tensorflow as tf
 
+from scalable_agents.actor import environment_workers
 from scalable_agents.actor import machine
 from scalable_agents.agents import impala
 from scalable_agents.records import errors
@@ -68,6 +69,20 @@ class MemoryTest(absltest.TestCase):
         errors.UserError, '^--replay_capacity=100: a full replay of 100 sequences takes 0.0 GB and two batches take '
         '2.0 GB, but the machine has 1.0 GB of memory: choose smaller numbers$'):
       memory.check_replay(1000, 100, 'sequences', 1_000_000_000)
+
+  def test_frames_of_a_replay_are_counted_when_the_first_environment_is_made(self):
+    lab = environment_workers.Specification(
+        15, {'pixels': ('uint8', [72, 96, 3]), 'instruction': ('uint8', [128])}, 4, {})
+    game = environment_workers.Specification(18, {'pixels': ('uint8', [84, 84, 4])}, 4, {'pixels': 4})
+    with self._with(30_000_000_000):
+      memory.check_stored_frames(game, 4_000_000, 100_000)
+      memory.check_stored_frames(lab, 0, 100_000)
+      with self.assertRaisesRegex(errors.UserError, '^--replay_capacity=100000: a full replay of 100,000 times 40 agent '
+                                  'steps takes 83.5 GB, but the machine has 30.0 GB of memory: --replay_capacity=28000 '
+                                  'would fit$'):
+        memory.check_stored_frames(lab, 4_000_000, 100_000)
+      with self.assertRaisesRegex(errors.UserError, ' 10,000,000 agent steps takes 208.6 GB, '):
+        memory.check_stored_frames(lab, 10_000_000, 10_000_000)
 
   def test_the_new_unrolls_of_an_update_are_counted(self):
     with self._with(1_000_000_000):

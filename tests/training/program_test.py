@@ -15,9 +15,12 @@ import numpy as np
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
+from scalable_agents.actor import machine
 from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import laser
+from scalable_agents.agents import laser_dmlab30
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import sweeps
 from scalable_agents.records import errors
@@ -83,6 +86,21 @@ class ActorHostTest(parameterized.TestCase):
       places = actor_host.places_of([0] * num_environments, host.call_args.args[5], host.call_args.kwargs['place_offset'])
       epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
+
+  @parameterized.parameters(
+      (r2d2, r2d2.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),
+      (laser, laser_dmlab30.CONFIG, '10,000,000 agent steps takes 208.6 GB'))
+  def test_a_replay_that_is_too_large_is_refused_when_the_first_environment_is_made(self, agent, config, what):
+    specification = environment_workers.Specification(
+        15, {'pixels': ('uint8', [72, 96, 3]), 'instruction': ('uint8', [128])}, 4, {})
+    with mock.patch.object(program.actor_host, 'ActorHost',
+                           side_effect=lambda *_, check, **unused: check(specification)), \
+         mock.patch.object(program.train_loop, 'configure_tensorflow'), \
+         mock.patch.object(machine, 'memory_bytes', lambda: 24_000_000_000):
+      with self.assertRaisesRegex(errors.UserError, f'^--replay_capacity=.*: a full replay of {what}, but the machine '
+                                  r'has 24\.0 GB of memory: --replay_capacity=\d+ would fit$'):
+        training.run_in_this_process(agent, config, atari57_protocol.Protocol(), '--level_name=catch',
+                                     f'--logdir={self.create_tempdir().full_path}/run')
 
 
 class RunTest(parameterized.TestCase):
