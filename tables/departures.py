@@ -25,7 +25,7 @@ from scalable_agents.training import run_flags
 # them in other ways.
 _SHOWN_OTHERWISE = frozenset({
     'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'total_environment_frames', 'population_size',
-    'num_learners', 'shared_replay'})
+    'num_learners', 'num_actors', 'shared_replay'})
 # These settings do not change what is learned, except through randomness. The last two are of agents with a replay.
 FREE = frozenset({
     'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
@@ -65,8 +65,8 @@ R2D2: dict[str, Any] = {  # Flag -> value, for both suites.
     'queue_size': 4, 'synchronous': False, 'parameter_refresh': cluster_config.UNROLL,
     'population_episodes': 5_000, 'population_initial_frames': 20_000_000,
 }
-# R2D2: other values that the paper has. Its 256 actors fetch parameters every 400 environment frames.
-_R2D2_ALSO = {'num_actors': 256, 'parameter_refresh': '100'}
+# R2D2: other values that the paper has. Its actors fetch parameters every 400 environment frames.
+_R2D2_ALSO = {'parameter_refresh': '100'}
 _LASER_COMMON: dict[str, Any] = {  # LASER: what differs from IMPALA. Flag -> value, for both suites.
     'learning_rate_decay': False, 'clip_gradient_norm': 0.0,
     'popart_decay': 3e-4, 'popart_second_moment': 'literal', 'relevance': 'implied', 'replay_capacity': 10_000_000,
@@ -110,6 +110,7 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
   Returns:
     A dict from setting to the run's value. Settings that are missing in the config.json of an older run are left out.
   """
+  agent = _as_read(agent, run)
   evaluated = run.evaluation.departures if run.evaluation else ()
   found = {name: value for name, value in evaluated if dict(agent.settings).get(name) != value}
   # PopArt-IMPALA's table has one agent, whatever the network, the members and the learners are. So these can depart
@@ -117,6 +118,8 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
   found |= {name: run.flags[name] for name in ('torso', 'use_lstm') if run.flags[name] != getattr(agent, name)}
   found |= {name: here for name, here, most in (('population_size', run.population, agent.population),
                                                 ('num_learners', run.learners, agent.learners)) if here > most}
+  if agent.actors and (run.actors or 0) > agent.actors:
+    found['num_actors'] = run.actors
   found |= {name: value for name, value in run.flags.items()
             if name not in _SHOWN_OTHERWISE | _FREE and not _is_papers(name, value, run, agent)}
   if run.flags.get('dataset_path') == dmlab.DUMMY_DATASET:
@@ -124,6 +127,14 @@ def departures(run: runs_lib.Run, agent: published.Agent) -> dict[str, Any]:
   if run.flags['total_environment_frames'] > agent.frames:  # The cell's text mentions fewer frames already.
     found['total_environment_frames'] = run.flags['total_environment_frames']
   return found
+
+
+def _as_read(agent: published.Agent, run: runs_lib.Run) -> published.Agent:
+  """Returns the agent in the reading of the paper that the run follows."""
+  also = dict(agent.also)
+  if not also or any(run.flags.get(name) != value for name, value in also.items()):
+    return agent
+  return agent._replace(use_lstm=also.pop('use_lstm'), settings=(*agent.settings, *also.items()))
 
 
 def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent) -> bool:

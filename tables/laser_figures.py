@@ -1,7 +1,8 @@
 """Draws figures of Schmitt et al. 2020 (LASER) from run directories: data efficiency, ablations, rejected experience.
 
-Scores follow the paper's protocol (A.3): returns of training episodes are averaged in buckets of environment frames,
-and a sweep has the score of its best agent at each time.
+Scores follow the paper's protocol (A.3): the returns of training episodes are averaged in buckets of environment
+frames, an agent has the median score over its levels, on DMLab-30 the mean over ten buckets is taken, and only then a
+sweep has the score of its best agent at each time.
 """
 
 from typing import Any, Mapping, NamedTuple, Sequence
@@ -19,14 +20,15 @@ from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import training_returns
 
-_BUCKETS = {'atari57': 1_000_000, 'dmlab30': 10_000_000}  # Environment frames. A.3.
-_MOST_BUCKETS = 50  # The paper's shortest curves, of 50 million frames on Atari, have so many.
+# Suite -> environment frames of a point of a curve, and the number of buckets that it is the mean of. A.3.
+_POINTS = {'atari57': (1_000_000, 1), 'dmlab30': (100_000_000, 10)}
+_MOST_POINTS = 50  # The paper's shortest curves, of 50 million frames on Atari, have so many.
 _REJECTED = {'rejected/online': 'new', 'rejected/replayed': 'replayed'}  # Metric -> which steps.
 
 
 class _Curve(NamedTuple):
-  """The score of a variant at the end of each bucket."""
-  values: np.ndarray  # [repetitions, buckets]. NaN where not all runs of a sweep have a score.
+  """The score of a variant at each point."""
+  values: np.ndarray  # [repetitions, points]. NaN where not all runs of a sweep have a score.
   agents: int         # Largest number of agents in a sweep.
   levels: frozenset[str]
 
@@ -137,35 +139,45 @@ def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str, file: 
 
 
 def _curves(runs: Sequence[runs_lib.Run]) -> tuple[int, dict[str, _Curve]]:
-  """Returns the environment frames of a bucket and the curve of each variant, given the runs of a task.
+  """Returns the environment frames of a point and the curve of each variant, given the runs of a task.
 
-  A bucket has the paper's width, or 1/50 of the frames of the longest run if that is less.
+  A point is for as many frames as in the paper, or for 1/50 of the frames of the longest run if that is less.
   """
   returns = {run.logdir: training_returns.read(run) for run in runs}
   # A run ends a few frames late.
   most = max(min(returns[run.logdir].frames, run.flags['total_environment_frames']) for run in runs)
   suite = runs_lib.suite_of(runs[0])
-  width = max(1, min(_BUCKETS[suite.name] if suite else most, most // _MOST_BUCKETS))
+  widest, parts = _POINTS[suite.name] if suite else (most, 1)
+  width = max(1, min(widest, most // _MOST_POINTS) // parts)  # Of a bucket.
   found = {}
   for name, group in laser_variants.by_variant(runs).items():
-    if curve := _curve(group, returns, width, most // width):
+    if curve := _curve(group, returns, width, most // (parts * width), parts):
       found[name] = curve
-  return width, found
+  return parts * width, found
 
 
-def _curve(runs, returns: Mapping[str, training_returns.Returns], width: int, number: int) -> _Curve | None:
-  """Returns the curve of a variant; None if there is none."""
+def _curve(runs, returns: Mapping[str, training_returns.Returns], width: int, number: int, parts: int) -> _Curve | None:
+  """Returns the curve of a variant; None if there is none.
+
+  Args:
+    runs: its runs.
+    returns: directory -> the episodes of the run.
+    width: environment frames of a bucket.
+    number: points of the curve.
+    parts: buckets of a point.
+  """
   by_level = {}
   for run in runs:
     by_level.setdefault(run.flags['level_name'], []).append(run)
   repetitions = laser_sweeps.repetitions({level: laser_sweeps.sweeps(group) for level, group in by_level.items()})
-  of_agents = [[_buckets(agent, returns, width, number) for agent in agents] for agents in repetitions]
+  of_agents = [[_buckets(agent, returns, width, parts * number) for agent in agents] for agents in repetitions]
   most = max(len(found) for agents in of_agents for found in agents)
   complete = [[found for found in agents if len(found) == most] for agents in of_agents]
   levels = next(frozenset(found) for agents in complete for found in agents)
   if not levels:
     return None
-  values = [np.max([_score(found) for found in agents], axis=0) for agents in complete if agents]
+  values = [np.max([_down_sampled(_score(found), parts) for found in agents], axis=0)
+            for agents in complete if agents]
   values = np.array([of_one for of_one in values if np.isfinite(of_one).any()])
   if not len(values) or not np.isfinite(values).all(axis=0).any():
     return None
@@ -189,6 +201,14 @@ def _score(of_levels: Mapping[str, np.ndarray]) -> np.ndarray:
   if len(of_levels) == 1 or not all(map(scores.has_reference, of_levels)):
     return np.mean(list(of_levels.values()), axis=0)
   return np.median([scores.human_normalised(level, values) for level, values in of_levels.items()], axis=0)
+
+
+def _down_sampled(values: np.ndarray, parts: int) -> np.ndarray:
+  """Returns the mean of each `parts` values, [points], given [parts * points]. It is NaN if the last of them is NaN."""
+  points = values.reshape(-1, parts)
+  known = np.isfinite(points)
+  means = np.where(known, points, 0.).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+  return np.where(known[:, -1], means, np.nan)
 
 
 def _quantity(levels: Sequence[str]) -> str:

@@ -23,7 +23,8 @@ _HOW = (
     'best agent counts. An agent is a combination of learning rate and entropy cost. The best one has the highest '
     f'median score over the levels. "{results.IN_FULL.capitalize()}" means {training_returns.WINDOW} episodes, as many '
     "frames and agents as in the paper, and the paper's value of every other setting, except swept ones and the "
-    'threshold of the trust region, which the paper does not state. Other differences are named.')
+    'threshold of the trust region, which the paper does not state. Other differences are named. '
+    + results.REWARD_FORM)
 
 
 def table(number: str, runs: Sequence[runs_lib.Run]) -> layout.Table:

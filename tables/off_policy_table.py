@@ -8,6 +8,7 @@ import statistics
 from typing import NamedTuple, Sequence
 
 from scalable_agents.agents import sweeps
+from scalable_agents.tables import departures
 from scalable_agents.tables import layout
 from scalable_agents.tables import published
 from scalable_agents.tables import results
@@ -41,7 +42,7 @@ def table(found: Sequence[sweep.Sample]) -> layout.Table:
   keys = [_Key(task, replay, method) for task in TASKS for replay in _REPLAYS for method in _CORRECTIONS]
   rows = []
   for key in keys + [key for key in others if key in by_row]:
-    samples, note = _of_one_setting(by_row.get(key, []))
+    samples, note = _of_one_setting(key, by_row.get(key, []))
     notes += [f'{key.task}, {key.method}, {key.replay} replay: {note}'] * bool(note)
     rows.append([*key, *layout.compared(_PRINTED.get(key), _cell(key, samples), 1 if key.task in TASKS else 2)])
   columns = ['level', 'replay', 'correction', *layout.comparison_columns('final return')]
@@ -60,15 +61,34 @@ def _key(sample: sweep.Sample) -> _Key:
               methods[sample.flags['off_policy_correction']])
 
 
-def _of_one_setting(samples: Sequence[sweep.Sample]) -> tuple[list[sweep.Sample], str]:
-  """Returns the samples of the setting with the best mean, best sample first, and a note if there are others."""
+def _of_one_setting(key: _Key, samples: Sequence[sweep.Sample]) -> tuple[list[sweep.Sample], str]:
+  """Returns the samples of one setting, best sample first, and a note if there are other settings.
+
+  It is the setting with the fewest departures from the paper, so that ablations do not stand for the agent. Among
+  equals, it is the one with the best mean.
+  """
   by_line = {}
   for sample in samples:
     by_line.setdefault(sample.line, []).append(sample)
-  line = max(by_line, key=lambda name: (_mean(by_line[name]) is not None, _mean(by_line[name])), default='')
   if len(by_line) < 2:
-    return by_line.get(line, []), ''
-  return by_line[line], f'of {len(by_line)} settings this one is shown, the best: {line}'
+    return samples, ''
+  fewest = {line: min(len(departures.departures(_run(sample), _agent(key))) for sample in of_line)
+            for line, of_line in by_line.items()}
+  # A setting without scores comes last.
+  line = min(by_line, key=lambda name: (not _scored(by_line[name]), fewest[name], -(_mean(by_line[name]) or 0)))
+  why = 'the best of those with' if list(fewest.values()).count(fewest[line]) > 1 else 'with'
+  return by_line[line], (f'of {len(by_line)} settings this one is shown, {why} the fewest departures from the paper: '
+                         f'{line}')
+
+
+def _agent(key: _Key) -> published.Agent:
+  """Returns the paper's agent of a row. On other levels than the paper's, it serves to compare settings."""
+  return published.Agent('IMPALA', 'dmlab30', True, 'shallow', True, _FRAMES, 1, 1,
+                         (('reward_transform', 'abs_one'), ('replay_share', _REPLAYS[key.replay])))
+
+
+def _run(sample: sweep.Sample) -> runs_lib.Run:
+  return runs_lib.Run('', sample.flags, None)
 
 
 def _scored(samples: Sequence[sweep.Sample]) -> list[sweep.Sample]:
@@ -91,9 +111,6 @@ def _cell(key: _Key, samples: Sequence[sweep.Sample]) -> results.Cell:
   frames = min(sample.frames for sample in best)
   if key.task not in TASKS:
     return results.Cell(score, f'{shown}, {results.short(frames)} frames')
-  agent = published.Agent('IMPALA', 'dmlab30', True, 'shallow', True, _FRAMES, 1, 1,
-                          (('reward_transform', 'abs_one'), ('replay_share', _REPLAYS[key.replay])))
   less = [f'{results.short(got)} of {results.short(wanted)} {name}' for name, got, wanted in (
       ('hyper-parameters', len(samples), sweeps.IMPALA.num_samples), ('frames', frames, _FRAMES)) if got < wanted]
-  of_best = [runs_lib.Run('', sample.flags, None) for sample in best]
-  return results.Cell(score, f'{shown}; {results.extent(less, of_best, agent)}')
+  return results.Cell(score, f'{shown}; {results.extent(less, map(_run, best), _agent(key))}')

@@ -37,6 +37,9 @@ _COLUMNS = (
 )
 _PRINTED = {row['agent']: row for row in suite_lib.rows(
     'popart_table_1.csv', folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))}
+# "Efficient multi-task learning in simulation" says this of the network and of rollouts. "Implementation notes" refer to
+# the IMPALA paper, whose Atari agent has no LSTM and unrolls of 20 steps.
+_TEXT = (('use_lstm', True), ('unroll_length', 100))
 _POPART_SETTINGS = (('value_normalization', 'popart'), ('popart_decay', 3e-4), ('popart_second_moment', 'literal'))
 
 
@@ -49,7 +52,7 @@ def _agent(name: str, benchmark: str) -> published.Agent:
                            (*popart, ('action_set', 'popart')))
   transform = 'abs_one' if benchmark == _ATARI else 'none'
   return published.Agent(name, 'atari57', False, 'deep', False, 57 * 200_000_000, 24, 1,
-                         (*popart, ('reward_transform', transform)))
+                         (*popart, ('reward_transform', transform)), also=_TEXT)
 
 
 def name_of(run: runs_lib.Run) -> str:
@@ -95,7 +98,7 @@ def table(runs: Sequence[runs_lib.Run]) -> layout.Table:
       rows.append([name, column.benchmark, column.how, *layout.compared(float(printed[column.field]), cell, 1)])
   notes = ['Random starts: episodes begin with up to 30 no-op actions, as in evaluations with --mode=test. Train: the '
            'mean return of the last 100 training episodes of each level. This run: ± the standard deviation over runs '
-           'or populations.']
+           'or populations. ' + results.REWARD_FORM]
   notes += [f'{benchmark}: {result.note}' for (_, benchmark), result in results_of.items() if result.note]
   notes += [f'Not in the table (other agents, other levels, or not V-trace): {", ".join(others)}'] * bool(others)
   return layout.Table('Table 1: Summary of results, human-normalised scores', columns, rows, notes)

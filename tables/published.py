@@ -4,6 +4,7 @@ import functools
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
+from scalable_agents.agents import sweeps
 from scalable_agents.environments import suite
 
 rows = functools.partial(suite.rows, folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))
@@ -21,6 +22,11 @@ class Agent(NamedTuple):
   learners: int
   settings: tuple[tuple[str, Any], ...] = ()  # (name, value) of each that differs from the family's.
   family: str = 'impala'  # Whose settings it has: 'impala', 'r2d2' or 'laser'. See departures.papers.
+  samples: int = 1   # Combinations of hyper-parameters in the sweep of which the paper shows the best one.
+  seeds: int = 1
+  actors: int = 0    # If what an actor does depends on their number; otherwise 0.
+  # (setting, value) of another reading of the paper, for an agent of which it says two things.
+  also: tuple[tuple[str, Any], ...] = ()
 
 
 class Paper(NamedTuple):
@@ -36,11 +42,12 @@ class Paper(NamedTuple):
 # counts the frames of all 30 experts together.
 _DMLAB_FRAMES = 10_000_000_000
 _ATARI_FRAMES = 200_000_000  # Per game. Section 5.3.2.
+_SAMPLES = sweeps.IMPALA.num_samples  # Of agents on DMLab-30 without a population. Section 5.3.1.
 
 AGENTS = {agent.name: agent for agent in (
-    Agent('IMPALA, shallow', 'dmlab30', False, 'shallow', True, _DMLAB_FRAMES, 1, 1),
-    Agent('IMPALA-Experts, deep', 'dmlab30', True, 'deep', True, _DMLAB_FRAMES // 30, 1, 1),
-    Agent('IMPALA, deep', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 1, 1),
+    Agent('IMPALA, shallow', 'dmlab30', False, 'shallow', True, _DMLAB_FRAMES, 1, 1, samples=_SAMPLES),
+    Agent('IMPALA-Experts, deep', 'dmlab30', True, 'deep', True, _DMLAB_FRAMES // 30, 1, 1, samples=_SAMPLES),
+    Agent('IMPALA, deep', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 1, 1, samples=_SAMPLES),
     Agent('IMPALA, deep, PBT', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 24, 1),
     Agent('IMPALA, deep, PBT, 8 learners', 'dmlab30', False, 'deep', True, _DMLAB_FRAMES, 24, 8),
     Agent('IMPALA, shallow, experts', 'atari57', True, 'shallow', False, _ATARI_FRAMES, 1, 1),

@@ -23,6 +23,12 @@ _LEVEL_COLUMNS = {
 }
 
 
+def _agent(name: str, suite: str, torso: str, use_lstm: bool, settings: tuple, seeds: int = 3) -> published.Agent:
+  """Returns an agent with the paper's number of actors, table 2. Caption of table 1: 3 seeds, feed-forward 1 seed."""
+  return published.Agent(name, suite, True, torso, use_lstm, _FRAMES, 1, 1, settings, runs_lib.R2D2, seeds=seeds,
+                         actors=256)
+
+
 def _summaries(suite: str) -> dict[str, dict[str, float]]:
   """Returns the numbers of table 1. Agents without numbers for the suite are left out."""
   found = {row['agent']: {name: float(row[f'{suite}_{name}']) for name in scores.SuiteScore._fields
@@ -32,10 +38,8 @@ def _summaries(suite: str) -> dict[str, dict[str, float]]:
 
 PAPER = published.Paper(
     agents=(
-        published.Agent(R2D2, 'atari57', True, 'dqn', True, _FRAMES, 1, 1, _ATARI, runs_lib.R2D2),
-        published.Agent(FEED_FORWARD, 'atari57', True, 'dqn', False, _FRAMES, 1, 1, _ATARI, runs_lib.R2D2),
-        published.Agent(R2D2, 'dmlab30', True, 'dqn', True, _FRAMES, 1, 1, _DMLAB, runs_lib.R2D2),
-        published.Agent(PLUS, 'dmlab30', True, 'deep', True, _FRAMES, 1, 1, _PLUS, runs_lib.R2D2),
+        _agent(R2D2, 'atari57', 'dqn', True, _ATARI), _agent(FEED_FORWARD, 'atari57', 'dqn', False, _ATARI, seeds=1),
+        _agent(R2D2, 'dmlab30', 'dqn', True, _DMLAB), _agent(PLUS, 'dmlab30', 'deep', True, _PLUS),
         # IMPALA with the larger action set and as many frames. Section 4.2.
         published.Agent(_SHALLOW, 'dmlab30', True, 'shallow', True, _FRAMES, 1, 1, (_ACTIONS,)),
         published.Agent(_DEEP, 'dmlab30', True, 'deep', True, _FRAMES, 1, 1, (_ACTIONS,))),

@@ -1,5 +1,6 @@
 """The results of runs as agents of the paper: per level and over a suite, with the spread over seeds."""
 
+import collections
 import json
 import statistics
 from typing import Any, Callable, Container, Iterable, NamedTuple, Sequence
@@ -13,6 +14,9 @@ from scalable_agents.tables import runs as runs_lib
 
 NOT_RUN = 'not run'
 IN_FULL = 'in full'
+# A note below tables about DMLab-30.
+REWARD_FORM = ("Rewards on DMLab-30 are an exception: the released code's form, which is the default, counts as the "
+               "paper's form too.")
 SWEEPS = {'impala': sweeps.IMPALA, runs_lib.R2D2: sweeps.R2D2, runs_lib.LASER: sweeps.LASER}  # By family.
 _UNITS = ((1_000_000_000, 'B'), (1_000_000, 'M'), (1_000, 'K'))
 
@@ -38,7 +42,8 @@ class Result:
 
   If the runs have several settings, as in a sweep, the runs of the best setting are shown, as in the paper ("the best
   score for each architecture"). The best setting has the most levels. Among equals, a setting that was run in full
-  comes first, and then the one with the highest score.
+  comes first, then one without departures from the paper, and then the one with the highest score. For this, the
+  numbers of hyper-parameters, actors and seeds do not count.
 
   Attributes:
     runs: the runs that are shown.
@@ -56,8 +61,10 @@ class Result:
     self._agent = agent
     self._suite = scores.SUITES[agent.suite]
     by_setting = {}
+    self._sweeps = {}  # Settings that a sweep has in common, as JSON -> the settings of its samples.
     for run in self._fittest(runs):
       by_setting.setdefault(setting(run, agent.experts), []).append(run)
+      self._sweeps.setdefault(self._sweep_of(run), set()).add(setting(run, agent.experts))
     groups = [_longest(group) if agent.experts else group for group in by_setting.values()]
     self.num_settings = len(groups)
     self.runs = max(groups, key=self._rank, default=[])
@@ -114,18 +121,43 @@ class Result:
     """Returns the best member of each population, and all runs without a population."""
     return [max(members, key=lambda run: self._rank([run])) for members in runs_lib.populations(runs)]
 
+  def _sweep_of(self, run: runs_lib.Run) -> str:
+    """Returns a key that is equal for the samples of a sweep."""
+    apart = {'sweep_index', *SWEEPS[run.family].ranges}
+    values = settings_of(run, self._agent.experts)
+    return json.dumps({name: value for name, value in values.items() if name not in apart}, sort_keys=True)
+
   def _rank(self, group: Sequence[runs_lib.Run]):
     seeds = {}
     for run in group:
       for level, mean in run.evaluation.means.items():
         seeds.setdefault(level, []).append(mean)
     means = {level: statistics.fmean(values) for level, values in seeds.items()}
-    return (len(means), self._extent(group) == IN_FULL, getattr(scores.summarise(means), self._suite.summary))
+    is_as_papers = extent((), group, self._agent) == IN_FULL
+    is_complete = not self._scaled_down(group)
+    return (len(means), is_as_papers and is_complete, is_as_papers,
+            getattr(scores.summarise(means), self._suite.summary))
 
   def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
     """Returns IN_FULL or a text with all differences from the paper. `num_levels`: the wanted number, 0 for any."""
-    evaluated = len({level for run in runs for level in run.evaluation.means})
-    less = [f'{evaluated} of {num_levels} levels'] if evaluated < num_levels else []
+    agent = self._agent
+    evaluated = collections.Counter(level for run in runs for level in run.evaluation.means)
+    less = [f'{len(evaluated)} of {num_levels} levels'] * (len(evaluated) < num_levels)
+    samples = len(self._sweeps[self._sweep_of(runs[0])])
+    less += [f'{samples} of {agent.samples} hyper-parameters'] * (samples < agent.samples)
+    less += self._scaled_down(runs)
+    actors = [run.actors for run in runs]
+    if agent.actors and None in actors:
+      less.append(f'an unknown number of {agent.actors} actors')
+    elif agent.actors and min(actors) < agent.actors:
+      less.append(f'{span(min(actors), max(actors), str)} of {agent.actors} actors')
+    seeds = min(evaluated.values(), default=len(runs))
+    less += [f'{seeds} of {agent.seeds} seeds'] * (seeds < agent.seeds)
+    return extent(less, runs, agent)
+
+  def _scaled_down(self, runs: Sequence[runs_lib.Run]) -> list[str]:
+    """Returns what is smaller than in the paper in each of these runs or in some of them."""
+    less = []
     for name, wanted, get, write in (
         ('frames', self._agent.frames, lambda run: run.evaluation.frames, short),
         ('episodes', scores.SUITES[self._agent.suite].test_episodes, lambda run: run.evaluation.episodes, str),
@@ -134,7 +166,7 @@ class Result:
       least, most = min(map(get, runs)), max(map(get, runs))
       if least < wanted:
         less.append(f'{span(least, most, write)} of {write(wanted)} {name}')
-    return extent(less, runs, self._agent)
+    return less
 
 
 def extent(less: Sequence[str], runs: Iterable[runs_lib.Run], agent: published.Agent) -> str:

@@ -25,7 +25,7 @@ _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses'
                 'learning_rate_decay': bool, 'burn_in': int, 'action_values': str, 'replay_share': float,
                 'replay_capacity': int, 'clip_rho_threshold': float, 'trust_region_threshold': float,
                 'relevance': str, 'replay_sampling': str, 'importance_exponent': float, 'learn_online': bool,
-                'shared_replay': str}
+                'shared_replay': str, 'num_actors': int}
 R2D2, LASER = 'r2d2', 'laser'  # The agents' names in config.json.
 NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2', LASER: 'LASER'}
 AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
@@ -65,6 +65,13 @@ class Run(NamedTuple):
     """The number of learners of all processes. Each process has the same number."""
     processes = len((self.flags.get('learner_addresses') or '').split(','))
     return processes * (self.flags.get('num_learners') or 1)
+
+  @property
+  def actors(self) -> int | None:
+    """The number of actors of all processes. None if config.json does not have it."""
+    here = self.flags.get('num_environments')
+    is_known = not self.flags.get('job_name') and type(here) is int  # Otherwise it is 'auto', or of one process.
+    return self.flags.get('num_actors') or (here if is_known else None)
 
   @property
   def task(self) -> int:

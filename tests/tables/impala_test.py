@@ -54,7 +54,7 @@ class ImpalaTest(parameterized.TestCase):
                   BUILD_WORKING_DIRECTORY=self.runs)
     self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertRegex(done.stdout, r'IMPALA, deep +\| +46.5 \| +– \| +49.4 ± 0.0 \(2 seeds\) \| +\+2.9 \| '
-                                  'scaled down: 2M of 10B frames')
+                                  'scaled down: 1 of 24 hyper-parameters, 2M of 10B frames')
     self.assertCountEqual(os.listdir(os.path.join(self.runs, 'out/new')), [
         'table_3.md', 'table_3.csv', 'dmlab30_scores.png', 'dmlab30_learning_curves.png'])
 

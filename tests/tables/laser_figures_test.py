@@ -85,6 +85,15 @@ class LaserFiguresTest(parameterized.TestCase):
                               f"{laser_published.RAINBOW}: 20.9 (the paper's table 2)": 20.9})
     self.assertLess(axes.get_ylim()[1], 4.)  # The curve is visible, although it is far below the paper's score.
 
+  def test_on_lab_the_best_agent_is_taken_after_ten_buckets_are_averaged(self):
+    # Each of 500 buckets of 10 million frames has two episodes.
+    for index, pair in enumerate(([0., 0., 2., 2.], [2., 2., 0., 0.])):
+      self._make(f'agent_{index}', 250 * pair, 'rooms_watermaze', 5_000_000_000, learning_rate=1e-4 * (index + 1),
+                 **_SHARED)
+    axes, = self._panels(laser_figures.draw_data_efficiency)
+    self.assertEqual(axes.get_title('left'), 'rooms_watermaze; returns averaged over 100M frames')
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [1.] * 50)
+
   def test_several_games_have_the_median_score_of_the_best_agent(self):
     shares = {'pong': (0.9, 0.1), 'qbert': (0.2, 0.5), 'breakout': (0.1, 0.4)}
     reference = scores.SUITES['atari57'].scores

@@ -79,14 +79,25 @@ class OffPolicyTableTest(parameterized.TestCase):
     rows, _ = self._table()
     self.assertEqual(rows['catch', 'without', 'V-trace'][3], 'no run has finished an episode')
 
-  def test_the_best_of_several_settings_is_shown_and_the_others_are_mentioned(self):
+  @parameterized.parameters(
+      ({'policy_lag': 0}, {'policy_lag': 7}, 4.5, 'with the fewest departures from the paper: deep, vtrace, policy_lag=0'),
+      ({'clip_rho_threshold': 1.}, {'clip_rho_threshold': 10.}, 4.5,
+       'with the fewest departures from the paper: deep, vtrace, clip_rho_threshold=1'),
+      ({'policy_lag': 3}, {'policy_lag': 7}, 6.5,
+       'the best of those with the fewest departures from the paper: deep, vtrace, policy_lag=7'))
+  def test_an_ablation_does_not_stand_for_the_agent(self, worse, better, mean, note):
     for index, final in enumerate((1., 8.)):
-      self._make(final, policy_lag=0, learning_rate=1e-4 * (index + 1))
-      self._make(final + 2, policy_lag=7, learning_rate=1e-4 * (index + 1))
+      self._make(final, learning_rate=1e-4 * (index + 1), **worse)
+      self._make(final + 2, learning_rate=1e-4 * (index + 1), **better)
     rows, notes = self._table()
-    self.assertEqual(rows['catch', 'without', 'V-trace'][1].value.mean, 6.5)
-    self.assertEqual(notes[-1], 'catch, V-trace, without replay: of 2 settings this one is shown, the best: deep, '
-                                'vtrace, policy_lag=7')
+    self.assertEqual(rows['catch', 'without', 'V-trace'][1].value.mean, mean)
+    self.assertEqual(notes[-1], f'catch, V-trace, without replay: of 2 settings this one is shown, {note}')
+
+  def test_an_ablation_with_a_score_goes_before_runs_that_have_none(self):
+    self._make(None)
+    self._make(2., policy_lag=7)
+    rows, _ = self._table()
+    self.assertEqual(rows['catch', 'without', 'V-trace'][1].value.mean, 2.)
 
   @parameterized.parameters(
       ({}, 'scaled down: 1 of 24 hyper-parameters'),

@@ -52,17 +52,18 @@ class PaperTablesTest(parameterized.TestCase):
     for level, mean in published_means['IMPALA-Experts, deep'].items():
       run_directories.make(self.folder, level, {level: mean}, level_name=level, total_environment_frames=333_333_333)
     rows, notes = self._make('3')
-    for name in ('IMPALA, deep, PBT', 'IMPALA-Experts, deep'):
+    extents = {'IMPALA, deep, PBT': 'in full', 'IMPALA-Experts, deep': 'scaled down: 1 of 24 hyper-parameters'}
+    for name, extent in extents.items():
       row = rows[name]
-      self.assertEqual(row['run'], 'in full')
+      self.assertEqual(row['run'], extent)
       self.assertEqual(row['mean capped: this run'].value.mean, row['mean capped: from its levels'].value)
       self.assertLess(abs(row['mean capped: difference'].value), 0.06)
     self.assertLen(notes, 2)
     rows, _ = self._make('B.1')
     for row in rows.values():
-      for name in ('IMPALA, deep, PBT', 'IMPALA-Experts, deep'):
+      for name, extent in extents.items():
         self.assertLess(abs(row[f'{name}: difference'].value), 0.06)
-        self.assertEqual(row[f'{name}: run'], 'in full')
+        self.assertEqual(row[f'{name}: run'], extent)
     self.assertEqual(rows['mean capped (%), from these rows']['IMPALA, deep, PBT: difference'], layout.Number(0.0, 2))
 
   def test_a_population_with_8_learners_has_its_row(self):
@@ -77,7 +78,7 @@ class PaperTablesTest(parameterized.TestCase):
                          frames=2_000_000)
     rows, _ = self._make('3')
     self.assertEqual({name: row['run'] for name, row in rows.items() if row['run'] != 'not run'},
-                     {'IMPALA, deep': 'scaled down: 2M of 10B frames, 10 of 500 episodes'})
+                     {'IMPALA, deep': 'scaled down: 1 of 24 hyper-parameters, 2M of 10B frames, 10 of 500 episodes'})
     self.assertAlmostEqual(rows['IMPALA, deep']['mean capped: difference'].value, 49.36 - 46.5, delta=0.01)
 
   def test_a_games_mean_is_beside_the_papers(self):

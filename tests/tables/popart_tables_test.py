@@ -106,6 +106,15 @@ class PopArtTablesTest(parameterized.TestCase):
         'scaled down: 2M of 11.4B frames, 1 of 24 members; departs from the paper: torso=shallow, '
         'use_lstm=True, num_learners=8, popart_decay=0.01')
 
+  @parameterized.parameters(
+      ({'use_lstm': True, 'unroll_length': 100}, 'in full'),
+      ({'use_lstm': True}, 'departs from the paper: use_lstm=True'),
+      ({'unroll_length': 100}, 'departs from the paper: unroll_length=100'),
+      ({'use_lstm': True, 'unroll_length': 100, 'discount': 0.9}, 'departs from the paper: discount=0.9'))
+  def test_both_readings_of_the_paper_are_the_papers(self, others, extent):
+    self._make('atari', _ATARI, 0.5, 'popart_impala_atari57', **others)
+    self.assertEqual(self._rows()[0]['PopArt-IMPALA', 'Atari-57 (unclipped)', 'random starts: median'][1], extent)
+
   def test_the_training_score_is_that_of_the_last_episodes(self):
     curves = {level: [0., mean] for level, mean in _means(dmlab30.SUITE, 0.25, dmlab30.LEVELS).items()}
     self._make('dmlab', _DMLAB, 0.7, 'popart_impala_dmlab30', curves=curves, test_num_episodes=10)

@@ -46,7 +46,7 @@ class R2d2TablesTest(parameterized.TestCase):
     """Makes a run that was started and evaluated with the flags of a binary, and `others`."""
     level = level or _LEVELS.get(name, 'rooms_watermaze')
     protocol, is_r2d2 = _PROTOCOLS[name], name.startswith('R2D2')
-    flags = binary_flags.of(_CONFIGS[name], protocol, **{'level_name': level} | {
+    flags = binary_flags.of(_CONFIGS[name], protocol, **{'level_name': level, 'num_environments': 256} | {
         setting: value for setting, value in others.items() if setting not in ('frames', 'episodes', 'actions')})
     played = protocol.environments((level,), training=False) | {
         'actions': others.get('actions', 'epsilon 0.001' if is_r2d2 else 'sampled')}
@@ -105,8 +105,8 @@ class R2d2TablesTest(parameterized.TestCase):
 
   @parameterized.parameters(*_CONFIGS)
   def test_the_defaults_are_in_full(self, name):
-    self._make(name, 0.5, total_environment_frames=10_000_000_000)
-    self._make(name, 0.7, total_environment_frames=10_000_000_000, seed=2)
+    for seed, share in enumerate((0.5, 0.6, 0.7)):
+      self._make(name, share, total_environment_frames=10_000_000_000, seed=seed)
     level = _LEVELS.get(name, 'rooms_watermaze')
     mean, extent = self._cell(name.removesuffix(' on DMLab-30'), level)
     self.assertAlmostEqual(mean, _mean(level, 0.6))
@@ -120,7 +120,13 @@ class R2d2TablesTest(parameterized.TestCase):
       ('R2D2', {'full_action_set': False}, 'departs from the paper: full_action_set=False'),
       ('R2D2', {'measure_delta_q': True, 'save_replay': False, 'num_actors': 256, 'parameter_refresh': '100'},
        'in full'),
-      ('R2D2', {'num_actors': 64, 'adam_epsilon': 0.01}, 'departs from the paper: num_actors=64, adam_epsilon=0.01'),
+      ('R2D2', {'num_actors': 64, 'adam_epsilon': 0.01},
+       'scaled down: 64 of 256 actors; departs from the paper: adam_epsilon=0.01'),
+      ('R2D2', {'num_actors': 300}, 'departs from the paper: num_actors=300'),
+      ('R2D2', {'num_environments': 1}, 'scaled down: 1 of 256 actors'),
+      ('R2D2', {'num_environments': 'auto'}, 'scaled down: an unknown number of 256 actors'),
+      ('R2D2+', {'job_name': 'learner', 'num_environments': 256}, 'scaled down: an unknown number of 256 actors'),
+      ('R2D2+', {'job_name': 'learner', 'num_environments': 0, 'num_actors': 256}, 'in full'),
       ('R2D2 on DMLab-30', {'learning_rate': 3e-4}, 'departs from the paper: learning_rate=0.0003'),
       ('R2D2 on DMLab-30', {'reward_transform': 'optimistic_asymmetric'},
        'departs from the paper: reward_transform=optimistic_asymmetric'),
@@ -129,15 +135,28 @@ class R2d2TablesTest(parameterized.TestCase):
       ('IMPALA, deep (re-run)', {'action_set': 'impala'}, 'departs from the paper: action_set=impala'),
       ('IMPALA, deep (re-run)', {'learning_rate': 3e-4}, 'in full'))  # IMPALA's was tuned.
   def test_what_is_smaller_or_different_is_named(self, name, others, extent):
-    self._make(name, 0.5, **others)
+    for seed in range(3):
+      self._make(name, 0.5, seed=seed, **others)
     self.assertEqual(self._cell(name.removesuffix(' on DMLab-30'), _LEVELS.get(name, 'rooms_watermaze'))[1], extent)
+
+  @parameterized.parameters(('R2D2', 2, 'scaled down: 2 of 3 seeds'), ('R2D2+', 1, 'scaled down: 1 of 3 seeds'),
+                            ('IMPALA, deep (re-run)', 1, 'in full'))
+  def test_fewer_seeds_than_in_the_paper_are_named(self, name, seeds, extent):
+    for seed in range(seeds):
+      self._make(name, 0.5, seed=seed)
+    self.assertEqual(self._cell(name, _LEVELS.get(name, 'rooms_watermaze'))[1], extent)
+
+  def test_the_feed_forward_variant_has_one_seed(self):
+    self._make('R2D2', 0.5, use_lstm=False)
+    rows = {tuple(row[:3]): row[-1] for row in r2d2_tables.table('1', self._runs()).rows}
+    self.assertEqual(rows['R2D2, feed-forward', 'Atari-57', 'median'], 'scaled down: 1 of 57 levels')
 
   def test_every_setting_departs_that_is_not_free(self):
     agent = r2d2_published.PAPER.agents[0]
     flags = binary_flags.of(_CONFIGS['R2D2'], _PROTOCOLS['R2D2'])
     free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
             'learner_timeout_seconds', 'measure_delta_q', 'save_replay'}
-    shown_otherwise = {'level_name', 'population_size', 'num_learners'}
+    shown_otherwise = {'level_name', 'population_size', 'num_learners', 'num_actors'}
     run = lambda changed: runs_lib.Run('', flags | changed, runs_lib.Evaluation({}, 0, 0), 'r2d2')
     self.assertEmpty(departures.departures(run({}), agent))
     for name, value in flags.items():
@@ -157,7 +176,7 @@ class R2d2TablesTest(parameterized.TestCase):
         f'Ablations, which are not in the table: {self.folder}/run_001 (Clipped)'])
     runs = [run for run in self._runs() if run.flags['reward_transform'] == 'abs_one']
     alone = {row[0]: row for row in r2d2_tables.table('4', runs).rows}['pong']
-    self.assertEqual(alone[-1], 'departs from the paper: value_rescaling=False, reward_transform=abs_one')
+    self.assertEqual(alone[-1], 'scaled down: 1 of 3 seeds; departs from the paper: value_rescaling=False, reward_transform=abs_one')
 
   @parameterized.parameters(
       ({'level_name': 'pong,breakout'}, 'pong,breakout, dqn, LSTM, R2D2'),

@@ -109,14 +109,37 @@ class ResultsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ({'action_set': 'popart', 'renderer': 'hardware', 'level_cache': '/maps'},
-       'departs from the paper: action_set=popart'),
-      ({'dataset_path': 'dummy'}, 'departs from the paper: dataset_path=dummy'),
-      ({'dataset_path': '/images'}, 'in full'))
+       'scaled down: 1 of 24 hyper-parameters; departs from the paper: action_set=popart'),
+      ({'dataset_path': 'dummy'},
+       'scaled down: 1 of 24 hyper-parameters; departs from the paper: dataset_path=dummy'),
+      ({'dataset_path': '/images'}, 'scaled down: 1 of 24 hyper-parameters'))
   def test_another_protocol_of_lab_is_said(self, protocol, extent):
     agent = published.AGENTS['IMPALA, deep']
     run_directories.make(self.folder, f'run_{next(self.names)}', dict.fromkeys(dmlab30.TEST_LEVELS, 1.),
                          protocol={'dmlab': protocol})
     self.assertEqual(self._result(agent).level('rooms_watermaze').extent, extent)
+
+  def test_the_best_of_a_whole_sweep_is_in_full(self):
+    agent = published.AGENTS['IMPALA, deep']
+    for index in range(24):
+      for seed in (1, 2):
+        means = dict.fromkeys(dmlab30.TEST_LEVELS, float(index == 7))
+        run_directories.make(self.folder, f'run_{index:03d}_{seed}', means, seed=seed, sweep_index=index,
+                             learning_rate=1e-4 * (index + 1))
+      if index == 22:
+        self.assertEqual(self._result(agent).level('rooms_watermaze').extent, 'scaled down: 23 of 24 hyper-parameters')
+    # These are not of the sweep.
+    run_directories.make(self.folder, 'run_other', dict.fromkeys(dmlab30.TEST_LEVELS, 2.), discount=0.9)
+    result = self._result(agent)
+    self.assertEqual({run.flags['sweep_index'] for run in result.runs}, {7})
+    self.assertEqual(result.summary('mean_capped').extent, 'in full')
+    self.assertEqual(result.level('rooms_watermaze'), results.Cell(results.Score(1., 0., 2), 'in full'))
+
+  def test_a_single_sample_goes_before_a_better_one_with_other_settings(self):
+    agent = published.AGENTS['IMPALA, deep']
+    for index, (value, settings) in enumerate(((1., {}), (2., {'discount': 0.9}))):
+      run_directories.make(self.folder, f'run_{index}', dict.fromkeys(dmlab30.TEST_LEVELS, value), **settings)
+    self.assertEqual(self._result(agent).level('rooms_watermaze').score.mean, 1.)
 
   def test_other_hyper_parameters_are_said(self):
     self._expert(18.0, optimizer='adam', discount=0.9, unroll_length=5, clip_gradient_norm=0., batch_size=32)
