@@ -169,7 +169,12 @@ def _mean(values, chosen):
 def make_learner(agent: Agent, config: LaserConfig, xla: str = 'auto',
                  device: str | None = None) -> learner_step.Learner:
   """Makes the learner; see agent_interface.AgentModule."""
-  return popart_impala.make_learner(agent, config, xla, device, loss)
+  return popart_impala.make_learner(agent, config, xla, device, loss, tuned)
+
+
+def tuned(config: LaserConfig) -> dict[str, bool]:
+  """Returns what populations tune, as impala.tuned. Epsilon of RMSProp is fixed, as in the sweeps of section 5.1."""
+  return {name: in_use for name, in_use in impala.tuned(config).items() if name != 'rmsprop_epsilon'}
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: LaserConfig, seed: int,

@@ -145,10 +145,11 @@ def update_statistics(agent: Agent, decay: float, gathered: Any,
 
 
 def make_learner(agent: Agent, config: PopArtImpalaConfig, xla: str = 'auto', device: str | None = None,
-                 loss_function: Callable[..., learner_step.Loss] = loss) -> learner_step.Learner:
-  """Makes the learner; see agent_interface.AgentModule. A variant of the agent may have a loss of its own."""
+                 loss_function: Callable[..., learner_step.Loss] = loss,
+                 tuned: Callable[..., dict[str, bool]] = impala.tuned) -> learner_step.Learner:
+  """Makes the learner; see agent_interface.AgentModule. A variant of the agent may have its own loss and settings."""
   after_update = None
   if config.value_normalization == 'popart':  # Else the statistics stay 0 and 1, and normalisation has no effect.
     after_update = functools.partial(update_statistics, agent, config.popart_decay)
   return learner_step.Learner(
-      agent, loss_function, impala.make_optimizer, config, impala.tuned(config), xla, device, after_update)
+      agent, loss_function, impala.make_optimizer, config, tuned(config), xla, device, after_update)

@@ -3,8 +3,10 @@
   bazel run //agents:population -- --agent=impala_dmlab30 --population_size=8 --dataset_path=IMAGES
   bazel run //agents:population -- --agent=impala_atari57 --level_name=atari57 --total_environment_frames=11_400_000_000
   bazel run //agents:population -- --agent=popart_impala_atari57
+  bazel run //agents:population -- --agent=laser_dmlab30 --shared_replay=localhost:20000 --dataset_path=IMAGES
 
-The program starts the members POPULATION/member_00, member_01, ... with the samples of table D.1 as hyper-parameters.
+The program starts the members POPULATION/member_00, member_01, ... with samples of the agent's sweep as
+hyper-parameters (agents/sweeps.py).
 It restarts members that die. The same command resumes. Flags that this program does not define go to every member.
 
 Each member is a training process with environments of its own, so 24 members need a large machine. Set
@@ -20,15 +22,16 @@ import dataclasses
 import sys
 from typing import Sequence
 
+from scalable_agents.agents import binaries
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training.population import population_launcher
 from scalable_agents.training import run_flags
 
-_PAPERS_SIZES = {  # Binary -> number of members. IMPALA: appendix F. PopArt-IMPALA: "Implementation notes".
-    'impala_atari57': 24, 'impala_dmlab30': 24, 'popart_impala_atari57': 24, 'popart_impala_dmlab30': 8}
-_AGENTS = tuple(_PAPERS_SIZES)
+# IMPALA: 24 members, appendix F. PopArt-IMPALA: 8 on DMLab-30, "Implementation notes". LASER's paper has populations
+# (figure 3) without their size, and R2D2's has none.
+_SIZE, _POPART_DMLAB_SIZE = 24, 8
 # The launcher sets these flags of the members, besides the flags of LauncherConfig.
 _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
 
@@ -37,10 +40,10 @@ _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
 class LauncherConfig:
   """The flags."""
 
-  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(_AGENTS) + '.',
-                       choices=_AGENTS)
+  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(binaries.NAMES) + '.',
+                       choices=binaries.NAMES)
   population_size: int = setting(0, "Number of members; 0 for the paper's number: 8 for popart_impala_dmlab30, and "
-                                 '24 for the others.', at_least=0, at_most=settings.MAX_PROCESSES)
+                                 '24 for IMPALA and PopArt-IMPALA. R2D2 and LASER have 24, too; no paper states it.', at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
                         'already, the population is resumed.')
   seed: int = setting(1, "Member 0's random seed. Member i has this seed + i.", at_least=0,
@@ -49,7 +52,7 @@ class LauncherConfig:
 
 def size_of(config: LauncherConfig) -> int:
   """Returns the number of members, the paper's by default."""
-  return config.population_size or _PAPERS_SIZES[config.agent]
+  return config.population_size or (_POPART_DMLAB_SIZE if config.agent == 'popart_impala_dmlab30' else _SIZE)
 
 
 def validate(config: LauncherConfig):

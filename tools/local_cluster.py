@@ -16,6 +16,7 @@ import signal
 import sys
 from typing import Sequence, TextIO
 
+from scalable_agents.agents import binaries
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -23,8 +24,6 @@ from scalable_agents.training import child_process
 from scalable_agents.training import run_flags
 from scalable_agents.training.cluster import free_ports
 
-_AGENTS = ('impala_atari57', 'impala_dmlab30', 'laser_atari57', 'laser_dmlab30', 'popart_impala_atari57',
-           'popart_impala_dmlab30', 'r2d2_atari57', 'r2d2_dmlab30', 'r2d2_plus_dmlab30')
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
 _SAVING_SECONDS = 90.   # Time for a learner to save and exit. It waits up to a minute for the other learners to agree.
 _HEARING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.
@@ -35,8 +34,8 @@ _LEAVING_SECONDS = 20.  # Time for a process to exit if it cannot continue.
 class LocalClusterConfig:
   """The flags."""
 
-  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(_AGENTS) + '.',
-                       choices=_AGENTS)
+  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(binaries.NAMES) + '.',
+                       choices=binaries.NAMES)
   learners: int = setting(1, 'Number of learner processes.', at_least=1, at_most=settings.MAX_PROCESSES)
   actors: int = setting(2, 'Number of actor hosts.', at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('', "The learners' run directory. Default: runs/LEVEL_NAME in the current folder.")

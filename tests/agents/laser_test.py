@@ -197,6 +197,10 @@ class LearnerTest(parameterized.TestCase):
     for one, other in zip(variables, want_variables, strict=True):
       np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
+  def test_populations_do_not_tune_epsilon(self):
+    learner, _ = self._learner(_config(clip_gradient_norm=40.))
+    self.assertEqual(list(learner.hyper_parameters), ['learning_rate', 'entropy_cost', 'clip_gradient_norm'])
+
   @parameterized.parameters('literal', 'mean_of_squares')
   def test_with_a_threshold_of_0_nothing_changes(self, second_moment):
     config = _config(popart_decay=0.3, popart_second_moment=second_moment, trust_region_threshold=0.)

@@ -79,14 +79,13 @@ class BinaryTest(parameterized.TestCase):
     self.assertRegex(screen, f'(?m)^fittest: {folder}/member_0[01]$')
 
   @parameterized.parameters(('impala_atari57', 24), ('impala_dmlab30', 24), ('popart_impala_atari57', 24),
-                            ('popart_impala_dmlab30', 8))
+                            ('popart_impala_dmlab30', 8), ('laser_dmlab30', 24), ('r2d2_atari57', 24))
   def test_populations_have_the_papers_sizes(self, agent, size):
     self.assertEqual(population.size_of(population.LauncherConfig(agent=agent)), size)
     self.assertEqual(population.size_of(population.LauncherConfig(agent=agent, population_size=3)), 3)
 
   @parameterized.parameters(
-      (['--agent=r2d2_atari57'], '--agent=r2d2_atari57: want one of impala_atari57, impala_dmlab30, '
-       'popart_impala_atari57, popart_impala_dmlab30'),
+      (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want one of impala_atari57, .*, r2d2_plus_dmlab30'),
       (['--population_size=1'], "--population_size=1: want at least 2, or 0 for the paper's number"),
       (['--seed=-1'], '--seed=-1: want a whole number from 0 to 2147482623'),
       (['--logdir='], '--logdir=: want a folder'),
