@@ -140,7 +140,7 @@ class ImpalaConfig:
       'Table G.1.', at_least=0)
   sweep_index: int = setting(
       sweep.NO_SAMPLE, 'Number of a random sample of learning_rate, entropy_cost and rmsprop_epsilon, used instead of '
-      f'the flags of these names: 0 to {SWEEP.num_samples - 1}, or more in a population larger than that. -1 for no '
+      f'the flags of these names: 0 to {SWEEP.num_samples - 1}, or any number in a population. -1 for no '
       'sample. Table D.1.', at_least=sweep.NO_SAMPLE, at_most=settings.MAX_SEED)
 
   # The run.

@@ -68,7 +68,7 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
       'states none.', at_least=1, at_most=settings.MAX_FRAMES)
   sweep_index: int = setting(
       sweep.NO_SAMPLE, 'Number of a random sample of learning_rate and entropy_cost, used instead of the flags of '
-      f'these names: 0 to {sweeps.LASER.num_samples - 1}, or more in a population larger than that. -1 for no sample. '
+      f'these names: 0 to {sweeps.LASER.num_samples - 1}, or any number in a population. -1 for no sample. '
       'Section 5.1, DMLab-30.', at_least=sweep.NO_SAMPLE, at_most=settings.MAX_SEED)
   replay_sampling: str = setting(
       'episodes', 'What is drawn from the replay: episodes (uniformly; each is replayed from its start, with recurrent '

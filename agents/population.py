@@ -6,7 +6,8 @@
   bazel run //agents:population -- --agent=laser_dmlab30 --shared_replay=localhost:20000 --dataset_path=IMAGES
 
 The program starts the members POPULATION/member_00, member_01, ... with samples of the agent's sweep as
-hyper-parameters (agents/sweeps.py).
+hyper-parameters (agents/sweeps.py). With --seed=1, member i has sample i. Populations whose seeds are at least the
+population's size apart are independent.
 It restarts members that die. The same command resumes. Flags that this program does not define go to every member.
 
 Each member is a training process with environments of its own, so 24 members need a large machine. Set
@@ -43,16 +44,23 @@ class LauncherConfig:
   agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(binaries.NAMES) + '.',
                        choices=binaries.NAMES)
   population_size: int = setting(0, "Number of members; 0 for the paper's number: 8 for popart_impala_dmlab30, and "
-                                 '24 for IMPALA and PopArt-IMPALA. R2D2 and LASER have 24, too; no paper states it.', at_least=0, at_most=settings.MAX_PROCESSES)
+                                 '24 for IMPALA and PopArt-IMPALA. R2D2 and LASER have 24, too; no paper states it.',
+                                 at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('runs/population', "The folder of the members' run directories. If it has a population "
                         'already, the population is resumed.')
-  seed: int = setting(1, "Member 0's random seed. Member i has this seed + i.", at_least=0,
+  seed: int = setting(1, "Member 0's random seed. Member i has this seed + i, and starts with the sample of "
+                      'hyper-parameters of this number - 1.', at_least=0,
                       at_most=settings.MAX_SEED - settings.MAX_PROCESSES)
 
 
 def size_of(config: LauncherConfig) -> int:
   """Returns the number of members, the paper's by default."""
   return config.population_size or (_POPART_DMLAB_SIZE if config.agent == 'popart_impala_dmlab30' else _SIZE)
+
+
+def first_sample(config: LauncherConfig) -> int:
+  """Returns member 0's sample of hyper-parameters. Member i has the i-th one after it, another one for another seed."""
+  return max(config.seed - 1, 0)
 
 
 def validate(config: LauncherConfig):
@@ -71,7 +79,7 @@ def main(others: Sequence[str]):
     if flag.lstrip('-').partition('=')[0] in _OURS:
       raise errors.UserError(f'{flag}: the population sets this flag of its members by itself')
   folder = run_flags.user_path(config.logdir)
-  flags_of = lambda index: [*others, f'--sweep_index={index}', f'--seed={config.seed + index}',
+  flags_of = lambda index: [*others, f'--sweep_index={first_sample(config) + index}', f'--seed={config.seed + index}',
                             '--nolearning_rate_decay']
   program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
   given_up = population_launcher.launcher(program, folder, size_of(config), flags_of, sys.stdout).run()

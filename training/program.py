@@ -123,7 +123,7 @@ def _read_flags(agent_module, config_class, protocol_class):
   elif run_config.video:
     raise errors.UserError('--video: only with --mode=test')
   population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
-  config = _with_sample(agent_module, config, max(agent_module.SWEEP.num_samples, population.population_size))
+  config = _with_sample(agent_module, config, population.population_size > 1)
   protocol = run_flags.config_from_flags(protocol_class, stored=stored)
   if membership.job_name and config.synchronous:
     raise errors.UserError('--synchronous: only without --job_name; processes of a cluster cannot take turns')
@@ -138,11 +138,15 @@ def _read_flags(agent_module, config_class, protocol_class):
   return config, protocol, population, membership, run_config
 
 
-def _with_sample(agent_module, config, num_samples):
-  """Returns the config with the sample of hyper-parameters that --sweep_index selects."""
+def _with_sample(agent_module, config, is_member):
+  """Returns the config with the sample of hyper-parameters that --sweep_index selects.
+
+  A sweep has a number of samples. Populations may start with any, so that several of them start differently.
+  """
+  num_samples = agent_module.SWEEP.num_samples
   if config.sweep_index == sweep.NO_SAMPLE:
     return config
-  if not 0 <= config.sweep_index < num_samples:
+  if config.sweep_index >= num_samples and not is_member:
     raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {sweep.NO_SAMPLE} '
                            'for no sample')
   sample = agent_module.SWEEP.draw(config.sweep_index)

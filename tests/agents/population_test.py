@@ -68,8 +68,8 @@ class BinaryTest(parameterized.TestCase):
       evolved_at = [evolution.environment_frames for evolution in evolutions]
       self.assertEqual(evolved_at, sorted(set(evolved_at)))  # Each evolution comes once and in order.
       self.assertGreaterEqual(evolved_at[0], initial_frames)
-      start = sweeps.IMPALA.draw(index)
-      self.assertContainsSubset({'seed': 5 + index, 'sweep_index': index, 'population_size': 2, **start},
+      start = sweeps.IMPALA.draw(4 + index)  # Member i's seed - 1.
+      self.assertContainsSubset({'seed': 5 + index, 'sweep_index': 4 + index, 'population_size': 2, **start},
                                 run_directory.read_config(logdir)['flags'])
       for name in start:
         for row in rows:
@@ -83,6 +83,15 @@ class BinaryTest(parameterized.TestCase):
   def test_populations_have_the_papers_sizes(self, agent, size):
     self.assertEqual(population.size_of(population.LauncherConfig(agent=agent)), size)
     self.assertEqual(population.size_of(population.LauncherConfig(agent=agent, population_size=3)), 3)
+
+  def test_populations_with_different_seeds_start_differently(self):
+    samples = {}
+    for seed in (0, 1, 101, 201):
+      first = population.first_sample(population.LauncherConfig(seed=seed))
+      samples[seed] = [tuple(sweeps.IMPALA.draw(first + index).values()) for index in range(24)]
+    self.assertEqual(samples[0], samples[1])  # Their members have equal seeds too, except one.
+    self.assertEqual(samples[1][7], tuple(sweeps.IMPALA.draw(7).values()))
+    self.assertLen({*samples[1], *samples[101], *samples[201]}, 3 * 24)
 
   @parameterized.parameters(
       (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want one of impala_atari57, .*, r2d2_plus_dmlab30'),
