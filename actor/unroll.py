@@ -10,6 +10,9 @@ A life of an actor begins when a worker process starts its environment and ends 
 life are numbered from 0, and `done` is true in row 0 of the first one. If a receiver sees a gap in the indices of a
 life, unrolls were lost; see training/unroll_order.py.
 
+Batches from a replay of episodes have unrolls in which episodes of several lives follow each other; see
+training/mixed_experience.py.
+
 Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released agent.
 """
 

@@ -134,28 +134,26 @@ def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_
   relevance = trust_region.relevance(                                             # [T, B].
       config.relevance, unroll.agent_output.policy_logits[1:], output.policy_logits[:-1], config.clip_rho_threshold)
   if sample == ():
-    is_online, exists, weights = tf.ones_like(relevance, tf.bool), tf.ones_like(relevance, tf.bool), 1.
+    is_online = there = tf.fill(tf.shape(relevance), True)
+    num_online, weights = relevance.shape[1], 1.
   else:
-    is_online, exists = tf.broadcast_to(sample.is_online, tf.shape(relevance)), sample.exists
-    weights = _importance_weights(sample, config)                                 # [B].
-  trusted = (relevance < config.trust_region_threshold) & exists                  # lambda of equation 8.
+    is_online = tf.broadcast_to(sample.is_online, tf.shape(relevance))
+    num_online = relevance.shape[1] - sample.key.shape[0]
+    there = is_online | tf.concat([tf.fill([num_online], True), sample.key >= 0], axis=0)  # [T, B].
+    weights = _importance_weights(sample, config, num_online)                     # [B].
+  trusted = (relevance < config.trust_region_threshold) & there                   # lambda of equation 8.
   weights *= tf.cast(trusted, tf.float32)
   result = popart_impala.weighted_loss(
       agent, unroll, output, config, trusted, weights, entropy_weights=weights * tf.cast(is_online, tf.float32))
   means = dict(result.means)
-  for name, chosen in {'online': is_online & exists, 'replayed': ~is_online & exists}.items():
+  for name, chosen in {'online': is_online, 'replayed': ~is_online & there}.items():
     means[f'rejected/{name}'] = _mean(tf.cast(~trusted, tf.float32), chosen)
     means[f'relevance/{name}'] = _mean(relevance, chosen)
-  if sample == ():
-    return result._replace(means=means)
-  num_online = exists.shape[1] - sample.key.shape[0]
-  means['replay_padding'] = tf.reduce_mean(tf.cast(~exists[:, num_online:], tf.float32))
   return result._replace(means=means, feedback=result.feedback[num_online:])
 
 
-def _importance_weights(sample, config):
+def _importance_weights(sample, config, num_online):
   """Returns the weights of unrolls, [B] float32, which correct for priorities. Appendix A.2. Online unrolls have 1."""
-  num_online = sample.exists.shape[1] - sample.key.shape[0]
   replayed = q_learning.importance_weights(sample.probability, config.importance_exponent)
   return tf.concat([tf.ones([num_online]), replayed], axis=0)
 

@@ -87,7 +87,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
 
   Args:
     agent, config: see `loss`.
-    unroll: the unrolls.
+    unroll: the unrolls. `level_id` is [B], or [T+1, B] if the levels of their rows differ.
     output: the network's outputs for the unrolls.
     trusted: [T, B] bool, the steps that value targets may use, see `vtrace.from_importance_weights`. Other steps do not
       count in the statistics. None: all steps.
@@ -96,13 +96,15 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   Returns:
     See `loss`. The feedback is the mean absolute error of each unroll's values, [B] float32.
   """
-  normalized_values = popart.select(output.baseline, unroll.level_id)                   # [T+1, B], n_i(x).
+  level_ids = tf.broadcast_to(unroll.level_id, tf.shape(output.baseline)[:2])           # [T+1, B], of each row.
+  normalized_values = popart.select(output.baseline, level_ids)                         # [T+1, B], n_i(x).
   means = tf.cast(agent.statistics.first, tf.float32)                                   # [N], mu of each level.
   scales = tf.cast(popart.scale(agent.statistics), tf.float32)                          # [N], sigma of each level.
-  mu, sigma = popart.select(means, unroll.level_id), popart.select(scales, unroll.level_id)  # [B].
+  mu, sigma = popart.select(means, level_ids), popart.select(scales, level_ids)         # [T+1, B].
   # V-trace is computed with the un-normalised values, in the units of the rewards.
   targets, log_pi = impala.off_policy_targets(
       unroll, output.policy_logits, sigma * normalized_values + mu, config, trusted)
+  mu, sigma, level_ids = mu[:-1], sigma[:-1], level_ids[:-1]                            # [T, B].
   normalized_targets = (targets.vs - mu) / sigma
   terms = {
       'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages / sigma, weights),
@@ -111,15 +113,20 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   }
   total = impala.total_loss(terms, config)
   errors = normalized_targets - tf.stop_gradient(normalized_values[:-1])
-  of_rollouts = 0.5 * tf.reduce_sum(weights * tf.square(errors), axis=0)
-  metrics = {'value_loss/normalized': popart.level_means(of_rollouts, unroll.level_id, means.shape[0]),
-             'value_loss/unnormalized': popart.level_means(sigma**2 * of_rollouts, unroll.level_id, means.shape[0])}
+  # The loss of each step, times T: averaged over a level's steps, it is the loss of one of its rollouts.
+  of_steps = 0.5 * errors.shape[0] * weights * tf.square(errors)
+  metrics = {'value_loss/normalized': popart.level_means(of_steps, level_ids, means.shape[0]),
+             'value_loss/unnormalized': popart.level_means(sigma**2 * of_steps, level_ids, means.shape[0])}
   feedback = tf.reduce_mean(tf.abs(errors), axis=0)
   if config.value_normalization == 'none':
     return learner_step.Loss(total, terms, metrics, feedback)
-  rollouts = popart.rollout_moments(targets.vs, config.popart_second_moment, trusted)
+  returns, counts, levels = targets.vs, trusted, unroll.level_id                        # [T, B], [T, B], [B].
+  if levels.shape.rank == 2:
+    counts = tf.ones_like(returns, tf.bool) if counts is None else counts
+    returns, counts, levels = popart.split_levels(returns, counts, level_ids, means.shape[0])
+  rollouts = popart.rollout_moments(returns, config.popart_second_moment, counts)
   return learner_step.Loss(total, terms, metrics | {'popart/mean': means, 'popart/scale': scales}, feedback,
-                           gathered=(rollouts, unroll.level_id))
+                           gathered=(rollouts, levels))
 
 
 def update_statistics(agent: Agent, decay: float, gathered: Any,

@@ -4,6 +4,9 @@ Schmitt et al. 2020 (LASER), section 5.1 and appendix B. A replayer is an actor 
 episode, uniformly over all episodes, and returns its unrolls one after the other, as if it lived them. The work is done
 in C++ (cc/episode_replay.h). docs/replay.md says what the replay guarantees.
 
+When an episode ends inside an unroll, the replayer goes on with the next one that it draws, as an actor goes on with
+the next one that it lives. So each unroll has T steps.
+
 Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. An
 episode begins with a row in which `done` is true, and ends with the next such row, because that row has the episode's
 last reward. So an episode of n steps has n + 1 rows. Each row is stored once. Of a stack of frames, only the newest
@@ -20,15 +23,11 @@ from scalable_agents.ops import ops
 
 class Replayed(NamedTuple):
   """Unrolls of T steps, one of each of N replayers."""
-  rows: Any              # nest of [T+1, N, ...]. Step t leads from row t to row t+1. Rows after an episode's last one
-                         # are zeros.
-  trains: tf.Tensor      # [T, N] bool, whether the step exists; else it is padding after the episode's end.
-  key: tf.Tensor         # [N] int64, the episode, for the next call.
-  next_step: tf.Tensor   # [N] int64, the replayer's position in the episode, for the next call.
-  first_step: tf.Tensor  # [N] int64, the number of the unroll's step 0 in the episode. If it is 0, the episode has just
-                         # been drawn.
-  life_id: tf.Tensor     # [N] int64, the life from which the episode is; see actor/unroll.py.
-  life_row: tf.Tensor    # [N] int64, the number of row 0 in that life.
+  rows: Any             # nest of [T+1, N, ...]. Step t leads from row t to row t+1.
+  key: tf.Tensor        # [N] int64, the episode of row T's observation, for the next call. -1 if nothing is replayed.
+  next_step: tf.Tensor  # [N] int64, the step of that episode after row T, for the next call.
+  life_id: tf.Tensor    # [N] int64, the life that row 0 is from; see actor/unroll.py.
+  life_row: tf.Tensor   # [N] int64, the number of row 0 in that life.
 
 
 class Statistics(NamedTuple):
@@ -52,8 +51,8 @@ class EpisodeReplay:
   have more steps than the capacity, the oldest one is dropped. The newest one is kept, however long it is.
   """
 
-  def __init__(self, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any], frame_stacks=None,
-               shared_name: str = ''):
+  def __init__(self, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any],
+               observation: Callable[[Any], Any], frame_stacks=None, shared_name: str = ''):
     """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:
@@ -61,6 +60,8 @@ class EpisodeReplay:
       unroll_length: T, agent steps of a replayed unroll. The unrolls that are inserted may have another length.
       capacity: largest number of agent steps.
       done: picks the component of rows, [] bool, that says whether the row has the first observation of an episode.
+      observation: picks the components of rows that belong to the observation, a nest. Where an episode ends inside an
+        unroll, they are those of the next episode's first row; all others are those of the ended episode's last row.
       frame_stacks: nest of int with the structure of row_spec: k > 1 if the newest k frames are to be stacked along the
         last axis. Frames before an episode's start are zeros. None: there are no stacks.
       shared_name: the name under which other processes find the replay, if this process has opened a port. '': the
@@ -72,7 +73,8 @@ class EpisodeReplay:
     self._rows = replay_rows.Rows(row_spec, frame_stacks)
     with tf.device('/CPU:0'):
       self._handle = ops.episode_replay(
-          **self._rows.attributes(done), unroll_length=unroll_length, capacity=capacity,
+          **self._rows.attributes(done), observed_components=tf.nest.flatten(observation(self._rows.numbers)),
+          unroll_length=unroll_length, capacity=capacity,
           shared_name=shared_name or ops.unique_name('episode_replay'))
     if tf.executing_eagerly():  # In a graph, the handle is that of whichever process runs the graph.
       ops.delete_with(self, self._handle)
@@ -95,30 +97,28 @@ class EpisodeReplay:
     with tf.device('/CPU:0'):
       return ops.episode_replay_insert(self._handle, life_id, index, self._rows.flatten(rows))
 
-  def next(self, key: tf.Tensor, step: tf.Tensor, seed) -> Replayed:
+  def next(self, key: tf.Tensor, step: tf.Tensor, seed, minimum_size=1) -> Replayed:
     """Returns the next unroll of each of N replayers.
 
-    A replayer goes on with its episode. If it has reached the end, or the episode has left the replay, it begins with
-    an episode that is drawn, uniformly and independently of the other replayers. While there
-    is no complete episode, all rows are padding, and the keys are -1.
+    A replayer goes on with its episode. Where this ends, or if it has left the replay, the replayer goes on with the
+    start of an episode that is drawn, uniformly and independently of the other replayers. While the replay has fewer
+    than `minimum_size` agent steps, nothing is replayed: all rows are zeros, and the keys are -1.
 
     Args:
       key, step: [N] int64, the positions of the replayers: `key` and `next_step` of the call before. For the first
         call, -1 and 0: there is no episode with this key.
       seed: [] int64. The same contents, positions and seed give the same unrolls.
+      minimum_size: [] int64, agent steps.
     Raises:
       tf.errors.InvalidArgumentError: a shape or type is wrong, or a step is negative.
     """
     with tf.device('/CPU:0'):
       key = tf.convert_to_tensor(key, tf.int64)
-      next_key, next_step, first_step, life_id, life_row, trains, rows = ops.episode_replay_next(
-          self._handle, key, step, seed, row_types=self._rows.types)
+      *vectors, rows = ops.episode_replay_next(self._handle, key, step, seed, minimum_size, row_types=self._rows.types)
     num_replayers = key.shape.num_elements()
-    for vector in (next_key, next_step, first_step, life_id, life_row):
+    for vector in vectors:
       vector.set_shape([num_replayers])
-    trains.set_shape([self.unroll_length, num_replayers])
-    return Replayed(self._rows.pack(rows, self.unroll_length + 1, num_replayers), trains, next_key, next_step,
-                    first_step, life_id, life_row)
+    return Replayed(self._rows.pack(rows, self.unroll_length + 1, num_replayers), *vectors)
 
   def size(self) -> tf.Tensor:
     """The number of agent steps of the episodes in the replay: [] int64. For use in graphs."""

@@ -48,30 +48,52 @@ def scale(statistics: Moments) -> tf.Tensor:
 
 
 def select(values: tf.Tensor, level_ids: tf.Tensor) -> tf.Tensor:
-  """Selects the value of each rollout's own level.
+  """Selects the value of each row's own level.
 
   Args:
-    values: [..., B, N], a value for each level; or [N], if the values are the same for all rollouts.
-    level_ids: [B] int32, index of the level that each rollout comes from.
+    values: [T, B, N], a value for each level; or [N], if the values are the same for all rows.
+    level_ids: [B] or [T, B] int32, index of the level that each rollout, or each of its rows, comes from.
   Returns:
-    [..., B], or [B].
+    [T, B]; with values [N], the shape of `level_ids`.
   """
   # Not tf.gather: its gradient is a scatter, which XLA does not fuse with other operations.
   return tf.reduce_sum(values * tf.one_hot(level_ids, values.shape[-1], dtype=values.dtype), axis=-1)
 
 
 def level_means(values: tf.Tensor, level_ids: tf.Tensor, num_levels: int) -> tf.Tensor:
-  """Averages values of rollouts over the rollouts of each level.
+  """Averages values over those of each level.
 
   Args:
-    values: [B] float32.
-    level_ids: [B] int32.
+    values: [...] float32.
+    level_ids: int32 of the same shape.
     num_levels: N.
   Returns:
-    [N] float32. NaN for levels without rollouts.
+    [N] float32. NaN for levels without values.
   """
   sums, counts = (tf.math.unsorted_segment_sum(each, level_ids, num_levels) for each in (values, tf.ones_like(values)))
   return sums / counts
+
+
+def split_levels(targets: tf.Tensor, counts: tf.Tensor, level_ids: tf.Tensor,
+                 num_levels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Makes a rollout for each level of each rollout, whose steps may come from several levels.
+
+  A replayer may go on with an episode of another level. The statistics then get a rollout of either level.
+
+  Args:
+    targets: [T, B] float32, value targets.
+    counts: [T, B] bool, the steps that count.
+    level_ids: [T, B] int32, the level of each step.
+    num_levels: N.
+  Returns:
+    For B N rollouts, in the order of the batch: the targets and the steps that count, [T, B N], and the levels [B N].
+    A rollout counts none of the steps of other levels, so that most of them have no moments.
+  """
+  batch = targets.shape[1]
+  of_level = level_ids[..., tf.newaxis] == tf.range(num_levels)  # [T, B, N].
+  flat = lambda values: tf.reshape(values, [-1, batch * num_levels])
+  return (flat(tf.repeat(targets[..., tf.newaxis], num_levels, axis=-1)), flat(counts[..., tf.newaxis] & of_level),
+          tf.tile(tf.range(num_levels), [batch]))
 
 
 def rollout_moments(targets: tf.Tensor, second_moment: str = 'literal', counts: tf.Tensor | None = None) -> Moments:

@@ -22,10 +22,8 @@ _FILE = 'replay'  # In the folder beside a checkpoint.
 class MixedSample(NamedTuple):
   """What the loss needs to know about a batch, besides its unrolls. The R replayed unrolls come last."""
   is_online: tf.Tensor    # [B] bool.
-  exists: tf.Tensor       # [T, B] bool, whether the step exists; else it is padding after a replayed episode's end.
   probability: tf.Tensor  # [R] float32, with which a draw gives this unroll; 1 if there are no priorities.
-  age: tf.Tensor          # [R] int64, batches since the unroll was inserted.
-  key: tf.Tensor          # [R] int64, for new priorities.
+  key: tf.Tensor          # [R] int64, for new priorities. -1: nothing was drawn, so there is nothing to learn from.
 
 
 class Replay(Protocol):
@@ -33,7 +31,7 @@ class Replay(Protocol):
 
   # pylint: disable=missing-function-docstring,multiple-statements
   def insert(self, unroll: unroll_lib.Unroll) -> None: ...
-  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Replayed: ...
+  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn: ...
   def update(self, key: tf.Tensor, priority: tf.Tensor) -> None: ...
   def is_ready(self) -> bool: ...
   def metrics(self) -> dict[str, float]: ...
@@ -68,7 +66,8 @@ def validate_share(batch_size: int, replay_share: float) -> None:
 class MixedExperience:
   """Gives batches of new and replayed unrolls; see Experience. Batch.sample is a MixedSample.
 
-  Unrolls come with whole stacks of frames, since they are learned from as they are.
+  Level and actor of a batch's unrolls are [T+1, B], those of each row, because a replayer may go on with an episode of
+  another level. Unrolls come with whole stacks of frames, since they are learned from as they are.
   """
 
   def __init__(self, intake: intake_lib.Intake, replay: Replay, settings: Settings, seed: int):
@@ -97,20 +96,18 @@ class MixedExperience:
       number = self._num_batches.assign_add(1)
       seed = tf.random.stateless_uniform([], [self._seed, number], None, None, tf.int64)
       # Before the new unrolls are inserted, so that no unroll is in a batch twice.
-      replayed = self._replay.draw(self._settings.num_replayed, seed)
+      drawn = self._replay.draw(self._settings.num_replayed, seed)
       new, arrived = self._take_in()
-      unroll, exists, num_online = replayed.unroll, replayed.exists, 0
-      # An unroll without any step is of no version. With version 0, it would seem to be old.
+      unroll, num_online = drawn.unroll, 0
+      # Rows of nothing are of no version. With version 0, they would seem to be old.
       unroll = unroll._replace(parameter_version=tf.where(
-          tf.reduce_any(exists, axis=0), unroll.parameter_version, tf.reduce_max(new.parameter_version)))
+          drawn.key >= 0, unroll.parameter_version, tf.reduce_max(new.parameter_version)))
       if self._settings.learns_new:
         num_online = self._settings.num_new
         unroll = tf.nest.map_structure(
-            lambda has_time, *both: tf.concat(both, axis=1 if has_time else 0), unroll_lib.has_time(new), new, unroll)
-        exists = tf.concat([tf.ones([exists.shape[0], num_online], tf.bool), exists], axis=1)
-      is_online = tf.range(exists.shape[1]) < num_online
-      return experience.Batch(unroll, MixedSample(
-          is_online, exists, replayed.probability, replayed.age, replayed.key)), arrived
+            lambda has_time, *both: tf.concat(both, axis=1 if has_time else 0), *_with_ids_of_rows(new), unroll)
+      is_online = tf.range(num_online + self._settings.num_replayed) < num_online
+      return experience.Batch(unroll, MixedSample(is_online, drawn.probability, drawn.key)), arrived
 
   def _take_in(self):
     """Moves num_new unrolls from the intake to the replay. Returns them and their counts."""
@@ -144,3 +141,10 @@ class MixedExperience:
     """See Experience."""
     self._intake.close()
     self._replay.close()
+
+
+def _with_ids_of_rows(unroll):
+  """Returns which components of unrolls have a time dimension, and the unrolls, with level and actor of each row."""
+  of_rows = lambda ids: tf.broadcast_to(ids, tf.shape(unroll.parameter_version))
+  has_time = unroll_lib.has_time(unroll)._replace(level_id=True, actor_id=True)
+  return has_time, unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id))

@@ -1,14 +1,14 @@
 """Replayers: actors without environments. They step through stored episodes to find the network's recurrent states.
 
 Schmitt et al. 2020 (LASER), section 5.1 and appendices A.2 and B: a replayer draws an episode uniformly, goes through
-it from its start with the latest parameters, and cuts it into unrolls. An unroll has the recurrent state that the
-network has there now, since the state of an older network, or of another agent's, means nothing to this one. The
-behaviour policy's logits are those that were stored. An agent without recurrent state skips the computation.
+it from its start with the latest parameters, and goes on with the next one, as an actor does. What it goes through is
+cut into unrolls. An unroll has the recurrent state that the network has there now, since the state of an older network,
+or of another agent's, means nothing to this one. The behaviour policy's logits are those that were stored. An agent
+without recurrent state skips the computation.
 """
 
 from typing import Any, Mapping
 
-import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
@@ -22,7 +22,7 @@ from scalable_agents.training.cluster import shared_replay
 
 
 class Replayers:
-  """Stores episodes, and draws unrolls from replayers, each of which goes through an episode of its own."""
+  """Stores episodes, and draws unrolls from replayers, each of which goes through episodes of its own."""
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int],
                replay: episode_replay.EpisodeReplay | shared_replay.SharedReplay, number: int, agent: Any,
@@ -37,8 +37,8 @@ class Replayers:
       agent: the replayers' copy of the agent, which has `unroll` and `prepare` as impala.Agent; its acting variables
         are overwritten, and their device computes the states. None if there is no recurrent state.
       parameters: the latest parameters.
-      minimum_size: agent steps that the replay must have before replayed unrolls count. Until then they are padding, so
-        that an agent can learn from its new unrolls while the first, perhaps long, episodes go on.
+      minimum_size: agent steps that the replay must have before anything is replayed. Until then `draw` returns rows of
+        zeros, so that an agent can learn from its new unrolls while the first, perhaps long, episodes go on.
       must_fill: whether `is_ready` is false until then, for an agent that learns from replayed unrolls only.
     """
     self._minimum_size, self._must_fill = minimum_size, must_fill
@@ -56,31 +56,28 @@ class Replayers:
     rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
     self._replay.insert(unroll.life_id, unroll.index, rows)
 
-  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Replayed:
+  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn:
     """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64."""
-    replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed)
+    replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed, self._minimum_size)
     self._key.assign(replayed.key)
     self._step.assign(replayed.next_step)
-    trains = replayed.trains & (self._size() >= self._minimum_size)
-    exists = tf.concat([tf.ones([1, number], tf.bool), trains], axis=0)
-    unroll = stored_unrolls.as_unroll(replayed.rows, exists, 0, replayed.life_id, replayed.life_row,
-                                   self._states(replayed))
-    # An episode is as old as its number of successors; its age in batches is not known to a shared replay.
-    zeros = tf.zeros([number], tf.int64)
-    return unroll_replay.Replayed(unroll, trains, tf.ones([number]), replayed.key, zeros)
+    unroll = replayed.rows._replace(life_id=replayed.life_id, index=replayed.life_row,
+                                    agent_state=self._states(replayed.rows))
+    return unroll_replay.Drawn(unroll, tf.ones([number]), replayed.key)
 
-  def _states(self, replayed):
-    """Returns the recurrent states before row 0, a nest of [N, ...], and goes on to the states after row T - 1."""
+  def _states(self, rows):
+    """Returns the recurrent states before row 0, a nest of [N, ...], and goes on to the states after row T - 1.
+
+    Where an episode begins, `done` is true, so the network resets its state there.
+    """
     if not self._agent:
       return ()
-    is_new = replayed.first_step == 0
-    reset = lambda state: tf.where(tf.reshape(is_new, [-1] + [1] * (len(state.shape) - 1)), tf.zeros_like(state), state)
-    before = tf.nest.map_structure(lambda state: reset(state.read_value()), self._state)
+    before = tf.nest.map_structure(lambda state: state.read_value(), self._state)
     _, latest = self._parameters.latest()
-    rows, environment = replayed.rows, replayed.rows.environment_output
     with tf.device(self._agent.acting_variables[0].device):
       for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
         variable.assign(parameter)
+      environment = rows.environment_output
       inputs = (rows.agent_output.action, environment.reward, environment.done,
                 self._agent.prepare(environment.observation))
       _, after = self._agent.unroll(*tf.nest.map_structure(lambda values: values[:-1], inputs), before)
@@ -99,12 +96,6 @@ class Replayers:
       tf.errors.CancelledError: this object is closed.
     """
     return bool(self._replay.size() >= self._minimum_size) or not self._must_fill
-
-  def _size(self):
-    """Returns the number of agent steps in the replay, [] int64, in a graph. Does not wait."""
-    if not self._is_shared:
-      return self._replay.size()
-    return tf.ensure_shape(tf.numpy_function(lambda: np.int64(self._replay.statistics().steps), [], tf.int64), [])
 
   def metrics(self) -> dict[str, float | str]:
     """Metrics for a row of metrics.jsonl."""
@@ -152,7 +143,8 @@ def own_replay(unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], 
   row, length, stacks = _rows(unroll_spec, frame_stacks)
   memory.check_replay(episode_replay.memory_bytes(row, capacity), capacity, 'agent steps',
                       episode_replay.batch_bytes(row, stacks, length, batch_size), batch_size)
-  return episode_replay.EpisodeReplay(row, length, capacity, done=_done, frame_stacks=stacks)
+  return episode_replay.EpisodeReplay(row, length, capacity, done=_done, observation=_observation,
+                                      frame_stacks=stacks)
 
 
 def join_replay(address: str, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int,
@@ -170,8 +162,8 @@ def join_replay(address: str, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapp
     return unroll_check.are_possible(rows._replace(index=index), num_levels, num_actions)
 
   row, length, stacks = _rows(unroll_spec, frame_stacks)
-  return shared_replay.SharedReplay(address, row, length, capacity, done=_done, frame_stacks=stacks, settings=settings,
-                                    tolerance=tolerance, check=check)
+  return shared_replay.SharedReplay(address, row, length, capacity, done=_done, observation=_observation,
+                                    frame_stacks=stacks, settings=settings, tolerance=tolerance, check=check)
 
 
 def _rows(unroll_spec, frame_stacks):
@@ -183,3 +175,7 @@ def _rows(unroll_spec, frame_stacks):
 
 def _done(rows):
   return rows.environment_output.done
+
+
+def _observation(rows):
+  return rows.environment_output.observation, rows.level_id

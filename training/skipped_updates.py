@@ -49,9 +49,12 @@ class SkippedUpdates:
     self._in_a_row += 1
     self._since_message += 1
     for unroll in (batch.unroll for batch in batches):
-      rewards = np.abs(unroll.environment_output.reward.numpy()).max(axis=0)  # [B]; NaN if one is NaN.
-      for b in np.flatnonzero(~(rewards < _HUGE_REWARD)):
-        self._at_fault[int(unroll.actor_id[b])] = int(unroll.level_id[b]), float(rewards[b])
+      rewards = np.abs(unroll.environment_output.reward.numpy())  # [T+1, B].
+      # With a replay, actor and level are those of each row.
+      actors, levels = (np.broadcast_to(ids, rewards.shape) for ids in (unroll.actor_id, unroll.level_id))
+      for place in zip(*np.nonzero(~(rewards < _HUGE_REWARD))):  # Also where it is NaN.
+        _, largest = self._at_fault.get(int(actors[place]), (0, 0.))
+        self._at_fault[int(actors[place])] = int(levels[place]), float(np.maximum(rewards[place], largest))
     update, culprit = int(learner.update_steps.numpy()), learner.culprit(metrics)
     if self._in_a_row == MAXIMUM_IN_A_ROW:
       raise errors.UserError(

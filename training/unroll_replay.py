@@ -14,13 +14,11 @@ from scalable_agents.training import memory
 from scalable_agents.training import stored_unrolls
 
 
-class Replayed(NamedTuple):
+class Drawn(NamedTuple):
   """B unrolls from a replay."""
-  unroll: Any             # unroll.Unroll of [T+1, B, ...].
-  exists: tf.Tensor       # [T, B] bool, whether the step exists; else it is padding after an episode's end.
+  unroll: Any             # unroll.Unroll of [T+1, B, ...]. Level and actor are those of each row.
   probability: tf.Tensor  # [B] float32, with which a draw gives this unroll; 1 if there are no priorities.
-  key: tf.Tensor          # [B] int64, for new priorities.
-  age: tf.Tensor          # [B] int64, batches since the unroll was inserted.
+  key: tf.Tensor          # [B] int64, for new priorities. -1: nothing was drawn, and the rows are zeros.
 
 
 class UnrollReplay:
@@ -69,7 +67,7 @@ class UnrollReplay:
     if self._priority_exponent:
       self._replay.update(inserted.key, tf.fill(tf.shape(inserted.key), self._largest.read_value()))
 
-  def draw(self, number: int, seed: tf.Tensor) -> Replayed:
+  def draw(self, number: int, seed: tf.Tensor) -> Drawn:
     """Draws unrolls, in a graph. Waits while there is none. `seed` is [] int64.
 
     Raises:
@@ -77,9 +75,8 @@ class UnrollReplay:
     """
     sample = self._replay.sample(number, seed)
     state = tf.nest.map_structure(lambda states: states[0], sample.states)
-    exists = tf.ones([self._length + 1, number], tf.bool)
-    unroll = stored_unrolls.as_unroll(sample.rows, exists, 0, sample.life_id, sample.life_row // self._length, state)
-    return Replayed(unroll, exists[1:], sample.probability, sample.key, sample.age)
+    unroll = sample.rows._replace(life_id=sample.life_id, index=sample.life_row // self._length, agent_state=state)
+    return Drawn(unroll, sample.probability, sample.key)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:
     """Sets new priorities, [B] float32, of the unrolls with these keys."""

@@ -1,5 +1,7 @@
 #include "learner/cc/episode_replay.h"
 
+#include <string.h>
+
 #include <utility>
 
 #include "learner/cc/split_mix.h"
@@ -78,7 +80,7 @@ EpisodeReplay::Episodes EpisodeReplay::Add(const std::vector<std::shared_ptr<Epi
 }
 
 Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed,
-                           std::vector<ReplayedUnroll>* unrolls) {
+                           int64_t minimum_size, std::vector<ReplayedUnroll>* unrolls) {
   if (keys.size() != steps.size()) {
     return InvalidArgument("steps: want " + std::to_string(keys.size()) + ", one for each key, got " +
                            std::to_string(steps.size()));
@@ -86,25 +88,49 @@ Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<i
   for (int64_t step : steps) {
     if (step < 0) return InvalidArgument("step: want at least 0, got " + std::to_string(step));
   }
+  unrolls->assign(keys.size(), {});
   std::lock_guard<std::mutex> lock(mutex_);
-  if (episodes_.empty()) {
-    auto none = std::make_shared<Episode>();
-    none->key = -1;
-    unrolls->assign(keys.size(), {none, 0});
-    return Status();
-  }
+  if (episodes_.empty() || steps_ < minimum_size) return Status();
+  const auto draw = [&] { return episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())]; };
   const int64_t first_key = episodes_.front()->key;
   for (size_t i = 0; i < keys.size(); ++i) {
-    ReplayedUnroll unroll;
-    if (keys[i] >= first_key && keys[i] < next_key_ && steps[i] < episodes_[keys[i] - first_key]->num_steps()) {
-      unroll = {episodes_[keys[i] - first_key], steps[i]};
-    } else {
-      unroll.episode = episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())];
+    const bool goes_on = keys[i] >= first_key && keys[i] < next_key_ &&
+                         steps[i] < episodes_[keys[i] - first_key]->num_steps();
+    ReplayedUnroll& unroll = (*unrolls)[i];
+    unroll.parts.push_back(goes_on ? ReplayedUnroll::Part{episodes_[keys[i] - first_key], steps[i], 0}
+                                   : ReplayedUnroll::Part{draw(), 0, 0});
+    for (;;) {
+      const ReplayedUnroll::Part& part = unroll.parts.back();
+      const int64_t end = part.row + part.episode->num_steps() - part.first_step;  // The row that ends the episode.
+      if (end > options_.unroll_length) break;
+      unroll.parts.push_back({draw(), 0, end});
     }
-    unrolls->push_back(std::move(unroll));
+    const ReplayedUnroll::Part& last = unroll.parts.back();
+    unroll.next_key = last.episode->key;
+    unroll.next_step = last.first_step + options_.unroll_length - last.row;
   }
   replayed_unrolls_ += keys.size();
   return Status();
+}
+
+void EpisodeReplay::Read(const ReplayedUnroll& unroll, int component, char* to, int64_t to_stride) const {
+  const int64_t num_rows = options_.unroll_length + 1;
+  if (unroll.parts.empty()) {
+    for (int64_t row = 0; row < num_rows; ++row) {
+      memset(to + row * to_stride, 0, layout_.components()[component].read_bytes());
+    }
+    return;
+  }
+  // The row with which a part begins is that of the part before, unless it belongs to the observation.
+  const int64_t after = options_.is_observed[component] ? 0 : 1;
+  for (size_t i = 0; i < unroll.parts.size(); ++i) {
+    const ReplayedUnroll::Part& part = unroll.parts[i];
+    const int64_t begin = i == 0 ? 0 : part.row + after;
+    const int64_t end = i + 1 < unroll.parts.size() ? unroll.parts[i + 1].row + after : num_rows;
+    const RowRange& rows = part.episode->rows;
+    rows.Read(layout_, component, rows.begin() + part.first_step + begin - part.row, end - begin,
+              to + begin * to_stride, to_stride);
+  }
 }
 
 EpisodeReplayStatistics EpisodeReplay::GetStatistics() const {

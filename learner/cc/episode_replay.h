@@ -20,6 +20,9 @@ namespace scalable_agents {
 struct EpisodeReplayOptions {
   std::vector<RowComponent> components;
   int done = 0;           // Index of the component that says where an observation starts an episode.
+  // Of each component, whether it belongs to the observation. The row that ends an episode has the first observation of
+  // the next one.
+  std::vector<bool> is_observed;
   int unroll_length = 1;  // T, agent steps of a replayed unroll.
   int64_t capacity = 1;   // In agent steps.
 };
@@ -34,12 +37,16 @@ struct Episode {
   int64_t num_steps() const { return std::max<int64_t>(rows.end() - rows.begin() - 1, 0); }
 };
 
-// The next unroll of a replayer: T steps of an episode, beginning with its step `first_step`.
+// The next unroll of a replayer: T steps of one episode or of several, one after the other.
 struct ReplayedUnroll {
-  std::shared_ptr<const Episode> episode;
-  int64_t first_step = 0;
-  // Whether step `step` of the unroll, which leads from its row `step` to the next one, exists.
-  bool Trains(int step) const { return first_step + step < episode->num_steps(); }
+  struct Part {
+    std::shared_ptr<const Episode> episode;
+    int64_t first_step = 0;  // The part begins with this step of the episode.
+    int64_t row = 0;         // The row of the unroll whose observation comes before that step.
+  };
+  std::vector<Part> parts;  // The last one may only give row T its observation. None if nothing is replayed.
+  // Where the next unroll begins.
+  int64_t next_key = -1, next_step = 0;
 };
 
 struct EpisodeReplayStatistics {
@@ -70,19 +77,18 @@ class EpisodeReplay {
   // kResourceExhausted: there is not enough memory; the stream is dropped.
   Status Insert(int64_t life_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows);
 
-  // Gives each replayer its next unroll. Replayer i asks for the one that begins with step steps[i] of episode keys[i].
-  // If the episode has no such step or is not in the replay any more, an episode is drawn, uniformly and independently,
-  // and the replayer gets its beginning. The same contents and arguments give the same unrolls. While there is no
-  // episode, the unrolls are of an episode without steps, whose key is -1.
+  // Gives each replayer its next unroll. Replayer i goes on with step steps[i] of episode keys[i]. If the episode has
+  // no such step or is not in the replay any more, and whenever an episode ends, it goes on with the first step of an
+  // episode that is drawn, uniformly and independently. The same contents and arguments give the same unrolls. While
+  // the replay has fewer than `minimum_size` steps, or none, nothing is replayed.
   // kInvalidArgument: a step is negative.
-  Status Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed,
+  Status Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed, int64_t minimum_size,
               std::vector<ReplayedUnroll>* unrolls);
 
-  // Copies all rows of an unroll, which are T + 1. Those after the episode's last row become zeros.
-  void Read(const ReplayedUnroll& unroll, int component, char* to, int64_t to_stride) const {
-    const RowRange& rows = unroll.episode->rows;
-    rows.Read(layout_, component, rows.begin() + unroll.first_step, options_.unroll_length + 1, to, to_stride);
-  }
+  // Copies all rows of an unroll, which are T + 1. Where an episode ends, what belongs to the observation is that of
+  // the next episode's first row; all else is that of the ended episode's last row. If nothing is replayed, rows are
+  // zeros.
+  void Read(const ReplayedUnroll& unroll, int component, char* to, int64_t to_stride) const;
 
   // Writes all episodes to a file. The lock is held only while the list of episodes is copied. Streams are not written:
   // episodes that are not complete yet are lost.

@@ -68,6 +68,7 @@ Status EpisodeReplay::Restore(const std::string& path) {
       episode->life_row = reader.Get<int64_t>();
       const SlabReader::Bounds bounds = SlabReader::ReadBounds(0, &reader);
       episode->rows = slabs.ReadNumbers(bounds, &reader);
+      if (reader.ok() && episode->num_steps() == 0) return Unavailable(path + ": an episode in this file has no steps");
       steps += episode->num_steps();
       episodes.push_back(std::move(episode));
     }

@@ -28,6 +28,7 @@ REGISTER_OP("EpisodeReplay")
     .Attr("row_shapes: list(shape) >= 1")
     .Attr("stacks: list(int) >= 1")
     .Attr("done_component: int")
+    .Attr("observed_components: list(int)")
     .Attr("unroll_length: int")
     .Attr("capacity: int")
     .Attr("container: string = ''")
@@ -51,18 +52,18 @@ REGISTER_OP("EpisodeReplayNext")
     .Input("key: int64")
     .Input("step: int64")
     .Input("seed: int64")
+    .Input("minimum_size: int64")
     .Output("next_key: int64")
     .Output("next_step: int64")
-    .Output("first_step: int64")
     .Output("life_id: int64")
     .Output("life_row: int64")
-    .Output("trains: bool")
     .Output("rows: row_types")
     .Attr("row_types: list(type) >= 1")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, trains "
-         "[T, N] and rows [T+1, N, ...]. While there is no episode, all rows are padding, and the keys are -1.");
+    .Doc("Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the life "
+         "of row 0 and its number in that life, and rows [T+1, N, ...]. While the replay has fewer than minimum_size "
+         "steps, all rows are zeros, and the keys are -1.");
 
 REGISTER_OP("EpisodeReplayStatistics")
     .Input("handle: resource")
@@ -91,6 +92,14 @@ class ReplayOp : public tensorflow::ResourceOpKernel<EpisodeReplayResource> {
     OP_REQUIRES_OK(context, GetRowAttributes(context, &rows_));
     options_.components = rows_.components;
     options_.done = rows_.done;
+    std::vector<int> observed;
+    OP_REQUIRES_OK(context, context->GetAttr("observed_components", &observed));
+    options_.is_observed.resize(rows_.components.size());
+    for (int component : observed) {
+      OP_REQUIRES(context, component >= 0 && component < static_cast<int>(rows_.components.size()),
+                  InvalidArgument("observed_components: want indices of components, got ", component));
+      options_.is_observed[component] = true;
+    }
     OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &options_.unroll_length));
     OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
     OP_REQUIRES(context, options_.unroll_length >= 1 && options_.capacity >= 1,
@@ -159,32 +168,35 @@ class NextOp : public tensorflow::OpKernel {
     if (keys.dims() != 1) return InvalidArgument("key: want [N], got ", keys.shape().DebugString());
     const int64_t n = keys.dim_size(0), length = replay.options().unroll_length;
     TF_RETURN_IF_ERROR(CheckVector(context, "step", n));
-    if (context->input(3).NumElements() != 1) return InvalidArgument("seed: want a scalar");
-    std::vector<ReplayedUnroll> unrolls;
+    for (int input : {3, 4}) {
+      if (context->input(input).NumElements() != 1) return InvalidArgument("seed and minimum_size: want scalars");
+    }
+    const auto scalar = [context](int input) { return context->input(input).flat<int64_t>()(0); };
     const auto vector = [n](const Tensor& tensor) {
       const int64_t* data = tensor.vec<int64_t>().data();
       return std::vector<int64_t>(data, data + n);
     };
-    const Status status =
-        replay.Next(vector(keys), vector(steps), context->input(3).flat<int64_t>()(0), &unrolls);
+    RowOutputs rows;
+    TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, replay.options().components, length + 1, n));
+    std::vector<ReplayedUnroll> unrolls;
+    const Status status = replay.Next(vector(keys), vector(steps), scalar(3), scalar(4), &unrolls);
     if (!status.ok()) return ToTensorFlow(status);
 
-    std::vector<Tensor*> numbers(5);
+    std::vector<Tensor*> numbers(4);
     for (size_t j = 0; j < numbers.size(); ++j) {
       TF_RETURN_IF_ERROR(context->allocate_output(j, TensorShape({n}), &numbers[j]));
     }
-    Tensor* trains;
-    TF_RETURN_IF_ERROR(context->allocate_output("trains", TensorShape({length, n}), &trains));
-    auto trains_matrix = trains->matrix<bool>();
     for (int64_t i = 0; i < n; ++i) {
       const ReplayedUnroll& unroll = unrolls[i];
-      const int64_t values[] = {unroll.episode->key, unroll.first_step + length, unroll.first_step,
-                                unroll.episode->life_id, unroll.episode->life_row + unroll.first_step};
+      int64_t life_id = 0, life_row = 0;
+      if (!unroll.parts.empty()) {
+        const Episode& episode = *unroll.parts[0].episode;
+        life_id = episode.life_id;
+        life_row = episode.life_row + unroll.parts[0].first_step;
+      }
+      const int64_t values[] = {unroll.next_key, unroll.next_step, life_id, life_row};
       for (size_t j = 0; j < numbers.size(); ++j) numbers[j]->vec<int64_t>()(i) = values[j];
-      for (int step = 0; step < length; ++step) trains_matrix(step, i) = unroll.Trains(step);
     }
-    RowOutputs rows;
-    TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, replay.options().components, length + 1, n));
     rows.ForAll(context, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         rows.Fill(i, [&](int component, char* to, int64_t to_stride) {

@@ -48,31 +48,28 @@ class _Case(NamedTuple):
 
 
 def _case(seed=0, online=2, replayed=3, spread=2., **settings):
-  """Draws a case. Logits are up to `spread`. Most replayed unrolls are the ends of episodes, with padding."""
+  """Draws a case. Logits are up to `spread`. Unrolls go on with episodes of other levels. Not all are drawn."""
   config = laser.LaserConfig(**{'reward_transform': 'none', 'discount': 0.9, 'replay_sampling': 'prioritised',
                                 'use_pixel_control': True, 'pixel_control_cost': 0.7, 'entropy_cost': 0.3} | settings)
   random = np.random.RandomState(seed)
   batch = online + replayed
-  exists = np.ones([_STEPS + 1, batch], bool)
-  exists[1:, online:] = np.arange(_STEPS)[:, np.newaxis] < random.randint(1, _STEPS + 2, replayed)
-  done = random.uniform(size=exists.shape) < 0.2
-  ends = exists & ~np.concatenate([exists[1:], np.ones([1, batch], bool)])  # The last rows of episodes.
-  done |= ends
-  discount = ~done & (random.uniform(size=exists.shape) < 0.8)
-  logits = lambda: random.uniform(-spread, spread, [*exists.shape, _ACTIONS])
-  rows = (4 * random.randn(*exists.shape), discount, done, random.randint(_ACTIONS, size=exists.shape), logits(),
-          random.randint(256, size=[*exists.shape, 16, 16, 1]))
-  reward, discount, done, action, behaviour, pixels = (  # Rows of padding are zeros.
-      np.where(exists.reshape(*exists.shape, *[1] * (values.ndim - 2)), values, 0) for values in rows)
+  shape = [_STEPS + 1, batch]
+  done = random.uniform(size=shape) < 0.2
+  discount = ~done & (random.uniform(size=shape) < 0.8)
+  logits = lambda: random.uniform(-spread, spread, [*shape, _ACTIONS])
+  level_of_episode = random.randint(_LEVELS, size=shape)
+  level_id = np.take_along_axis(level_of_episode, np.cumsum(done, axis=0) % len(shape), axis=0)
   unroll = unroll_lib.Unroll(
-      level_id=random.randint(_LEVELS, size=batch), actor_id=(), life_id=(), index=(), agent_state=(),
+      level_id=np.int32(level_id), actor_id=(), life_id=(), index=(), agent_state=(),
       environment_output=unroll_lib.EnvironmentOutput(
-          np.float32(reward), np.float32(discount), done.astype(bool), (), (), {'pixels': np.uint8(pixels)}),
-      agent_output=impala.BehaviourOutput(np.int32(action), np.float32(behaviour)), parameter_version=())
+          np.float32(4 * random.randn(*shape)), np.float32(discount), done, (), (),
+          {'pixels': random.randint(256, size=[*shape, 16, 16, 1]).astype(np.uint8)}),
+      agent_output=impala.BehaviourOutput(np.int32(random.randint(_ACTIONS, size=shape)), np.float32(logits())),
+      parameter_version=())
+  key = np.where(random.uniform(size=replayed) < 0.2, -1, np.arange(replayed))
   sample = mixed_experience.MixedSample(
-      np.arange(batch) < online, exists[1:], np.float32(random.uniform(0.01, 1., replayed)), np.zeros(replayed),
-      np.arange(replayed))
-  normal = lambda *shape: tf.Variable(np.float32(random.randn(*exists.shape, *shape)))
+      np.arange(batch) < online, np.float32(random.uniform(0.01, 1., replayed)), key)
+  normal = lambda *sizes: tf.Variable(np.float32(random.randn(*shape, *sizes)))
   output = impala.NetworkOutput(tf.Variable(np.float32(logits())), normal(_LEVELS), normal(_CELLS, _CELLS, _ACTIONS))
   statistics = popart.Moments(tf.constant(_MU), tf.constant(_SIGMA**2 + _MU**2))
   if config.value_normalization == 'none':
@@ -88,7 +85,7 @@ def _log_softmax(logits):
 
 def _relevances(agent, unroll, config):
   """Both kinds of relevance of each step, [T, B], by their definitions."""
-  relevances = np.zeros([_STEPS, len(unroll.level_id)])
+  relevances = np.zeros([_STEPS, unroll.level_id.shape[1]])
   for t, b in np.ndindex(*relevances.shape):
     log_pi, log_mu = map(_log_softmax, (agent.output.policy_logits[t, b], unroll.agent_output.policy_logits[t + 1, b]))
     implied = np.minimum(np.log(config.clip_rho_threshold) + log_mu, log_pi)  # Equation 3.
@@ -113,30 +110,34 @@ def _slow_loss(case):
   agent, (unroll, sample), config = case
   environment, actor = tf.nest.map_structure(np.array, (unroll.environment_output, unroll.agent_output))
   logits, heads, q = (values.numpy() for values in agent.output)
-  is_online, exists, probability = map(np.array, sample[:3])
+  is_online, probability, key = map(np.array, sample)
   batch, num_online = len(is_online), int(np.sum(is_online))
   weights = np.ones(batch)
   weights[num_online:] = (probability.min(initial=np.inf) / probability)**config.importance_exponent
   relevance = _relevances(agent, unroll, config)
-  lambdas = (relevance < config.trust_region_threshold) & exists
+  there = np.concatenate([np.full(num_online, True), key >= 0])
+  lambdas = (relevance < config.trust_region_threshold) & there
   terms = dict.fromkeys(('policy_gradient', 'baseline', 'entropy', 'pixel_control'), 0.)
   gradients = impala.NetworkOutput(*map(np.zeros_like, (logits, heads, q)))
-  feedback, moments, value_losses = np.zeros(batch), np.zeros([batch, 2]), [[] for _ in range(_LEVELS)]
+  feedback, moments, value_losses = np.zeros(batch), np.zeros([batch, _LEVELS, 2]), [[] for _ in range(_LEVELS)]
   pixels = environment.observation['pixels'] / 255.
-  for b, level in enumerate(unroll.level_id.numpy()):
-    mu, sigma = agent.statistics.first.numpy()[level], popart.scale(agent.statistics).numpy()[level]
-    values = sigma * np.float64(heads[:, b, level]) + mu
+  for b, levels in enumerate(unroll.level_id.numpy().T):
+    mus, sigmas = agent.statistics.first.numpy()[levels], popart.scale(agent.statistics).numpy()[levels]
+    values = sigmas * np.float64(heads[np.arange(_STEPS + 1), b, levels]) + mus
     log_pi = np.array([_log_softmax(row) for row in logits[:, b]])
     taken = actor.action[1:, b]
     rhos = np.array([np.exp(log_pi[t, a] - _log_softmax(actor.policy_logits[t + 1, b])[a])
                      for t, a in enumerate(taken)])
     rewards, discounts = environment.reward[1:, b], config.discount * environment.discount[1:, b]
     targets = _value_targets(values, rewards, discounts, rhos, lambdas[:, b], config.clip_rho_threshold)
-    moments[b] = [np.sum(targets[:-1][lambdas[:, b]]**power) / np.sum(lambdas[:, b]) for power in (1, 2)]
+    for level in range(_LEVELS):  # A rollout of each level.
+      its = targets[:-1][lambdas[:, b] & (levels[:-1] == level)]
+      moments[b, level] = [np.sum(its**power) / len(its) for power in (1, 2)]
     change = np.mean(np.abs(np.diff(pixels[:, b], axis=0)).reshape(_STEPS, _CELLS, 4, _CELLS, 4), axis=(2, 4))
-    q_target, value_loss = np.max(q[-1, b], axis=-1), 0.
+    q_target = np.max(q[-1, b], axis=-1)
     for t in reversed(range(_STEPS)):
       a, pi, weight = taken[t], np.exp(log_pi[t]), weights[b] * lambdas[t, b]
+      level, mu, sigma = levels[t], mus[t], sigmas[t]
       best = {'bootstrapped': rewards[t] + discounts[t] * targets[t + 1],
               'one_step': rewards[t] + discounts[t] * values[t + 1], 'target': targets[t]}[config.action_values]
       advantage = min(rhos[t], config.clip_pg_rho_threshold) * (best - values[t]) / sigma
@@ -152,14 +153,12 @@ def _slow_loss(case):
           config.entropy_cost * weight * is_online[b] * pi * (log_pi[t] - np.sum(pi * log_pi[t])))
       gradients.baseline[t, b, level] = -config.baseline_cost * weight * error
       gradients.pixel_control[t, b, :, :, a] = -config.pixel_control_cost * weight * q_error
-      value_loss += 0.5 * weight * error**2
+      value_losses[level].append(_STEPS * 0.5 * weight * error**2 * np.array([1., sigma**2]))
       feedback[b] += abs(error) / _STEPS
-    value_losses[level].append(value_loss * np.array([1., sigma**2]))
-  mean = lambda values, chosen: np.mean(values[np.broadcast_to(chosen, values.shape) & exists])
+  mean = lambda values, chosen: np.mean(values[np.broadcast_to(chosen & there, values.shape)])
   means = {f'{name}/{kind}': mean(values, chosen)
            for name, values in (('rejected', ~lambdas), ('relevance', relevance))
            for kind, chosen in (('online', is_online), ('replayed', ~is_online))}
-  means['replay_padding'] = np.mean(~exists[:, num_online:])
   for index, name in enumerate(('normalized', 'unnormalized')):
     means[f'value_loss/{name}'] = [np.mean([loss[index] for loss in losses] or np.nan) for losses in value_losses]
   if config.value_normalization == 'popart':
@@ -168,7 +167,7 @@ def _slow_loss(case):
       'entropy'] + config.pixel_control_cost * terms['pixel_control']
   return types.SimpleNamespace(
       terms={f'loss/{name}': term for name, term in terms.items()}, total=total, gradients=gradients, means=means,
-      feedback=feedback[num_online:], moments=moments, relevance=relevance)
+      feedback=feedback[num_online:], moments=moments, relevance=relevance, trusted=lambdas)
 
 
 def _loss(case):
@@ -204,7 +203,9 @@ class LossTest(parameterized.TestCase):
     for name, gradient in want.gradients._asdict().items():
       got = getattr(gradients, name).numpy()
       np.testing.assert_allclose(got, gradient, rtol=1e-4, atol=1e-4, err_msg=name)
-      np.testing.assert_array_equal(got[gradient == 0], 0., name)  # Exactly nothing, not something small.
+      # Exactly nothing, not something small.
+      np.testing.assert_array_equal(got[:-1][~want.trusted], 0., name)
+      np.testing.assert_array_equal(got[-1], 0., name)
     self.assertEqual(set(loss.means), set(want.means))
     for name, mean in want.means.items():
       np.testing.assert_allclose(loss.means[name], mean, rtol=1e-4, atol=1e-4, err_msg=name)
@@ -212,27 +213,29 @@ class LossTest(parameterized.TestCase):
     if settings['value_normalization'] == 'popart':
       rollouts, level_ids = loss.gathered
       is_literal = settings['popart_second_moment'] == 'literal'
-      np.testing.assert_allclose(rollouts.first, want.moments[:, 0], rtol=1e-4, atol=1e-4)
-      np.testing.assert_allclose(rollouts.second, want.moments[:, 0]**2 if is_literal else want.moments[:, 1],
-                                 rtol=1e-4, atol=1e-3)
-      np.testing.assert_array_equal(level_ids, case.batch.unroll.level_id)
+      first, second = np.moveaxis(want.moments, -1, 0)
+      np.testing.assert_allclose(rollouts.first, first.ravel(), rtol=1e-4, atol=1e-4)
+      np.testing.assert_allclose(rollouts.second, (first**2 if is_literal else second).ravel(), rtol=1e-4, atol=1e-3)
+      np.testing.assert_array_equal(level_ids, np.tile(np.arange(_LEVELS), len(first)))
 
-  def test_cases_have_trusted_and_rejected_steps_and_padding(self):
+  def test_cases_have_trusted_and_rejected_steps_and_several_levels(self):
     """Else the test above would show less than it says."""
-    rejected, padding = zip(*(
-        (loss.means['rejected/replayed'], loss.means['replay_padding'])
-        for loss in (laser.loss(*_case(seed, trust_region_threshold=0.1)) for seed in range(5))))
-    self.assertBetween(np.mean(rejected), 0.2, 0.8)
-    self.assertBetween(np.mean(padding), 0.1, 0.6)
+    cases = [_case(seed, trust_region_threshold=0.1) for seed in range(5)]
+    rejected = [laser.loss(*case).means['rejected/replayed'] for case in cases]
+    self.assertBetween(np.nanmean(rejected), 0.2, 0.8)
+    changes = [np.mean(np.any(np.diff(case.batch.unroll.level_id, axis=0), axis=0)) for case in cases]
+    self.assertBetween(np.mean(changes), 0.2, 0.9)  # Of the unrolls.
+    self.assertBetween(np.mean([np.mean(case.batch.sample.key < 0) for case in cases]), 0.05, 0.5)
 
   @parameterized.parameters('implied', 'kl_mu')
-  def test_rejected_steps_and_padding_contribute_nothing(self, relevance):
+  def test_rejected_steps_contribute_nothing(self, relevance):
     case = _case(trust_region_threshold=0.3, relevance=relevance, reward_transform='abs_one')
     unroll, sample = case.batch
     with np.errstate(invalid='ignore'):
       relevances = _slow_loss(case).relevance
-    outside = np.concatenate([np.zeros([1, 5], bool), (relevances >= 0.3) | ~sample.exists])
-    self.assertBetween(np.sum(outside), 5, 15)
+    there = np.concatenate([[True, True], sample.key >= 0])
+    outside = np.concatenate([np.zeros([1, 5], bool), (relevances >= 0.3) | ~there])
+    self.assertBetween(np.sum(outside), 5, 20)
     environment, actor = unroll.environment_output, unroll.agent_output
     other = environment._replace(reward=tf.where(outside, 77., environment.reward))
     changed = unroll._replace(
@@ -244,20 +247,29 @@ class LossTest(parameterized.TestCase):
     for gradient in gradients:
       is_learned_from = np.any(gradient.numpy()[:-1] != 0, axis=tuple(range(2, len(gradient.shape))))
       np.testing.assert_array_equal(is_learned_from, ~outside[1:])
-    # Rows of padding may have anything in them, also in what the network says about them.
-    padding = np.concatenate([np.zeros([1, 5], bool), ~sample.exists.numpy()])
-    anything = lambda values: tf.where(padding.reshape(*padding.shape, *[1] * (len(values.shape) - 2)),
-                                       tf.cast(5, values.dtype), values)
-    environment = environment._replace(reward=anything(environment.reward), discount=anything(environment.discount),
-                                       observation={'pixels': anything(environment.observation['pixels'])})
-    actor = actor._replace(policy_logits=anything(actor.policy_logits))
-    case = case._replace(batch=case.batch._replace(unroll=unroll._replace(
-        environment_output=environment, agent_output=actor)))
-    for variable in case.agent.output:
-      variable.assign(anything(variable))
-    got = laser.loss(*case)
+
+  def test_what_was_not_drawn_counts_nowhere(self):
+    """Before the replay has its minimum size: a batch is learned from as if it had the online unrolls only."""
+    case = _case(trust_region_threshold=0.3)
+    unroll, sample = case.batch
+    nothing = sample._replace(key=tf.fill([3], tf.constant(-1, tf.int64)))
+    got, gradients = _loss(case._replace(batch=experience.Batch(unroll, nothing)))
+    want = _case(trust_region_threshold=0.3)
+    first = lambda values: values[:, :2]
+    online = unroll._replace(**{name: tf.nest.map_structure(first, getattr(unroll, name))
+                                for name in ('level_id', 'environment_output', 'agent_output')})
+    output = impala.NetworkOutput(*(tf.Variable(first(values)) for values in want.agent.output))
+    want, want_gradients = _loss(want._replace(agent=_Table(output, want.agent.statistics),
+                                               batch=experience.Batch(online)))
     for name, term in want.terms.items():
-      np.testing.assert_allclose(got.terms[name], term, rtol=1e-6, err_msg=name)
+      np.testing.assert_allclose(got.terms[name], term, rtol=1e-5, err_msg=name)
+    for one, other in zip(gradients, want_gradients):
+      np.testing.assert_allclose(one[:, :2], other, rtol=1e-5, atol=1e-7)
+      np.testing.assert_array_equal(one[:, 2:], tf.zeros_like(one[:, 2:]))
+    for name in ('rejected', 'relevance'):
+      self.assertTrue(np.isnan(got.means[f'{name}/replayed']))
+      np.testing.assert_allclose(got.means[f'{name}/online'], want.means[f'{name}/online'], rtol=1e-6)
+    self.assertTrue(np.all(np.isnan(got.gathered[0].first[2 * _LEVELS:])))  # No statistics.
 
   def test_entropy_is_that_of_online_steps(self):
     for online, replayed in ((2, 3), (0, 5)):
@@ -282,7 +294,6 @@ class LossTest(parameterized.TestCase):
       for name in ('rejected', 'relevance'):
         self.assertTrue(np.isnan(means[f'{name}/{kind}']))
         self.assertTrue(np.isfinite(means[f'{name}/{other}']))
-    self.assertNotIn('replay_padding', all_online)
 
   def test_importance_weights_are_relative_to_the_largest(self):
     """Twice as likely unrolls count half as much (beta = 1). Online unrolls have the weight 1."""
@@ -308,8 +319,7 @@ class WithoutTrustRegionTest(parameterized.TestCase):
       agent.statistics.first.assign(_MU)
       agent.statistics.second.assign(_SIGMA**2 + _MU**2)
     unroll = unrolls.random_unroll(agent, unrolls.PIXELS, batch=4, level_ids=range(len(levels)))
-    sample = mixed_experience.MixedSample(tf.fill([4], True), tf.fill([6, 4], True), tf.zeros([0]), tf.zeros([0]),
-                                          tf.zeros([0], tf.int64))
+    sample = mixed_experience.MixedSample(tf.fill([4], True), tf.zeros([0]), tf.zeros([0], tf.int64))
     results = []
     for loss, given in ((module.loss, ()), (laser.loss, ()), (laser.loss, sample)):
       with tf.GradientTape() as tape:

@@ -181,11 +181,10 @@ class LearnerTest(parameterized.TestCase):
     results = []
     for xla in ('never', 'always'):
       learner, unroll = self._learner(config, xla)
-      exists = np.ones([6, 8], bool)
-      exists[3:, 5] = False
-      sample = mixed_experience.MixedSample(np.arange(8) < 2, exists, np.linspace(0.1, 0.9, 6, dtype=np.float32),
-                                            np.zeros(6, np.int64), np.arange(6))
-      metrics, feedback = learner.step(experience_lib.Batch(unroll, tf.nest.map_structure(tf.constant, sample)))
+      sample = mixed_experience.MixedSample(np.arange(8) < 2, np.linspace(0.1, 0.9, 6, dtype=np.float32), np.arange(6))
+      level_id = tf.constant(np.random.RandomState(1).randint(3, size=[7, 8]), tf.int32)  # Of each row.
+      metrics, feedback = learner.step(experience_lib.Batch(
+          unroll._replace(level_id=level_id), tf.nest.map_structure(tf.constant, sample)))
       results.append((learner.read(metrics.numpy()), feedback, learner.agent.variables))
     (want, want_feedback, want_variables), (got, feedback, variables) = results
     self.assertEqual((want['update_skipped'], feedback.shape), (0., [6]))

@@ -24,16 +24,19 @@ class Row(NamedTuple):
   done: object    # [] bool.
   number: object  # [] int64.
   reward: object  # [] float32, half the number.
+  place: object   # [] int64, the number again. Belongs to the observation, as the frame does.
 
 
 _SPEC = Row(tf.TensorSpec([2, 3], tf.int16), tf.TensorSpec([], tf.bool), tf.TensorSpec([], tf.int64),
-            tf.TensorSpec([], tf.float32))
-_STACKS = Row(_STACK, 1, 1, 1)
+            tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int64))
+_STACKS = Row(_STACK, 1, 1, 1, 1)
 
 
 def _make(unroll_length=4, capacity=1000, **kwargs):
   return episode_replay.EpisodeReplay(
-      _SPEC, unroll_length, capacity, **{'done': lambda rows: rows.done, 'frame_stacks': _STACKS} | kwargs)
+      _SPEC, unroll_length, capacity,
+      **{'done': lambda rows: rows.done, 'observation': lambda rows: [rows.frame, rows.place],
+         'frame_stacks': _STACKS} | kwargs)
 
 
 class Life:
@@ -56,7 +59,8 @@ class Life:
   def unroll(self, index, length):
     """Returns rows index * length to (index + 1) * length."""
     rows = slice(index * length, (index + 1) * length + 1)
-    return Row(self.frame[rows], self.done[rows], self.number[rows], (self.number[rows] / 2).astype(np.float32))
+    return Row(self.frame[rows], self.done[rows], self.number[rows], (self.number[rows] / 2).astype(np.float32),
+               self.number[rows])
 
 
 def _insert(replay, lives, indices, length):
@@ -107,19 +111,35 @@ class Reference:
 
 class EpisodeReplayTest(parameterized.TestCase):
 
-  def _check_unroll(self, replayed, i, life, rows, length):
-    """Compares unroll number i with the episode that has these rows of a life."""
-    first = int(replayed.first_step[i])
-    self.assertEqual(replayed.next_step[i], first + length)
-    self.assertEqual(replayed.life_id[i], life.id)
-    self.assertEqual(replayed.life_row[i], rows[first])
-    np.testing.assert_array_equal(replayed.trains[:, i], first + np.arange(length) < len(rows) - 1)
-    here = rows[first:first + length + 1]
-    padded = lambda values: np.concatenate([values[here], np.zeros([length + 1 - len(here), *values.shape[1:]])])
-    np.testing.assert_array_equal(replayed.rows.number[:, i], padded(life.number))
-    np.testing.assert_array_equal(replayed.rows.reward[:, i], padded(life.number / 2))
-    np.testing.assert_array_equal(replayed.rows.done[:, i], padded(life.done))
-    np.testing.assert_array_equal(replayed.rows.frame[:, i], padded(life.stacked))
+  def _check_unroll(self, replayed, i, episodes, key=-1, step=0):
+    """Goes through unroll number i, row by row, also where it goes on with another episode.
+
+    Args:
+      replayed: Replayed of arrays.
+      i: the number of the unroll.
+      episodes: dict of key -> (life, numbers of its rows), those in the replay.
+      key, step: the replayer's position.
+    Returns:
+      The number of episodes that end in the unroll.
+    """
+    rows, num_ended = tf.nest.map_structure(lambda values: np.asarray(values)[:, i], replayed.rows), 0
+    by_first = {life.number[its[0]]: key for key, (life, its) in episodes.items()}
+    if key not in episodes or step >= len(episodes[key][1]) - 1:
+      key, step = by_first[rows.place[0]], 0
+    life, its = episodes[key]
+    self.assertEqual((replayed.life_id[i], replayed.life_row[i]), (life.id, its[step]))
+    for t, place in enumerate(rows.place):
+      here = its[step]
+      self.assertEqual((rows.number[t], rows.reward[t], rows.done[t]),
+                       (life.number[here], life.number[here] / 2, life.done[here]))
+      if t and step == len(its) - 1:
+        key, step, num_ended = by_first[place], 0, num_ended + 1
+        life, its = episodes[key]
+      self.assertEqual(place, life.number[its[step]])
+      np.testing.assert_array_equal(rows.frame[t], life.stacked[its[step]])
+      step += 1
+    self.assertEqual((replayed.key[i], replayed.next_step[i]), (key, step - 1))
+    return num_ended
 
   @settings(max_examples=60, deadline=None)
   @given(st.integers(1, 8), st.integers(1, 9), st.integers(1, 60), st.data())
@@ -141,37 +161,51 @@ class EpisodeReplayTest(parameterized.TestCase):
       self.assertEqual(statistics.inserted_episodes, reference.num_episodes)
       self.assertEqual(statistics.steps, reference.steps())
       self.assertEqual((statistics.gaps, statistics.repeated_unrolls), (reference.gaps, reference.repeated))
-      if not reference.episodes:
-        np.testing.assert_array_equal(replay.next(key, step, seed).key, -1)
+      minimum_size = data.draw(st.sampled_from([1, 1, 20]))
+      replayed = replay.next(key, step, seed, minimum_size)
+      if reference.steps() < minimum_size:
+        np.testing.assert_array_equal(replayed.key, -1)
         continue
-      replayed = tf.nest.map_structure(lambda values: values.numpy(), replay.next(key, step, seed))
+      replayed = tf.nest.map_structure(lambda values: values.numpy(), replayed)
       for i in range(3):
-        life, rows = reference.episodes[int(replayed.key[i])]
-        goes_on = key[i] in reference.episodes and step[i] < len(reference.episodes[key[i]][1]) - 1
-        self.assertEqual(replayed.first_step[i], step[i] if goes_on else 0)
-        if goes_on:
-          self.assertEqual(replayed.key[i], key[i])
-        self._check_unroll(replayed, i, life, rows, unroll_length)
+        self._check_unroll(replayed, i, reference.episodes, int(key[i]), int(step[i]))
       key, step = replayed.key, replayed.next_step
 
-  def test_a_replayer_goes_through_an_episode_from_start_to_end(self):
-    replay, life = _make(unroll_length=4), Life(1, [11])
-    _insert(replay, [life], [0], 11)
-    key, step = [-1], [0]
-    for first_step in (0, 4, 8, 0):
-      replayed = replay.next(key, step, 0)
-      self.assertEqual(replayed.first_step.numpy().tolist(), [first_step])
-      self._check_unroll(tf.nest.map_structure(lambda values: values.numpy(), replayed), 0, life, list(range(12)), 4)
-      key, step = replayed.key, replayed.next_step
-    self.assertEqual(replay.statistics().replayed_unrolls, 4)
+  def test_a_replayer_goes_on_with_the_next_episode(self):
+    replay, life, num_ended = _make(unroll_length=4), Life(1, [11, 1, 2, 8]), 0
+    _insert(replay, [life], [0], 22)
+    episodes = {0: (life, range(12)), 1: (life, [11, 12]), 2: (life, [12, 13, 14]), 3: (life, range(14, 23))}
+    position = -1, 0
+    for seed in range(60):
+      replayed = replay.next(position[:1], position[1:], seed)
+      num_ended += self._check_unroll(replayed, 0, episodes, *position)
+      position = int(replayed.key[0]), int(replayed.next_step[0])
+    self.assertBetween(num_ended, 25, 70)  # Episodes have 5.5 steps on average.
+    self.assertEqual(replay.statistics().replayed_unrolls, 60)
+
+  def test_the_row_between_two_episodes_has_something_of_either(self):
+    """The last reward of the one, and the first observation of the other; the stack has no frame of the one."""
+    replay, lives = _make(unroll_length=5), [Life(1, [3]), Life(2, [100])]
+    for life in lives:
+      _insert(replay, [life], [0], 3 if life.id == 1 else 100)
+    seed = next(seed for seed in range(100) if replay.next([0], [1], seed).key == [1])  # It goes on with life 2.
+    replayed = tf.nest.map_structure(lambda values: values.numpy()[:, 0], replay.next([0], [1], seed).rows)
+    number = lambda life, row: life * _LIFE_ROWS + row + 1
+    self.assertEqual(replayed.number.tolist(), [number(1, 1), number(1, 2), number(1, 3), *(
+        number(2, row) for row in (1, 2, 3))])
+    self.assertEqual(replayed.place.tolist(), [number(1, 1), number(1, 2), *(number(2, row) for row in range(4))])
+    self.assertEqual(replayed.done.tolist(), [False, False, True, False, False, False])
+    np.testing.assert_array_equal(replayed.frame[2], lives[1].stacked[0])
+    self.assertFalse(np.any(replayed.frame[2][:, :3 * (_STACK - 1)]))
 
   def test_episodes_are_equally_likely_whatever_their_length(self):
     replay, life = _make(), Life(0, [1, 40, 2, 17])
     _insert(replay, [life], [0], 60 * 5)
     num_episodes, num_draws = 4 * 5, 20_000
     self.assertEqual(replay.statistics().episodes, num_episodes)
-    keys = replay.next(np.full(num_draws, -1), np.zeros(num_draws, np.int64), 5).key
-    counts = np.bincount(keys, minlength=num_episodes)
+    first = replay.next(np.full(num_draws, -1), np.zeros(num_draws, np.int64), 5).rows.number[0]
+    counts = np.unique(first, return_counts=True)[1]
+    self.assertLen(counts, num_episodes)
     expected = num_draws / num_episodes
     self.assertLess(np.sum((counts - expected)**2) / expected, 43.8)  # Exceeded with probability 0.001 at 19 degrees.
 
@@ -181,9 +215,9 @@ class EpisodeReplayTest(parameterized.TestCase):
     key, step = np.array([-1, 2, 5, -1]), np.array([0, 1, 2, 0])
     first, second = replay.next(key, step, 9), replay.next(key, step, 9)
     tf.nest.map_structure(np.testing.assert_array_equal, first, second)
-    self.assertEqual(first.key.numpy()[1:2].tolist(), [2])
-    keys = {tuple(replay.next([-1] * 4, [0] * 4, seed).key.numpy()) for seed in range(50)}
-    self.assertLen(keys, 50)
+    self.assertEqual(first.life_row.numpy()[1], 10 + 1)  # Episode 2 begins with row 10.
+    drawn = {tuple(replay.next([-1] * 4, [0] * 4, seed).life_row.numpy()) for seed in range(50)}
+    self.assertLen(drawn, 50)
 
   def test_the_oldest_episode_makes_room_while_it_is_replayed(self):
     replay, life = _make(unroll_length=2, capacity=20), Life(0, [8])
@@ -191,13 +225,13 @@ class EpisodeReplayTest(parameterized.TestCase):
     replayed = replay.next([-1], [0], 0)
     _insert(replay, [life], [1], 8)  # 16 steps. The first episode goes on.
     replayed = replay.next(replayed.key, replayed.next_step, 0)
-    self.assertEqual((int(replayed.key[0]), int(replayed.first_step[0])), (0, 2))
+    self.assertEqual((int(replayed.key[0]), int(replayed.next_step[0])), (0, 4))
     _insert(replay, [life], [2], 8)  # 24 steps, of which the capacity keeps 16.
     self.assertEqual(replay.statistics()[:4], (16, 2, 24, 3))
     self.assertEqual(replay.size(), 16)
     replayed = replay.next(replayed.key, replayed.next_step, 0)
     self.assertIn(int(replayed.key[0]), (1, 2))
-    self.assertEqual(int(replayed.first_step[0]), 0)
+    self.assertEqual(int(replayed.next_step[0]), 2)
 
   def test_works_in_a_graph(self):
     replay, life = _make(), Life(3, [10])
@@ -207,14 +241,13 @@ class EpisodeReplayTest(parameterized.TestCase):
       with tf.control_dependencies([replay.insert(tf.constant([3], tf.int64), tf.constant([0], tf.int64), rows)]):
         replayed = replay.next(key, step, seed)
         self.assertEqual(replayed.rows.frame.shape.as_list(), [5, 2, 2, 9])
-        self.assertEqual(replayed.trains.shape.as_list(), [4, 2])
-        for vector in replayed[2:]:
+        for vector in replayed[1:]:
           self.assertEqual(vector.shape.as_list(), [2])
-        return replayed.first_step, replay.size()
+        return replayed.life_row, replay.size()
 
     rows = tf.nest.map_structure(lambda values: values[:, np.newaxis], life.unroll(0, 40))
-    first_step, size = step(rows, tf.constant([2, -1], tf.int64), tf.constant([5, 0], tf.int64), np.int64(1))
-    self.assertEqual(first_step.numpy().tolist(), [5, 0])
+    life_row, size = step(rows, tf.constant([2, -1], tf.int64), tf.constant([5, 0], tf.int64), np.int64(1))
+    self.assertEqual((life_row.numpy() % 10).tolist(), [5, 0])
     self.assertEqual(size, 40)
 
   def test_replays_with_the_same_name_are_one(self):
@@ -229,14 +262,15 @@ class EpisodeReplayTest(parameterized.TestCase):
     _insert(replay, [Life(0, [10])], [0], 40)
     numbers = {'done': tf.TensorSpec([], tf.bool), 'number': tf.TensorSpec([], tf.int64)}
     fewer = episode_replay.EpisodeReplay(numbers, 4, 1000, done=lambda rows: rows['done'],
+                                         observation=lambda rows: (),
                                          shared_name='rows_of_this_test')
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'row_types: want 4, got 2'):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'row_types: want 5, got 2'):
       fewer.next([-1], [0], 0)
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'rows: want 4, got 2'):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'rows: want 5, got 2'):
       fewer.insert([0], [0], {'done': tf.zeros([5, 1], tf.bool), 'number': tf.zeros([5, 1], tf.int64)})
     others = episode_replay.EpisodeReplay(
         _SPEC._replace(reward=tf.TensorSpec([], tf.int32)), 4, 1000, done=lambda rows: rows.done,
-        shared_name='rows_of_this_test')
+        observation=lambda rows: rows.frame, shared_name='rows_of_this_test')
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'output 3: want float as in the replay, got int32'):
       others.next([-1], [0], 0)
 
@@ -249,7 +283,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       replay = _make(shared_name='episodes')
       replayed, size = session.run([replay.next([2], [5], 0), replay.size()])
     self.assertEqual(size, 40)
-    self._check_unroll(replayed, 0, life, list(range(20, 31)), 4)
+    self._check_unroll(replayed, 0, {2: (life, range(20, 31))}, 2, 5)
 
   def test_saves_and_restores(self):
     replay, restored = _make(capacity=100), _make(capacity=100)
@@ -286,8 +320,9 @@ class EpisodeReplayTest(parameterized.TestCase):
 
   def test_a_full_replay_of_stacked_frames_costs_one_frame_per_step(self):
     spec = {'pixels': tf.TensorSpec([84, 84, 1], tf.uint8), 'done': tf.TensorSpec([], tf.bool)}
-    replay = episode_replay.EpisodeReplay(spec, 20, 2000, done=lambda rows: rows['done'],
-                                          frame_stacks={'pixels': 4, 'done': 1})
+    replay = episode_replay.EpisodeReplay(
+        spec, 20, 2000, done=lambda rows: rows['done'], observation=lambda rows: rows['pixels'],
+        frame_stacks={'pixels': 4, 'done': 1})
     for index in range(60):
       done = np.arange(index * 50, index * 50 + 51) % 500 == 0
       replay.insert([0], [index], {'pixels': tf.zeros([51, 1, 84, 84, 1], tf.uint8), 'done': done[:, np.newaxis]})
@@ -308,8 +343,10 @@ class EpisodeReplayTest(parameterized.TestCase):
       (dict(unroll_length=0), 'unroll_length and capacity: want at least 1, got 0 and 1000'),
       (dict(capacity=0), 'unroll_length and capacity: want at least 1, got 4 and 0'),
       (dict(done=lambda rows: rows.number), 'done_component: want the index of a component of bool'),
-      (dict(frame_stacks=Row(3, 1, 1, 2)), 'component 3: want 1 or more, and at least one axis to stack, got 2'),
-      (dict(frame_stacks=Row(0, 1, 1, 1)), 'stacks, component 0: .* got 0'),
+      (dict(observation=lambda rows: [0, 5]), 'observed_components: want indices of components, got 5'),
+      (dict(observation=lambda rows: -1), 'observed_components: want indices of components, got -1'),
+      (dict(frame_stacks=Row(3, 1, 1, 2, 1)), 'component 3: want 1 or more, and at least one axis to stack, got 2'),
+      (dict(frame_stacks=Row(0, 1, 1, 1, 1)), 'stacks, component 0: .* got 0'),
   )
   def test_refuses_impossible_arguments(self, arguments, message):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
@@ -338,7 +375,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       ([[0, 1]], [0, 1], 0, r'key: want \[N\], got \[1,2\]'),
       ([0, 1], [0], 0, r'step: want \[2\], got \[1\]'),
       ([0, 1], [0, -1], 0, 'step: want at least 0, got -1'),
-      ([0, 1], [0, 1], [1, 2], 'seed: want a scalar'),
+      ([0, 1], [0, 1], [1, 2], 'seed and minimum_size: want scalars'),
   )
   def test_refuses_wrong_positions(self, key, step, seed, message):
     replay = _make()
@@ -346,15 +383,17 @@ class EpisodeReplayTest(parameterized.TestCase):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       replay.next(key, step, seed)
 
-  def test_an_empty_replay_gives_padding(self):
+  def test_below_its_minimum_size_it_gives_nothing(self):
     replay = _make()
-    replayed = replay.next([-1, 0, 7], [0, 3, 0], 0)
-    self.assertFalse(np.any(replayed.trains))
-    np.testing.assert_array_equal(replayed.key, [-1, -1, -1])
-    for values in tf.nest.flatten(replayed.rows):
-      self.assertFalse(np.any(values))
-    _insert(replay, [Life(0, [10])], [0], 40)
-    np.testing.assert_array_equal(replay.next(replayed.key, replayed.next_step, 0).first_step, [0, 0, 0])
+    for minimum_size in (1, 40):
+      replayed = replay.next([-1, 0, 7], [0, 3, 0], 0, minimum_size)
+      np.testing.assert_array_equal(replayed.key, [-1, -1, -1])
+      np.testing.assert_array_equal(replayed.next_step, [0, 0, 0])
+      for values in tf.nest.flatten(replayed.rows):
+        self.assertFalse(np.any(values))
+      _insert(replay, [Life(minimum_size, [10])], [0], 30)
+    self.assertEqual(replay.statistics().replayed_unrolls, 0)
+    np.testing.assert_array_equal(replay.next(replayed.key, replayed.next_step, 0, 60).life_row.numpy() % 10, 0)
 
   def test_unrolls_without_memory_are_an_error(self):
     replay = _make(unroll_length=10**9)

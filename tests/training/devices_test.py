@@ -116,7 +116,7 @@ def _replay():
   with mock.patch.object(agent, 'unroll', wraps=agent.unroll) as unroll, tf.device('/' + _ACTING):
     draw = tf.function(lambda seed: replay.draw(2, seed), autograph=False)
     for seed in range(2):
-      assert np.all(draw(tf.constant(seed, tf.int64)).exists[0])
+      assert np.all(draw(tf.constant(seed, tf.int64)).key >= 0)
       replay.draw(2, tf.constant(seed, tf.int64))
   _check('inputs of the copy', unroll.call_args.args[:3], _LEARNING)
 

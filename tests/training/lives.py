@@ -59,19 +59,43 @@ def batch(unrolls) -> unroll_lib.Unroll:
                                unroll_lib.has_time(unrolls[0]), *unrolls)
 
 
-def check(unroll, b: int, life: Life, first_row: int, num_rows: int):
-  """Asserts that unroll b of a batch is a part of a life: `num_rows` rows, and then rows of zeros.
+def check(unroll, b: int, lives: dict[int, Life], position: tuple[int, int] | None = None) -> tuple[int, int]:
+  """Asserts that unroll b of a batch follows lives row by row. It may go on with an episode of another life.
 
-  The versions of the last rows are not checked; stored_unrolls_test.py does.
+  Args:
+    unroll: the batch, with level and actor of each row or of each unroll.
+    b: the number of the unroll.
+    lives: id -> Life.
+    position: the life, and the row in it, with which the unroll must begin. None: any row.
+  Returns:
+    The life and the row with which the next unroll must begin.
   """
-  part = slice(first_row, first_row + num_rows)
-  for name, rows in life.rows.items():
-    for got, want in zip(tf.nest.flatten(getattr(unroll, name)), tf.nest.flatten(rows), strict=True):
-      np.testing.assert_array_equal(got[:num_rows, b], want[part], name)
-      if name != 'parameter_version':
-        np.testing.assert_array_equal(got[num_rows:, b], np.zeros_like(got[num_rows:, b]), name)
-  np.testing.assert_array_equal([unroll.level_id[b], unroll.actor_id[b], unroll.life_id[b]],
-                                [life.id % 2, life.id % 7, life.id])
+  environment = unroll.environment_output
+  records = environment.observation['record'][:, b].tolist()
+  np.testing.assert_array_equal(unroll.life_id[b], records[0][0])
+  of_row = lambda ids, t: ids[b] if np.ndim(ids) == 1 else ids[t, b]
+  life, row = lives[records[0][0]], records[0][1]
+  assert position in (None, (life.id, row)), (position, life.id, row)
+  for t, (seen_life, seen_row) in enumerate(records):
+    row += t > 0
+    last, last_row = life, row  # Of the action and what it earned.
+    if t and life.rows['environment_output'].done[row]:  # The episode ends, and any episode may begin.
+      life, row = lives[seen_life], seen_row
+      assert life.rows['environment_output'].done[row], (life.id, row)
+    _assert_equal(unroll, t, b, last.rows, last_row)
+    for name, frames in life.rows['environment_output'].observation.items():
+      np.testing.assert_array_equal(environment.observation[name][t, b], frames[row], f'{name}, row {t}')
+    assert (of_row(unroll.level_id, t), of_row(unroll.actor_id, t)) == (life.id % 2, last.id % 7)
+  return life.id, row
+
+
+def _assert_equal(unroll, t, b, rows, number):
+  """Asserts that row t of an unroll is this one of a life, except for its observation."""
+  for name, component in rows.items():
+    others = lambda values: values._replace(observation=()) if hasattr(values, 'observation') else values
+    there = tf.nest.flatten(others(getattr(unroll, name)))
+    for got, want in zip(there, tf.nest.flatten(others(component)), strict=True):
+      np.testing.assert_array_equal(got[t, b], want[number], f'{name}, row {t}')
 
 
 def first_row(unroll, b: int) -> int:

@@ -53,13 +53,10 @@ class MixedExperienceTest(parameterized.TestCase):
   def _check_replayed(self, batch, lives, known):
     """Checks the replayed unrolls. `known` has the unrolls of each life that the replay had."""
     unroll, sample = batch
-    num_new = len(sample.is_online) - len(sample.key)
-    for b in range(num_new, len(sample.is_online)):
-      life_id, first = int(unroll.life_id[b]), lives_lib.first_row(unroll, b)
-      num_rows = 1 + int(np.sum(sample.exists[:, b]))
-      np.testing.assert_array_equal(sample.exists[:, b], np.arange(_LENGTH) < num_rows - 1)
-      lives_lib.check(unroll, b, lives[life_id], first, num_rows)
-      self.assertLessEqual(first + num_rows - 1, known[life_id] * _LENGTH)
+    for b in range(len(sample.is_online) - len(sample.key), len(sample.is_online)):
+      lives_lib.check(unroll, b, lives)
+      for life_id, row in unroll.environment_output.observation['record'][:, b].tolist():
+        self.assertLessEqual(row, known[life_id] * _LENGTH)
 
   def _count_episodes(self, arrived):
     """Returns (level, length) of the episodes that have arrived."""
@@ -83,12 +80,11 @@ class MixedExperienceTest(parameterized.TestCase):
       batch, arrived = take()
       new = came[3 * number:3 * number + 3]
       self.assertEqual(batch.sample.is_online.tolist(), [True] * num_online + [False] * 5)
-      self.assertEqual(batch.sample.exists.shape, (_LENGTH, num_online + 5))
-      self.assertTrue(np.all(batch.sample.exists[:, :num_online]))
-      self.assertEqual((batch.sample.key.shape, batch.sample.age.shape, batch.sample.probability.shape), ((5,),) * 3)
+      self.assertEqual((batch.sample.key.shape, batch.sample.probability.shape), ((5,), (5,)))
       self.assertEqual(list(zip(batch.unroll.life_id, batch.unroll.index))[:num_online], new[:num_online])
       for b, (life_id, index) in enumerate(new[:num_online]):
-        lives_lib.check(batch.unroll, b, lives[life_id], index * _LENGTH, _LENGTH + 1)
+        self.assertEqual(lives_lib.check(batch.unroll, b, lives, (life_id, index * _LENGTH)),
+                         (life_id, (index + 1) * _LENGTH))
       self._check_replayed(batch, lives, known)  # Only from what came before: no unroll is in a batch twice.
       for life_id, _ in new:
         known[life_id] += 1
@@ -119,10 +115,10 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertIsNone(made.fill())
     self.assertEqual(made.metrics()['replay_filled'], 1.)
 
-  def test_padding_does_not_seem_to_be_old(self):
+  def test_what_was_not_drawn_does_not_seem_to_be_old(self):
     made, *_ = self._make(must_fill=False)
     (unroll, sample), _ = self._take(made)()  # The replay is empty.
-    self.assertFalse(np.any(sample.exists[:, 3:]))
+    np.testing.assert_array_equal(sample.key, [-1] * 5)
     np.testing.assert_array_equal(unroll.parameter_version[:, 3:], np.max(unroll.parameter_version[:, :3]))
 
   @parameterized.parameters(*_KINDS)
@@ -192,11 +188,13 @@ class MixedExperienceTest(parameterized.TestCase):
 
   def test_every_batch_has_a_seed_of_its_own(self):
     unroll = lives_lib.batch([lives_lib.Life(1).unroll(0, _LENGTH)] * 3)
-    replayed = unroll_replay.Replayed(unroll, tf.ones([_LENGTH, 3], tf.bool), *[tf.ones([3])] * 3)
+    of_rows = lambda ids: tf.broadcast_to(ids, unroll.parameter_version.shape)
+    drawn = unroll_replay.Drawn(unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id)),
+                                tf.ones([3]), tf.ones([3], tf.int64))
 
     def seeds(seed):
       intake, replay = mock.Mock(), mock.Mock()
-      intake.take_batch.return_value, replay.draw.return_value = (unroll, ()), replayed
+      intake.take_batch.return_value, replay.draw.return_value = (unroll, ()), drawn
       made = mixed_experience.MixedExperience(intake, replay, _SETTINGS, seed)
       for _ in range(3):
         made.take_batch()
@@ -215,26 +213,26 @@ class MixedExperienceTest(parameterized.TestCase):
 
   def test_new_unrolls_are_learned_from_while_the_first_episodes_go_on(self):
     made, lives, order = self._make(minimum_size=50, must_fill=False)
-    take, known, was_padding = self._take(made), dict.fromkeys(lives, 0), []
+    take, known, was_drawn = self._take(made), dict.fromkeys(lives, 0), []
     for _ in range(15):
       self.assertIsNone(made.fill())
       size = made.metrics()['replay_size']
       batch, _ = take()
       self.assertEqual(list(zip(batch.unroll.life_id, batch.unroll.index))[:3], order[:3])
-      self.assertTrue(np.all(batch.sample.exists[:, :3]))
-      was_padding.append(not np.any(batch.sample.exists[:, 3:]))
-      self.assertEqual(was_padding[-1], size < 50)
+      was_drawn += set((batch.sample.key >= 0).tolist())
+      self.assertEqual(was_drawn[-1], size >= 50)
       if size >= 50:
         self._check_replayed(batch, lives, known)
       for life_id, _ in order[:3]:
         known[life_id] += 1
       del order[:3]
-    self.assertLen(set(was_padding), 2)
+    self.assertEqual(was_drawn, sorted(was_drawn))  # All or none of each batch.
+    self.assertLen(set(was_drawn), 2)
 
   def test_feedback_is_that_of_the_replayed_unrolls(self):
     intake, replay = mock.Mock(), mock.Mock()
     made = mixed_experience.MixedExperience(intake, replay, _SETTINGS, seed=1)
-    sample = mixed_experience.MixedSample(*range(5))
+    sample = mixed_experience.MixedSample(*range(3))
     made.update(sample, 'priorities')
     replay.update.assert_called_once_with(sample.key, 'priorities')
 

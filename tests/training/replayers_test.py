@@ -42,32 +42,20 @@ class ReplayersTest(parameterized.TestCase):
     draw = tf.function(lambda seed: made.draw(_NUMBER, seed), autograph=False)
     return made, lives, lambda seed: tf.nest.map_structure(lambda x: x.numpy(), draw(tf.constant(seed, tf.int64)))
 
-  def test_goes_through_whole_episodes_from_start_to_end(self):
+  def test_goes_through_whole_episodes_one_after_the_other(self):
     _, lives, draw = self._make()
-    next_rows, num_ended = [None] * _NUMBER, 0
-    episodes = set()
+    positions, episodes = [None] * _NUMBER, set()
     for seed in range(60):
       replayed = draw(seed)
+      unroll = replayed.unroll
       for b in range(_NUMBER):
-        life, first = lives[int(replayed.unroll.life_id[b])], lives_lib.first_row(replayed.unroll, b)
-        num_steps = int(np.sum(replayed.exists[:, b]))
-        done = life.rows['environment_output'].done
-        if next_rows[b] is None:
-          self.assertTrue(done[first])
-          episodes.add((life.id, first))
-        else:
-          self.assertEqual((life.id, first), next_rows[b])
-          self.assertFalse(done[first])
-        np.testing.assert_array_equal(replayed.exists[:, b], np.arange(_LENGTH) < num_steps)
-        lives_lib.check(replayed.unroll, b, life, first, num_steps + 1)
-        self.assertFalse(done[first + 1:first + num_steps].any())
-        is_over = done[first + num_steps]
-        self.assertTrue(is_over or num_steps == _LENGTH)
-        next_rows[b] = None if is_over else (life.id, first + _LENGTH)
-        num_ended += is_over
-        self.assertEqual(replayed.unroll.index[b], first)
-    self.assertGreater(num_ended, 50)
+        self.assertEqual(unroll.index[b], lives_lib.first_row(unroll, b))
+        positions[b] = lives_lib.check(unroll, b, lives, positions[b])
+      starts = unroll.environment_output.done
+      episodes |= set(map(tuple, unroll.environment_output.observation['record'][starts].tolist()))
+      np.testing.assert_array_less(-1, replayed.key)
     self.assertGreater(len(episodes), 12)
+    self.assertLen({life_id for life_id, _ in episodes}, 3)
     self.assertEqual(set(replayed.probability), {1.})
 
   def test_states_are_those_of_the_network_that_computed_them(self):
@@ -81,32 +69,31 @@ class ReplayersTest(parameterized.TestCase):
     states, num_going_on = [zeros] * _NUMBER, 0
     for seed in range(16):
       replayed = draw(seed)
+      done = replayed.unroll.environment_output.done
       for b in range(_NUMBER):
-        life, first = lives[int(replayed.unroll.life_id[b])], lives_lib.first_row(replayed.unroll, b)
-        rows = life.rows
-        is_start = rows['environment_output'].done[first]
-        if is_start:
+        if done[0, b]:  # The network resets its state itself.
           states[b] = zeros
-        num_going_on += not is_start
-        for got, want in zip(replayed.unroll.agent_state, states[b], strict=True):
-          np.testing.assert_allclose(got[b], want, rtol=1e-4, atol=1e-6)
-          self.assertEqual(bool(np.any(got[b])), not is_start)
-        states[b] = self._step(learner, life, first, int(np.sum(replayed.exists[:, b])), states[b])
+        else:
+          num_going_on += 1
+          for got, want in zip(replayed.unroll.agent_state, states[b], strict=True):
+            np.testing.assert_allclose(got[b], want, rtol=1e-4, atol=1e-6)
+            self.assertTrue(np.any(got[b]))
+        states[b] = self._step(learner, replayed.unroll, b, states[b])
       if seed % 2:
         for number, variable in enumerate(learner.acting_variables):
           variable.assign_add(0.05 * tf.random.stateless_normal(variable.shape, [seed, number]))
         publish(seed)
     self.assertGreater(num_going_on, 30)
 
-  def _step(self, agent, life, first, num_rows, state):
-    """Steps an agent through rows of a life. Returns the state after them."""
-    environment, actions = life.rows['environment_output'], life.rows['agent_output'].action
+  def _step(self, agent, unroll, b, state):
+    """Steps an agent through rows 0 to T - 1 of an unroll. Returns the state after them."""
+    environment, actions = unroll.environment_output, unroll.agent_output.action
     one = lambda values: tf.constant(values[np.newaxis])
     state = tf.nest.map_structure(one, state)
-    for row in range(first, first + num_rows):
-      inputs = mock.Mock(last_action=one(actions[row]), reward=one(environment.reward[row]),
-                         done=one(environment.done[row]), observation={'vector': one(environment.observation['vector'][
-                             row])})
+    for row in range(_LENGTH):
+      inputs = mock.Mock(last_action=one(actions[row, b]), reward=one(environment.reward[row, b]),
+                         done=one(environment.done[row, b]), observation={'vector': one(
+                             environment.observation['vector'][row, b])})
       _, state = agent.step(inputs, state, tf.zeros([2], tf.int64))
     return tf.nest.map_structure(lambda x: x[0].numpy(), state)
 
@@ -130,7 +117,7 @@ class ReplayersTest(parameterized.TestCase):
     np.testing.assert_array_equal(first.key, again.key)
     self.assertTrue(np.any(first.key != other.key))
 
-  def test_an_empty_replay_gives_padding(self):
+  def test_an_empty_replay_gives_nothing(self):
     agent, life = _agent(seed=1), lives_lib.Life(1, 20)
     parameters = parameters_lib.ParameterSnapshot(inference.specs(agent.acting_variables))
     parameters.publish(0, agent.acting_variables)
@@ -139,22 +126,20 @@ class ReplayersTest(parameterized.TestCase):
     own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, 100, _NUMBER)
     made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size=1)
     for _ in range(2):
-      self.assertFalse(np.any(made.draw(_NUMBER, tf.constant(1, tf.int64)).exists))
+      np.testing.assert_array_equal(made.draw(_NUMBER, tf.constant(1, tf.int64)).key, [-1] * _NUMBER)
     for index in range(10):
       made.insert(lives_lib.batch([life.unroll(index, _LENGTH, state)]))
     replayed = made.draw(_NUMBER, tf.constant(1, tf.int64))
-    self.assertTrue(np.all(replayed.exists[0]))
-    self.assertTrue(np.all(replayed.unroll.environment_output.done[0]))
-    for values in replayed.unroll.agent_state:  # Not what the network made of the padding.
-      np.testing.assert_array_equal(values, np.zeros_like(values))
+    np.testing.assert_array_less(-1, replayed.key)
+    self.assertTrue(np.all(replayed.unroll.environment_output.done[0]))  # So the network resets its state.
 
   @parameterized.parameters(False, True)
-  def test_unrolls_count_from_the_minimum_size_on(self, must_fill):
+  def test_replays_from_the_minimum_size_on(self, must_fill):
     made, *_ = self._make()
     size = made.metrics()['replay_size']
     for minimum_size, is_enough in ((size, True), (size + 1, False)):
       made = self._make(minimum_size=minimum_size, must_fill=must_fill)[0]
-      self.assertEqual(np.any(made.draw(_NUMBER, tf.constant(1, tf.int64)).exists), is_enough)
+      np.testing.assert_array_equal(made.draw(_NUMBER, tf.constant(1, tf.int64)).key >= 0, is_enough)
       self.assertEqual(made.is_ready(), is_enough or not must_fill)
       self.assertEqual(made.metrics().get('replay_filled'), size / minimum_size if must_fill else None)
 

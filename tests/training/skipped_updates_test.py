@@ -60,6 +60,9 @@ class SkippedUpdatesTest(absltest.TestCase):
                                   environment_output=environment._replace(reward=tf.constant(reward)))
     self._add(self._make(), unroll=unroll)
     self.assertEndsWith(self.said[0], 'correct the environment: right (actor 1), left (actor 2)')
+    of_rows = lambda ids: tf.broadcast_to(ids, reward.shape)  # As with a replay.
+    self._add(self._make(), unroll=unroll._replace(actor_id=of_rows([0, 1, 2]), level_id=of_rows([0, 1, 0])))
+    self.assertEndsWith(self.said[1], 'correct the environment: right (actor 1), left (actor 2)')
 
   def test_huge_rewards_are_a_fault_too(self):
     environment = self.unroll.environment_output

@@ -56,12 +56,15 @@ def make_replay(contract: dict[str, Any], shared_name: str) -> episode_replay.Ep
 
   Args:
     contract: what all agents have in common, for JSON: 'rows' (type and shape of each component), 'stacks' (frames of
-      each component), 'done' (index of that component), 'unroll_length' and 'replay_capacity' (agent steps), and more.
+      each component), 'done' (index of that component), 'observation' (indices of its components), 'unroll_length' and
+      'replay_capacity' (agent steps), and more.
     shared_name: see EpisodeReplay.
   """
   return episode_replay.EpisodeReplay(
       row_spec(contract), contract['unroll_length'], contract['replay_capacity'],
-      done=lambda rows: rows[contract['done']], frame_stacks=contract['stacks'], shared_name=shared_name)
+      done=lambda rows: rows[contract['done']],
+      observation=lambda rows: [rows[number] for number in contract['observation']], frame_stacks=contract['stacks'],
+      shared_name=shared_name)
 
 
 def row_spec(contract: dict[str, Any]) -> list[tf.TensorSpec]:

@@ -52,7 +52,7 @@ class _Nodes(NamedTuple):
   unrolls: list[tf.Tensor]    # Placeholders: life_id, index, and the components of the rows.
   insert: tf.Operation
   num_impossible: tf.Tensor   # [] int64, the unrolls that are not inserted, since they cannot be right.
-  position: list[tf.Tensor]   # Placeholders: key, step, seed.
+  position: list[tf.Tensor]   # Placeholders: key, step, seed, minimum_size.
   replayed: list[tf.Tensor]   # The components of an episode_replay.Replayed.
   statistics: tf.Tensor       # [n] int64, as episode_replay.Statistics.
 
@@ -72,10 +72,11 @@ def _make_graph(contract, check) -> _Nodes:
     rows = [placeholder(spec.dtype, [None, None, *spec.shape]) for spec in replay_port.row_spec(contract)]
     possible = check(ids[1], rows)
     taken_ids, taken_rows = _only(possible, ids, rows)
-    position = [placeholder(tf.int64, [None]), placeholder(tf.int64, [None]), placeholder(tf.int64, [])]
+    position = [placeholder(tf.int64, shape) for shape in ([None], [None], [], [])]
     return _Nodes(
         graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), [*ids, *rows],
-        replay.insert(*taken_ids, taken_rows), tf.reduce_sum(tf.cast(~possible, tf.int64)), position, tf.nest.flatten(replay.next(*position)), replay.counts())
+        replay.insert(*taken_ids, taken_rows), tf.reduce_sum(tf.cast(~possible, tf.int64)), position,
+        tf.nest.flatten(replay.next(*position)), replay.counts())
 
 
 def _only(possible, ids, rows):
@@ -90,13 +91,14 @@ class SharedReplay:
   """Has the methods of episode_replay.EpisodeReplay that replayers use. They wait while there is no replay job."""
 
   def __init__(self, address: str, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any],
-               frame_stacks: Any, settings: dict[str, Any], tolerance: int,
+               observation: Callable[[Any], Any], frame_stacks: Any, settings: dict[str, Any], tolerance: int,
                check: Callable[[tf.Tensor, Any], tf.Tensor]):
     """Makes no connection yet.
 
     Args:
       address: HOST:PORT of the replay job.
-      row_spec, unroll_length, capacity, done, frame_stacks: as for EpisodeReplay. All agents must have the same.
+      row_spec, unroll_length, capacity, done, observation, frame_stacks: as for EpisodeReplay. All agents must have the
+        same.
       settings: other settings that all agents must have in common. JSON can hold them.
       tolerance: agent steps by which this agent may be ahead of the slowest one.
       check: takes the indices of unrolls and their rows, in a graph of the replay job, and returns which unrolls can be
@@ -104,7 +106,8 @@ class SharedReplay:
     """
     rows = replay_rows.Rows(row_spec, frame_stacks)
     contract = dict(rows=learner_port.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(rows.numbers),
-                    unroll_length=unroll_length, replay_capacity=capacity, settings=settings)
+                    observation=tf.nest.flatten(observation(rows.numbers)), unroll_length=unroll_length,
+                    replay_capacity=capacity, settings=settings)
     self._contract = json.loads(json.dumps(contract))
     self._address, self._row_spec, self._tolerance = address, row_spec, tolerance
     self._specs, self._unroll_length = tf.nest.flatten(row_spec), unroll_length
@@ -137,18 +140,17 @@ class SharedReplay:
     """See EpisodeReplay.insert. Then it waits while this agent is too far ahead of the slowest one."""
     return tf.numpy_function(self._insert, [life_id, index, *tf.nest.flatten(rows)], [])
 
-  def next(self, key: tf.Tensor, step: tf.Tensor, seed: tf.Tensor) -> episode_replay.Replayed:
+  def next(self, key: tf.Tensor, step: tf.Tensor, seed: tf.Tensor, minimum_size: int = 1) -> episode_replay.Replayed:
     """See EpisodeReplay.next. If the replay job is another one than in the call before, all replayers start anew."""
     components = [tf.TensorSpec(None, spec.dtype) for spec in self._specs]
-    example = episode_replay.Replayed(components, tf.bool, *[tf.int64] * 5)
+    example = episode_replay.Replayed(components, *[tf.int64] * 4)
     types = [getattr(each, 'dtype', each) for each in tf.nest.flatten(example)]
-    flat = tf.numpy_function(self._next, [key, step, seed], types)
+    flat = tf.numpy_function(self._next, [key, step, seed, np.int64(minimum_size)], types)
     replayed = tf.nest.pack_sequence_as(example, flat)
     number = key.shape[0]
     for values, shape in zip(replayed.rows, self._shapes, strict=True):
       values.set_shape([self._unroll_length + 1, number, *shape])
-    replayed.trains.set_shape([self._unroll_length, number])
-    for vector in replayed[2:]:
+    for vector in replayed[1:]:
       vector.set_shape([number])
     return replayed._replace(rows=tf.nest.pack_sequence_as(self._row_spec, replayed.rows))
 
@@ -202,11 +204,11 @@ class SharedReplay:
     finally:
       self._waits_for_agents = False
 
-  def _next(self, key, step, seed):
+  def _next(self, key, step, *seed_and_size):
     def run(connection):
       # Another replay job has other episodes with the same keys, if the job was started again.
       known = np.where(self._position_life == connection.life, key, -1)
-      feed = dict(zip(self._nodes.position, [known, np.where(known < 0, 0, step), seed], strict=True))
+      feed = dict(zip(self._nodes.position, [known, np.where(known < 0, 0, step), *seed_and_size], strict=True))
       *replayed, counts = connection.session.run([*self._nodes.replayed, self._nodes.statistics], feed)
       self._position_life = connection.life
       self._known = episode_replay.Statistics(*map(int, counts))

@@ -21,7 +21,7 @@ class EpisodeReplayFileTest : public FileTest {
       for (const Life& life : lives_) ASSERT_TRUE(Insert(life, replay, index, 5).ok());
     }
     std::vector<ReplayedUnroll> unrolls;
-    ASSERT_TRUE(replay->Next({-1, -1, -1}, {0, 0, 0}, 0, &unrolls).ok());
+    ASSERT_TRUE(replay->Next({-1, -1, -1}, {0, 0, 0}, 0, 1, &unrolls).ok());
   }
 
   const std::vector<Life> lives_ = {{0, {26}}, {1, {7, 1, 30, 13}}};
@@ -50,20 +50,23 @@ TEST_F(EpisodeReplayFileTest, ARestoredReplayGoesOnWhereTheSavedOneWas) {
     }
   }
   std::vector<ReplayedUnroll> want, got;
-  ASSERT_TRUE(saved.Next(keys, steps, 7, &want).ok());
-  ASSERT_TRUE(restored.Next(keys, steps, 7, &got).ok());
+  ASSERT_TRUE(saved.Next(keys, steps, 7, 1, &want).ok());
+  ASSERT_TRUE(restored.Next(keys, steps, 7, 1, &got).ok());
   for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].episode->key, want[i].episode->key);
-    EXPECT_EQ(got[i].episode->life_row, want[i].episode->life_row);
-    EXPECT_EQ(got[i].first_step, want[i].first_step);
-    EXPECT_EQ(Check(restored, got[i], lives_[got[i].episode->life_id]), "");
+    ASSERT_EQ(got[i].parts.size(), want[i].parts.size());
+    for (size_t j = 0; j < want[i].parts.size(); ++j) {
+      EXPECT_EQ(got[i].parts[j].episode->key, want[i].parts[j].episode->key);
+      EXPECT_EQ(got[i].parts[j].episode->life_row, want[i].parts[j].episode->life_row);
+      EXPECT_EQ(got[i].parts[j].first_step, want[i].parts[j].first_step);
+    }
+    EXPECT_EQ(Check(restored, got[i], lives_), "");
   }
   // New unrolls of the same lives begin streams of their own, and the oldest episodes make room.
   for (int index = 40; index < 70; ++index) Insert(lives_[0], &restored, index, 5);
   EXPECT_EQ(restored.GetStatistics().steps, 3 * 26);
   const ReplayedUnroll first = Next(&restored, was.inserted_episodes, 0);
   EXPECT_EQ(restored.GetStatistics().inserted_episodes, was.inserted_episodes + 5);
-  EXPECT_EQ(Check(restored, first, lives_[0]), "");
+  EXPECT_EQ(Check(restored, first, lives_), "");
 }
 
 TEST_F(EpisodeReplayFileTest, AnotherLengthOfUnrollsMayReadTheFile) {

@@ -44,11 +44,16 @@ class Life {
     const std::string at = "row " + std::to_string(row) + ": ";
     if (where.life != (exists ? id_ : 0)) return at + "life " + std::to_string(where.life);
     if (where.row != (exists ? row : 0)) return at + "is row " + std::to_string(where.row);
+    return CheckFrames(row, exists ? episode : row + 1, frames);
+  }
+
+  // The same of the stack of frames of a row: '' or what is wrong. It has no frame of rows before row `first`.
+  std::string CheckFrames(int64_t row, int64_t first, const char* frames) const {
     for (int age = 0; age < kStack; ++age) {
       for (int i = 0; i < kFrameBytes; ++i) {
-        const char want = exists && row - age >= episode ? FrameByte(id_, row - age, i) : 0;
+        const char want = row - age >= first ? FrameByte(id_, row - age, i) : 0;
         if (frames[i * kStack + kStack - 1 - age] != want) {
-          return at + "frame of age " + std::to_string(age) + " is wrong";
+          return "row " + std::to_string(row) + ": frame of age " + std::to_string(age) + " is wrong";
         }
       }
     }

@@ -21,8 +21,8 @@ from scalable_agents.tests.training.cluster import replay_testing
 from scalable_agents.training.cluster import replay_port
 
 _REPORT = dict(agent='x', steps=0, leaving=False, contract=None)
-_CONTRACT = dict(rows=[['float32', [2]], ['bool', []]], stacks=[1, 1], done=1, unroll_length=4, replay_capacity=50,
-                 settings={})
+_CONTRACT = dict(rows=[['float32', [2]], ['bool', []]], stacks=[1, 1], done=1, observation=[0],
+                 unroll_length=4, replay_capacity=50, settings={})
 
 
 def setUpModule():
@@ -130,8 +130,8 @@ class JobTest(replay_testing.TestCase):
             agent.insert(life, index)
         for seed in range(5):
           replayed = agent.next(seed)
-          for i, life_id in enumerate(replayed.life_id):
-            lives[life_id].check(replayed, i)
+          for i in range(len(replayed.key)):
+            replay_testing.check(replayed, i, lives)
         steps = agent.replay.size()
         self.assertEqual(job.end(number)[0], 0, job.screen())
         lines = job.screen().splitlines()

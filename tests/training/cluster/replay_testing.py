@@ -28,7 +28,7 @@ class Row(NamedTuple):
   """A row that says where it is from."""
   frame: Any   # [2, 1] uint8, stacked from 4 frames.
   done: Any    # [] bool.
-  record: Any  # [2] int64, the life's id and the number of the row in the life.
+  record: Any  # [2] int64, the life's id and the number of the row in the life. Observed, like the frame.
 
 
 SPEC = Row(tf.TensorSpec([2, 1], tf.uint8), tf.TensorSpec([], tf.bool), tf.TensorSpec([2], tf.int64))
@@ -55,17 +55,26 @@ class Life:
     return tf.nest.map_structure(
         lambda values: values[index * LENGTH:(index + 1) * LENGTH + 1, np.newaxis], self._rows)
 
-  def check(self, replayed: episode_replay.Replayed, i: int):
-    """Asserts that unroll i is a part of one of this life's episodes, with all its rows and stacks."""
-    row, first = int(replayed.life_row[i]), int(replayed.first_step[i])
-    assert row % self.steps == first, (row, first)
-    assert replayed.next_step[i] == first + LENGTH
-    end = row - first + self.steps  # The episode's last row.
-    there = np.arange(row, min(row + LENGTH, end) + 1)
-    np.testing.assert_array_equal(replayed.trains[:, i], np.arange(row, row + LENGTH) < end)
-    for got, want in zip(replayed.rows, (self._stacks, *self._rows[1:]), strict=True):
-      np.testing.assert_array_equal(got[:len(there), i], want[there])
-      assert not np.any(got[len(there):, i])
+  def stack(self, row: int) -> np.ndarray:
+    """Returns the stacked frame of a row, [2, 4]."""
+    return self._stacks[row]
+
+
+def check(replayed: episode_replay.Replayed, i: int, lives: dict[int, Life]):
+  """Asserts that unroll i goes through episodes of these lives, row by row, with all stacks."""
+  records = replayed.rows.record[:, i].tolist()
+  life, row = lives[records[0][0]], records[0][1]
+  assert (replayed.life_id[i], replayed.life_row[i]) == (life.id, row)
+  for t, record in enumerate(records):
+    row += t > 0
+    ends = row % life.steps == 0
+    assert replayed.rows.done[t, i] == ends
+    if t and ends:  # Another episode begins.
+      life, row = lives[record[0]], record[1]
+      assert row % life.steps == 0, (row, life.steps)
+    assert record == [life.id, row], (record, life.id, row)
+    np.testing.assert_array_equal(replayed.rows.frame[t, i], life.stack(row))
+  assert replayed.next_step[i] == row % life.steps
 
 
 def _are_possible(index, rows):
@@ -80,7 +89,7 @@ class Agent:
                tolerance: int = 1 << 30):
     """Joins the replay at HOST:PORT."""
     self.replay = shared_replay.SharedReplay(
-        address, SPEC, LENGTH, capacity, done=lambda rows: rows.done, frame_stacks=STACKS,
+        address, SPEC, LENGTH, capacity, done=lambda rows: rows.done, observation=_observation, frame_stacks=STACKS,
         settings=settings or SETTINGS, tolerance=tolerance, check=_are_possible)
     self._next = tf.function(self.replay.next, autograph=False)
     self.key, self.step = np.full([num_replayers], -1), np.zeros([num_replayers], np.int64)
@@ -105,7 +114,12 @@ class Agent:
 
 def own_replay() -> episode_replay.EpisodeReplay:
   """Makes a replay in this process, of the same kind."""
-  return episode_replay.EpisodeReplay(SPEC, LENGTH, CAPACITY, done=lambda rows: rows.done, frame_stacks=STACKS)
+  return episode_replay.EpisodeReplay(
+      SPEC, LENGTH, CAPACITY, done=lambda rows: rows.done, observation=_observation, frame_stacks=STACKS)
+
+
+def _observation(rows):
+  return rows.frame, rows.record
 
 
 @contextlib.contextmanager
