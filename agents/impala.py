@@ -346,17 +346,19 @@ def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, valu
 
 
 def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, config: ImpalaConfig,
-                                weights=1., entropy_weights=1.) -> dict[str, tf.Tensor]:
+                                weights=1., entropy_weights=1.,
+                                trusted: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
   """Returns the terms of the loss that do not depend on the values: name -> [] float32.
 
-  `weights` are those of the steps, and `entropy_weights` those in the entropy: [T, B] float32 or a number.
+  `weights` are those of the steps, and `entropy_weights` those in the entropy: [T, B] float32 or a number. `trusted`
+  are the steps that targets may use: [T, B] bool, or None for all.
   """
   terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1], entropy_weights)}
   if tf.is_tensor(output.pixel_control):
     environment = unroll.environment_output
     terms['loss/pixel_control'] = pixel_control.loss(
         output.pixel_control, unroll.agent_output.action[1:], agent.newest_frames(environment.observation),
-        environment.done[1:], config.pixel_control_discount, weights)
+        environment.done[1:], config.pixel_control_discount, weights, trusted)
   return terms
 
 

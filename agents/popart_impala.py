@@ -89,7 +89,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
     agent, config: see `loss`.
     unroll: the unrolls. `level_id` is [B], or [T+1, B] if the levels of their rows differ.
     output: the network's outputs for the unrolls.
-    trusted: [T, B] bool, the steps that value targets may use, see `vtrace.from_importance_weights`. Other steps do not
+    trusted: [T, B] bool, the steps that targets may use, see `vtrace.from_importance_weights`. Other steps do not
       count in the statistics. None: all steps.
     weights: of the steps in the loss, [T, B] float32 or a number.
     entropy_weights: of the steps in the entropy, likewise.
@@ -109,7 +109,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   terms = {
       'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages / sigma, weights),
       'loss/baseline': losses.baseline_loss(normalized_targets, normalized_values[:-1], weights),
-      **impala.entropy_and_auxiliary_terms(agent, unroll, output, config, weights, entropy_weights),
+      **impala.entropy_and_auxiliary_terms(agent, unroll, output, config, weights, entropy_weights, trusted),
   }
   total = impala.total_loss(terms, config)
   errors = normalized_targets - tf.stop_gradient(normalized_values[:-1])

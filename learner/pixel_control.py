@@ -52,22 +52,31 @@ def pseudo_rewards(pixels: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(tf.cast(change, tf.float32), axis=[3, 5, 6]) / 255.
 
 
-def q_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_value: tf.Tensor) -> tf.Tensor:
-  """Returns n-step targets over the whole unroll: G_t = r_t + discount_t G_{t+1}, and G_T is the bootstrap value.
+def q_targets(rewards: tf.Tensor, discounts: tf.Tensor, values: tf.Tensor,
+              trusted: tf.Tensor | None = None) -> tf.Tensor:
+  """Returns n-step targets over the whole unroll: G_t = r_t + discount_t G_{t+1}, and G_T is the value of row T.
+
+  A step that is not trusted ends the sums: its own target is the value of its state, as in
+  `vtrace.from_importance_weights`. Schmitt et al. 2020 (LASER), section 4.3.
 
   Args:
     rewards: [T, B, h, w] float32.
     discounts: [T, B] float32, the discount of Q included; 0 where an episode ended.
-    bootstrap_value: [B, h, w] float32, max_a Q(x_T, a).
+    values: [T+1, B, h, w] float32, max_a Q(x, a).
+    trusted: [T, B] bool. None: all steps.
   Returns:
     [T, B, h, w] float32.
   """
+  bootstrap_value = values[-1]
+  if trusted is not None:
+    rewards = tf.where(trusted[..., tf.newaxis, tf.newaxis], rewards, values[:-1])
+    discounts = tf.where(trusted, discounts, 0.)
   return tf.scan(lambda following, row: row[0] + row[1][:, tf.newaxis, tf.newaxis] * following,
                  (rewards, discounts), initializer=bootstrap_value, reverse=True)
 
 
 def loss(action_values: tf.Tensor, actions: tf.Tensor, pixels: tf.Tensor, done: tf.Tensor,
-         discount: float, weights=1.) -> tf.Tensor:
+         discount: float, weights=1., trusted: tf.Tensor | None = None) -> tf.Tensor:
   """Pixel control's loss: 0.5 (G_t - Q(x_t, a_t))^2, summed over time, batch and cells.
 
   Args:
@@ -78,12 +87,13 @@ def loss(action_values: tf.Tensor, actions: tf.Tensor, pixels: tf.Tensor, done: 
       the reward is 0 (ours: the agent did not cause the change), and the target does not depend on later rows.
     discount: per agent step.
     weights: of the steps, [T, B] float32 or a number.
+    trusted: [T, B] bool, the steps that targets may use; see `q_targets`. None: all steps.
   Returns:
     [] float32. No gradient flows through the targets.
   """
   continues = tf.cast(~done, tf.float32)  # [T, B].
   rewards = pseudo_rewards(pixels) * continues[..., tf.newaxis, tf.newaxis]
-  targets = q_targets(rewards, discount * continues, tf.reduce_max(action_values[-1], axis=-1))
+  targets = q_targets(rewards, discount * continues, tf.reduce_max(action_values, axis=-1), trusted)
   chosen = tf.one_hot(actions, action_values.shape[-1])[:, :, tf.newaxis, tf.newaxis]
   values = tf.reduce_sum(action_values[:-1] * chosen, axis=-1)  # [T, B, h, w].
   return 0.5 * tf.reduce_sum(weights * tf.reduce_sum(tf.square(tf.stop_gradient(targets) - values), axis=[2, 3]))

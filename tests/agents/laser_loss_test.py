@@ -143,6 +143,8 @@ def _slow_loss(case):
       advantage = min(rhos[t], config.clip_pg_rho_threshold) * (best - values[t]) / sigma
       error = (targets[t] - mu) / sigma - heads[t, b, level]
       q_target = 0. if environment.done[t + 1, b] else change[t] + config.pixel_control_discount * q_target
+      if not lambdas[t, b]:  # Section 4.3: bootstraps stop at a rejected step, also those of auxiliary tasks.
+        q_target = np.max(q[t, b], axis=-1)
       q_error = q_target - q[t, b, :, :, a]
       entropy = weight * is_online[b] * np.sum(pi * log_pi[t])
       terms['policy_gradient'] -= weight * log_pi[t, a] * advantage
@@ -247,6 +249,29 @@ class LossTest(parameterized.TestCase):
     for gradient in gradients:
       is_learned_from = np.any(gradient.numpy()[:-1] != 0, axis=tuple(range(2, len(gradient.shape))))
       np.testing.assert_array_equal(is_learned_from, ~outside[1:])
+
+  def test_what_follows_a_rejected_step_does_not_change_targets_before_it(self):
+    """Rewards, and the change of pixels and the values of the cells: none passes through a rejected step."""
+    case = _case(trust_region_threshold=0.3)
+    with np.errstate(invalid='ignore'):
+      want = _slow_loss(case)
+    # The last rejected step of each unroll; -1 if there is none.
+    last = np.max(np.where(want.trusted, -1, np.arange(_STEPS)[:, np.newaxis]), axis=0)
+    row = np.arange(_STEPS + 1)[:, np.newaxis]
+    before, after = row < last, (row > last) & (last >= 0)
+    self.assertGreater(np.sum(before), 5)
+    unroll, output = case.batch.unroll, case.agent.output
+    environment = unroll.environment_output
+    spread = lambda values: after.reshape(*after.shape, *[1] * (len(values.shape) - 2))
+    pixels = environment.observation['pixels']
+    changed = environment._replace(reward=tf.where(after, 77., environment.reward),
+                                   observation={'pixels': tf.where(spread(pixels), 255 - pixels, pixels)})
+    others = output._replace(**{name: tf.Variable(tf.where(spread(values), values + 1., values)) for name, values in (
+        ('baseline', output.baseline), ('pixel_control', output.pixel_control))})
+    got = _loss(case._replace(agent=_Table(others, case.agent.statistics), batch=case.batch._replace(
+        unroll=unroll._replace(environment_output=changed))))[1]
+    for one, other in zip(got, _loss(case)[1]):
+      np.testing.assert_array_equal(one[before], other[before])
 
   def test_what_was_not_drawn_counts_nowhere(self):
     """Before the replay has its minimum size: a batch is learned from as if it had the online unrolls only."""

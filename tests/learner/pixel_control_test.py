@@ -20,13 +20,15 @@ def _numpy_rewards(pixels):
   return rewards
 
 
-def _numpy_loss(action_values, actions, pixels, done, discount, weights=None):
+def _numpy_loss(action_values, actions, pixels, done, discount, weights=None, trusted=None):
   rewards, total = _numpy_rewards(pixels), 0.
   steps, batch, rows, columns = rewards.shape
   for b, row, column in np.ndindex(batch, rows, columns):
     target = np.max(action_values[steps, b, row, column])
     for t in reversed(range(steps)):
       target = 0. if done[t, b] else rewards[t, b, row, column] + discount * target
+      if trusted is not None and not trusted[t, b]:  # LASER, section 4.3: bootstraps stop here.
+        target = np.max(action_values[t, b, row, column])
       weight = 1. if weights is None else weights[t, b]
       total += 0.5 * weight * (target - action_values[t, b, row, column, actions[t, b]])**2
   return total
@@ -84,8 +86,15 @@ class PixelControlTest(parameterized.TestCase):
     np.testing.assert_allclose(pixel_control.loss(**_tensors(inputs), weights=weights),
                                _numpy_loss(**inputs, weights=weights), rtol=1e-4)
 
+  @parameterized.parameters(*range(3))
+  def test_targets_bootstrap_where_a_step_is_not_trusted(self, seed):
+    trusted = np.random.RandomState(seed).uniform(size=[5, 2]) < 0.6
+    inputs, weights = _inputs(seed=seed), np.float32(trusted)
+    got = pixel_control.loss(**_tensors(inputs), weights=weights, trusted=tf.constant(trusted))
+    np.testing.assert_allclose(got, _numpy_loss(**inputs, weights=weights, trusted=trusted), rtol=1e-4)
+
   def test_xla_computes_the_same(self):
-    inputs = _tensors(_inputs())
+    inputs = _tensors(_inputs()) | {'trusted': tf.constant(np.arange(10).reshape(5, 2) % 3 > 0)}
     compiled = tf.function(pixel_control.loss, jit_compile=True, autograph=False)
     np.testing.assert_allclose(compiled(**inputs), pixel_control.loss(**inputs), rtol=1e-4)
 
