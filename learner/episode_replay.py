@@ -4,13 +4,14 @@ Schmitt et al. 2020 (LASER), section 5.1 and appendix B. A replayer is an actor 
 episode, uniformly over all episodes, and returns its unrolls one after the other, as if it lived them. The work is done
 in C++ (cc/episode_replay.h). docs/replay.md says what the replay guarantees.
 
-When an episode ends inside an unroll, the replayer goes on with the next one that it draws, as an actor goes on with
-the next one that it lives. So each unroll has T steps.
-
 Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. An
 episode begins with a row in which `done` is true, and ends with the next such row, because that row has the episode's
-last reward. So an episode of n steps has n + 1 rows. Each row is stored once. Of a stack of frames, only the newest
-frame is stored, and stacks are rebuilt when they are replayed.
+last reward. So an episode of n steps has n + 1 rows. A replayed row in which `done` is true has the last reward of the
+episode that ends there, and the first observation of the one with which the replayer goes on. Each row is stored once.
+Of a stack of frames, only the newest frame is stored, and stacks are rebuilt when they are replayed.
+
+When an episode ends inside an unroll, the replayer goes on with the next one that it draws, as an actor goes on with
+the next one that it lives. So each unroll has T steps.
 """
 
 from typing import Any, Callable, NamedTuple
@@ -19,6 +20,10 @@ import tensorflow as tf
 
 from scalable_agents.learner import replay_rows
 from scalable_agents.ops import ops
+
+# Agent steps. The rows of an episode are kept while it goes on, so an episode without end would fill the memory. 27,000
+# steps are 30 minutes of an Atari game, the longest episode of the paper.
+LONGEST_EPISODE = 27_000
 
 
 class Replayed(NamedTuple):
@@ -42,6 +47,7 @@ class Statistics(NamedTuple):
   streams: int            # Lives whose next unroll continues them.
   rows: int               # Rows in memory, also of episodes that are not complete yet.
   bytes: int              # Memory of the rows.
+  long_episodes: int      # Episodes that were dropped because they were longer than the longest one that is kept.
 
 
 class EpisodeReplay:
@@ -52,7 +58,8 @@ class EpisodeReplay:
   """
 
   def __init__(self, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any],
-               observation: Callable[[Any], Any], frame_stacks=None, shared_name: str = ''):
+               observation: Callable[[Any], Any], frame_stacks=None, longest_episode: int = LONGEST_EPISODE,
+               shared_name: str = ''):
     """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:
@@ -64,6 +71,7 @@ class EpisodeReplay:
         unroll, they are those of the next episode's first row; all others are those of the ended episode's last row.
       frame_stacks: nest of int with the structure of row_spec: k > 1 if the newest k frames are to be stacked along the
         last axis. Frames before an episode's start are zeros. None: there are no stacks.
+      longest_episode: agent steps. An episode that turns out to be longer is dropped, and is not replayed.
       shared_name: the name under which other processes find the replay, if this process has opened a port. '': the
         replay is not shared.
     Raises:
@@ -74,7 +82,7 @@ class EpisodeReplay:
     with tf.device('/CPU:0'):
       self._handle = ops.episode_replay(
           **self._rows.attributes(done), observed_components=tf.nest.flatten(observation(self._rows.numbers)),
-          unroll_length=unroll_length, capacity=capacity,
+          unroll_length=unroll_length, capacity=capacity, longest_episode=longest_episode,
           shared_name=shared_name or ops.unique_name('episode_replay'))
     if tf.executing_eagerly():  # In a graph, the handle is that of whichever process runs the graph.
       ops.delete_with(self, self._handle)
@@ -159,7 +167,8 @@ class EpisodeReplay:
 def memory_bytes(row_spec, capacity: int) -> int:
   """Returns the memory that a full replay needs, if episodes have many steps.
 
-  Episodes that are not complete yet take memory as well. To count them, add their steps to `capacity`.
+  Episodes that are not complete yet take memory as well, each as many rows as its steps, at most LONGEST_EPISODE. To
+  count them, add their steps to `capacity`.
 
   Args:
     row_spec, capacity: as for EpisodeReplay.

@@ -20,6 +20,9 @@ from scalable_agents.training import unroll_check
 from scalable_agents.training import unroll_replay
 from scalable_agents.training.cluster import shared_replay
 
+_LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent steps: such episodes are not replayed. Limit '
+         'their length, for example with --max_episode_frames. Metric: replay_long_episodes')
+
 
 class Replayers:
   """Stores episodes, and draws unrolls from replayers, each of which goes through episodes of its own."""
@@ -43,7 +46,7 @@ class Replayers:
     """
     self._minimum_size, self._must_fill = minimum_size, must_fill
     self._frame_stacks, self._replay, self._agent, self._parameters = frame_stacks, replay, agent, parameters
-    self._is_shared = isinstance(replay, shared_replay.SharedReplay)
+    self._is_shared, self._said_long = isinstance(replay, shared_replay.SharedReplay), False
     with tf.device('/CPU:0'):
       variable = lambda values: tf.Variable(values, trainable=False)
       self._key = variable(tf.fill([number], tf.constant(-1, tf.int64)))  # The episode of each replayer; -1: none.
@@ -102,7 +105,7 @@ class Replayers:
     counts = self._replay.statistics()
     metrics = {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
                'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
-               'unrolls_replayed': counts.replayed_unrolls}
+               'replay_long_episodes': counts.long_episodes, 'unrolls_replayed': counts.replayed_unrolls}
     if self._must_fill:
       metrics['replay_filled'] = min(counts.steps / self._minimum_size, 1.)
     if self._is_shared:
@@ -121,7 +124,11 @@ class Replayers:
 
   def complaints(self) -> list[str]:
     """Messages for the user since the last call, one line each."""
-    return self._replay.complaints() if self._is_shared else []
+    complaints = self._replay.complaints() if self._is_shared else []
+    if not self._said_long and self._replay.statistics().long_episodes:
+      self._said_long = True
+      complaints.append(_LONG)
+    return complaints
 
   def close(self) -> None:
     """Ends every wait."""

@@ -42,24 +42,30 @@ void EpisodeReplay::Append(int64_t index, int num_rows, const std::vector<Stride
   if (continuation == Continuation::kRepeated) return;
   const bool is_first = continuation == Continuation::kFirst;
   if (is_first) life->stream = std::make_unique<Stream>(&layout_, counters_);
-  Stream& stream = *life->stream;
+  Stream* stream = life->stream.get();
   for (int i = is_first ? 0 : 1; i < num_rows; ++i) {
     const bool starts_episode = *rows[options_.done].row(i);
-    const int64_t row = stream.rows.num_rows();
+    const int64_t row = stream->rows.num_rows();
     if (row == 0) {
       if (!starts_episode) continue;
-      stream.life_row = index * (num_rows - 1) + i;
+      stream->life_row = index * (num_rows - 1) + i;
     }
-    stream.rows.Append(rows, i);
+    if (!starts_episode && row - stream->episode_begin >= options_.longest_episode) {
+      ++long_episodes_;
+      life->stream = std::make_unique<Stream>(&layout_, counters_);  // It begins with the next episode.
+      stream = life->stream.get();
+      continue;
+    }
+    stream->rows.Append(rows, i);
     if (row == 0 || !starts_episode) continue;
     auto episode = std::make_shared<Episode>();
     episode->life_id = life->id;
-    episode->life_row = stream.life_row + stream.episode_begin;
-    episode->rows = stream.rows.Range(stream.episode_begin, row + 1, 0);
+    episode->life_row = stream->life_row + stream->episode_begin;
+    episode->rows = stream->rows.Range(stream->episode_begin, row + 1, 0);
     episodes->push_back(std::move(episode));
-    stream.episode_begin = row;
+    stream->episode_begin = row;
   }
-  stream.rows.DropBefore(stream.episode_begin);
+  stream->rows.DropBefore(stream->episode_begin);
 }
 
 EpisodeReplay::Episodes EpisodeReplay::Add(const std::vector<std::shared_ptr<Episode>>& episodes) {
@@ -141,6 +147,7 @@ EpisodeReplayStatistics EpisodeReplay::GetStatistics() const {
   statistics.streams = lives.lives;
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
+  statistics.long_episodes = long_episodes_;
   std::lock_guard<std::mutex> lock(mutex_);
   statistics.steps = steps_;
   statistics.episodes = episodes_.size();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,7 @@ struct EpisodeReplayOptions {
   std::vector<bool> is_observed;
   int unroll_length = 1;  // T, agent steps of a replayed unroll.
   int64_t capacity = 1;   // In agent steps.
+  int64_t longest_episode = std::numeric_limits<int64_t>::max();  // In agent steps. Longer ones are not kept.
 };
 
 // An episode in the replay, from the row with its first observation to the one with its last reward, in which the next
@@ -60,6 +62,7 @@ struct EpisodeReplayStatistics {
   int64_t streams = 0;
   int64_t rows = 0;               // Rows in memory.
   int64_t bytes = 0;              // Memory of the rows.
+  int64_t long_episodes = 0;      // Episodes that were dropped because they were too long.
 };
 
 // Any thread may call any method, and no method waits for another one's work: bytes are copied without the lock of the
@@ -70,7 +73,8 @@ class EpisodeReplay {
 
   // Appends the rows of an unroll to the stream of its life; row 0, which repeats the last row of the unroll before,
   // only if this is the stream's first unroll. If the index is not the next one, unrolls were lost, and a new stream
-  // begins. Rows before a stream's first start of an episode are skipped. Episodes get the keys 0, 1, 2, ... in the
+  // begins. Rows before a stream's first start of an episode are skipped. An episode that turns out to be longer than
+  // longest_episode is dropped, and its further rows are skipped. Episodes get the keys 0, 1, 2, ... in the
   // order in which they become complete. While all episodes together have more steps than the capacity, the oldest one
   // is dropped, but never the newest one.
   // `rows` are by component; of a stack, the newest frame.
@@ -125,7 +129,7 @@ class EpisodeReplay {
   const RowLayout layout_;
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
   LifeTable<Stream> lives_;               // A life's time is num_unrolls_ when an unroll came last.
-  std::atomic<int64_t> num_unrolls_{0};
+  std::atomic<int64_t> num_unrolls_{0}, long_episodes_{0};
 
   mutable std::mutex mutex_;              // Guards all that follows.
   Episodes episodes_;                     // The oldest one first. Their keys are consecutive.

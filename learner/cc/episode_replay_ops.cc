@@ -31,6 +31,7 @@ REGISTER_OP("EpisodeReplay")
     .Attr("observed_components: list(int)")
     .Attr("unroll_length: int")
     .Attr("capacity: int")
+    .Attr("longest_episode: int")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
@@ -102,9 +103,10 @@ class ReplayOp : public tensorflow::ResourceOpKernel<EpisodeReplayResource> {
     }
     OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &options_.unroll_length));
     OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
-    OP_REQUIRES(context, options_.unroll_length >= 1 && options_.capacity >= 1,
-                InvalidArgument("unroll_length and capacity: want at least 1, got ", options_.unroll_length, " and ",
-                                options_.capacity));
+    OP_REQUIRES_OK(context, context->GetAttr("longest_episode", &options_.longest_episode));
+    OP_REQUIRES(context, options_.unroll_length >= 1 && options_.capacity >= 1 && options_.longest_episode >= 1,
+                InvalidArgument("unroll_length, capacity and longest_episode: want at least 1, got ",
+                                options_.unroll_length, ", ", options_.capacity, " and ", options_.longest_episode));
   }
 
  private:
@@ -218,7 +220,7 @@ class StatisticsOp : public tensorflow::OpKernel {
     const EpisodeReplayStatistics s = resource->replay.GetStatistics();
     OP_REQUIRES_OK(context, SetCounts(context, {s.steps, s.episodes, s.inserted_steps, s.inserted_episodes,
                                                 s.replayed_unrolls, s.gaps, s.repeated_unrolls, s.streams, s.rows,
-                                                s.bytes}));
+                                                s.bytes, s.long_episodes}));
   }
 };
 

@@ -340,8 +340,9 @@ class EpisodeReplayTest(parameterized.TestCase):
     self.assertEqual(replay.next([-1], [0], 0).rows.frame.shape, [5, 1, 2, 3])
 
   @parameterized.parameters(
-      (dict(unroll_length=0), 'unroll_length and capacity: want at least 1, got 0 and 1000'),
-      (dict(capacity=0), 'unroll_length and capacity: want at least 1, got 4 and 0'),
+      (dict(unroll_length=0), 'unroll_length, capacity and longest_episode: want at least 1, got 0, 1000 and 27000'),
+      (dict(capacity=0), 'unroll_length, capacity and longest_episode: want at least 1, got 4, 0 and 27000'),
+      (dict(longest_episode=0), 'unroll_length, capacity and longest_episode: want at least 1, got 4, 1000 and 0'),
       (dict(done=lambda rows: rows.number), 'done_component: want the index of a component of bool'),
       (dict(observation=lambda rows: [0, 5]), 'observed_components: want indices of components, got 5'),
       (dict(observation=lambda rows: -1), 'observed_components: want indices of components, got -1'),

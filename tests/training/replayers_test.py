@@ -151,10 +151,27 @@ class ReplayersTest(parameterized.TestCase):
     self.assertEqual(metrics.pop('replay_megabytes') > 0, True)
     self.assertEqual(metrics, {
         'replay_size': sum(its[-1] for its in starts), 'replay_episodes': sum(len(its) - 1 for its in starts),
-        'replay_gaps': 0, 'unrolls_replayed': _NUMBER})
+        'replay_gaps': 0, 'replay_long_episodes': 0, 'unrolls_replayed': _NUMBER})
+    self.assertEmpty(made.complaints())
     for life in lives.values():
       made.insert(lives_lib.batch([life.unroll(30, _LENGTH)]))  # Some are missing.
     self.assertEqual(made.metrics()['replay_gaps'], 3)
+
+  def test_an_episode_without_end_is_not_kept_and_the_user_is_told(self):
+    made, lives, _ = self._make_empty({1: lives_lib.Life(1)})
+    unroll = lives[1].unroll(0, _LENGTH)
+    for index, length in enumerate((26_996, 8)):  # Another 8 steps are too many.
+      rows = np.minimum(np.arange(length + 1), 1)  # Row 0, and then row 1 again and again.
+      environment, agent, version = tf.nest.map_structure(
+          lambda values: values[rows],  # pylint: disable=cell-var-from-loop
+          (unroll.environment_output, unroll.agent_output, unroll.parameter_version))
+      made.insert(lives_lib.batch([unroll._replace(
+          index=np.int64(index), environment_output=environment._replace(done=rows + index == 0), agent_output=agent,
+          parameter_version=version)]))
+      self.assertEqual(made.metrics()['replay_long_episodes'], index)
+      self.assertEqual(made.metrics()['replay_megabytes'] < 1., index > 0)
+      self.assertLen(made.complaints(), index)
+    self.assertEmpty(made.complaints())  # Once.
 
   def test_keeps_as_many_agent_steps_as_the_capacity_says(self):
     made, *_ = self._make(capacity=60, longest=9)

@@ -80,7 +80,7 @@ def _make_graph(contract, check) -> _Nodes:
 
 
 def _only(possible, ids, rows):
-  """Returns the ids, each [B], and the rows, each [T+1, B, ...], of the possible unrolls. Copies only if some are not."""
+  """Returns ids, each [B], and rows, each [T+1, B, ...], of the possible unrolls. Copies only if some are not."""
   def take():
     places = tf.where(possible)[:, 0]
     return [tf.gather(each, places) for each in ids], [tf.gather(each, places, axis=1) for each in rows]

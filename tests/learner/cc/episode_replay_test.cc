@@ -169,6 +169,33 @@ TEST(EpisodeReplayTest, MemoryIsThatOfTheEpisodesAndOfRunningOnes) {
   EXPECT_LE(replay.GetStatistics().rows, 101 + 39 * RowLayout::kRowsPerSlab);
 }
 
+TEST(EpisodeReplayTest, AnEpisodeThatIsTooLongIsDropped) {
+  EpisodeReplayOptions options = TestEpisodeOptions(1000);
+  options.longest_episode = 20;
+  EpisodeReplay replay(options);
+  const Life life(0, {20, 21, 1000, 7});
+  for (int index = 0; index < 400; ++index) {
+    ASSERT_TRUE(Insert(life, &replay, index, kUnrollLength).ok());
+    EXPECT_LE(replay.GetStatistics().rows - replay.GetStatistics().steps, 20 + 2 * RowLayout::kRowsPerSlab);
+  }
+  // Rows 0 to 2,000: the first episode, the fourth one and the fifth one are kept. The third one had begun with row 41.
+  EXPECT_EQ(replay.GetStatistics().long_episodes, 4);
+  EXPECT_EQ(replay.GetStatistics().episodes, 3);
+  EXPECT_EQ(replay.GetStatistics().steps, 20 + 7 + 20);
+  EXPECT_EQ(replay.GetStatistics().gaps, 0);
+  const std::vector<int64_t> begins = {0, 1041, 1048};
+  for (int64_t key = 0; key < 3; ++key) {
+    const ReplayedUnroll unroll = Next(&replay, key, 0);
+    EXPECT_EQ(unroll.parts[0].episode->life_row, begins[key]);
+    EXPECT_EQ(Check(replay, unroll, {life}), "");
+  }
+  // One unroll may have everything: the end of an episode, one that is too long, and the start of another.
+  EpisodeReplay other(options);
+  Insert(life, &other, 0, 1100);
+  EXPECT_EQ(other.GetStatistics().episodes, 3);
+  EXPECT_EQ(other.GetStatistics().steps, 20 + 7 + 20);
+}
+
 TEST(EpisodeReplayTest, AnEpisodeOutlivesItsPlaceInTheReplayWhileItIsRead) {
   EpisodeReplay replay(TestEpisodeOptions(20));
   const Life life(0, {15});
