@@ -55,10 +55,16 @@ class LaserConfig(popart_impala.PopArtImpalaConfig):
       'implied', "How far V-trace's implied policy is from the target policy pi: implied, KL(pi || implied policy) of "
       'section 4.3, or kl_mu, KL(pi || behaviour policy) of Algorithm 1.', choices=trust_region.RELEVANCES)
 
+  entropy_steps: str = setting(
+      'online', 'Which steps have the entropy bonus: online, as in section 5.1, or all. With --nolearn_online no step '
+      'is online, so there is no bonus unless all steps have it.', choices=('online', 'all'))
+
   # The replay.
   replay_share: float = setting(
       0.875, "Share of each batch's unrolls that are replayed. The others are new. Section 5.3 has 0.5, 0.75 and "
-      '0.875, and section 5.1 has 128 of 160 on Atari.', at_least=0, less_than=1)
+      '0.875, and section 5.1 has 128 of 160 on Atari. To compare shares, keep the new unrolls, for example 32 with '
+      '--batch_size=64, 128 and 256, or 32 for a share of 0; else the updates per frame change as well.',
+      at_least=0, less_than=1)
   replay_capacity: int = setting(
       10_000_000, 'Capacity of the replay, in agent steps. The oldest episodes leave it first. On Atari, 10 million '
       'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
@@ -118,7 +124,7 @@ def replay_steps(config: LaserConfig) -> int:
 
 
 def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_step.Loss:
-  """The loss of PopArt-IMPALA on the trusted steps, with the entropy of online steps only. Section 4, Algorithm 1.
+  """The loss of PopArt-IMPALA on the trusted steps, usually with the entropy of online steps only. Section 4.
 
   Args:
     agent: the network that learns.
@@ -143,8 +149,8 @@ def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_
     weights = _importance_weights(sample, config, num_online)                     # [B].
   trusted = (relevance < config.trust_region_threshold) & there                   # lambda of equation 8.
   weights *= tf.cast(trusted, tf.float32)
-  result = popart_impala.weighted_loss(
-      agent, unroll, output, config, trusted, weights, entropy_weights=weights * tf.cast(is_online, tf.float32))
+  entropy_weights = weights if config.entropy_steps == 'all' else weights * tf.cast(is_online, tf.float32)
+  result = popart_impala.weighted_loss(agent, unroll, output, config, trusted, weights, entropy_weights)
   means = dict(result.means)
   for name, chosen in {'online': is_online, 'replayed': ~is_online & there}.items():
     means[f'rejected/{name}'] = _mean(tf.cast(~trusted, tf.float32), chosen)

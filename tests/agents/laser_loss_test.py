@@ -146,13 +146,14 @@ def _slow_loss(case):
       if not lambdas[t, b]:  # Section 4.3: bootstraps stop at a rejected step, also those of auxiliary tasks.
         q_target = np.max(q[t, b], axis=-1)
       q_error = q_target - q[t, b, :, :, a]
-      entropy = weight * is_online[b] * np.sum(pi * log_pi[t])
+      bonus = weight if config.entropy_steps == 'all' else weight * is_online[b]
+      entropy = bonus * np.sum(pi * log_pi[t])
       terms['policy_gradient'] -= weight * log_pi[t, a] * advantage
       terms['baseline'] += 0.5 * weight * error**2
       terms['entropy'] += entropy
       terms['pixel_control'] += 0.5 * weight * np.sum(q_error**2)
       gradients.policy_logits[t, b] = weight * advantage * (pi - np.eye(_ACTIONS)[a]) + (
-          config.entropy_cost * weight * is_online[b] * pi * (log_pi[t] - np.sum(pi * log_pi[t])))
+          config.entropy_cost * bonus * pi * (log_pi[t] - np.sum(pi * log_pi[t])))
       gradients.baseline[t, b, level] = -config.baseline_cost * weight * error
       gradients.pixel_control[t, b, :, :, a] = -config.pixel_control_cost * weight * q_error
       value_losses[level].append(_STEPS * 0.5 * weight * error**2 * np.array([1., sigma**2]))
@@ -187,7 +188,7 @@ class LossTest(parameterized.TestCase):
       'trust_region_threshold': st.sampled_from([0.02, 0.1, 1., np.inf]),
       'relevance': st.sampled_from(['implied', 'kl_mu']), 'clip_rho_threshold': st.sampled_from([1., 4.]),
       'action_values': st.sampled_from(['bootstrapped', 'one_step', 'target']),
-      'importance_exponent': st.sampled_from([0.5, 1.]),
+      'importance_exponent': st.sampled_from([0.5, 1.]), 'entropy_steps': st.sampled_from(['online', 'all']),
       'value_normalization': st.sampled_from(['popart', 'none']),
       'popart_second_moment': st.sampled_from(popart.SECOND_MOMENTS)}))
   def test_is_what_loops_compute(self, seed, settings):
@@ -296,13 +297,16 @@ class LossTest(parameterized.TestCase):
       np.testing.assert_allclose(got.means[f'{name}/online'], want.means[f'{name}/online'], rtol=1e-6)
     self.assertTrue(np.all(np.isnan(got.gathered[0].first[2 * _LEVELS:])))  # No statistics.
 
-  def test_entropy_is_that_of_online_steps(self):
-    for online, replayed in ((2, 3), (0, 5)):
-      case = _case(online=online, replayed=replayed)
-      logits = case.agent.output.policy_logits.numpy()[:-1, :online].reshape(-1, _ACTIONS)
-      want = sum(np.sum(np.exp(_log_softmax(row)) * _log_softmax(row)) for row in logits)
-      self.assertAlmostEqual(float(laser.loss(*case).terms['loss/entropy']), want, places=4)
-      self.assertEqual(bool(want), online > 0)
+  @parameterized.parameters((2, 3, 'online', 2), (0, 5, 'online', 0), (2, 3, 'all', 5), (0, 5, 'all', 5))
+  def test_entropy_is_that_of_the_steps_that_have_a_bonus(self, online, replayed, steps, num_unrolls):
+    """Pure replay (no unroll is online) has none by default."""
+    case = _case(online=online, replayed=replayed, entropy_steps=steps, importance_exponent=0.)
+    sample = case.batch.sample._replace(key=tf.range(replayed))  # All are drawn.
+    logits = case.agent.output.policy_logits.numpy()[:-1, :num_unrolls].reshape(-1, _ACTIONS)
+    want = sum(np.sum(np.exp(_log_softmax(row)) * _log_softmax(row)) for row in logits)
+    loss = laser.loss(*case._replace(batch=case.batch._replace(sample=sample)))
+    self.assertAlmostEqual(float(loss.terms['loss/entropy']), want, places=4)
+    self.assertEqual(bool(want), num_unrolls > 0)
 
   def test_a_threshold_of_0_learns_nothing(self):
     loss, gradients = _loss(_case(trust_region_threshold=0.))

@@ -7,6 +7,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.agents import laser
+from scalable_agents.agents import laser_atari57
+from scalable_agents.agents import laser_dmlab30
 from scalable_agents.agents import laser_replay
 from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import population
@@ -22,6 +24,7 @@ from scalable_agents.tools import reward_scales
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training import mixed_experience
 from scalable_agents.training.population import population_member
 from scalable_agents.training import run_flags
 
@@ -46,6 +49,19 @@ class FlagsTest(parameterized.TestCase):
   def test_every_experiment_exists(self):
     text = (source_tree.ROOT / 'docs' / 'popart.md').read_text(encoding='utf-8')
     self.assertEqual(set(re.findall(r'--experiment=(\w+)', text)), set(reward_scales.EXPERIMENTS))
+
+  def test_ablations_of_laser_have_as_many_new_unrolls_as_the_agent(self):
+    """Section 5.3 varies the replayed ones. With the flags of each row, for both suites."""
+    text = (source_tree.ROOT / 'docs' / 'laser.md').read_text(encoding='utf-8')
+    table = text[text.index('## Ablations'):text.index('## The paper')]
+    rows = [dict(re.findall(r'--(replay_share|batch_size)=([0-9.]+)', row)) for row in table.splitlines()
+            if row.startswith('|')]
+    flags = [(float(row['replay_share']), int(row['batch_size'])) for row in rows if row]
+    self.assertEqual({share for share, _ in flags}, {0., 0.5, 0.75, 0.875})
+    for config in (laser_atari57.CONFIG, laser_dmlab30.CONFIG):
+      of_agent = mixed_experience.split(config.batch_size, config.replay_share)[0]
+      for share, batch_size in flags:
+        self.assertEqual(mixed_experience.split(batch_size, share)[0], of_agent, (share, batch_size))
 
 
 if __name__ == '__main__':
