@@ -8,6 +8,7 @@ import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import python_path
@@ -178,6 +179,33 @@ class LifeOfARunTest(absltest.TestCase):
         '--num_environments=2', '--test_num_episodes=1')
     with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
       self.assertCountEqual(json.load(file)['levels'], _TESTED)
+
+  def test_r2d2_trains_on_a_lab_level(self):
+    """With the settings of r2d2_dmlab30; those of r2d2_plus_dmlab30 are in the test above."""
+    signal_handlers.restore_after(self)
+    logdir = self.create_tempdir().full_path
+    training.run_in_this_process(
+        r2d2, r2d2_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL, f'--level_name={_TRAINED[0]}', '--burn_in=2',
+        '--sequence_length=6', '--sequence_period=3', '--unroll_length=6', '--batch_size=2', '--samples_per_period=0.5',
+        '--replay_capacity=50', '--replay_minimum_size=4', '--num_environments=2', '--total_environment_frames=300',
+        f'--logdir={logdir}')
+    row = training.rows(logdir)[-1]
+    self.assertTrue(np.isfinite(row['loss/total']))
+    self.assertEqual(row['skipped_updates'], 0)
+
+  def test_laser_trains_on_lab_levels_and_replays_their_episodes(self):
+    signal_handlers.restore_after(self)
+    logdir = self.create_tempdir().full_path
+    training.run_in_this_process(
+        laser, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--level_name={",".join(_TRAINED)}',
+        '--torso=shallow', '--unroll_length=10', '--batch_size=8', '--replay_share=0.75', '--replay_capacity=1_000',
+        '--replay_minimum_size=50', '--num_environments=2', '--total_environment_frames=800', f'--logdir={logdir}')
+    row = training.rows(logdir)[-1]
+    if not lab_module.IS_REAL:  # Its episodes are longer.
+      self.assertGreaterEqual(row['replay_size'], 50)
+      self.assertContainsSubset({'rejected/replayed'}, row)
+    self.assertContainsSubset({'loss/pixel_control', f'popart/scale/{_TRAINED[0]}'}, row)
+    self.assertEqual(row['skipped_updates'], 0)
 
   def test_laser_has_pixel_control_on_levels_with_pixels_only(self):
     signal_handlers.restore_after(self)
