@@ -1,15 +1,20 @@
-"""Draws training curves of groups of runs. A line is the mean over a group, the area extends from worst to best."""
+"""Draws curves of groups of runs. A line is the mean over a group, the area extends from worst to best.
+
+Returns are those of training, or of evaluations during training (--evaluation_interval) where runs have them.
+"""
 
 import math
 from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from scalable_agents.records import run_rows
 from scalable_agents.tables import drawing
 from scalable_agents.tables import figures
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.training.population import population_directory
 
+EVALUATED, TRAINING = ', evaluated', ', training'  # Ends of names that say which returns are drawn.
 _POINTS = 300
 
 Groups = Mapping[str, Sequence[runs_lib.Run]]  # Name -> runs that differ only in the seed, or also in the level.
@@ -24,6 +29,39 @@ def fittest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
 def rows_of(groups: Groups) -> Rows:
   """Reads the rows of the runs. Raises run_directory.RunDirectoryError if a metrics.jsonl is damaged."""
   return {name: [figures.rows_of(run) for run in runs] for name, runs in groups.items()}
+
+
+def returns_of(groups: Groups) -> Rows:
+  """Reads the returns of the runs, as rows with the metrics `episode_return` and `episode_return/LEVEL`.
+
+  They are those of evaluations during training if all runs of a group have some, else those of training. If a group has
+  evaluations, the name of each group gets an end that says which returns they are.
+
+  Raises:
+    run_directory.RunDirectoryError: a metrics.jsonl or evaluations.jsonl is damaged.
+  """
+  evaluated = {name: [_evaluations(run) for run in runs] for name, runs in groups.items()}
+  evaluated = {name: rows for name, rows in evaluated.items() if all(rows)}
+  rows = rows_of({name: runs for name, runs in groups.items() if name not in evaluated})
+  if not evaluated:
+    return rows
+  return {name + (EVALUATED if name in evaluated else TRAINING): (evaluated | rows)[name] for name in groups}
+
+
+def are_evaluated(rows: Rows) -> bool:
+  """Returns whether the rows are from `returns_of`, and some of them are of evaluations."""
+  return any(name.endswith(EVALUATED) for name in rows)
+
+
+def _evaluations(run: runs_lib.Run) -> list[dict[str, Any]]:
+  """Returns the evaluations of a run as rows; [] for a member of a population, whose ancestors are other runs."""
+  if run.population > 1:
+    return []
+  suite = runs_lib.suite_of(run)
+  trained = dict(zip(suite.test_levels, suite.levels)) if suite else {}  # Version for testing -> for training.
+  return [{'environment_frames': row.frames, 'episode_return': row.mean_return} | {
+      f'episode_return/{trained.get(level, level)}': mean for level, mean in row.means.items()}
+          for row in run_rows.read_evaluations(run.logdir, runs_lib.ROWS)]
 
 
 def styles_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -77,8 +115,8 @@ def draw_lines(axes: Any, rows: Rows, metric: str, styles: Mapping[str, dict[str
         drawing.mean_and_range(axes, frames, values, label(name, len(found)), styles[name])
 
 
-def draw_returns(groups: Groups, file: str, title: str = 'Training returns') -> bool:
-  """Draws a panel per level with training returns against frames, and a line per group.
+def draw_returns(groups: Groups, file: str, title: str = 'Returns') -> bool:
+  """Draws a panel per level with returns against frames (see `returns_of`), and a line per group.
 
   Args:
     groups: the runs.
@@ -87,14 +125,15 @@ def draw_returns(groups: Groups, file: str, title: str = 'Training returns') -> 
   Returns:
     Whether there was a curve to draw.
   Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+    run_directory.RunDirectoryError: as for `returns_of`, or the picture cannot be written.
   """
-  rows, styles, prefix = rows_of(groups), styles_of(groups), 'episode_return/'
+  rows, prefix = returns_of(groups), 'episode_return/'
+  styles = styles_of(rows)
   names = {name for of_group in rows.values() for of_run in of_group for row in of_run[-1:] for name in row}
   levels = sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
   if not levels:
     return False
-  picture, panels = figures.grid_of_returns(levels)
+  picture, panels = figures.grid_of_returns(levels, are_evaluated(rows))
   for level, axes in panels.items():
     draw_lines(axes, rows, prefix + level, styles)
     drawing.frames_axis(axes)

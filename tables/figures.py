@@ -117,8 +117,13 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
   return True
 
 
-def grid_of_returns(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
-  """Makes a picture for training returns against frames, with a panel for each level."""
+def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple[figure.Figure, dict[str, Any]]:
+  """Makes a picture for returns against frames, with a panel for each level.
+
+  Args:
+    levels: the levels.
+    are_evaluated: whether there are returns of evaluations among them. Otherwise all are those of training.
+  """
   columns = min(6, math.ceil(math.sqrt(len(levels))))
   lines = math.ceil(len(levels) / columns)
   picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
@@ -130,7 +135,8 @@ def grid_of_returns(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any
   for axes in grid[len(levels):]:
     axes.set_visible(False)
   picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
-  picture.supylabel('return of the last 100 training episodes', color=drawing.INK, fontsize=10)
+  quantity = 'mean return' if are_evaluated else 'return of the last 100 training episodes'
+  picture.supylabel(quantity, color=drawing.INK, fontsize=10)
   return picture, panels
 
 

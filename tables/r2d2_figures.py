@@ -1,7 +1,8 @@
 """Draws figures of Kapturowski et al. 2019 (R2D2) from run directories.
 
 The discrepancy Delta Q with learning curves (figure 1), ablations (figures 4, 7 and 8), the restricted memory (figure
-5) and the median score over Atari games (figure 9). None of them needs evaluation.json.
+5) and the median score over Atari games (figure 9). None of them needs evaluation.json. Curves of returns are those of
+evaluations during training where runs have them, as in the paper, else those of the actors, which explore.
 """
 
 import math
@@ -38,7 +39,7 @@ _MEMORY_AXES = Memory('mean return', 'greedy action match (%)', 'difference of m
 
 
 def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
-  """Draws Delta Q as bars, and the training returns, with a row of panels for each level. Figures 1b and 1c.
+  """Draws Delta Q as bars, and the returns (curves.returns_of), with a row of panels for each level. Figures 1b and 1c.
 
   There is a bar and a line for each training strategy. A bar is the median over training, since the start,
   where all action values are near 0, would dominate a mean. It is the mean over the runs, with the standard deviation.
@@ -49,32 +50,33 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
   Returns:
     Whether there was anything to draw.
   Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+    run_directory.RunDirectoryError: a metrics.jsonl or evaluations.jsonl is damaged, or the picture cannot be written.
   """
   measured = [run for run in runs if run.flags.get('measure_delta_q')]
   groups = r2d2_variants.by_strategy(measured)
   styles = curves.styles_of(groups)
-  of_levels = {}  # Level -> strategy -> rows of each run.
+  of_levels, runs_of_levels = {}, {}  # Level -> strategy -> rows of each run, or the runs.
   for name, rows in curves.rows_of(groups).items():
     for run, of_run in zip(groups[name], rows):
       if all(len(curves.points(of_run, metric)) for metric in _DELTA_Q):
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
+        runs_of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(run)
   if not of_levels:
     return False
   picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_levels), 2, squeeze=False)
   for (left, right), (level, rows) in zip(panels, sorted(of_levels.items())):
     _draw_bars(left, rows, styles)
-    curves.draw_lines(right, rows, _RETURN, styles)
+    returns = curves.returns_of(runs_of_levels[level])
+    curves.draw_lines(right, returns, _RETURN, dict(zip(returns, (styles[name] for name in rows))))
     left.set_title(level, color=drawing.INK, loc='left', fontsize=10)
     left.set_ylabel('ΔQ, median over training', color=drawing.INK)
-    right.set_ylabel('training return', color=drawing.INK)
+    right.set_ylabel('mean return' if curves.are_evaluated(returns) else 'training return', color=drawing.INK)
     right.set_xlabel('environment frames', color=drawing.INK)
     drawing.frames_axis(right)
     drawing.plain(left, 'y')
     drawing.plain(right, 'both')
-  drawing.title_and_legend(picture, 'ΔQ, the discrepancy of action values, and training returns (figure 1)',
-                           panels.flat)
+  drawing.title_and_legend(picture, 'ΔQ, the discrepancy of action values, and returns (figure 1)', panels.flat)
   drawing.save(picture, file)
   return True
 
@@ -93,7 +95,7 @@ def _draw_bars(axes: Any, rows: curves.Rows, styles: Mapping[str, dict[str, str]
 
 
 def draw_ablations(runs: Sequence[runs_lib.Run], file: str) -> bool:
-  """Draws training returns against frames: a panel per level, and a line per variant. Figures 4, 7 and 8.
+  """Draws returns (curves.returns_of) against frames: a panel per level, and a line per variant. Figures 4, 7 and 8.
 
   Args:
     runs: runs of R2D2. Levels on which all runs are of one variant are left out.
@@ -101,14 +103,14 @@ def draw_ablations(runs: Sequence[runs_lib.Run], file: str) -> bool:
   Returns:
     Whether there was a curve to draw.
   Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+    run_directory.RunDirectoryError: a metrics.jsonl or evaluations.jsonl is damaged, or the picture cannot be written.
   """
   variants = {}  # Level -> variants.
   for run in runs:
     variants.setdefault(run.flags['level_name'], set()).add(r2d2_variants.variant(run))
   compared = [run for run in runs if len(variants[run.flags['level_name']]) > 1]
   groups = r2d2_variants.by_variant(compared)
-  return curves.draw_returns(groups, file, 'Training returns of variants of R2D2 (figure 4)')
+  return curves.draw_returns(groups, file, 'Returns of variants of R2D2 (figure 4)')
 
 
 def draw_memory(runs: Sequence[runs_lib.Run], file: str) -> bool:
@@ -181,8 +183,9 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
 def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
   """Draws the median human-normalised score over Atari games against frames, with a line per variant. Figure 9.
 
-  A game's score is the mean over the runs on this game. A line has the frames that all runs of the variant have. The
-  horizontal line is the median of the paper's final scores of R2D2 on all games that are drawn.
+  A game's score is the mean over the runs on this game, of evaluations or of training (curves.returns_of). A line has
+  the frames that all runs of the variant have. The horizontal line is the median of the paper's final scores of R2D2,
+  which are evaluations, on all games that are drawn.
 
   Args:
     runs: runs of R2D2. Variants with a single game are left out.
@@ -190,15 +193,16 @@ def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
   Returns:
     Whether there was a curve to draw.
   Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
+    run_directory.RunDirectoryError: a metrics.jsonl or evaluations.jsonl is damaged, or the picture cannot be written.
   """
   suite = scores.SUITES['atari57']
   picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
   axes = picture.subplots()
   drawn = set()  # Games.
   groups = r2d2_variants.by_variant(runs)
-  styles = curves.styles_of(groups)
-  for name, rows in curves.rows_of(groups).items():
+  returns = curves.returns_of(groups)
+  styles = curves.styles_of(returns)
+  for name, rows in returns.items():
     found = {game: [curve for of_run in rows if len(curve := curves.points(of_run, f'{_RETURN}/{game}'))]
              for game in suite.levels}
     found = {game: of_game for game, of_game in found.items() if of_game}
@@ -211,13 +215,14 @@ def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
     return False
   paper = r2d2_published.PAPER.level_scores[suite.name][r2d2_published.R2D2]
   axes.axhline(scores.summarise({game: paper[game] for game in drawn}).median, color=drawing.INK, linewidth=1.2,
-               linestyle='--', label=f"R2D2: the paper's final scores, {len(drawn)} games")
+               linestyle='--', label=f"R2D2: the paper's final evaluated scores, {len(drawn)} games")
   axes.set_xlabel('environment frames per run', color=drawing.INK)
   axes.set_ylabel('median human-normalised score (%)', color=drawing.INK)
   drawing.vertical_scores_axis(axes)
   drawing.frames_axis(axes)
   drawing.plain(axes, 'both')
-  drawing.title_and_legend(picture, 'Median training score over Atari games (figure 9)', [axes])
+  kind = 'score' if curves.are_evaluated(returns) else 'training score'
+  drawing.title_and_legend(picture, f'Median {kind} over Atari games (figure 9)', [axes])
   drawing.save(picture, file)
   return True
 

@@ -68,6 +68,31 @@ class R2d2FiguresTest(parameterized.TestCase):
     self.assertEqual(right.get_xlabel(), 'environment frames')
     self.assertCountEqual(_legend(left), ['stored state, burn-in 40', *bars])
 
+  def test_evaluations_during_training_are_drawn_where_all_runs_of_a_line_have_them(self):
+    measured = self._measured('a', [None, 4.], [1., 2.], returns=(0., 6.))
+    run_directories.evaluate(measured, 'pong', (3., 8.), 1000)
+    self._measured('b', [None, 3.], [1., 2.], returns=(0., 5.), recurrent_state='zero')
+    _, right = self._panels(r2d2_figures.draw_delta_q)
+    self.assertEqual({name: values[-1] for name, values in _lines(right).items()},
+                     {'stored state, burn-in 40, evaluated': 8., 'zero state, burn-in 40, training': 5.})
+    self.assertEqual(right.get_ylabel(), 'mean return')
+
+  def test_a_level_has_evaluations_of_its_version_for_testing(self):
+    for name, last, settings in (('a', 9., {}), ('b', 7., {'discount': 0.99})):
+      run_directories.evaluate(self._make(name, level='rooms_collect_good_objects_train', **settings),
+                               'rooms_collect_good_objects_test', (2., last), 1000)
+    self._make('c', level='rooms_collect_good_objects_train', seed=2, use_lstm=False)
+    axes, = self._panels(r2d2_figures.draw_ablations)
+    self.assertEqual({name: values[-1] for name, values in _lines(axes).items()},
+                     {'R2D2, evaluated': 9., 'Discount, evaluated': 7., 'Feed-Forward, training': 2.})
+
+  def test_the_median_of_evaluated_runs_says_so(self):
+    for game in ('pong', 'breakout'):
+      run_directories.evaluate(self._make(game, level=game), game, scores.SUITES['atari57'].scores[game], 1000)
+    axes, = self._panels(r2d2_figures.draw_atari_median)
+    median = _lines(axes)['R2D2, evaluated, 2 games']
+    np.testing.assert_allclose([median[0], median[-1]], [0., 100.], atol=1e-9)
+
   def test_runs_without_delta_q_are_left_out(self):
     self._measured('a', [None, None], [1., 2.])
     self._make('b')
@@ -130,7 +155,7 @@ class R2d2FiguresTest(parameterized.TestCase):
     paper = r2d2_published.PAPER.level_scores['atari57']['R2D2']
     lines = _lines(axes)
     self.assertEqual(_legend(axes),
-                     ['R2D2, 3 games', 'Feed-Forward, 2 games', "R2D2: the paper's final scores, 3 games"])
+                     ['R2D2, 3 games', 'Feed-Forward, 2 games', "R2D2: the paper's final evaluated scores, 3 games"])
     np.testing.assert_allclose([lines[name][-1] for name in _legend(axes)],
                                [200., 150., scores.human_normalised('breakout', paper['breakout'])])
     np.testing.assert_allclose(lines['R2D2, 3 games'][0], 0., atol=1e-9)

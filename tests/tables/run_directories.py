@@ -95,6 +95,14 @@ def r2d2(folder, name, mean=None, histories=None, **settings):
   return logdir
 
 
+def evaluate(logdir, level, means, frames):
+  """Adds evaluations of one level during training to a run directory: mean returns at 1/N, 2/N, ... of the frames."""
+  with open(os.path.join(logdir, 'evaluations.jsonl'), 'w', encoding='utf-8') as stream:
+    for point, mean in enumerate(means):
+      stream.write(json.dumps({'environment_frames': frames * (point + 1) // len(means), 'num_episodes': 10,
+                               'levels': {level: {'mean': mean}}, 'suite': None}) + '\n')
+
+
 def laser(folder, name, episodes=None, **settings):
   """Makes a run of LASER on one Atari game, or on the level in `settings`.
 
