@@ -7,7 +7,8 @@ from typing import Callable
 
 from scalable_agents.training import stop_signals
 
-UPDATE_PATIENCE_SECONDS = 3.  # Time that Ctrl-C waits for the current update.
+UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update,
+_PATIENCE_UPDATES = 3.        # and this many times the longest update so far.
 _SIGNAL_CHECK_SECONDS = 0.2
 _AGREEMENT_SECONDS = 60.      # Time that Ctrl-C waits for all learners to agree to leave, which they do in an update.
 _WAITING_WORD_SECONDS = 30.   # If an update waits for other learners for this time, the user is told.
@@ -31,7 +32,7 @@ class RunEnd:
     """
     self.reached, self.signals, self.have_peers = threading.Event(), stop_signals.StopSignals(), have_peers
     self._say = say
-    self._update_began, self._told_of_waiting = None, 0.
+    self._update_began, self._told_of_waiting, self._longest_update = None, 0., 0.
 
   def wait(self):
     """Waits until the end is reached, or until a signal asks for it. Then the end counts as reached.
@@ -48,11 +49,30 @@ class RunEnd:
   @contextlib.contextmanager
   def updating(self):
     """A context in which an update runs, perhaps waiting for other learners."""
-    self._update_began = time.monotonic()
+    self._update_began = began = time.monotonic()
     try:
       yield
     finally:
       self._update_began = None
+      self._longest_update = max(self._longest_update, time.monotonic() - began)
+
+  def await_update(self, learner: threading.Thread):
+    """Waits after a signal until the learner's thread has ended, which ends after the current update.
+
+    It waits for a limited time: some times as long as the longest update so far has taken, so that no training since
+    the last checkpoint is lost where updates take long. A second signal ends the wait.
+
+    Args:
+      learner: the thread. If it is still alive afterwards, an update is running.
+    """
+    patience = max(UPDATE_PATIENCE_SECONDS, _PATIENCE_UPDATES * self._longest_update)
+    began, asked = time.monotonic(), self.signals.count
+    told = patience <= UPDATE_PATIENCE_SECONDS  # It is not worth a word.
+    while learner.is_alive() and time.monotonic() - began < patience and self.signals.count == asked:
+      learner.join(_SIGNAL_CHECK_SECONDS)
+      if not told and time.monotonic() - began > UPDATE_PATIENCE_SECONDS:
+        told = True
+        self._say(f'waits up to {patience:.0f} s for the current update, to save it; a second signal ends at once')
 
   def _await_agreement(self):
     self._say('the learners end together, with their next update; send a second signal to end without the others')

@@ -222,11 +222,14 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
   app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
 
 
-def _parse(arguments: list[str], known_only: bool) -> list[str]:
+def _parse(arguments: list[str], known_only: bool, flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
   try:
-    return flags.FLAGS(arguments, known_only)
+    return flag_values(arguments, known_only)
   except flags.Error as error:
     _fail(f'{error} (--help shows the flags)')
+  except (ValueError, OSError) as error:  # From a flag of absl. All but these two name themselves.
+    silent = [argument for argument in arguments[1:] if re.match('--?(flagfile|logger_levels)', argument)]
+    _fail(' '.join(silent + [str(error)]))
 
 
 def _ignore_signals():

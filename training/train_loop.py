@@ -159,8 +159,8 @@ class Trainer:
 
     SIGHUP, which a closed terminal sends, stays ignored if it was ignored at the start, as under nohup.
 
-    After a signal the current update gets a few seconds to end. If it takes longer, the process ends without it, and
-    the run can be resumed from the checkpoint before.
+    After a signal the current update gets time to end, see RunEnd.await_update. If it takes longer, the process ends
+    without it, and the run can be resumed from the checkpoint before.
 
     Learners in several processes end together, after an update that all of them make. After a second signal, or a
     minute, this one ends without the others. That ends the others' training too, until all are started again.
@@ -185,7 +185,10 @@ class Trainer:
     if is_the_end:
       self._port.announce_end()
     self._experience.close()
-    learner.join(run_end.UPDATE_PATIENCE_SECONDS if self._end.signals.count else None)
+    if self._end.signals.count:
+      self._end.await_update(learner)
+    else:
+      learner.join()
     self._host.close()
     if learner.is_alive():  # An update is running, so a checkpoint could hold a half-made update.
       self._log.close_progress()

@@ -8,7 +8,7 @@ _LOG_LEVELS = ('NEVER', 'ERROR', 'WARN', 'INFO', 'ALL')
 def size(config, name, default):
   """Returns a width or height. Raises RuntimeError with Lab's message."""
   text = config.get(name, default)
-  if not re.fullmatch('[+-]?[0-9]+', text):
+  if not re.fullmatch(' *[+-]?[0-9]+', text):
     raise RuntimeError(f"Failed to apply setting '{name} = {text}' - \"Invalid int setting {text}\n\"")
   value = int(text)
   if value <= 0 or value % 4:

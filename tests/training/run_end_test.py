@@ -66,6 +66,34 @@ class RunEndTest(absltest.TestCase):
       end.wait()
     self.assertLen(self.said, 1)
 
+  def test_patience_follows_the_longest_update(self):
+    end, goes_on = self._end(have_peers=False), threading.Event()
+    learner = threading.Thread(target=goes_on.wait, daemon=True)
+    learner.start()
+    end.await_update(learner)  # No update so far: the least patience.
+    self.assertTrue(learner.is_alive())
+    self.assertEmpty(self.said)
+    clock = mock.Mock(monotonic=mock.Mock(side_effect=[100., 1100.]))
+    with mock.patch.object(run_end, 'time', clock), end.updating():
+      pass
+    waiting.start(lambda: (waiting.wait_until(lambda: self.said), goes_on.set()))
+    end.await_update(learner)
+    self.assertFalse(learner.is_alive())
+    self.assertEqual(self.said, [
+        'waits up to 3000 s for the current update, to save it; a second signal ends at once'])
+
+  def test_a_second_signal_ends_the_wait_for_an_update(self):
+    end = self._end(have_peers=False)
+    learner = threading.Thread(target=threading.Event().wait, daemon=True)
+    learner.start()
+    signal.raise_signal(signal.SIGINT)
+    with end.updating():
+      pass
+    end._say = lambda unused_text: signal.raise_signal(signal.SIGINT)
+    with mock.patch.object(run_end, '_PATIENCE_UPDATES', 1e12):
+      end.await_update(learner)  # For 1e12 updates.
+    self.assertTrue(learner.is_alive())
+
   def test_an_update_that_waits_for_other_learners_is_spoken_of(self):
     end = self._end(have_peers=True)
 
