@@ -95,7 +95,7 @@ class R2d2Config:
 
   # The replay.
   replay_capacity: int = setting(
-      100_000, 'Sequences in the replay. On Atari, 100,000 take about 29 GB. Table 2.', at_least=1,
+      100_000, 'Sequences in the replay. 100,000 take about 29 GB on Atari, 84 GB on DMLab. Table 2.', at_least=1,
       at_most=_MAX_SEQUENCES)
   replay_minimum_size: int = setting(
       1_250, 'Sequences in the replay before the first update: 50,000 agent steps. Ape-X.', at_least=1,
