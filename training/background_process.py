@@ -67,9 +67,10 @@ class BackgroundProcess:
       with self._lock:
         if self._finished:
           return '', ''
-        # The process has a session of its own, so that only the training process gets the terminal's Ctrl-C.
+        # A group of its own: only the training process gets the terminal's Ctrl-C. The session is the same: Linux may
+        # weigh sessions against each other (autogroups), and within one the lower priority is against this process.
         self._process = subprocess.Popen(
-            [sys.executable, '-m', self._module, *arguments], env=python_path.environment(), start_new_session=True,
+            [sys.executable, '-m', self._module, *arguments], env=python_path.environment(), process_group=0,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
       with self._process as process:
         try:

@@ -28,7 +28,6 @@ import os
 import sys
 from typing import Any
 
-import psutil
 import tensorflow as tf
 
 from scalable_agents.actor import actor_host
@@ -61,7 +60,6 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     make_host = lambda: actor_host.ActorHost(  # pylint: disable=g-long-lambda
         levels, request['protocol'], run, seed, played=[level_id])  # pylint: disable=cell-var-from-loop
     with evaluation.explaining(where), contextlib.closing(make_host()) as host:
-      _lower_sessions()
       make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
       policy = evaluation.restore(make_agent, loaded)
       evaluator = evaluation.play(policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
@@ -72,18 +70,9 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
           'suite': scores.suite_figures(means) if scores.is_suite(means) else None}
 
 
-def _lower_sessions():
-  """Gives the sessions of the environment workers the lowest priority: the kernel compares sessions with each other."""
-  for child in psutil.Process().children():
-    with contextlib.suppress(OSError), open(f'/proc/{child.pid}/autogroup', 'w', encoding='ascii') as file:
-      file.write(str(_NICENESS))
-
-
 def _main():
   out = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
   os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What libraries print goes to the log.
-  with contextlib.suppress(OSError), open('/proc/self/autogroup', 'w', encoding='ascii') as file:
-    file.write(str(_NICENESS))
   request = json.load(sys.stdin)
   if os.getppid() != request['trainer']:  # It has ended before this process asked to end with it.
     return

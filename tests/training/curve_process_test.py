@@ -67,7 +67,7 @@ class CurveProcessTest(absltest.TestCase):
       self.curve.begin()
       self.assertEqual(psutil.Process().children(), [child])
     run_directory.open_run(self.logdir, {'level_name': 'catch'}, ()).close()  # The child does not hold the run's lock.
-    self.assertNotEqual(os.getsid(child.pid), os.getsid(0))  # It does not get a terminal's Ctrl-C.
+    self.assertNotEqual(os.getpgid(child.pid), os.getpgid(0))  # It does not get a terminal's Ctrl-C.
     child.kill()
     waiting.wait_until(lambda: self.said)
     self.assertEqual(self.said, ['learning_curve.png could not be drawn: exit code -9, see tensorflow.log'])
