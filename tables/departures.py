@@ -71,7 +71,7 @@ _LASER_COMMON: dict[str, Any] = {  # LASER: what differs from IMPALA. Flag -> va
     'learning_rate_decay': False, 'clip_gradient_norm': 0.0,
     'popart_decay': 3e-4, 'popart_second_moment': 'literal', 'relevance': 'implied', 'replay_capacity': 10_000_000,
     'replay_minimum_size': 10_000, 'replay_sampling': 'episodes', 'priority_exponent': 0.6, 'importance_exponent': 1.0,
-    'learn_online': True,
+    'learn_online': True, 'entropy_steps': 'online',
 }
 LASER: dict[str, dict[str, Any]] = {  # Suite -> flag -> value.
     'atari57': PAPER['atari57'] | _LASER_COMMON | {
