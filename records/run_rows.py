@@ -14,7 +14,7 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 
 EPISODES_HEADER = b'frames,level,return,length\n'
-TEXTS = frozenset({'bottleneck'})  # Metrics that are text. All others are numbers, or None.
+TEXTS = frozenset({'bottleneck', 'replay_waits_for'})  # Metrics that are text. All others are numbers, or None.
 
 
 class Episode(NamedTuple):

@@ -139,6 +139,8 @@ class MetricsTest(parameterized.TestCase):
     writer = self._writer()
     writer.write({'environment_frames': 20})
     writer.add_episodes(30, ['a'], [1.], [1])
+    with self.assertRaisesRegex(ValueError, "loss='high': want a number"):
+      writer.write({'environment_frames': 20, 'loss': 'high'})
     with self.assertRaisesRegex(ValueError, 'want >= 20, got 19'):
       writer.write({'environment_frames': 19})
     with self.assertRaisesRegex(ValueError, 'want >= 30, got 29'):
