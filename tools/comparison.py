@@ -1,6 +1,6 @@
 """Compares agents on small built-in tasks: several runs of each, a table and a picture of their learning curves.
 
-reward_scales.py, off_policy.py and shared_replay.py have the experiments.
+reward_scales.py and off_policy.py have the experiments.
 """
 
 import concurrent.futures

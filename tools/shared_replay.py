@@ -1,139 +1,136 @@
-"""Compares LASER agents that share a replay to agents with own replays, on a small built-in task.
+"""Compares LASER agents without a replay, with their own and with a shared one, on a small built-in task.
 
-  bazel run //tools:shared_replay -- --seeds=5
-  bazel run //tools:shared_replay -- --experiment=threshold
+  bazel run //tools:shared_replay
 
-Schmitt et al. 2020, figure 3: sharing without the trust region (naive) is worse than an own replay, and sharing with it
-is better. Four agents learn `quiz`, and four others share their replay: they have such a large entropy cost that they
-always guess. 7/8 of each batch are replayed, half of it from guesses.
+Schmitt et al. 2020, figure 3: naive sharing is worse than no replay, and sharing with the trust region is better. Here
+the other player in a shared replay is no agent of a sweep: it always guesses and never learns. The agent learns `quiz`
+from 32 new unrolls of 2 steps per update and, with a replay, 224 replayed ones. All is in lockstep, so that runs are
+repeatable; see lockstep.py.
 
-  sharing: own replays, naive sharing and sharing with the trust region.
-  threshold: sharing with different thresholds b.
-  own: own replays, without and with the trust region.
-
-The program prints a table of the mean returns of the four agents over whole runs, so that slow learning counts, and
-writes EXPERIMENT.csv and EXPERIMENT.png to --output, beside the run directories. The same command continues after an
-interruption.
+Each line has the best of three learning rates. They are compared on seeds of their own, so that the seeds on which a
+line is judged do not choose its rate. The program prints a table of the mean returns over whole runs, so that slow
+learning counts, with the differences from no replay, paired by seed, and 95 % intervals from a bootstrap over the
+seeds. It writes runs.csv and sharing.png to --output. The same command continues after an interruption.
 """
 
-import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import time
+from scalable_agents.training import quiet
 
+if __name__ == '__main__':
+  quiet.start()  # Before TensorFlow is imported.
+
+# pylint: disable=g-import-not-at-top
+from concurrent import futures
+import csv
+import dataclasses
+import itertools
+import math
+import multiprocessing
+import os
+
+from matplotlib import figure
 import numpy as np
 
-from scalable_agents.actor import parent_death
-from scalable_agents.actor import python_path
-from scalable_agents.environments import quiz
-from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
+from scalable_agents.tables import drawing
 from scalable_agents.tables import files
-from scalable_agents.tools import comparison
+from scalable_agents.tools import lockstep
 from scalable_agents.training import run_flags
-from scalable_agents.training.cluster import free_ports
 
-_NUM_LEARNERS = 4
-_NUM_GUESSERS = 4
-# They learn nothing, so small batches will do.
-_GUESSER = ('--entropy_cost=500', '--batch_size=16', '--replay_share=0.5')
-_OWN = 'own replays'
-_SHARED = 'shared replay, '
-_TICK_SECONDS = 0.1  # The time between two looks whether processes have ended.
-
-
-def _line(name, threshold):
-  return comparison.Line(name, 'laser_atari57', ('quiz',), (quiz.Quiz.optimal_return,),
-                         (f'--trust_region_threshold={threshold}',))
-
-
-def _experiment(*lines):
-  return comparison.Experiment(
-      tasks=('quiz',), frames=32_000, measured=1.,
-      flags=('--torso=shallow', '--num_environments=8', '--num_environment_workers=1', '--unroll_length=8',
-             '--batch_size=64', '--replay_share=0.875', '--replay_capacity=20_000', '--replay_minimum_size=500',
-             '--learning_rate=3e-3', '--entropy_cost=0.2', '--discount=0.99', '--reward_transform=none',
-             '--synchronous'),
-      lines=lines)
-
-
-EXPERIMENTS = {
-    'sharing': _experiment(_line(f'{_OWN}, b = 0.1', 0.1), _line(f'{_SHARED}naive', 'inf'),
-                           _line(f'{_SHARED}trust region, b = 0.1', 0.1)),
-    'own': _experiment(_line(f'{_OWN}, no trust region', 'inf'), _line(f'{_OWN}, b = 0.1', 0.1)),
-    'threshold': _experiment(*(_line(f'{_SHARED}b = {b}', b) for b in (0.01, 0.03, 0.1, 0.3))),
-}
+LINES = {  # Name -> replay, and threshold b.
+    'no replay': (lockstep.NO_REPLAY, math.inf), 'own replay, b = 0.1': (lockstep.OWN, 0.1),
+    'shared replay, naive': (lockstep.SHARED, math.inf), 'shared replay, b = 0.1': (lockstep.SHARED, 0.1)}
+_RATES = (3e-3, 1e-2, 3e-2)
+_FIRST_CHOOSING_SEED, _NUM_CHOOSING_SEEDS = 1001, 3
+_RESAMPLES = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedReplayConfig(comparison.Config):
+class SharedReplayConfig:
   """The flags."""
 
-  experiment: str = setting('sharing', 'Experiment: ' + ', '.join(EXPERIMENTS) + '.', choices=tuple(EXPERIMENTS))
-  parallel: int = setting(1, 'Number of runs at a time. A run with a shared replay has nine processes.', at_least=1,
-                          at_most=settings.MAX_PROCESSES)
+  seeds: int = setting(10, 'Number of runs of each line, besides those that choose its learning rate. Their seeds are '
+                       '1, 2, and so on.', at_least=2, at_most=_FIRST_CHOOSING_SEED - 1)
+  frames: int = setting(16_000, 'Environment frames of each run.', at_least=1_280, at_most=settings.MAX_FRAMES)
+  parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   output: str = setting('results/shared_replay', 'Folder to write to.')
 
 
-def train(experiment: comparison.Experiment, line: comparison.Line, seed: int, frames: int, logdir: str
-          ) -> comparison.Curve:
-  """Trains the agents of a run, or continues, and returns the mean curve of those that learn the task.
+class _Runs:
+  """Runs by what is trained, and the file in which they are kept."""
 
-  Raises:
-    errors.UserError: a process has died. The message has the last line of its output.
-  """
-  folder, shares = files.make_folder(logdir), line.name.startswith(_SHARED)
-  directories = [os.path.join(folder, f'agent_{index}')
-                 for index in range(_NUM_LEARNERS + shares * _NUM_GUESSERS)]
-  address = [f'--shared_replay=localhost:{free_ports.find(1)[0]}'] if shares else []
-  commands = {}
-  for index, directory in enumerate(directories):
-    guesser = [] if index < _NUM_LEARNERS else _GUESSER
-    command = comparison.command(experiment, line, 100 * seed + index, frames, directory)
-    commands[directory] = [*command, *guesser, *address]
-  if shares:
-    replay = os.path.join(folder, 'replay')
-    commands[replay] = [sys.executable, '-m', 'scalable_agents.agents.laser_replay', *address, f'--logdir={replay}']
-  processes = {}
-  try:
-    for directory, command in commands.items():
-      processes[directory] = _start(command, directory)
-    while not all(processes[directory].poll() == 0 for directory in directories[:_NUM_LEARNERS]):
-      for directory, process in processes.items():
-        # Agents end when they are trained. The replay never ends by itself, and the agents would wait for it.
-        alive_or_done = (None, 0) if directory in directories else (None,)
-        if process.poll() not in alive_or_done:
-          raise errors.UserError(f'{directory}: {_last_line(directory) or f"exit code {process.returncode}"}')
-      time.sleep(_TICK_SECONDS)
-  finally:
-    for process in processes.values():
-      process.terminate()
-    for process in processes.values():
-      process.wait()
-  curves = [comparison.read_curve(line, frames, directory) for directory in directories[:_NUM_LEARNERS]]
-  points = curves[0].frames
-  return comparison.Curve(points, np.mean([comparison.at(curve, points) for curve in curves], axis=0))
+  def __init__(self, file: str, parallel: int):
+    self._file, self._parallel, self._curves = file, parallel, {}
+    if os.path.exists(file):
+      with open(file, encoding='utf-8', newline='') as stream:
+        for replay, threshold, rate, seed, frames, *curve in csv.reader(stream):
+          run = lockstep.Run(replay, float(threshold), float(rate), int(seed), int(frames))
+          self._curves[run] = [float(share) for share in curve]
+
+  def make(self, runs: list[lockstep.Run]) -> list[list[float]]:
+    """Makes those runs that the file does not have yet. Returns the curves of all."""
+    missing = [run for run in runs if run not in self._curves]
+    if missing:
+      with futures.ProcessPoolExecutor(self._parallel, multiprocessing.get_context('spawn')) as pool:
+        waiting = {pool.submit(lockstep.train, run): run for run in missing}
+        for done in futures.as_completed(waiting):
+          run, curve = waiting[done], done.result()
+          self._curves[run] = curve
+          with open(self._file, 'a', encoding='utf-8', newline='') as stream:
+            csv.writer(stream, lineterminator='\n').writerow([*run, *(f'{share:.5g}' for share in curve)])
+    return [self._curves[run] for run in runs]
 
 
-def _start(command, directory):
-  """Starts a process of a run. Its output goes to a file beside its directory."""
-  with open(f'{directory}.txt', 'wb') as output:
-    return subprocess.Popen(command, env=python_path.environment(), stdout=output, stderr=subprocess.STDOUT,
-                            preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+def best_rates(runs: _Runs, frames: int) -> dict[str, float]:
+  """Returns the learning rate of each line that is best over the seeds that choose it."""
+  seeds = range(_FIRST_CHOOSING_SEED, _FIRST_CHOOSING_SEED + _NUM_CHOOSING_SEEDS)
+  cells = list(itertools.product(LINES, _RATES, seeds))
+  curves = runs.make([lockstep.Run(*LINES[line], rate, seed, frames) for line, rate, seed in cells])
+  means = np.mean(curves, axis=1).reshape(len(LINES), len(_RATES), len(seeds)).mean(axis=2)
+  return {line: _RATES[best] for line, best in zip(LINES, means.argmax(axis=1))}
 
 
-def _last_line(directory):
-  with open(f'{directory}.txt', encoding='utf-8', errors='replace') as output:
-    return (output.read().splitlines() or [''])[-1]
+def interval(differences: np.ndarray) -> tuple[float, float]:
+  """Returns the 95 % interval of the mean of paired differences [seeds], from a bootstrap over the seeds."""
+  drawn = np.random.RandomState(0).randint(len(differences), size=[_RESAMPLES, len(differences)])
+  low, high = np.percentile(differences[drawn].mean(axis=1), (2.5, 97.5))
+  return float(low), float(high)
+
+
+def _draw(curves: dict[str, np.ndarray], frames: int, file: str):
+  """Draws the lines, [seeds, P] each: the mean over seeds, and the area from the worst seed to the best."""
+  picture = figure.Figure(figsize=(7.5, 3.8), dpi=100, layout='constrained')
+  axes = picture.subplots()
+  for number, (name, shares) in enumerate(curves.items()):
+    points = (np.arange(shares.shape[1]) + 0.5) * frames / shares.shape[1]
+    drawing.mean_and_range(axes, points, shares, name, drawing.line_style(number))
+  axes.set_xlabel('environment frames')
+  axes.set_ylabel('return / optimal return')
+  axes.set_ylim(top=1.1)
+  drawing.frames_axis(axes)
+  drawing.plain(axes, 'both')
+  drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', [axes])
+  drawing.save(picture, file)
 
 
 def main():
-  """Runs the experiment."""
+  """Makes the runs, prints the table and draws the lines."""
   config = run_flags.config_from_flags(SharedReplayConfig)
-  comparison.run(EXPERIMENTS[config.experiment], config, train)
+  folder = files.make_folder(config.output)
+  runs, curves = _Runs(os.path.join(folder, 'runs.csv'), config.parallel), {}
+  rates = best_rates(runs, config.frames)
+  print('| return / optimal return | learning rate | mean | difference from no replay (95 % interval) |')
+  print('|---|---|---|---|')
+  for line, setup in LINES.items():
+    curves[line] = np.array(runs.make(
+        [lockstep.Run(*setup, rates[line], seed, config.frames) for seed in range(1, config.seeds + 1)]))
+    differences = curves[line].mean(axis=1) - curves['no replay'].mean(axis=1)
+    low, high = interval(differences)
+    cell = f'{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})' if line != 'no replay' else ''
+    print(f'| {line} | {rates[line]:g} | {curves[line].mean():.2f} | {cell} |', flush=True)
+  file = os.path.join(folder, 'sharing.png')
+  _draw(curves, config.frames, file)
+  print(f'wrote {file}')
 
 
 if __name__ == '__main__':

@@ -1,17 +1,16 @@
-"""Tests of sharing a replay with agents that guess: real processes on the smallest size of the experiment."""
+"""Tests of the comparison of replays: the smallest runs, which rate is chosen, intervals, and what goes on later."""
 
 import contextlib
-import csv
 import io
+import math
 import os
+import pathlib
 from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
 
-from scalable_agents.records import errors
-from scalable_agents.records import run_rows
-from scalable_agents.tools import comparison
+from scalable_agents.tools import lockstep
 from scalable_agents.tools import shared_replay
 
 
@@ -19,63 +18,51 @@ class SharedReplayTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.enter_context(mock.patch.multiple(shared_replay, _NUM_LEARNERS=1, _NUM_GUESSERS=2))
     self._folder = self.create_tempdir().full_path
+    self.trained = []
 
-  def _run(self, *lines, frames=0):
-    """Runs lines of the experiment with one seed. Returns what the program prints."""
-    experiment = shared_replay.EXPERIMENTS['sharing']
-    config = shared_replay.SharedReplayConfig(seeds=1, frames=frames, output=self._folder)
-    with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.dict(
-        shared_replay.EXPERIMENTS, sharing=experiment._replace(lines=lines)), mock.patch.object(
-            shared_replay.run_flags, 'config_from_flags', return_value=config):
+  def _train(self, run):
+    """Stands for lockstep.train. Without a replay, the best learning rate is the smallest; else it is the largest."""
+    self.trained.append(run)
+    sign = -1 if run.replay == lockstep.NO_REPLAY else 1
+    return [sign * run.learning_rate * 10 + 0.01 * run.seed * (run.seed < 10)] * 4
+
+  def _main(self):
+    config = shared_replay.SharedReplayConfig(seeds=3, output=self._folder)
+    pool = mock.patch.object(shared_replay.futures, 'ProcessPoolExecutor',
+                             lambda *unused: shared_replay.futures.ThreadPoolExecutor(1))
+    with pool, mock.patch.object(lockstep, 'train', self._train), mock.patch.object(
+        shared_replay.run_flags, 'config_from_flags', return_value=config), contextlib.redirect_stdout(
+            io.StringIO()) as screen:
       shared_replay.main()
-    return screen.getvalue()
+    return screen.getvalue().splitlines()
 
-  def test_agents_share_a_replay(self):
-    own, _, trusting = shared_replay.EXPERIMENTS['sharing'].lines
-    screen = self._run(own, trusting, frames=1_280)
-    for index, line in enumerate((own, trusting)):
-      self.assertRegex(screen, rf'(?m)^{line.name} +-?\d\.\d\d \(-?\d\.\d\d to -?\d\.\d\d\)')
-      folder = os.path.join(self._folder, f'sharing_{index}_seed_1')
-      self.assertEqual(os.path.isdir(os.path.join(folder, 'replay')), line is trusting)
-      row = run_rows.last_metrics(os.path.join(folder, 'agent_0'))
-      self.assertEqual(row['environment_frames'], 1_280)
-      self.assertEqual('replay_lead' in row, line is trusting)
-    with open(os.path.join(self._folder, 'sharing.csv'), encoding='utf-8') as stream:
-      self.assertEqual({row['agent'] for row in csv.DictReader(stream)}, {own.name, trusting.name})
+  def test_each_line_has_its_best_rate_and_other_seeds_judge(self):
+    lines = self._main()
+    self.assertEqual(lines[2:5], ['| no replay | 0.003 | -0.01 |  |',
+                                  '| own replay, b = 0.1 | 0.03 | 0.32 | +0.33 (+0.33 to +0.33) |',
+                                  '| shared replay, naive | 0.03 | 0.32 | +0.33 (+0.33 to +0.33) |'])
+    self.assertLen(self.trained, 4 * 3 * 3 + 4 * 3)
+    self.assertEqual({run.seed for run in self.trained}, {1, 2, 3, 1001, 1002, 1003})
+    self.assertTrue(os.path.exists(os.path.join(self._folder, 'sharing.png')))
+    # After an interruption it makes only the runs that are missing.
+    file = pathlib.Path(self._folder, 'runs.csv')
+    file.write_text(''.join(file.read_text(encoding='utf-8').splitlines(keepends=True)[:-2]), encoding='utf-8')
+    self.trained.clear()
+    self.assertEqual(self._main(), lines)
+    self.assertLen(self.trained, 2)
 
-  def test_a_process_that_dies_is_a_one_line_error(self):
-    own = shared_replay.EXPERIMENTS['sharing'].lines[0]
-    with self.assertRaisesRegex(errors.UserError, 'agent_0: error: --torso=tall: .*'):
-      self._run(own._replace(flags=('--torso=tall',)))
+  def test_the_interval_is_that_of_the_mean(self):
+    low, high = shared_replay.interval(np.random.RandomState(1).normal(3., 1., size=400))
+    self.assertBetween(high - low, 0.8 * 2 * 1.96 / 20, 1.2 * 2 * 1.96 / 20)
+    self.assertBetween(3., low - 0.1, high + 0.1)
 
-  def test_a_replay_that_ends_is_a_one_line_error(self):
-    """The agents would wait for it without end."""
-    def start(command, directory):
-      with open(f'{directory}.txt', 'w', encoding='utf-8') as output:
-        output.write('agents wait\nstopped\n')
-      return mock.Mock(**{'poll.return_value': 0 if 'scalable_agents.agents.laser_replay' in command else None})
-
-    self.enter_context(mock.patch.object(shared_replay, '_start', start))
-    experiment = shared_replay.EXPERIMENTS['sharing']
-    with self.assertRaisesRegex(errors.UserError, 'replay: stopped'):
-      shared_replay.train(experiment, experiment.lines[2], 1, 100, self._folder)
-
-  def test_the_curve_is_the_mean_of_the_agents_that_learn(self):
-    self.enter_context(mock.patch.multiple(shared_replay, _NUM_LEARNERS=2))
-    started = self.enter_context(mock.patch.object(shared_replay, '_start'))
-    started.return_value.poll.return_value = 0
-    curves = [comparison.Curve(np.array([0, 10, 20]), np.array([[0.], [1.], [2.]])),
-              comparison.Curve(np.array([0, 20]), np.array([[1.], [3.]]))]
-    experiment = shared_replay.EXPERIMENTS['sharing']
-    with mock.patch.object(comparison, 'read_curve', side_effect=curves):
-      curve = shared_replay.train(experiment, experiment.lines[2], 1, 100, self._folder)
-    np.testing.assert_array_equal(curve.frames, [0, 10, 20])
-    np.testing.assert_allclose(curve.shares, [[0.5], [1.5], [2.5]])
-    commands = [call.args[0] for call in started.call_args_list]
-    self.assertEqual(['--entropy_cost=500' in command for command in commands], [False, False, True, True, False])
-    self.assertLen({flag for command in commands for flag in command if flag.startswith('--shared_replay=')}, 1)
+  def test_runs_are_repeatable(self):
+    run = lockstep.Run(lockstep.SHARED, 0.1, 1e-2, 1, 1_280)
+    curve = lockstep.train(run)
+    self.assertLen(curve, 20)
+    self.assertEqual(curve, lockstep.train(run))
+    self.assertNotEqual(curve, lockstep.train(run._replace(threshold=math.inf)))
 
 
 if __name__ == '__main__':

@@ -1,0 +1,145 @@
+"""A LASER agent on `quiz` in lockstep: acting, replay and learning take turns in one process; runs are repeatable.
+
+It is made of the project's own parts: the agent, its loss and learner, the replay of episodes and its replayers. Only
+the actors and their queue are replaced by a loop. Another player that always guesses may insert into the same replay.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import impala
+from scalable_agents.agents import laser
+from scalable_agents.agents import laser_atari57
+from scalable_agents.environments import quiz
+from scalable_agents.training import agent_interface
+from scalable_agents.training import experience
+from scalable_agents.training import intake as intake_lib
+from scalable_agents.training import mixed_experience
+from scalable_agents.training import replayers
+
+NO_REPLAY, OWN, SHARED = 'no replay', 'own replay', 'shared replay'
+_NUM_NEW, _NUM_REPLAYED, _LENGTH = 32, 224, 2  # Unrolls of a batch, as on DMLab-30, and agent steps of an unroll.
+_BUCKETS = 20                                  # Points of a curve.
+_NUM_ACTIONS = quiz.Quiz(seed=0).action_spec().num_values
+
+
+class Run(NamedTuple):
+  """What is trained."""
+  replay: str                # NO_REPLAY, OWN, or SHARED with a player that guesses.
+  threshold: float           # b of the trust region.
+  learning_rate: float
+  seed: int
+  frames: int                # Of the agent that learns.
+
+
+class _Players:
+  """Plays `quiz` in many environments, and makes unrolls."""
+
+  def __init__(self, first_life: int, seed: int):
+    self._environments = [quiz.Quiz(seed=1000 * seed + first_life + i) for i in range(_NUM_NEW)]
+    self._ids, self._index = np.arange(first_life, first_life + _NUM_NEW), 0
+    zeros = np.zeros(_NUM_NEW, np.float32)
+    self._row = (zeros, zeros, np.ones(_NUM_NEW, bool), self._observe([each.reset() for each in self._environments]),
+                 np.zeros(_NUM_NEW, np.int32), np.zeros([_NUM_NEW, _NUM_ACTIONS], np.float32))
+    self._returns = np.zeros(_NUM_NEW)
+    self.finished = []  # Returns of the episodes that have ended.
+
+  def unroll(self, select) -> unroll_lib.Unroll:
+    """Plays for an unroll. `select` takes the row and returns actions [B] int32 and logits [B, A]."""
+    rows = [self._row]
+    for _ in range(_LENGTH):
+      self._row = self._step(*select(self._row))
+      rows.append(self._row)
+    index = self._index
+    self._index += 1
+    reward, discount, done, vector, action, logits = (tf.constant(np.stack(parts)) for parts in zip(*rows))
+    zeros = tf.zeros_like(reward)
+    return unroll_lib.Unroll(
+        level_id=tf.zeros([_NUM_NEW], tf.int32), actor_id=tf.range(_NUM_NEW),
+        life_id=tf.constant(self._ids, tf.int64), index=tf.fill([_NUM_NEW], tf.constant(index, tf.int64)),
+        agent_state=(), environment_output=unroll_lib.EnvironmentOutput(
+            reward, discount, done, zeros, tf.cast(zeros, tf.int32), {'vector': vector}),
+        agent_output=impala.BehaviourOutput(action, logits), parameter_version=tf.cast(zeros, tf.int64))
+
+  def _step(self, actions, logits):
+    steps = [environment.step(action) for environment, action in zip(self._environments, actions, strict=True)]
+    reward = np.array([step.reward for step in steps], np.float32)
+    discount = np.array([step.discount for step in steps], np.float32)
+    done = np.array([step.last() for step in steps])
+    self._returns += reward
+    self.finished += self._returns[done].tolist()
+    self._returns[done] = 0.
+    steps = [environment.reset() if step.last() else step for environment, step in zip(self._environments, steps)]
+    return reward, discount, done, self._observe(steps), actions, logits
+
+  @staticmethod
+  def _observe(steps):
+    return np.stack([step.observation['vector'] for step in steps])
+
+
+class _Intake:
+  """Stands for the queue: it plays when a batch is taken."""
+
+  def __init__(self, players, select):
+    self._players, self._select = players, select
+    self.metrics, self.complaints, self.close = dict, list, lambda: None
+
+  def take_batch(self, unused_batch_size):
+    unroll = self._players.unroll(self._select)
+    nothing = intake_lib.Episodes(*[tf.constant([intake_lib.NO_LEVEL])] * 3)
+    return unroll, intake_lib.Arrived(_NUM_NEW * _LENGTH, nothing, unroll.actor_id, unroll.parameter_version[1:])
+
+
+def train(run: Run) -> list[float]:
+  """Trains. Returns the mean returns of the episodes in equal parts of the run, as shares of the optimal return."""
+  tf.config.threading.set_intra_op_parallelism_threads(1)
+  has_replay = run.replay != NO_REPLAY
+  config = dataclasses.replace(
+      laser_atari57.CONFIG, level_name='quiz', torso='shallow', unroll_length=_LENGTH, batch_size=_NUM_NEW + has_replay * _NUM_REPLAYED,
+      learning_rate=run.learning_rate, entropy_cost=0.2, discount=0.99, reward_transform='none',
+      trust_region_threshold=run.threshold, seed=run.seed)
+  players = _Players(0, run.seed)
+  vector = {'vector': tf.TensorSpec(quiz.Quiz(seed=0).observation_spec()['vector'].shape, tf.float32)}
+  agent = laser.Agent(agent_interface.EnvironmentSpec(_NUM_ACTIONS, vector, ('quiz',)), config)
+  learner = laser.make_learner(agent, config, device='/CPU:0')
+  random = np.random.RandomState(run.seed)
+
+  @tf.function(autograph=False)
+  def act(observation, seed):
+    zeros = tf.zeros([_NUM_NEW])
+    inputs = acting.ActorInput(tf.range(_NUM_NEW), zeros, tf.range(_NUM_NEW), zeros, zeros, zeros > 0,
+                               {'vector': observation})
+    return agent.step(inputs, (), seed)[0]
+
+  def select(row):
+    output = act(row[3], tf.constant(random.randint(1 << 30, size=2)))
+    return output.action.numpy(), output.policy_logits.numpy()
+
+  def guess(unused_row):
+    return random.randint(_NUM_ACTIONS, size=_NUM_NEW).astype(np.int32), np.zeros([_NUM_NEW, _NUM_ACTIONS], np.float32)
+
+  intake = _Intake(players, select)
+  source, guessers = experience.QueueExperience(intake, _NUM_NEW), _Players(_NUM_NEW, run.seed)
+  if has_replay:
+    example = guessers.unroll(guess)  # For its shapes only.
+    spec = tf.nest.map_structure(
+        lambda has_time, each: tf.TensorSpec([each.shape[0], *each.shape[2:]] if has_time else each.shape[1:], each.dtype),
+        unroll_lib.has_time(example), example)
+    replay = replayers.Replayers(spec, {}, replayers.own_replay(spec, {}, 20_000, config.batch_size), _NUM_REPLAYED,
+                                 None, None, minimum_size=500)
+    source = mixed_experience.MixedExperience(
+        intake, replay, mixed_experience.Settings(_NUM_NEW, _NUM_REPLAYED), run.seed)
+  take_part, updates, curve = run.frames // _BUCKETS, run.frames // (_NUM_NEW * _LENGTH), []
+  for update in range(1, updates + 1):
+    if run.replay == SHARED:
+      replay.insert(guessers.unroll(guess))
+    learner.step(source.take_batch()[0])
+    if update * _NUM_NEW * _LENGTH >= take_part * (len(curve) + 1):
+      curve.append(float(np.mean(players.finished)) / quiz.Quiz.optimal_return)
+      players.finished.clear()
+  return curve
