@@ -239,12 +239,14 @@ def _connect(connect, level, renderer):
       raise
     said = _stderr_of(connect)
     library = _MISSING_LIBRARY.search(said)
+    # The library's name says enough. The rest of the output may have warnings, and the loader's message several times.
+    details = '' if library else f': {" ".join(dict.fromkeys(map(str.strip, said.splitlines())))}'
     package = library and _PACKAGES.get(library[1])
     raise ImportError(
         f'{level}: DeepMind Lab cannot load a library that --renderer={renderer} needs' +
         (f', {library[1]}' if library else '') +
         (f'; on Debian: apt-get install {package}' if package else '') +
-        f' ({error}: {" ".join(said.split())})') from error
+        f' ({error}{details})') from error
 
 
 def _stderr_of(function):

@@ -160,6 +160,10 @@ def make_filmed(level_name: str, seed: int, protocol: dict[str, dict]) -> filmed
 
 def _unknown(level_name):
   closest = difflib.get_close_matches(level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
+  if closest:  # Levels of another suite are alike by chance only.
+    suites = (dmlab_lib.LEVELS, atari57.LEVELS)
+    home = [closest[0] in suite for suite in suites]
+    closest = [name for name in closest if [name in suite for suite in suites] == home]
   hint = f'did you mean {" or ".join(closest)}?' if closest else (
       f'want an Atari game in snake_case, a level of DMLab-30, one of {", ".join(_TASKS)}, {_GYMNASIUM}ID, a suite '
       f'({", ".join(scores.SUITES)}) or several levels with commas between them')

@@ -44,6 +44,9 @@ print('opens a level')
 '''
 
 
+_MAP_PROGRAMS = ('bash', 'zip')  # Lab's script that compiles a map runs these.
+
+
 class Result(NamedTuple):
   """The result of a check."""
   status: str     # 'ok', 'warn' (only some uses need it) or 'wrong' (training needs it).
@@ -172,12 +175,13 @@ def check_roms(python=sys.executable):
   return Result('wrong', 'Atari ROMs', answer.text, mend)
 
 
-def check_dmlab(python=sys.executable, root=ROOT):
+def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
   """Checks that DeepMind Lab can open a level. It is not a requirement, because it has no wheel on PyPI.
 
   Args:
     python: the interpreter that should have it.
     root: this project's root, for the path of docs/suites.md.
+    which: finds a program on the PATH.
   Returns:
     A Result.
   """
@@ -190,6 +194,10 @@ def check_dmlab(python=sys.executable, root=ROOT):
   answer = ask(python, '-c', _OPEN_LEVEL) if installed.worked else installed
   if answer.worked:
     return Result('ok', 'DeepMind Lab', answer.text)
+  lacking = [name for name in _MAP_PROGRAMS if not which(name)]
+  if lacking:  # Lab's own message is a drawing of the map.
+    return Result('warn', 'DeepMind Lab', f'installed, but compiles no maps without {" and ".join(lacking)} '
+                  '(for DMLab-30)', f'apt-get install {" ".join(lacking)}')
   return Result('warn', 'DeepMind Lab', f'installed, but cannot open a level: {answer.text} (for DMLab-30)',
                 f'see "What to install" in {root / "docs" / "suites.md"}')
 

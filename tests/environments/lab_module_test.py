@@ -16,6 +16,7 @@ from scalable_agents.tests.environments import lab_module  # pylint: disable=unu
 import deepmind_lab
 
 _LEVEL = 'contributed/dmlab30/rooms_watermaze'
+_COMPILED = 'contributed/dmlab30/explore_goal_locations_small'  # Its map is compiled.
 _SIZE = {'width': '96', 'height': '72'}
 _STEP = np.zeros(7, np.intc)
 
@@ -41,7 +42,7 @@ class LabModuleTest(parameterized.TestCase):
       (lambda: _lab(fps=60), TypeError, 'bad argument type for built-in operation'),
       (lambda: _lab(noSuchKey='1'), RuntimeError,
        r'Failed to init environment - ".*Invalid setting: "noSuchKey" = "1"\nstack traceback:\n\t'
-       r'(.|\n)*timeout.lua:\d+>"$'),
+       r'(.|\n)*setting_overrides.lua:\d+>"$'),
       (lambda: _lab(logLevel='LOUD'), RuntimeError, ''),
       (lambda: _lab(width='96 '), RuntimeError, ''),
       (lambda: _lab(width='9_6'), RuntimeError, ''),
@@ -70,7 +71,8 @@ class LabModuleTest(parameterized.TestCase):
       (np.zeros(6, np.intc), 4, ValueError, r'action must have shape \(7\)'),
       (np.zeros((1, 7), np.int64), 4, ValueError, r'action must have shape \(7\)'),
       (_STEP, 4.0, TypeError, "'float' object cannot be interpreted as an integer"),
-      (_STEP, 2**40, OverflowError, 'signed integer is greater than maximum'))
+      (_STEP, 2**40, OverflowError, 'signed integer is greater than maximum'),
+      (_STEP, -2**40, OverflowError, '.*'))
   def test_steps_that_are_refused_leave_the_episode_running(self, action, num_steps, error, message):
     lab = _lab()
     self.assertIs(lab.reset(seed=1), True)
@@ -78,7 +80,13 @@ class LabModuleTest(parameterized.TestCase):
       lab.step(action, num_steps=num_steps)
     self.assertTrue(lab.is_running())
 
+  def test_a_cache_that_cannot_fetch(self):
+    lab = deepmind_lab.Lab(_COMPILED, [], level_cache=object(), temp_folder=self.create_tempdir().full_path)
+    with self.assertRaisesRegex(AttributeError, 'fetch'):
+      lab.reset(seed=1)
+
   def test_values_that_are_accepted(self):
+    _lab(width=' 96')
     for seed in (-1, 2**31):
       self.assertIs(_lab(mixerSeed=' 5').reset(seed=seed), True)
 

@@ -124,7 +124,7 @@ class RegistryTest(parameterized.TestCase):
         registry.make('rooms_watermaze', seed=0)
 
   @parameterized.parameters(
-      ('rooms_watermase', 'did you mean rooms_watermaze'), ('lasertag_one_opponent', 'lasertag_one_opponent_small or'),
+      ('rooms_watermase', 'did you mean rooms_watermaze?'), ('lasertag_one_opponent', 'lasertag_one_opponent_small or'),
       ('contributed/dmlab30/skymaze_irreversible_path_hard', 'skymaze_irreversible_path_hard'),
       ('atari5', 'did you mean atari57'), ('pnog', 'did you mean pong?'), ('MsPacman', 'did you mean ms_pacman?'),
       ('Breakout-v5', 'did you mean breakout'),

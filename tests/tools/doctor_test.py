@@ -126,13 +126,13 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual((result.status, result.found), ('warn', 'not installed (for DMLab-30)'))
     self.assertIn('//python/pip_package:build_pip_package', result.mend)
 
-  def _check_opening_a_level(self, *faults):
+  def _check_opening_a_level(self, *faults, which='/bin/{}'.format):
     """Checks the real or the fake module. `faults`: faults of the fake module."""
     watch = lab_module.Watch(self)
     for fault in faults:
       watch.plant(fault)
     with mock.patch.dict(os.environ, PYTHONPATH=python_path.environment()['PYTHONPATH']):
-      return doctor.check_dmlab()
+      return doctor.check_dmlab(which=which)
 
   def test_dmlab_opens_a_level(self):
     self.assertEqual(self._check_opening_a_level()[:3], ('ok', 'DeepMind Lab', 'opens a level'))
@@ -149,6 +149,9 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual(result.status, 'warn')
     self.assertStartsWith(result.found, f'installed, but cannot open a level: {reason}')
     self.assertRegex(result.mend, 'What to install.*docs/suites.md$')
+    if fault == 'no_zip_in_reset':
+      result = self._check_opening_a_level(fault, which=lambda name: None if name == 'zip' else name)
+      self.assertEqual(result[2:], ('installed, but compiles no maps without zip (for DMLab-30)', 'apt-get install zip'))
 
   def test_kernels(self):
     for user_setting, status in (('1', 'ok'), ('0', 'warn')):

@@ -52,6 +52,9 @@ _NUMBERS = itertools.count()
 _LUA_STACK = ("\nstack traceback:\n\t[C]: in function 'error'\n"
               '\t...aselab/game_scripts/decorators/timeout.lua:60: in function '
               '<...aselab/game_scripts/decorators/timeout.lua:56>')
+_SETTINGS_STACK = ("\nstack traceback:\n\t[C]: in function 'error'\n"
+                   '\t...aselab/game_scripts/decorators/setting_overrides.lua:140: in function '
+                   '<...aselab/game_scripts/decorators/setting_overrides.lua:127>')
 _WORLDS = 4  # Number of maps of a level that compiles them.
 
 
@@ -198,6 +201,8 @@ class Lab:
       raise TypeError(f"'{type(num_steps).__name__}' object cannot be interpreted as an integer")
     if num_steps.__index__() >= 2**31:
       raise OverflowError('signed integer is greater than maximum')
+    if num_steps.__index__() < -2**31:
+      raise OverflowError('signed integer is less than minimum')
     if action.shape != (len(_ACTIONS),):
       raise ValueError(f'action must have shape ({len(_ACTIONS)})')
     if action.dtype.newbyteorder('=') != np.intc:
@@ -257,7 +262,7 @@ class Lab:
     for key, value in config.items():
       if key not in _SETTINGS:
         raise RuntimeError('Failed to init environment - "...aselab/game_scripts/decorators/setting_overrides.lua:140: '
-                           f'Invalid setting: "{key}" = "{value}"{_LUA_STACK}"')
+                           f'Invalid setting: "{key}" = "{value}"{_SETTINGS_STACK}"')
     if self._name in _TEST_ONLY and config.get('allowHoldOutLevels') != 'true':
       raise RuntimeError('Failed to init environment - "...aselab/game_scripts/decorators/test_only.lua:33: This level '
                          'must only be used during evaluation. For training, use the *_train.lua version of the level. '
