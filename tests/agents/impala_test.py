@@ -363,7 +363,7 @@ class ReplayTest(parameterized.TestCase):
   def test_a_replayed_unroll_is_learned_from_like_any_other(self):
     agent, config = _agent(), impala.ImpalaConfig()
     unroll = _unroll(agent)
-    sample = mixed_experience.MixedSample([True, False, False], tf.ones([6, 3], tf.bool), *[tf.ones([2])] * 3)
+    sample = mixed_experience.MixedSample([True, False, False], tf.ones([2]), tf.constant([0, 1], tf.int64))
     self.assertEqual(float(impala.loss(agent, experience.Batch(unroll, sample), config).total),
                      float(_loss(agent, unroll, config).total))
 
