@@ -108,8 +108,8 @@ class MetricsRow:
     for name in self._names:
       finite = [update[name] for update in self._updates if np.isfinite(update[name])]
       row[name] = float(np.mean(finite)) if finite else None
-    # A worker counts the time of a step when the step ends. The step may have begun in the previous interval.
-    stepping = min(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 1.)
+    # The count is read while workers change it, so it may differ by a step.
+    stepping = min(max(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 0.), 1.)
     row |= {
         'inference_batch_size': since.rows / since.batches if since.batches else None,
         'environment_restarts': self._earlier_restarts + self._host.pool.restarts,
@@ -118,13 +118,14 @@ class MetricsRow:
         'time/inference_idle': since.inference_waiting_ns * 1e-9 / seconds / self._host.num_loops,
         'time/environments_stepping': stepping,
     }
-    busy = {'learner': 1 - row['time/learner_waits'], 'inference': 1 - row['time/inference_idle'],
-            'environments': stepping}
+    # The first of equals is named: inference is busy with its first trace while the environments start.
+    busy = {'environments': stepping, 'learner': 1 - row['time/learner_waits'],
+            'inference': 1 - row['time/inference_idle']}
     if waits_for:
       row['bottleneck'] = waits_for
     elif self._host.rests:
       row['bottleneck'] = 'actors' if row['time/learner_waits'] > 0.5 else 'learner'
-    else:  # If nothing is busy, an environment hangs: only steps that have ended count as stepping.
+    else:  # If nothing is busy, a worker is being replaced.
       row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
     self._updates = []
     self.begin(environment_frames)
