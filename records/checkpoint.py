@@ -369,4 +369,5 @@ def _wait_for(trainer: str) -> str:
 def _one_line(error: Exception) -> str:
   """Says on one line why something has failed."""
   text = getattr(error, 'strerror', None) or getattr(error, 'message', None) or str(error)
-  return ' '.join(text.split())[:300]
+  text = re.sub(r'\{\{function_node [^}]*\}\} ?|\s*\[Op:[^]]*\]( name: .*)?$', '', text)  # TensorFlow's additions.
+  return ' '.join(text.split())[:300] or type(error).__name__

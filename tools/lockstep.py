@@ -100,7 +100,8 @@ def train(run: Run) -> list[float]:
   tf.config.threading.set_intra_op_parallelism_threads(1)
   has_replay = run.replay != NO_REPLAY
   config = dataclasses.replace(
-      laser_atari57.CONFIG, level_name='quiz', torso='shallow', unroll_length=_LENGTH, batch_size=_NUM_NEW + has_replay * _NUM_REPLAYED,
+      laser_atari57.CONFIG, level_name='quiz', torso='shallow', unroll_length=_LENGTH,
+      batch_size=_NUM_NEW + has_replay * _NUM_REPLAYED,
       learning_rate=run.learning_rate, entropy_cost=0.2, discount=0.99, reward_transform='none',
       trust_region_threshold=run.threshold, seed=run.seed)
   players = _Players(0, run.seed)
@@ -128,7 +129,8 @@ def train(run: Run) -> list[float]:
   if has_replay:
     example = guessers.unroll(guess)  # For its shapes only.
     spec = tf.nest.map_structure(
-        lambda has_time, each: tf.TensorSpec([each.shape[0], *each.shape[2:]] if has_time else each.shape[1:], each.dtype),
+        lambda has_time, each: tf.TensorSpec(
+            [each.shape[0], *each.shape[2:]] if has_time else each.shape[1:], each.dtype),
         unroll_lib.has_time(example), example)
     replay = replayers.Replayers(spec, {}, replayers.own_replay(spec, {}, 20_000, config.batch_size), _NUM_REPLAYED,
                                  None, None, minimum_size=500)

@@ -79,6 +79,8 @@ def reason(error: Exception) -> str:
   if isinstance(error, tf.errors.DeadlineExceededError):
     return 'it does not answer'
   text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
+  if text.startswith('Graph execution error:'):  # TensorFlow's account of the graph's nodes follows.
+    return 'the connection broke'
   return text.split('\n', maxsplit=1)[0].split(' [[', maxsplit=1)[0]
 
 

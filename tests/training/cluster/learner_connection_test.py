@@ -73,6 +73,8 @@ class ReasonTest(absltest.TestCase):
 
   def test_one_short_line(self):
     for error, reason in ((tf.errors.DeadlineExceededError(None, None, 'late\nvery'), 'it does not answer'),
+                          (tf.errors.UnavailableError(None, None, 'Graph execution error:\n\nDetected at node x'),
+                           'the connection broke'),
                           (tf.errors.UnavailableError(None, None, 'gone [[node]]\nfar'), 'gone'),
                           (ConnectionRefusedError(111, 'Connection refused'), 'Connection refused'),
                           (OSError('no name of a host'), 'no name of a host'),
