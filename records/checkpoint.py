@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import secrets
 import shutil
 from typing import Any, Iterator, Mapping, NamedTuple, Protocol
