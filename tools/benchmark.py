@@ -37,6 +37,9 @@ from scalable_agents.training import kernels
 from scalable_agents.training import run_flags
 
 _STDERR = 2
+# What the learners that are compared with IMPALA's have and IMPALA's has not.
+_LEARNERS = {'popart_impala': 'PopArt with {levels} levels', 'laser': "LASER's trust region",
+             'pixel_control': 'pixel control', 'pixel_popart': 'PopArt and pixel control'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +121,12 @@ def _network_parts(seconds, workload, batch_sizes):
   return inference, learner
 
 
-def _other_agents(seconds, workload):
+def _other_agents(seconds, workload, names):
   """Compares the learners of other agents with IMPALA's. Returns the numbers of all."""
-  rates, ratios = _alone(benchmark_parts.learners, 6 * seconds, workload)
-  for name, description in (('popart_impala', f'PopArt with {benchmark_parts.ATARI_LEVELS} levels'),
-                            ('laser', "LASER's trust region"), ('pixel_control', 'pixel control')):
-    _line(f'  with {description}: transitions, alone', rates[name])
+  rates, ratios = _alone(benchmark_parts.learners, 6 * seconds, workload, names)
+  levels = benchmark_parts.LEVELS[workload.level]
+  for name in names:
+    _line(f'  with {_LEARNERS[name].format(levels=levels)}: transitions, alone', rates[name])
     print(f'    {ratios[name]:.1%} of the speed of IMPALA\'s, measured in turns', flush=True)
   return {'transitions_per_second': rates, 'ratio_to_impala': ratios}
 
@@ -138,7 +141,7 @@ def _measure_pong(seconds, workload):
         environment['vector_env_cpu_seconds'])
   batch_size = workload.config['batch_size']
   inference, learner = _network_parts(seconds, workload, {1, 8, 16, batch_size, _occurring(end_to_end)})
-  learners = _other_agents(seconds, workload)
+  learners = _other_agents(seconds, workload, ('popart_impala', 'laser', 'pixel_control'))
   batcher = _alone(benchmark_parts.batcher, seconds)
   _line('dynamic batcher: calls', batcher['calls_per_second'])
   pool = _alone(benchmark_parts.actor_pool, seconds, workload)
@@ -165,7 +168,8 @@ def _measure_dmlab(seconds, workload):
   end_to_end = benchmark_parts.end_to_end(8 * seconds, workload)  # An update takes seconds.
   _line('IMPALA, end to end: agent steps', end_to_end['steps_per_second'])
   inference, learner = _network_parts(seconds, workload, {workload.config['batch_size'], _occurring(end_to_end)})
-  return {**_against_bound(end_to_end, workload, inference, learner), 'learner': learner}
+  learners = _other_agents(seconds, workload, ('popart_impala', 'pixel_popart'))
+  return {**_against_bound(end_to_end, workload, inference, learner), 'learner': learner, 'learners': learners}
 
 
 def _measure_r2d2(seconds, environment, workload):

@@ -17,7 +17,7 @@ from scalable_agents.tools import training_rate
 from scalable_agents.training import kernels
 
 GAME = 'pong'
-ATARI_LEVELS = 57  # Number of levels of PopArt-IMPALA.
+LEVELS = {'atari': 57, 'dmlab': 30}  # Numbers of levels of PopArt-IMPALA.
 _ATARI_FRAMES = 4  # In a stack.
 
 
@@ -183,23 +183,17 @@ def learner(seconds, workload):
   return {'transitions_per_second': per_second, 'cpu_seconds': cpu}
 
 
-def learners(seconds, workload):
+def learners(seconds, workload, names):
   """Measures the learners of agents with the same network on one thread. They make single updates in turns.
 
+  Args:
+    seconds, workload: as for the other parts.
+    names: agents that are compared with IMPALA: popart_impala, laser, pixel_control (of IMPALA) or pixel_popart.
   Returns:
     Name -> transitions/s, and name -> ratio to IMPALA's in the same turn. Both are medians over the turns.
   """
   tf = one_thread()
-  from scalable_agents.agents import impala, laser, popart_impala  # pylint: disable=g-import-not-at-top
-  config, popart_config, laser_config = (config_class(**workload.config) for config_class in (
-      impala.ImpalaConfig, popart_impala.PopArtImpalaConfig, laser.LaserConfig))
-  steps = {
-      'impala': _learner_step(tf, workload, impala, config),
-      'popart_impala': _learner_step(tf, workload, popart_impala, popart_config, num_levels=ATARI_LEVELS),
-      'laser': _learner_step(tf, workload, laser, dataclasses.replace(
-          laser_config, value_normalization='none', trust_region_threshold=0.1)),
-      'pixel_control': _learner_step(tf, workload, impala, dataclasses.replace(config, use_pixel_control=True)),
-  }
+  steps = {name: _learner_of(tf, workload, name) for name in ('impala', *names)}
   order = list(steps)
   take_turn = lambda: {name: _rate_of_one(steps[name], _learned_transitions(workload)) for name in order}
   take_turn()  # Compiles.
@@ -210,6 +204,20 @@ def learners(seconds, workload):
   medians = lambda values: {name: float(np.median([turn[name] for turn in values])) for name in steps}
   ratios = [{name: rate / turn['impala'] for name, rate in turn.items()} for turn in rates]
   return medians(rates), medians(ratios)
+
+
+def _learner_of(tf, workload, name):
+  """Returns a function that makes an update of a learner; `name` is impala or one of those that `learners` compares."""
+  from scalable_agents.agents import impala, laser, popart_impala  # pylint: disable=g-import-not-at-top
+  levels = LEVELS[workload.level]
+  agent_module, config_class, settings, num_levels = {
+      'impala': (impala, impala.ImpalaConfig, {}, 1),
+      'popart_impala': (popart_impala, popart_impala.PopArtImpalaConfig, {}, levels),
+      'laser': (laser, laser.LaserConfig, dict(value_normalization='none', trust_region_threshold=0.1), 1),
+      'pixel_control': (impala, impala.ImpalaConfig, dict(use_pixel_control=True), 1),
+      'pixel_popart': (popart_impala, popart_impala.PopArtImpalaConfig, dict(use_pixel_control=True), levels),
+  }[name]
+  return _learner_step(tf, workload, agent_module, config_class(**(workload.config | settings)), num_levels)
 
 
 def _learned_transitions(workload):
