@@ -21,18 +21,15 @@ from scalable_agents.agents import laser
 from scalable_agents.environments import catch
 from scalable_agents.ops import ops
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training.cluster import cluster_testing
 from scalable_agents.tests.training.cluster import forgetful_replay
 from scalable_agents.tests.training.cluster import forgetful_sweep
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import program
-from scalable_agents.training import run_flags
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_connection
 from scalable_agents.training.cluster import replay_port
 from scalable_agents.training.cluster import shared_replay
-from scalable_agents.training.population import population_member
 
 _NUM_AGENTS = 4
 _FRAMES, _SOME_FRAMES = 1600, 60  # Frames of each agent, and those that the test lets it make at a time.
@@ -216,9 +213,7 @@ class ResumeTest(absltest.TestCase):
 
   def test_regression_the_address_of_the_replay_may_change(self):
     """A sweep that is resumed has another port."""
-    configs = (laser.LaserConfig(), atari57_protocol.Protocol(), population_member.PopulationConfig(),
-               cluster_config.ClusterConfig(), run_flags.RunConfig())
-    self.assertIn('shared_replay', program._settings(*configs)[1])  # pylint: disable=protected-access
+    self.assertIn('shared_replay', settings.free_settings(laser.LaserConfig()))
 
 
 if __name__ == '__main__':
