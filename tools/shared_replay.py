@@ -41,7 +41,8 @@ LINES = {  # Name -> replay, and threshold b.
     'no replay': (lockstep.NO_REPLAY, math.inf), 'own replay, b = 0.1': (lockstep.OWN, 0.1),
     'shared replay, naive': (lockstep.SHARED, math.inf), 'shared replay, b = 0.1': (lockstep.SHARED, 0.1)}
 _RATES = (3e-3, 1e-2, 3e-2)
-_FIRST_CHOOSING_SEED, _NUM_CHOOSING_SEEDS = 1001, 3
+_CHOOSING_SEEDS = 1, 2, 3
+_FIRST_SEED = 4  # Of those that judge a line.
 _RESAMPLES = 10_000
 
 
@@ -50,7 +51,7 @@ class SharedReplayConfig:
   """The flags."""
 
   seeds: int = setting(10, 'Number of runs of each line, besides those that choose its learning rate. Their seeds are '
-                       '1, 2, and so on.', at_least=2, at_most=_FIRST_CHOOSING_SEED - 1)
+                       f'{_FIRST_SEED}, {_FIRST_SEED + 1}, and so on.', at_least=2, at_most=1_000)
   frames: int = setting(16_000, 'Environment frames of each run.', at_least=1_280, at_most=settings.MAX_FRAMES)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   output: str = setting('results/shared_replay', 'Folder to write to.')
@@ -83,10 +84,9 @@ class _Runs:
 
 def best_rates(runs: _Runs, frames: int) -> dict[str, float]:
   """Returns the learning rate of each line that is best over the seeds that choose it."""
-  seeds = range(_FIRST_CHOOSING_SEED, _FIRST_CHOOSING_SEED + _NUM_CHOOSING_SEEDS)
-  cells = list(itertools.product(LINES, _RATES, seeds))
+  cells = list(itertools.product(LINES, _RATES, _CHOOSING_SEEDS))
   curves = runs.make([lockstep.Run(*LINES[line], rate, seed, frames) for line, rate, seed in cells])
-  means = np.mean(curves, axis=1).reshape(len(LINES), len(_RATES), len(seeds)).mean(axis=2)
+  means = np.mean(curves, axis=1).reshape(len(LINES), len(_RATES), len(_CHOOSING_SEEDS)).mean(axis=2)
   return {line: _RATES[best] for line, best in zip(LINES, means.argmax(axis=1))}
 
 
@@ -118,12 +118,11 @@ def main():
   config = run_flags.config_from_flags(SharedReplayConfig)
   folder = files.make_folder(config.output)
   runs, curves = _Runs(os.path.join(folder, 'runs.csv'), config.parallel), {}
-  rates = best_rates(runs, config.frames)
+  rates, seeds = best_rates(runs, config.frames), range(_FIRST_SEED, _FIRST_SEED + config.seeds)
   print('| return / optimal return | learning rate | mean | difference from no replay (95 % interval) |')
   print('|---|---|---|---|')
   for line, setup in LINES.items():
-    curves[line] = np.array(runs.make(
-        [lockstep.Run(*setup, rates[line], seed, config.frames) for seed in range(1, config.seeds + 1)]))
+    curves[line] = np.array(runs.make([lockstep.Run(*setup, rates[line], seed, config.frames) for seed in seeds]))
     differences = curves[line].mean(axis=1) - curves['no replay'].mean(axis=1)
     low, high = interval(differences)
     cell = f'{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})' if line != 'no replay' else ''
