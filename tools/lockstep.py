@@ -23,8 +23,8 @@ from scalable_agents.training import mixed_experience
 from scalable_agents.training import replayers
 
 NO_REPLAY, OWN, SHARED = 'no replay', 'own replay', 'shared replay'
-_NUM_NEW, _NUM_REPLAYED, _LENGTH = 32, 224, 2  # Unrolls of a batch, as on DMLab-30, and agent steps of an unroll.
-_BUCKETS = 20                                  # Points of a curve.
+_NUM_NEW, _NUM_REPLAYED, _LENGTH = 8, 16, 8  # Unrolls of a batch, and agent steps of an unroll.
+_BUCKETS = 20                                # Points of a curve.
 _NUM_ACTIONS = quiz.Quiz(seed=0).action_spec().num_values
 
 

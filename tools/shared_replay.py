@@ -4,7 +4,7 @@
 
 Schmitt et al. 2020, figure 3: naive sharing is worse than no replay, and sharing with the trust region is better. Here
 the other player in a shared replay is no agent of a sweep: it always guesses and never learns. The agent learns `quiz`
-from 32 new unrolls of 2 steps per update and, with a replay, 224 replayed ones. All is in lockstep, so that runs are
+from 8 new unrolls of 8 steps per update and, with a replay, 16 replayed ones. All is in lockstep, so that runs are
 repeatable; see lockstep.py.
 
 Each line has the best of three learning rates. They are compared on seeds of their own, so that the seeds on which a
@@ -52,7 +52,7 @@ class SharedReplayConfig:
 
   seeds: int = setting(10, 'Number of runs of each line, besides those that choose its learning rate. Their seeds are '
                        f'{_FIRST_SEED}, {_FIRST_SEED + 1}, and so on.', at_least=2, at_most=1_000)
-  frames: int = setting(16_000, 'Environment frames of each run.', at_least=1_280, at_most=settings.MAX_FRAMES)
+  frames: int = setting(32_000, 'Environment frames of each run.', at_least=1_280, at_most=settings.MAX_FRAMES)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
   output: str = setting('results/shared_replay', 'Folder to write to.')
 

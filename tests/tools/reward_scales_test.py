@@ -18,7 +18,6 @@ from scalable_agents.records import errors
 from scalable_agents.tools import comparison
 from scalable_agents.tools import off_policy
 from scalable_agents.tools import reward_scales
-from scalable_agents.tools import shared_replay
 
 
 class RewardScalesTest(parameterized.TestCase):
@@ -105,7 +104,7 @@ class RewardScalesTest(parameterized.TestCase):
         for kind, share in (('without', 0), ('with', 0.5))})
 
   def test_the_optimal_returns_are_those_of_the_levels(self):
-    for experiment in (reward_scales.EXPERIMENTS | off_policy.EXPERIMENTS | shared_replay.EXPERIMENTS).values():
+    for experiment in (reward_scales.EXPERIMENTS | off_policy.EXPERIMENTS).values():
       for line in experiment.lines:
         for task, level, optimal in zip(experiment.tasks, line.levels, line.optimal_returns, strict=True):
           factor = float(level.removeprefix(task).removeprefix('_x') or 1)
