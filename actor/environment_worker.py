@@ -83,8 +83,13 @@ class _Slot:
         raise ValueError(f'observation {name!r}: not finite')
 
   def _write(self, reward, discount, done, episode_return=0., episode_length=0):
-    shared_memory.RESULT.pack_into(self._memory, self._start + shared_memory.RESULT_OFFSET, reward, discount,
-                                   episode_return, episode_length, done)
+    start = self._start + shared_memory.RESULT_OFFSET
+    try:
+      shared_memory.RESULT.pack_into(self._memory, start, reward, discount, episode_return, episode_length, done)
+    except OverflowError:  # A number is too large for float32, which makes it infinite.
+      with np.errstate(over='ignore'):
+        reward, episode_return = np.float32(reward), np.float32(episode_return)
+      shared_memory.RESULT.pack_into(self._memory, start, reward, discount, episode_return, episode_length, done)
 
 
 def _receive_request(connection, memory_descriptor):

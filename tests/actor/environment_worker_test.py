@@ -20,6 +20,7 @@ from scalable_agents.tests.actor import test_environments
 from scalable_agents.tests.actor import waiting
 
 _DIARY = 'scalable_agents.tests.actor.test_environments:Diary'
+_LIVES = 'scalable_agents.tests.actor.test_environments:Lives'
 
 
 class _Worker:
@@ -79,7 +80,7 @@ class _Worker:
 class EnvironmentWorkerTest(parameterized.TestCase):
 
   def test_rows(self):
-    with _Worker({'seed': 0}, constructor='scalable_agents.tests.actor.test_environments:Lives') as worker:
+    with _Worker({'seed': 0}, constructor=_LIVES) as worker:
       rows = []
       for _ in range(5):
         self.assertEqual(worker.act(0, 1), [0])
@@ -91,6 +92,15 @@ class EnvironmentWorkerTest(parameterized.TestCase):
         [2., 0., False, 3., 8],   # A lost life: the statistics go on.
         [4., 0., True, 7., 12],   # The end: what was reached, and a new episode's first observation.
         [1., 1., False, 1., 4]])
+
+  def test_regression_what_is_too_large_for_float32_is_infinite(self):
+    with _Worker({'seed': 0, 'factor': 1.5e38}, constructor=_LIVES) as worker:
+      rows = []
+      for _ in range(5):
+        self.assertEqual(worker.act(0, 1), [0])
+        rows.append([worker.row(0)[name] for name in ('reward', 'episode_return')])
+    largest = [float(np.float32(factor * 1.5e38)) for factor in (1, 2)]
+    self.assertEqual(rows, [[0., 0.], [largest[0]] * 2, [largest[1], np.inf], [np.inf] * 2, [largest[0]] * 2])
 
   def test_actions_and_observations_pass_through_the_slots(self):
     with _Worker({'seed': 7}, {'seed': 8}) as worker:

@@ -105,13 +105,16 @@ class Starting(Constant):
 
 
 class Lives(Constant):
-  """Episodes of 3 steps; the second step loses a life. Rewards 1, 2, 4; discounts as emulators and others give them."""
+  """Episodes of 3 steps; the second step loses a life. Rewards 1, 2, 4; discounts as emulators and others give them.
+
+  All rewards are multiplied by `factor`.
+  """
 
   frames_per_step, frame_stacks = 4, {}
 
-  def __init__(self, seed):
+  def __init__(self, seed, factor=1.):
     super().__init__(seed, shape=(2,))
-    self._number = 0
+    self._number, self._factor = 0, factor
 
   def reset(self):
     self._number = 0
@@ -121,8 +124,9 @@ class Lives(Constant):
     self._number += 1
     middle = super().step(action)
     if self._number == 3:
-      return middle._replace(step_type=middle.step_type.LAST, reward=4., discount=0.7)  # A time limit.
-    return middle._replace(reward=float(self._number), discount=0. if self._number == 2 else 0.99)
+      return middle._replace(step_type=middle.step_type.LAST, reward=4. * self._factor,
+                             discount=0.7)  # A time limit.
+    return middle._replace(reward=self._number * self._factor, discount=0. if self._number == 2 else 0.99)
 
 
 NUM_ACTIONS = 5  # Of Diary.
