@@ -97,7 +97,7 @@ _CASES = {
     'foreign_folder': (_in_a_foreign_folder, _FLAGS, '{} holds other files .thesis.txt. .*choose another --logdir'),
     'no_place_for_a_folder': (_in_new_folder, (*_FLAGS, '--logdir=/proc/run'), '/proc/run: .*choose another --logdir'),
     'file': (_in_a_file, _FLAGS, '{}: File exists: .*choose another --logdir'),
-    'damaged_config': (_with_half_a_config, _FLAGS, '{}/config.json is damaged .*choose another --logdir'),
+    'damaged_config': (_with_half_a_config, _FLAGS, '{}/config.json, line [0-9]+ is damaged .*choose another --logdir'),
     'damaged_checkpoint': (
         _with_half_a_checkpoint, _FLAGS, 'checkpoint {}/checkpoints/ckpt-2 is damaged .*to go on from ckpt-1.*'),
     'damaged_metrics': (_with_damaged_metrics, _FLAGS, '{}/metrics.jsonl, line 1 is damaged .*choose another --logdir'),

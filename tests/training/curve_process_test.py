@@ -58,6 +58,7 @@ class CurveProcessTest(absltest.TestCase):
       self.curve.begin()
       waiting.wait_until(self.picture.exists)
     self.assertEmpty(self.said)
+    waiting.wait_until(lambda: not psutil.Process().children())  # The next test looks for its own.
 
   def test_one_at_a_time_that_holds_up_nothing(self):
     os.mkfifo(self.metrics)

@@ -41,6 +41,10 @@ catch                                           -20.25      -20.00
 human-normalised over the levels: mean capped 1.27 %''')
 
 
+_RESULT = {'mean': -1., 'median': -1., 'human_normalised': None, 'human_normalised_capped': None,
+           'episode_returns': [-1., -1.], 'episode_lengths': [40, 44]}
+
+
 class FinishedLevelsTest(absltest.TestCase):
 
   def test_only_results_of_the_same_evaluation_count(self):
@@ -48,8 +52,8 @@ class FinishedLevelsTest(absltest.TestCase):
     protocol = {'atari': {'noop_max': 4}}
     identity = {'checkpoint': 'ckpt-1', 'actions': 'sampled', 'num_episodes': 2, 'seed': 1}
     make = lambda identity, protocol: evaluation_results.FinishedLevels(logdir, identity, protocol, ())
-    make(identity, protocol).keep({'sound': {}})
-    self.assertEqual(list(make(identity, protocol).results), ['sound'])
+    make(identity, protocol).keep({'sound': _RESULT})
+    self.assertEqual(make(identity, protocol).results, {'sound': _RESULT})
     others = [(identity | change, protocol) for change in (
         {'checkpoint': 'ckpt-7'}, {'actions': 'greedy'}, {'num_episodes': 30}, {'seed': 0})]
     for other in (*others, (identity, {}), (identity, {'atari': {'noop_max': 5}})):
@@ -58,7 +62,7 @@ class FinishedLevelsTest(absltest.TestCase):
 
   def test_a_file_that_cannot_be_read_does_not_count(self):
     logdir, of = self.create_tempdir().full_path, {'checkpoint': 'ckpt-1'}
-    evaluation_results.FinishedLevels(logdir, of, {}, ()).keep({'sound': {}})
+    evaluation_results.FinishedLevels(logdir, of, {}, ()).keep({'sound': _RESULT})
     file = run_directory.path(logdir, run_directory.EVALUATION_UNFINISHED)
     with open(file, encoding='utf-8') as stream:
       whole = stream.read()
@@ -70,7 +74,7 @@ class FinishedLevelsTest(absltest.TestCase):
   def test_they_count_whatever_the_free_settings_are(self):
     """Settings such as the folder of the maps do not matter."""
     logdir, of = self.create_tempdir().full_path, {'checkpoint': 'ckpt-1'}
-    left = {'of': of | {'protocol': {'atari': {'noop_max': 4}}}, 'levels': {'sound': {}}}
+    left = {'of': of | {'protocol': {'atari': {'noop_max': 4}}}, 'levels': {'sound': _RESULT}}
     with open(run_directory.path(logdir, run_directory.EVALUATION_UNFINISHED), 'w', encoding='utf-8') as file:
       json.dump(left, file)
     for noop_max, finished in ((4, ['sound']), (5, [])):
