@@ -52,6 +52,7 @@ class SkippedUpdates:
       rewards = np.abs(unroll.environment_output.reward.numpy())  # [T+1, B].
       # With a replay, actor and level are those of each row.
       actors, levels = (np.broadcast_to(ids, rewards.shape) for ids in (unroll.actor_id, unroll.level_id))
+      levels = np.concatenate([levels[:1], levels[:-1]])  # A reward is of the level that was observed a row earlier.
       for place in zip(*np.nonzero(~(rewards < _HUGE_REWARD))):  # Also where it is NaN.
         _, largest = self._at_fault.get(int(actors[place]), (0, 0.))
         self._at_fault[int(actors[place])] = int(levels[place]), float(np.maximum(rewards[place], largest))

@@ -61,7 +61,10 @@ class SkippedUpdatesTest(absltest.TestCase):
     self._add(self._make(), unroll=unroll)
     self.assertEndsWith(self.said[0], 'correct the environment: right (actor 1), left (actor 2)')
     of_rows = lambda ids: tf.broadcast_to(ids, reward.shape)  # As with a replay.
-    self._add(self._make(), unroll=unroll._replace(actor_id=of_rows([0, 1, 2]), level_id=of_rows([0, 1, 0])))
+    # Row 3 has the last rewards of its episodes, and the first observations of others, of actors 5, 6 and 7.
+    levels = tf.where(np.arange(len(reward))[:, np.newaxis] < 3, of_rows([0, 1, 0]), of_rows([1, 0, 1]))
+    actors = tf.where(np.arange(len(reward))[:, np.newaxis] <= 3, of_rows([0, 1, 2]), of_rows([5, 6, 7]))
+    self._add(self._make(), unroll=unroll._replace(actor_id=actors, level_id=levels))
     self.assertEndsWith(self.said[1], 'correct the environment: right (actor 1), left (actor 2)')
 
   def test_huge_rewards_are_a_fault_too(self):
