@@ -105,6 +105,18 @@ def _value_targets(values, rewards, discounts, rhos, lambdas, rho_bar):
   return targets
 
 
+def _slow_means(unrolls_of, values_of, value_losses, config):
+  """The means of the loss. Unrolls are [B] bool, values [T, B], and value losses one list of pairs per level."""
+  mean = lambda values, chosen: np.mean(values[np.broadcast_to(chosen, values.shape)])
+  means = {f'{name}/{kind}': mean(values, chosen)
+           for name, values in values_of.items() for kind, chosen in unrolls_of.items()}
+  for index, name in enumerate(('normalized', 'unnormalized')):
+    means[f'value_loss/{name}'] = [np.mean([loss[index] for loss in losses] or np.nan) for losses in value_losses]
+  if config.value_normalization == 'popart':
+    means |= {'popart/mean': _MU, 'popart/scale': _SIGMA}
+  return means
+
+
 def _slow_loss(case):
   """Everything that the loss computes, step by step: a namespace of numbers and arrays."""
   agent, (unroll, sample), config = case
@@ -158,14 +170,8 @@ def _slow_loss(case):
       gradients.pixel_control[t, b, :, :, a] = -config.pixel_control_cost * weight * q_error
       value_losses[level].append(_STEPS * 0.5 * weight * error**2 * np.array([1., sigma**2]))
       feedback[b] += abs(error) / _STEPS
-  mean = lambda values, chosen: np.mean(values[np.broadcast_to(chosen & there, values.shape)])
-  means = {f'{name}/{kind}': mean(values, chosen)
-           for name, values in (('rejected', ~lambdas), ('relevance', relevance))
-           for kind, chosen in (('online', is_online), ('replayed', ~is_online))}
-  for index, name in enumerate(('normalized', 'unnormalized')):
-    means[f'value_loss/{name}'] = [np.mean([loss[index] for loss in losses] or np.nan) for losses in value_losses]
-  if config.value_normalization == 'popart':
-    means |= {'popart/mean': _MU, 'popart/scale': _SIGMA}
+  means = _slow_means({'online': is_online & there, 'replayed': ~is_online & there},
+                      {'rejected': ~lambdas, 'relevance': relevance}, value_losses, config)
   total = terms['policy_gradient'] + config.baseline_cost * terms['baseline'] + config.entropy_cost * terms[
       'entropy'] + config.pixel_control_cost * terms['pixel_control']
   return types.SimpleNamespace(

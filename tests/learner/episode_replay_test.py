@@ -191,8 +191,7 @@ class EpisodeReplayTest(parameterized.TestCase):
     seed = next(seed for seed in range(100) if replay.next([0], [1], seed).key == [1])  # It goes on with life 2.
     replayed = tf.nest.map_structure(lambda values: values.numpy()[:, 0], replay.next([0], [1], seed).rows)
     number = lambda life, row: life * _LIFE_ROWS + row + 1
-    self.assertEqual(replayed.number.tolist(), [number(1, 1), number(1, 2), number(1, 3), *(
-        number(2, row) for row in (1, 2, 3))])
+    self.assertEqual(replayed.number.tolist(), [number(life, row) for life in (1, 2) for row in (1, 2, 3)])
     self.assertEqual(replayed.place.tolist(), [number(1, 1), number(1, 2), *(number(2, row) for row in range(4))])
     self.assertEqual(replayed.done.tolist(), [False, False, True, False, False, False])
     np.testing.assert_array_equal(replayed.frame[2], lives[1].stacked[0])
@@ -262,8 +261,7 @@ class EpisodeReplayTest(parameterized.TestCase):
     _insert(replay, [Life(0, [10])], [0], 40)
     numbers = {'done': tf.TensorSpec([], tf.bool), 'number': tf.TensorSpec([], tf.int64)}
     fewer = episode_replay.EpisodeReplay(numbers, 4, 1000, done=lambda rows: rows['done'],
-                                         observation=lambda rows: (),
-                                         shared_name='rows_of_this_test')
+                                         observation=lambda rows: (), shared_name='rows_of_this_test')
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'row_types: want 5, got 2'):
       fewer.next([-1], [0], 0)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'rows: want 5, got 2'):
@@ -328,8 +326,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       replay.insert([0], [index], {'pixels': tf.zeros([51, 1, 84, 84, 1], tf.uint8), 'done': done[:, np.newaxis]})
     statistics = replay.statistics()
     self.assertEqual(statistics.steps, 2000)
-    expected = episode_replay.memory_bytes(spec, 2000)
-    self.assertBetween(statistics.bytes / expected, 1., 1.02)
+    self.assertBetween(statistics.bytes / episode_replay.memory_bytes(spec, 2000), 1., 1.02)
     replayed = replay.next([-1] * 3, [0] * 3, 1)
     self.assertEqual(sum(values.numpy().nbytes for values in replayed.rows.values()),
                      episode_replay.batch_bytes(spec, {'pixels': 4, 'done': 1}, 20, 3))
@@ -347,8 +344,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       (dict(observation=lambda rows: [0, 5]), 'observed_components: want indices of components, got 5'),
       (dict(observation=lambda rows: -1), 'observed_components: want indices of components, got -1'),
       (dict(frame_stacks=Row(3, 1, 1, 2, 1)), 'component 3: want 1 or more, and at least one axis to stack, got 2'),
-      (dict(frame_stacks=Row(0, 1, 1, 1, 1)), 'stacks, component 0: .* got 0'),
-  )
+      (dict(frame_stacks=Row(0, 1, 1, 1, 1)), 'stacks, component 0: .* got 0'))
   def test_refuses_impossible_arguments(self, arguments, message):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       _make(**arguments)
@@ -358,10 +354,8 @@ class EpisodeReplayTest(parameterized.TestCase):
       ([1, 2], [[0, 0]], {}, r'index: want \[2\], got \[1,2\]'),
       ([1, 2], [0, 0], dict(number=([5, 2], tf.int32)), r'component 2: want int64 \[5,2\], got int32 \[5,2\]'),
       ([1, 2], [0, 0], dict(reward=([4, 2], tf.float32)), r'component 3: want float \[5,2\], got float \[4,2\]'),
-      ([1, 2], [0, 0], dict(frame=([1, 2, 2, 3], tf.int16)),
-       r'component 0: want \[T\+1, B, ...\], got \[1,2,2,3\]'),
-      ([1, 2], [0, 0], dict(frame=([5], tf.int16)), r'component 0: want \[T\+1, B, ...\], got \[5\]'),
-  )
+      ([1, 2], [0, 0], dict(frame=([1, 2, 2, 3], tf.int16)), r'component 0: want \[T\+1, B, ...\], got \[1,2,2,3\]'),
+      ([1, 2], [0, 0], dict(frame=([5], tf.int16)), r'component 0: want \[T\+1, B, ...\], got \[5\]'))
   def test_refuses_wrong_unrolls(self, life_id, index, changes, message):
     shapes = {name: ([5, 2, *spec.shape], spec.dtype) for name, spec in _SPEC._asdict().items()} | changes
     rows = Row(**{name: tf.zeros(*shape) for name, shape in shapes.items()})
@@ -376,8 +370,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       ([[0, 1]], [0, 1], 0, r'key: want \[N\], got \[1,2\]'),
       ([0, 1], [0], 0, r'step: want \[2\], got \[1\]'),
       ([0, 1], [0, -1], 0, 'step: want at least 0, got -1'),
-      ([0, 1], [0, 1], [1, 2], 'seed and minimum_size: want scalars'),
-  )
+      ([0, 1], [0, 1], [1, 2], 'seed and minimum_size: want scalars'))
   def test_refuses_wrong_positions(self, key, step, seed, message):
     replay = _make()
     _insert(replay, [Life(0, [10])], [0], 40)
@@ -390,8 +383,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       replayed = replay.next([-1, 0, 7], [0, 3, 0], 0, minimum_size)
       np.testing.assert_array_equal(replayed.key, [-1, -1, -1])
       np.testing.assert_array_equal(replayed.next_step, [0, 0, 0])
-      for values in tf.nest.flatten(replayed.rows):
-        self.assertFalse(np.any(values))
+      self.assertFalse(any(np.any(values) for values in tf.nest.flatten(replayed.rows)))
       _insert(replay, [Life(minimum_size, [10])], [0], 30)
     self.assertEqual(replay.statistics().replayed_unrolls, 0)
     np.testing.assert_array_equal(replay.next(replayed.key, replayed.next_step, 0, 60).life_row.numpy() % 10, 0)
