@@ -6,9 +6,10 @@ in C++ (cc/episode_replay.h). docs/replay.md says what the replay guarantees.
 
 Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. An
 episode begins with a row in which `done` is true, and ends with the next such row, because that row has the episode's
-last reward. So an episode of n steps has n + 1 rows. A replayed row in which `done` is true has the last reward of the
-episode that ends there, and the first observation of the one with which the replayer goes on. Each row is stored once.
-Of a stack of frames, only the newest frame is stored, and stacks are rebuilt when they are replayed.
+last reward. So an episode of n steps has n + 1 rows. Inside an unroll, and in its row T, a replayed row in which `done`
+is true has the last reward of the episode that ends there, and the first observation of the one with which the replayer
+goes on. Row 0 is the row that was stored: it has the last reward of the episode that the actor lived before. Each row
+is stored once. Of a stack of frames, only the newest frame is stored, and stacks are rebuilt when they are replayed.
 
 When an episode ends inside an unroll, the replayer goes on with the next one that it draws, as an actor goes on with
 the next one that it lives. So each unroll has T steps.

@@ -90,8 +90,8 @@ class EpisodeReplay {
               std::vector<ReplayedUnroll>* unrolls);
 
   // Copies all rows of an unroll, which are T + 1. Where an episode ends, what belongs to the observation is that of
-  // the next episode's first row; all else is that of the ended episode's last row. If nothing is replayed, rows are
-  // zeros.
+  // the next episode's first row; all else is that of the ended episode's last row. Row 0 is as it was stored,
+  // also if it begins an episode. If nothing is replayed, rows are zeros.
   void Read(const ReplayedUnroll& unroll, int component, char* to, int64_t to_stride) const;
 
   // Writes all episodes to a file. The lock is held only while the list of episodes is copied. Streams are not written:
