@@ -6,8 +6,8 @@
   bazel run //agents:population -- --agent=laser_dmlab30 --shared_replay=localhost:20000 --dataset_path=IMAGES
 
 The program starts the members POPULATION/member_00, member_01, ... with samples of the agent's sweep as
-hyper-parameters (agents/sweeps.py). With --seed=1, member i has sample i. Populations whose seeds are at least the
-population's size apart are independent.
+hyper-parameters (agents/sweeps.py). With --seed=1, member i has sample i; with --seed=0, too. Populations whose seeds
+are at least 1, and at least the population's size apart, are independent.
 It restarts members that die. The same command resumes. Flags that this program does not define go to every member.
 
 Each member is a training process with environments of its own, so 24 members need a large machine. Set
@@ -59,7 +59,7 @@ def size_of(config: LauncherConfig) -> int:
 
 
 def first_sample(config: LauncherConfig) -> int:
-  """Returns member 0's sample of hyper-parameters. Member i has the i-th one after it, another one for another seed."""
+  """Returns member 0's sample of hyper-parameters; member i has the i-th one after it. Seeds 0 and 1 have the same."""
   return max(config.seed - 1, 0)
 
 

@@ -20,8 +20,8 @@ from scalable_agents.training import unroll_check
 from scalable_agents.training import unroll_replay
 from scalable_agents.training.cluster import shared_replay
 
-_LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent steps: such episodes are not replayed. Limit '
-         'their length, for example with --max_episode_frames. Metric: replay_long_episodes')
+_LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent steps: such episodes are not replayed. '
+         'Limit their length, for example with --max_episode_frames. Metric: replay_long_episodes')
 
 
 class Replayers:
