@@ -318,14 +318,14 @@ def latest(directory: str) -> str | None:
     CheckpointError: the file that names the latest checkpoint is damaged.
   """
   with run_directory.one_line_errors(directory):
-    state = checkpoint_files.read_state(directory)
-    if state is None:
+    names = checkpoint_files.read_state(directory)
+    if names is None:
       # There is no directory yet; or the first save was killed before its last step; or a user has removed a damaged
       # checkpoint and this file.
       numbers = checkpoint_files.complete(directory) if os.path.isdir(directory) else []
       return os.path.join(directory, f'ckpt-{numbers[-1]}') if numbers else None
-  if state.names:
-    return os.path.join(directory, state.names[-1])
+  if names:
+    return os.path.join(directory, names[-1])
   trainer = run_directory.trainer(os.path.dirname(os.path.abspath(directory)))
   advice = _wait_for(trainer) if trainer else 'delete this file to go on from the latest checkpoint beside it'
   raise CheckpointError(f'{os.path.join(directory, checkpoint_files.STATE)} is damaged: {advice}')

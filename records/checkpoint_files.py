@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import shutil
-from typing import NamedTuple
 
 STATE = 'checkpoint'
 _LATEST = re.compile(rb'^model_checkpoint_path: "(?:[^"\n]*/)?ckpt-(\d+)"$', re.MULTILINE)
@@ -18,19 +17,14 @@ _INDEX = re.compile(r'ckpt-(\d+)\.index')
 _PART = re.compile(r'(ckpt-\d+)(?:(_temp)|\.[\w-]+(\.tempstate\d+)?)')
 
 
-class State(NamedTuple):
-  """The content of the file STATE."""
-  names: list[str]  # The checkpoints in force, the latest one last; [] if the file is damaged.
-
-
-def read_state(directory: str) -> State | None:
-  """Reads the file that names the checkpoints in force. Returns None if there is none. Raises OSError."""
+def read_state(directory: str) -> list[str] | None:
+  """Returns the checkpoints in force, the latest one last; [] if STATE is damaged, None without it. Raises OSError."""
   with contextlib.suppress(FileNotFoundError, NotADirectoryError):
     with open(os.path.join(directory, STATE), 'rb') as stream:
       text = stream.read()
     latest = _LATEST.findall(text)[:1]
     numbers = [number for number in _KEPT.findall(text) if number not in latest] if latest else []
-    return State([f'ckpt-{int(number)}' for number in numbers + latest])
+    return [f'ckpt-{int(number)}' for number in numbers + latest]
   return None
 
 
@@ -67,5 +61,4 @@ def remove_others(directory: str):
 
 def _in_force(directory: str) -> list[str]:
   """Returns the names of the checkpoints in force. Without a readable STATE, these are all that are complete."""
-  state = read_state(directory)
-  return state.names if state and state.names else [f'ckpt-{number}' for number in complete(directory)]
+  return read_state(directory) or [f'ckpt-{number}' for number in complete(directory)]
