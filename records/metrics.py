@@ -106,12 +106,14 @@ class MetricsWriter:
       rows.writerow((int(frames), level, float(episode_return), int(length)))
     self._append(self._episodes, int(frames), text.getvalue().encode())
 
-  def add_evaluation(self, row: dict[str, Any]):
+  def add_evaluation(self, row: dict[str, Any]) -> run_rows.Evaluation:
     """Adds a row to evaluations.jsonl, and the mean returns to TensorBoard as `evaluation/...`.
 
     Args:
       row: `environment_frames`, from which on the agent was evaluated; `num_episodes`, `levels` and `suite`, as in
         evaluation.json; and what else readers may want to know.
+    Returns:
+      The row, as readers of the file get it.
     Raises:
       ValueError: `environment_frames` is below that of an earlier row.
       run_directory.RunDirectoryError: the row could not be written.
@@ -124,6 +126,7 @@ class MetricsWriter:
     self._events.write(evaluation.frames, self._seconds_before + self._seconds(), {
         'evaluation/return': evaluation.mean_return, 'evaluation/suite_score': evaluation.suite_score,
         **{f'evaluation/return/{level}': mean for level, mean in evaluation.means.items()}})
+    return evaluation
 
   def close(self):
     """Closes the files."""

@@ -31,7 +31,6 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agents.actor import actor_host
-from scalable_agents.environments import scores
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -64,10 +63,9 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
       policy = evaluation.restore(make_agent, loaded)
       evaluator = evaluation.play(policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
     results |= evaluation_results.of_levels(evaluator, levels, [level_id])
-  means = {level: result['mean'] for level, result in results.items()}
   return {'environment_frames': policy.environment_frames, 'learner_steps': policy.learner_steps,
           **evaluation.identify(loaded, run, seed, selection), 'levels': results,
-          'suite': scores.suite_figures(means) if scores.is_suite(means) else None}
+          'suite': evaluation_results.suite_of(results)}
 
 
 def _main():

@@ -66,9 +66,8 @@ def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, 
     host: the ActorHost that has played.
     identity: the checkpoint that was played, how actions were selected, the number of episodes and the seed.
   Returns:
-    A dict. Its `suite` comes from scores.suite_figures. It is None unless these are several levels of one suite.
+    A dict. Its `suite` comes from `suite_of`.
   """
-  means = {level: result['mean'] for level, result in results.items()}
   protocol = {
       **identity,
       'rewards': 'raw',
@@ -83,8 +82,13 @@ def summary(policy, results: dict[str, dict[str, Any]], environments: dict[str, 
       'reference_scores': next((_REFERENCE_SCORES[name] for name, suite in scores.SUITES.items()
                                 if any(level in suite.scores for level in results)), None),
   }
-  suite = scores.suite_figures(means) if scores.is_suite(means) else None
-  return {'levels': results, 'suite': suite, 'protocol': protocol}
+  return {'levels': results, 'suite': suite_of(results), 'protocol': protocol}
+
+
+def suite_of(results: dict[str, dict[str, Any]]) -> dict[str, float] | None:
+  """Returns the figures of a suite, from scores.suite_figures; None unless the levels are several of one suite."""
+  means = {level: result['mean'] for level, result in results.items()}
+  return scores.suite_figures(means) if scores.is_suite(means) else None
 
 
 def report(summary: dict[str, Any]) -> str:

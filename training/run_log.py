@@ -108,11 +108,10 @@ class RunLog:
 
   def add_evaluation(self, row: dict[str, Any]):
     """Adds the result of an evaluation during training, a row for evaluations.jsonl, and shows it."""
-    self._metrics.add_evaluation(row)
-    means = [result['mean'] for result in row['levels'].values()]
-    score = f'score {row["suite"]["suite_score"]:.1f} %' if row['suite'] else f'return {sum(means) / len(means):.4g}'
-    self.say(f'evaluation after {row["environment_frames"]:,} frames: {score}, {row["num_episodes"]:,} episodes per '
-             'level')
+    evaluation = self._metrics.add_evaluation(row)
+    score = (f'return {evaluation.mean_return:.4g}' if evaluation.suite_score is None
+             else f'score {evaluation.suite_score:.1f} %')
+    self.say(f'evaluation after {evaluation.frames:,} frames: {score}, {evaluation.num_episodes:,} episodes per level')
 
   def draw_curve_now_and_then(self):
     """Starts to draw the learning curve again, if the last drawing is old enough."""
