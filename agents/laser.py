@@ -143,9 +143,9 @@ def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_
     is_online = there = tf.fill(tf.shape(relevance), True)
     num_online, weights = relevance.shape[1], 1.
   else:
-    is_online = tf.broadcast_to(sample.is_online, tf.shape(relevance))
     num_online = relevance.shape[1] - sample.key.shape[0]
-    there = is_online | tf.concat([tf.fill([num_online], True), sample.key >= 0], axis=0)  # [T, B].
+    of_unrolls = sample.is_online, tf.concat([tf.fill([num_online], True), sample.key >= 0], axis=0)  # [B] each.
+    is_online, there = (tf.broadcast_to(each, tf.shape(relevance)) for each in of_unrolls)
     weights = _importance_weights(sample, config, num_online)                     # [B].
   trusted = (relevance < config.trust_region_threshold) & there                   # lambda of equation 8.
   weights *= tf.cast(trusted, tf.float32)
