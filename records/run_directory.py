@@ -226,8 +226,9 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
     if os.path.exists(path(run.path, CONFIG)):
       check_same(run.path, config, free, agent, defaults)
     else:
-      write_json(path(run.path, CONFIG),
-                 {**({'agent': agent} if agent else {}), 'flags': settings.to_json(config), 'versions': package_versions.installed(), 'command_line': sys.orig_argv})
+      write_json(path(run.path, CONFIG), {
+          **({'agent': agent} if agent else {}), 'flags': settings.to_json(config),
+          'versions': package_versions.installed(), 'command_line': sys.orig_argv})
     on_error.pop_all()
   return run
 
@@ -286,8 +287,13 @@ def read_config(logdir: str) -> dict[str, Any]:
 
   config = read_json(path(logdir, CONFIG), parse)
   if config is None:
-    raise RunDirectoryError(f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a run')
+    raise RunDirectoryError(no_run(logdir))
   return config
+
+
+def no_run(logdir: str) -> str:
+  """Returns the message about a directory without a run."""
+  return f'{logdir}: no run has been started there (it has no {CONFIG}): give the --logdir of a run'
 
 
 def check_same(logdir: str, config: Mapping[str, Any], free: Collection[str], agent: str = '',

@@ -175,8 +175,7 @@ def thinned(rows: Sequence[Any]) -> list[Any]:
 
 def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
   if os.path.isdir(logdir) and not os.path.lexists(run_directory.path(logdir, run_directory.CONFIG)):
-    raise Unwanted(f'{logdir}: no run has been started there (it has no {run_directory.CONFIG}): give the --logdir of '
-                   'a run')
+    raise Unwanted(run_directory.no_run(logdir))
   config = run_directory.read_config(logdir)
   wanted = f'want runs of {" or ".join(NAMES[name] for name in agents)}'
   flags = config['flags']
@@ -193,7 +192,7 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
 
 
 def _check_types(flags: dict[str, Any], required: dict[str, type], file: str):
-  """Raises RunDirectoryError if a flag that the tables read has the wrong type, or --level_name is no list of levels."""
+  """Raises RunDirectoryError if a flag that the tables read has the wrong type, or --level_name names no levels."""
   for name, kind in (required | _OTHER_FLAGS).items():
     value = flags.get(name)
     is_missing = value is None and name in _OTHER_FLAGS
