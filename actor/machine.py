@@ -66,7 +66,7 @@ def _groups(controller: str) -> Iterator[str]:
 
 
 def _fields(path: str, form: re.Pattern) -> list[list[str]]:
-  """Returns the fields of those lines of a file below _ROOT that have this form. None if it cannot be read."""
+  """Returns the fields of those lines of a file below _ROOT that have this form; [] if it cannot be read."""
   try:
     with open(os.path.join(_ROOT, path), encoding='utf-8', errors='surrogateescape') as file:
       return [list(map(_unescaped, match.groups())) for match in map(form.fullmatch, file.read().split('\n')) if match]

@@ -23,10 +23,11 @@ _LABEL_WIDTH = 0.06  # As a fraction of the picture's width.
 def draw(logdir: str):
   """Draws the learning curve of a run into its directory. Does nothing before an episode has been finished.
 
-  A line of another colour shows the evaluations during training, if there are any. The line of training is the mean return of the last 100 episodes, the dots are single episodes, and the band is the middle half of
-  the episodes around each point. For a suite, whose levels have returns of different sizes, the line is the score, and
-  there are no dots and no band. The top axis has the hours of training. In a long run, only some rows and episodes are
-  read, spread evenly, so the time to draw does not grow. Any thread may call it: it shares no state with other figures.
+  The line of training is the mean return of the last 100 episodes, the dots are single episodes, and the band is the
+  middle half of the episodes around each point. A line of another colour shows the evaluations during training, if
+  there are any. For a suite, whose levels have returns of different sizes, the lines are scores, and there are no dots
+  and no band. The top axis has the hours of training. In a long run, only some rows and episodes are read, spread
+  evenly, so the time to draw does not grow. Any thread may call it: it shares no state with other figures.
 
   Raises:
     run_directory.RunDirectoryError: a file of the run is damaged, or the picture cannot be written.

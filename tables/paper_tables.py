@@ -178,7 +178,7 @@ def explanation(*suites: str) -> str:
   episodes = ' or '.join(str(scores.SUITES[suite].test_episodes) for suite in suites)
   text = ('This run: computed from the mean return of evaluation episodes, ± the standard deviation over seeds. '
           f'"{results.IN_FULL.capitalize()}" means {episodes} episodes per level, as many frames of training, '
-          'hyper-parameters of a sweep, members of a population and learners as in the paper, and the paper\'s value of '
+          "hyper-parameters of a sweep, members of a population and learners as in the paper, and the paper's value of "
           'every other setting, except settings that the paper swept or tuned for the agent. Other differences are '
           'named.')
   return f'{text} {results.REWARD_FORM}' if 'dmlab30' in suites else text

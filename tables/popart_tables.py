@@ -37,8 +37,8 @@ _COLUMNS = (
 )
 _PRINTED = {row['agent']: row for row in suite_lib.rows(
     'popart_table_1.csv', folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))}
-# "Efficient multi-task learning in simulation" says this of the network and of rollouts. "Implementation notes" refer to
-# the IMPALA paper, whose Atari agent has no LSTM and unrolls of 20 steps.
+# "Efficient multi-task learning in simulation" says this of the network and of rollouts. "Implementation notes" refer
+# to the IMPALA paper, whose Atari agent has no LSTM and unrolls of 20 steps.
 _TEXT = (('use_lstm', True), ('unroll_length', 100))
 _POPART_SETTINGS = (('value_normalization', 'popart'), ('popart_decay', 3e-4), ('popart_second_moment', 'literal'))
 

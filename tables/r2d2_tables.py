@@ -22,8 +22,8 @@ _OF_LEVELS = {table.number: table for table in (
 NUMBERS = (_SUMMARY, *_OF_LEVELS)
 _SEEDS = ("The paper's scores: R2D2 and R2D2+ are means over 3 seeds. The feed-forward variant, IMPALA and Ape-X have "
           'one seed. Ape-X has its best score in training, the others have final scores. The paper does not state the '
-          "number of evaluation episodes, so it is the IMPALA paper's. R2D2 in full also has 256 actors and the paper's "
-          'number of seeds.')
+          "number of evaluation episodes, so it is the IMPALA paper's. R2D2 in full also has 256 actors and the "
+          "paper's number of seeds.")
 _EXPERTS = 'IMPALA-Experts, deep'  # In the IMPALA paper.
 
 

@@ -61,7 +61,8 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     with evaluation.explaining(where), contextlib.closing(make_host()) as host:
       make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
       policy = evaluation.restore(make_agent, loaded)
-      evaluator = evaluation.play(policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
+      evaluator = evaluation.play(
+          policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
     results |= evaluation_results.of_levels(evaluator, levels, [level_id])
   return {'environment_frames': policy.environment_frames, 'learner_steps': policy.learner_steps,
           **evaluation.identify(loaded, run, seed, selection), 'levels': results,

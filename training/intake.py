@@ -54,7 +54,8 @@ def finite(episodes: Episodes) -> Episodes:
 
 class Intake:
   """The queue of a learner process."""
-  is_required = False  # See checkpoint.Beside. Without the saved order, an unroll that is sent again is learned from again.
+  # See checkpoint.Beside. Without the saved order, an unroll that is sent again is learned from again.
+  is_required = False
 
   def __init__(self, unroll_spec, capacity: int, frames_per_step: int,
                check: Callable[[Any], tf.Tensor] | None = None, lives_may_have_begun: bool = False,

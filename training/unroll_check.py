@@ -11,8 +11,8 @@ def are_possible(batch, num_levels: int, num_actions: int) -> tf.Tensor:
   """Checks a batch of unrolls, in a graph.
 
   Args:
-    batch: Unroll of [T+1, B, ...] or, for fields without time, [B, ...]. The ids of level and actor may have time, as in
-      the rows of a replay.
+    batch: Unroll of [T+1, B, ...] or, for fields without time, [B, ...]. The ids of level and actor may have time, as
+      in the rows of a replay.
     num_levels: number of levels of the run.
     num_actions: number of actions of the environments.
   Returns:

@@ -65,7 +65,7 @@ class UnrollOrder:
       return {'next_index': known, 'missing': self._missing, 'late': self._late}
 
   def restore(self, state: dict[str, Any]):
-    """Continues from a state that `state` has returned, before anything is admitted. Raises ValueError if it is none."""
+    """Continues from what `state` has returned, before anything is admitted. Raises ValueError if it is damaged."""
     known = json_text.field(state, 'next_index', list)
     if not all(isinstance(one, (list, tuple)) and len(one) == 2 and all(json_text.is_a(number, int) for number in one)
                for one in known):

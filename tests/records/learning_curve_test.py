@@ -86,7 +86,8 @@ class LearningCurveTest(absltest.TestCase):
     axes, top = run.draw()
     lines = {line.get_label(): line.get_xydata() for line in axes.lines}
     rows = np.arange(10, 200)
-    np.testing.assert_array_equal(lines['training: mean of the last 100 episodes'], np.stack([100 * (rows + 1), rows], axis=1))
+    np.testing.assert_array_equal(
+        lines['training: mean of the last 100 episodes'], np.stack([100 * (rows + 1), rows], axis=1))
     np.testing.assert_array_equal(lines['episode'][:4], [[1100, 9], [1100, 10], [1100, 11], [1200, 10]])
     self.assertLen(lines['episode'], 570)
     self.assertEqual((axes.get_xlabel(), axes.get_ylabel()), ('environment frames', 'episode return'))

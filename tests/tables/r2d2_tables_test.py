@@ -176,7 +176,8 @@ class R2d2TablesTest(parameterized.TestCase):
         f'Ablations, which are not in the table: {self.folder}/run_001 (Clipped)'])
     runs = [run for run in self._runs() if run.flags['reward_transform'] == 'abs_one']
     alone = {row[0]: row for row in r2d2_tables.table('4', runs).rows}['pong']
-    self.assertEqual(alone[-1], 'scaled down: 1 of 3 seeds; departs from the paper: value_rescaling=False, reward_transform=abs_one')
+    self.assertEqual(alone[-1], 'scaled down: 1 of 3 seeds; departs from the paper: value_rescaling=False, '
+                     'reward_transform=abs_one')
 
   @parameterized.parameters(
       ({'level_name': 'pong,breakout'}, 'pong,breakout, dqn, LSTM, R2D2'),

@@ -105,9 +105,11 @@ class ContentsTest(JobTest):
     for index in range(6):
       rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts, axis=1), *(each.unroll(index) for each in both))
       ids = np.array([each.id for each in both])
-      agent.replay.insert(tf.constant(ids), tf.constant([index, index], tf.int64), tf.nest.map_structure(tf.constant, rows))
+      agent.replay.insert(tf.constant(ids), tf.constant([index, index], tf.int64),
+                          tf.nest.map_structure(tf.constant, rows))
       kept = slice(1) if index == 2 else slice(2)
-      self.own.insert(ids[kept], [index] * len(ids[kept]), tf.nest.map_structure(lambda part: part[:, kept], rows))  # pylint: disable=cell-var-from-loop
+      self.own.insert(ids[kept], [index] * len(ids[kept]),
+                      tf.nest.map_structure(lambda part, kept=kept: part[:, kept], rows))
     self.assertEqual(agent.replay.size(), self.own.size())
     self.assertEqual(agent.replay.statistics()[:4], self.own.statistics()[:4])
     self.assertEqual(agent.replay.complaints(), [
