@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Callable, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
 from matplotlib import figure
 import numpy as np
@@ -64,21 +64,21 @@ class Curve(NamedTuple):
 def train(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> Curve:
   """Trains, or continues a run, and returns its curve. Raises errors.UserError with the program's last line."""
   done = subprocess.run(
-      command(experiment, line, seed, frames, logdir), env=python_path.environment(), stdout=subprocess.PIPE,
+      _command(experiment, line, seed, frames, logdir), env=python_path.environment(), stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT, text=True, check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
   if done.returncode:
     raise errors.UserError(f'{logdir}: {(done.stdout.splitlines() or [f"exit code {done.returncode}"])[-1]}')
-  return read_curve(line, frames, logdir)
+  return _read_curve(line, frames, logdir)
 
 
-def command(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> list[str]:
+def _command(experiment: Experiment, line: Line, seed: int, frames: int, logdir: str) -> list[str]:
   """Returns the command of a run."""
   return [sys.executable, '-m', f'scalable_agents.agents.{line.binary}', f'--level_name={",".join(line.levels)}',
           f'--logdir={logdir}', f'--seed={seed}', f'--total_environment_frames={frames}', *experiment.flags,
           *line.flags]
 
 
-def read_curve(line: Line, frames: int, logdir: str) -> Curve:
+def _read_curve(line: Line, frames: int, logdir: str) -> Curve:
   """Returns the curve of a run. Raises errors.UserError if the run is not complete."""
   rows = [row for row in run_rows.read_metrics(logdir)
           if all(row.get(f'episode_return/{level}') is not None for level in line.levels)]
@@ -101,7 +101,7 @@ def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: 
     for name, of_seeds in curves.items():
       for seed, curve in enumerate(of_seeds, start=1):
         points = _points(curve)
-        for frames, shares in zip(points, at(curve, points)):
+        for frames, shares in zip(points, _at(curve, points)):
           writer.writerow([name, seed, int(frames), *(f'{share:.4g}' for share in shares)])
 
 
@@ -110,20 +110,25 @@ def _points(curve: Curve) -> np.ndarray:
   return np.linspace(curve.frames[0], curve.frames[-1], _POINTS)
 
 
-def at(curve: Curve, frames: np.ndarray) -> np.ndarray:
+def _at(curve: Curve, frames: np.ndarray) -> np.ndarray:
   """Returns the shares at these frames [P]: [P, tasks]."""
   return np.transpose([np.interp(frames, curve.frames, shares) for shares in curve.shares.T])
 
 
-def _draw(experiment: Experiment, curves: dict[str, list[Curve]], file: str):
-  """Draws a panel per task. A line is the mean over seeds, and the area around it extends from worst to best."""
-  tasks = experiment.tasks
+def draw(tasks: Sequence[str], curves: dict[str, list[Curve]], file: str):
+  """Draws a panel per task. A line is the mean over seeds, and the area around it extends from worst to best.
+
+  Args:
+    tasks: the names of the tasks.
+    curves: name of a line -> its curves, one of each seed.
+    file: the picture's file.
+  """
   picture = figure.Figure(figsize=(max(1 + 4 * len(tasks), 7.5), 3.8), dpi=100, layout='constrained')
   panels = picture.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
   for task, axes in enumerate(panels):
     for number, (name, of_seeds) in enumerate(curves.items()):
       frames = _points(of_seeds[0])
-      shares = np.array([at(curve, frames)[:, task] for curve in of_seeds])
+      shares = np.array([_at(curve, frames)[:, task] for curve in of_seeds])
       drawing.mean_and_range(axes, frames, shares, name, drawing.line_style(number))
     axes.set_title(tasks[task], loc='left', fontsize=10)
     axes.set_xlabel('environment frames')
@@ -148,13 +153,12 @@ def _print_results(experiment: Experiment, waiting: dict[str, list[concurrent.fu
   return curves
 
 
-def run(experiment: Experiment, config: Config, train_line: Callable[..., Curve] = train):
+def run(experiment: Experiment, config: Config):
   """Runs an experiment, prints the table and writes the files.
 
   Args:
     experiment: what to compare.
     config: the flags.
-    train_line: trains and returns the curve, with the arguments of `train`.
   Raises:
     errors.UserError: a run ended with an error, or was interrupted.
   """
@@ -163,7 +167,7 @@ def run(experiment: Experiment, config: Config, train_line: Callable[..., Curve]
   pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
   try:
     waiting = {line.name: [
-        pool.submit(train_line, experiment, line, seed, frames,
+        pool.submit(train, experiment, line, seed, frames,
                     os.path.join(folder, f'{config.experiment}_{index}_seed_{seed}'))
         for seed in range(1, config.seeds + 1)] for index, line in enumerate(experiment.lines)}
     curves = _print_results(experiment, waiting)
@@ -171,5 +175,5 @@ def run(experiment: Experiment, config: Config, train_line: Callable[..., Curve]
     pool.shutdown(cancel_futures=True)  # After an error, runs that have not begun do not begin.
   file = os.path.join(folder, config.experiment)
   _write_curves(experiment, curves, f'{file}.csv')
-  _draw(experiment, curves, f'{file}.png')
+  draw(experiment.tasks, curves, f'{file}.png')
   print(f'wrote {file}.csv and {file}.png')

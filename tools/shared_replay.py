@@ -27,13 +27,12 @@ import math
 import multiprocessing
 import os
 
-from matplotlib import figure
 import numpy as np
 
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.tables import drawing
 from scalable_agents.tables import files
+from scalable_agents.tools import comparison
 from scalable_agents.tools import lockstep
 from scalable_agents.training import run_flags
 
@@ -98,19 +97,11 @@ def interval(differences: np.ndarray) -> tuple[float, float]:
 
 
 def _draw(curves: dict[str, np.ndarray], frames: int, file: str):
-  """Draws the lines, [seeds, P] each: the mean over seeds, and the area from the worst seed to the best."""
-  picture = figure.Figure(figsize=(7.5, 3.8), dpi=100, layout='constrained')
-  axes = picture.subplots()
-  for number, (name, shares) in enumerate(curves.items()):
-    points = (np.arange(shares.shape[1]) + 0.5) * frames / shares.shape[1]
-    drawing.mean_and_range(axes, points, shares, name, drawing.line_style(number))
-  axes.set_xlabel('environment frames')
-  axes.set_ylabel('return / optimal return')
-  axes.set_ylim(top=1.1)
-  drawing.frames_axis(axes)
-  drawing.plain(axes, 'both')
-  drawing.title_and_legend(picture, 'Mean over seeds, and from the worst seed to the best', [axes])
-  drawing.save(picture, file)
+  """Draws the lines, [seeds, P] each, whose values are means over equal parts of the runs."""
+  middles = lambda shares: (np.arange(len(shares)) + 0.5) * frames / len(shares)
+  comparison.draw(['quiz'], {
+      name: [comparison.Curve(middles(shares), shares[:, np.newaxis]) for shares in of_seeds]
+      for name, of_seeds in curves.items()}, file)
 
 
 def main():
