@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "learner/cc/life_table.h"
+#include "learner/cc/replay_file.h"
 #include "learner/cc/row_store.h"
 #include "ops/cc/status.h"
 
@@ -123,7 +124,7 @@ class EpisodeReplay {
               std::vector<std::shared_ptr<Episode>>* episodes);
   // Gives the episodes their keys and adds them. Returns those that they replace, to be deleted without the lock.
   Episodes Add(const std::vector<std::shared_ptr<Episode>>& episodes);
-  std::string Signature() const;
+  FileSignature Signature() const;
 
   const EpisodeReplayOptions options_;
   const RowLayout layout_;

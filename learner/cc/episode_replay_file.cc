@@ -11,15 +11,15 @@
 namespace scalable_agents {
 namespace {
 
-constexpr char kMagic[] = "scalable_agents episodes 1";
+constexpr char kKind[] = "scalable_agents episodes";
 
 }  // namespace
 
-std::string EpisodeReplay::Signature() const {
-  FileSignature signature(kMagic, options_.components);
+FileSignature EpisodeReplay::Signature() const {
+  FileSignature signature(kKind, options_.components);
   signature.Add("done", options_.done);
   signature.Add("capacity", options_.capacity);
-  return signature.text();
+  return signature;
 }
 
 Status EpisodeReplay::Save(const std::string& path) const {
@@ -36,7 +36,7 @@ Status EpisodeReplay::Save(const std::string& path) const {
   for (const auto& episode : episodes) slabs.Add(episode->rows);
 
   Writer writer(path);
-  writer.Text(Signature());
+  writer.Header(Signature());
   for (int64_t number : {next_key, inserted_steps, replayed_unrolls, slabs.num_slabs(),
                          static_cast<int64_t>(episodes.size())}) {
     writer.Put(number);
@@ -52,7 +52,7 @@ Status EpisodeReplay::Save(const std::string& path) const {
 
 Status EpisodeReplay::Restore(const std::string& path) {
   Reader reader(path);
-  if (!reader.CheckSignature(Signature())) return reader.status();
+  if (!reader.CheckHeader(Signature())) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile), inserted_steps = reader.Count(0, kMostInFile);
   const int64_t replayed_unrolls = reader.Count(0, kMostInFile), num_slabs = reader.Count(0, kMostInFile);
   const int64_t num_episodes = reader.Count(0, std::min(options_.capacity, next_key));

@@ -10,6 +10,8 @@
 namespace scalable_agents {
 namespace {
 
+constexpr int kVersion = 2;  // Of the format.
+
 // A checksum of 64 bits that finds any single changed byte. Fowler, Noll and Vo's hash, on words of eight bytes.
 uint64_t Checksum(const char* data, int64_t size, uint64_t sum) {
   constexpr uint64_t kPrime = 0x100000001b3;
@@ -41,6 +43,11 @@ void Writer::Bytes(const char* data, int64_t size) {
 void Writer::Text(const std::string& text) {
   Put<int64_t>(text.size());
   Bytes(text.data(), text.size());
+}
+
+void Writer::Header(const FileSignature& signature) {
+  Text(signature.Text(kVersion));
+  Put(uint64_t{sum_});
 }
 
 Status Writer::Finish() {
@@ -79,11 +86,14 @@ std::string Reader::Text() {
   return text;
 }
 
-bool Reader::CheckSignature(const std::string& signature) {
+bool Reader::CheckHeader(const FileSignature& signature) {
   const std::string text = Text();
-  if (status_.ok() && text != signature) {
-    status_ = InvalidArgument(path_ + ": the replay was saved with other settings: want '" + signature + "', got '" +
-                              text + "'");
+  const uint64_t sum = sum_;
+  const int version = text.rfind(signature.Start(1) + " ", 0) == 0 ? 1 : kVersion;
+  if (version > 1 && Get<uint64_t>() != sum && status_.ok()) status_ = Damaged();
+  if (status_.ok() && text != signature.Text(version)) {
+    status_ = InvalidArgument(path_ + ": the replay was saved with other settings: want '" + signature.Text(version) +
+                              "', got '" + text + "'");
   }
   return status_.ok();
 }
@@ -95,7 +105,7 @@ Status Reader::Finish() {
   return status_;
 }
 
-FileSignature::FileSignature(const std::string& magic, const std::vector<RowComponent>& components) : text_(magic) {
+FileSignature::FileSignature(const std::string& kind, const std::vector<RowComponent>& components) : kind_(kind) {
   for (const RowComponent& component : components) {
     Add("c", component.bytes);
     Add("x", component.stack);

@@ -1,4 +1,4 @@
-// Files with the contents of a replay: numbers, texts and slabs of rows, and a checksum at the end.
+// Files with the contents of a replay: a header, numbers and slabs of rows, and a checksum at the end.
 #ifndef SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
 #define SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
 
@@ -18,6 +18,27 @@ struct CloseFile {
   void operator()(FILE* file) const { fclose(file); }
 };
 
+// A text that describes the layout of a file. Only a replay with the same one can read the file.
+class FileSignature {
+ public:
+  // `kind` names the kind of file.
+  FileSignature(const std::string& kind, const std::vector<RowComponent>& components);
+
+  template <typename Number>
+  void Add(const std::string& name, Number value) {
+    settings_ += " " + name + std::to_string(value);
+  }
+
+  // The text in files of a version of the format.
+  std::string Text(int version) const { return Start(version) + settings_; }
+  // How it begins, whatever the settings are.
+  std::string Start(int version) const { return kind_ + " " + std::to_string(version); }
+
+ private:
+  const std::string kind_;
+  std::string settings_;
+};
+
 // A file that is written once, from beginning to end. After an error, nothing more is written.
 class Writer {
  public:
@@ -25,6 +46,8 @@ class Writer {
 
   void Bytes(const char* data, int64_t size);
   void Text(const std::string& text);
+  // Writes the signature, and a checksum of it: damage to it must not look like other settings.
+  void Header(const FileSignature& signature);
 
   template <typename Number>
   void Put(Number number) {
@@ -61,8 +84,9 @@ class Reader {
   // Returns a number that must lie in [least, most]; else the file is damaged, and the result is `least`.
   int64_t Count(int64_t least, int64_t most);
 
-  // Reads a text and returns whether it is `signature`. If not, the replay was saved with other settings.
-  bool CheckSignature(const std::string& signature);
+  // Reads the header and returns whether it has `signature`. If not, the replay was saved with other settings. Reads
+  // files of version 1 too, whose header had no checksum.
+  bool CheckHeader(const FileSignature& signature);
 
   // Reads the checksum, which must be the end of the file.
   Status Finish();
@@ -77,23 +101,6 @@ class Reader {
   std::unique_ptr<FILE, CloseFile> file_;
   Status status_;
   uint64_t sum_ = 0;
-};
-
-// A text that describes the layout of a file. Only a replay with the same one can read the file.
-class FileSignature {
- public:
-  // `magic` names the kind of file and its version.
-  FileSignature(const std::string& magic, const std::vector<RowComponent>& components);
-
-  template <typename Number>
-  void Add(const std::string& name, Number value) {
-    text_ += " " + name + std::to_string(value);
-  }
-
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
 };
 
 // The slabs of many ranges of rows, which may share them. A file has each slab once, and only with the rows that are

@@ -12,6 +12,7 @@
 
 #include "learner/cc/life_table.h"
 #include "learner/cc/rate_limiter.h"
+#include "learner/cc/replay_file.h"
 #include "learner/cc/row_store.h"
 #include "learner/cc/sum_tree.h"
 #include "learner/cc/window_planner.h"
@@ -148,7 +149,7 @@ class SequenceReplay {
   std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
   int64_t next_key() const;
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
-  std::string Signature() const;
+  FileSignature Signature() const;
 
   const ReplayOptions options_;
   const RowLayout layout_;

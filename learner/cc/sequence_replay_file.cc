@@ -11,12 +11,12 @@
 namespace scalable_agents {
 namespace {
 
-constexpr char kMagic[] = "scalable_agents replay 1";
+constexpr char kKind[] = "scalable_agents replay";
 
 }  // namespace
 
-std::string SequenceReplay::Signature() const {
-  FileSignature signature(kMagic, options_.components);
+FileSignature SequenceReplay::Signature() const {
+  FileSignature signature(kKind, options_.components);
   for (int64_t bytes : options_.state_bytes) signature.Add("s", bytes);
   for (int offset : options_.state_offsets) signature.Add("o", offset);
   const SequenceGeometry& geometry = options_.geometry;
@@ -27,7 +27,7 @@ std::string SequenceReplay::Signature() const {
   signature.Add("done", options_.done);
   signature.Add("exponent", options_.priority_exponent);
   signature.Add("capacity", options_.capacity);
-  return signature.text();
+  return signature;
 }
 
 Status SequenceReplay::Save(const std::string& path) const {
@@ -48,7 +48,7 @@ Status SequenceReplay::Save(const std::string& path) const {
   for (const auto& sequence : sequences) slabs.Add(sequence->rows);
 
   Writer writer(path);
-  writer.Text(Signature());
+  writer.Header(Signature());
   const RateLimiter::Counts counts = limiter_.counts();
   for (int64_t number : {next_key, sampled_batches, sampled, counts.inserted, counts.sampled,
                          slabs.num_slabs(), static_cast<int64_t>(sequences.size())}) {
@@ -74,7 +74,7 @@ Status SequenceReplay::Save(const std::string& path) const {
 
 Status SequenceReplay::Restore(const std::string& path) {
   Reader reader(path);
-  if (!reader.CheckSignature(Signature())) return reader.status();
+  if (!reader.CheckHeader(Signature())) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile), sampled_batches = reader.Count(0, kMostInFile);
   const int64_t sampled = reader.Count(0, kMostInFile);
   RateLimiter::Counts counts;

@@ -80,13 +80,13 @@ TEST_F(EpisodeReplayFileTest, AnotherLengthOfUnrollsMayReadTheFile) {
   EXPECT_EQ(restored.GetStatistics().steps, saved.GetStatistics().steps);
 }
 
-// A changed format needs another magic text, or files of earlier versions would be misread.
+// A changed format needs another version, or files of earlier versions would be misread.
 TEST_F(EpisodeReplayFileTest, TheFormatIsThatOfEarlierVersions) {
   EpisodeReplay saved(TestEpisodeOptions(kCapacity));
   Fill(&saved);
   ASSERT_TRUE(saved.Save(path_).ok());
-  EXPECT_EQ(Content().size(), 1983u);
-  EXPECT_EQ(Hash(Content()), 5594816307255668746u);
+  EXPECT_EQ(Content().size(), 1991u);
+  EXPECT_EQ(Hash(Content()), 14187686825889569598u);
 }
 
 TEST_F(EpisodeReplayFileTest, AnEmptyReplayCanBeSaved) {
@@ -96,6 +96,23 @@ TEST_F(EpisodeReplayFileTest, AnEmptyReplayCanBeSaved) {
   ASSERT_TRUE(restored.Restore(path_).ok());
   EXPECT_EQ(restored.GetStatistics().episodes, 0);
   EXPECT_EQ(restored.GetStatistics().rows, 0);
+}
+
+TEST_F(EpisodeReplayFileTest, FilesOfVersion1AreRead) {
+  EpisodeReplay saved(TestEpisodeOptions(kCapacity)), restored(TestEpisodeOptions(kCapacity));
+  ASSERT_TRUE(saved.Save(path_).ok());
+  WriteAsVersion1();
+  EXPECT_TRUE(restored.Restore(path_).ok());
+  EpisodeReplayOptions options = TestEpisodeOptions(kCapacity);
+  options.capacity = 101;
+  EXPECT_EQ(EpisodeReplay(options).Restore(path_).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(EpisodeReplayFileTest, DamageToTheHeaderIsNotCalledOtherSettings) {
+  EpisodeReplay saved(TestEpisodeOptions(kCapacity));
+  Fill(&saved);
+  ASSERT_TRUE(saved.Save(path_).ok());
+  ExpectDamageToTheHeaderIsNamed([&] { return EpisodeReplay(TestEpisodeOptions(kCapacity)).Restore(path_); });
 }
 
 TEST_F(EpisodeReplayFileTest, EveryDamageIsNoticed) {

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
 
+#include "learner/cc/replay_file.h"
 #include "ops/cc/status.h"
 
 namespace scalable_agents {
@@ -50,6 +52,41 @@ class FileTest : public testing::Test {
       expect_noticed(content.substr(0, place));
     }
     expect_noticed(content + "x");
+  }
+
+  // Changes each byte of the header in several ways. `restore` must say every time that the file is damaged.
+  void ExpectDamageToTheHeaderIsNamed(const std::function<Status()>& restore) const {
+    const std::string content = Content();
+    const size_t header_bytes = 8 + Signature().size() + 8;
+    for (size_t place = 0; place < header_bytes; ++place) {
+      for (int bits : {1, 3, 16, 128, 255}) {
+        std::string damaged = content;
+        damaged[place] ^= bits;
+        std::ofstream(path_, std::ios::binary) << damaged;
+        ASSERT_EQ(restore().message(), path_ + ": the file of the replay is damaged") << place << " " << bits;
+      }
+    }
+  }
+
+  // Writes the file of an empty replay as version 1 did.
+  void WriteAsVersion1() const {
+    const std::string content = Content();
+    std::string signature = Signature();
+    signature.replace(signature.find(" 2 "), 3, " 1 ");
+    Writer writer(path_);
+    writer.Text(signature);
+    for (size_t place = 8 + signature.size() + 8; place + 8 < content.size(); place += 8) {
+      writer.Bytes(content.data() + place, 8);
+    }
+    ASSERT_TRUE(writer.Finish().ok());
+  }
+
+  // The text that the file begins with, after its size.
+  std::string Signature() const {
+    const std::string content = Content();
+    int64_t size;
+    memcpy(&size, content.data(), 8);
+    return content.substr(8, size);
   }
 
   const std::string path_;

@@ -70,14 +70,14 @@ TEST_F(SequenceReplayFileTest, ARestoredReplayGoesOnWhereTheSavedOneWas) {
   EXPECT_EQ(restored.GetStatistics().size, 30);
 }
 
-// A changed format needs another magic text, or files of earlier versions would be misread.
+// A changed format needs another version, or files of earlier versions would be misread.
 TEST_F(SequenceReplayFileTest, TheFormatIsThatOfEarlierVersions) {
   SequenceReplay saved(TestOptions(kGeometry, 30, 1));  // With exponent 1, no power is rounded.
   Fill(&saved);
   SampleOf(&saved);
   ASSERT_TRUE(saved.Save(path_).ok());
-  EXPECT_EQ(Content().size(), 6237u);
-  EXPECT_EQ(Hash(Content()), 11563449384493255070u);
+  EXPECT_EQ(Content().size(), 6245u);
+  EXPECT_EQ(Hash(Content()), 5383203353403502815u);
 }
 
 TEST_F(SequenceReplayFileTest, AnEmptyReplayCanBeSaved) {
@@ -85,6 +85,23 @@ TEST_F(SequenceReplayFileTest, AnEmptyReplayCanBeSaved) {
   ASSERT_TRUE(saved.Save(path_).ok());
   ASSERT_TRUE(restored.Restore(path_).ok());
   EXPECT_EQ(restored.GetStatistics().size, 0);
+}
+
+TEST_F(SequenceReplayFileTest, FilesOfVersion1AreRead) {
+  SequenceReplay saved(Options()), restored(Options());
+  ASSERT_TRUE(saved.Save(path_).ok());
+  WriteAsVersion1();
+  EXPECT_TRUE(restored.Restore(path_).ok());
+  ReplayOptions options = Options();
+  options.capacity = 31;
+  EXPECT_EQ(SequenceReplay(options).Restore(path_).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(SequenceReplayFileTest, DamageToTheHeaderIsNotCalledOtherSettings) {
+  SequenceReplay saved(Options());
+  Fill(&saved);
+  ASSERT_TRUE(saved.Save(path_).ok());
+  ExpectDamageToTheHeaderIsNamed([&] { return SequenceReplay(Options()).Restore(path_); });
 }
 
 TEST_F(SequenceReplayFileTest, EveryDamageIsNoticed) {
