@@ -85,10 +85,20 @@ class ReplayPort:
       say: called with a line for the user.
     Raises:
       errors.UserError: the address is not of this machine, the port or the folder cannot be used, or the contents
-        cannot be restored.
+        cannot be restored. It leaves no files then.
     """
     self._say, self._contract, self._replay = say, None, None
     _check_is_here(address)
+    with contextlib.ExitStack() as on_error:
+      self._open_folder(folder)
+      on_error.callback(self._directory.undo)
+      self._open(address)
+      on_error.pop_all()
+    self._listener = threading.Thread(target=self._listen, name='reports', daemon=True)
+    self._listener.start()
+
+  def _open_folder(self, folder):
+    """Opens the folder for this process. Raises run_directory.RunDirectoryError."""
     with run_directory.one_line_errors(folder):
       made = folders.missing(folder)
       os.makedirs(folder, exist_ok=True)
@@ -96,6 +106,9 @@ class ReplayPort:
       names = set(os.listdir(folder))
       self._directory.lock(_LOCK, 'serves the replay there. Stop it or choose another --logdir')
       self._directory.may_come_to_nothing(names, made)
+
+  def _open(self, address):
+    """Opens the port and restores what was saved. Raises errors.UserError."""
     try:
       self._lock = learner_port.take_port(address, 'replay', 'shared_replay')
     except learner_port.ClusterError as error:
@@ -114,8 +127,6 @@ class ReplayPort:
     self._life, self._stop, self._error = uuid.uuid4().hex, threading.Event(), None
     self._restore()
     self._greet()
-    self._listener = threading.Thread(target=self._listen, name='reports', daemon=True)
-    self._listener.start()
 
   def serve(self, is_over: Callable[[], bool], checkpoint_interval_seconds: float):
     """Serves, and saves the contents at intervals and at the end. If no agent has come, it leaves no files.

@@ -176,7 +176,8 @@ class JobTest(replay_testing.TestCase):
                           'another --logdir', replay_testing.job(other_port, self.folder))
       self._check_refused(rf'localhost:{self.port}: port {self.port} is in use on this machine \(.*\): another '
                           r'replay\? Stop it, or choose another port in --shared_replay',
-                          replay_testing.job(self.port, f'{self.folder}_2'))
+                          replay_testing.job(self.port, f'{self.folder}_2/replay'))
+      self.assertFalse(os.path.exists(f'{self.folder}_2'))
       agent.replay.size()
       self.assertEqual(job.end(signal.SIGINT)[0], 0, job.screen())
 
