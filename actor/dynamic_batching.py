@@ -14,6 +14,7 @@ import threading
 
 import tensorflow as tf
 
+from scalable_agents.ops import messages
 from scalable_agents.ops import ops
 
 
@@ -89,7 +90,7 @@ class _Batched:
         rows = ops.dynamic_batcher_compute(self._handle, tf.nest.flatten(args),
                                            output_types=[output.dtype for output in outputs])
     except tf.errors.OpError as error:  # Raised by an eager call. In a graph the op has not run yet.
-      raise type(error)(None, None, ops.plain_message(error.message)) from None
+      raise type(error)(None, None, messages.plain_message(error.message)) from None
     for row, output in zip(rows, outputs):
       row.set_shape([1, *output.shape[1:]] if output.shape.rank else None)
     return tf.nest.pack_sequence_as(self._traced.structured_outputs, rows)
@@ -132,7 +133,7 @@ class _Batched:
       tf.function(lambda: tf.while_loop(
           lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
     except Exception as error:  # pylint: disable=broad-except; the callers get the error.
-      self._close(ops.plain_message(getattr(error, 'message', None) or str(error)))
+      self._close(messages.plain_message(getattr(error, 'message', None) or str(error)))
 
 
 def _check(x, spec):

@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
+from scalable_agents.ops import messages
 from scalable_agents.ops import ops
 
 
@@ -73,6 +74,6 @@ def with_file(operation, handle: tf.Tensor, path: str):
     with tf.device('/CPU:0'):
       operation(handle, path)
   except tf.errors.UnavailableError as error:
-    raise OSError(ops.plain_message(error.message)) from error
+    raise OSError(messages.plain_message(error.message)) from error
   except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
-    raise ValueError(ops.plain_message(error.message)) from error
+    raise ValueError(messages.plain_message(error.message)) from error

@@ -5,7 +5,6 @@ actor/cc/actor_pool_resource_op.cc and learner/cc/*_ops.cc.
 """
 
 import os
-import re
 import uuid
 import weakref
 
@@ -70,12 +69,6 @@ def num_bytes(specs) -> int:
 def delete_with(owner, handle) -> None:
   """Deletes the resource of `handle` when the Python object `owner` is deleted. TensorFlow would keep it for ever."""
   weakref.finalize(owner, _delete, handle).atexit = False
-
-
-def plain_message(message: str) -> str:
-  """Returns the message of an op's error without TensorFlow's additions about the op and the function."""
-  message = re.sub(r'^\{\{function_node [^}]*\}\} ', '', message)
-  return re.sub(r'(\s*\[\[.*\]\])?\s*\[Op:[^]]*\]( name: .*)?$', '', message)
 
 
 def _delete(handle):

@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import secrets
 import shutil
 from typing import Any, Iterator, Mapping, NamedTuple, Protocol
@@ -26,6 +25,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Protocol
 from google.protobuf import message
 import tensorflow as tf
 
+from scalable_agents.ops import messages
 from scalable_agents.records import checkpoint_files
 from scalable_agents.records import run_directory
 from scalable_agents.records import trackable_copy
@@ -370,5 +370,4 @@ def _wait_for(trainer: str) -> str:
 def _one_line(error: Exception) -> str:
   """Says on one line why something has failed."""
   text = getattr(error, 'strerror', None) or getattr(error, 'message', None) or str(error)
-  text = re.sub(r'\{\{function_node [^}]*\}\} ?|\s*\[Op:[^]]*\]( name: .*)?$', '', text)  # TensorFlow's additions.
-  return ' '.join(text.split())[:300] or type(error).__name__
+  return ' '.join(messages.plain_message(text).split())[:300] or type(error).__name__

@@ -2,8 +2,8 @@
 
 Programs that may import TensorFlow must select its kernels first.
 
-environments, ops ← actor, learner; these and records ← training ← agents ← tables. tools measure all of them, and tests
-test all of them.
+environments, ops ← actor; ops ← learner, records; these ← training ← agents ← tables. tools measure all of them, and
+tests test all of them.
 """
 
 from absl.testing import absltest
@@ -16,7 +16,7 @@ _ARROWS = {  # The packages that each package may import.
     'ops': {'ops'},
     'actor': {'actor', 'environments', 'ops'},
     'learner': {'learner', 'ops'},
-    'records': {'records'},
+    'records': {'ops', 'records'},
     'training': {'actor', 'environments', 'learner', 'ops', 'records', 'training'},
     'agents': {'actor', 'agents', 'environments', 'learner', 'records', 'training'},
     'tables': {'actor', 'agents', 'environments', 'learner', 'records', 'tables', 'training'},

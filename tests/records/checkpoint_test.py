@@ -372,7 +372,8 @@ class MessagesTest(absltest.TestCase):
 
   def test_regression_what_tensorflow_adds_is_not_shown(self):
     for error, line in (
-        (tf.errors.UnknownError(None, None, '{{function_node __wrapped__SaveV2_device_/CPU:0}} no\n space [Op:SaveV2]'),
+        (tf.errors.UnknownError(None, None, '{{function_node __wrapped__SaveV2_device_/CPU:0}} no\n space\n\t '
+                                '[[{{node SaveV2}}]] [Op:SaveV2]'),
          'no space'), (IndexError(), 'IndexError')):
       self.assertEqual(checkpoint._one_line(error), line)  # pylint: disable=protected-access
 

@@ -22,7 +22,7 @@ import uuid
 import tensorflow as tf
 
 from scalable_agents.learner import episode_replay
-from scalable_agents.ops import ops
+from scalable_agents.ops import messages
 from scalable_agents.records import errors
 from scalable_agents.records import folders
 from scalable_agents.records import run_directory
@@ -196,7 +196,7 @@ class ReplayPort:
       needed, capacity = episode_replay.memory_bytes(row_spec(contract), 1), int(contract['replay_capacity'])
       replay = make_replay(contract, REPLAY)
     except (LookupError, TypeError, ValueError, OverflowError, tf.errors.OpError) as error:
-      reason = ' '.join(ops.plain_message(getattr(error, 'message', str(error))).split())
+      reason = ' '.join(messages.plain_message(getattr(error, 'message', str(error))).split())
       raise ValueError(f'its contract describes no replay: {type(error).__name__}: {reason}') from error
     memory.check_replay(needed * capacity, capacity, 'agent steps')
     self._contract, self._replay = contract, replay

@@ -1,0 +1,21 @@
+"""Tests of what is left of TensorFlow's error messages."""
+
+from absl.testing import absltest
+
+from scalable_agents.ops import messages
+
+
+class MessagesTest(absltest.TestCase):
+
+  def test_tensorflows_additions_go(self):
+    for message, wanted in (
+        ('plain [1] {text}', 'plain [1] {text}'),
+        ('{{function_node __wrapped__SaveV2_device_/CPU:0}} no space [Op:SaveV2]', 'no space'),
+        ('closed\n\t [[{{node IteratorGetNext}}]] [Op:__inference_step_1] name: a/b', 'closed'),
+        ('cancelled: {{function_node f}} {{function_node g}} the cause [Op:DynamicBatcherCompute] name: ',
+         'cancelled: the cause')):
+      self.assertEqual(messages.plain_message(message), wanted)
+
+
+if __name__ == '__main__':
+  absltest.main()
