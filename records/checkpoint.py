@@ -129,6 +129,7 @@ class Checkpointer:
     if loaded is None:
       return None
     path, folders = loaded.path, None
+    here = there = path  # Messages name the open folder `here`. Once it is closed, only `there` leads to it.
     try:
       with _for_tensorflow(loaded) as prefix:
         if not partial and _has_folders(prefix):
@@ -140,12 +141,15 @@ class Checkpointer:
           status.assert_consumed()
       for suffix, beside in self._beside.items():
         if self._is_to_be_restored(path, suffix, beside, folders):
-          with run_directory.opened(f'{path}.{suffix}') as folder:
-            beside.restore(folder)
+          with run_directory.opened(f'{path}.{suffix}') as here:
+            there = f'{path}.{suffix}'
+            beside.restore(here)
     except _DAMAGED as error:
-      raise CheckpointError(f'checkpoint {path} is damaged ({_one_line(error)}): {self._advice(path)}') from error
+      reason = _one_line(error).replace(here, there)
+      raise CheckpointError(f'checkpoint {path} is damaged ({reason}): {self._advice(path)}') from error
     except _OTHER_OBJECTS as error:
-      raise CheckpointError(f'checkpoint {path} does not fit this network, optimiser or levels ({_one_line(error)}): '
+      reason = _one_line(error).replace(here, there)
+      raise CheckpointError(f'checkpoint {path} does not fit this network, optimiser or levels ({reason}): '
                             'use the flags and the version it was made with, or choose another --logdir') from error
     return path
 

@@ -87,7 +87,8 @@ class R2d2FaultsTest(parameterized.TestCase):
     with self._start() as run:
       self.assertEqual(run.end()[0], 1)
       last = run.screen().strip().splitlines()[-1]
-    self.assertRegex(last, r'^error: checkpoint \S+ is damaged \(\S+/replay: the file of the replay is damaged\): ')
+    self.assertRegex(last, r'^error: checkpoint (\S+) is damaged \(\1\.experience/replay: the file of the replay is '
+                     r'damaged\): ')
     self.assertEqual(file.read_bytes(), bytes(content))
     shutil.rmtree(file.parent)
     with self._start() as run:
