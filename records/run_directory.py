@@ -372,8 +372,13 @@ def replaced(file: str) -> Iterator[str]:
   """
   with one_line_errors(file):
     new = file + '.new'
-    yield new
-    os.replace(new, file)
+    try:
+      yield new
+      os.replace(new, file)
+    except BaseException:
+      with contextlib.suppress(OSError):  # What was written may fill the disk.
+        os.remove(new)
+      raise
 
 
 def damaged(where: str, why: Any, again: str = _AGAIN) -> str:

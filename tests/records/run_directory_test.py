@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -274,11 +275,16 @@ class OpenRunTest(parameterized.TestCase):
 
 class WriteTest(absltest.TestCase):
 
-  def test_a_failure_leaves_the_old_file(self):
+  def test_a_failure_leaves_the_old_file_and_no_other(self):
     file = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'evaluation.json')
     run_directory.write_json(file, {'mean': 1.5})
     with self.assertRaises(TypeError):
       run_directory.write_json(file, {'mean': 2.5, 'network': object()})
+    self.assertEqual(os.listdir(os.path.dirname(file)), ['evaluation.json'])
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{file}: No space left on device'):
+      with run_directory.replaced(file) as new:
+        os.mkdir(new)  # It cannot be removed as a file is; the first error counts.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
     with open(file, encoding='utf-8') as stream:
       self.assertEqual(json.load(stream), {'mean': 1.5})
 
