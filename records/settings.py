@@ -19,6 +19,7 @@ MAX_SECONDS = 86_400    # The longest wait or interval: a day.
 _SMALLEST_FLOAT32 = 2.0 ** -126  # The smallest normal number. TensorFlow treats smaller ones as 0.
 _LONGEST_SHOWN = 200  # Characters of a value in a message.
 _INFINITE = ('inf', '-inf')  # How config.json writes infinite numbers, because JSON has none.
+_RENAMED = {'samples_per_insert': 'samples_per_period'}  # Names in config.json of older runs. The meaning is the same.
 
 
 class Bounds(NamedTuple):
@@ -111,8 +112,8 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_json(flags: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the settings that `to_json` was given."""
-  return {name: float(value) if value in _INFINITE else value for name, value in flags.items()}
+  """Returns the settings that `to_json` was given, by the names that they have today."""
+  return {_RENAMED.get(name, name): float(value) if value in _INFINITE else value for name, value in flags.items()}
 
 
 def differences(stored: Mapping[str, Any], config: Mapping[str, Any], free: Collection[str],

@@ -140,6 +140,11 @@ class OpenRunTest(parameterized.TestCase):
     self._assert_refused(self._logdir, '--learning_rate was 0.0006 and is 1.0 now. Use',
                          config={**_CONFIG, 'learning_rate': 1.}, defaults=defaults)
 
+  def test_regression_a_run_from_before_a_setting_was_renamed_goes_on(self):
+    self._write('config.json', b'{"agent": "r2d2", "flags": {"samples_per_insert": 0.77}}')
+    run_directory.open_run(self._logdir, {'samples_per_period': 0.77}, _FREE).close()
+    self._assert_refused('--samples_per_period was 0.77 and is 1.0 now. Use', config={'samples_per_period': 1.})
+
   def test_config_json_names_the_agent_and_the_directory_is_bound_to_it(self):
     run_directory.open_run(self._logdir, _CONFIG, _FREE, 'impala').close()
     self.assertEqual(run_directory.read_config(self._logdir)['agent'], 'impala')
