@@ -31,7 +31,7 @@ def validate(config, tables: str) -> None:
 
 
 def read_runs(text: str, evaluated: bool, agents: Sequence[str] = ('impala',)) -> list[runs_lib.Run]:
-  """Reads run directories. Directories that a pattern matches and that are not wanted are skipped and named.
+  """Reads run directories. Other paths that a pattern matches are skipped and named.
 
   Args:
     text: the value of --runs: paths or patterns with *, separated by commas.

@@ -80,7 +80,7 @@ class Run(NamedTuple):
 
 
 class Unwanted(run_directory.RunDirectoryError):
-  """A directory is not a run of the agents that are wanted, or the run is not evaluated."""
+  """A path is not that of a run of the agents that are wanted, or the run is not evaluated."""
 
 
 def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('impala',),
@@ -93,8 +93,8 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
       others are skipped if a pattern matches them.
     evaluated: whether to read evaluation.json, which must then exist.
     agents: names of agents, as in config.json, whose runs are wanted.
-    skip: called with a one-line message for each directory that a pattern matches and that is `Unwanted`. None: these
-      count like other inputs that are not runs.
+    skip: called with a one-line message for each path that a pattern matches and that is `Unwanted`. None: these count
+      like other inputs that are not runs.
   Returns:
     The runs, each directory once, and a one-line message for each input that is not a run.
   """
@@ -174,7 +174,7 @@ def thinned(rows: Sequence[Any]) -> list[Any]:
 
 
 def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
-  if os.path.isdir(logdir) and not os.path.lexists(run_directory.path(logdir, run_directory.CONFIG)):
+  if not os.path.lexists(run_directory.path(logdir, run_directory.CONFIG)):  # It may also be a file, such as a log.
     raise Unwanted(run_directory.no_run(logdir))
   config = run_directory.read_config(logdir)
   wanted = f'want runs of {" or ".join(NAMES[name] for name in agents)}'

@@ -125,10 +125,12 @@ class RunsTest(parameterized.TestCase):
     os.mkdir(os.path.join(self.folder, 'c'))
     run_directories.r2d2(self.folder, 'd', 1.0)
     os.truncate(os.path.join(run_directories.single_game(self.folder, 'e', 1.0), 'config.json'), 20)
+    pathlib.Path(self.folder, 'f.log').touch()
     skipped = []
     found, faults = runs.read([os.path.join(self.folder, '*')], True, skip=skipped.append)
     self.assertEqual([os.path.basename(run.logdir) for run in found], ['a'])
-    for lines, wanted in ((skipped, ('b: not evaluated', 'c: no run has been', 'd: a run of another agent, r2d2')),
+    for lines, wanted in ((skipped, ('b: not evaluated', 'c: no run has been', 'd: a run of another agent, r2d2',
+                                     'f.log: no run has been')),
                           (faults, ('e/config.json, line 3 is damaged',))):
       self.assertLen(lines, len(wanted))
       for line, start in zip(lines, wanted):
@@ -148,7 +150,7 @@ class RunsTest(parameterized.TestCase):
   def test_a_file_is_no_run_directory(self):
     file = os.path.join(self.folder, 'file')
     pathlib.Path(file).write_bytes(b'')
-    self.assertStartsWith(self._fault(file), os.path.join(file, 'config.json: Not a directory'))
+    self.assertStartsWith(self._fault(file), f'{file}: no run has been started there')
 
   def test_an_evaluation_is_only_missed_where_it_is_needed(self):
     logdir = run_directories.single_game(self.folder, 'run')
