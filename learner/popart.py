@@ -21,7 +21,7 @@ SECOND_MOMENTS = ('literal', 'mean_of_squares')
 
 # Hessel et al. 2019, "Implementation notes".
 _MIN_SCALE = 1e-4
-_MAX_SCALE = 1e6
+MAX_SCALE = 1e6
 
 
 class Moments(NamedTuple):
@@ -44,7 +44,7 @@ def scale(statistics: Moments) -> tf.Tensor:
   # sigma would then depend on where it is computed, and the values would not be preserved.
   root, mean = tf.sqrt(statistics.second), tf.abs(statistics.first)
   variance = (root - mean) * (root + mean)
-  return tf.clip_by_value(tf.sqrt(tf.maximum(variance, 0.)), _MIN_SCALE, _MAX_SCALE)
+  return tf.clip_by_value(tf.sqrt(tf.maximum(variance, 0.)), _MIN_SCALE, MAX_SCALE)
 
 
 def select(values: tf.Tensor, level_ids: tf.Tensor) -> tf.Tensor:

@@ -1,10 +1,14 @@
-"""Tells the user of updates that were skipped because a number was not finite, and ends a run after ten in a row."""
+"""Tells the user of updates that were skipped because a number was not finite, and ends a run after ten in a row.
+
+It also tells of rewards that are finite and so large that PopArt cannot normalise their targets.
+"""
 
 import time
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
+from scalable_agents.learner import popart
 from scalable_agents.records import errors
 from scalable_agents.training import agent_interface
 from scalable_agents.training import experience
@@ -32,9 +36,10 @@ class SkippedUpdates:
     self._in_a_row = self._since_message = 0
     self._said_at = -np.inf
     self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
+    self._has_said_limit = False
 
   def add(self, learner: agent_interface.Learner, metrics: Mapping[str, Any], batches: Sequence[experience.Batch]):
-    """Counts an update, and may tell the user if it was skipped.
+    """Counts an update, and may tell the user if it was skipped, or that a level's sigma is at PopArt's limit.
 
     Args:
       learner: has made the update.
@@ -43,6 +48,7 @@ class SkippedUpdates:
     Raises:
       errors.UserError: MAXIMUM_IN_A_ROW updates in a row were skipped.
     """
+    self._check_limit(metrics.get('popart/scale', ()))
     if not metrics['update_skipped']:
       self._in_a_row = 0
       return
@@ -65,6 +71,15 @@ class SkippedUpdates:
       count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'
       self._say(f'{count} skipped: {culprit} was not finite. {self._advice()}')
       self._said_at, self._since_message, self._at_fault = time.monotonic(), 0, {}
+
+  def _check_limit(self, scales):
+    """Says once which levels are at the limit. `scales`: sigma of each level; empty without PopArt."""
+    at_limit = [level for level, scale in zip(self._levels, scales) if scale >= popart.MAX_SCALE]
+    if at_limit and not self._has_said_limit:
+      self._has_said_limit = True
+      self._say(f"PopArt's standard deviation is at its limit of {popart.MAX_SCALE:g}, so that these levels may spoil "
+                f"the policy: {', '.join(at_limit)}. Correct their rewards, or begin another run (--logdir) with "
+                '--reward_transform=abs_one')
 
   def _advice(self):
     if not self._at_fault:

@@ -76,6 +76,14 @@ class SkippedUpdatesTest(absltest.TestCase):
     self.assertEndsWith(self.said[0], 'An environment gave rewards of up to 3e+38 (absolute); correct the environment: '
                         'right (actor 1)')
 
+  def test_a_level_at_the_limit_of_popart_is_named_once(self):
+    skipped = self._make()
+    for sigma in (999_999., 1e6, 1e6):
+      self._add(skipped, _MADE | {'popart/scale': np.array([1., sigma], np.float32)})
+    self.assertLen(self.said, 1)
+    self.assertStartsWith(self.said[0], "PopArt's standard deviation is at its limit of 1e+06, so that these levels may "
+                          'spoil the policy: right. Correct')
+
   def test_with_peers_the_fault_may_be_elsewhere(self):
     self._add(self._make(have_peers=True))
     self.assertEndsWith(self.said[0], 'first see whether another learner names a faulty environment')
