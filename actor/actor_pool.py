@@ -4,6 +4,7 @@ The work is done in C++ (cc/actor_pool.h), so that no Python code runs per envir
 the worker processes and replaces those that fail.
 """
 
+import mmap
 import threading
 import time
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
+from scalable_agents.actor import shared_memory
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.ops import ops
 
@@ -72,6 +74,7 @@ class ActorPool:
     self._workers = workers
     self._level_ids = list(level_ids)
     self._report = report
+    self._starting = {}  # The workers that have not answered yet: number -> the header of its memory.
     self._restarts = 0
     self._short_lives = [0] * len(workers)
     self._started_at = [time.monotonic()] * len(workers)
@@ -110,6 +113,7 @@ class ActorPool:
 
   def start(self):
     """Starts the environments and a thread that replaces workers that fail."""
+    self._starting = dict.fromkeys(range(len(self._workers)))
     for worker in range(len(self._workers)):
       self._attach(worker)
     self._watcher.start()
@@ -178,6 +182,17 @@ class ActorPool:
     with tf.device('/CPU:0'):
       return Statistics(*ops.actor_pool_statistics(self._handle).numpy().tolist())
 
+  def starting(self) -> list[int]:
+    """Returns the ids of the actors whose first episodes are still being prepared: engines start, maps compile.
+
+    An actor is not among them any more once its worker has answered for the first time, also if that worker is replaced
+    later.
+    """
+    for worker, header in list(self._starting.items()):
+      if header and shared_memory.read_number(header, shared_memory.STEPPING_NS):
+        del self._starting[worker]
+    return [actor for worker in list(self._starting) for actor in self._workers.actor_ids[worker]]
+
   def close(self, cause: str = 'the run ends'):
     """Closes the pool: ends every wait in it, stops replacing workers and makes them exit. Idempotent.
 
@@ -193,6 +208,8 @@ class ActorPool:
 
   def _attach(self, worker):
     running, actor_ids = self._workers[worker], self._workers.actor_ids[worker]
+    if worker in self._starting:  # The mapping is still valid when the worker has been replaced.
+      self._starting[worker] = mmap.mmap(running.memory, shared_memory.HEADER_BYTES, prot=mmap.PROT_READ)
     # The environments form two groups: the worker steps one while the policy computes actions for the other.
     groups = [2 * slot // len(actor_ids) for slot in range(len(actor_ids))]
     with tf.device('/CPU:0'):

@@ -67,18 +67,19 @@ class Progress(Line):
     self._total_frames = total_frames
     self._frames_per_second = None
 
-  def update(self, values: dict[str, Any]):
+  def update(self, values: dict[str, Any], starting: str = ''):
     """Shows a row of metrics.jsonl.
 
     Args:
       values: `environment_frames`, `frames_per_second`; if known also `episode_return`, `suite_score` (in per cent, for
         suites only, shown instead of the return), `bottleneck` (a word) and `skipped_updates`. If `replay_filled` is
         below 1, learning has not begun, and this share is shown in place of speed, return and time left.
+      starting: what still starts, such as '12 of 30 environments'. It is shown in place of time left and bottleneck.
     """
     self._smooth(values['frames_per_second'])
     if self._bar is not None:
       self._bar.n = min(values['environment_frames'], self._total_frames)
-    self.show(self._text(values))
+    self.show(self._text(values, starting))
 
   def _smooth(self, frames_per_second: float):
     """Averages the speed over about ten intervals, for a steady estimate of the time left."""
@@ -86,19 +87,21 @@ class Progress(Line):
       self._frames_per_second = frames_per_second
     self._frames_per_second += 0.1 * (frames_per_second - self._frames_per_second)
 
-  def _text(self, values: dict[str, Any]) -> str:
+  def _text(self, values: dict[str, Any], starting: str) -> str:
     frames, mean_return, bottleneck = (values.get(x) for x in ('environment_frames', 'episode_return', 'bottleneck'))
     count = f'{_count(frames)}/{_count(self._total_frames)}'
+    starts = [f'starting: {starting}'] if starting else []
     if (filled := values.get('replay_filled', 1)) < 1:
-      return f'{count}, filling the replay: {int(100 * filled)} %'
+      return ', '.join([count, f'filling the replay: {int(100 * filled)} %', *starts])
     left = max(self._total_frames - frames, 0)
     seconds = left / self._frames_per_second if self._frames_per_second > 0 else math.inf
     if 'suite_score' in values:
       score = f'score {values["suite_score"]:.1f} %'
     else:
       score = 'return ' + ('none yet' if mean_return is None else f'{mean_return:.4g}')
-    parts = [count, f'{values["frames_per_second"]:,.0f} frames/s', score, f'ETA {_duration(seconds)}']
-    parts += [f'slowest: {bottleneck}'] if bottleneck else []  # So far it fits in 80 columns.
+    slowest = [f'slowest: {bottleneck}'] if bottleneck else []
+    parts = [count, f'{values["frames_per_second"]:,.0f} frames/s', score,
+             *(starts or [f'ETA {_duration(seconds)}', *slowest])]  # So far it fits in 80 columns.
     return ', '.join(parts + ([f'skipped updates: {skipped:,}'] if (skipped := values.get('skipped_updates')) else []))
 
 

@@ -13,6 +13,7 @@ from scalable_agents.training import curve_process
 from scalable_agents.training import metrics_row
 
 _CURVE_INTERVAL_SECONDS = 300.
+_LATE_SECONDS = 60.  # Levels on which no environment plays after this time are named.
 
 
 def make_statistics(levels: Sequence[str]) -> episode_statistics.EpisodeStatistics:
@@ -47,7 +48,8 @@ class RunLog:
     self._progress = progress_lib.Progress(total_environment_frames, environment_frames, stream)
     self.say, self.report_fault = self._progress.message, self._progress.report_fault
     self._curve = curve_process.CurveProcess(directory.path, self.say)
-    self._last_curve = time.monotonic()
+    self._host, self._names_late_levels = host, True
+    self._began = self._last_curve = time.monotonic()
     self._row = metrics_row.MetricsRow(host, levels, self._metrics.last_row.get('environment_restarts') or 0)
 
   def begin(self, environment_frames: int):
@@ -104,7 +106,19 @@ class RunLog:
     row['environment_restarts'] += other_restarts
     row = metrics_row.merge(row, more)
     self._metrics.write(row)
-    self._progress.update(row)
+    starting = self._host.pool.starting()
+    self._name_late_levels(starting)
+    self._progress.update(row, f'{len(starting):,} of {self._host.num_environments:,} environments' if starting else '')
+
+  def _name_late_levels(self, starting):
+    """Names the levels on which no environment of this process plays yet, once, when most other levels are played."""
+    if not starting or not self._names_late_levels or time.monotonic() - self._began < _LATE_SECONDS:
+      return
+    level_ids = self._host.level_ids
+    late = set(level_ids) - {level_id for actor, level_id in enumerate(level_ids) if actor not in starting}
+    if 0 < 2 * len(late) <= len(set(level_ids)):
+      self._names_late_levels = False
+      self.say(f'levels without a step so far: {", ".join(self._levels[level_id] for level_id in sorted(late))}')
 
   def add_evaluation(self, row: dict[str, Any]):
     """Adds the result of an evaluation during training, a row for evaluations.jsonl, and shows it."""

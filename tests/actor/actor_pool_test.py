@@ -268,6 +268,19 @@ class FaultTest(parameterized.TestCase):
       waiting.wait_until(lambda: played.reports)
     self.assertRegex(played.reports[0], '(?s)RuntimeError: the emulator has crashed\nTraceback .*in reset.*in _fail\n')
 
+  def test_actors_start_until_their_worker_has_answered(self):
+    environments = [{} for _ in range(6)]
+    environments[1] = {'fault': 'long work', 'fault_step': 0, 'faulty_below': 6}
+    with pool_testing.PlayedPool(environments, 3) as played:
+      self.assertEmpty(played.pool.starting())
+      played.start()
+      waiting.wait_until(lambda: played.pool.starting() == [1, 4])
+      _kill(played.workers, 1)
+      waiting.wait_until(lambda: not played.pool.starting())
+      _kill(played.workers, 0)
+      waiting.wait_until(lambda: played.pool.restarts == 2)
+      self.assertEmpty(played.pool.starting())  # Worker 0 had answered before.
+
   def test_kill_minus_nine(self):
     with pool_testing.PlayedPool([{}] * 6, 3) as played:
       played.start()

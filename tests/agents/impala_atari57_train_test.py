@@ -33,8 +33,9 @@ _COLUMNS = {
     'episode_return/catch', 'queue_size', 'inference_batch_size', 'environment_restarts', 'skipped_updates',
     'bottleneck', 'memory_megabytes', 'time/learner_waits', 'time/queue_full', 'time/inference_idle',
     'time/environments_stepping'}
-_PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), ETA (\d+d )?\S+, '
-             r'slowest: (learner|inference|environments)')
+_PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), '
+             r'(ETA (\d+d )?\S+, slowest: (learner|inference|environments)'
+             r'|starting: \d+ of \d+ environments)')
 
 # Runs the binary with an update that does not end.
 _ENDLESS_UPDATE = '''

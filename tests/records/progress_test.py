@@ -59,6 +59,15 @@ class PlainLinesTest(parameterized.TestCase):
     self.assertEqual(stream.getvalue().splitlines(), [
         '0.00/200M, filling the replay: 99 %', '1.00M/200M, 100 frames/s, return none yet, ETA 23d 00:46:40'])
 
+  def test_while_environments_start(self):
+    stream = io.StringIO()
+    line = progress.Progress(200_000_000, 0, stream)
+    line.update(_row(0, 0., replay_filled=0.), starting='30 of 30 environments')
+    line.update(_row(0, 90., bottleneck='inference', skipped_updates=1), starting='12 of 30 environments')
+    self.assertEqual(stream.getvalue().splitlines(), [
+        '0.00/200M, filling the replay: 0 %, starting: 30 of 30 environments',
+        '0.00/200M, 90 frames/s, return none yet, starting: 12 of 30 environments, skipped updates: 1'])
+
   def test_a_suite_shows_its_score(self):
     stream = io.StringIO()
     progress.Progress(200_000_000, 0, stream).update(_row(0, 17_012.3, episode_return=512., suite_score=23.456))
@@ -102,14 +111,16 @@ class TerminalTest(parameterized.TestCase):
     line.close()
     _read_until(terminal, '\n')
 
-  def test_all_that_is_said_fits_in_eighty_columns(self):
+  @parameterized.parameters(('', 'ETA 2:26:58, slowest: environments'),
+                            ('12 of 30 environments', 'starting: 12 of 30 environments'))
+  def test_all_that_is_said_fits_in_eighty_columns(self, starting, end):
     terminal, stream = _terminal(self, columns=80)
     line = progress.Progress(200_000_000, 0, stream)
-    line.update(_row(50_000_000, 17_012., episode_return=-20.256, bottleneck='environments'))
+    line.update(_row(50_000_000, 17_012., episode_return=-20.256, bottleneck='environments'), starting)
     line.close()
     states = re.split('[\r\n]+', _read_until(terminal, '\n'))
     self.assertLess(max(map(len, states)), 80)
-    self.assertStartsWith(states[-2], '50.0M/200M, 17,012 frames/s, return -20.26, ETA 2:26:58, slowest: environments')
+    self.assertStartsWith(states[-2], f'50.0M/200M, 17,012 frames/s, return -20.26, {end}')
 
   def test_a_terminal_of_unknown_size_gets_plain_lines(self):
     terminal, stream = _terminal(self, columns=0)

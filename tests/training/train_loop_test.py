@@ -22,11 +22,14 @@ from scalable_agents.agents import popart_impala
 from scalable_agents.environments import scores
 from scalable_agents.records import run_rows
 from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import trainer_testing
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import collector
 from scalable_agents.training import metrics_row
+from scalable_agents.training import run_flags
+from scalable_agents.training import run_log
 from scalable_agents.training import train_loop
 
 _PATIENCE_SECONDS = 60.  # Deadline for everything that takes a moment on an idle machine.
@@ -227,6 +230,26 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
       self.assertContainsSubset({'loss/total', 'learning_rate', 'episode_return'}, row)
     self.assertGreater(max(row['time/learner_waits'] for row in silent), 0.9)
     self.assertEqual(training.rows(trainer.logdir)[-1]['learner_steps'], 20)
+
+  def test_the_levels_whose_environments_start_are_named(self):
+    played, late = map(faulty_environments.level, (faulty_environments.Sound, faulty_environments.Slow))
+
+    def before(learner, unused_unroll):
+      if int(learner.update_steps) == 10:
+        worker.resume()
+        waiting.wait_until(lambda: not trainer._host.pool.starting())  # pylint: disable=protected-access
+
+    trainer = self.trainer(_learner(before), updates=20, synchronous=False, num_environments=2, num_workers=2,
+                           level_name=f'{played},{late}', run=run_flags.RunConfig(log_interval_seconds=1e-3))
+    worker = psutil.Process(trainer._host._workers[1].process.pid)  # pylint: disable=protected-access
+    worker.suspend()
+    with mock.patch.object(run_log, '_LATE_SECONDS', 0.):
+      trainer.train()
+    lines = self.screen.getvalue().splitlines()
+    self.assertEqual(lines[0], f'levels without a step so far: {late}')
+    self.assertEqual(lines.count(lines[0]), 1)
+    self.assertEndsWith(lines[1], ', starting: 1 of 2 environments')
+    self.assertIn(', slowest: ', lines[-2])
 
   def test_memory_is_not_asked_for_in_the_learners_thread(self):
     askers = []
