@@ -20,6 +20,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.actor import machine
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.actor import starvation
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.environments import dmlab
 
@@ -105,6 +106,7 @@ class ActorHost:
   Attributes:
     num_environments, num_workers, num_loops: see `counts`.
     rests: whether no actor steps here. Then the one environment only gives the observation's shape.
+    is_starved: whether workers wait for a core because of other programs; from `watch_cores`.
     seed: the seed of environment 0.
     level_ids: the level of each environment.
     specification: environment_workers.Specification of the environments.
@@ -150,6 +152,7 @@ class ActorHost:
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}
     self.pool = None
+    self._starvation, self.is_starved = starvation.Starvation(), False
     self._threads = []
     self._error = None
 
@@ -240,6 +243,11 @@ class ActorHost:
       with contextlib.suppress(psutil.Error):  # A worker may end at this moment.
         total += process.memory_full_info().pss
     return total * 1e-6
+
+  def watch_cores(self):
+    """Sets `is_starved` for the time since the last call."""
+    self.is_starved = self._starvation.look(self.pool.statistics().stepping_ns * 1e-9,
+                                            [worker.process.pid for worker in self._workers if worker])
 
   def check(self):
     """Raises the error that ended a loop early, if there is one."""

@@ -1,4 +1,4 @@
-"""The processor cores and the memory that this process may use, and how long a process has waited for a core.
+"""The processor cores and the memory that this process may use, and how long processes use cores or wait for one.
 
 A container, a job of Slurm or a slice of systemd limits cores and memory with control groups, which can be nested. A
 limit of any group from this process's group up to the root holds. See cgroups(7) and mountinfo in proc(5).
@@ -15,6 +15,7 @@ _ROOT = '/'  # The folder with /proc and with the folders where control groups a
 _CGROUP = re.compile(r'(\d+):([^:]*):(/.*)')  # Hierarchy, controllers, path.
 _MOUNT = re.compile(r'\S+ \S+ \S+ (/\S*) (/\S*) .*- cgroup(2?) \S+ (\S+)')  # Mounted part, folder, version, options.
 _VERSION_2 = 'version 2'
+_CORE = re.compile(r'cpu(\d+) (\d+) (\d+) (\d+) .*')  # Ticks in user mode, with niceness, and in the kernel.
 
 
 def num_cores() -> int:
@@ -43,6 +44,22 @@ def processor_wait_seconds(pid: int) -> float:
   """
   numbers = _numbers(os.path.join(_ROOT, 'proc', str(pid)), 'schedstat')
   return numbers[1] * 1e-9 if len(numbers) == 3 else 0.
+
+
+def other_programs_seconds() -> float:
+  """Returns the processor time of other programs on the cores that this process may use.
+
+  This process and the processes that it has started are no others. Only the difference of two calls says something. It
+  is not positive if the kernel does not tell how much the cores were used.
+  """
+  cores = os.sched_getaffinity(0)
+  ticks = sum(int(user) + int(nice) + int(kernel) for core, user, nice, kernel in _fields('proc/stat', _CORE)
+              if int(core) in cores)
+  own = 0.
+  for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+    with contextlib.suppress(psutil.Error):  # A process may end at this moment.
+      own += sum(process.cpu_times()[:4])  # Also that of its ended children.
+  return ticks / os.sysconf('SC_CLK_TCK') - own
 
 
 def _groups(controller: str) -> Iterator[str]:

@@ -95,8 +95,9 @@ class MetricsRow:
         `time/queue_full`: the queue was full, so that actors waited.
         `time/inference_idle`: inference had nothing to do.
         `time/environments_stepping`: environments were stepping.
-      `bottleneck` is the part that was busy for the largest share: learner, inference or environments. If all actors
-      are in other processes, it is learner or actors.
+      `bottleneck` is the part that was busy for the largest share: learner, inference or environments. If these are the
+      environments, and they wait for a core most of the time, it is other programs. If all actors are in other
+      processes, it is learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
@@ -127,6 +128,8 @@ class MetricsRow:
       row['bottleneck'] = 'actors' if row['time/learner_waits'] > 0.5 else 'learner'
     else:  # If nothing is busy, a worker is being replaced.
       row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
+      if row['bottleneck'] == 'environments' and self._host.is_starved:
+        row['bottleneck'] = 'other programs'
     self._updates = []
     self.begin(environment_frames)
     return row

@@ -6,7 +6,7 @@ Threads:
   - A thread collects the next batches meanwhile (collector.py).
   - A thread writes checkpoints (records/checkpoint.py).
   - With --evaluation_interval, a thread waits for the process that evaluates a checkpoint (evaluations.py).
-  - A thread measures at intervals how much memory is in use.
+  - A thread measures at intervals how much memory is in use, and whether other programs take the workers' cores.
   - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
 
@@ -41,7 +41,7 @@ from scalable_agents.training import unroll_check
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import learners_together
 
-_MEMORY_INTERVAL_SECONDS = 10.
+_WATCH_INTERVAL_SECONDS = 10.
 _LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is written all the same.
 
 
@@ -177,7 +177,7 @@ class Trainer:
     self._host.start(self._publisher.parameters, self._intake.put, self._stop.set)
     learner = threading.Thread(target=self._run_learner, name='learner', daemon=True)
     learner.start()
-    threading.Thread(target=self._watch_memory, name='memory', daemon=True).start()
+    threading.Thread(target=self._watch_machine, name='machine watcher', daemon=True).start()
     self._end.wait()
     # If an error ended the training, the learner may be started again, and the actor hosts wait for it.
     is_the_end = self._port is not None and self._is_well()
@@ -243,10 +243,11 @@ class Trainer:
   def _has_finished(self):
     return self._frames >= self._config.total_environment_frames
 
-  def _watch_memory(self):
-    """Measures the memory at intervals, in a thread of its own, because measuring many workers takes long."""
-    while not self._stop.wait(_MEMORY_INTERVAL_SECONDS):
+  def _watch_machine(self):
+    """Measures memory and cores at intervals, in a thread of its own, because measuring many workers takes long."""
+    while not self._stop.wait(_WATCH_INTERVAL_SECONDS):
       self._memory_megabytes = self._host.memory_megabytes()
+      self._host.watch_cores()
 
   def _run_learner(self):
     with contextlib.ExitStack() as on_end:

@@ -108,7 +108,7 @@ class LimitsTest(parameterized.TestCase):
       self.assertEqual(self._limits(files), (_CORES, 64))
 
 
-class ProcessorWaitTest(absltest.TestCase):
+class ProcessorTimeTest(absltest.TestCase):
 
   def test_seconds(self):
     root = self.create_tempdir()
@@ -119,6 +119,22 @@ class ProcessorWaitTest(absltest.TestCase):
 
   def test_of_this_process(self):
     self.assertGreaterEqual(machine.processor_wait_seconds(os.getpid()), 0.)
+
+  def test_of_other_programs(self):
+    second = os.sysconf('SC_CLK_TCK')
+    lines = ['cpu 9 9 9 9 9 9', *(f'cpu{core} {user * second} {2 * second} {second} 777 888 0 0 0 0 0'
+                                  for core, user in enumerate((10, 20, 40))), 'intr 12345 0 9', 'btime 9']
+    root = self.create_tempdir()
+    process = lambda *times: mock.Mock(cpu_times=lambda: times)
+    ended = mock.Mock(cpu_times=mock.Mock(side_effect=psutil.NoSuchProcess(1)))
+    own = process(1., 2., 0.5, 0., 99.)
+    own.children.return_value = [process(4., 0., 0., 0.25), ended]
+    with mock.patch.object(machine, '_ROOT', root.full_path), mock.patch.object(
+        os, 'sched_getaffinity', return_value={0, 2}), mock.patch.object(psutil, 'Process', return_value=own):
+      self.assertEqual(machine.other_programs_seconds(), -7.75)  # The kernel does not say.
+      root.create_file('proc/stat', '\n'.join(lines))
+      self.assertEqual(machine.other_programs_seconds(), 10 + 40 + 2 * (2 + 1) - 7.75)
+    own.children.assert_called_with(recursive=True)
 
 
 if __name__ == '__main__':

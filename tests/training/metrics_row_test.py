@@ -23,7 +23,7 @@ class MetricsRowTest(parameterized.TestCase):
     # What the pool has counted before the first interval must have no effect.
     self.counted = np.array([7, 5, 6, 11, 22, 33]) * _SECOND
     self.pool = types.SimpleNamespace(statistics=lambda: actor_pool.Statistics(*self.counted.tolist()), restarts=0)
-    self.host = types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4, rests=False)
+    self.host = types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4, rests=False, is_starved=False)
     self.row = metrics_row.MetricsRow(self.host)
     self.row.begin(500)
 
@@ -92,6 +92,13 @@ class MetricsRowTest(parameterized.TestCase):
   def test_the_bottleneck_is_what_is_busy_most(self, waited, want, **times):
     self._wait(waited)
     self._pass(seconds=10. - waited, **times)
+    self.assertEqual(self.row.finish(600)['bottleneck'], want)
+
+  @parameterized.parameters((36., 'other programs'), (4., 'learner'))
+  def test_the_bottleneck_where_workers_wait_for_a_core(self, stepping, want):
+    self.host.is_starved = True
+    self._wait(5.)
+    self._pass(seconds=5., inference_waiting=20., stepping=stepping)
     self.assertEqual(self.row.finish(600)['bottleneck'], want)
 
   @parameterized.parameters((4., 'learner'), (6., 'actors'))

@@ -251,8 +251,8 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     self.assertEndsWith(lines[1], ', starting: 1 of 2 environments')
     self.assertIn(', slowest: ', lines[-2])
 
-  def test_memory_is_not_asked_for_in_the_learners_thread(self):
-    askers = []
+  def test_memory_and_cores_are_not_measured_in_the_learners_thread(self):
+    askers, looks = [], []
 
     def ask():
       askers.append(threading.current_thread().name)
@@ -260,13 +260,20 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
 
     def before(learner, unused_unroll):
       if int(learner.update_steps) == 2:
-        waiting.wait_until(lambda: len(askers) > 1)  # So that the first answer has been given.
+        waiting.wait_until(lambda: trainer._host.is_starved)  # pylint: disable=protected-access
+
+    def look(stepping_seconds, workers):
+      looks.append((stepping_seconds, workers))
+      return stepping_seconds > 0.
 
     trainer = self.trainer(_learner(before), updates=4)
     trainer._host.memory_megabytes = ask  # pylint: disable=protected-access
-    with mock.patch.object(train_loop, '_MEMORY_INTERVAL_SECONDS', 0.01):
+    trainer._host._starvation.look = look  # pylint: disable=protected-access
+    workers = [process.pid for process in psutil.Process().children()]
+    with mock.patch.object(train_loop, '_WATCH_INTERVAL_SECONDS', 0.01):
       trainer.train()
-    self.assertEqual(set(askers), {'memory'})
+    self.assertEqual(set(askers), {'machine watcher'})
+    self.assertEqual(looks[0][1], workers)
     self.assertBetween(training.rows(trainer.logdir)[-1]['memory_megabytes'], 1., len(askers))
 
   @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
