@@ -6,9 +6,9 @@
 The program shows the output of all learners and actor hosts. The flags after the second -- are for every process.
 There, --num_environments is the number of environments per actor host. The number per learner is
 --learner_environments. If an actor host dies, it is started again. If a learner dies, all learners are started again.
-Ctrl-C ends the learners, which save and tell the actor hosts to end. The learners listen on free ports, and the actor
-hosts reach them through the loopback interface. As in any cluster, the ports are open on all interfaces and have no
-authentication.
+Ctrl-C, SIGTERM and closing the terminal end the learners, which save and tell the actor hosts to end. The learners
+listen on free ports, and the actor hosts reach them through the loopback interface. As in any cluster, the ports are
+open on all interfaces and have no authentication.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import child_process
 from scalable_agents.training import run_flags
+from scalable_agents.training import stop_signals
 from scalable_agents.training.cluster import free_ports
 
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
@@ -72,20 +73,19 @@ class Cluster:
     self._actors = [make('actor', index) for index in range(config.actors)]
     self._learners_act = config.learner_environments > 0
     self._given_up = set()  # Actor hosts that are not started again.
-    self._interrupted = False
+    self._signals = stop_signals.StopSignals()
 
   def run(self):
-    """Runs until the learners have ended, or until SIGINT or SIGTERM. All processes have ended when it returns.
+    """Runs until the learners have ended, or until SIGINT, SIGTERM or SIGHUP. All processes have ended then.
 
     Raises:
       errors.UserError: a process refuses its flags or dies too often, or a learner has ended with an error.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-      signal.signal(number, self._interrupt)
+    self._signals.install()
     try:
       for child in (*self._learners, *self._actors):
         child.start()
-      while not self._interrupted and any(learner.process for learner in self._learners):
+      while not self._signals.count and any(learner.process for learner in self._learners):
         self._children.listen()
         self._look_after_learners()
         self._look_after_actors()
@@ -94,19 +94,16 @@ class Cluster:
       self._children.close()
     told = (-signal.SIGINT, 128 + signal.SIGINT)  # The exit code after SIGINT while a learner was starting.
     failed = [f'{learner.name} ended {learner.reason()}' for learner in self._learners
-              if learner.code is not None and learner.code not in (0, *(told if self._interrupted else ()))]
+              if learner.code is not None and learner.code not in (0, *(told if self._signals.count else ()))]
     if failed:
       raise errors.UserError('; '.join(failed))
-    if self._interrupted:
+    if self._signals.count:
       self._children.say('stopped')
-
-  def _interrupt(self, *unused_signal):
-    self._interrupted = True
 
   def _look_after_learners(self):
     """Starts all learners again if one has died, because none can continue without the others."""
     ended = self._bury(self._learners)
-    if self._interrupted or not any(learner.code for learner in ended):
+    if self._signals.count or not any(learner.code for learner in ended):
       return
     self._children.wait(self._learners, _LEAVING_SECONDS)
     ended += self._bury(self._learners)
@@ -131,7 +128,7 @@ class Cluster:
     for actor in self._bury(self._actors):
       if actor.refusal:
         raise errors.UserError(f'{actor.name}: {actor.refusal}')
-      if not actor.code or self._interrupted:  # It was told to end, or the run is ending.
+      if not actor.code or self._signals.count:  # It was told to end, or the run is ending.
         continue
       if actor.short_lives < child_process.SHORT_LIVES:
         self._children.say(f'{actor.name} ended {actor.reason()}: it is started again')

@@ -8,6 +8,7 @@ from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.training import child_process
+from scalable_agents.training import stop_signals
 
 _SHORT_LIFE_SECONDS = child_process.SHORT_LIFE_SECONDS
 _LEAVING_SECONDS = 300.  # Time for a process to end: it saves a checkpoint, perhaps with a large replay.
@@ -31,41 +32,37 @@ class Launcher:
     self._members = [self._children.add(name, [*command, f'--logdir={os.path.join(folder, name)}'])
                      for name, command in commands.items()]
     self._services = [self._children.add(name, command) for name, command in services.items()]
-    self._interrupted = False
+    self._signals = stop_signals.StopSignals()
 
   def run(self) -> list[str]:
-    """Runs until all runs have ended, or until SIGINT or SIGTERM. All processes have ended when it returns.
+    """Runs until all runs have ended, or until SIGINT, SIGTERM or SIGHUP. All processes have ended then.
 
     Returns:
       The names of runs that died too often and were not started again.
     Raises:
       errors.UserError: a process refuses its flags or its directory, or a service dies too often.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-      signal.signal(number, self._interrupt)
+    self._signals.install()
     given_up = []
     try:
       for child in (*self._services, *self._members):
         child.start()
-      while not self._interrupted and (running := [member for member in self._members if member.process]):
+      while not self._signals.count and (running := [member for member in self._members if member.process]):
         self._children.listen()
         for service in self._services:
-          if service.has_ended() and not self._interrupted:
+          if service.has_ended() and not self._signals.count:
             self._restart(service)
         for member in running:
-          if member.has_ended() and not self._interrupted and not self._follow_up(member):
+          if member.has_ended() and not self._signals.count and not self._follow_up(member):
             given_up.append(member.name)
     finally:
       # The runs and the services save checkpoints.
       self._children.end(self._members, signal.SIGTERM, _LEAVING_SECONDS)
       self._children.end(self._services, signal.SIGTERM, _LEAVING_SECONDS)
       self._children.close()
-    if self._interrupted:
+    if self._signals.count:
       self._children.say('stopped; the same command continues')
     return given_up
-
-  def _interrupt(self, *unused_signal):
-    self._interrupted = True
 
   def _restart(self, service):
     """Starts a service again after its end."""

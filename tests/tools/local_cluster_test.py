@@ -251,7 +251,7 @@ class ClusterTest(parameterized.TestCase):
                           ['learner_0: waiting\n', 'actor_0: waiting\n'])
     return launcher, _everybody(launcher)
 
-  @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
+  @parameterized.parameters(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   def test_a_signal_ends_all_in_an_orderly_way(self, number):
     launcher, processes = self._launch()
     launcher.send_signal(number)

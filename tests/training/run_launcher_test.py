@@ -137,7 +137,7 @@ class ServicesTest(parameterized.TestCase):
     self.assertEqual(self._read('lives'), '1')
     self.assertNotIn('--port', self.stream.getvalue())
 
-  @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
+  @parameterized.parameters(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   def test_a_signal_ends_the_runs_first_and_then_the_service(self, number):
     launcher, children = self._launch()
     launcher.send_signal(number)

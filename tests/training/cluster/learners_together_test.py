@@ -114,7 +114,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     log = pathlib.Path(self.logdir + '_learner_1' * task, run_directory.LIBRARY_LOG)
     learner.wait_until(lambda: log.exists() and 'Started server' in log.read_text(), 'its port')
     self.assertEqual(learner.end(number)[0], -number)
-    self.assertRegex(learner.screen(), '^port .*; it waits for the other 1 learners\n$')
+    self.assertRegex(learner.screen(), '^port .*; it waits for all 2 learners\n$')
 
   def test_learners_with_other_settings_are_refused(self):
     stack = self.enterContext(contextlib.ExitStack())
