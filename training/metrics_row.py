@@ -96,8 +96,8 @@ class MetricsRow:
         `time/inference_idle`: inference had nothing to do.
         `time/environments_stepping`: environments were stepping.
       `bottleneck` is the part that was busy for the largest share: learner, inference or environments. If these are the
-      environments, and they wait for a core most of the time, it is other programs. If all actors are in other
-      processes, it is learner or actors.
+      environments, and they wait most of the time for a core that other programs use, it is other jobs. If all actors
+      are in other processes, it is learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
@@ -129,7 +129,7 @@ class MetricsRow:
     else:  # If nothing is busy, a worker is being replaced.
       row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
       if row['bottleneck'] == 'environments' and self._host.is_starved:
-        row['bottleneck'] = 'other programs'
+        row['bottleneck'] = 'other jobs'
     self._updates = []
     self.begin(environment_frames)
     return row

@@ -34,7 +34,7 @@ _COLUMNS = {
     'bottleneck', 'memory_megabytes', 'time/learner_waits', 'time/queue_full', 'time/inference_idle',
     'time/environments_stepping'}
 _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), '
-             r'(ETA (\d+d )?\S+, slowest: (learner|inference|environments|other programs)'
+             r'(ETA (\d+d )?\S+, slowest: (learner|inference|environments|other jobs)'
              r'|starting: \d+ of \d+ environments)')
 
 # Runs the binary with an update that does not end.
@@ -154,7 +154,7 @@ class LifeOfARunTest(absltest.TestCase):
   def test_rows_have_all_columns(self):
     for row in self.rows:
       self.assertContainsSubset(_COLUMNS, row)
-      self.assertIn(row['bottleneck'], ('learner', 'inference', 'environments', 'other programs'))
+      self.assertIn(row['bottleneck'], ('learner', 'inference', 'environments', 'other jobs'))
       self.assertBetween(row['queue_size'], 0, 1)
       self.assertEqual(row['frames_per_second'] > 0, row['loss/total'] is not None)
       self.assertBetween(row['memory_megabytes'], 100, 3000)

@@ -94,7 +94,7 @@ class MetricsRowTest(parameterized.TestCase):
     self._pass(seconds=10. - waited, **times)
     self.assertEqual(self.row.finish(600)['bottleneck'], want)
 
-  @parameterized.parameters((36., 'other programs'), (4., 'learner'))
+  @parameterized.parameters((36., 'other jobs'), (4., 'learner'))
   def test_the_bottleneck_where_workers_wait_for_a_core(self, stepping, want):
     self.host.is_starved = True
     self._wait(5.)
