@@ -325,11 +325,11 @@ def _close(session):
 
 def _difference(theirs, ours):
   """Describes the first difference between two contracts; '' if there is none."""
-  for name in ours:
-    there, here = theirs.get(name), ours[name]
-    if there != here:
-      if isinstance(here, dict) and isinstance(there, dict):
-        return next(f'{key} is {there.get(key)} there and {here[key]} here' for key in here
-                    if there.get(key) != here[key])
+  for name in ours | theirs:
+    there, here = (contract.get(name, 'missing') for contract in (theirs, ours))
+    if isinstance(here, dict) and isinstance(there, dict):
+      if difference := _difference(there, here):
+        return difference
+    elif there != here:
       return f'{name} is {there} there and {here} here'
   return ''
