@@ -6,6 +6,7 @@ the actors and their queue are replaced by a loop. Another player that always gu
 
 import dataclasses
 from typing import NamedTuple
+import zlib
 
 import numpy as np
 import tensorflow as tf
@@ -95,15 +96,26 @@ class _Intake:
     return unroll, intake_lib.Arrived(_NUM_NEW * _LENGTH, nothing, unroll.actor_id, unroll.parameter_version[1:])
 
 
+def settings_of(run: Run) -> laser.LaserConfig:
+  """Returns all settings of a run."""
+  num_replayed = 0 if run.replay == NO_REPLAY else _NUM_REPLAYED
+  batch_size = _NUM_NEW + num_replayed
+  return dataclasses.replace(
+      laser_atari57.CONFIG, level_name='quiz', torso='shallow', unroll_length=_LENGTH, batch_size=batch_size,
+      replay_share=num_replayed / batch_size, replay_capacity=20_000, replay_minimum_size=500,
+      learning_rate=run.learning_rate, entropy_cost=0.2, discount=0.99, reward_transform='none',
+      trust_region_threshold=run.threshold, seed=run.seed)
+
+
+def fingerprint(run: Run) -> str:
+  """Returns a text that changes with any setting of a run, also with those that are constants here."""
+  return f'{zlib.crc32(repr(settings_of(run)).encode()):08x}'
+
+
 def train(run: Run) -> list[float]:
   """Trains. Returns the mean returns of the episodes in equal parts of the run, as shares of the optimal return."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
-  has_replay = run.replay != NO_REPLAY
-  config = dataclasses.replace(
-      laser_atari57.CONFIG, level_name='quiz', torso='shallow', unroll_length=_LENGTH,
-      batch_size=_NUM_NEW + has_replay * _NUM_REPLAYED,
-      learning_rate=run.learning_rate, entropy_cost=0.2, discount=0.99, reward_transform='none',
-      trust_region_threshold=run.threshold, seed=run.seed)
+  has_replay, config = run.replay != NO_REPLAY, settings_of(run)
   players = _Players(0, run.seed)
   vector = {'vector': tf.TensorSpec(quiz.Quiz(seed=0).observation_spec()['vector'].shape, tf.float32)}
   agent = laser.Agent(agent_interface.EnvironmentSpec(_NUM_ACTIONS, vector, ('quiz',)), config)
@@ -132,8 +144,8 @@ def train(run: Run) -> list[float]:
         lambda has_time, each: tf.TensorSpec(
             [each.shape[0], *each.shape[2:]] if has_time else each.shape[1:], each.dtype),
         unroll_lib.has_time(example), example)
-    replay = replayers.Replayers(spec, {}, replayers.own_replay(spec, {}, 20_000, config.batch_size), _NUM_REPLAYED,
-                                 None, None, minimum_size=500)
+    episodes = replayers.own_replay(spec, {}, config.replay_capacity, config.batch_size)
+    replay = replayers.Replayers(spec, {}, episodes, _NUM_REPLAYED, None, None, config.replay_minimum_size)
     source = mixed_experience.MixedExperience(
         intake, replay, mixed_experience.Settings(_NUM_NEW, _NUM_REPLAYED), run.seed)
   take_part, updates, curve = run.frames // _BUCKETS, run.frames // (_NUM_NEW * _LENGTH), []

@@ -10,7 +10,8 @@ repeatable; see lockstep.py.
 Each line has the best of three learning rates. They are compared on seeds of their own, so that the seeds on which a
 line is judged do not choose its rate. The program prints a table of the mean returns over whole runs, so that slow
 learning counts, with the differences from no replay, paired by seed, and 95 % intervals from a bootstrap over the
-seeds. It writes runs.csv and sharing.png to --output. The same command continues after an interruption.
+seeds. It writes runs.csv and sharing.png to --output. The same command continues after an interruption. Runs in the
+file that were made with other settings, also constants of lockstep.py, are made again.
 """
 
 from scalable_agents.training import quiet
@@ -63,9 +64,10 @@ class _Runs:
     self._file, self._parallel, self._curves = file, parallel, {}
     if os.path.exists(file):
       with open(file, encoding='utf-8', newline='') as stream:
-        for replay, threshold, rate, seed, frames, *curve in csv.reader(stream):
+        for replay, threshold, rate, seed, frames, fingerprint, *curve in csv.reader(stream):
           run = lockstep.Run(replay, float(threshold), float(rate), int(seed), int(frames))
-          self._curves[run] = [float(share) for share in curve]
+          if fingerprint == lockstep.fingerprint(run):
+            self._curves[run] = [float(share) for share in curve]
 
   def make(self, runs: list[lockstep.Run]) -> list[list[float]]:
     """Makes those runs that the file does not have yet. Returns the curves of all."""
@@ -77,7 +79,8 @@ class _Runs:
           run, curve = waiting[done], done.result()
           self._curves[run] = curve
           with open(self._file, 'a', encoding='utf-8', newline='') as stream:
-            csv.writer(stream, lineterminator='\n').writerow([*run, *(f'{share:.5g}' for share in curve)])
+            csv.writer(stream, lineterminator='\n').writerow(
+                [*run, lockstep.fingerprint(run), *(f'{share:.5g}' for share in curve)])
     return [self._curves[run] for run in runs]
 
 

@@ -51,6 +51,12 @@ class SharedReplayTest(absltest.TestCase):
     self.trained.clear()
     self.assertEqual(self._main(), lines)
     self.assertLen(self.trained, 2)
+    # With another constant it makes those again that depend on it.
+    self.trained.clear()
+    with mock.patch.object(lockstep, '_NUM_REPLAYED', 8):
+      self.assertEqual(self._main(), lines)
+    self.assertLen(self.trained, 3 * 3 * 3 + 3 * 3)
+    self.assertNotIn(lockstep.NO_REPLAY, {run.replay for run in self.trained})
 
   def test_the_interval_is_that_of_the_mean(self):
     low, high = shared_replay.interval(np.random.RandomState(1).normal(3., 1., size=400))
