@@ -26,7 +26,7 @@ from scalable_agents.training import stop_signals
 from scalable_agents.training.cluster import free_ports
 
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
-_SAVING_SECONDS = 90.   # Time for a learner to save and exit. It waits up to a minute for the other learners to agree.
+_SAVING_SECONDS = 300.  # Time for a learner to end its update, save, perhaps with a large replay, and exit.
 _HEARING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.
 _LEAVING_SECONDS = 20.  # Time for a process to exit if it cannot continue.
 
