@@ -23,8 +23,7 @@ _HOW = (
     'best agent counts. An agent is a combination of learning rate and entropy cost. The best one has the highest '
     f'median score over the levels. "{results.IN_FULL.capitalize()}" means {training_returns.WINDOW} episodes, as many '
     "frames and agents as in the paper, and the paper's value of every other setting, except swept ones and the "
-    'threshold of the trust region, which the paper does not state. Other differences are named. '
-    + results.REWARD_FORM)
+    'threshold of the trust region, which the paper does not state. Other differences are named.')
 
 
 def table(number: str, runs: Sequence[runs_lib.Run]) -> layout.Table:
@@ -70,7 +69,7 @@ def _summary_table(found, notes) -> layout.Table:
       "All scores on DMLab-30 are of training episodes. Also PopArt-IMPALA's 73.5 is the training score of its paper, "
       'where the test score is 72.8. //tables:popart_impala compares runs of this agent.']
   return layout.Table('Table 1: Human-normalised scores on Atari-57 and DMLab-30', columns, rows,
-                      [_HOW, *explained, *_disagreements(), *notes])
+                      [f'{_HOW} {results.REWARD_FORM}', *explained, *_disagreements(), *notes])
 
 
 def _disagreements() -> list[str]:
