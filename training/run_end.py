@@ -60,12 +60,15 @@ class RunEnd:
     """Waits after a signal until the learner's thread has ended, which ends after the current update.
 
     It waits for a limited time: some times as long as the longest update so far has taken, so that no training since
-    the last checkpoint is lost where updates take long. A second signal ends the wait.
+    the last checkpoint is lost where updates take long. A second signal ends the wait. With other learners, `wait` has
+    waited for the update already, and the longest one may have waited for them.
 
     Args:
       learner: the thread. If it is still alive afterwards, an update is running.
     """
-    patience = max(UPDATE_PATIENCE_SECONDS, _PATIENCE_UPDATES * self._longest_update)
+    patience = UPDATE_PATIENCE_SECONDS
+    if not self.have_peers:
+      patience = max(patience, _PATIENCE_UPDATES * self._longest_update)
     began, asked = time.monotonic(), self.signals.count
     told = patience <= UPDATE_PATIENCE_SECONDS  # It is not worth a word.
     while learner.is_alive() and time.monotonic() - began < patience and self.signals.count == asked:

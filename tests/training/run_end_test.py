@@ -94,6 +94,20 @@ class RunEndTest(absltest.TestCase):
       end.await_update(learner)  # For 1e12 updates.
     self.assertTrue(learner.is_alive())
 
+  def test_with_others_the_update_was_waited_for_already(self):
+    end = self._end(have_peers=True)
+    learner = threading.Thread(target=threading.Event().wait, daemon=True)
+    learner.start()
+    with end.updating():
+      pass
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    with mock.patch.object(run_end, '_PATIENCE_UPDATES', 1e12):
+      end.wait()
+      waiting.start(lambda: end.await_update(learner))()  # Neither for 1e12 updates, nor until a third signal.
+    self.assertTrue(learner.is_alive())
+    self.assertLen(self.said, 1)
+
   def test_an_update_that_waits_for_other_learners_is_spoken_of(self):
     end = self._end(have_peers=True)
 
