@@ -15,6 +15,7 @@ _EVALUATED = '#c8511b'
 _MAX_ROWS = 2_000  # Rows of metrics.jsonl and of evaluations.jsonl that are drawn: two per column of pixels.
 _MAX_EPISODES = 20_000  # A run may have millions of short episodes.
 _MAX_DOTS = 4000
+_LEGEND_MARKER = 10.  # In points. Dots of episodes are too small to be recognised in the legend.
 _MAX_SPANS = 60  # The band shows the quartiles of each span of consecutive episodes.
 _EPISODES_PER_SPAN = 20  # The least number of episodes in a span.
 _LABEL_WIDTH = 0.06  # As a fraction of the picture's width.
@@ -76,7 +77,7 @@ def _draw_evaluations(axes: Any, evaluations: list[run_rows.Evaluation], are_sco
   points = [(evaluation.frames, evaluation.suite_score if are_scores else evaluation.mean_return)
             for evaluation in evaluations if not are_scores or evaluation.suite_score is not None]
   if points:
-    axes.plot(*zip(*points), color=_EVALUATED, linewidth=2, marker='o', markersize=4,
+    axes.plot(*zip(*points), color=_EVALUATED, linewidth=2, marker='.', markersize=8,
               label=f'evaluation: mean of {evaluations[-1].num_episodes:,} episodes per level')
 
 
@@ -90,7 +91,8 @@ def _label(axes: Any, quantity: str, title: str):
   axes.grid(color='#dddddd', linewidth=0.6)
   axes.set_axisbelow(True)
   axes.spines[['top', 'right']].set_visible(False)
-  axes.legend(loc='best', frameon=False, markerscale=3)
+  for line in axes.legend(loc='best', frameon=False).get_lines():
+    line.set_markersize(_LEGEND_MARKER)
 
 
 def _add_hours(axes: Any, frames: np.ndarray, hours: np.ndarray):

@@ -111,6 +111,7 @@ class LearningCurveTest(absltest.TestCase):
     self.assertLen(lines['training: mean of the last 100 episodes'], 20)
     self.assertContainsSubset(['evaluation: mean of 10 episodes per level', 'training: mean of the last 100 episodes'],
                               [text.get_text() for text in axes.get_legend().get_texts()])
+    self.assertEqual({line.get_markersize() for line in axes.get_legend().get_lines()}, {10.})
 
   def test_shows_a_suites_score_of_evaluations(self):
     run = _Run(self, rows=50, first_score=20)
