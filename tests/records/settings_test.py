@@ -69,8 +69,8 @@ class EverySettingTest(parameterized.TestCase):
         'ImpalaConfig', 'RunConfig', 'ClusterConfig', 'PopulationConfig', 'LauncherConfig', 'TablesConfig',
         'PopulationFigureConfig', 'LocalClusterConfig', 'Protocol', 'BenchmarkConfig', 'MultiTaskConfig',
         'ClusterRateConfig', 'ClusterScalingConfig', 'ClusterSoakConfig', 'PopArtImpalaConfig', 'PopArtTablesConfig',
-        'ReplaySoakConfig', 'RewardScalesConfig', 'R2d2Config', 'R2d2TablesConfig', 'HistoryConfig', 'LaserConfig',
-        'ReplayConfig', 'SweepConfig'},
+        'RewardScalesConfig', 'R2d2Config', 'R2d2TablesConfig', 'HistoryConfig', 'LaserConfig', 'ReplayConfig',
+        'SweepConfig'},
         {config.__name__ for config in _CONFIGS})
 
   def test_numbers_have_bounds(self):
