@@ -26,16 +26,6 @@ class Geometry(NamedTuple):
   cross_episodes: bool = False  # Whether sequences go on across the ends of episodes.
 
 
-class RateLimit(NamedTuple):
-  """The ratio of samples to inserts that a replay keeps. Whoever is ahead waits."""
-  samples_per_insert: float  # Sequences sampled per sequence inserted; 0: nobody waits for a ratio.
-  tolerance: float           # Sequences sampled too many or too few; at least half of a batch.
-  minimum_size: int = 1      # Sampling waits until this many sequences have been inserted.
-
-
-UNLIMITED = RateLimit(samples_per_insert=0., tolerance=0.)
-
-
 class Inserted(NamedTuple):
   """n new sequences. Their steps are those that are trained."""
   key: tf.Tensor     # [n] int64.
@@ -72,7 +62,7 @@ class Statistics(NamedTuple):
 
 
 class SequenceReplay:
-  """Keeps the newest sequences. Any number of threads may call all methods at once.
+  """Keeps the newest sequences. Any number of threads may call all methods at once. Nothing waits.
 
   Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
   makes room for the next one.
@@ -80,7 +70,7 @@ class SequenceReplay:
 
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
-               priority_exponent: float = 0., rate_limit: RateLimit = UNLIMITED):
+               priority_exponent: float = 0.):
     """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:
@@ -95,7 +85,6 @@ class SequenceReplay:
       signals: picks the components of rows that `insert` returns for new sequences, for their first priorities.
       priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
         are equally likely, and need no priorities.
-      rate_limit: the ratio of samples to inserts.
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
       tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
@@ -111,14 +100,12 @@ class SequenceReplay:
           state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
           state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
           period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
-          priority_exponent=priority_exponent, samples_per_insert=rate_limit.samples_per_insert,
-          minimum_size=rate_limit.minimum_size, tolerance=rate_limit.tolerance,
-          shared_name=ops.unique_name('sequence_replay'))
+          priority_exponent=priority_exponent, shared_name=ops.unique_name('sequence_replay'))
     ops.delete_with(self, self._handle)
 
   def insert(self, life_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
              states) -> Inserted:
-    """Appends unrolls to the streams of their lives. Waits while there are too many inserts for the rate limit.
+    """Appends unrolls to the streams of their lives.
 
     The unrolls of a life come in the order of their indices. If an index is missing, the stream ends and a new one
     begins. No sequence contains rows of two streams. If there are priorities, a sequence is sampled only after `update`
@@ -138,7 +125,6 @@ class SequenceReplay:
     Returns:
       The sequences that are complete now.
     Raises:
-      tf.errors.CancelledError: the replay is closed.
       tf.errors.ResourceExhaustedError: there is not enough memory.
       tf.errors.InvalidArgumentError: a shape or type is wrong.
     """
@@ -154,14 +140,13 @@ class SequenceReplay:
     return Inserted(key, trains, tf.nest.pack_sequence_as(self._signal_spec, signals))
 
   def sample(self, batch_size: int, seed) -> Sample:
-    """Draws sequences, with replacement. Waits while there are too few, or too many samples for the rate limit.
+    """Draws sequences, with replacement.
 
     Args:
       batch_size: number of sequences.
       seed: [] int64. The same contents and seed give the same sample.
     Raises:
-      tf.errors.CancelledError: the replay is closed.
-      tf.errors.UnavailableError: no sequence has a priority yet.
+      tf.errors.UnavailableError: the replay has no sequence yet, or none with a priority.
     """
     with tf.device('/CPU:0'):
       key, probability, age, life_id, life_row, padding, trains, rows, states = ops.sequence_replay_sample(
@@ -216,11 +201,6 @@ class SequenceReplay:
       ValueError: the file belongs to a replay with other arguments, or does not fit into memory.
     """
     replay_rows.with_file(ops.sequence_replay_restore, self._handle, path)
-
-  def close(self, cause: str = ''):
-    """Ends every wait with tf.errors.CancelledError, whose message ends with `cause`."""
-    with tf.device('/CPU:0'):
-      ops.sequence_replay_close(self._handle, cause)
 
   def _statistics(self):
     with tf.device('/CPU:0'):

@@ -53,7 +53,6 @@ sequence_replay_update = _ops.sequence_replay_update
 sequence_replay_statistics = _ops.sequence_replay_statistics
 sequence_replay_save = _ops.sequence_replay_save
 sequence_replay_restore = _ops.sequence_replay_restore
-sequence_replay_close = _ops.sequence_replay_close
 
 
 def unique_name(prefix: str) -> str:

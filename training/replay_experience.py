@@ -157,7 +157,6 @@ class ReplayExperience:
   def close(self) -> None:
     """See Experience."""
     self._intake.close()
-    self._replay.close('the run ends')
 
 
 def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offsets) -> unroll_lib.Unroll:

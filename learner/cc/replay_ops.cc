@@ -1,9 +1,7 @@
 // TensorFlow ops of the replay of sequences. The public Python interface is learner/replay.py.
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "learner/cc/replay_op_helpers.h"
@@ -95,41 +93,6 @@ REGISTER_OP("SequenceReplayRestore")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Restores what was saved. Unavailable: the file cannot be read. InvalidArgument: it is damaged or another.");
 
-REGISTER_OP("SequenceReplayClose")
-    .Input("handle: resource")
-    .Input("cause: string")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Ends every wait. `cause` ends the error's message.");
-
-// Waits for the rate limiter, then does `work` on a thread of the step. `await` registers a callback with the limiter
-// and returns the id of the wait.
-void AfterLimiter(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done,
-                  const std::shared_ptr<ReplayResource>& resource,
-                  const std::function<int64_t(RateLimiter::Callback)>& await,
-                  const std::function<absl::Status(OpKernelContext*)>& work) {
-  auto pending = std::make_shared<PendingOp>(context, std::move(done));
-  auto id = std::make_shared<std::atomic<int64_t>>(-1);
-  auto is_cancelled = std::make_shared<std::atomic<bool>>(false);
-  // Copied, because the context may be gone when the wait ends.
-  const auto run = *context->runner();
-  if (!pending->Begin([=] {
-        *is_cancelled = true;
-        resource->replay.limiter().Cancel(*id);
-        pending->Finish([](OpKernelContext*) { return tensorflow::errors::Cancelled("the step was cancelled"); });
-      })) {
-    return;
-  }
-  *id = await([=](const Status& status) {
-    run([=] {
-      pending->Finish([&](OpKernelContext* context) {
-        return status.ok() ? WithMemoryForOp([&] { return work(context); }) : ToTensorFlow(status);
-      });
-    });
-  });
-  if (*is_cancelled) resource->replay.limiter().Cancel(*id);  // The cancellation may have come before the id was known.
-}
-
 // Which trained steps of n sequences exist: [length, n].
 absl::Status SetTrains(OpKernelContext* context, const SequenceGeometry& geometry, int64_t n,
                        const std::function<const Sequence&(int64_t)>& sequence) {
@@ -142,21 +105,17 @@ absl::Status SetTrains(OpKernelContext* context, const SequenceGeometry& geometr
   return absl::OkStatus();
 }
 
-class InsertOp : public tensorflow::AsyncOpKernel {
+class InsertOp : public tensorflow::OpKernel {
  public:
-  explicit InsertOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+  explicit InsertOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("signal_components", &signal_components_));
   }
 
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+  void Compute(OpKernelContext* context) override {
     auto resource = ResourceOf<ReplayResource>(context);
-    if (!resource) return done();
-    OP_REQUIRES_OK_ASYNC(context, Check(context, *resource), done);
-    RateLimiter& limiter = resource->replay.limiter();
-    AfterLimiter(
-        context, std::move(done), resource,
-        [&](RateLimiter::Callback callback) { return limiter.AwaitInsert(std::move(callback)); },
-        [this, resource](OpKernelContext* context) { return Insert(context, resource.get()); });
+    if (!resource) return;
+    OP_REQUIRES_OK(context, Check(context, *resource));
+    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Insert(context, resource.get()); }));
   }
 
  private:
@@ -232,27 +191,23 @@ class InsertOp : public tensorflow::AsyncOpKernel {
   std::vector<int> signal_components_;
 };
 
-class SampleOp : public tensorflow::AsyncOpKernel {
+class SampleOp : public tensorflow::OpKernel {
  public:
-  using AsyncOpKernel::AsyncOpKernel;
+  using OpKernel::OpKernel;
 
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+  void Compute(OpKernelContext* context) override {
     auto resource = ResourceOf<ReplayResource>(context);
-    if (!resource) return done();
+    if (!resource) return;
     for (int input : {1, 2}) {
-      OP_REQUIRES_ASYNC(context, context->input(input).NumElements() == 1,
-                        InvalidArgument("batch_size and seed: want scalars"), done);
+      OP_REQUIRES(context, context->input(input).NumElements() == 1,
+                  InvalidArgument("batch_size and seed: want scalars"));
     }
     const int64_t batch_size = context->input(1).flat<int64_t>()(0);
-    OP_REQUIRES_ASYNC(context, batch_size >= 1, InvalidArgument("batch_size: want at least 1, got ", batch_size), done);
-    OP_REQUIRES_ASYNC(context, context->num_outputs() ==
-                                   static_cast<int>(7 + resource->rows.size() + resource->states.size()),
-                      InvalidArgument("row_types and state_types: want those of the replay"), done);
-    RateLimiter& limiter = resource->replay.limiter();
-    AfterLimiter(
-        context, std::move(done), resource,
-        [&](RateLimiter::Callback callback) { return limiter.AwaitSample(batch_size, std::move(callback)); },
-        [resource, batch_size](OpKernelContext* context) { return Sample(context, resource.get(), batch_size); });
+    OP_REQUIRES(context, batch_size >= 1, InvalidArgument("batch_size: want at least 1, got ", batch_size));
+    OP_REQUIRES(context,
+                context->num_outputs() == static_cast<int>(7 + resource->rows.size() + resource->states.size()),
+                InvalidArgument("row_types and state_types: want those of the replay"));
+    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Sample(context, resource.get(), batch_size); }));
   }
 
  private:
@@ -332,13 +287,6 @@ class StatisticsOp : public tensorflow::OpKernel {
   }
 };
 
-struct CloseWork {
-  Status operator()(SequenceReplay* replay, const std::string& cause) const {
-    replay->limiter().Close(cause);
-    return Status();
-  }
-};
-
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayInsert").Device(tensorflow::DEVICE_CPU), InsertOp);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplaySample").Device(tensorflow::DEVICE_CPU), SampleOp);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
@@ -346,7 +294,6 @@ REGISTER_KERNEL_BUILDER(Name("SequenceReplayStatistics").Device(tensorflow::DEVI
 REGISTER_KERNEL_BUILDER(Name("SequenceReplaySave").Device(tensorflow::DEVICE_CPU), TextOp<ReplayResource, SaveWork>);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayRestore").Device(tensorflow::DEVICE_CPU),
                         TextOp<ReplayResource, RestoreWork>);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplayClose").Device(tensorflow::DEVICE_CPU), TextOp<ReplayResource, CloseWork>);
 
 }  // namespace
 }  // namespace scalable_agents

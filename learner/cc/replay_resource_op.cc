@@ -32,9 +32,6 @@ REGISTER_OP("SequenceReplay")
     .Attr("cross_episodes: bool")
     .Attr("capacity: int")
     .Attr("priority_exponent: float")
-    .Attr("samples_per_insert: float")
-    .Attr("minimum_size: int")
-    .Attr("tolerance: float")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
@@ -48,7 +45,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
     options_.components = rows_.components;
     options_.done = rows_.done;
     OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
-    float priority_exponent, samples_per_insert, tolerance;
+    float priority_exponent;
     OP_REQUIRES_OK(context, context->GetAttr("state_offsets", &options_.state_offsets));
     OP_REQUIRES_OK(context, context->GetAttr("burn_in", &options_.geometry.burn_in));
     OP_REQUIRES_OK(context, context->GetAttr("length", &options_.geometry.length));
@@ -56,12 +53,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
     OP_REQUIRES_OK(context, context->GetAttr("cross_episodes", &options_.geometry.cross_episodes));
     OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
     OP_REQUIRES_OK(context, context->GetAttr("priority_exponent", &priority_exponent));
-    OP_REQUIRES_OK(context, context->GetAttr("samples_per_insert", &samples_per_insert));
-    OP_REQUIRES_OK(context, context->GetAttr("minimum_size", &options_.limiter.minimum_size));
-    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance));
     options_.priority_exponent = priority_exponent;
-    options_.limiter.samples_per_insert = samples_per_insert;
-    options_.limiter.tolerance = tolerance;
     const SequenceGeometry& geometry = options_.geometry;
     OP_REQUIRES(context, geometry.burn_in >= 0 && geometry.length >= 1 && geometry.period >= 1,
                 InvalidArgument("burn_in, length and period: want at least 0, 1 and 1, got ", geometry.burn_in, ", ",
@@ -69,13 +61,10 @@ class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
     OP_REQUIRES(context, geometry.period <= geometry.length,
                 InvalidArgument("period: want at most the length of ", geometry.length, ", got ", geometry.period,
                                 ": steps between two sequences would never be trained"));
-    OP_REQUIRES(context, options_.capacity >= 1 && options_.limiter.minimum_size >= 1 &&
-                             options_.limiter.minimum_size <= options_.capacity,
-                InvalidArgument("capacity and minimum_size: want 1 <= minimum_size <= capacity, got ",
-                                options_.limiter.minimum_size, " and ", options_.capacity));
-    OP_REQUIRES(context, priority_exponent >= 0 && samples_per_insert >= 0 && tolerance >= 0,
-                InvalidArgument("priority_exponent, samples_per_insert, tolerance: want at least 0, got ",
-                                priority_exponent, ", ", samples_per_insert, ", ", tolerance));
+    OP_REQUIRES(context, options_.capacity >= 1,
+                InvalidArgument("capacity: want at least 1, got ", options_.capacity));
+    OP_REQUIRES(context, priority_exponent >= 0,
+                InvalidArgument("priority_exponent: want at least 0, got ", priority_exponent));
     for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());
     for (int offset : options_.state_offsets) {
       OP_REQUIRES(context, offset >= 0 && offset < geometry.num_rows(),

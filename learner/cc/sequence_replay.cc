@@ -27,7 +27,6 @@ ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
 SequenceReplay::SequenceReplay(const ReplayOptions& options)
     : options_(WithHistory(options, RowLayout(options.components, options.done))),
       layout_(options.components, options.done),
-      limiter_(options.limiter),
       sequences_(options.capacity),
       weights_(options.capacity) {}
 
@@ -47,7 +46,6 @@ Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_p
   const auto replaced = Add(sequences);
   const auto forgotten = lives_.Forget(next_key() - std::max(options_.capacity, kForgottenAfter));
   inserted->insert(inserted->end(), sequences.begin(), sequences.end());
-  if (options_.priority_exponent == 0) limiter_.Inserted(sequences.size());
   return Status();
 }
 
@@ -152,20 +150,14 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
                              " for key " + std::to_string(keys[i]));
     }
   }
-  int64_t num_first = 0;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (keys[i] < first_key_ || keys[i] >= next_key_) {
-        ++statistics_.stale_updates;
-        continue;
-      }
-      const int64_t slot = Slot(keys[i]);
-      if (weights_.Get(slot) == 0) ++num_first;
-      weights_.Set(slot, std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent));
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] < first_key_ || keys[i] >= next_key_) {
+      ++statistics_.stale_updates;
+      continue;
     }
+    weights_.Set(Slot(keys[i]), std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent));
   }
-  if (num_first > 0) limiter_.Inserted(num_first);
   return Status();
 }
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "learner/cc/life_table.h"
-#include "learner/cc/rate_limiter.h"
 #include "learner/cc/replay_file.h"
 #include "learner/cc/row_store.h"
 #include "learner/cc/sum_tree.h"
@@ -28,7 +27,6 @@ struct ReplayOptions {
   SequenceGeometry geometry;             // Its history is that of the components.
   int64_t capacity = 1;                  // In sequences.
   double priority_exponent = 0;          // alpha. 0: sequences are drawn uniformly, and need no priority.
-  RateLimiter::Options limiter;
 };
 
 // A recurrent state: its fields one after the other.
@@ -126,7 +124,6 @@ class SequenceReplay {
 
   ReplayStatistics GetStatistics() const;
   const ReplayOptions& options() const { return options_; }
-  RateLimiter& limiter() { return limiter_; }
 
  private:
   // What one life has lived since it began, or since the last gap.
@@ -154,7 +151,6 @@ class SequenceReplay {
   const ReplayOptions options_;
   const RowLayout layout_;
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
-  RateLimiter limiter_;
   LifeTable<Stream> lives_;  // A life's time is the replay's next key when an unroll came last.
 
   mutable std::mutex mutex_;                              // Guards all that follows.

@@ -49,9 +49,9 @@ Status SequenceReplay::Save(const std::string& path) const {
 
   Writer writer(path);
   writer.Header(Signature());
-  const RateLimiter::Counts counts = limiter_.counts();
-  for (int64_t number : {next_key, sampled_batches, sampled, counts.inserted, counts.sampled,
-                         slabs.num_slabs(), static_cast<int64_t>(sequences.size())}) {
+  // The second next_key and the second sampled stand where earlier programs had counts for waits, which nobody reads.
+  for (int64_t number : {next_key, sampled_batches, sampled, next_key, sampled, slabs.num_slabs(),
+                         static_cast<int64_t>(sequences.size())}) {
     writer.Put(number);
   }
   slabs.WriteSlabs(layout_, &writer);
@@ -77,9 +77,7 @@ Status SequenceReplay::Restore(const std::string& path) {
   if (!reader.CheckHeader(Signature())) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile), sampled_batches = reader.Count(0, kMostInFile);
   const int64_t sampled = reader.Count(0, kMostInFile);
-  RateLimiter::Counts counts;
-  counts.inserted = reader.Count(0, kMostInFile);
-  counts.sampled = reader.Count(0, kMostInFile);
+  for (int unused = 0; unused < 2; ++unused) reader.Count(0, kMostInFile);
   const int64_t num_slabs = reader.Count(0, kMostInFile);
   const int64_t num_sequences = reader.Count(0, std::min(options_.capacity, next_key));
   int64_t state_bytes = 0;
@@ -131,7 +129,6 @@ Status SequenceReplay::Restore(const std::string& path) {
       weights_.Set(slot, weights[i]);
     }
   }
-  limiter_.Restore(counts);
   return Status();
 }
 

@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import threading
 from typing import NamedTuple
 
 from absl.testing import absltest
@@ -12,11 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import cancellation
 
 from scalable_agents.learner import replay as replay_lib
 
-_PATIENCE_SECONDS = 60.
 _GEOMETRY = replay_lib.Geometry(burn_in=4, length=6, period=3)
 
 
@@ -234,74 +231,14 @@ class ReplayTest(parameterized.TestCase):
     self.assertEqual(size, 9)  # Three episodes of ten steps: sequences from 0, 3 and 6.
     self.assertContainsSubset(keys.numpy(), range(9))
 
-  def test_whoever_is_ahead_waits(self):
-    replay = _make(rate_limit=replay_lib.RateLimit(2., tolerance=4., minimum_size=5))
-    starts = _starts(*range(0, 10_000, 2))
-    sampled = threading.Semaphore(0)
-
-    def sample():
-      for seed in range(10):
-        replay.sample(4, seed)
-        sampled.release()
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    # Sequences of two steps: five per unroll of ten. The samples that are possible afterwards, in batches of 4:
-    # 2 (5 - 5) + 4 = 4, then 2 (10 - 5) + 4 = 14, then 24, 34, and so on.
-    for index, total in enumerate([1, 3, 6, 8, 10]):
-      _set_all(replay, _insert(replay, [0], index, 10, starts))
-      while replay.statistics().sampled < 4 * total:
-        self.assertTrue(sampled.acquire(timeout=_PATIENCE_SECONDS))  # pylint: disable=consider-using-with
-      self.assertEqual(replay.statistics().sampled, 4 * total)
-    thread.join()
-
-  @parameterized.parameters(True, False)
-  def test_close_ends_every_wait(self, is_insert):
-    replay = _make(rate_limit=replay_lib.RateLimit(1., tolerance=4., minimum_size=5))
-    starts = _starts(*range(0, 10_000, 2))
-    if is_insert:
-      for index in range(2):
-        _set_all(replay, _insert(replay, [0], index, 10, starts))
-    error = []
-
-    def wait():
-      try:
-        if is_insert:
-          _insert(replay, [0], 2, 10, starts)
-        else:
-          replay.sample(4, 1)
-      except tf.errors.CancelledError as cancelled:
-        error.append(cancelled)
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    thread.join(0.1)
-    self.assertTrue(thread.is_alive())
-    replay.close('the test is over')
-    thread.join(_PATIENCE_SECONDS)
-    self.assertLen(error, 1)
-    self.assertIn('The replay is closed: the test is over', error[0].message)
-
-  def test_a_cancelled_sample_is_not_counted(self):
-    replay = _make(rate_limit=replay_lib.RateLimit(1., tolerance=4., minimum_size=5))
-    manager = cancellation.CancellationManager()
-    sample = manager.get_cancelable_function(
-        tf.function(lambda: replay.sample(4, 1).key, autograph=False).get_concrete_function())
-    errors = []
-
-    def wait():
-      try:
-        sample()
-      except tf.errors.CancelledError as error:
-        errors.append(error)
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    thread.join(0.1)
-    manager.start_cancel()
-    thread.join(_PATIENCE_SECONDS)
-    self.assertLen(errors, 1)
-    _set_all(replay, _insert(replay, [0], 0, 20, _starts(*range(0, 10_000, 2))))
+  def test_an_empty_replay_gives_an_error_at_once(self):
+    replay = _make()
+    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+      replay.sample(4, 1)
+    inserted = _insert(replay, [0], 0, 20, _starts(0))
+    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+      replay.sample(4, 1)
+    _set_all(replay, inserted)
     replay.sample(4, 1)
     self.assertEqual(replay.statistics().sampled, 4)
 
@@ -329,9 +266,8 @@ class ReplayTest(parameterized.TestCase):
   @parameterized.parameters(
       (dict(geometry=replay_lib.Geometry(-1, 6, 3)), 'burn_in, length and period: .* got -1, 6 and 3'),
       (dict(geometry=replay_lib.Geometry(4, 6, 7)), 'period: want at most the length of 6, got 7'),
-      (dict(capacity=0), '1 <= minimum_size <= capacity, got 1 and 0'),
-      (dict(rate_limit=replay_lib.RateLimit(1., tolerance=4., minimum_size=2000)), 'got 2000 and 1000'),
-      (dict(priority_exponent=-1.), 'want at least 0, got -1'),
+      (dict(capacity=0), 'capacity: want at least 1, got 0'),
+      (dict(priority_exponent=-1.), 'priority_exponent: want at least 0, got -1'),
       (dict(state_offsets=(11,)), 'state_offsets: want 0 to 10, got 11'),
       (dict(done=lambda rows: rows.number), 'done_component: want the index of a component of bool'),
       (dict(frame_stacks=Row(3, 1, 1, 2)), 'stacks, component 3'),
@@ -356,8 +292,6 @@ class ReplayTest(parameterized.TestCase):
       replay.sample(0, 0)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'priority: want a finite number >= 0, got nan'):
       replay.update([0], [float('nan')])
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'more than twice the tolerance'):
-      _make(rate_limit=replay_lib.RateLimit(1., tolerance=2.)).sample(5, 0)
 
   def test_a_sample_without_memory_is_an_error(self):
     replay = _make()

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from scalable_agents.actor import machine
 from scalable_agents.records import errors
-from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import lives as lives_lib
 from scalable_agents.training import unroll_replay
 
@@ -139,14 +138,6 @@ class UnrollReplayTest(parameterized.TestCase):
     rewards = replayed.unroll.environment_output.reward[:, replayed.unroll.index == 1]
     np.testing.assert_array_equal(rewards[1:3], np.zeros_like(rewards[1:3]))
     self.assertTrue(np.all(rewards[[0, 3, 4]] != 0))
-
-  def test_close_ends_the_wait_for_a_first_unroll(self):
-    replay = self._make()
-    drawing = waiting.start(lambda: replay.draw(1, tf.constant(1, tf.int64)))
-    replay.close()
-    with self.assertRaises(tf.errors.CancelledError):
-      drawing()
-    self.assertEqual(replay.metrics()['replay_size'], 0)
 
   def test_what_does_not_fit_into_memory_is_refused(self):
     with mock.patch.object(machine, 'memory_bytes', lambda: 1_000_000_000):
