@@ -68,9 +68,8 @@ class EverySettingTest(parameterized.TestCase):
     self.assertContainsSubset({
         'ImpalaConfig', 'RunConfig', 'ClusterConfig', 'PopulationConfig', 'LauncherConfig', 'TablesConfig',
         'PopulationFigureConfig', 'LocalClusterConfig', 'Protocol', 'BenchmarkConfig', 'MultiTaskConfig',
-        'ClusterRateConfig', 'ClusterScalingConfig', 'ClusterSoakConfig', 'PopArtImpalaConfig', 'PopArtTablesConfig',
-        'RewardScalesConfig', 'R2d2Config', 'R2d2TablesConfig', 'HistoryConfig', 'LaserConfig', 'ReplayConfig',
-        'SweepConfig'},
+        'ClusterScalingConfig', 'PopArtImpalaConfig', 'PopArtTablesConfig', 'RewardScalesConfig', 'R2d2Config',
+        'R2d2TablesConfig', 'HistoryConfig', 'LaserConfig', 'ReplayConfig', 'SweepConfig'},
         {config.__name__ for config in _CONFIGS})
 
   def test_numbers_have_bounds(self):
