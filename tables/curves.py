@@ -71,7 +71,7 @@ def styles_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def label(name: str, num_runs: int) -> str:
   """Returns the label of the line or bar that shows the mean over some runs."""
-  return name + f', {num_runs} runs' * (num_runs > 1)
+  return f'{name}, {num_runs} runs' if num_runs > 1 else name
 
 
 def points(rows: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:

@@ -227,7 +227,9 @@ def draw_stability(found: Sequence[sweep.Sample], file: str):
     lines = {}
     for sample in found:
       if sample.level == level:
-        lines.setdefault(sample.line, []).extend([sample.score] * bool(sample.score))
+        reached = lines.setdefault(sample.line, [])
+        if sample.score:
+          reached.append(sample.score)
     for number, (line, reached) in enumerate(lines.items()):
       if reached:
         ranks = np.arange(1, len(reached) + 1)

@@ -74,8 +74,11 @@ def draw_sweep(found: Sequence[sweep.Sample], folder: str) -> Sequence[str]:
                                       for name in ('stability', 'best_three_curves', 'action_values'))
   figures.draw_stability(found, stability)
   drawn = [stability]
-  drawn += [curves] * figures.draw_sweep_curves(found, curves)
-  return drawn + [action_values] * figures.draw_action_values(found, action_values)
+  if figures.draw_sweep_curves(found, curves):
+    drawn.append(curves)
+  if figures.draw_action_values(found, action_values):
+    drawn.append(action_values)
+  return drawn
 
 
 def main():

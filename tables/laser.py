@@ -58,7 +58,8 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
   drawn = []
   for name, draw_figure in _FIGURES.items():
     file = os.path.join(folder, f'laser_{name}.png')
-    drawn += [file] * draw_figure(runs, file)
+    if draw_figure(runs, file):
+      drawn.append(file)
   if not drawn:
     raise errors.UserError('--figures: these runs have nothing to draw: want runs of LASER that have finished episodes')
   return drawn

@@ -220,10 +220,14 @@ def _quantity(levels: Sequence[str]) -> str:
 
 
 def _label(name: str, curve: _Curve) -> str:
-  parts = [f'best of {curve.agents} agents'] * (curve.agents > 1)
-  parts += [f'{len(curve.values)} repetitions'] * (len(curve.values) > 1)
-  parts += [f'{len(curve.levels)} levels'] * (len(curve.levels) > 1)
-  return ', '.join([name, *parts])
+  parts = [name]
+  if curve.agents > 1:
+    parts.append(f'best of {curve.agents} agents')
+  if len(curve.values) > 1:
+    parts.append(f'{len(curve.values)} repetitions')
+  if len(curve.levels) > 1:
+    parts.append(f'{len(curve.levels)} levels')
+  return ', '.join(parts)
 
 
 def _draw_papers(axes: Any, levels: Sequence[str]):
@@ -232,11 +236,12 @@ def _draw_papers(axes: Any, levels: Sequence[str]):
   The axes keep their limits, so that the curves of short runs do not become flat; the label has the score.
   """
   limits = axes.get_ylim()
+  of_several = f', {len(levels)} levels' if len(levels) > 1 else ''
   for name, style in ((laser_published.SHARED_200M, '--'), (laser_published.RAINBOW, ':')):
     paper = laser_published.PAPER.level_scores['atari57'][name]
     if paper.keys() >= set(levels):
       of_levels = {level: np.array([paper[level]]) for level in levels}
       score = _score(of_levels)[0]
       axes.axhline(score, color=drawing.INK, linewidth=1.2, linestyle=style,
-                   label=f"{name}: {score:,.1f} (the paper's table 2{f', {len(levels)} levels' * (len(levels) > 1)})")
+                   label=f"{name}: {score:,.1f} (the paper's table 2{of_several})")
   axes.set_ylim(limits)

@@ -56,7 +56,7 @@ class Result:
     shown = dict.fromkeys(run.logdir for best in self._best for run in best.runs.values())
     self.note = ''
     if len(shown) < len(runs):
-      settings = f'the best of {len(by_setting)} settings, ' * (len(by_setting) > 1)
+      settings = f'the best of {len(by_setting)} settings, ' if len(by_setting) > 1 else ''
       self.note = (f'{agent.name}: of {len(runs)} runs these are shown, {settings}the best agent of each sweep: '
                    + ', '.join(shown))
 
@@ -117,7 +117,7 @@ class Result:
   def _extent(self, group: Sequence[_Best], levels: Sequence[str]) -> str:
     """Returns IN_FULL, or a text with all differences from the paper. `levels`: the wanted ones, () for any."""
     played = {level for best in group for level in best.reached if level in levels or not levels}
-    less = [f'{len(played)} of {len(levels)} levels'] * (len(played) < len(levels))
+    less = [f'{len(played)} of {len(levels)} levels'] if len(played) < len(levels) else []
     of_levels = [(best, level) for best in group for level in best.reached if level in played]
     for name, wanted, found, write in (
         ('frames', self._agent.frames, [self._returns[best.runs[level].logdir].frames for best, level in of_levels],
@@ -164,16 +164,20 @@ def assign(runs: Sequence[runs_lib.Run]) -> tuple[dict[str, list[runs_lib.Run]],
   for group in by_sweep.values():
     for name in _names_of(group):
       found[name] += group
-  notes = [f'None of these agents (want runs of LASER on single games of Atari-57, or on dmlab30): '
-           f'{", ".join(run.logdir for run in others)}'] * bool(others)
+  notes = []
+  if others:
+    notes.append('None of these agents (want runs of LASER on single games of Atari-57, or on dmlab30): '
+                 + ', '.join(run.logdir for run in others))
   left_out = {}  # Directory -> variant.
   for name, group in found.items():
     fewest = min((len(laser_variants.ablations(run)) for run in group), default=0)
     more = [run for run in group if len(laser_variants.ablations(run)) > fewest]
     left_out |= {run.logdir: ', '.join(laser_variants.ablations(run)) for run in more}
     found[name] = [run for run in group if run not in more]
-  text = ', '.join(f'{logdir} ({variant})' for logdir, variant in left_out.items())
-  return found, notes + [f'Ablations, which are not in the table: {text}'] * bool(text)
+  if left_out:
+    notes.append('Ablations, which are not in the table: '
+                 + ', '.join(f'{logdir} ({variant})' for logdir, variant in left_out.items()))
+  return found, notes
 
 
 def _names_of(group: Sequence[runs_lib.Run]) -> list[str]:
@@ -184,6 +188,6 @@ def _names_of(group: Sequence[runs_lib.Run]) -> list[str]:
   if is_shared:
     short = laser_published.AGENTS[laser_published.SHARED_50M].frames
     is_long = any(run.flags['total_environment_frames'] > short for run in group)
-    return [laser_published.SHARED_50M] + [laser_published.SHARED_200M] * is_long
+    return [laser_published.SHARED_50M, laser_published.SHARED_200M] if is_long else [laser_published.SHARED_50M]
   has_several = any(len(sweep) > 1 for sweep in laser_sweeps.sweeps(group))
   return [laser_published.OWN_50M if has_several else laser_published.SINGLE_200M]

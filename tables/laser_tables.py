@@ -44,7 +44,8 @@ def table(number: str, runs: Sequence[runs_lib.Run]) -> layout.Table:
   of_atari = {name: result for name, result in found.items() if laser_published.AGENTS[name].suite == 'atari57'}
   notes += [result.note for result in of_atari.values() if result.note]
   on_dmlab = [run.logdir for name, group in of_agents.items() if name not in of_atari for run in group]
-  notes += [f'Not Atari: {", ".join(on_dmlab)}'] * bool(on_dmlab)
+  if on_dmlab:
+    notes.append(f'Not Atari: {", ".join(on_dmlab)}')
   level_scores = dict(_PAPER.level_scores['atari57'])
   if of_agents[laser_published.OWN_50M]:
     level_scores[laser_published.OWN_50M] = {}  # The paper has none.

@@ -43,7 +43,8 @@ def table(found: Sequence[sweep.Sample]) -> layout.Table:
   rows = []
   for key in keys + [key for key in others if key in by_row]:
     samples, note = _of_one_setting(key, by_row.get(key, []))
-    notes += [f'{key.task}, {key.method}, {key.replay} replay: {note}'] * bool(note)
+    if note:
+      notes.append(f'{key.task}, {key.method}, {key.replay} replay: {note}')
     rows.append([*key, *layout.compared(_PRINTED.get(key), _cell(key, samples), 1 if key.task in TASKS else 2)])
   columns = ['level', 'replay', 'correction', *layout.comparison_columns('final return')]
   explained = [
@@ -107,7 +108,7 @@ def _cell(key: _Key, samples: Sequence[sweep.Sample]) -> results.Cell:
     return results.Cell(None, 'no run has finished an episode' if samples else results.NOT_RUN)
   one, seeds = best[0].score, [sample.score.seeds for sample in best]
   score = one if len(best) == 1 else results.Score(_mean(best), None, min(seeds))
-  shown = f'best {len(best)} of {len(samples)}, {sum(seeds)} run{"s" * (sum(seeds) > 1)}'
+  shown = f'best {len(best)} of {len(samples)}, {sum(seeds)} {"runs" if sum(seeds) > 1 else "run"}'
   frames = min(sample.frames for sample in best)
   if key.task not in TASKS:
     return results.Cell(score, f'{shown}, {results.short(frames)} frames')

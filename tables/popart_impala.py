@@ -55,7 +55,8 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
   for name, draw_figure in (('scores', popart_figures.draw_scores), ('returns', curves.draw_returns),
                             ('levels', popart_figures.draw_levels)):
     file = os.path.join(folder, f'popart_{name}.png')
-    drawn += [file] * draw_figure(agents, file)
+    if draw_figure(agents, file):
+      drawn.append(file)
   with_statistics = [run for name, of_agent in agents.items() if name.endswith(popart_tables.POPART)
                      for run in of_agent]
   names = [os.path.basename(run.logdir) for run in with_statistics]
@@ -63,7 +64,8 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
     if names.count(name) > 1 or run.population > 1:  # A member's folder has the name of the population.
       name = f'{os.path.basename(os.path.dirname(run.logdir))}_{name}'
     file = os.path.join(folder, f'popart_statistics_{name}.png')
-    drawn += [file] * popart_figures.draw_statistics(run, file)
+    if popart_figures.draw_statistics(run, file):
+      drawn.append(file)
   if not drawn:
     raise errors.UserError('--figures: these runs have no metrics to draw')
   return drawn

@@ -63,7 +63,7 @@ def name_of(run: runs_lib.Run) -> str:
     name = _ORIGINAL if original else _IMPALA
   else:
     name = POPART if run.flags.get('value_normalization') == 'popart' else _MULTI_HEAD
-  return _PIXEL * bool(run.flags.get('use_pixel_control')) + name
+  return _PIXEL + name if run.flags.get('use_pixel_control') else name
 
 
 def _benchmark_of(run: runs_lib.Run) -> str | None:
@@ -100,7 +100,8 @@ def table(runs: Sequence[runs_lib.Run]) -> layout.Table:
            'mean return of the last 100 training episodes of each level. This run: ± the standard deviation over runs '
            'or populations. ' + results.REWARD_FORM]
   notes += [f'{benchmark}: {result.note}' for (_, benchmark), result in results_of.items() if result.note]
-  notes += [f'Not in the table (other agents, other levels, or not V-trace): {", ".join(others)}'] * bool(others)
+  if others:
+    notes.append(f'Not in the table (other agents, other levels, or not V-trace): {", ".join(others)}')
   return layout.Table('Table 1: Summary of results, human-normalised scores', columns, rows, notes)
 
 

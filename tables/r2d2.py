@@ -60,7 +60,8 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
   drawn = []
   for name, draw_figure in _FIGURES.items():
     file = os.path.join(folder, f'r2d2_{name}.png')
-    drawn += [file] * draw_figure(of_r2d2, file)
+    if draw_figure(of_r2d2, file):
+      drawn.append(file)
   if not drawn:
     raise errors.UserError('--figures: these runs have nothing to draw: want runs with --measure_delta_q, several '
                            f'variants on one level, runs with {r2d2_figures.HISTORIES}, or several Atari games')

@@ -70,9 +70,10 @@ def _without_ablations(runs: Sequence[runs_lib.Run]) -> tuple[list[runs_lib.Run]
       fewest = min(len(r2d2_variants.ablations(run)) for run in of_agent)
       left_out |= {run.logdir: r2d2_variants.variant(run) for run in of_agent
                    if len(r2d2_variants.ablations(run)) > fewest}
+  if not left_out:
+    return list(runs), []
   text = ', '.join(f'{logdir} ({variant})' for logdir, variant in left_out.items())
-  return ([run for run in runs if run.logdir not in left_out],
-          [f'Ablations, which are not in the table: {text}'] * bool(text))
+  return ([run for run in runs if run.logdir not in left_out], [f'Ablations, which are not in the table: {text}'])
 
 
 def _summary_table(runs, notes) -> layout.Table:

@@ -35,13 +35,19 @@ def ablations(run: runs_lib.Run) -> list[str]:
 
 def variant(run: runs_lib.Run) -> str:
   """Returns the name of a run's variant: R2D2, R2D2+ or its ablations."""
-  return ', '.join(['R2D2+'] * is_plus(run) + ablations(run)) or 'R2D2'
+  names = ablations(run)
+  if is_plus(run):
+    names.insert(0, 'R2D2+')
+  return ', '.join(names) or 'R2D2'
 
 
 def strategy(run: runs_lib.Run) -> str:
   """Returns the name of a run's training strategy, and of its variant unless that is R2D2."""
   state, burn_in = (run.flags.get(name) for name in _STRATEGY)
-  return ', '.join([f'{state} state', f'burn-in {burn_in}'] + [variant(run)] * (variant(run) != 'R2D2'))
+  parts = [f'{state} state', f'burn-in {burn_in}']
+  if (its_variant := variant(run)) != 'R2D2':
+    parts.append(its_variant)
+  return ', '.join(parts)
 
 
 def by_variant(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:

@@ -141,9 +141,12 @@ class Result:
     """Returns IN_FULL or a text with all differences from the paper. `num_levels`: the wanted number, 0 for any."""
     agent = self._agent
     evaluated = collections.Counter(level for run in runs for level in run.evaluation.means)
-    less = [f'{len(evaluated)} of {num_levels} levels'] * (len(evaluated) < num_levels)
+    less = []
+    if len(evaluated) < num_levels:
+      less.append(f'{len(evaluated)} of {num_levels} levels')
     samples = len(self._sweeps[self._sweep_of(runs[0])])
-    less += [f'{samples} of {agent.samples} hyper-parameters'] * (samples < agent.samples)
+    if samples < agent.samples:
+      less.append(f'{samples} of {agent.samples} hyper-parameters')
     less += self._scaled_down(runs)
     actors = [run.actors for run in runs]
     if agent.actors and None in actors:
@@ -151,7 +154,8 @@ class Result:
     elif agent.actors and min(actors) < agent.actors:
       less.append(f'{span(min(actors), max(actors), str)} of {agent.actors} actors')
     seeds = min(evaluated.values(), default=len(runs))
-    less += [f'{seeds} of {agent.seeds} seeds'] * (seeds < agent.seeds)
+    if seeds < agent.seeds:
+      less.append(f'{seeds} of {agent.seeds} seeds')
     return extent(less, runs, agent)
 
   def _scaled_down(self, runs: Sequence[runs_lib.Run]) -> list[str]:
@@ -181,8 +185,11 @@ def extent(less: Sequence[str], runs: Iterable[runs_lib.Run], agent: published.A
     for name, value in departures.departures(run, agent).items():
       other.setdefault(name, set()).add(written(value))
   otherwise = [f'{name}={" or ".join(sorted(values))}' for name, values in other.items()]
-  parts = ['scaled down: ' + ', '.join(less)] * bool(less) + [
-      'departs from the paper: ' + ', '.join(otherwise)] * bool(otherwise)
+  parts = []
+  if less:
+    parts.append('scaled down: ' + ', '.join(less))
+  if otherwise:
+    parts.append('departs from the paper: ' + ', '.join(otherwise))
   return '; '.join(parts) or IN_FULL
 
 

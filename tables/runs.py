@@ -165,7 +165,7 @@ def describe(run: Run) -> str:
   task = f'a single level of {suite.name}' if suite and is_expert(run) else flags['level_name']
   lstm = 'LSTM' if flags['use_lstm'] else 'no LSTM'
   return (f'{task}, {flags["torso"]}, {lstm}, {flags.get("off_policy_correction", NAMES[run.agent])}, '
-          f'population of {run.population}, {run.learners} learner{"s" * (run.learners > 1)}')
+          f'population of {run.population}, {run.learners} {"learners" if run.learners > 1 else "learner"}')
 
 
 def thinned(rows: Sequence[Any]) -> list[Any]:

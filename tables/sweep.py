@@ -80,7 +80,9 @@ def table(found: Sequence[Sample]) -> layout.Table:
     line = sample.level, sample.line
     ranks[line] = ranks.get(line, 0) + 1
     wanted = sample.flags['total_environment_frames']
-    extent = results.short(sample.frames) + f' of {results.short(wanted)}' * (sample.frames < wanted)
+    extent = results.short(sample.frames)
+    if sample.frames < wanted:
+      extent += f' of {results.short(wanted)}'
     rows.append([*line, str(ranks[line]), _index(sample),
                  *(f'{sample.flags[name]:.3g}' for name in sweeps.IMPALA.ranges), layout.Number(sample.score, 2),
                  f'{extent} frames'])
