@@ -14,7 +14,6 @@ from typing import NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
-
 INSTRUCTION_WORDS = 16  # DMLab-30's longest instruction has 8.
 LANGUAGE_SIZE = 64
 _BUCKETS = 1000

@@ -17,7 +17,6 @@ import only the packages that their levels need.
 import difflib
 import re
 
-from scalable_agents.environments.atari import Atari, AtariSettings
 from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 from scalable_agents.environments import catch
@@ -32,6 +31,8 @@ from scalable_agents.environments import quiz
 from scalable_agents.environments import recall
 from scalable_agents.environments import scaled
 from scalable_agents.environments import scores
+from scalable_agents.environments.atari import Atari
+from scalable_agents.environments.atari import AtariSettings
 
 _TASKS = {
     'catch': catch.Catch,

@@ -17,9 +17,9 @@ from scalable_agents.records import settings
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_flags
+from scalable_agents.training.cluster import cluster_config
 
 # These settings determine to which agent of the paper a run corresponds, or how far it was scaled down. The tables show
 # them in other ways.

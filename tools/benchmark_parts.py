@@ -93,6 +93,7 @@ def _rate_of_one(step, amount):
 def environment(seconds):
   """Measures in turns the agent steps/s of one environment and of ale-py's own vector environment of size one."""
   from ale_py import vector_env  # pylint: disable=g-import-not-at-top
+
   from scalable_agents.environments import registry  # pylint: disable=g-import-not-at-top
   random = np.random.RandomState(os.getpid())
   ours = registry.make(GAME, seed=os.getpid())
@@ -123,7 +124,9 @@ def one_thread():
 
 def agent_module_and_config(workload: Workload):
   """Returns the module of the workload's agent, and its config."""
-  from scalable_agents.agents import impala, laser, r2d2  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import laser  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
   module, config_class = {'impala': (impala, impala.ImpalaConfig), 'laser': (laser, laser.LaserConfig),
                           'r2d2': (r2d2, r2d2.R2d2Config)}[workload.agent]
   return module, config_class(**workload.config)
@@ -208,7 +211,9 @@ def learners(seconds, workload, names):
 
 def _learner_of(tf, workload, name):
   """Returns a function that makes an update of a learner; `name` is impala or one of those that `learners` compares."""
-  from scalable_agents.agents import impala, laser, popart_impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import laser  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import popart_impala  # pylint: disable=g-import-not-at-top
   levels = LEVELS[workload.level]
   agent_module, config_class, settings, num_levels = {
       'impala': (impala, impala.ImpalaConfig, {}, 1),
@@ -257,6 +262,7 @@ def learner_with_onednn(seconds, workload):
 def batcher(seconds):
   """Measures the calls/s of the dynamic batcher, with a function that takes no time and 64 concurrent callers."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
   from scalable_agents.actor import dynamic_batching  # pylint: disable=g-import-not-at-top
   callers = 64
 
@@ -279,7 +285,8 @@ def actor_pool(seconds, workload):
 
   The environments and the policy take almost no time.
   """
-  from scalable_agents.actor import actor_pool as actor_pool_lib, environment_workers  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import actor_pool as actor_pool_lib  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import environment_workers  # pylint: disable=g-import-not-at-top
   cores = len(os.sched_getaffinity(0))
   environments = 32 * cores
   unroll_length, batch_size = workload.config['unroll_length'], workload.config['batch_size']
@@ -305,6 +312,7 @@ def actor_pool(seconds, workload):
 
 def _agent_output_spec():
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
   from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
   return impala.BehaviourOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]))
 

@@ -30,11 +30,11 @@ from scalable_agents.actor import parent_death
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import training_rate
+from scalable_agents.training import run_flags
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import free_ports
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
-from scalable_agents.training import run_flags
 
 _KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # (agent steps per unroll, shape of the pixels).
 _FRAMES_PER_STEP = 4

@@ -121,7 +121,8 @@ def learner(seconds, workload):
   """Measures the CPU time of learning from a sequence, on one thread."""
   tf = benchmark_parts.one_thread()
   from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
-  from scalable_agents.training import experience, replay_experience  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import replay_experience  # pylint: disable=g-import-not-at-top
   module, settings = benchmark_parts.agent_module_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, module, settings)
   agents_learner = module.make_learner(agent, settings)

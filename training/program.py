@@ -32,18 +32,18 @@ from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import free_settings
 from scalable_agents.training import agent_interface
-from scalable_agents.training.cluster import act_loop
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.cluster import learner_port
 from scalable_agents.training import evaluation
 from scalable_agents.training import evaluation_results
 from scalable_agents.training import evaluations
 from scalable_agents.training import memory
-from scalable_agents.training.population import population_member
 from scalable_agents.training import quiet
 from scalable_agents.training import run_flags
 from scalable_agents.training import sweep
 from scalable_agents.training import train_loop
+from scalable_agents.training.cluster import act_loop
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.population import population_member
 
 flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
 

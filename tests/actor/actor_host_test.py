@@ -25,8 +25,8 @@ from scalable_agents.environments import dmlab30
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.training import agent_interface
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import run_flags
+from scalable_agents.training.cluster import cluster_config
 
 _SOUND = faulty_environments.level(faulty_environments.Sound)
 _CONFIG = impala.ImpalaConfig(level_name=_SOUND, torso='shallow', unroll_length=3)

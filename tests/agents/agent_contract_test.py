@@ -32,12 +32,12 @@ from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training.cluster import free_ports
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import intake as intake_lib
-from scalable_agents.training.population import population_directory
 from scalable_agents.training import train_loop
+from scalable_agents.training.cluster import free_ports
+from scalable_agents.training.population import population_directory
 
 
 class _Tested(NamedTuple):

@@ -2,8 +2,8 @@
 
 import os
 import pathlib
-import socket
 import shutil
+import socket
 import tempfile
 from unittest import mock
 

@@ -22,11 +22,11 @@ from scalable_agents.tables import r2d2 as r2d2_tables
 from scalable_agents.tests import source_tree
 from scalable_agents.tools import reward_scales
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import mixed_experience
-from scalable_agents.training.population import population_member
 from scalable_agents.training import run_flags
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.population import population_member
 
 _CONFIGS = (
     laser.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, r2d2.R2d2Config, r2d2_history.HistoryConfig,

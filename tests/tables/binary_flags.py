@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from scalable_agents.training import run_flags
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.population import population_member
-from scalable_agents.training import run_flags
 
 
 def of(*configs, **others):

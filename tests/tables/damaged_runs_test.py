@@ -30,8 +30,8 @@ from scalable_agents.tables import population
 from scalable_agents.tables import r2d2
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training import evaluation_results
-from scalable_agents.training.population import population_directory
 from scalable_agents.training import run_flags
+from scalable_agents.training.population import population_directory
 
 _DAMAGES = ('cut', 'drop', 'value', 'value')  # Of each file in each kind of run.
 _DIGITS = '1' + 400 * '0'

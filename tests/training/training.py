@@ -34,11 +34,11 @@ from scalable_agents.records.settings import free_settings
 from scalable_agents.tests.training import forked_program
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.population import population_member
 from scalable_agents.training import program
 from scalable_agents.training import run_flags
 from scalable_agents.training import train_loop
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.population import population_member
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 300.  # Deadline for everything that takes a few seconds on an idle machine.

@@ -13,13 +13,13 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.records import errors
 from scalable_agents.records import progress as progress_lib
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.cluster import learner_port
-from scalable_agents.training.cluster import remote_learner
 from scalable_agents.training import agent_interface
 from scalable_agents.training import memory
 from scalable_agents.training import run_flags
 from scalable_agents.training import stop_signals
+from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training.cluster import learner_port
+from scalable_agents.training.cluster import remote_learner
 
 _SIGNAL_CHECK_SECONDS = 0.2
 

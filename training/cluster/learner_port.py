@@ -23,8 +23,8 @@ import tensorflow as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy
 from tensorflow.python.eager import context
 
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import intake
+from scalable_agents.training.cluster import cluster_config
 
 JOB = 'worker'  # The job name that tf.distribute.MultiWorkerMirroredStrategy requires.
 UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # Names of the resources.

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.training import quiet
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
-from scalable_agents.training import quiet
 
 SETTINGS = {'agent': 'impala', '--level_name': 'catch', '--unroll_length': 20, '--torso': 'shallow'}
 PARAMETER_SPECS = [tf.TensorSpec([200, 50]), tf.TensorSpec([7])]

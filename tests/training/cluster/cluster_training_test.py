@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
-from scalable_agents.tests.training.cluster import cluster_testing
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
+from scalable_agents.tests.training.cluster import cluster_testing
 from scalable_agents.training.cluster import learner_connection
 
 _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environment_workers=1',

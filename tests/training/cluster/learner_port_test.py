@@ -1,11 +1,11 @@
 """The learner's side of a cluster: its port, and the reports and metrics of actor hosts."""
 
 import collections
+from concurrent import futures
 import contextlib
 import json
 import socket
 import types
-from concurrent import futures
 from unittest import mock
 
 from absl.testing import absltest

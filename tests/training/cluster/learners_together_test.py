@@ -20,8 +20,8 @@ from scalable_agents.tests.training import forked_program
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.tests.training.cluster import learner_process
-from scalable_agents.training.cluster import free_ports
 from scalable_agents.training import experience
+from scalable_agents.training.cluster import free_ports
 from scalable_agents.training.cluster import learners_together
 
 _NUM_LEARNERS = 2

@@ -17,10 +17,10 @@ import numpy as np
 from scalable_agents.actor import parent_death
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training.cluster import cluster_testing
+from scalable_agents.training import unroll_order
 from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training.cluster import learner_port
 from scalable_agents.training.cluster import remote_learner
-from scalable_agents.training import unroll_order
 
 _SECONDS = flags.DEFINE_float('seconds', 4., 'Seconds that each test lasts, once all actor hosts have sent an unroll.')
 _PROCESSES = flags.DEFINE_integer('processes', 3, 'Number of processes with actor hosts at a time.')

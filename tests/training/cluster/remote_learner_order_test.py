@@ -14,8 +14,8 @@ import numpy as np
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training.cluster import cluster_testing
 from scalable_agents.tests.training.cluster import remote_learner_testing
-from scalable_agents.training.cluster import cluster_config
 from scalable_agents.training import unroll_order
+from scalable_agents.training.cluster import cluster_config
 
 _HOSTS = (remote_learner_testing.HOST, 500_000)
 _CUTS, _KILLS = 10, 2
