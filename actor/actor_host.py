@@ -269,7 +269,7 @@ class ActorHost:
       loop()
     except tf.errors.CancelledError:
       pass  # The pool or the queue was closed.
-    except Exception as error:  # pylint: disable=broad-except; raised by `check`.
+    except Exception as error:  # Raised by `check`.
       self._error = error
     on_end()
 

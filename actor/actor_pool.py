@@ -226,7 +226,7 @@ class ActorPool:
         self._replace(int(worker), reason.numpy().decode())
     except tf.errors.CancelledError:
       pass
-    except Exception as error:  # pylint: disable=broad-except; without this thread no worker would be replaced.
+    except Exception as error:  # Without this thread no worker would be replaced.
       if not self._closed:  # In a closed pool, `give_up` has caused the error.
         self.failure = error
         self.close('an environment worker cannot be kept alive')

@@ -132,7 +132,7 @@ class _Batched:
     try:
       tf.function(lambda: tf.while_loop(
           lambda count: True, compute_batch, [tf.constant(0, tf.int64)], parallel_iterations=1))()
-    except Exception as error:  # pylint: disable=broad-except; the callers get the error.
+    except Exception as error:  # The callers get the error.
       self._close(messages.plain_message(getattr(error, 'message', None) or str(error)))
 
 

@@ -146,7 +146,7 @@ def _close(environments):
   for environment in environments:
     try:
       environment.close()
-    except BaseException:  # pylint: disable=broad-except; the others must be closed in any case.
+    except BaseException:  # The others must be closed in any case.
       traceback.print_exc()
 
 
@@ -205,7 +205,7 @@ def main(socket_descriptor: int, memory_descriptor: int):
     _serve(connection, memory_descriptor, environments, specification, numbers)
   except (BrokenPipeError, ConnectionResetError):
     pass  # The training process has ended.
-  except BaseException as error:  # pylint: disable=broad-except; the training process shows the error.
+  except BaseException as error:  # The training process shows the error.
     shared_memory.write_error(header, ''.join(traceback.format_exception_only(error)), traceback.format_exc())
     sys.stdout.flush()
     os._exit(1)

@@ -18,7 +18,6 @@ from scalable_agents.training import quiet
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
-# pylint: disable=g-import-not-at-top
 from scalable_agents.agents import impala
 from scalable_agents.environments import dmlab30
 from scalable_agents.training import dmlab30_protocol

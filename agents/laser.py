@@ -11,7 +11,6 @@ the loss, and the experience.
 
 import dataclasses
 import math
-from typing import Any
 
 import tensorflow as tf
 

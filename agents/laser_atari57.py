@@ -17,7 +17,6 @@ from scalable_agents.training import quiet
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
-# pylint: disable=g-import-not-at-top
 from scalable_agents.agents import laser
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import program

@@ -15,7 +15,6 @@ from scalable_agents.training import quiet
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
-# pylint: disable=g-import-not-at-top
 import dataclasses
 
 from scalable_agents.agents import impala_dmlab30

@@ -122,7 +122,7 @@ def _make(environment_id):
         environment.close()
         try:
           environment = make(render_mode='rgb_array')
-        except Exception as error:  # pylint: disable=broad-except; without drawing, it can still be played.
+        except Exception as error:  # Without drawing, it can still be played.
           environment = make()
           draws_not = f'{type(error).__name__}: {_line(error)}'
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:

@@ -106,7 +106,7 @@ def _is_map(path):
   try:
     with zipfile.ZipFile(path) as archive:
       return sum(name.endswith('.bsp') for name in archive.namelist()) == 1 and archive.testzip() is None
-  except Exception:  # pylint: disable=broad-except; damaged archives raise many kinds of errors in zipfile and zlib.
+  except Exception:  # Damaged archives raise many kinds of errors in zipfile and zlib.
     return False
 
 

@@ -40,7 +40,7 @@ def draw(logdir: str):
   name, label, quantity = 'episode_return', 'training: mean of the last 100 episodes', 'episode return'
   if scored:
     rows, name, label, quantity = scored, 'suite_score', 'training: all levels', 'human-normalised score, %'
-  from matplotlib import figure  # Imported here because it takes a second.  pylint: disable=g-import-not-at-top
+  from matplotlib import figure  # Imported here because it takes a second.
   picture = figure.Figure(figsize=(8, 5), dpi=120, layout='constrained')
   axes = picture.add_subplot()
   if not scored:
@@ -82,7 +82,7 @@ def _draw_evaluations(axes: Any, evaluations: list[run_rows.Evaluation], are_sco
 
 
 def _label(axes: Any, quantity: str, title: str):
-  from matplotlib import ticker  # pylint: disable=g-import-not-at-top
+  from matplotlib import ticker
   axes.set_xlabel('environment frames', color=_INK)
   axes.set_ylabel(quantity, color=_INK)
   axes.set_title(title, color=_INK, loc='left', fontweight='bold')
@@ -97,7 +97,7 @@ def _label(axes: Any, quantity: str, title: str):
 
 def _add_hours(axes: Any, frames: np.ndarray, hours: np.ndarray):
   """Adds a top axis with the hours of training, or minutes if it took less than two hours."""
-  from matplotlib import ticker  # pylint: disable=g-import-not-at-top
+  from matplotlib import ticker
   unit, times = ('minutes', hours * 60) if hours[-1] < 2 else ('hours', hours)
   ticks = []  # (frames, label)
   for mark in ticker.MaxNLocator(6, steps=(1, 2, 5, 10)).tick_values(0, times[-1]):

@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
 
   def contain(self, number: float) -> bool:
     """Returns whether the number is in the range. NaN never is."""
-    return (number == number  # pylint: disable=comparison-with-itself
+    return (number == number
             and (self.at_least is None or number >= self.at_least)
             and (self.more_than is None or number > self.more_than)
             and (self.at_most is None or number <= self.at_most)
@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
             and (self.at_most == math.inf or abs(number) != math.inf))
 
 
-def setting(default: Any, help: str, free: bool = False, *,  # pylint: disable=redefined-builtin
+def setting(default: Any, help: str, free: bool = False, *,
             at_least: float | None = None, more_than: float | None = None, at_most: float | None = None,
             less_than: float | None = None, choices: tuple[str, ...] = ()) -> Any:
   """Declares a field of a config.

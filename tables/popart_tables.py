@@ -2,7 +2,7 @@
 
 import functools
 import os
-from typing import Mapping, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib

@@ -3,7 +3,6 @@
 Each function imports TensorFlow itself, because the process that starts it does not need TensorFlow.
 """
 
-import dataclasses
 import json
 import os
 import threading
@@ -92,9 +91,9 @@ def _rate_of_one(step, amount):
 
 def environment(seconds):
   """Measures in turns the agent steps/s of one environment and of ale-py's own vector environment of size one."""
-  from ale_py import vector_env  # pylint: disable=g-import-not-at-top
+  from ale_py import vector_env
 
-  from scalable_agents.environments import registry  # pylint: disable=g-import-not-at-top
+  from scalable_agents.environments import registry
   random = np.random.RandomState(os.getpid())
   ours = registry.make(GAME, seed=os.getpid())
   actions = random.randint(ours.action_spec().num_values, size=10_000)
@@ -116,7 +115,7 @@ def environment(seconds):
 
 def one_thread():
   """Returns the TensorFlow module, restricted to one thread."""
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)
   return tf
@@ -124,9 +123,9 @@ def one_thread():
 
 def agent_module_and_config(workload: Workload):
   """Returns the module of the workload's agent, and its config."""
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import laser  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import r2d2  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala
+  from scalable_agents.agents import laser
+  from scalable_agents.agents import r2d2
   module, config_class = {'impala': (impala, impala.ImpalaConfig), 'laser': (laser, laser.LaserConfig),
                           'r2d2': (r2d2, r2d2.R2d2Config)}[workload.agent]
   return module, config_class(**workload.config)
@@ -134,7 +133,7 @@ def agent_module_and_config(workload: Workload):
 
 def make_agent(tf, workload, agent_module, config, num_levels=1):
   """Returns an agent for the workload."""
-  from scalable_agents.training import agent_interface  # pylint: disable=g-import-not-at-top
+  from scalable_agents.training import agent_interface
   level = constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
   levels = tuple(f'{workload.level}_{number}' for number in range(num_levels))
@@ -155,7 +154,7 @@ def observations(tf, workload, *leading):
 def inference(seconds, workload, batch_sizes):
   """Measures the rows/s of the network at each batch size, on one thread. Batches run in a graph, as in training."""
   tf = one_thread()
-  from scalable_agents.actor import acting  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import acting
   agent = make_agent(tf, workload, *agent_module_and_config(workload))
   results = {}
   for size in batch_sizes:
@@ -211,9 +210,9 @@ def learners(seconds, workload, names):
 
 def _learner_of(tf, workload, name):
   """Returns a function that makes an update of a learner; `name` is impala or one of those that `learners` compares."""
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import laser  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import popart_impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala
+  from scalable_agents.agents import laser
+  from scalable_agents.agents import popart_impala
   levels = LEVELS[workload.level]
   agent_module, config_class, settings, num_levels = {
       'impala': (impala, impala.ImpalaConfig, {}, 1),
@@ -233,9 +232,9 @@ def _learned_transitions(workload):
 
 def _learner_step(tf, workload, agent_module, config, num_levels=1):
   """Returns a function that makes an update with random pixels. Unroll b is from level b mod num_levels."""
-  from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import unroll
+  from scalable_agents.agents import impala
+  from scalable_agents.training import experience
   agent = make_agent(tf, workload, agent_module, config, num_levels)
   agents_learner = agent_module.make_learner(agent, config)
   rows = [workload.learner_rows, config.batch_size]
@@ -261,9 +260,9 @@ def learner_with_onednn(seconds, workload):
 
 def batcher(seconds):
   """Measures the calls/s of the dynamic batcher, with a function that takes no time and 64 concurrent callers."""
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
 
-  from scalable_agents.actor import dynamic_batching  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import dynamic_batching
   callers = 64
 
   @dynamic_batching.batch_fn
@@ -285,8 +284,8 @@ def actor_pool(seconds, workload):
 
   The environments and the policy take almost no time.
   """
-  from scalable_agents.actor import actor_pool as actor_pool_lib  # pylint: disable=g-import-not-at-top
-  from scalable_agents.actor import environment_workers  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import actor_pool as actor_pool_lib
+  from scalable_agents.actor import environment_workers
   cores = len(os.sched_getaffinity(0))
   environments = 32 * cores
   unroll_length, batch_size = workload.config['unroll_length'], workload.config['batch_size']
@@ -311,15 +310,15 @@ def actor_pool(seconds, workload):
 
 
 def _agent_output_spec():
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
 
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
+  from scalable_agents.agents import impala
   return impala.BehaviourOutput(tf.TensorSpec([], tf.int32), tf.TensorSpec([6]))
 
 
 def _pool_loops(pool):
   """Returns two endless loops in graphs: one acts with constant outputs, the other drops full unrolls."""
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
 
   @tf.function(autograph=False)
   def act():
@@ -342,7 +341,7 @@ def _pool_loops(pool):
 
 
 def _until_closed(loop):
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
   try:
     loop()
   except tf.errors.CancelledError:

@@ -21,7 +21,6 @@ from scalable_agents.training import kernels
 if __name__ == '__main__':
   kernels.choose()  # Before TensorFlow is imported.
 
-# pylint: disable=g-import-not-at-top
 import numpy as np
 import tensorflow as tf
 

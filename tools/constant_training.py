@@ -13,7 +13,6 @@ from scalable_agents.training import kernels
 if __name__ == '__main__':
   kernels.choose()  # Before TensorFlow is imported.
 
-# pylint: disable=g-import-not-at-top
 from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.records import run_directory

@@ -312,7 +312,7 @@ def main(checks=CHECKS):
   for check in checks:
     try:
       result = check()
-    except Exception as error:  # pylint: disable=broad-except  (The other checks must run in any case.)
+    except Exception as error:  # The other checks must run in any case.
       result = Result('wrong', getattr(check, '__name__', 'check'), f'the check itself failed: {error!r}')
     print(f'{result.status:6}{result.name:16}{result.found}', flush=True)
     if result.mend:

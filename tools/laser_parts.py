@@ -29,13 +29,13 @@ def replayers(seconds, workload, use_lstm):
     use_lstm: whether the agent has an LSTM, so that replayers compute its states.
   """
   tf = benchmark_parts.one_thread()
-  from scalable_agents.actor import inference  # pylint: disable=g-import-not-at-top
-  from scalable_agents.actor import parameters  # pylint: disable=g-import-not-at-top
-  from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
-  from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top
-  from scalable_agents.tools import constant_environment  # pylint: disable=g-import-not-at-top
-  from scalable_agents.training import mixed_experience  # pylint: disable=g-import-not-at-top
-  from scalable_agents.training import replayers as replayers_lib  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import inference
+  from scalable_agents.actor import parameters
+  from scalable_agents.actor import unroll
+  from scalable_agents.agents import impala
+  from scalable_agents.tools import constant_environment
+  from scalable_agents.training import mixed_experience
+  from scalable_agents.training import replayers as replayers_lib
   workload = workload._replace(config=workload.config | {'use_lstm': use_lstm})
   module, config = benchmark_parts.agent_module_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, module, config)

@@ -26,7 +26,7 @@ def pong(precision: str) -> benchmark_parts.Workload:
 
 def _replay(tf, settings):
   """Returns a replay of Atari sequences as R2D2 has it, and a function that inserts an unroll of each of 16 actors."""
-  from scalable_agents.learner import replay as replay_lib  # pylint: disable=g-import-not-at-top
+  from scalable_agents.learner import replay as replay_lib
   row = {'pixels': tf.TensorSpec([84, 84, 1], tf.uint8), 'done': tf.TensorSpec([], tf.bool),
          'numbers': tf.TensorSpec([10])}
   state = (tf.TensorSpec([512]), tf.TensorSpec([512]))
@@ -52,7 +52,7 @@ def _replay(tf, settings):
 
 def replay_at_once(seconds, workload):
   """Measures the sequences/s inserted and sampled at the same time by two threads of one process, and bytes/s."""
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
   _, settings = benchmark_parts.agent_module_and_config(workload)
   replay, insert, _ = _replay(tf, settings)
   is_over = threading.Event()
@@ -99,7 +99,7 @@ def replay_costs(seconds, workload):
 def priorities(seconds):
   """Measures the CPU time to draw a sequence, and to set a priority, in a replay of a million sequences."""
   tf = benchmark_parts.one_thread()
-  from scalable_agents.learner import replay as replay_lib  # pylint: disable=g-import-not-at-top
+  from scalable_agents.learner import replay as replay_lib
   replay = replay_lib.SequenceReplay(
       {'done': tf.TensorSpec([], tf.bool)}, (), replay_lib.Geometry(0, 1, 1), SEQUENCES,
       done=lambda rows: rows['done'], priority_exponent=0.9)
@@ -120,9 +120,9 @@ def priorities(seconds):
 def learner(seconds, workload):
   """Measures the CPU time of learning from a sequence, on one thread."""
   tf = benchmark_parts.one_thread()
-  from scalable_agents.actor import unroll  # pylint: disable=g-import-not-at-top
-  from scalable_agents.training import experience  # pylint: disable=g-import-not-at-top
-  from scalable_agents.training import replay_experience  # pylint: disable=g-import-not-at-top
+  from scalable_agents.actor import unroll
+  from scalable_agents.training import experience
+  from scalable_agents.training import replay_experience
   module, settings = benchmark_parts.agent_module_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, module, settings)
   agents_learner = module.make_learner(agent, settings)

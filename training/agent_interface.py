@@ -189,7 +189,7 @@ class AgentModule(Protocol):
     """
 
   # After this definition, the name `Agent` would be this method in the annotations of this class.
-  def Agent(self, spec: EnvironmentSpec, config: Config) -> Agent:  # pylint: disable=invalid-name
+  def Agent(self, spec: EnvironmentSpec, config: Config) -> Agent:
     """Makes an agent. The same spec and config give the same initial values.
 
     Raises:

@@ -10,7 +10,6 @@ and prints a row for evaluations.jsonl, or a line that says why there is none. I
 few environments, and it plays one level after the other.
 """
 
-# pylint: disable=g-import-not-at-top,g-bad-import-order,wrong-import-position
 from scalable_agents.training import background_process
 from scalable_agents.training import kernels
 
@@ -56,8 +55,8 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
   levels, seed = request['levels'], evaluation.seed_of(config.seed)
   selection, results, policy = evaluation.selection_of(agent_module, run), {}, None
   for level_id in range(len(levels)):
-    make_host = lambda: actor_host.ActorHost(  # pylint: disable=g-long-lambda
-        levels, request['protocol'], run, seed, played=[level_id])  # pylint: disable=cell-var-from-loop
+    make_host = lambda: actor_host.ActorHost(
+        levels, request['protocol'], run, seed, played=[level_id])
     with evaluation.explaining(where), contextlib.closing(make_host()) as host:
       make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
       policy = evaluation.restore(make_agent, loaded)

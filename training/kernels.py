@@ -21,7 +21,7 @@ def choose():
 
 def is_onednn_on() -> bool:
   """Returns whether TensorFlow uses oneDNN's kernels. Imports TensorFlow."""
-  from tensorflow.python.util import _pywrap_util_port  # There is no public name.  pylint: disable=g-import-not-at-top
+  from tensorflow.python.util import _pywrap_util_port  # There is no public name.
   return _pywrap_util_port.IsMklEnabled()
 
 

@@ -70,7 +70,7 @@ def start():
     logger = logging.getLogger(name)
     logger.addHandler(logging.StreamHandler(_library_stream))
     logger.propagate = False
-  from absl import logging as absl_logging  # Stores sys.stderr.  pylint: disable=g-import-not-at-top
+  from absl import logging as absl_logging  # Stores sys.stderr.
   absl_logging.get_absl_handler().python_handler.stream = _library_stream
 
 

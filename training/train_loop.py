@@ -212,7 +212,7 @@ class Trainer:
       return False
     try:
       self._host.check()
-    except Exception:  # pylint: disable=broad-except; `_leave` raises it.
+    except Exception:  # `_leave` raises it.
       return False
     return self._error is None
 
@@ -226,7 +226,7 @@ class Trainer:
       failure = None
     except inference.PolicyError as error:  # A checkpoint of this policy must not replace one that may be of use.
       raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
-    except Exception as error:  # pylint: disable=broad-except; raised below.
+    except Exception as error:  # Raised below.
       failure = error
     self._saver.save(self._write_news)
     if self._evaluations:
@@ -256,7 +256,7 @@ class Trainer:
             self._experience, self._together.devices, self._host.pool, self._host.num_environments,
             self._config.synchronous))
         self._learn(collector)
-      except Exception as error:  # pylint: disable=broad-except; raised by `train`.
+      except Exception as error:  # Raised by `train`.
         # After `_stop` the experience is closed, which ends the wait for a batch with one of these errors.
         is_closed = self._stop.is_set() and isinstance(error, (tf.errors.OutOfRangeError, tf.errors.CancelledError))
         self._error = None if is_closed else error

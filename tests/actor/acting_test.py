@@ -61,7 +61,7 @@ class ActingTest(absltest.TestCase):
 
   def test_a_seed_determines_the_actions(self):
     for select in (acting.sample, lambda preferences, seed: acting.epsilon_greedy(preferences, 0.5, seed)):
-      draw = lambda number: select(self.preferences, tf.constant([7, number], tf.int64)).numpy()  # pylint: disable=cell-var-from-loop
+      draw = lambda number: select(self.preferences, tf.constant([7, number], tf.int64)).numpy()
       first, again, other = draw(1), draw(1), draw(2)
       np.testing.assert_array_equal(first, again)
       self.assertTrue(np.any(first != other))

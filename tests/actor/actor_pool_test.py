@@ -216,7 +216,7 @@ def _kill(workers, number, previous=None):
 
 def _kill_with_a_faulty_successor(played, fault):
   """Kills worker 1 of two while it plays; its successors' environments have a fault in their constructor."""
-  environments_of_next_lives = played.workers._environments  # pylint: disable=protected-access
+  environments_of_next_lives = played.workers._environments
   environments_of_next_lives[1] = {'seed': 1, 'fault': fault, 'fault_step': None, 'faulty_below': 1000}
   played.start()
   played.take(5)
@@ -355,7 +355,7 @@ class FaultTest(parameterized.TestCase):
 
       def replace_and_kill(worker):
         played.workers.replace = replace
-        spawn = played.workers._spawn  # pylint: disable=protected-access
+        spawn = played.workers._spawn
         with absltest.mock.patch.object(played.workers, '_spawn', lambda number: (spawn(number), _kill(
             played.workers, number))):
           replace(worker)

@@ -165,7 +165,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2)
   def test_environments_must_be_alike(self, num_workers):
-    start = environment_workers._start_process  # pylint: disable=protected-access
+    start = environment_workers._start_process
     spawn = self.enter_context(absltest.mock.patch.object(environment_workers, '_start_process', wraps=start))
     self.addCleanup(lambda: self.assertEqual(spawn.call_count, num_workers))  # None is replaced.
     with self.assertRaisesRegex(environment_workers.WorkerError, 'the environments of a run must have the same'):

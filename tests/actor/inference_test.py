@@ -109,7 +109,7 @@ class InferenceTest(parameterized.TestCase):
     pool = _PoolInTurns()
     self.addCleanup(pool.close)
     loop = self._start(pool, _snapshot())
-    pool._asked.enqueue(1)  # pylint: disable=protected-access
+    pool._asked.enqueue(1)
     with self.assertRaises(tf.errors.FailedPreconditionError):
       loop()
 
@@ -120,10 +120,10 @@ class InferenceTest(parameterized.TestCase):
     loop = self._start(pool, snapshot)
     pool.ask(100)
     snapshot.publish(1234, [tf.fill(shape, np.nan) for shape in _SHAPES])
-    pool._asked.enqueue(101)  # pylint: disable=protected-access
+    pool._asked.enqueue(101)
     with self.assertRaisesRegex(inference.PolicyError, "^the agent's outputs are not finite with .* update 1,234: "):
       loop()
-    self.assertEqual(pool._answers.size(), 0)  # pylint: disable=protected-access
+    self.assertEqual(pool._answers.size(), 0)
 
   @parameterized.parameters(1, 2)
   def test_no_batch_mixes_versions(self, loops):

@@ -29,7 +29,7 @@ class LoneEnvironmentTest(parameterized.TestCase):
     arguments = {'seed': 0, 'fault': fault, 'fault_step': 1, 'faulty_below': 1}
     with lone_environment.LoneEnvironment(f'{_ENVIRONMENTS}:Diary', arguments, 60.) as environment:
       environment.advance()
-      environment._timeout_seconds = timeout_seconds  # pylint: disable=protected-access; not for its start.
+      environment._timeout_seconds = timeout_seconds  # Not for its start.
       with self.assertRaisesRegex(environment_workers.WorkerError, message):
         for _ in range(3):
           environment.advance(0)

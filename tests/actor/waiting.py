@@ -35,7 +35,7 @@ def start(function, *args):
   def run():
     try:
       outcome['value'] = function(*args)
-    except BaseException as error:  # pylint: disable=broad-except; raised where it is awaited.
+    except BaseException as error:  # Raised where it is awaited.
       outcome['error'] = error
     ended.set()
 

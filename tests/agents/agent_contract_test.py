@@ -217,7 +217,7 @@ class RunTest(parameterized.TestCase):
   @parameterized.parameters(*_AGENTS)
   def test_trains_resumes_and_is_evaluated(self, name):
     begin = lambda: self._run(name, 'run', '--synchronous', '--total_environment_frames=160')
-    with mock.patch.object(train_loop.Trainer, '_has_finished', lambda trainer: trainer._frames >= 80):  # pylint: disable=protected-access
+    with mock.patch.object(train_loop.Trainer, '_has_finished', lambda trainer: trainer._frames >= 80):
       begin()
     middle, halfway = self._variables('run'), training.rows(self.folder / 'run')[-1]['environment_frames']
     self.assertBetween(halfway, 80, 159)

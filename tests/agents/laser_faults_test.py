@@ -47,7 +47,6 @@ class Brake:
 
   def __init__(self, address: str, contract):
     self._address, self._contract = address, contract
-    # pylint: disable-next=protected-access
     self._nodes = shared_replay._make_graph(contract, lambda index, rows: tf.ones_like(index, tf.bool))
     self.steps, self.joins, self._released = 0, 0, threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)

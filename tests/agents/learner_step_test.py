@@ -88,7 +88,7 @@ class LearnerTest(parameterized.TestCase):
     unroll = _unroll(learner.agent)
     state = [v.numpy() for v in learner.variables]
     _update(learner, unroll)
-    count_traces = learner._compiled_step.experimental_get_tracing_count  # pylint: disable=protected-access
+    count_traces = learner._compiled_step.experimental_get_tracing_count
     traces = count_traces()
     for variable, value in zip(learner.variables, state, strict=True):
       variable.assign(value)

@@ -80,8 +80,8 @@ class LearningTest(absltest.TestCase):
       statistics = run_log.make_statistics(levels)
       with mock.patch.object(run_log, 'make_statistics', return_value=statistics):
         trainer = train_loop.Trainer(host, agent, config, levels, run, directory, io.StringIO())
-      has_finished = trainer._has_finished  # pylint: disable=protected-access
-      trainer._has_finished = lambda: has_finished() or until(statistics.metrics())  # pylint: disable=protected-access
+      has_finished = trainer._has_finished
+      trainer._has_finished = lambda: has_finished() or until(statistics.metrics())
       trainer.train()
     return trainer.learner.agent, training.rows(run.logdir)[-1]
 

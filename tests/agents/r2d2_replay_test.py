@@ -149,7 +149,7 @@ class ReplayTest(parameterized.TestCase):
     num_checked = 0
     for number, offset in enumerate(offsets):
       stored = batch.unroll.agent_state if number == 0 else tf.nest.map_structure(
-          lambda x: x[number - 1], batch.sample.later_states)  # pylint: disable=cell-var-from-loop
+          lambda x: x[number - 1], batch.sample.later_states)
       for b in range(60):
         end = config.burn_in + int(np.sum(batch.sample.trains[:, b]))
         row, actor = int(batch.unroll.index[b]) + offset, int(batch.unroll.actor_id[b])

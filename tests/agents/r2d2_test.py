@@ -242,7 +242,7 @@ class DeltaQTest(parameterized.TestCase):
         if not batch.sample.trains[step, b]:
           continue
         row = config.burn_in + step
-        its = lambda nest, index: tf.nest.map_structure(lambda x: x[index, b:b + 1], nest)  # pylint: disable=cell-var-from-loop
+        its = lambda nest, index: tf.nest.map_structure(lambda x: x[index, b:b + 1], nest)
         environment, state = its(batch.unroll.environment_output, row), its(batch.sample.later_states, number)
         actors, _ = agent.online.step(batch.unroll.agent_output.action[row, b:b + 1], environment.reward,
                                       environment.done, environment.observation, state)

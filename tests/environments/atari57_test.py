@@ -32,8 +32,7 @@ class Atari57Test(absltest.TestCase):
       self.assertEqual(environment.observation_spec()['pixels'].shape, (84, 84, 4), level)
       self.assertEqual(environment.render().shape, (210, 160, 3), level)
       self.assertEqual(environment.action_spec().num_values, 18, level)
-      # The minimal action set, read from the emulator because loading each game again takes long. pylint:
-      # disable-next=protected-access
+      # The minimal action set, read from the emulator because loading each game again takes long.
       self.assertBetween(len(environment._emulator.getMinimalActionSet()), 3, 18, level)
       environment.reset()
       for action in range(18):

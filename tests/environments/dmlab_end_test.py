@@ -200,7 +200,7 @@ class EndTest(lab_module.TestCase):
     process.kill()
     process.wait()
     for ended in (shell, compiler):
-      waiting.wait_until(lambda: not _runs(ended))  # pylint: disable=cell-var-from-loop
+      waiting.wait_until(lambda: not _runs(ended))
     waiting.wait_until(lambda: not os.path.exists(folder))
 
 

@@ -8,13 +8,13 @@ import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
-
-# pylint: disable-next=g-bad-import-order
-import deepmind_lab
 import numpy as np
 
 from scalable_agents.actor import python_path
-from scalable_agents.tests.environments import lab_module  # pylint: disable=unused-import  (Finds deepmind_lab.)
+from scalable_agents.tests.environments import lab_module  # noqa: F401  # Finds deepmind_lab.
+
+# isort: split
+import deepmind_lab
 
 _LEVEL = 'contributed/dmlab30/rooms_watermaze'
 _COMPILED = 'contributed/dmlab30/explore_goal_locations_small'  # Its map is compiled.

@@ -17,7 +17,7 @@ from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import dmlab30
 from scalable_agents.environments import registry
-from scalable_agents.tests.environments import lab_module  # pylint: disable=unused-import  (Finds deepmind_lab.)
+from scalable_agents.tests.environments import lab_module  # noqa: F401  # Finds deepmind_lab.
 
 
 def _run(script):

@@ -375,7 +375,7 @@ class MessagesTest(absltest.TestCase):
         (tf.errors.UnknownError(None, None, '{{function_node __wrapped__SaveV2_device_/CPU:0}} no\n space\n\t '
                                 '[[{{node SaveV2}}]] [Op:SaveV2]'),
          'no space'), (IndexError(), 'IndexError')):
-      self.assertEqual(checkpoint._one_line(error), line)  # pylint: disable=protected-access
+      self.assertEqual(checkpoint._one_line(error), line)
 
 
 if __name__ == '__main__':

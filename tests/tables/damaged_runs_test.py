@@ -155,7 +155,7 @@ class DamagedRunsTest(parameterized.TestCase):
     except errors.UserError as error:
       self.assertNotIn('\n', str(error), what)
       self.assertLess(len(str(error)), 3_000, what)
-    except Exception as error:  # pylint: disable=broad-except
+    except Exception as error:
       raise AssertionError(f'{what}: {type(error).__name__}: {error}') from error
 
   @parameterized.parameters(*((kind, file) for kind, (_, files, _) in _KINDS.items() for file in files))

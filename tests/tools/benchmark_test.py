@@ -38,7 +38,7 @@ class BenchmarkTest(absltest.TestCase):
   def _figures_and_table(self, config):
     """Runs the benchmark with its parts in copies of this process, in which TensorFlow is imported and not yet used."""
     # Not at the top: processes that are spawned, as in other tests here, load this file.
-    from scalable_agents.agents import impala  # pylint: disable=g-import-not-at-top,unused-import,unused-variable
+    from scalable_agents.agents import impala  # noqa: F401  # The copies find it imported.
     context = multiprocessing.get_context('fork')
     fork = lambda processes: futures.ProcessPoolExecutor(processes, context, benchmark._begin_part)
     with contextlib.redirect_stdout(io.StringIO()) as screen, absltest.mock.patch.multiple(

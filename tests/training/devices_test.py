@@ -86,7 +86,7 @@ def _train(logdir, updates):
       agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent, 'make_learner': _make_learner(collected)})
       trainer = train_loop.Trainer(host, agent, config, [config.level_name], run, directory, io.StringIO(),
                                    learner_device='/' + _LEARNING)
-      collect = collector.Collector._collect  # pylint: disable=protected-access
+      collect = collector.Collector._collect
 
       def collect_and_tell(self):
         batches = collect(self)

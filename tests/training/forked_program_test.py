@@ -81,9 +81,9 @@ class ForkedProgramTest(parameterized.TestCase):
 
   def test_the_server_ends_with_its_client(self):
     client = subprocess.Popen(
-        [sys.executable, '-c', f'from scalable_agents.tests.training import forked_program\n'
-         f'forked_program.ForkedProgram("timeit", ["pass"], (0, 1, 2)).wait()\n'
-         f'print("ready", flush=True)\ninput()'],
+        [sys.executable, '-c', 'from scalable_agents.tests.training import forked_program\n'
+         'forked_program.ForkedProgram("timeit", ["pass"], (0, 1, 2)).wait()\n'
+         'print("ready", flush=True)\ninput()'],
         env=python_path.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with client:
       while client.stdout.readline() != b'ready\n':

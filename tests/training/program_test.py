@@ -120,7 +120,7 @@ class RunTest(parameterized.TestCase):
           'sticky_actions': False, 'max_episode_frames': 108_000}),
       (dmlab30_protocol.Protocol(dataset_path='/images'), {'action_repeats': 4, 'action_set': 'impala'}))
   def test_what_agents_that_share_experience_must_have_in_common(self, protocol, wanted):
-    self.assertEqual(program._protocol_of_experience(protocol), wanted)  # pylint: disable=protected-access
+    self.assertEqual(program._protocol_of_experience(protocol), wanted)
 
 
 class TestModeTest(parameterized.TestCase):

@@ -208,12 +208,12 @@ class ReplayExperienceTest(parameterized.TestCase):
     sent = replay_experience.SentStates(tf.constant([[-1], [100], [2], [2]]), {'before': states})
     unroll = types.SimpleNamespace(
         agent_output=types.SimpleNamespace(agent_state=sent), parameter_version=tf.zeros([5, 1], tf.int64))
-    of_rows = replay_experience._states_of_rows(unroll)['before']  # pylint: disable=protected-access
+    of_rows = replay_experience._states_of_rows(unroll)['before']
     np.testing.assert_allclose(of_rows[:, 0, 0], [3e38, 0, 3e38, 0, 3e38])
 
   def test_an_infinite_first_priority_is_the_largest_number(self):
     experience, _, take = self._start()
-    experience._first_priorities = lambda unroll, trains: tf.fill([tf.shape(trains)[1]], np.inf)  # pylint: disable=protected-access
+    experience._first_priorities = lambda unroll, trains: tf.fill([tf.shape(trains)[1]], np.inf)
     while experience.fill():
       pass
     batch, _ = take()

@@ -163,7 +163,7 @@ class ReplayersTest(parameterized.TestCase):
     for index, length in enumerate((26_996, 8)):  # Another 8 steps are too many.
       rows = np.minimum(np.arange(length + 1), 1)  # Row 0, and then row 1 again and again.
       environment, agent, version = tf.nest.map_structure(
-          lambda values: values[rows],  # pylint: disable=cell-var-from-loop
+          lambda values: values[rows],
           (unroll.environment_output, unroll.agent_output, unroll.parameter_version))
       made.insert(lives_lib.batch([unroll._replace(
           index=np.int64(index), environment_output=environment._replace(done=rows + index == 0), agent_output=agent,

@@ -41,7 +41,6 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
         killed.append(worker)
         worker.kill()
         # Otherwise the other worker might play to the end before the loss is noticed.
-        # pylint: disable-next=protected-access
         waiting.wait_until(lambda: synchronous or trainer._host.pool.restarts)
 
     trainer = self.trainer(_learner(before), updates=40, synchronous=synchronous)
@@ -109,7 +108,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
   def test_an_environment_whose_rewards_are_not_numbers_is_named(self, use_lstm):
     level = faulty_environments.level(faulty_environments.RewardsOfOneNotNumbers)
     trainer = self.trainer(level_name=level, updates=40, batch_size=1, use_lstm=use_lstm)
-    with mock.patch.object(trainer._experience, 'update') as take_feedback:  # pylint: disable=protected-access
+    with mock.patch.object(trainer._experience, 'update') as take_feedback:
       trainer.train()
     self.assertEqual(take_feedback.call_count, 40)  # Also for skipped updates.
     last = training.rows(trainer.logdir)[-1]
@@ -239,7 +238,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     trainer = self.trainer(_learner(before), updates=1000, synchronous=False, batch_size=64)
     with self.assertRaisesRegex(ZeroDivisionError, 'a mistake'):
       trainer.train()
-    # It did not wait for the timeout. pylint: disable-next=protected-access
+    # It did not wait for the timeout.
     self.assertEqual(trainer._host.pool.restarts, 0)
 
 

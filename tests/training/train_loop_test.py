@@ -138,8 +138,8 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
 
     trainer = self.trainer(_learner(before), make_agent, updates=8, policy_lag=lag, num_environments=num_environments,
                            learning_rate=0.01)
-    trainer.published = trainer._publisher.parameters.latest  # pylint: disable=protected-access
-    config = trainer._config  # pylint: disable=protected-access
+    trainer.published = trainer._publisher.parameters.latest
+    config = trainer._config
     agents[:] = [impala.Agent(unrolls.environment_spec({'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, 3), config)]
     trainer.train()
     self.assertEqual([row['policy_lag'] for row in training.rows(trainer.logdir)], lags)
@@ -154,7 +154,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
         self.assertTrue(collected[upcoming].wait(_PATIENCE_SECONDS), f'batch {upcoming} was not collected meanwhile')
 
     trainer = self.trainer(_learner(before), synchronous=False)
-    collect, events = collector.Collector._collect, iter(collected)  # pylint: disable=protected-access
+    collect, events = collector.Collector._collect, iter(collected)
 
     def collect_and_tell(self):
       batch = collect(self)
@@ -168,7 +168,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
   def test_regression_what_ended_in_a_batch_has_one_shape(self):
     """With another shape, several learners would trace their step again for each number of episodes."""
     trainer = self.trainer()
-    take = tf.function(trainer._experience.take_batch)  # pylint: disable=protected-access
+    take = tf.function(trainer._experience.take_batch)
     _, arrived = take.get_concrete_function().structured_outputs
     self.assertEqual([values.shape for values in arrived.episodes], 3 * [[5 * 4]])
     self.assertEqual((arrived.actor_ids.shape, arrived.parameter_versions.shape), ([4], [5, 4]))
@@ -177,7 +177,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     steps = []
 
     def before(*unused):
-      pool = trainer._host.pool  # pylint: disable=protected-access
+      pool = trainer._host.pool
       steps.append(pool.statistics().steps)
 
     trainer = self.trainer(_learner(before), updates=4)
@@ -189,7 +189,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     batch, queue, environments, length = 4, 2, 6, 5
 
     def before(*unused):
-      pool = trainer._host.pool  # pylint: disable=protected-access
+      pool = trainer._host.pool
       began, blocked = threading.Event(), 0
       while not blocked and not began.wait(0.05):
         blocked = pool.statistics().blocked_ns
@@ -237,11 +237,11 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     def before(learner, unused_unroll):
       if int(learner.update_steps) == 10:
         worker.resume()
-        waiting.wait_until(lambda: not trainer._host.pool.starting())  # pylint: disable=protected-access
+        waiting.wait_until(lambda: not trainer._host.pool.starting())
 
     trainer = self.trainer(_learner(before), updates=20, synchronous=False, num_environments=2, num_workers=2,
                            level_name=f'{played},{late}', run=run_flags.RunConfig(log_interval_seconds=1e-3))
-    worker = psutil.Process(trainer._host._workers[1].process.pid)  # pylint: disable=protected-access
+    worker = psutil.Process(trainer._host._workers[1].process.pid)
     worker.suspend()
     with mock.patch.object(run_log, '_LATE_SECONDS', 0.):
       trainer.train()
@@ -260,15 +260,15 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
 
     def before(learner, unused_unroll):
       if int(learner.update_steps) == 2:
-        waiting.wait_until(lambda: trainer._host.is_starved)  # pylint: disable=protected-access
+        waiting.wait_until(lambda: trainer._host.is_starved)
 
     def look(stepping_seconds, workers):
       looks.append((stepping_seconds, workers))
       return stepping_seconds > 0.
 
     trainer = self.trainer(_learner(before), updates=4)
-    trainer._host.memory_megabytes = ask  # pylint: disable=protected-access
-    trainer._host._starvation.look = look  # pylint: disable=protected-access
+    trainer._host.memory_megabytes = ask
+    trainer._host._starvation.look = look
     workers = [process.pid for process in psutil.Process().children()]
     with mock.patch.object(train_loop, '_WATCH_INTERVAL_SECONDS', 0.01):
       trainer.train()

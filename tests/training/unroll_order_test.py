@@ -146,7 +146,7 @@ class UnrollOrderTest(parameterized.TestCase):
     self.assertEqual(order.metrics(), {'unrolls_missing': 1, 'unrolls_late': 3})
     for life in range(1000):
       _admit(order, [(life, 0)])
-    self.assertLen(order._next_index, 3)  # pylint: disable=protected-access
+    self.assertLen(order._next_index, 3)
 
   def test_an_empty_batch(self):
     self.assertEqual(_admit(unroll_order.UnrollOrder(), []), [])

@@ -156,7 +156,7 @@ class Connection:
     options.feed.extend(placeholder.name for placeholder in sum(self._learner.unrolls[:count], []))
     options.target.extend(enqueue.name for enqueue in self._learner.enqueue_unrolls[:count])
     # Session.run and Session.make_callable would spend a millisecond in Python on the fed values.
-    return self._data._make_callable_from_options(options)  # pylint: disable=protected-access
+    return self._data._make_callable_from_options(options)
 
   def fetch(self) -> tuple[int, list[np.ndarray] | None]:
     """Returns the latest version and its parameters. The parameters are None if the version is `latest_version`."""

@@ -295,7 +295,6 @@ def _configure_health_check(timeout_seconds):
   """
   context.context().configure_coordination_service(service_type='')
   check = collective_all_reduce_strategy.CollectiveAllReduceExtended
-  # pylint: disable=protected-access
   check._check_health_interval = _HEALTH_CHECK_SECONDS
   check._check_health_timeout = 1  # Seconds. A check holds Python's lock.
   check._check_health_retry_limit = timeout_seconds

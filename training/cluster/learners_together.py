@@ -129,7 +129,7 @@ class LearnersTogether:
   def check(self):
     """Raises LostLearnerError if another process is gone. A learner that waits for unrolls calls this."""
     # TensorFlow's health check thread ends when it finds that a learner is lost. See learner_port.py.
-    if self.have_peers and not self._strategy.extended._check_health_thread.is_alive():  # pylint: disable=protected-access
+    if self.have_peers and not self._strategy.extended._check_health_thread.is_alive():
       raise LostLearnerError(_LOST)
 
   @contextlib.contextmanager
@@ -163,7 +163,7 @@ class LearnersTogether:
     same, feedback = self._strategy.run(step, (batches, arrived))
     locals_of = self._strategy.experimental_local_results
     metrics, frames, everyones, leaving = tf.nest.map_structure(lambda value: locals_of(value)[0], same)
-    feedback = [tf.nest.map_structure(lambda value: locals_of(value)[index], feedback)  # pylint: disable=cell-var-from-loop
+    feedback = [tf.nest.map_structure(lambda value: locals_of(value)[index], feedback)
                 for index in range(len(self.devices))]
     return metrics, feedback, frames, everyones, leaving > 0
 

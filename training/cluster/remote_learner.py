@@ -121,7 +121,7 @@ class RemoteLearner:
     """Runs a thread's target. An error marks the connection as failed, or else ends the contact."""
     try:
       target(*[connection, *args] if connection else [])
-    except Exception as error:  # pylint: disable=broad-except; `check` raises it.
+    except Exception as error:  # `check` raises it.
       if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
         connection.failure = learner_connection.reason(error)  # The run may have ended: the greeting tells.
         self._nudge.set()

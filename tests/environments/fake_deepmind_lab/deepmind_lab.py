@@ -133,7 +133,6 @@ class Lab:
   def __init_subclass__(cls):
     raise TypeError("type 'deepmind_lab.Lab' is not an acceptable base type")
 
-  # pylint: disable-next=dangerous-default-value
   def __init__(self, level, observations, config={}, renderer='software', level_cache=None, temp_folder='',
                **unknown):
     for name in unknown:
@@ -337,7 +336,7 @@ class Lab:
     try:
       with zipfile.ZipFile(path) as archive:
         found = archive.read(f'maps/{map_name}.bsp')
-    except Exception:  # pylint: disable=broad-except
+    except Exception:
       _c_exit(1, f"Didn't find map '{map_name}'\n: No such file or directory")
     if not found.startswith(b'IBSP'):
       _c_exit(3, 'ERROR: G_ParseSpawnVars: found garbage when expecting {')

@@ -129,7 +129,7 @@ class LifeOfAClusterTest(_TestCase):
     self._send_nonsense()
     for complaint in ('malformed reports ignored: [1-3], the last one from somebody unknown: ',
                       f'unrolls dropped: [1-{_NONSENSE}], the last one from environment [0-9]+ of '):
-      learner.wait_until(lambda: re.search(f'\n{complaint}', learner.screen()), 'a complaint')  # pylint: disable=cell-var-from-loop
+      learner.wait_until(lambda: re.search(f'\n{complaint}', learner.screen()), 'a complaint')
 
   def _check_one_freezes(self, learner, second):
     """One of two actor hosts freezes, then continues."""
@@ -149,7 +149,7 @@ class LifeOfAClusterTest(_TestCase):
     learner = self._start('learner', _ENVIRONMENTS, *_SLOW)
     self._wait_for_row(learner, lambda row: row['environment_frames'] > frames, 'more frames than before')
     for actor in (second, third):
-      actor.wait_until(lambda: 'connected to the learner at ' in actor.screen(), 'a connection')  # pylint: disable=cell-var-from-loop
+      actor.wait_until(lambda: 'connected to the learner at ' in actor.screen(), 'a connection')
     row = self._wait_for_row(learner, _hosts('task_1', 'task_3'), 'both actor hosts')
     self.assertEqual((row['actor/task_1/reconnects'], row['actor/task_3/reconnects']), (1, 1))
     return learner
@@ -178,11 +178,11 @@ class LifeOfAClusterTest(_TestCase):
       self._send_with(sender, specs)
     finally:
       for connection in (reader, sender):  # Now, since closing may block for ever once the learner is gone.
-        connection._close()  # pylint: disable=protected-access
+        connection._close()
 
   def _send_with(self, sender, specs):
     for text in (b'\xff', b'[' * 3000, b'{"host": -1}'):
-      sender._beat(text)  # pylint: disable=protected-access
+      sender._beat(text)
     # Each pair: the index of an unroll's invalid component, and its value.
     for index, value in ((0, 1), (0, -1), (1, -1), (3, -1), (-3, 99), (-2, np.nan), (-1, -1)):
       unroll = [np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs['unroll']]
@@ -196,7 +196,7 @@ class EndTest(_TestCase):
     flags = (*_SLOW, '--total_environment_frames=4000')
     actors = [self._actor(task, *flags) for task in range(2)]
     for actor in actors:  # From then on they try to connect every second, so both connect before the end.
-      actor.wait_until(lambda: 'no learner at ' in actor.screen(), 'a word')  # pylint: disable=cell-var-from-loop
+      actor.wait_until(lambda: 'no learner at ' in actor.screen(), 'a word')
     learner = self._start('learner', _NONE, *flags)
     code, _ = learner.end()
     self.assertEqual(code, 0, learner.screen())

@@ -68,7 +68,7 @@ def _run(module, request, streams, preexec_fn):
   except SystemExit as end:
     code = end.code or 0
   finally:
-    atexit._run_exitfuncs()  # pylint: disable=protected-access
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(code)
 

@@ -78,10 +78,10 @@ class MetricsTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    _port._reports.clear()  # pylint: disable=protected-access
+    _port._reports.clear()
 
   def _send(self, text):
-    tf.raw_ops.QueueEnqueueV2(handle=_port._queue, components=[tf.constant(text)])  # pylint: disable=protected-access
+    tf.raw_ops.QueueEnqueueV2(handle=_port._queue, components=[tf.constant(text)])
 
   def _report(self, host, **values):
     values = {'frames_per_second': 0., 'bytes_per_second': 0., 'environment_restarts': 0, 'reconnects': 0,
@@ -168,29 +168,29 @@ class MetricsTest(parameterized.TestCase):
     self.assertEqual(_port.environment_restarts - before, 5 + 1 + 1)
 
   def test_the_later_one_of_two_with_one_number_is_unwelcome(self):
-    before = len(_port._unwelcome)  # pylint: disable=protected-access
+    before = len(_port._unwelcome)
     self._report(9, life='old')
     self._report(9, life='older than thought', frames_per_second=1.)  # It seems to be a restart.
     _port.metrics()
-    self.assertLen(_port._unwelcome, before)  # pylint: disable=protected-access
+    self.assertLen(_port._unwelcome, before)
     self._report(9, life='old', frames_per_second=2.)
     self._report(9, life='older than thought', leaving=True)
     self.assertEqual(_port.metrics()['actor/task_9/frames_per_second'], 2)
-    self.assertEqual(_port._unwelcome[before:], ['older than thought'])  # pylint: disable=protected-access
+    self.assertEqual(_port._unwelcome[before:], ['older than thought'])
 
   def test_of_three_with_one_number_the_later_ones_are_unwelcome(self):
-    before = len(_port._unwelcome)  # pylint: disable=protected-access
+    before = len(_port._unwelcome)
     for life in 'xyzxyz':
       self._report(11, life=life)
     _port.metrics()
-    self.assertEqual(_port._unwelcome[before:], ['y', 'z'])  # pylint: disable=protected-access
+    self.assertEqual(_port._unwelcome[before:], ['y', 'z'])
 
   def test_one_that_leaves_late_does_not_take_its_successor_with_it(self):
-    before = len(_port._unwelcome)  # pylint: disable=protected-access
+    before = len(_port._unwelcome)
     for life, leaving in (('p', False), ('q', False), ('p', True), ('q', False)):
       self._report(12, life=life, leaving=leaving)
     self.assertIn('actor/task_12/reconnects', _port.metrics())
-    self.assertLen(_port._unwelcome, before)  # pylint: disable=protected-access
+    self.assertLen(_port._unwelcome, before)
 
   def test_farewells_are_waited_for_but_not_for_ever(self):
     seconds = collections.deque([0.])

@@ -106,7 +106,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     """Waits until each learner has learned from its own actor host."""
     for task, logdir in enumerate((self.logdir, self.logdir + '_learner_1')):
       learners[task].wait_until(
-          lambda: any(f'actor/task_{task}/policy_lag' in row for row in training.rows(logdir)[-1:]), 'its actor')  # pylint: disable=cell-var-from-loop
+          lambda: any(f'actor/task_{task}/policy_lag' in row for row in training.rows(logdir)[-1:]), 'its actor')
 
   @parameterized.parameters((0, signal.SIGINT), (1, signal.SIGTERM))
   def test_one_that_waits_for_others_hears_a_signal(self, task, number):

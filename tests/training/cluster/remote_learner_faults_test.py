@@ -156,7 +156,6 @@ class EndTest(remote_learner_testing.TestCase):
     learner.close_queue()  # A failing learner does so.
     remote_learner_testing.put(remote, range(100))
     waiting.wait_until(lambda: remote.totals().reconnects >= 3)
-    # pylint: disable-next=protected-access
     self.assertGreater(time.monotonic() - began, 2 * remote_learner._RETRY_SECONDS)
     self.assertGreater(remote.totals().lost_unrolls, 0)
     self.assertGreater(learner.metrics()['actor_hosts'], 0)
@@ -165,7 +164,7 @@ class EndTest(remote_learner_testing.TestCase):
     self.assertEqual(learner.metrics()['actor_hosts'], 0)
     remote.check()
     late = self.remote(self.port, host=5)
-    waiting.wait_until(lambda: not late._heart.is_alive())  # pylint: disable=protected-access
+    waiting.wait_until(lambda: not late._heart.is_alive())
     self.assertFalse(late.wait_for_parameters(0))
     late.check()
 

@@ -116,7 +116,7 @@ class OrderTest(remote_learner_testing.TestCase):
     self.set_constants(_PATIENCE_SECONDS=4.)
     self.proxy.freeze()  # Unrolls in flight wait in the learner, and may arrive after later ones.
     for remote in remotes.values():
-      waiting.wait_until(lambda: remote.totals().reconnects >= 1)  # pylint: disable=cell-var-from-loop
+      waiting.wait_until(lambda: remote.totals().reconnects >= 1)
     self.set_constants(_PATIENCE_SECONDS=30.)
     self._take(learner, _MOST_BETWEEN_FAULTS)
     self._take_the_rest(learner, remotes)
@@ -134,7 +134,7 @@ class OrderTest(remote_learner_testing.TestCase):
       learner.kill()
       learner = self.enterContext(cluster_testing.Learner(self.port))
       for remote in remotes.values():
-        waiting.wait_until(lambda: remote.totals().reconnects >= kill)  # pylint: disable=cell-var-from-loop
+        waiting.wait_until(lambda: remote.totals().reconnects >= kill)
     self._take_the_rest(learner, remotes)
     missing = self._check_account()
     # On a busy machine a connection to the same learner may break, too.

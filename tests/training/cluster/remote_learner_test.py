@@ -46,7 +46,7 @@ class WellTest(remote_learner_testing.TestCase):
       its = together.actor_id // cluster_config.MAX_ENVIRONMENTS == host
       unrolls = cluster_testing.Unroll(*(array[its] for array in together))
       self.check(unrolls, range(60), host)
-      waiting.wait_until(lambda: remote.totals().unrolls == 60)  # pylint: disable=cell-var-from-loop
+      waiting.wait_until(lambda: remote.totals().unrolls == 60)
       self.assertEqual(remote.totals()[2:], (0, 0))
       self.assertGreater(remote.totals().bytes, 60 * 4 * 5 * 2000)
 
@@ -65,28 +65,28 @@ class WellTest(remote_learner_testing.TestCase):
 
   def test_parameters_are_fetched_when_it_is_time_and_only_if_they_are_new(self):
     remote = self.connected(self.port)
-    connection, asked = remote._connection, 0  # pylint: disable=protected-access
-    connection._latest = mock.Mock(wraps=connection._latest)  # pylint: disable=protected-access
-    ask = connection._version  # pylint: disable=protected-access
+    connection, asked = remote._connection, 0
+    connection._latest = mock.Mock(wraps=connection._latest)
+    ask = connection._version
 
     def count():
       nonlocal asked
       asked += 1
       return ask()
 
-    connection._version = count  # pylint: disable=protected-access
+    connection._version = count
     waiting.wait_until(lambda: asked >= 5)
-    connection._latest.assert_not_called()  # pylint: disable=protected-access
+    connection._latest.assert_not_called()
     self.due = False
     asked = 0
     waiting.wait_until(lambda: asked >= 2)  # The first call may have started before `due` changed.
     asked = 0
     version = self._publish()
     waiting.wait_until(lambda: asked >= 3)  # A sign of life; it fetches no parameters.
-    connection._latest.assert_not_called()  # pylint: disable=protected-access
+    connection._latest.assert_not_called()
     self.due = True
     waiting.wait_until(lambda: remote.latest()[0] == version)
-    connection._latest.assert_called_once()  # pylint: disable=protected-access
+    connection._latest.assert_called_once()
 
   def test_put_waits_while_the_learners_queue_is_full(self):
     remote = self.connected(self.port)

@@ -97,7 +97,6 @@ def wait_for_back_pressure(remote, learner):
 
   Then a lane is full. The other one may be empty, if the learner took more from it.
   """
-  # pylint: disable=protected-access
   waiting.wait_until(lambda: remote._connection.in_hand and
                      max(lane.size() for lane in remote._lanes) == LARGEST_PUSH and
                      learner.size() == cluster_testing.CAPACITY)

@@ -39,7 +39,7 @@ class ReportsTest(parameterized.TestCase):
     _said.clear()
 
   def _send(self, text):
-    tf.raw_ops.QueueEnqueueV2(handle=_port._queue, components=[tf.constant(text)])  # pylint: disable=protected-access
+    tf.raw_ops.QueueEnqueueV2(handle=_port._queue, components=[tf.constant(text)])
 
   def _wait_for_listener(self):
     """Waits until the port has taken all reports, and goes on to take more."""
@@ -91,7 +91,7 @@ class ReportsTest(parameterized.TestCase):
 
   def _check_nobody_waits_for_strangers(self):
     """Agents wait for the slowest of those that have agreed to the contract."""
-    present = lambda: _port._pace.even(time.monotonic())  # pylint: disable=protected-access
+    present = lambda: _port._pace.even(time.monotonic())
     self._send(json.dumps(_REPORT | {'agent': 'known', 'contract': _CONTRACT}))
     self._send(json.dumps(_REPORT | {'agent': 'stranger'}))
     self._send(json.dumps(_REPORT | {'agent': 'other', 'contract': _CONTRACT | {'settings': {'noop_max': 0}}}))

@@ -64,7 +64,7 @@ class SeveralLearnersTest(parameterized.TestCase):
         unroll = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(reward)))
       expected = unrolls.update(one, unroll)
       batches = strategy.experimental_distribute_values_from_function(
-          lambda context: unrolls.part(unroll, context.replica_id_in_sync_group, _BATCH_SIZE))  # pylint: disable=cell-var-from-loop
+          lambda context: unrolls.part(unroll, context.replica_id_in_sync_group, _BATCH_SIZE))
       for local in strategy.experimental_local_results(step(batches)):
         for name, value in several.read(local).items():
           if name.startswith('value_loss/'):

@@ -65,7 +65,7 @@ class FaultsTest(replay_testing.TestCase):
     with self._job() as job:
       for agent, before in zip(agents, inserted):
         self.wait_until_said(agent, f'the replay at localhost:{self.port} answers again')
-        waiting.wait_until(lambda: agent.inserted > before + 20)  # pylint: disable=cell-var-from-loop
+        waiting.wait_until(lambda: agent.inserted > before + 20)
       over.set()
       for end in ends:
         end()
@@ -101,7 +101,6 @@ class FaultsTest(replay_testing.TestCase):
       # If they were not reset, episodes of life 2 would go on in those of life 3, which have their keys.
       stale.replay.size()
       stale.key, stale.step = position
-      # pylint: disable=protected-access
       stale.replay._position_life = stale.replay._connection.life
       mixed = stale.next(seed=2)
       np.testing.assert_array_equal(mixed.life_id[going_on], 3)
@@ -150,7 +149,7 @@ class FaultsTest(replay_testing.TestCase):
         if index in (7, 14):
           proxy.cut()
         elif index in (9, 16):
-          agent.replay._connection.session.close()  # As another thread does.  pylint: disable=protected-access
+          agent.replay._connection.session.close()  # As another thread does.
 
       self._compare_with_own(disturb, proxy.port)
 

@@ -100,7 +100,7 @@ class ContentsTest(JobTest):
 
   def test_unrolls_that_cannot_be_right_are_not_stored(self):
     agent, life, wrong = self.agent(self.port), _life(), _life()
-    wrong._rows.record[2 * _INSERT + 1] = -1  # A row of unroll 2.  pylint: disable=protected-access
+    wrong._rows.record[2 * _INSERT + 1] = -1  # A row of unroll 2.
     both = (life, wrong)
     for index in range(6):
       rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts, axis=1), *(each.unroll(index) for each in both))
