@@ -4,11 +4,12 @@ Two functions connect it to a learner in this process or in another one: `parame
 parameters, and `put` takes unrolls.
 """
 
+from collections.abc import Callable, Sequence
 import contextlib
 import secrets
 import threading
 import time
-from typing import Any, Callable, Protocol, Sequence, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import psutil

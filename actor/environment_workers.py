@@ -4,6 +4,7 @@ A worker is a process of its own (actor/environment_worker.py). It is connected 
 memory. Neither has a name, so they disappear with the processes that use them.
 """
 
+from collections.abc import Callable
 import contextlib
 import fcntl
 import itertools
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import leftovers
@@ -106,9 +107,9 @@ class EnvironmentWorkers:
     self._environments = environments
     self._timeout_seconds, self._niceness = timeout_seconds, niceness
     self._lives = [0] * num_workers
-    self._workers: list[Optional[Worker]] = [None] * num_workers
+    self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
-    self.specification: Optional[Specification] = None
+    self.specification: Specification | None = None
     self.early_deaths = 0
     self._given_up = False
     self._mark = f'{secrets.token_hex(8)}.'

@@ -7,7 +7,8 @@ environment has filled its quota. An environment whose worker was replaced keeps
 of the unroll that the fault cut off are played again.
 """
 
-from typing import Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf

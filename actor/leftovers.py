@@ -10,12 +10,13 @@ file, run as a program. It imports nothing that takes time or memory. A program 
 without the mark and in a process group or session of its own.
 """
 
+from collections.abc import Callable, Collection, Iterable, Iterator
 import contextlib
 import os
 import signal
 import sys
 import time
-from typing import Callable, Collection, Iterable, Iterator, NamedTuple
+from typing import NamedTuple
 
 VARIABLE = 'SCALABLE_AGENTS_WORKER'  # The environment variable with the mark.
 _LOOK_SECONDS = 0.01

@@ -4,10 +4,10 @@ A container, a job of Slurm or a slice of systemd limits cores and memory with c
 limit of any group from this process's group up to the root holds. See cgroups(7) and mountinfo in proc(5).
 """
 
+from collections.abc import Iterator
 import contextlib
 import os
 import re
-from typing import Iterator
 
 import psutil
 

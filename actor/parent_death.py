@@ -1,8 +1,8 @@
 """Makes child processes end when their parent ends for any reason: the kernel sends them a signal then."""
 
+from collections.abc import Callable
 import ctypes
 import os
-from typing import Callable
 
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl  # Loaded here, because a child should not load libraries between fork and exec.

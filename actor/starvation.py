@@ -1,8 +1,9 @@
 """Finds out whether environment workers wait for a core because other programs use the machine."""
 
+from collections.abc import Sequence
 import os
 import time
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from scalable_agents.actor import machine
 

@@ -5,9 +5,10 @@ V-trace. This file has, in this order, the hyper-parameters, the agent, its loss
 calls to make a learner (training/agent_interface.py lists what the runtime needs).
 """
 
+from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Any, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf

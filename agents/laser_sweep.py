@@ -15,12 +15,12 @@ many environments as are good for the whole machine. --print_commands prints the
 them on several machines; the replay's address is its value.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import itertools
 import os
 import shlex
 import sys
-from typing import Sequence
 
 from scalable_agents.agents import sweeps
 from scalable_agents.records import errors

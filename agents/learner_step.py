@@ -12,10 +12,11 @@ An agent provides its loss, its optimiser and the hyper-parameters that may chan
   5. If something is not finite, or if a variable would not be finite afterwards, no variable changes.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping, NamedTuple, Protocol, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf

@@ -8,9 +8,10 @@ MultiHead-IMPALA, the paper's baseline with a value for each level and without n
 --value_normalization=none.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
-from typing import Any, Callable
+from typing import Any
 
 import tensorflow as tf
 

@@ -19,9 +19,9 @@ On several machines with a shared file system, start the members one by one. Thi
     --seed=4 --nolearning_rate_decay --dataset_path=IMAGES
 """
 
+from collections.abc import Sequence
 import dataclasses
 import sys
-from typing import Sequence
 
 from scalable_agents.agents import binaries
 from scalable_agents.records import errors

@@ -3,7 +3,8 @@
 The layers and their initial values are those of networks.py.
 """
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import sonnet as snt
 import tensorflow as tf

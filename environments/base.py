@@ -5,8 +5,8 @@ last step of an episode starts the next episode. It also rejects invalid actions
 """
 
 import abc
+from collections.abc import Mapping
 import types
-from typing import Mapping
 
 import dm_env
 from dm_env import specs

@@ -5,7 +5,7 @@ The training process replaces an environment worker that does not answer for som
 then waits longer.
 """
 
-from typing import Callable
+from collections.abc import Callable
 
 _listener: Callable[[bool], None] = lambda under_way: None
 

@@ -3,8 +3,9 @@
 Espeholt et al. 2018 (IMPALA), section 5.3. To add a suite, add a `suite.Suite` to SUITES.
 """
 
+from collections.abc import Collection, Mapping
 import statistics
-from typing import Collection, Mapping, NamedTuple
+from typing import NamedTuple
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30

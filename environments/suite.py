@@ -1,8 +1,9 @@
 """The definition of a suite: its levels for training and testing, and the scores of a random policy and of a human."""
 
+from collections.abc import Iterator
 import csv
 import os
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 _DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
 

@@ -15,7 +15,8 @@ When an episode ends inside an unroll, the replayer goes on with the next one th
 the next one that it lives. So each unroll has T steps.
 """
 
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 

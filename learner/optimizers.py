@@ -4,7 +4,7 @@ Espeholt et al. 2018 (IMPALA), appendices D and G. The learning rate is an argum
 no state for schedules. The slots are `tf.Variable`s, so a `tf.train.Checkpoint` of an optimiser saves them.
 """
 
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 

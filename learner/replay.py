@@ -8,7 +8,8 @@ row is stored once, whatever the overlap of sequences. Of a stack of frames, onl
 are rebuilt when they are sampled.
 """
 
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 

@@ -3,7 +3,8 @@
 Both replays use it: that of sequences (replay.py) and that of whole episodes (episode_replay.py).
 """
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 

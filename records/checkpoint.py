@@ -13,6 +13,7 @@ the path of a run here. It writes through a path of the open directory, and it r
 also complete when another process deletes the files meanwhile.
 """
 
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 import contextlib
 import itertools
@@ -20,7 +21,7 @@ import json
 import os
 import secrets
 import shutil
-from typing import Any, Iterator, Mapping, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf import message
 import tensorflow as tf

@@ -1,8 +1,8 @@
 """Statistics of finished training episodes, for the progress line, metrics.jsonl and the learning curves."""
 
 import collections
+from collections.abc import Callable, Mapping, Sequence
 import json
-from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf

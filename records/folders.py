@@ -1,8 +1,8 @@
 """The folders that are made for a run. They are removed again if the run comes to nothing."""
 
+from collections.abc import Iterable
 import contextlib
 import os
-from typing import Iterable
 
 
 def missing(directory: str) -> list[str]:

@@ -5,10 +5,11 @@ nested too deeply. Files of a run have none of these: an infinite setting is wri
 metrics that are not finite as null.
 """
 
+from collections.abc import Iterable
 import json
 import math
 import re
-from typing import Any, Iterable
+from typing import Any
 
 from scalable_agents.records import settings
 

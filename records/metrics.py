@@ -11,6 +11,7 @@ The time to resume does not grow with the length of the run. Nothing here is cal
 `add_episodes` is called once per learner update, `write` once per log interval.
 """
 
+from collections.abc import Callable, Sequence
 import contextlib
 import csv
 import io
@@ -19,7 +20,7 @@ import math
 import os
 import socket
 import time
-from typing import Any, Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

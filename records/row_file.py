@@ -5,9 +5,10 @@ not count. `sample`, `last` and `size_up_to` find rows by their place in the fil
 each. The functions raise OSError. A file that does not exist has no rows.
 """
 
+from collections.abc import Callable, Iterator
 import contextlib
 import os
-from typing import BinaryIO, Callable, Iterator, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _BLOCK_BYTES = 1 << 12
 _LARGE_BLOCK_BYTES = 1 << 20

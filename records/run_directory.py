@@ -18,6 +18,7 @@ that directory is moved or removed, the process ends. It never reads or writes a
 This module imports no TensorFlow, so that tools start quickly.
 """
 
+from collections.abc import Callable, Collection, Iterator, Mapping
 import contextlib
 import errno
 import fcntl
@@ -27,7 +28,7 @@ import re
 import shutil
 import socket
 import sys
-from typing import Any, Callable, Collection, Iterator, Mapping, TypeVar
+from typing import Any, TypeVar
 import unicodedata
 
 from scalable_agents.records import errors

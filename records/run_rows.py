@@ -3,10 +3,11 @@
 This module imports no TensorFlow, so that tools start quickly.
 """
 
+from collections.abc import Callable, Collection, Iterator
 import csv
 import math
 import os
-from typing import Any, Callable, Collection, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 from scalable_agents.records import json_text
 from scalable_agents.records import row_file

@@ -1,11 +1,12 @@
 """Settings: dataclass fields with a default, a help text and the values that are allowed."""
 
+from collections.abc import Collection, Mapping
 import ctypes
 import dataclasses
 import json
 import math
 import typing
-from typing import Any, Collection, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 AUTO = 'auto'
 Count = int | str  # A whole number, or AUTO.

@@ -3,8 +3,9 @@
 Returns are those of training, or of evaluations during training (--evaluation_interval) where runs have them.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 import math
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 

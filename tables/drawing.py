@@ -1,6 +1,7 @@
 """The style that all figures share: colours, axes, titles, legends, and writing the file."""
 
-from typing import Any, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from matplotlib import figure
 from matplotlib import ticker

@@ -5,10 +5,11 @@ Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's cu
 """
 
 import collections
+from collections.abc import Mapping, Sequence
 import math
 import os
 import textwrap
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from matplotlib import figure
 from matplotlib import ticker

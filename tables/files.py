@@ -1,8 +1,8 @@
 """What the programs for tables read and write: the run directories in --runs, and the files in --output."""
 
+from collections.abc import Sequence
 import os
 import sys
-from typing import Sequence
 
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory

@@ -9,9 +9,9 @@ The program prints the table and writes it as Markdown and CSV. Espeholt et al. 
 figures 4 and E.1 to E.4.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import os
-from typing import Sequence
 
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting

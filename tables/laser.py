@@ -13,9 +13,9 @@ not be evaluated. It draws each figure for which the runs have the data:
 Schmitt et al. 2020: tables 1 (both suites) and 2 (Atari-57).
 """
 
+from collections.abc import Sequence
 import dataclasses
 import os
-from typing import Sequence
 
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting

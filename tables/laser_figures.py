@@ -5,7 +5,8 @@ frames, an agent has the median score over its levels, on DMLab-30 the mean over
 sweep has the score of its best agent at each time.
 """
 
-from typing import Any, Mapping, NamedTuple, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib import figure
 import numpy as np

@@ -4,9 +4,10 @@ A score is the mean return of the last 100 training episodes before a number of 
 counts: the one with the highest median score over the levels.
 """
 
+from collections.abc import Mapping, Sequence
 import json
 import statistics
-from typing import Mapping, NamedTuple, Sequence
+from typing import NamedTuple
 
 from scalable_agents.environments import scores
 from scalable_agents.tables import laser_published

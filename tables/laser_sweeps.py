@@ -4,8 +4,9 @@ The paper compares sweeps by their best agent. An agent of a sweep is a combinat
 swept, such as the learning rate. On each level (or group of levels, in multi-task training) it is a run.
 """
 
+from collections.abc import Mapping, Sequence
 import os
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib

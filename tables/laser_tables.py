@@ -1,6 +1,6 @@
 """Tables 1 and 2 of Schmitt et al. 2020 (LASER), with the paper's numbers and the results of runs."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from scalable_agents.environments import scores
 from scalable_agents.tables import laser_published

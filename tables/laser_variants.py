@@ -7,9 +7,10 @@ what is different from it.
 """
 
 import collections
+from collections.abc import Callable, Mapping, Sequence
 import fractions
 import math
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 from scalable_agents.tables import laser_sweeps
 from scalable_agents.tables import results

@@ -1,8 +1,9 @@
 """Formats a table as Markdown and as CSV."""
 
+from collections.abc import Sequence
 import csv
 import io
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from scalable_agents.tables import results
 

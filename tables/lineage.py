@@ -3,8 +3,9 @@
 In Espeholt et al. 2018 (IMPALA), appendix F, curves and schedules follow the ancestors of the fittest member.
 """
 
+from collections.abc import Mapping, Sequence
 import os
-from typing import Mapping, NamedTuple, Sequence
+from typing import NamedTuple
 
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory

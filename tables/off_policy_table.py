@@ -4,8 +4,9 @@ The paper has five levels of DeepMind Lab, and 24 samples of hyper-parameters fo
 such as built-in tasks, have rows without the paper's numbers.
 """
 
+from collections.abc import Sequence
 import statistics
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from scalable_agents.agents import sweeps
 from scalable_agents.tables import departures

@@ -1,6 +1,7 @@
 """Tables of a paper with its numbers and the results of runs. TABLES are those of Espeholt et al. 2018 (IMPALA)."""
 
-from typing import Callable, Iterable, Mapping, NamedTuple, Protocol, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from scalable_agents.environments import scores
 from scalable_agents.tables import layout

@@ -4,7 +4,7 @@ Scores of the whole suite against frames (figures 1, 2, 4 and 5), normalisation 
 level. All show training, so the runs need not be evaluated. The runs may be on some levels of a suite only.
 """
 
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib import figure
 import numpy as np

@@ -8,9 +8,9 @@ frames, normalisation statistics, and scores per level; the runs in them need no
 "Summary of results" and figures 1 to 5.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import os
-from typing import Sequence
 
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting

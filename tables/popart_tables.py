@@ -1,8 +1,9 @@
 """The results table of Hessel et al. 2019 (PopArt-IMPALA, "Summary of results"), with the results of runs."""
 
+from collections.abc import Sequence
 import functools
 import os
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib

@@ -1,8 +1,9 @@
 """The IMPALA paper's agents and their published scores. Espeholt et al. 2018, tables 3, 4, B.1 and C.1."""
 
+from collections.abc import Mapping, Sequence
 import functools
 import os
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import suite

@@ -13,9 +13,9 @@ The program prints the table and writes it as Markdown and CSV. It draws each fi
 Kapturowski et al. 2019: tables 1 (both suites), 3 (DMLab-30) and 4 (Atari-57).
 """
 
+from collections.abc import Sequence
 import dataclasses
 import os
-from typing import Sequence
 
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting

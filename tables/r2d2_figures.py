@@ -5,9 +5,10 @@ The discrepancy Delta Q with learning curves (figure 1), ablations (figures 4, 7
 evaluations during training where runs have them, as in the paper, else those of the actors, which explore.
 """
 
+from collections.abc import Mapping, Sequence
 import math
 import os
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib import figure
 import numpy as np

@@ -1,6 +1,6 @@
 """Tables 1, 3 and 4 of Kapturowski et al. 2019 (R2D2), with the paper's numbers and the results of runs."""
 
-from typing import Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from scalable_agents.environments import scores
 from scalable_agents.tables import layout

@@ -4,7 +4,8 @@ A variant is R2D2, R2D2+ (section 4.2) or an ablation (figures 4, 7 and 8). A tr
 burn-in (section 3).
 """
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib

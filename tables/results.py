@@ -1,9 +1,10 @@
 """The results of runs as agents of the paper: per level and over a suite, with the spread over seeds."""
 
 import collections
+from collections.abc import Callable, Container, Iterable, Sequence
 import json
 import statistics
-from typing import Any, Callable, Container, Iterable, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores

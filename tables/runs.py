@@ -1,9 +1,10 @@
 """Reads run directories, and finds the agent of the paper that corresponds to a run's settings."""
 
+from collections.abc import Callable, Iterable, Sequence
 import glob
 import os
 import re
-from typing import Any, Callable, Iterable, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry

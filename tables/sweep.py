@@ -5,9 +5,10 @@ other settings belong to different lines of the table and the figures. Examples 
 --policy_lag (figure E.1) and --clip_rho_threshold (section 5.2.2).
 """
 
+from collections.abc import Sequence
 import re
 import statistics
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores

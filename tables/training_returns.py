@@ -3,7 +3,8 @@
 Schmitt et al. 2020 (LASER), appendix D and A.3.
 """
 
-from typing import Mapping, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 

@@ -3,6 +3,7 @@
 reward_scales.py and off_policy.py have the experiments.
 """
 
+from collections.abc import Sequence
 import concurrent.futures
 import csv
 import dataclasses
@@ -10,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from matplotlib import figure
 import numpy as np

@@ -11,10 +11,11 @@ listen on free ports, and the actor hosts reach them through the loopback interf
 open on all interfaces and have no authentication.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import signal
 import sys
-from typing import Sequence, TextIO
+from typing import TextIO
 
 from scalable_agents.agents import binaries
 from scalable_agents.records import errors

@@ -1,5 +1,6 @@
 """Measures the speed of a training run, without its start. The training runs in a process of its own."""
 
+from collections.abc import Callable, Sequence
 import itertools
 import json
 import os
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Sequence
+from typing import Any
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path

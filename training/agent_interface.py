@@ -4,8 +4,9 @@ An agent is a module, such as agents/impala.py, with the members of AgentModule.
 program.run. The runtime (this package and actor/) imports no agent.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, Callable, Mapping, NamedTuple, Protocol, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 

@@ -3,12 +3,12 @@
 Of a terminal's signals it gets none. The module lowers its own priority, with `begin`, before it does anything else.
 """
 
+from collections.abc import Callable
 import os
 import signal
 import subprocess
 import sys
 import threading
-from typing import Callable
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path

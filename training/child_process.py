@@ -3,12 +3,13 @@
 Only one thread may use this module, because a child gets its parent's death signal when the thread that forked it ends.
 """
 
+from collections.abc import Iterable, Sequence
 import os
 import selectors
 import signal
 import subprocess
 import time
-from typing import Iterable, Sequence, TextIO
+from typing import TextIO
 
 from scalable_agents.actor import parent_death
 from scalable_agents.actor import python_path

@@ -3,8 +3,8 @@
 Drawing holds Python's lock for a second and takes a hundred megabytes, which would slow the training process down.
 """
 
+from collections.abc import Callable
 import sys
-from typing import Callable
 
 from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory

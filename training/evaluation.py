@@ -12,13 +12,14 @@ checkpoint is read before the environments start, so it is in memory when the tr
 evaluation of a run is refused while the first one plays (run_directory.open_evaluation).
 """
 
+from collections.abc import Callable, Container, Sequence
 import contextlib
 import dataclasses
 import os
 import signal
 import threading
 import time
-from typing import Any, Callable, Container, NamedTuple, Sequence, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import tensorflow as tf
 

@@ -1,9 +1,10 @@
 """The results of an evaluation: the contents of evaluation.json, a report as text, and the file of finished levels."""
 
+from collections.abc import Container, Iterable, Sequence
 import contextlib
 import os
 import statistics
-from typing import Any, Container, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 

@@ -8,12 +8,13 @@ That process writes nothing. The training process adds its result to evaluations
 """
 
 import collections
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
 import os
 import sys
 import time
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 from scalable_agents.environments import registry
 from scalable_agents.records import errors

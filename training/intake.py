@@ -7,10 +7,11 @@ Each unroll is looked at once, when it leaves the queue:
   3. Environment frames and finished episodes are counted.
 """
 
+from collections.abc import Callable, Sequence
 import contextlib
 import json
 import os
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf

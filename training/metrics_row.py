@@ -1,8 +1,9 @@
 """Computes a row of metrics.jsonl over the interval since the last row: means over updates, and shares of time."""
 
+from collections.abc import Mapping, Sequence
 import contextlib
 import time
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 

@@ -12,12 +12,13 @@ A binary chooses an agent's module and a protocol, and has defaults of its own:
 agent_interface.py lists what the module of an agent, its config and a protocol have.
 """
 
+from collections.abc import Collection, Mapping
 import dataclasses
 import functools
 import signal
 import sys
 import time
-from typing import Any, Collection, Mapping, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from absl import flags
 import numpy as np

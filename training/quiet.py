@@ -12,6 +12,7 @@ A library may repeat a warning for weeks. So `keep_small` removes the middle of 
 """
 
 import atexit
+from collections.abc import Iterator
 import contextlib
 import faulthandler
 import fcntl
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Iterator, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from scalable_agents.actor import standard_streams
 from scalable_agents.records import run_directory

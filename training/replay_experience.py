@@ -5,8 +5,9 @@ to new agent steps is the same on every machine: if the actors are ahead, they w
 the learner is ahead, it waits here.
 """
 
+from collections.abc import Callable
 import os
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 

@@ -7,7 +7,8 @@ or of another agent's, means nothing to this one. The behaviour policy's logits 
 without recurrent state skips the computation.
 """
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 

@@ -1,9 +1,9 @@
 """The end of training: the wait for it, the signals that ask for it, and what the user is told meanwhile."""
 
+from collections.abc import Callable
 import contextlib
 import threading
 import time
-from typing import Callable
 
 from scalable_agents.training import stop_signals
 

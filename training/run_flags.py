@@ -13,13 +13,14 @@ Only binaries and training/program.py use this module:
   run_flags.run_main(main)
 """
 
+from collections.abc import Callable, Iterable
 import dataclasses
 import os
 import re
 import signal
 import sys
 import typing
-from typing import Any, Callable, Iterable, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from absl import app
 from absl import flags

@@ -1,8 +1,9 @@
 """Starts the training processes of several runs on one machine, restarts those that die, and shows their output."""
 
+from collections.abc import Mapping, Sequence
 import os
 import signal
-from typing import Mapping, Sequence, TextIO
+from typing import TextIO
 
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory

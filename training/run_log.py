@@ -1,7 +1,8 @@
 """The log of a training run: metrics.jsonl, episodes.csv, TensorBoard events, the curve and the progress line."""
 
+from collections.abc import Mapping, Sequence
 import time
-from typing import Any, Mapping, Sequence, TextIO
+from typing import Any, TextIO
 
 from scalable_agents.actor import actor_host
 from scalable_agents.environments import scores

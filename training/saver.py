@@ -1,8 +1,9 @@
 """Saves the state of a run at intervals and at its end, and restores it."""
 
+from collections.abc import Callable, Mapping
 import contextlib
 import time
-from typing import Any, Callable, Mapping
+from typing import Any
 
 from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory

@@ -3,8 +3,9 @@
 It also tells of rewards that are finite and so large that PopArt cannot normalise their targets.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import time
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 

@@ -4,7 +4,8 @@ A replay stores an Unroll in which every component has a row per step: the ids o
 repeated, and the recurrent state and the ids of the life are left out. Of a stack of frames it stores the newest frame.
 """
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 

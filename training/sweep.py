@@ -1,8 +1,8 @@
 """Sweeps over hyper-parameters: ranges, and random samples from them. Members of a population start with samples."""
 
+from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Mapping
 
 import numpy as np
 

@@ -10,10 +10,11 @@ Threads:
   - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import threading
-from typing import Any, Callable, Mapping, Sequence, TextIO
+from typing import Any, TextIO
 
 import tensorflow as tf
 

@@ -4,7 +4,8 @@ Espeholt et al. 2018 (IMPALA), section 5.2.2 and table D.3: unrolls are drawn un
 replay first. Schmitt et al. 2020 (LASER), Algorithm 1 and appendix A.2, where priorities are studied as well.
 """
 
-from typing import Any, Mapping, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 

@@ -1,9 +1,9 @@
 """Writes videos to .mp4 or .gif files, with the encoder that is part of imageio-ffmpeg."""
 
+from collections.abc import Iterator
 import contextlib
 from fractions import Fraction
 import os
-from typing import Iterator
 
 import imageio_ffmpeg
 import numpy as np

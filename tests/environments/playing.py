@@ -1,6 +1,6 @@
 """Plays an episode with given actions, for tests of built-in tasks."""
 
-from typing import Iterable
+from collections.abc import Iterable
 
 import numpy as np
 

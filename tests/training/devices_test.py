@@ -135,7 +135,7 @@ class DevicesTest(absltest.TestCase):
   def test_the_learner_has_a_device_of_its_own(self):
     with tempfile.TemporaryDirectory() as logdir:
       done = subprocess.run([sys.executable, __file__, _TRAIN, logdir], env=python_path.environment(), text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+                            capture_output=True, check=False)
       self.assertEqual(done.returncode, 0, done.stderr[-5000:])
       self.assertEqual(training.rows(logdir)[-1]['learner_steps'], 6)
     devices = collections.defaultdict(set)

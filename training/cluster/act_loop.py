@@ -4,9 +4,10 @@ The main thread only waits for the end, so that it always reacts to Ctrl-C. Othe
 keep contact with the learner (remote_learner.py).
 """
 
+from collections.abc import Sequence
 import threading
 import time
-from typing import Any, Sequence, TextIO
+from typing import Any, TextIO
 
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers

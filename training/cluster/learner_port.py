@@ -9,13 +9,14 @@ process.
 """
 
 import collections
+from collections.abc import Iterable
 import errno
 import json
 import re
 import socket
 import threading
 import time
-from typing import Any, Iterable, NamedTuple
+from typing import Any, NamedTuple
 import uuid
 
 import numpy as np

@@ -6,9 +6,10 @@ sum (agents/learner_step.py). This module runs the learners in step.
 """
 
 import collections
+from collections.abc import Sequence
 import contextlib
 import json
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf

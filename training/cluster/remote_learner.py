@@ -7,11 +7,12 @@ sign of life every few seconds, through a session with a deadline, and makes a n
 learner's side is learner_port.py.
 """
 
+from collections.abc import Callable
 import contextlib
 import json
 import threading
 import time
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 import uuid
 
 import tensorflow as tf

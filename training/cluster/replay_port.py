@@ -10,13 +10,14 @@ intervals, so that a replay job that is started again continues with its last ch
 The port has no authentication on any network interface. Anyone who reaches it can run any graph in this process.
 """
 
+from collections.abc import Callable
 import contextlib
 import json
 import os
 import socket
 import threading
 import time
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 import uuid
 
 import tensorflow as tf

@@ -6,11 +6,12 @@ sends again; the replay ignores what it has already. Nothing of an episode can b
 of positions in `next`.
 """
 
+from collections.abc import Callable
 import contextlib
 import json
 import threading
 import time
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 import uuid
 
 import numpy as np

@@ -3,7 +3,7 @@
 Espeholt et al. 2018 (IMPALA), appendix F; Jaderberg et al. 2017.
 """
 
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 

@@ -3,7 +3,8 @@
 This is a convenience. Members need only each other's files (training/population/population_directory.py).
 """
 
-from typing import Callable, Sequence, TextIO
+from collections.abc import Callable, Sequence
+from typing import TextIO
 
 from scalable_agents.training import run_launcher
 from scalable_agents.training.population import population_directory

@@ -8,11 +8,11 @@ After a number of episodes, a member measures its fitness, writes a snapshot of 
 another member. training/population/population_directory.py has the files, and training/population/pbt.py the decisions.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
 import math
 import os
-from typing import Callable, Mapping, Sequence
 
 from absl import logging
 import numpy as np
