@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import leftovers
@@ -233,10 +233,8 @@ class EnvironmentWorkers:
                'environments': [self._arguments(actor, self._lives[worker]) for actor in self.actor_ids[worker]]}
     encoded = json.dumps(request).encode()
     os.pwrite(self._workers[worker].memory, encoded, shared_memory.HEADER_BYTES)
-    try:
+    with contextlib.suppress(BrokenPipeError):  # _greet reports the reason.
       connection.send(environment_worker.REQUEST_LENGTH.pack(len(encoded)))
-    except BrokenPipeError:
-      pass  # _greet reports the reason.
 
   def _arguments(self, actor_id, life):
     """Returns an environment's arguments. After a failure the seed changes, so that the failure is not repeated."""
@@ -387,7 +385,5 @@ def _ending(worker):
 
 
 def _hang_up(connection):
-  try:
+  with contextlib.suppress(OSError):  # Another thread has closed it meanwhile.
     connection.shutdown(socket.SHUT_RDWR)
-  except OSError:
-    pass  # Another thread has closed it meanwhile.

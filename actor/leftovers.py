@@ -74,10 +74,8 @@ def _kill(find: Callable[[], Collection[int]]):
     found = find()
     looks_in_vain = 0 if found else looks_in_vain + 1
     for pid in found:
-      try:
+      with contextlib.suppress(OSError):  # It has ended by itself.
         os.kill(pid, signal.SIGKILL)
-      except OSError:
-        pass  # It has ended by itself.
 
 
 def _own_place() -> _Place:

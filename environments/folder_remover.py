@@ -4,6 +4,7 @@ Standard input is a pipe from that process. The kernel closes the pipe when the 
 in the folder, such as map compilers, are killed first, because they would otherwise write new files.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -26,10 +27,8 @@ def main(folder: str):
   while at_work := [int(pid) for pid in os.listdir('/proc')
                     if pid.isdigit() and int(pid) != os.getpid() and _works_in(pid, folder)]:
     for pid in at_work:
-      try:
+      with contextlib.suppress(OSError):  # It has ended meanwhile.
         os.kill(pid, signal.SIGKILL)
-      except OSError:
-        pass  # It has ended meanwhile.
     time.sleep(0.01)
   shutil.rmtree(folder, ignore_errors=True)
 

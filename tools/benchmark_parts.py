@@ -3,6 +3,7 @@
 Each function imports TensorFlow itself, because the process that starts it does not need TensorFlow.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -342,10 +343,8 @@ def _pool_loops(pool):
 
 def _until_closed(loop):
   import tensorflow as tf
-  try:
+  with contextlib.suppress(tf.errors.CancelledError):
     loop()
-  except tf.errors.CancelledError:
-    pass
 
 
 def training_rows(seconds, workload):

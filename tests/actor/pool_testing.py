@@ -4,6 +4,7 @@ Whatever happens in a life of Diary follows from its seed, the policy from the r
 every row can be computed again from the seed, the episode and the step that its observation names.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -97,10 +98,8 @@ class PlayedPool:
     """Ends pool, policy and workers; raises what ended the policy if the pool's end did not."""
     self.pool.close()
     for loop in self._acting:
-      try:
+      with contextlib.suppress(tf.errors.CancelledError):
         loop()
-      except tf.errors.CancelledError:
-        pass
     self.workers.close()
 
 

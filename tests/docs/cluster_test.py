@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import re
 import shlex
 import stat
@@ -156,7 +157,7 @@ class SlurmTest(absltest.TestCase):
     self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertEqual(done.stdout, 'learner: attempt 1 ended before the run was complete\n')
     roles = []
-    for line in open(calls, encoding='utf-8'):
+    for line in pathlib.Path(calls).read_text(encoding='utf-8').splitlines():
       *module, level, torso = (arguments := json.loads(line))[:5]
       self.assertEqual(module[:2], ['-m', 'scalable_agents.agents.impala_atari57'])
       self.assertEqual((level, torso), ('--level_name=pong,breakout', '--torso=shallow'))

@@ -4,6 +4,7 @@ No unroll mixes two episodes, and no process or file is left over. The fake modu
 (tests/environments/fake_deepmind_lab) fails on demand.
 """
 
+import contextlib
 import dataclasses
 import glob
 import os
@@ -63,10 +64,8 @@ class _Pool:
 
   def __exit__(self, *unused_exception):
     self.pool.close()
-    try:
+    with contextlib.suppress(tf.errors.CancelledError):
       self._acting()
-    except tf.errors.CancelledError:
-      pass
     self.workers.close()
 
   def take(self):
