@@ -278,5 +278,8 @@ class ActorHost:
 def _specs_of_one_actor(agent, observation_spec):
   """The specs of the behaviour output and the agent state, without the batch dimension."""
   output, state = agent.step(acting.example_input(observation_spec), agent.initial_state(1), tf.zeros([2], tf.int64))
-  spec = lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
+
+  def spec(tensor):
+    return tf.TensorSpec(tensor.shape[1:], tensor.dtype)
+
   return tf.nest.map_structure(spec, output), tf.nest.map_structure(spec, state)

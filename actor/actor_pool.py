@@ -255,7 +255,9 @@ class ActorPool:
 
 def _unroll_spec(unroll_length, environment_spec, agent_output_spec, agent_state_spec):
   """Returns the specs of an unroll, given those of one row and of the agent's state."""
-  row = lambda spec: tf.TensorSpec([unroll_length + 1, *spec.shape], spec.dtype)
+  def row(spec):
+    return tf.TensorSpec([unroll_length + 1, *spec.shape], spec.dtype)
+
   number, large_number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
   return unroll_lib.Unroll(
       level_id=number, actor_id=number, life_id=large_number, index=large_number, agent_state=agent_state_spec,

@@ -192,7 +192,10 @@ class EnvironmentWorkers:
     connection = self._workers[worker].connection
     poll = select.poll()
     poll.register(connection, select.POLLIN)
-    clock = lambda: time.monotonic() - machine.processor_wait_seconds(self._workers[worker].process.pid)
+
+    def clock():
+      return time.monotonic() - machine.processor_wait_seconds(self._workers[worker].process.pid)
+
     began = waits_since = clock()
     while not poll.poll(1000 * min(_LOOK_SECONDS, timeout_seconds)):
       now = clock()

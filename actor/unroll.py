@@ -50,5 +50,8 @@ def has_time(unroll: Unroll) -> Unroll:
   In a batch of B unrolls, components with time are [T+1, B, ...], and the others are [B, ...].
   """
   without_time = ('level_id', 'actor_id', 'life_id', 'index', 'agent_state')
-  all_are = lambda nest, answer: tree.map_structure(lambda unused: answer, nest)
+
+  def all_are(nest, answer):
+    return tree.map_structure(lambda unused: answer, nest)
+
   return Unroll(**{name: all_are(nest, name not in without_time) for name, nest in unroll._asdict().items()})

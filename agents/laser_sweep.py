@@ -110,13 +110,12 @@ def main(others: Sequence[str]):
     processes = [replay] * config.share + [
         [*command, f'--logdir={os.path.join(folder, name)}'] for name, command in agents.items()]
     return print(*(f'python {shlex.join(process)}' for process in processes), sep='\n')
-  python = lambda arguments: [sys.executable, *arguments]
-  services = {'replay': python(replay)} if config.share else {}
+  services = {'replay': [sys.executable, *replay]} if config.share else {}
   if not config.share and config.agents > 1:
     print(f'each agent checks the memory of its own replay only: all replays need {config.agents} times as much',
           flush=True)
-  given_up = run_launcher.Launcher({name: python(command) for name, command in agents.items()}, folder, sys.stdout,
-                                   services).run()
+  given_up = run_launcher.Launcher({name: [sys.executable, *command] for name, command in agents.items()}, folder,
+                                   sys.stdout, services).run()
   if given_up:
     raise errors.UserError(f'{folder}: not started again: {", ".join(given_up)}; the same command tries again')
   print(f'bazel run //tables:laser -- --figures --runs={shlex.quote(os.path.join(folder, "agent_*"))} draws the sweep',

@@ -79,8 +79,11 @@ def main(others: Sequence[str]):
     if flag.lstrip('-').partition('=')[0] in _OURS:
       raise errors.UserError(f'{flag}: the population sets this flag of its members by itself')
   folder = run_flags.user_path(config.logdir)
-  flags_of = lambda index: [*others, f'--sweep_index={first_sample(config) + index}', f'--seed={config.seed + index}',
-                            '--nolearning_rate_decay']
+
+  def flags_of(index):
+    return [*others, f'--sweep_index={first_sample(config) + index}', f'--seed={config.seed + index}',
+            '--nolearning_rate_decay']
+
   program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
   given_up = population_launcher.launcher(program, folder, size_of(config), flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)

@@ -7,6 +7,7 @@ learner and its replay (training/agent_interface.py lists what the runtime needs
 """
 
 import dataclasses
+import operator
 from typing import Any, NamedTuple
 
 import sonnet as snt
@@ -354,11 +355,10 @@ def _delta_q(agent, batch, values, config):
   begins_in_episode = (sample.padding == 0) & ~resets(environment, config)[0]  # [B].
   differences = {}
   for number, (name, step) in enumerate({'first': 0, 'last': config.sequence_length - 1}.items()):
-    row_of = lambda nest, row: tf.nest.map_structure(lambda rows: rows[row], nest)
-    seen = row_of(environment, config.burn_in + step)
-    actors_values, _ = agent.online.step(
-        batch.unroll.agent_output.action[config.burn_in + step], seen.reward, resets(seen, config), seen.observation,
-        row_of(sample.later_states, number))
+    seen = tf.nest.map_structure(operator.itemgetter(config.burn_in + step), environment)
+    states = tf.nest.map_structure(operator.itemgetter(number), sample.later_states)
+    actors_values, _ = agent.online.step(batch.unroll.agent_output.action[config.burn_in + step], seen.reward,
+                                         resets(seen, config), seen.observation, states)
     counts = tf.cast(sample.trains[step] & begins_in_episode, tf.float32)
     difference = tf.where(counts > 0, tf.norm(values[step] - actors_values, axis=-1) / largest, 0.)
     differences[f'delta_q/{name}'] = tf.reduce_sum(difference) / tf.reduce_sum(counts)  # NaN means that none counts.
@@ -373,10 +373,10 @@ def make_learner(agent: Agent, config: R2d2Config, xla: str = 'auto',
     return [(target, tf.where(is_time, online, target))
             for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
 
-  make_optimizer = lambda variables, live: optimizers.Adam(
-      variables, live.adam_beta1, live.adam_beta2, live.adam_epsilon)
   tuned = {'learning_rate': True, 'adam_epsilon': True, 'clip_gradient_norm': config.clip_gradient_norm > 0}
-  return learner_step.Learner(agent, loss, make_optimizer, config, tuned, xla, device, update_target)
+  return learner_step.Learner(
+      agent, loss, lambda variables, live: optimizers.Adam(
+          variables, live.adam_beta1, live.adam_beta2, live.adam_epsilon), config, tuned, xla, device, update_target)
 
 
 def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: R2d2Config,

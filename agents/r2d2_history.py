@@ -183,9 +183,9 @@ def evaluate(config: HistoryConfig, agent_config: r2d2.R2d2Config, levels, level
 
   loaded, screen = evaluation.load(directory), quiet.screen()
   test_levels = [registry.test_level(level) for level in levels]
-  make_host = lambda: actor_host.ActorHost(
-      test_levels, protocol, run, evaluation.seed_of(agent_config.seed), screen, played=[level_id])
-  with evaluation.explaining(loaded.path), contextlib.closing(make_host()) as host:
+  seed = evaluation.seed_of(agent_config.seed)
+  with evaluation.explaining(loaded.path), contextlib.closing(
+      actor_host.ActorHost(test_levels, protocol, run, seed, screen, played=[level_id])) as host:
     make_agent = agent_interface.agent_maker(r2d2, host, test_levels, agent_config)
     evaluator = evaluation.play(evaluation.restore(make_agent, loaded), make_restricted,
                                 acting.Selection(acting.EPSILON, config.epsilon), host, run, screen, lambda _: None)

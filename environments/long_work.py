@@ -7,7 +7,12 @@ then waits longer.
 
 from collections.abc import Callable
 
-_listener: Callable[[bool], None] = lambda under_way: None
+
+def _nobody(under_way: bool):
+  """Listens until `tell` names a listener."""
+
+
+_listener: Callable[[bool], None] = _nobody
 
 
 def tell(listener: Callable[[bool], None]):

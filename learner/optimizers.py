@@ -105,9 +105,12 @@ def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tens
   before = [v.read_value() for v in optimizer.variables]
   optimizer.apply(gradients, learning_rate)
   further = [(variable, tf.convert_to_tensor(value, variable.dtype)) for variable, value in new_values()]
+
+  def as_floats(value):
+    return value if value.dtype.is_floating else tf.cast(value, tf.float32)
+
   # The sum of a variable's elements is finite only if all elements are. It takes a single pass over memory. If the
   # elements are finite but their sum is not, they also count as not finite.
-  as_floats = lambda value: value if value.dtype.is_floating else tf.cast(value, tf.float32)
   finite = tf.stack([tf.math.is_finite(tf.reduce_sum(as_floats(value))) for value in (
       *(v.read_value() for v in optimizer.variables), *(value for _, value in further))])
 

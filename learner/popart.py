@@ -91,7 +91,10 @@ def split_levels(targets: tf.Tensor, counts: tf.Tensor, level_ids: tf.Tensor,
   """
   batch = targets.shape[1]
   of_level = level_ids[..., tf.newaxis] == tf.range(num_levels)  # [T, B, N].
-  flat = lambda values: tf.reshape(values, [-1, batch * num_levels])
+
+  def flat(values):
+    return tf.reshape(values, [-1, batch * num_levels])
+
   return (flat(tf.repeat(targets[..., tf.newaxis], num_levels, axis=-1)), flat(counts[..., tf.newaxis] & of_level),
           tf.tile(tf.range(num_levels), [batch]))
 
@@ -142,8 +145,10 @@ def update(statistics: Moments, rollouts: Moments, level_ids: tf.Tensor, decay: 
   keep = tf.constant(1. - decay, tf.float64)
   weights = decay * steps * keep ** later_steps
   kept = keep ** tf.reduce_sum(steps, axis=0)
-  weighted_sum = lambda moments: tf.reduce_sum(
-      weights * tf.where(finite, moments, tf.zeros_like(moments))[:, tf.newaxis], axis=0)
+
+  def weighted_sum(moments):
+    return tf.reduce_sum(weights * tf.where(finite, moments, tf.zeros_like(moments))[:, tf.newaxis], axis=0)
+
   return Moments(kept * statistics.first + weighted_sum(rollouts.first),
                  kept * statistics.second + weighted_sum(rollouts.second))
 

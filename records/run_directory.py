@@ -9,8 +9,7 @@
   learning_curve.png   see learning_curve.py; TensorBoard's event files hold the same metrics as metrics.jsonl
   tensorflow.log       the messages of TensorFlow and other libraries
   .lock                held by the process that trains here; .evaluation_lock by the one that evaluates
-  fitness.json, evolution.jsonl, population/   only in a member of a population, see
-                       training/population/population_directory.py
+  fitness.json, evolution.jsonl, population/   of a member of a population; see population_directory.py
 
 A directory is bound to the settings that the run was started with. At any time, one process may train in it, one may
 evaluate it, and any number may read it. A process that trains or evaluates uses the directory that it has opened. If

@@ -198,13 +198,19 @@ def learners(seconds, workload, names):
   tf = one_thread()
   steps = {name: _learner_of(tf, workload, name) for name in ('impala', *names)}
   order = list(steps)
-  take_turn = lambda: {name: _rate_of_one(steps[name], _learned_transitions(workload)) for name in order}
+
+  def take_turn():
+    return {name: _rate_of_one(steps[name], _learned_transitions(workload)) for name in order}
+
   take_turn()  # Compiles.
   stop, rates = time.monotonic() + seconds, [take_turn()]
   while time.monotonic() < stop:
     order.reverse()  # So that no learner always follows the same one.
     rates.append(take_turn())
-  medians = lambda values: {name: float(np.median([turn[name] for turn in values])) for name in steps}
+
+  def medians(values):
+    return {name: float(np.median([turn[name] for turn in values])) for name in steps}
+
   ratios = [{name: rate / turn['impala'] for name, rate in turn.items()} for turn in rates]
   return medians(rates), medians(ratios)
 

@@ -66,8 +66,11 @@ class Cluster:
     """
     self._children = child_process.Children(stream)
     addresses = ','.join(f'127.0.0.1:{port}' for port in free_ports.find(config.learners))
-    make = lambda job, index, *flags: self._children.add(f'{job}_{index}', [
-        *program, *others, f'--job_name={job}', f'--task={index}', f'--learner_addresses={addresses}', *flags])
+
+    def make(job, index, *flags):
+      return self._children.add(f'{job}_{index}', [
+          *program, *others, f'--job_name={job}', f'--task={index}', f'--learner_addresses={addresses}', *flags])
+
     place = [f'--logdir={run_flags.user_path(config.logdir)}'] if config.logdir else []
     self._learners = [make('learner', index, *place, f'--num_environments={config.learner_environments}')
                       for index in range(config.learners)]

@@ -127,7 +127,10 @@ def learner(seconds, workload):
   agent = benchmark_parts.make_agent(tf, workload, module, settings)
   agents_learner = module.make_learner(agent, settings)
   size, rows = settings.batch_size, workload.learner_rows
-  zeros = lambda *shape, dtype=tf.float32: tf.zeros([*shape, size], dtype)
+
+  def zeros(*shape, dtype=tf.float32):
+    return tf.zeros([*shape, size], dtype)
+
   batch = experience.Batch(
       unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),
                     agent.online.initial_state(size),

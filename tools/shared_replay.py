@@ -100,7 +100,9 @@ def interval(differences: np.ndarray) -> tuple[float, float]:
 
 def _draw(curves: dict[str, np.ndarray], frames: int, file: str):
   """Draws the lines, [seeds, P] each, whose values are means over equal parts of the runs."""
-  middles = lambda shares: (np.arange(len(shares)) + 0.5) * frames / len(shares)
+  def middles(shares):
+    return (np.arange(len(shares)) + 0.5) * frames / len(shares)
+
   comparison.draw(['quiz'], {
       name: [comparison.Curve(middles(shares), shares[:, np.newaxis]) for shares in of_seeds]
       for name, of_seeds in curves.items()}, file)

@@ -101,8 +101,8 @@ def evaluate(agent_module: agent_interface.AgentModule, config: agent_interface.
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
   where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, identity['checkpoint'])
-  make_host = lambda: actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)
-  with explaining(where), contextlib.closing(make_host()) as host:
+  with explaining(where), contextlib.closing(
+      actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)) as host:
     make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
     policy = restore(make_agent, loaded)
     if run.video:

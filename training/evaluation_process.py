@@ -55,9 +55,8 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
   levels, seed = request['levels'], evaluation.seed_of(config.seed)
   selection, results, policy = evaluation.selection_of(agent_module, run), {}, None
   for level_id in range(len(levels)):
-    make_host = lambda: actor_host.ActorHost(
-        levels, request['protocol'], run, seed, played=[level_id])
-    with evaluation.explaining(where), contextlib.closing(make_host()) as host:
+    with evaluation.explaining(where), contextlib.closing(
+        actor_host.ActorHost(levels, request['protocol'], run, seed, played=[level_id])) as host:
       make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
       policy = evaluation.restore(make_agent, loaded)
       evaluator = evaluation.play(

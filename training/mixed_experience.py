@@ -144,6 +144,8 @@ class MixedExperience:
 
 def _with_ids_of_rows(unroll):
   """Returns which components of unrolls have a time dimension, and the unrolls, with level and actor of each row."""
-  of_rows = lambda ids: tf.broadcast_to(ids, tf.shape(unroll.parameter_version))
+  def of_rows(ids):
+    return tf.broadcast_to(ids, tf.shape(unroll.parameter_version))
+
   has_time = unroll_lib.has_time(unroll)._replace(level_id=True, actor_id=True)
   return has_time, unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id))

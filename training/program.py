@@ -192,8 +192,11 @@ def _train(agent_module, config, protocol, population, membership, levels, setti
     number = cluster_config.host_number(membership)
     # The seed depends on the checkpoint, so that a resumed run does not repeat the episodes of its beginning.
     seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
-    check = lambda specification: memory.check_stored_frames(
-        specification, agent_module.replay_steps(config), getattr(config, 'replay_capacity', 0))
+
+    def check(specification):
+      return memory.check_stored_frames(
+          specification, agent_module.replay_steps(config), getattr(config, 'replay_capacity', 0))
+
     host = _make_host(config, protocol, membership, levels, run_config, number, seed, screen, check)
     try:
       make_member = None

@@ -49,7 +49,9 @@ class Replayers:
     self._frame_stacks, self._replay, self._agent, self._parameters = frame_stacks, replay, agent, parameters
     self._is_shared, self._said_long = isinstance(replay, shared_replay.SharedReplay), False
     with tf.device('/CPU:0'):
-      variable = lambda values: tf.Variable(values, trainable=False)
+      def variable(values):
+        return tf.Variable(values, trainable=False)
+
       self._key = variable(tf.fill([number], tf.constant(-1, tf.int64)))  # The episode of each replayer; -1: none.
       self._step = variable(tf.zeros([number], tf.int64))                 # The step to go on from.
       self._state = tf.nest.map_structure(lambda spec: variable(tf.zeros([number, *spec.shape], spec.dtype)),

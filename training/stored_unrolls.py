@@ -23,9 +23,12 @@ def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
   """
   version, environment = unroll.parameter_version, unroll.environment_output
   if isinstance(version, tf.TensorSpec):
-    of_rows = lambda values: tf.TensorSpec(version.shape, values.dtype)
+    def of_rows(values):
+      return tf.TensorSpec(version.shape, values.dtype)
   else:
-    of_rows = lambda values: tf.broadcast_to(values, tf.shape(version))
+    def of_rows(values):
+      return tf.broadcast_to(values, tf.shape(version))
+
     environment = environment._replace(reward=inference.finite_rewards(environment.reward))
   return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), life_id=(), index=(),
                          agent_state=(), environment_output=environment)

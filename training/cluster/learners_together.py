@@ -153,7 +153,10 @@ class LearnersTogether:
     def step(batch, its_arrived):
       metrics, feedback = learner.step(batch)
       context = tf.distribute.get_replica_context()
-      on_device = lambda values: tf.nest.map_structure(tf.identity, values)  # A graph's arguments may be elsewhere.
+
+      def on_device(values):
+        return tf.nest.map_structure(tf.identity, values)  # A graph's arguments may be elsewhere.
+
       everyones = context.all_gather(on_device(list(its_arrived.episodes)), axis=0)
       # One by one: several processes cannot reduce values of different types together.
       frames, everyones_leaving = (context.all_reduce(tf.distribute.ReduceOp.SUM, on_device(value))
@@ -170,7 +173,9 @@ class LearnersTogether:
 
   @tf.function(autograph=False)
   def _gather(self, values):
-    gather = lambda value: tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
+    def gather(value):
+      return tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
+
     return self._strategy.experimental_local_results(self._strategy.run(gather, (values,)))[0]
 
   @tf.function(autograph=False)

@@ -108,7 +108,10 @@ def drop_evolutions_after(logdir: str, environment_frames: int):
     run_directory.RunDirectoryError: a row cannot be read, or the file cannot be cut.
   """
   file = run_directory.path(logdir, EVOLUTION)
-  frames_of = lambda *row: _evolution(*row).environment_frames
+
+  def frames_of(*row):
+    return _evolution(*row).environment_frames
+
   run_rows.cut(file, run_rows.size_up_to(file, frames_of, environment_frames))
 
 
