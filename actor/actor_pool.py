@@ -275,6 +275,6 @@ def _field_spec(field):
 
 def _pack(spec, tensors, prefix):
   """Packs a flat list of tensors into the structure of `spec`, with the shapes of `prefix` followed by `spec`'s."""
-  for tensor, tensor_spec in zip(tensors, tf.nest.flatten(spec)):
+  for tensor, tensor_spec in zip(tensors, tf.nest.flatten(spec), strict=True):
     tensor.set_shape([*prefix, *tensor_spec.shape])
   return tf.nest.pack_sequence_as(spec, tensors)

@@ -91,7 +91,7 @@ class _Batched:
                                            output_types=[output.dtype for output in outputs])
     except tf.errors.OpError as error:  # Raised by an eager call. In a graph the op has not run yet.
       raise type(error)(None, None, messages.plain_message(error.message)) from None
-    for row, output in zip(rows, outputs):
+    for row, output in zip(rows, outputs, strict=True):
       row.set_shape([1, *output.shape[1:]] if output.shape.rank else None)
     return tf.nest.pack_sequence_as(self._traced.structured_outputs, rows)
 
@@ -119,7 +119,7 @@ class _Batched:
     def compute_batch(count):
       with tf.device('/CPU:0'):
         batch_id, inputs = ops.dynamic_batcher_get_inputs(self._handle, input_types=[s.dtype for s in flat_specs])
-      for tensor, spec in zip(inputs, flat_specs):
+      for tensor, spec in zip(inputs, flat_specs, strict=True):
         tensor.set_shape(spec.shape)
       # Variables must be read after the batch has arrived. The inputs themselves delay only ops that depend on them,
       # and TensorFlow would drop a direct control dependency on their op as redundant.

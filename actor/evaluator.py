@@ -66,12 +66,12 @@ class Evaluator:
 
   def is_finished(self, level_id: int) -> bool:
     """Whether all of a level's episodes have been played."""
-    return all(len(episodes) == quota for level, quota, episodes in zip(self._level_ids, self._quotas, self._episodes)
-               if level == level_id)
+    environments = zip(self._level_ids, self._quotas, self._episodes, strict=True)
+    return all(len(episodes) == quota for level, quota, episodes in environments if level == level_id)
 
   def episodes(self, level_id: int) -> list[Episode]:
     """The episodes of a level, environment by environment, and within an environment in the order of play."""
-    return [episode for level, episodes in zip(self._level_ids, self._episodes) if level == level_id
+    return [episode for level, episodes in zip(self._level_ids, self._episodes, strict=True) if level == level_id
             for episode in episodes]
 
   def put(self, unroll: unroll_lib.Unroll):

@@ -52,7 +52,7 @@ class ParameterSnapshot:
     """
     with tf.device('/CPU:0'):
       version, parameters = ops.parameter_snapshot_latest(self._handle, types=[spec.dtype for spec in self._specs])
-    for parameter, spec in zip(parameters, self._specs):
+    for parameter, spec in zip(parameters, self._specs, strict=True):
       parameter.set_shape(spec.shape)
     version.set_shape([])
     return version, parameters

@@ -149,7 +149,7 @@ def update_statistics(agent: Agent, decay: float, gathered: Any,
   old = popart.Moments(*map(tf.convert_to_tensor, agent.statistics))
   new = popart.update(old, rollouts, level_ids, decay)
   weights = agent.baseline_weights
-  return [*zip(agent.statistics, new), *zip(weights, popart.rescale(*weights, old, new))]
+  return [*zip(agent.statistics, new, strict=True), *zip(weights, popart.rescale(*weights, old, new), strict=True)]
 
 
 def make_learner(agent: Agent, config: PopArtImpalaConfig, xla: str = 'auto', device: str | None = None,

@@ -57,8 +57,8 @@ class Recall(base.Environment):
 class RecallLate(Recall):
   """Recall with 8 to 15 blank steps, for agents that learn from parts of episodes.
 
-  If sequences have at most 8 steps, burn-in included, then the question is never in a sequence with the cue. An agent can
-  then learn the task only from the recurrent states at the starts of sequences.
+  If sequences have at most 8 steps, burn-in included, then the question is never in a sequence with the cue. An agent
+  can then learn the task only from the recurrent states at the starts of sequences.
   """
 
   delays = range(8, 16)

@@ -55,7 +55,7 @@ class UnrollQueue:
       # Unrolls are taken one by one and copied once. dequeue_many would copy them to [B, T+1, ...], and transposing
       # would copy them again.
       unrolls = [tf.nest.flatten(self.take()) for _ in range(batch_size)]
-      batch = [tf.stack(tensors, axis) for tensors, axis in zip(zip(*unrolls), self._axes)]
+      batch = [tf.stack(tensors, axis) for tensors, axis in zip(zip(*unrolls, strict=True), self._axes, strict=True)]
     return tf.nest.pack_sequence_as(self._spec, batch)
 
   def drop(self, batch, slot):
@@ -73,7 +73,7 @@ class UnrollQueue:
       components, changed = tf.nest.flatten(batch), []
       kept = tf.range(components[0].shape[self._axes[0]] - 1)
       kept += tf.cast(kept >= tf.cast(slot, tf.int32), tf.int32)  # All slots but this one.
-      for old, new, axis in zip(components, tf.nest.flatten(self.take()), self._axes):
+      for old, new, axis in zip(components, tf.nest.flatten(self.take()), self._axes, strict=True):
         new = tf.concat([tf.gather(old, kept, axis=axis), tf.expand_dims(new, axis)], axis)
         changed.append(tf.ensure_shape(new, old.shape))
     return tf.nest.pack_sequence_as(self._spec, changed)

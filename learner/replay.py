@@ -136,7 +136,7 @@ class SequenceReplay:
           signal_components=self._signals, signal_types=[self._rows.types[index] for index in self._signals])
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
-    for component, signal in zip(self._signals, signals):
+    for component, signal in zip(self._signals, signals, strict=True):
       signal.set_shape([self.geometry.length + 1, None, *self._rows.read_shape(component)])
     return Inserted(key, trains, tf.nest.pack_sequence_as(self._signal_spec, signals))
 
@@ -157,7 +157,7 @@ class SequenceReplay:
       vector.set_shape([batch_size])
     trains.set_shape([self.geometry.length, batch_size])
     num_rows = self.geometry.burn_in + self.geometry.length + 1
-    for spec, values in zip(self._states, states):
+    for spec, values in zip(self._states, states, strict=True):
       values.set_shape([self._num_states, batch_size, *spec.shape])
     return Sample(self._rows.pack(rows, num_rows, batch_size), tf.nest.pack_sequence_as(self.state_spec, states),
                   trains, key, probability, age, life_id, life_row, padding)

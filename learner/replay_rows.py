@@ -57,7 +57,7 @@ class Rows:
 def read_bytes(row_spec, frame_stacks) -> int:
   """Returns the memory of a row when it is read, with stacks of frames. Arguments as for Rows."""
   specs, stacks = tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)
-  return sum(ops.num_bytes(spec) * stack for spec, stack in zip(specs, stacks))
+  return sum(ops.num_bytes(spec) * stack for spec, stack in zip(specs, stacks, strict=True))
 
 
 def with_file(operation, handle: tf.Tensor, path: str):

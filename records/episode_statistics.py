@@ -49,7 +49,7 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
                        f'{len(returns)}, {len(lengths)}')
     if len(level_ids) and not 0 <= min(level_ids) <= max(level_ids) < len(self._level_names):
       raise ValueError(f'EpisodeStatistics: want level ids from 0 to {len(self._level_names) - 1}, got {level_ids}')
-    for level_id, episode_return, length in zip(level_ids, returns, lengths):
+    for level_id, episode_return, length in zip(level_ids, returns, lengths, strict=True):
       self._returns.append(float(episode_return))
       self._lengths.append(int(length))
       self._level_returns[level_id].append(float(episode_return))
@@ -58,7 +58,7 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     self._episodes += len(level_ids)
     if all(self._unscored):
       self._scores = dict(self._suite_score({
-          name: float(np.mean(returns)) for name, returns in zip(self._level_names, self._unscored)}))
+          name: float(np.mean(returns)) for name, returns in zip(self._level_names, self._unscored, strict=True)}))
       self._unscored = [[] for _ in self._level_names]
 
   def mean_return(self) -> float | None:
@@ -69,7 +69,7 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     """Returns the values about episodes for a row of metrics.jsonl."""
     values = {'episodes': self._episodes, 'episode_return': self.mean_return(), 'episode_length': _mean(self._lengths)}
     return values | {f'episode_return/{name}': _mean(returns)
-                     for name, returns in zip(self._level_names, self._level_returns)} | self._scores
+                     for name, returns in zip(self._level_names, self._level_returns, strict=True)} | self._scores
 
   def serialize(self) -> str:
     """Returns the state as text, for tf.train.Checkpoint."""
@@ -90,7 +90,7 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     self._episodes = state['episodes']
     self._returns.extend(state['returns'])
     self._lengths.extend(state['lengths'])
-    for returns, restored in zip(self._level_returns, state['level_returns']):
+    for returns, restored in zip(self._level_returns, state['level_returns'], strict=True):
       returns.extend(restored)
     self._unscored, self._scores = state['unscored'], state['scores']
 

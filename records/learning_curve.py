@@ -77,7 +77,7 @@ def _draw_evaluations(axes: Any, evaluations: list[run_rows.Evaluation], are_sco
   points = [(evaluation.frames, evaluation.suite_score if are_scores else evaluation.mean_return)
             for evaluation in evaluations if not are_scores or evaluation.suite_score is not None]
   if points:
-    axes.plot(*zip(*points), color=_EVALUATED, linewidth=2, marker='.', markersize=8,
+    axes.plot(*zip(*points, strict=True), color=_EVALUATED, linewidth=2, marker='.', markersize=8,
               label=f'evaluation: mean of {evaluations[-1].num_episodes:,} episodes per level')
 
 

@@ -103,7 +103,7 @@ class MetricsWriter:
                        f'{lengths!r}')
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')
-    for level, episode_return, length in zip(levels, returns, lengths):
+    for level, episode_return, length in zip(levels, returns, lengths, strict=True):
       rows.writerow((int(frames), level, float(episode_return), int(length)))
     self._append(self._episodes, int(frames), text.getvalue().encode())
 

@@ -59,7 +59,8 @@ def _evaluations(run: runs_lib.Run) -> list[dict[str, Any]]:
   if run.population > 1:
     return []
   suite = runs_lib.suite_of(run)
-  trained = dict(zip(suite.test_levels, suite.levels)) if suite else {}  # Version for testing -> for training.
+  # Version for testing -> for training.
+  trained = dict(zip(suite.test_levels, suite.levels, strict=True)) if suite else {}
   return [{'environment_frames': row.frames, 'episode_return': row.mean_return} | {
       f'episode_return/{trained.get(level, level)}': mean for level, mean in row.means.items()}
           for row in run_rows.read_evaluations(run.logdir, runs_lib.ROWS)]

@@ -56,11 +56,12 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
   panels = picture.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
   extents = {name: textwrap.wrap(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH) for name in names}
   above_extents = 6 + 11 * max(map(len, extents.values()))  # Points.
-  for name, axes in zip(names, panels):
+  for name, axes in zip(names, panels, strict=True):
     axes.barh(positions + 0.2, [_normalised_paper(suite_name, name, level) for level in order], 0.4,
               color=drawing.PAPER, label=_PAPERS_SCORES[suite_name])
     reached = [(position, scores.human_normalised(level, cell.score.mean), _spread(level, cell.score))
-               for position, level in zip(positions, order) for cell in [gathered[name].level(level)] if cell.score]
+               for position, level in zip(positions, order, strict=True)
+               for cell in [gathered[name].level(level)] if cell.score]
     if reached:
       at, values, spreads = np.transpose(reached)
       axes.barh(at - 0.2, values, 0.4, color=drawing.LINES[0], label='this run',
@@ -103,8 +104,9 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
     return False
   levels = [level for level in suite.levels if level in curves]
   picture, panels = grid_of_returns(levels)
-  colours = dict(zip((name for name, agent in published.AGENTS.items() if agent.suite == suite_name), drawing.LINES))
-  tested = dict(zip(suite.levels, suite.test_levels))
+  agents = (name for name, agent in published.AGENTS.items() if agent.suite == suite_name)
+  colours = dict(zip(agents, drawing.LINES, strict=False))
+  tested = dict(zip(suite.levels, suite.test_levels, strict=True))
   for level, axes in panels.items():
     for name, frames, returns in curves[level]:
       axes.plot(frames, returns, color=colours[name], linewidth=1.2, label=name)
@@ -129,7 +131,7 @@ def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple
   lines = math.ceil(len(levels) / columns)
   picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
   grid = picture.subplots(lines, columns, squeeze=False).flat
-  panels = dict(zip(levels, grid))
+  panels = dict(zip(levels, grid, strict=False))
   for level, axes in panels.items():
     axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
     drawing.plain(axes, 'both')
@@ -198,8 +200,8 @@ def draw_action_values(found: Sequence[sweep.Sample], file: str) -> bool:
   styles = {name: drawing.line_style(number) for number, name in enumerate(names)}
   picture = figure.Figure(figsize=(10.5, 1 + 0.13 * len(names) + 3 * len(levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(levels), 2, squeeze=False)
-  for level, row in zip(levels, panels):
-    for axes, most, shown in zip(row, (3, None), ('best 3 samples', 'all samples')):
+  for level, row in zip(levels, panels, strict=True):
+    for axes, most, shown in zip(row, (3, None), ('best 3 samples', 'all samples'), strict=True):
       for line, samples in lines[level].items():
         axes.plot(*_mean_curve(samples[:most]), linewidth=1.6, label=line, **styles[line])
       axes.set_title(f'{level}: mean of {shown}', color=drawing.INK, loc='left', fontsize=10)
@@ -260,7 +262,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
   """
   picture = figure.Figure(figsize=(1 + 3.6 * len(members), 3.6), dpi=110, layout='constrained')
   panels = picture.subplots(1, len(members), squeeze=False)[0]
-  for hyper_parameter, axes in zip(members, panels):
+  for hyper_parameter, axes in zip(members, panels, strict=True):
     for points in members[hyper_parameter]:
       axes.step(*np.transpose(points), where='post', color=drawing.PAPER, linewidth=0.9, label='members')
     for points in fittest[hyper_parameter]:
@@ -280,7 +282,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
 def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
   """Makes a picture with a panel for each level."""
   picture = figure.Figure(figsize=(1.5 + 4.5 * max(len(levels), 2), 4.6), dpi=110, layout='constrained')
-  panels = dict(zip(levels, picture.subplots(1, len(levels), squeeze=False)[0]))
+  panels = dict(zip(levels, picture.subplots(1, len(levels), squeeze=False)[0], strict=True))
   for level, axes in panels.items():
     axes.set_title(level, color=drawing.INK, loc='left', fontweight='bold', fontsize=10)
     drawing.plain(axes, 'both')

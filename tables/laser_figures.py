@@ -82,15 +82,15 @@ def draw_rejected(runs: Sequence[runs_lib.Run], file: str) -> bool:
   styles = curves.styles_of(groups)
   of_levels = {}  # Level -> variant -> rows of each run.
   for name, rows in curves.rows_of(groups).items():
-    for run, of_run in zip(groups[name], rows):
+    for run, of_run in zip(groups[name], rows, strict=True):
       if any(len(curves.points(of_run, metric)) for metric in _REJECTED):
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
   if not of_levels:
     return False
   picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_levels), len(_REJECTED), squeeze=False)
-  for row, (level, rows) in zip(panels, sorted(of_levels.items())):
-    for axes, (metric, steps) in zip(row, _REJECTED.items()):
+  for row, (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
+    for axes, (metric, steps) in zip(row, _REJECTED.items(), strict=True):
       curves.draw_lines(axes, rows, metric, styles)
       axes.set_title(f'{level}: {steps} steps', color=drawing.INK, loc='left', fontsize=10)
       axes.set_xlabel('environment frames', color=drawing.INK)
@@ -121,7 +121,7 @@ def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str, file: 
   styles = curves.styles_of(dict.fromkeys(name for _, lines in of_tasks.values() for name in lines))
   picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 4 * len(of_tasks)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_tasks), 1, squeeze=False)[:, 0]
-  for axes, (task, (width, lines)) in zip(panels, of_tasks.items()):
+  for axes, (task, (width, lines)) in zip(panels, of_tasks.items(), strict=True):
     for name, curve in lines.items():
       filled = np.flatnonzero(np.isfinite(curve.values).all(axis=0))
       drawing.mean_and_range(axes, width * (filled + 1.), curve.values[:, filled], _label(name, curve), styles[name])

@@ -59,12 +59,12 @@ def by_variant(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   settings, the names of their groups have these too.
   """
   settings = [laser_sweeps.settings(run) for run in runs]
-  parameters = [_parameters(run, those) for run, those in zip(runs, settings)]
+  parameters = [_parameters(run, those) for run, those in zip(runs, settings, strict=True)]
   common = _common(parameters)
-  names = [_name(run, those, common) for run, those in zip(runs, parameters)]
-  places = [(name, run.flags['level_name']) for name, run in zip(names, runs)]
+  names = [_name(run, those, common) for run, those in zip(runs, parameters, strict=True)]
+  places = [(name, run.flags['level_name']) for name, run in zip(names, runs, strict=True)]
   groups, order = {}, {}
-  for run, those, name, others in zip(runs, parameters, names, results.differing(places, settings, ())):
+  for run, those, name, others in zip(runs, parameters, names, results.differing(places, settings, ()), strict=True):
     full_name = ', '.join([name, *others])
     groups.setdefault(full_name, []).append(run)
     order[full_name] = _order(run, those, common)

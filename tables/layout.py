@@ -45,13 +45,14 @@ def comparison_columns(name: str) -> list[str]:
 def markdown(table: Table) -> str:
   """Formats a table as Markdown. Columns are padded, so that the text is also readable on the screen."""
   differences = [column.endswith('difference') for column in table.columns]
-  rows = [[_text(value, signed) for value, signed in zip(row, differences)] for row in table.rows]
-  widths = [max(map(len, column)) for column in zip(table.columns, *rows)]
+  rows = [[_text(value, signed) for value, signed in zip(row, differences, strict=True)] for row in table.rows]
+  widths = [max(map(len, column)) for column in zip(table.columns, *rows, strict=True)]
   right = [any(isinstance(row[i], Number) for row in table.rows) for i in range(len(widths))]
   lines = ['| ' + ' | '.join(text.rjust(width) if end else text.ljust(width)
-                             for text, width, end in zip(row, widths, right)) + ' |'
+                             for text, width, end in zip(row, widths, right, strict=True)) + ' |'
            for row in (table.columns, *rows)]
-  lines.insert(1, '|' + '|'.join('-' * (width + 1) + (':' if end else '-') for width, end in zip(widths, right)) + '|')
+  lines.insert(1, '|' + '|'.join('-' * (width + 1) + (':' if end else '-')
+                                 for width, end in zip(widths, right, strict=True)) + '|')
   notes = [f'- {note}' for note in table.notes]
   return '\n'.join([f'**{table.title}**', '', *lines, *([''] if notes else []), *notes]) + '\n'
 
@@ -61,10 +62,10 @@ def comma_separated(table: Table) -> str:
   scored = [column.endswith('this run') for column in table.columns]
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')
-  writer.writerow([name for column, score in zip(table.columns, scored)
+  writer.writerow([name for column, score in zip(table.columns, scored, strict=True)
                    for name in ((column, f'{column} ±', f'{column} seeds') if score else (column,))])
   for row in table.rows:
-    writer.writerow([value for cell, score in zip(row, scored) for value in _values(cell, score)])
+    writer.writerow([value for cell, score in zip(row, scored, strict=True) for value in _values(cell, score)])
   return text.getvalue()
 
 

@@ -104,6 +104,7 @@ def schedule(member: Member, name: str, segment: Segment | None = None) -> list[
   points = [(0, member.start[name])] + [(evolution.environment_frames, evolution.hyper_parameters[name])
                                         for evolution in member.evolutions]
   begin, end = (segment.begin, segment.end) if segment else (0, member.fitness.environment_frames)
-  inside = [(max(frames, begin), value) for (frames, value), (following, _) in zip(points, points[1:] + [(end, 0)])
+  inside = [(max(frames, begin), value)
+            for (frames, value), (following, _) in zip(points, points[1:] + [(end, 0)], strict=True)
             if frames < end and following > begin]
   return inside + [(end, inside[-1][1] if inside else member.start[name])]

@@ -103,7 +103,7 @@ def draw_statistics(run: runs_lib.Run, file: str) -> bool:
     return False
   picture = figure.Figure(figsize=(1 + 3 * max(len(levels), 2), 5), dpi=110, layout='constrained')
   panels = picture.subplots(2, len(levels), sharex=True, squeeze=False)
-  for (upper, lower), level in zip(panels.T, levels):
+  for (upper, lower), level in zip(panels.T, levels, strict=True):
     means, scales = (curves.points(rows, f'popart/{name}/{level}') for name in ('mean', 'scale'))
     if len(means):
       frames, mean = means.T

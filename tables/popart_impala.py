@@ -60,7 +60,7 @@ def draw(runs: Sequence[runs_lib.Run], folder: str) -> list[str]:
   with_statistics = [run for name, of_agent in agents.items() if name.endswith(popart_tables.POPART)
                      for run in of_agent]
   names = [os.path.basename(run.logdir) for run in with_statistics]
-  for run, name in zip(with_statistics, names):
+  for run, name in zip(with_statistics, names, strict=True):
     if names.count(name) > 1 or run.population > 1:  # A member's folder has the name of the population.
       name = f'{os.path.basename(os.path.dirname(run.logdir))}_{name}'
     file = os.path.join(folder, f'popart_statistics_{name}.png')

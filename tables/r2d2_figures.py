@@ -58,7 +58,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
   styles = curves.styles_of(groups)
   of_levels, runs_of_levels = {}, {}  # Level -> strategy -> rows of each run, or the runs.
   for name, rows in curves.rows_of(groups).items():
-    for run, of_run in zip(groups[name], rows):
+    for run, of_run in zip(groups[name], rows, strict=True):
       if all(len(curves.points(of_run, metric)) for metric in _DELTA_Q):
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
         runs_of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(run)
@@ -66,10 +66,10 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
     return False
   picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_levels), 2, squeeze=False)
-  for (left, right), (level, rows) in zip(panels, sorted(of_levels.items())):
+  for (left, right), (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_bars(left, rows, styles)
     returns = curves.returns_of(runs_of_levels[level])
-    curves.draw_lines(right, returns, _RETURN, dict(zip(returns, (styles[name] for name in rows))))
+    curves.draw_lines(right, returns, _RETURN, dict(zip(returns, (styles[name] for name in rows), strict=True)))
     left.set_title(level, color=drawing.INK, loc='left', fontsize=10)
     left.set_ylabel('ΔQ, median over training', color=drawing.INK)
     right.set_ylabel('mean return' if curves.are_evaluated(returns) else 'training return', color=drawing.INK)
@@ -137,7 +137,7 @@ def draw_memory(runs: Sequence[runs_lib.Run], file: str) -> bool:
     return False
   picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_levels), len(_MEMORY_AXES), squeeze=False)
-  for row, (level, found) in zip(panels, sorted(of_levels.items())):
+  for row, (level, found) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_histories(row, found, styles)
     row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10)
   drawing.title_and_legend(picture, 'Evaluations with a restricted memory (figure 5)', panels.flat)
@@ -149,7 +149,7 @@ def _draw_histories(panels: Sequence[Any], found: Mapping[str, Sequence[Mapping[
                     styles: Mapping[str, dict[str, str]]):
   """Draws a level's lines. A line has the histories that all runs of its strategy have, the longest one first."""
   ordered = sorted({history for of_group in found.values() for of_run in of_group for history in of_run}, reverse=True)
-  for number, (axes, quantity) in enumerate(zip(panels, _MEMORY_AXES)):
+  for number, (axes, quantity) in enumerate(zip(panels, _MEMORY_AXES, strict=True)):
     for name, of_group in found.items():
       common = [history for history in ordered if all(history in of_run for of_run in of_group)]
       values = np.array([[of_run[history][number] for history in common] for of_run in of_group])
@@ -233,5 +233,5 @@ def _median(found: Mapping[str, Sequence[np.ndarray]]) -> tuple[np.ndarray, np.n
   frames, values = curves.on_common_frames([curve for of_game in found.values() for curve in of_game])
   ends = np.cumsum([len(of_game) for of_game in found.values()])
   of_games = [scores.human_normalised(game, of_game.mean(axis=0))
-              for game, of_game in zip(found, np.split(values, ends[:-1]))]
+              for game, of_game in zip(found, np.split(values, ends[:-1]), strict=True)]
   return frames, np.median(of_games, axis=0)

@@ -234,11 +234,11 @@ def differing(levels: Sequence[str], of_runs: Sequence[dict[str, Any]], apart: C
     apart: names of settings to leave out.
   """
   values = {}  # (level, setting) -> the setting's values, as JSON.
-  for level, those in zip(levels, of_runs):
+  for level, those in zip(levels, of_runs, strict=True):
     for name, value in those.items():
       values.setdefault((level, name), set()).add(json.dumps(value))
   return [[f'{name}={written(value)}' for name, value in sorted(those.items())
-           if len(values[level, name]) > 1 and name not in apart] for level, those in zip(levels, of_runs)]
+           if len(values[level, name]) > 1 and name not in apart] for level, those in zip(levels, of_runs, strict=True)]
 
 
 def short(frames: int) -> str:

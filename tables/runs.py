@@ -262,7 +262,7 @@ def _as_tested(run: Run, means: dict[str, float], file: str) -> dict[str, float]
   suite = suite_of(run)
   if suite is None:
     return means
-  tested = dict(zip(suite.levels, suite.test_levels)) | {level: level for level in suite.test_levels}
+  tested = dict(zip(suite.levels, suite.test_levels, strict=True)) | {level: level for level in suite.test_levels}
   learned = set(suite.test_levels) if not is_expert(run) else {tested[run.flags['level_name']]}
   for level in means:
     if tested.get(level) not in learned:

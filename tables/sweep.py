@@ -44,7 +44,7 @@ def samples(runs: Sequence[runs_lib.Run]) -> list[Sample]:
     run_directory.RunDirectoryError: a metrics.jsonl is damaged.
   """
   by_setting = {}
-  for run, line in zip(runs, _lines(runs)):
+  for run, line in zip(runs, _lines(runs), strict=True):
     by_setting.setdefault((line, results.setting(run, expert=False)), []).append(run)
   found = []
   for (line, _), group in by_setting.items():
@@ -105,7 +105,7 @@ def _lines(runs: Sequence[runs_lib.Run]) -> list[str]:
   settings = [results.settings_of(run, expert=False) for run in runs]
   differing = results.differing([those['level_name'] for those in settings], settings, _IN_OTHER_COLUMNS)
   return [', '.join([those['torso'], those['off_policy_correction'], *others])
-          for those, others in zip(settings, differing)]
+          for those, others in zip(settings, differing, strict=True)]
 
 
 def _natural(text: str) -> list[str | float]:

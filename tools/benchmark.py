@@ -4,8 +4,8 @@
 
 There are four sections. The first one is IMPALA on Pong with the shallow network. The second one is R2D2 on Pong with
 the paper's sequences, and its replay. The third one is LASER on Pong with its replay and replayers. The fourth one is
-IMPALA's deep network with LSTM and language on images of 72x96, as on DeepMind Lab's levels, with environments that take
-almost no time.
+IMPALA's deep network with LSTM and language on images of 72x96, as on DeepMind Lab's levels, with environments that
+take almost no time.
 
 Each part is measured in one process per core, so that all cores are busy. The result is the part's CPU time per agent
 step. If nothing else cost time, the cores would make `cores / sum of the CPU times` steps per second. This is the

@@ -4,6 +4,7 @@ Each function imports TensorFlow itself, because the process that starts it does
 """
 
 import contextlib
+import functools
 import json
 import os
 import threading
@@ -173,7 +174,7 @@ def inference(seconds, workload, batch_sizes):
       return tf.while_loop(lambda count, actions: count < 10, body, [tf.constant(0), tf.zeros([size], tf.int32)],
                            parallel_iterations=1)
 
-    per_second, cpu = rate(lambda: act(many), 10 * size, seconds / len(batch_sizes))
+    per_second, cpu = rate(functools.partial(act, many), 10 * size, seconds / len(batch_sizes))
     results[size] = {'rows_per_second': per_second, 'cpu_seconds': cpu}
   return results
 

@@ -102,7 +102,7 @@ def _write_curves(experiment: Experiment, curves: dict[str, list[Curve]], file: 
     for name, of_seeds in curves.items():
       for seed, curve in enumerate(of_seeds, start=1):
         points = _points(curve)
-        for frames, shares in zip(points, _at(curve, points)):
+        for frames, shares in zip(points, _at(curve, points), strict=True):
           writer.writerow([name, seed, int(frames), *(f'{share:.4g}' for share in shares)])
 
 

@@ -58,7 +58,7 @@ class _Players:
       rows.append(self._row)
     index = self._index
     self._index += 1
-    reward, discount, done, vector, action, logits = (tf.constant(np.stack(parts)) for parts in zip(*rows))
+    reward, discount, done, vector, action, logits = (tf.constant(np.stack(parts)) for parts in zip(*rows, strict=True))
     zeros = tf.zeros_like(reward)
     return unroll_lib.Unroll(
         level_id=tf.zeros([_NUM_NEW], tf.int32), actor_id=tf.range(_NUM_NEW),
@@ -75,7 +75,8 @@ class _Players:
     self._returns += reward
     self.finished += self._returns[done].tolist()
     self._returns[done] = 0.
-    steps = [environment.reset() if step.last() else step for environment, step in zip(self._environments, steps)]
+    steps = [environment.reset() if step.last() else step
+             for environment, step in zip(self._environments, steps, strict=True)]
     return reward, discount, done, self._observe(steps), actions, logits
 
   @staticmethod

@@ -88,7 +88,7 @@ def best_rates(runs: _Runs, frames: int) -> dict[str, float]:
   cells = list(itertools.product(LINES, _RATES, _CHOOSING_SEEDS))
   curves = runs.make([lockstep.Run(*LINES[line], rate, seed, frames) for line, rate, seed in cells])
   means = np.mean(curves, axis=1).reshape(len(LINES), len(_RATES), len(_CHOOSING_SEEDS)).mean(axis=2)
-  return {line: _RATES[best] for line, best in zip(LINES, means.argmax(axis=1))}
+  return {line: _RATES[best] for line, best in zip(LINES, means.argmax(axis=1), strict=True)}
 
 
 def interval(differences: np.ndarray) -> tuple[float, float]:

@@ -92,7 +92,7 @@ def summarize(events):
   passed, failed, skipped, faults = 0, 0, 0, []
   for label, status in sorted(statuses.items()):
     counts = [count_cases(_test_xml(result)) for result in results.get(label, {}).values()]
-    label_passed, label_failed, label_skipped = (sum(column) for column in zip((0, 0, 0), *counts))
+    label_passed, label_failed, label_skipped = (sum(column) for column in zip((0, 0, 0), *counts, strict=True))
     if status not in ('PASSED', 'FLAKY'):
       faults.append(f'{label}: {status}')
       label_failed = max(label_failed, 1)

@@ -42,9 +42,9 @@ class Arrived(NamedTuple):
 
 def merge(arrived: Sequence[Arrived]) -> Arrived:
   """Returns the counts of several takes as if they were one."""
-  frames, episodes, actor_ids, versions = zip(*arrived)
-  return Arrived(sum(frames), Episodes(*(tf.concat(values, 0) for values in zip(*episodes))), tf.concat(actor_ids, 0),
-                 tf.concat(versions, 1))
+  frames, episodes, actor_ids, versions = zip(*arrived, strict=True)
+  episodes = Episodes(*(tf.concat(values, 0) for values in zip(*episodes, strict=True)))
+  return Arrived(sum(frames), episodes, tf.concat(actor_ids, 0), tf.concat(versions, 1))
 
 
 def finite(episodes: Episodes) -> Episodes:

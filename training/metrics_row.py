@@ -102,7 +102,7 @@ class MetricsRow:
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)
-    since = type(statistics)(*(now - then for now, then in zip(statistics, self._statistics)))
+    since = type(statistics)(*(now - then for now, then in zip(statistics, self._statistics, strict=True)))
     row = {'environment_frames': environment_frames,
            'frames_per_second': (environment_frames - self._frames) / seconds}
     if self._updates:

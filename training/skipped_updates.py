@@ -60,7 +60,7 @@ class SkippedUpdates:
       # With a replay, actor and level are those of each row.
       actors, levels = (np.broadcast_to(ids, rewards.shape) for ids in (unroll.actor_id, unroll.level_id))
       levels = np.concatenate([levels[:1], levels[:-1]])  # A reward is of the level that was observed a row earlier.
-      for place in zip(*np.nonzero(~(rewards < _HUGE_REWARD))):  # Also where it is NaN.
+      for place in zip(*np.nonzero(~(rewards < _HUGE_REWARD)), strict=True):  # Also where it is NaN.
         _, largest = self._at_fault.get(int(actors[place]), (0, 0.))
         self._at_fault[int(actors[place])] = int(levels[place]), float(np.maximum(rewards[place], largest))
     update, culprit = int(learner.update_steps.numpy()), learner.culprit(metrics)
@@ -75,7 +75,7 @@ class SkippedUpdates:
 
   def _check_limit(self, scales):
     """Says once which levels are at the limit. `scales`: sigma of each level; empty without PopArt."""
-    at_limit = [level for level, scale in zip(self._levels, scales) if scale >= popart.MAX_SCALE]
+    at_limit = [level for level, scale in zip(self._levels, scales, strict=False) if scale >= popart.MAX_SCALE]
     if at_limit and not self._has_said_limit:
       self._has_said_limit = True
       self._say(f"PopArt's standard deviation is at its limit of {popart.MAX_SCALE:g}, so that these levels may spoil "

@@ -292,7 +292,7 @@ class Trainer:
       self._together.check()
 
   def _update(self, collected):
-    batches, arrived = zip(*collected)
+    batches, arrived = zip(*collected, strict=True)
     if self._port:
       self._port.record_lags(int(self.learner.update_steps.numpy()), arrived)
     with self._end.updating():

@@ -55,7 +55,7 @@ class UnrollOrder:
     if life_id.ndim != 1 or life_id.shape != index.shape:
       raise ValueError(f'life_id and index: want [B] each, got {list(life_id.shape)} and {list(index.shape)}')
     with self._lock:
-      return np.array([self._admit_one(*unroll) for unroll in zip(life_id.tolist(), index.tolist())], bool)
+      return np.array([self._admit_one(*unroll) for unroll in zip(life_id.tolist(), index.tolist(), strict=True)], bool)
 
   def state(self) -> dict[str, Any]:
     """Returns the state that a restarted learner needs, as a dict that JSON can hold. Any thread may call it."""

@@ -68,8 +68,8 @@ class ReadTest(parameterized.TestCase):
     self._write('episodes.csv', b'frames,level,return,length\n' + rows)
     self.assertEqual(list(run_rows.read_episodes(self._logdir)), [(2, 'a', 1.5, 3)])
 
-  @parameterized.parameters(b'', b'1,a,2', b'1,a,x,3', b'1.5,a,2,3', b'\xff,a,2,3', b'1,a,2,3,4', b'-1,a,2,3', b'1,a,2,-3',
-                            b'1' + 400 * b'0' + b',a,2,3', b'1' + 5000 * b'0' + b',a,2,3', b'1,"a,2,3',
+  @parameterized.parameters(b'', b'1,a,2', b'1,a,x,3', b'1.5,a,2,3', b'\xff,a,2,3', b'1,a,2,3,4', b'-1,a,2,3',
+                            b'1,a,2,-3', b'1' + 400 * b'0' + b',a,2,3', b'1' + 5000 * b'0' + b',a,2,3', b'1,"a,2,3',
                             b'1,' + 200_000 * b'a' + b',2,3')
   def test_a_damaged_episode(self, line):
     self._write('episodes.csv', b'frames,level,return,length\n' + line + b'\n')

@@ -165,8 +165,8 @@ class LaserTablesTest(parameterized.TestCase):
     for threshold, best in ((0.1, 3.), (0.2, 7.), (0.4, 5.)):
       self._make(f'{threshold}', best, **_SINGLE, trust_region_threshold=threshold)
     self.assertEqual(self._cell(laser_published.SINGLE_200M)[0], (7., None, 1))
-    self.assertIn(f'{laser_published.SINGLE_200M}: of 3 runs these are shown, the best of 3 settings, the best agent of '
-                  'each sweep: 0.2', self._table()[1])
+    self.assertIn(f'{laser_published.SINGLE_200M}: of 3 runs these are shown, the best of 3 settings, the best agent '
+                  'of each sweep: 0.2', self._table()[1])
 
   def test_of_unequal_runs_of_a_level_the_longest_are_shown(self):
     self._make('short', 21., **_SINGLE, total_environment_frames=_M)
@@ -185,8 +185,8 @@ class LaserTablesTest(parameterized.TestCase):
     self._make('two', {'pong': [1.], 'qbert': [1.]}, 'pong,qbert')
     run_directories.single_game(self.folder, 'impala', agent='impala')
     for number in laser_tables.NUMBERS:
-      self.assertEqual(self._table(number)[1][-1], 'None of these agents (want runs of LASER on single games of Atari-57, '
-                                                   'or on dmlab30): catch, impala, two')
+      self.assertEqual(self._table(number)[1][-1], 'None of these agents (want runs of LASER on single games of '
+                                                   'Atari-57, or on dmlab30): catch, impala, two')
 
   def test_dmlab30_has_training_scores(self):
     levels = scores.SUITES['dmlab30'].levels

@@ -80,7 +80,8 @@ class OffPolicyTableTest(parameterized.TestCase):
     self.assertEqual(rows['catch', 'without', 'V-trace'][3], 'no run has finished an episode')
 
   @parameterized.parameters(
-      ({'policy_lag': 0}, {'policy_lag': 7}, 4.5, 'with the fewest departures from the paper: deep, vtrace, policy_lag=0'),
+      ({'policy_lag': 0}, {'policy_lag': 7}, 4.5,
+       'with the fewest departures from the paper: deep, vtrace, policy_lag=0'),
       ({'clip_rho_threshold': 1.}, {'clip_rho_threshold': 10.}, 4.5,
        'with the fewest departures from the paper: deep, vtrace, clip_rho_threshold=1'),
       ({'policy_lag': 3}, {'policy_lag': 7}, 6.5,

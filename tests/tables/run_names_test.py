@@ -109,9 +109,9 @@ class RunNamesTest(absltest.TestCase):
         self.assertEqual(run.evaluation.means, {'pong': value[name]})
 
         after = _contents(self._folder)
-        mine = lambda path, logdir=pathlib.Path(self._logdir(name)): path.is_relative_to(logdir)
-        self.assertEqual({path: content for path, content in after.items() if not mine(path)},
-                         {path: content for path, content in before.items() if not mine(path)})
+        mine = pathlib.Path(self._logdir(name))
+        self.assertEqual({path: content for path, content in after.items() if not path.is_relative_to(mine)},
+                         {path: content for path, content in before.items() if not path.is_relative_to(mine)})
         before = after
 
   def test_a_name_that_cannot_be_is_refused_in_one_line_and_nothing_is_made(self):

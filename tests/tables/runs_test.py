@@ -175,7 +175,8 @@ class RunsTest(parameterized.TestCase):
     logdir = run_directories.single_game(self.folder, 'run', 1.0)
     file = pathlib.Path(logdir, 'evaluation.json')
     file.write_text(json.dumps(content), encoding='utf-8')
-    self.assertRegex(self._fault(logdir), r'evaluation.json(, line 1)? is damaged \(.+\): run the agent with --mode=test')
+    self.assertRegex(self._fault(logdir),
+                     r'evaluation.json(, line 1)? is damaged \(.+\): run the agent with --mode=test')
 
   @parameterized.parameters(('pong', 'breakout'), ('pong', 'hello'), ('atari57', 'rooms_watermaze'))
   def test_an_evaluation_of_levels_that_were_not_learned_is_refused(self, learned, evaluated):

@@ -151,7 +151,8 @@ class DoctorTest(parameterized.TestCase):
     self.assertRegex(result.mend, 'What to install.*docs/suites.md$')
     if fault == 'no_zip_in_reset':
       result = self._check_opening_a_level(fault, which=lambda name: None if name == 'zip' else name)
-      self.assertEqual(result[2:], ('installed, but compiles no maps without zip (for DMLab-30)', 'apt-get install zip'))
+      self.assertEqual(result[2:],
+                       ('installed, but compiles no maps without zip (for DMLab-30)', 'apt-get install zip'))
 
   def test_kernels(self):
     for user_setting, status in (('1', 'ok'), ('0', 'warn')):

@@ -77,9 +77,9 @@ class MemoryTest(absltest.TestCase):
     with self._with(30_000_000_000):
       memory.check_stored_frames(game, 4_000_000, 100_000)
       memory.check_stored_frames(lab, 0, 100_000)
-      with self.assertRaisesRegex(errors.UserError, '^--replay_capacity=100000: a full replay of 100,000 times 40 agent '
-                                  'steps takes 83.5 GB, but the machine has 30.0 GB of memory: --replay_capacity=28000 '
-                                  'would fit$'):
+      with self.assertRaisesRegex(errors.UserError, '^--replay_capacity=100000: a full replay of 100,000 times 40 agent'
+                                  ' steps takes 83.5 GB, but the machine has 30.0 GB of memory: '
+                                  '--replay_capacity=28000 would fit$'):
         memory.check_stored_frames(lab, 4_000_000, 100_000)
       with self.assertRaisesRegex(errors.UserError, ' 10,000,000 agent steps takes 208.6 GB, '):
         memory.check_stored_frames(lab, 10_000_000, 10_000_000)

@@ -83,7 +83,8 @@ class ActorHostTest(parameterized.TestCase):
           training.run_in_this_process(
               r2d2, r2d2.R2d2Config(), atari57_protocol.Protocol(), '--level_name=catch', '--job_name=actor',
               '--learner_addresses=a:1', f'--task={task}', f'--num_environments={num_environments}', '--num_actors=256')
-      places = actor_host.places_of([0] * num_environments, host.call_args.args[5], host.call_args.kwargs['place_offset'])
+      call = host.call_args
+      places = actor_host.places_of([0] * num_environments, call.args[5], call.kwargs['place_offset'])
       epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
 
@@ -239,15 +240,16 @@ class TestModeTest(parameterized.TestCase):
     self.assertEqual(_files(logdir), before)
 
   @parameterized.parameters('[]', '{"flags": []}', '{"flags": null}', '7', '', '{"flags": {"a": ', 100_000 * '[',
-                            '{"flags": {"a": 1' + 5000 * '0' + '}}', '{"flags": {"a": 1e999}}', '{"flags":\n {"a": NaN}}',
-                            '\udcff')
+                            '{"flags": {"a": 1' + 5000 * '0' + '}}', '{"flags": {"a": 1e999}}',
+                            '{"flags":\n {"a": NaN}}', '\udcff')
   def test_a_config_that_is_none_is_refused(self, text):
     logdir, _ = self._make_run()
     with open(os.path.join(logdir, run_directory.CONFIG), 'w', encoding='utf-8', errors='surrogateescape') as stream:
       stream.write(text)
     before = _files(logdir)
     for mode in ('train', 'test'):
-      with self.assertRaisesRegex(run_directory.RunDirectoryError, r'^[^\n]*config.json(, line \d+)? is damaged [^\n]*$'):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                  r'^[^\n]*config.json(, line \d+)? is damaged [^\n]*$'):
         _main(f'--mode={mode}', f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
     self.assertEqual(_files(logdir), before)
 

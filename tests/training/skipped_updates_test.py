@@ -37,8 +37,8 @@ class SkippedUpdatesTest(absltest.TestCase):
       self.clock.monotonic.return_value = seconds
       self._add(skipped)
       self._add(skipped, _MADE)
-    advice = ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales large '
-              'rewards down')
+    advice = ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales large'
+              ' rewards down')
     self.assertEqual(self.said, [f'an update was skipped: loss/total was not finite. {advice}',
                                  f'3 updates were skipped: loss/total was not finite. {advice}'])
 
@@ -81,8 +81,8 @@ class SkippedUpdatesTest(absltest.TestCase):
     for sigma in (999_999., 1e6, 1e6):
       self._add(skipped, _MADE | {'popart/scale': np.array([1., sigma], np.float32)})
     self.assertLen(self.said, 1)
-    self.assertStartsWith(self.said[0], "PopArt's standard deviation is at its limit of 1e+06, so that these levels may "
-                          'spoil the policy: right. Correct')
+    self.assertStartsWith(self.said[0], "PopArt's standard deviation is at its limit of 1e+06, so that these levels may"
+                          ' spoil the policy: right. Correct')
 
   def test_with_peers_the_fault_may_be_elsewhere(self):
     self._add(self._make(have_peers=True))

@@ -167,7 +167,7 @@ class LearnersTogether:
     same, feedback = self._strategy.run(step, (batches, arrived))
     locals_of = self._strategy.experimental_local_results
     metrics, frames, everyones, leaving = tf.nest.map_structure(lambda value: locals_of(value)[0], same)
-    feedback = [tf.nest.map_structure(lambda value: locals_of(value)[index], feedback)
+    feedback = [tf.nest.map_structure(lambda value: locals_of(value)[index], feedback)  # noqa: B023  # Called at once.
                 for index in range(len(self.devices))]
     return metrics, feedback, frames, everyones, leaving > 0
 
@@ -184,7 +184,7 @@ class LearnersTogether:
       context = tf.distribute.get_replica_context()
       is_first = tf.equal(context.replica_id_in_sync_group, 0)
       values = [tf.where(is_first, variable.read_value(), tf.zeros_like(variable)) for variable in variables]
-      for variable, value in zip(variables, context.all_reduce(tf.distribute.ReduceOp.SUM, values)):
+      for variable, value in zip(variables, context.all_reduce(tf.distribute.ReduceOp.SUM, values), strict=True):
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
     self._strategy.run(assign)
 

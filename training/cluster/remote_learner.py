@@ -288,7 +288,7 @@ def _compare(address, own, greeting):
 
 def _difference(theirs, ours):
   """Describes the first spec that differs."""
-  for one, other in zip(theirs, ours):
+  for one, other in zip(theirs, ours, strict=False):
     if one != other:
       return f'{one[0]} {one[1]} there and {other[0]} {other[1]} here'
   return f'{len(theirs)} there and {len(ours)} here'

@@ -109,7 +109,7 @@ class Member(tf.train.experimental.PythonState):
     np.add.at(self._returns, level_ids, np.float64(returns))
     if self._episodes.sum() < self._config.population_episodes or not self._episodes.all():
       return
-    fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist())))
+    fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist(), strict=True)))
     self._fitness = fitness if math.isfinite(fitness) else -math.inf  # So the member copies another one.
     self._clear()  # The paper does not state whether the count restarts.
     self._measurements += 1
@@ -192,7 +192,7 @@ class Member(tf.train.experimental.PythonState):
         return checkpoint.number_of(path)
     except run_directory.RunDirectoryError as error:
       logging.warning('%s', error)
-      for variable, value in zip(variables, before):  # Some variables may have been read already.
+      for variable, value in zip(variables, before, strict=True):  # Some variables may have been read already.
         variable.assign(value)
     self._report(f'{population_directory.member_name(index)} is not copied: its snapshot is gone or cannot be read')
     return None

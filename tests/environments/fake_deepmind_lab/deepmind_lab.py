@@ -133,8 +133,8 @@ class Lab:
   def __init_subclass__(cls):
     raise TypeError("type 'deepmind_lab.Lab' is not an acceptable base type")
 
-  def __init__(self, level, observations, config={}, renderer='software', level_cache=None, temp_folder='',
-               **unknown):
+  def __init__(self, level, observations, config={}, renderer='software', level_cache=None,  # noqa: B006
+               temp_folder='', **unknown):
     for name in unknown:
       raise TypeError(f"'{name}' is an invalid keyword argument for this function")
     for number, (value, want) in enumerate(((level, str), (observations, list), (config, dict), (renderer, str)), 1):

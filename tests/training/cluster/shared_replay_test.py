@@ -113,8 +113,8 @@ class ContentsTest(JobTest):
     self.assertEqual(agent.replay.size(), self.own.size())
     self.assertEqual(agent.replay.statistics()[:4], self.own.statistics()[:4])
     self.assertEqual(agent.replay.complaints(), [
-        'unrolls that the shared replay did not store: 1: level, actor, index, action or parameter version out of range, '
-        'or an observation or output not finite'])
+        'unrolls that the shared replay did not store: 1: level, actor, index, action or parameter version out of '
+        'range, or an observation or output not finite'])
     self.assertEqual(agent.replay.complaints(), [])
 
 
