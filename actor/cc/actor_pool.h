@@ -42,7 +42,7 @@ struct Actor {
   int group = 0;
   std::shared_ptr<EnvironmentChannel> channel;
   bool alive = true;
-  bool stepping = true;    // The pool has asked its worker for a row.
+  bool stepping = true;  // The pool has asked its worker for a row.
   UnrollBuilder unroll;
   Decision decision;
 };
@@ -171,21 +171,21 @@ class ActorPool {
   Batcher<std::shared_ptr<Actor>> batcher_;
 
   mutable std::mutex mutex_;
-  std::vector<Worker> workers_;      // mutex_ guards this and all members below but the listener.
-  int64_t next_life_ = 0;            // The id of the next life.
+  std::vector<Worker> workers_;  // mutex_ guards this and all members below but the listener.
+  int64_t next_life_ = 0;        // The id of the next life.
   std::deque<Unroll> completed_;
-  std::deque<Actors> parked_;        // Groups that wait for room in completed_, or, if synchronous, for Release().
-  Actors received_;                  // Synchronous: actors that have stepped and wait for the others.
-  int releases_ = 0;                 // Synchronous: calls of Release() without effect so far.
-  std::set<int32_t> retired_;        // Ids of stopped actors.
+  std::deque<Actors> parked_;  // Groups that wait for room in completed_, or, if synchronous, for Release().
+  Actors received_;            // Synchronous: actors that have stepped and wait for the others.
+  int releases_ = 0;           // Synchronous: calls of Release() without effect so far.
+  std::set<int32_t> retired_;  // Ids of stopped actors.
   std::deque<OnUnroll> unroll_waiters_;
   std::deque<OnFault> fault_waiters_;
   std::deque<Fault> faults_;
   Statistics statistics_;
   Clock::time_point parked_since_;
   bool closed_ = false;
-  Status closed_status_;             // The status that ends every wait, once closed.
-  WorkerListener listener_;          // Last member, so that its thread ends before the other members.
+  Status closed_status_;     // The status that ends every wait, once closed.
+  WorkerListener listener_;  // Last member, so that its thread ends before the other members.
 };
 
 }  // namespace scalable_agents

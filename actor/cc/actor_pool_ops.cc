@@ -191,8 +191,8 @@ class CompleteBatchOp : public tensorflow::OpKernel {
       OP_REQUIRES_OK(context, Check(context, "agent_output", resource->fields.output, size, &outputs));
       OP_REQUIRES_OK(context, Check(context, "agent_state", resource->fields.state, size, &states));
     }
-    OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.CompleteBatch(
-                                id, context->input(2).scalar<int64_t>()(), outputs, states)));
+    OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.CompleteBatch(id, context->input(2).scalar<int64_t>()(),
+                                                                      outputs, states)));
   }
 
  private:
@@ -223,10 +223,10 @@ class NextUnrollOp : public tensorflow::AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto resource = ResourceOf<PoolResource>(context);
     if (!resource) return done();
-    OP_REQUIRES_ASYNC(context, context->num_outputs() == static_cast<int>(resource->components.size()),
-                      InvalidArgument("unroll: want ", resource->components.size(), " components, got ",
-                                      context->num_outputs()),
-                      done);
+    OP_REQUIRES_ASYNC(
+        context, context->num_outputs() == static_cast<int>(resource->components.size()),
+        InvalidArgument("unroll: want ", resource->components.size(), " components, got ", context->num_outputs()),
+        done);
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource] { resource->pool.Close("taking unrolls was cancelled"); })) return;
     resource->pool.NextUnroll([pending](const Status& status, Unroll* unroll) {
@@ -291,11 +291,11 @@ class StatisticsOp : public tensorflow::OpKernel {
     auto resource = ResourceOf<PoolResource>(context);
     if (!resource) return;
     const ActorPool::Statistics s = resource->pool.GetStatistics();
-    const std::vector<int64_t> values = {s.steps, s.batches, s.rows, s.inference_waiting_ns, s.stepping_ns,
-                                         s.blocked_ns};
+    const std::vector<int64_t> values = {s.steps,       s.batches,   s.rows, s.inference_waiting_ns,
+                                         s.stepping_ns, s.blocked_ns};
     Tensor* statistics;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({static_cast<int64_t>(values.size())}),
-                                                     &statistics));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({static_cast<int64_t>(values.size())}), &statistics));
     std::copy(values.begin(), values.end(), statistics->vec<int64_t>().data());
   }
 };

@@ -39,8 +39,9 @@ REGISTER_OP("ActorPool")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc("Makes the actors of this process. Types and shapes are those of a row; offsets are bytes in a slot. Of a field "
-         "with a stack k > 1, unrolls have only the newest of k frames.");
+    .Doc(
+        "Makes the actors of this process. Types and shapes are those of a row; offsets are bytes in a slot. Of a field "
+        "with a stack k > 1, unrolls have only the newest of k frames.");
 
 class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
  public:
@@ -66,8 +67,9 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     OP_REQUIRES(context, offsets.size() == fields_.environment.size(),
                 InvalidArgument("environment_offsets: want ", fields_.environment.size(), ", got ", offsets.size()));
     OP_REQUIRES_OK(context, CheckStacks());
-    OP_REQUIRES(context, !fields_.output.empty() && fields_.output[0].type == tensorflow::DT_INT32 &&
-                             fields_.output[0].shape.dims() == 0,
+    OP_REQUIRES(context,
+                !fields_.output.empty() && fields_.output[0].type == tensorflow::DT_INT32 &&
+                    fields_.output[0].shape.dims() == 0,
                 InvalidArgument("agent output: want the int32 action first"));
     OP_REQUIRES_OK(context, CheckSizes(unroll_length));
     options_.num_environments = num_environments;

@@ -199,7 +199,7 @@ class Batcher {
   const BatcherOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable timer_wakes_;
-  std::deque<Item> queue_;                          // mutex_ guards this and all members below.
+  std::deque<Item> queue_;  // mutex_ guards this and all members below.
   std::deque<Waiter> waiters_;
   std::map<int64_t, std::vector<Item>> in_flight_;  // By batch id.
   int64_t next_id_ = 0;

@@ -81,9 +81,8 @@ class BatcherResource : public tensorflow::ResourceBase {
 
   void Close(const std::string& cause) {
     for (const auto& row : batcher.Close(cause)) {
-      row->pending.Finish([&](OpKernelContext*) {
-        return tensorflow::errors::Cancelled(WithCause("Compute was cancelled", cause));
-      });
+      row->pending.Finish(
+          [&](OpKernelContext*) { return tensorflow::errors::Cancelled(WithCause("Compute was cancelled", cause)); });
     }
   }
 
@@ -96,10 +95,9 @@ class DynamicBatcherOp : public tensorflow::ResourceOpKernel<BatcherResource> {
     OP_REQUIRES_OK(context, context->GetAttr("minimum_batch_size", &options_.minimum_batch_size));
     OP_REQUIRES_OK(context, context->GetAttr("maximum_batch_size", &options_.maximum_batch_size));
     OP_REQUIRES_OK(context, context->GetAttr("timeout_ms", &options_.timeout_ms));
-    OP_REQUIRES(context, options_.minimum_batch_size >= 1 &&
-                             options_.maximum_batch_size >= options_.minimum_batch_size,
-                InvalidArgument("batch sizes: want 1 <= minimum <= maximum, got ", options_.minimum_batch_size,
-                                " and ", options_.maximum_batch_size));
+    OP_REQUIRES(context, options_.minimum_batch_size >= 1 && options_.maximum_batch_size >= options_.minimum_batch_size,
+                InvalidArgument("batch sizes: want 1 <= minimum <= maximum, got ", options_.minimum_batch_size, " and ",
+                                options_.maximum_batch_size));
   }
 
  private:
@@ -147,16 +145,14 @@ class GetInputsOp : public tensorflow::AsyncOpKernel {
     if (!resource) return done();
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource, pending] {
-          pending->Finish([](OpKernelContext*) {
-            return tensorflow::errors::Cancelled("GetInputs operation was cancelled");
-          });
+          pending->Finish(
+              [](OpKernelContext*) { return tensorflow::errors::Cancelled("GetInputs operation was cancelled"); });
           resource->Close("GetInputs operation was cancelled");
         })) {
       return;
     }
     BatcherResource* batcher = resource.get();  // A plain pointer: the batcher owns the callback and outlives it.
-    batcher->batcher.Next([batcher, pending](const Status& status,
-                                             const Batcher<std::shared_ptr<Row>>::Batch& batch) {
+    batcher->batcher.Next([batcher, pending](const Status& status, const Batcher<std::shared_ptr<Row>>::Batch& batch) {
       absl::Status result;
       pending->Finish([&](OpKernelContext* context) {
         result = status.ok() ? Concatenate(batch.items, context) : ToTensorFlow(status);

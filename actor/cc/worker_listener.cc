@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kWake = ~uint64_t{0};  // The eventfd's key. A worker's key is its number.
 constexpr int kTickMs = 100;
-constexpr int kMaximumEvents = 1024;      // There are fewer workers.
+constexpr int kMaximumEvents = 1024;  // There are fewer workers.
 
 }  // namespace
 

@@ -100,8 +100,8 @@ Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<i
   const auto draw = [&] { return episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())]; };
   const int64_t first_key = episodes_.front()->key;
   for (size_t i = 0; i < keys.size(); ++i) {
-    const bool goes_on = keys[i] >= first_key && keys[i] < next_key_ &&
-                         steps[i] < episodes_[keys[i] - first_key]->num_steps();
+    const bool goes_on =
+        keys[i] >= first_key && keys[i] < next_key_ && steps[i] < episodes_[keys[i] - first_key]->num_steps();
     ReplayedUnroll& unroll = (*unrolls)[i];
     unroll.parts.push_back(goes_on ? ReplayedUnroll::Part{episodes_[keys[i] - first_key], steps[i], 0}
                                    : ReplayedUnroll::Part{draw(), 0, 0});

@@ -2,8 +2,8 @@
 #ifndef SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_H_
 #define SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_H_
 
-#include <atomic>
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -21,12 +21,12 @@ namespace scalable_agents {
 
 struct EpisodeReplayOptions {
   std::vector<RowComponent> components;
-  int done = 0;           // Index of the component that says where an observation starts an episode.
+  int done = 0;  // Index of the component that says where an observation starts an episode.
   // Of each component, whether it belongs to the observation. The row that ends an episode has the first observation of
   // the next one.
   std::vector<bool> is_observed;
-  int unroll_length = 1;  // T, agent steps of a replayed unroll.
-  int64_t capacity = 1;   // In agent steps.
+  int unroll_length = 1;                                          // T, agent steps of a replayed unroll.
+  int64_t capacity = 1;                                           // In agent steps.
   int64_t longest_episode = std::numeric_limits<int64_t>::max();  // In agent steps. Longer ones are not kept.
 };
 
@@ -53,17 +53,17 @@ struct ReplayedUnroll {
 };
 
 struct EpisodeReplayStatistics {
-  int64_t steps = 0;              // Of the episodes in the replay.
-  int64_t episodes = 0;           // In the replay.
-  int64_t inserted_steps = 0;     // Of all episodes that were ever inserted.
+  int64_t steps = 0;           // Of the episodes in the replay.
+  int64_t episodes = 0;        // In the replay.
+  int64_t inserted_steps = 0;  // Of all episodes that were ever inserted.
   int64_t inserted_episodes = 0;
   int64_t replayed_unrolls = 0;
-  int64_t gaps = 0;               // Times that a stream was ended because unrolls were missing.
-  int64_t repeated_unrolls = 0;   // Unrolls that were not the next one, but an older one. They are ignored.
+  int64_t gaps = 0;              // Times that a stream was ended because unrolls were missing.
+  int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
   int64_t streams = 0;
-  int64_t rows = 0;               // Rows in memory.
-  int64_t bytes = 0;              // Memory of the rows.
-  int64_t long_episodes = 0;      // Episodes that were dropped because they were too long.
+  int64_t rows = 0;           // Rows in memory.
+  int64_t bytes = 0;          // Memory of the rows.
+  int64_t long_episodes = 0;  // Episodes that were dropped because they were too long.
 };
 
 // Any thread may call any method, and no method waits for another one's work: bytes are copied without the lock of the
@@ -129,11 +129,11 @@ class EpisodeReplay {
   const EpisodeReplayOptions options_;
   const RowLayout layout_;
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
-  LifeTable<Stream> lives_;               // A life's time is num_unrolls_ when an unroll came last.
+  LifeTable<Stream> lives_;  // A life's time is num_unrolls_ when an unroll came last.
   std::atomic<int64_t> num_unrolls_{0}, long_episodes_{0};
 
-  mutable std::mutex mutex_;              // Guards all that follows.
-  Episodes episodes_;                     // The oldest one first. Their keys are consecutive.
+  mutable std::mutex mutex_;  // Guards all that follows.
+  Episodes episodes_;         // The oldest one first. Their keys are consecutive.
   int64_t next_key_ = 0;
   int64_t steps_ = 0, inserted_steps_ = 0, replayed_unrolls_ = 0;
 };

@@ -37,8 +37,8 @@ Status EpisodeReplay::Save(const std::string& path) const {
 
   Writer writer(path);
   writer.Header(Signature());
-  for (int64_t number : {next_key, inserted_steps, replayed_unrolls, slabs.num_slabs(),
-                         static_cast<int64_t>(episodes.size())}) {
+  for (int64_t number :
+       {next_key, inserted_steps, replayed_unrolls, slabs.num_slabs(), static_cast<int64_t>(episodes.size())}) {
     writer.Put(number);
   }
   slabs.WriteSlabs(layout_, &writer);

@@ -62,9 +62,10 @@ REGISTER_OP("EpisodeReplayNext")
     .Attr("row_types: list(type) >= 1")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the life "
-         "of row 0 and its number in that life, and rows [T+1, N, ...]. While the replay has fewer than minimum_size "
-         "steps, all rows are zeros, and the keys are -1.");
+    .Doc(
+        "Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the life "
+        "of row 0 and its number in that life, and rows [T+1, N, ...]. While the replay has fewer than minimum_size "
+        "steps, all rows are zeros, and the keys are -1.");
 
 REGISTER_OP("EpisodeReplayStatistics")
     .Input("handle: resource")
@@ -144,9 +145,9 @@ class InsertOp : public tensorflow::OpKernel {
     TF_RETURN_IF_ERROR(CheckVector(context, "index", num_unrolls));
     TF_RETURN_IF_ERROR(CheckRows(context, "rows", resource->rows, num_rows, num_unrolls));
     for (int64_t i = 0; i < num_unrolls; ++i) {
-      const Status status = resource->replay.Insert(context->input(1).vec<int64_t>()(i),
-                                                    context->input(2).vec<int64_t>()(i), num_rows,
-                                                    RowsOf(rows, resource->rows, i, num_unrolls));
+      const Status status =
+          resource->replay.Insert(context->input(1).vec<int64_t>()(i), context->input(2).vec<int64_t>()(i), num_rows,
+                                  RowsOf(rows, resource->rows, i, num_unrolls));
       if (!status.ok()) return ToTensorFlow(status);
     }
     return absl::OkStatus();
@@ -201,9 +202,8 @@ class NextOp : public tensorflow::OpKernel {
     }
     rows.ForAll(context, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        rows.Fill(i, [&](int component, char* to, int64_t to_stride) {
-          replay.Read(unrolls[i], component, to, to_stride);
-        });
+        rows.Fill(
+            i, [&](int component, char* to, int64_t to_stride) { replay.Read(unrolls[i], component, to, to_stride); });
       }
     });
     return absl::OkStatus();
@@ -218,9 +218,9 @@ class StatisticsOp : public tensorflow::OpKernel {
     auto resource = ResourceOf<EpisodeReplayResource>(context);
     if (!resource) return;
     const EpisodeReplayStatistics s = resource->replay.GetStatistics();
-    OP_REQUIRES_OK(context, SetCounts(context, {s.steps, s.episodes, s.inserted_steps, s.inserted_episodes,
-                                                s.replayed_unrolls, s.gaps, s.repeated_unrolls, s.streams, s.rows,
-                                                s.bytes, s.long_episodes}));
+    OP_REQUIRES_OK(context,
+                   SetCounts(context, {s.steps, s.episodes, s.inserted_steps, s.inserted_episodes, s.replayed_unrolls,
+                                       s.gaps, s.repeated_unrolls, s.streams, s.rows, s.bytes, s.long_episodes}));
   }
 };
 

@@ -17,9 +17,9 @@ namespace scalable_agents {
 
 // The components of rows, as an op that makes a replay gets them.
 struct RowAttributes {
-  std::vector<Field> fields;             // As they are stored.
+  std::vector<Field> fields;  // As they are stored.
   std::vector<RowComponent> components;
-  int done = 0;                          // Index of the component that says where an episode starts.
+  int done = 0;  // Index of the component that says where an episode starts.
 };
 
 // Reads the attributes row_types, row_shapes, stacks and done_component.
@@ -119,9 +119,8 @@ class RowOutputs {
     num_items_ = num_items;
     tensors_.resize(fields.size());
     for (size_t i = 0; i < fields.size(); ++i) {
-      TF_RETURN_IF_ERROR(scalable_agents::Allocate(fields[i].type,
-                                                   ReadShape(fields[i], components[i], num_rows, num_items), i,
-                                                   &outputs, &tensors_[i]));
+      TF_RETURN_IF_ERROR(scalable_agents::Allocate(
+          fields[i].type, ReadShape(fields[i], components[i], num_rows, num_items), i, &outputs, &tensors_[i]));
       row_bytes_.push_back(components[i].read_bytes());
       bytes_per_item_ += num_rows * row_bytes_.back();
     }
@@ -178,8 +177,7 @@ class TextOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* context) override {
     auto resource = ResourceOf<Resource>(context);
     if (!resource) return;
-    OP_REQUIRES(context, context->input(1).NumElements() == 1,
-                tensorflow::errors::InvalidArgument("want one text"));
+    OP_REQUIRES(context, context->input(1).NumElements() == 1, tensorflow::errors::InvalidArgument("want one text"));
     const std::string text = context->input(1).flat<tensorflow::tstring>()(0);
     OP_REQUIRES_OK(context, ToTensorFlow(WithMemory([&] { return Work()(&resource->replay, text); })));
   }

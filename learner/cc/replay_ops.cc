@@ -41,9 +41,10 @@ REGISTER_OP("SequenceReplayInsert")
     .Attr("signal_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Inserts B unrolls: life_id, index, first_step [B], starts_episode, rows and states [T+1, B, ...]. Returns "
-         "the n new sequences: key [n], trains [length, n], and the trained rows of some components with one more row, "
-         "[length + 1, n, ...].");
+    .Doc(
+        "Inserts B unrolls: life_id, index, first_step [B], starts_episode, rows and states [T+1, B, ...]. Returns "
+        "the n new sequences: key [n], trains [length, n], and the trained rows of some components with one more row, "
+        "[length + 1, n, ...].");
 
 REGISTER_OP("SequenceReplaySample")
     .Input("handle: resource")
@@ -170,16 +171,14 @@ class InsertOp : public tensorflow::OpKernel {
     Tensor* keys;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({n}), &keys));
     for (int64_t i = 0; i < n; ++i) keys->vec<int64_t>()(i) = inserted[i]->key;
-    TF_RETURN_IF_ERROR(
-        SetTrains(context, geometry, n, [&](int64_t i) -> const Sequence& { return *inserted[i]; }));
+    TF_RETURN_IF_ERROR(SetTrains(context, geometry, n, [&](int64_t i) -> const Sequence& { return *inserted[i]; }));
     OpOutputList signals;
     TF_RETURN_IF_ERROR(context->output_list("signals", &signals));
     for (size_t j = 0; j < signal_components_.size(); ++j) {
       const int component = signal_components_[j];
       const int64_t bytes = resource.replay.options().components[component].read_bytes();
       Tensor* signal;
-      TF_RETURN_IF_ERROR(
-          signals.allocate(j, resource.ReadShapeOf(component, geometry.length + 1, n), &signal));
+      TF_RETURN_IF_ERROR(signals.allocate(j, resource.ReadShapeOf(component, geometry.length + 1, n), &signal));
       for (int64_t i = 0; i < n; ++i) {
         resource.replay.Read(*inserted[i], component, geometry.burn_in + 1, geometry.length + 1,
                              Data(*signal) + i * bytes, n * bytes);
@@ -237,9 +236,9 @@ class SampleOp : public tensorflow::OpKernel {
     TF_RETURN_IF_ERROR(context->output_list("states", &state_outputs));
     std::vector<Tensor*> states(resource->states.size());
     for (size_t j = 0; j < states.size(); ++j) {
-      TF_RETURN_IF_ERROR(Allocate(
-          resource->states[j].type, Prepend(num_states, Prepend(batch_size, resource->states[j].shape)), j,
-          &state_outputs, &states[j]));
+      TF_RETURN_IF_ERROR(Allocate(resource->states[j].type,
+                                  Prepend(num_states, Prepend(batch_size, resource->states[j].shape)), j,
+                                  &state_outputs, &states[j]));
     }
     rows.ForAll(context, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -268,9 +267,9 @@ class UpdateOp : public tensorflow::OpKernel {
     if (!resource) return;
     const auto keys = context->input(1).flat<int64_t>();
     const auto priorities = context->input(2).flat<float>();
-    OP_REQUIRES_OK(context, ToTensorFlow(resource->replay.Update(
-                                {keys.data(), keys.data() + keys.size()},
-                                {priorities.data(), priorities.data() + priorities.size()})));
+    OP_REQUIRES_OK(context,
+                   ToTensorFlow(resource->replay.Update({keys.data(), keys.data() + keys.size()},
+                                                        {priorities.data(), priorities.data() + priorities.size()})));
   }
 };
 

@@ -61,8 +61,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<ReplayResource> {
     OP_REQUIRES(context, geometry.period <= geometry.length,
                 InvalidArgument("period: want at most the length of ", geometry.length, ", got ", geometry.period,
                                 ": steps between two sequences would never be trained"));
-    OP_REQUIRES(context, options_.capacity >= 1,
-                InvalidArgument("capacity: want at least 1, got ", options_.capacity));
+    OP_REQUIRES(context, options_.capacity >= 1, InvalidArgument("capacity: want at least 1, got ", options_.capacity));
     OP_REQUIRES(context, priority_exponent >= 0,
                 InvalidArgument("priority_exponent: want at least 0, got ", priority_exponent));
     for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());

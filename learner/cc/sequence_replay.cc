@@ -131,8 +131,7 @@ Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sa
   for (int64_t i = 0; i < n; ++i) {
     const int64_t slot = weights_.Find(NextUniform(&seed) * total);
     const std::shared_ptr<const Sequence>& sequence = sequences_[slot];
-    sampled->push_back(
-        {sequence, weights_.Get(slot) / total, sampled_batches_ - sequence->sampled_batches_before});
+    sampled->push_back({sequence, weights_.Get(slot) / total, sampled_batches_ - sequence->sampled_batches_before});
   }
   ++sampled_batches_;
   statistics_.sampled += n;
@@ -146,8 +145,8 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
   }
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!std::isfinite(priorities[i]) || priorities[i] < 0) {
-      return InvalidArgument("priority: want a finite number >= 0, got " + std::to_string(priorities[i]) +
-                             " for key " + std::to_string(keys[i]));
+      return InvalidArgument("priority: want a finite number >= 0, got " + std::to_string(priorities[i]) + " for key " +
+                             std::to_string(keys[i]));
     }
   }
   std::lock_guard<std::mutex> lock(mutex_);

@@ -21,12 +21,12 @@ namespace scalable_agents {
 
 struct ReplayOptions {
   std::vector<RowComponent> components;
-  int done = 0;                          // Index of the component that says where an observation starts an episode.
-  std::vector<int64_t> state_bytes;      // Of each field of a recurrent state.
-  std::vector<int> state_offsets;        // Sequences keep the states before the rows with these offsets.
-  SequenceGeometry geometry;             // Its history is that of the components.
-  int64_t capacity = 1;                  // In sequences.
-  double priority_exponent = 0;          // alpha. 0: sequences are drawn uniformly, and need no priority.
+  int done = 0;                      // Index of the component that says where an observation starts an episode.
+  std::vector<int64_t> state_bytes;  // Of each field of a recurrent state.
+  std::vector<int> state_offsets;    // Sequences keep the states before the rows with these offsets.
+  SequenceGeometry geometry;         // Its history is that of the components.
+  int64_t capacity = 1;              // In sequences.
+  double priority_exponent = 0;      // alpha. 0: sequences are drawn uniformly, and need no priority.
 };
 
 // A recurrent state: its fields one after the other.
@@ -61,14 +61,14 @@ struct Sampled {
 // The rows of an unroll, as actor/unroll.py describes it, for insertion.
 struct NewUnroll {
   int64_t life_id = 0, index = 0;
-  int num_rows = 0;                  // T + 1.
-  std::vector<StridedRows> rows;     // By component; of a stack, the newest frame.
-  StridedRows starts_episode;        // One byte each.
-  int64_t first_step = 0;            // Number of row 0, counted from the start of its episode, or of its life with
-                                     // cross_episodes.
-  std::vector<StridedRows> states;   // By field. Row i has the recurrent state before row i - 1: like all of an agent's
-                                     // outputs it comes one row after the observation that was acted on. Only the
-                                     // states that WindowPlanner::WantsState names are read.
+  int num_rows = 0;                 // T + 1.
+  std::vector<StridedRows> rows;    // By component; of a stack, the newest frame.
+  StridedRows starts_episode;       // One byte each.
+  int64_t first_step = 0;           // Number of row 0, counted from the start of its episode, or of its life with
+                                    // cross_episodes.
+  std::vector<StridedRows> states;  // By field. Row i has the recurrent state before row i - 1: like all of an agent's
+                                    // outputs it comes one row after the observation that was acted on. Only the
+                                    // states that WindowPlanner::WantsState names are read.
 };
 
 struct ReplayStatistics {
@@ -79,8 +79,8 @@ struct ReplayStatistics {
   int64_t gaps = 0;              // Times that a stream was ended because unrolls were missing.
   int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
   int64_t streams = 0;
-  int64_t rows = 0;              // Rows in memory.
-  int64_t bytes = 0;             // Memory of the rows.
+  int64_t rows = 0;   // Rows in memory.
+  int64_t bytes = 0;  // Memory of the rows.
 };
 
 // Any thread may call any method. Bytes are copied without the lock of the replay; only two unrolls of the same life
@@ -153,10 +153,10 @@ class SequenceReplay {
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
   LifeTable<Stream> lives_;  // A life's time is the replay's next key when an unroll came last.
 
-  mutable std::mutex mutex_;                              // Guards all that follows.
+  mutable std::mutex mutex_;                                // Guards all that follows.
   std::vector<std::shared_ptr<const Sequence>> sequences_;  // By slot. The newest sequences, in a ring.
-  SumTree weights_;                                       // By slot; 0 for sequences without a priority.
-  int64_t next_key_ = 0, first_key_ = 0;                  // Keys from first_key_ to next_key_ - 1 are in the replay.
+  SumTree weights_;                                         // By slot; 0 for sequences without a priority.
+  int64_t next_key_ = 0, first_key_ = 0;                    // Keys from first_key_ to next_key_ - 1 are in the replay.
   int64_t sampled_batches_ = 0;
   ReplayStatistics statistics_;
 };

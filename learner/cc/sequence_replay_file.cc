@@ -57,8 +57,8 @@ Status SequenceReplay::Save(const std::string& path) const {
   slabs.WriteSlabs(layout_, &writer);
   for (size_t i = 0; i < sequences.size() && writer.ok(); ++i) {
     const Sequence& sequence = *sequences[i];
-    for (int64_t number : {sequence.key, sequence.life_id, sequence.life_row, sequence.sampled_batches_before,
-                           sequence.first}) {
+    for (int64_t number :
+         {sequence.key, sequence.life_id, sequence.life_row, sequence.sampled_batches_before, sequence.first}) {
       writer.Put(number);
     }
     slabs.WriteBounds(sequence.rows, &writer);

@@ -70,8 +70,7 @@ class PendingOp {
 template <typename Resource>
 std::shared_ptr<Resource> ResourceOf(tensorflow::OpKernelContext* context) {
   Resource* resource = nullptr;
-  const absl::Status status =
-      tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &resource);
+  const absl::Status status = tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &resource);
   if (!status.ok()) {
     context->SetStatus(status);
     return nullptr;

@@ -1,6 +1,4 @@
 // Workers that die, fall silent, send invalid messages or cannot be attached.
-#include "actor/cc/actor_pool.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -11,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "actor/cc/actor_pool.h"
 #include "tests/actor/cc/fake_worker.h"
 #include "tests/actor/cc/mailbox.h"
 #include "tests/actor/cc/pool_testing.h"
@@ -220,10 +219,11 @@ TEST_P(NonsenseTest, IsAFault) {
   EXPECT_EQ(pool.AwaitFault().reason, GetParam().second);
 }
 
-INSTANTIATE_TEST_SUITE_P(, NonsenseTest, testing::Values(
-    std::make_pair(Slots({0, 3}), "the worker named slot 3 of 3"),
-    std::make_pair(Slots({0, 0}), "the worker answered for slot 0, which was not asked"),
-    std::make_pair(Slots({1}), "the worker answered for slot 1, which was not asked")));
+INSTANTIATE_TEST_SUITE_P(
+    , NonsenseTest,
+    testing::Values(std::make_pair(Slots({0, 3}), "the worker named slot 3 of 3"),
+                    std::make_pair(Slots({0, 0}), "the worker answered for slot 0, which was not asked"),
+                    std::make_pair(Slots({1}), "the worker answered for slot 1, which was not asked")));
 
 TEST(ActorPoolFaultsTest, AttachChecksItsArguments) {
   FakeWorker worker(2, 1);

@@ -1,11 +1,10 @@
 // Synchronous pools, whose actors step together.
-#include "actor/cc/actor_pool.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <vector>
 
+#include "actor/cc/actor_pool.h"
 #include "tests/actor/cc/fake_worker.h"
 #include "tests/actor/cc/mailbox.h"
 #include "tests/actor/cc/pool_testing.h"

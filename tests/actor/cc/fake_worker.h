@@ -22,7 +22,7 @@ struct Row {
   int32_t action;
   int32_t acted;  // The action that led to this row, -1 in the first row.
   int64_t life;
-  int64_t step;   // 0 in the first row.
+  int64_t step;  // 0 in the first row.
   float reward;
   uint8_t done;
 };

@@ -26,7 +26,20 @@ namespace scalable_agents {
 
 // The components of these tests' unrolls, in order, and their bytes per row.
 enum {
-  kLevel, kActor, kLifeId, kIndex, kCount, kTag, kActed, kLife, kStep, kReward, kDone, kAction, kScore, kVersion,
+  kLevel,
+  kActor,
+  kLifeId,
+  kIndex,
+  kCount,
+  kTag,
+  kActed,
+  kLife,
+  kStep,
+  kReward,
+  kDone,
+  kAction,
+  kScore,
+  kVersion,
   kComponents
 };
 constexpr int64_t kRowBytes[kComponents] = {4, 4, 8, 8, 8, 4, 4, 8, 8, 4, 1, 4, 8, 8};
@@ -74,8 +87,11 @@ class TestPool {
     options.layout.unroll_length = unroll_length;
     options.slot_bytes = sizeof(Row);
     options.action_offset = offsetof(Row, action);
-    options.layout.environment_fields = {{offsetof(Row, acted), 4}, {offsetof(Row, life), 8}, {offsetof(Row, step), 8},
-                                         {offsetof(Row, reward), 4}, {offsetof(Row, done), 1}};
+    options.layout.environment_fields = {{offsetof(Row, acted), 4},
+                                         {offsetof(Row, life), 8},
+                                         {offsetof(Row, step), 8},
+                                         {offsetof(Row, reward), 4},
+                                         {offsetof(Row, done), 1}};
     options.layout.agent_output_bytes = {4, 8};
     options.layout.agent_state_bytes = {8, 4};
     options.completed_capacity = completed_capacity;
@@ -124,9 +140,8 @@ class TestPool {
     });
   }
   void AskForFault() {
-    pool_->NextFault([this](const Status& status, int worker, const std::string& reason) {
-      faults.Put({status, worker, reason});
-    });
+    pool_->NextFault(
+        [this](const Status& status, int worker, const std::string& reason) { faults.Put({status, worker, reason}); });
   }
 
   Delivered AwaitBatch() {

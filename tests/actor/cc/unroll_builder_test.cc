@@ -14,8 +14,20 @@ namespace scalable_agents {
 namespace {
 
 // The components of these tests' unrolls, in order, and their bytes per row.
-enum { kLevel, kActor, kLife, kIndex, kFirstState, kSecondState, kReward, kPixels, kAction, kLogit, kVersion,
-       kComponents };
+enum {
+  kLevel,
+  kActor,
+  kLife,
+  kIndex,
+  kFirstState,
+  kSecondState,
+  kReward,
+  kPixels,
+  kAction,
+  kLogit,
+  kVersion,
+  kComponents
+};
 constexpr int64_t kBytes[kComponents] = {4, 4, 8, 8, 8, 2, 4, 3, 4, 8, 8};
 
 struct Slot {

@@ -11,7 +11,7 @@
 
 namespace scalable_agents {
 
-constexpr int kDone = 0, kWhere = 1, kFrame = 2;      // The components.
+constexpr int kDone = 0, kWhere = 1, kFrame = 2;  // The components.
 constexpr int kFrameBytes = 6, kStack = 4, kUnit = 1;
 
 // Where a row comes from.

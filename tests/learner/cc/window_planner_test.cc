@@ -9,9 +9,7 @@
 namespace scalable_agents {
 namespace {
 
-bool operator==(const Window& a, const Window& b) {
-  return a.first == b.first && a.begin == b.begin && a.end == b.end;
-}
+bool operator==(const Window& a, const Window& b) { return a.first == b.first && a.begin == b.begin && a.end == b.end; }
 
 std::vector<Window> PlanAll(const SequenceGeometry& geometry, const std::vector<bool>& starts, int64_t first_step = 0) {
   WindowPlanner planner(geometry, first_step);
