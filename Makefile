@@ -10,12 +10,17 @@ REQUIREMENTS := requirements.txt requirements-dev.txt
 # still points to the old folder and must be made again.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
 OPS := ops/_ops.so
+# A link to this folder under the package's name. pyright and editors find the package there; they cannot follow the
+# editable install, because the root of the repository is the package.
+SOURCE := $(VENV)/source/scalable_agents
 
-# AGENT is the agent of `make train`: impala or r2d2. LOGDIR is its run directory. ARGS has further flags for `make train`
-# and `make benchmark`.
+# AGENT is the agent of `make train`: impala or r2d2. LOGDIR is its run directory. ARGS has further flags for
+# `make train` and `make benchmark`.
 AGENT ?= impala
 LOGDIR ?= $(if $(filter r2d2,$(AGENT)),runs/r2d2_pong,runs/pong)
 ARGS ?=
+# The C++ sources, whose format `make lint` checks.
+CPP := $(wildcard */cc/*.cc */cc/*.h tests/*/cc/*.cc tests/*/cc/*.h)
 # The Bazel targets that `make test` runs.
 TESTS ?= //...
 
@@ -31,13 +36,13 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
-.PHONY: help setup packages train test benchmark doctor clean
+.PHONY: help setup packages train test lint benchmark doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## Shows this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: packages $(INSTALLED) $(OPS)  ## Sets up .venv, the C++ ops and Bazel. Skips what is set up already.
+setup: packages $(INSTALLED) $(OPS) $(SOURCE)  ## Sets up .venv, the C++ ops and Bazel. Skips what is set up already.
 	@echo 'setup: ready'
 
 packages:
@@ -65,6 +70,9 @@ $(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
+$(SOURCE): | $(PYTHON)
+	@mkdir -p $(@D) && ln -sfn ../.. $@
+
 train: setup  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOGDIR=runs/pong ARGS='--seed=2'.
 	@test -n '$(PONG_$(AGENT))' || { echo 'train: AGENT=$(AGENT): want impala or r2d2' >&2; exit 1; }
 	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 $(PONG_$(AGENT)) --logdir=$(LOGDIR) $(ARGS)
@@ -75,6 +83,13 @@ test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: mak
 	@events=$$(mktemp); trap 'rm -f "$$events"' EXIT; \
 	bazel test --keep_going --build_event_json_file="$$events" $(TESTS); \
 	$(PYTHON) tools/test_summary.py "$$events"
+
+lint: $(INSTALLED) $(SOURCE)  ## Checks the code without running it. Takes seconds. The last line is the result.
+	@faults=0; \
+	$(PYTHON) -m ruff check || faults=1; \
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PYTHON) -m pyright || faults=1; \
+	$(VENV)/bin/clang-format --dry-run --Werror $(CPP) || faults=1; \
+	test $$faults = 0 && echo 'lint: no faults' || { echo 'lint: faults found'; exit 1; }
 
 benchmark: setup  ## Measures the speed of each part and of the whole training.
 	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)
