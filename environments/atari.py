@@ -35,7 +35,7 @@ class AtariSettings:
   episode_end_on_life_loss: bool = False  # the discount is 0 at a lost life, without a reset. For training only.
   full_action_set: bool = False       # True: all 18 actions. False: the game's minimal set.
   sticky_actions: float = 0.0         # probability that a frame repeats the last action; newer convention: 0.25.
-  max_episode_frames: int = atari57.SUITE.max_episode_frames  # environment frames, no-ops included: 30 minutes.
+  max_episode_frames: int = atari57.MAX_EPISODE_FRAMES  # environment frames, no-ops included: 30 minutes.
 
   def __post_init__(self):
     for name in ('action_repeats', 'max_pooled_frames', 'height', 'width', 'frame_stack', 'max_episode_frames'):
@@ -172,5 +172,5 @@ def _load_emulator(game, seed, sticky_actions):
   emulator = ale_py.ALEInterface()
   emulator.setInt('random_seed', seed % 2**31)
   emulator.setFloat('repeat_action_probability', sticky_actions)
-  emulator.loadROM(ale_py.roms.get_rom_path(game))
-  return cv2, emulator, list(ale_py.Action)
+  emulator.loadROM(str(ale_py.roms.get_rom_path(game)))
+  return cv2, emulator, list(ale_py.Action.__members__.values())

@@ -12,6 +12,7 @@ SCORES: dict[str, suite.ReferenceScores] = {
     row['game']: suite.ReferenceScores(float(row['random_paper']), float(row['human']))
     for row in suite.rows('atari57_scores.csv')}
 LEVELS: tuple[str, ...] = tuple(SCORES)
-# Espeholt et al. 2018 (IMPALA), section 5.3.2. It states no limit on frames. Later papers have a limit of 30 minutes.
+MAX_EPISODE_FRAMES = 108_000  # environment frames, 30 minutes: the limit of later papers; IMPALA's states none.
+# Espeholt et al. 2018 (IMPALA), section 5.3.2.
 SUITE = suite.Suite('atari57', LEVELS, LEVELS, SCORES, 'median', test_episodes=200, noop_max=30,
-                    max_episode_frames=108_000)
+                    max_episode_frames=MAX_EPISODE_FRAMES)

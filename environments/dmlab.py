@@ -114,7 +114,7 @@ class Dmlab(base.Environment):
     super().__init__(len(self._actions), {
         'pixels': specs.BoundedArray((settings.height, settings.width, 3), np.uint8, 0, 255, name='pixels'),
         'instruction': instruction.spec()})
-    self._observation = None
+    self._observation = {}
     cache = level_cache.LevelCache(os.path.abspath(settings.level_cache)) if settings.level_cache else None
     self._folder = scratch_folder.ScratchFolder('dmlab_')
     connect = functools.partial(
@@ -157,7 +157,7 @@ class Dmlab(base.Environment):
     return self._lab
 
   def _observe(self):
-    seen = self._lab.observations()  # Lab does not modify these arrays later.
+    seen = self._open_lab().observations()  # Lab does not modify these arrays later.
     self._observation = {'pixels': seen['RGB_INTERLEAVED'], 'instruction': instruction.encode(seen['INSTR'])}
     return self._observation
 
@@ -209,7 +209,7 @@ def _load_lab(level):
                       'environment workers only')
   os.environ['LP_NUM_THREADS'] = '0'  # No threads in the software renderer, because there is a worker for each core.
   try:
-    import deepmind_lab
+    import deepmind_lab  # pyright: ignore[reportMissingImports]  # It is not on PyPI.
   except ImportError as error:
     if importlib.util.find_spec('deepmind_lab') is None:
       raise _missing(level, error) from error

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+from typing import Any
 import warnings
 
 import dm_env
@@ -39,7 +40,7 @@ class Gymnasium(base.Environment):
     self._id = environment_id
     self._gymnasium, self._environment, self._draws_not = _make(environment_id)
     self._seed = seed % 2**31
-    actions = self._environment.action_space
+    actions: Any = self._environment.action_space
     if not isinstance(actions, self._gymnasium.spaces.Discrete):
       raise ValueError(f'gymnasium:{environment_id}: want a Discrete action space, got {_line(actions)}')
     self._first_action = int(actions.start)
@@ -73,7 +74,7 @@ class Gymnasium(base.Environment):
       return dm_env.termination(float(reward), self._convert(observation))
     return dm_env.transition(float(reward), self._convert(observation))
 
-  def _convert_space(self, space):
+  def _convert_space(self, space) -> dict[str, specs.Array]:
     """Returns the observation spec of a gymnasium space, and selects the conversion that `_convert` does."""
     spaces = self._gymnasium.spaces
     self._one_hot = None

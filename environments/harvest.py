@@ -32,7 +32,7 @@ class Harvest(base.Environment):
 
   def render(self) -> np.ndarray:
     """Returns the observation as a row of squares, white for 1 and black for 0, uint8 [32, 160, 3]."""
-    return base.enlarge(np.uint8(255 * self._vector())[np.newaxis], 32)
+    return base.enlarge((255 * self._vector()).astype(np.uint8)[np.newaxis], 32)
 
   def _start_episode(self):
     self._step, self._has_picked = 0, False

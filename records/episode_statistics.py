@@ -56,7 +56,7 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
       if self._suite_score:
         self._unscored[level_id].append(float(episode_return))
     self._episodes += len(level_ids)
-    if all(self._unscored):
+    if self._suite_score and all(self._unscored):
       self._scores = dict(self._suite_score({
           name: float(np.mean(returns)) for name, returns in zip(self._level_names, self._unscored, strict=True)}))
       self._unscored = [[] for _ in self._level_names]

@@ -79,7 +79,7 @@ class MetricsWriter:
       ValueError: `environment_frames` is below that of an earlier row, or a metric is text that should be a number.
       run_directory.RunDirectoryError: the row could not be written.
     """
-    row = {name: _plain(value) for name, value in values.items()}
+    row: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
     if texts := [name for name, value in row.items() if isinstance(value, str) and name not in run_rows.TEXTS]:
       raise ValueError(f'{texts[0]}={row[texts[0]]!r}: want a number; run_rows.TEXTS has the metrics that are text')
     row['wall_seconds'] = round(self._seconds_before + self._seconds(), 3)

@@ -8,7 +8,7 @@ _PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-pyth
 
 def installed() -> dict[str, str | None]:
   """Returns package -> version; None if it is not installed. Python counts as a package."""
-  versions = {'python': platform.python_version()}
+  versions: dict[str, str | None] = {'python': platform.python_version()}
   for package in _PACKAGES:
     try:
       versions[package] = importlib.metadata.version(package)

@@ -65,7 +65,7 @@ class Progress(Line):
     # A narrow terminal cuts the bar first.
     super().__init__(total_frames, initial_frames, '{desc} {percentage:3.0f}% {bar:20}', stream)
     self._total_frames = total_frames
-    self._frames_per_second = None
+    self._frames_per_second = 0.  # Not known yet.
 
   def update(self, values: dict[str, Any], starting: str = ''):
     """Shows a row of metrics.jsonl.
@@ -88,7 +88,8 @@ class Progress(Line):
     self._frames_per_second += 0.1 * (frames_per_second - self._frames_per_second)
 
   def _text(self, values: dict[str, Any], starting: str) -> str:
-    frames, mean_return, bottleneck = (values.get(x) for x in ('environment_frames', 'episode_return', 'bottleneck'))
+    frames, mean_return, bottleneck = (
+        values['environment_frames'], values.get('episode_return'), values.get('bottleneck'))
     count = f'{_count(frames)}/{_count(self._total_frames)}'
     starts = [f'starting: {starting}'] if starting else []
     if (filled := values.get('replay_filled', 1)) < 1:

@@ -17,7 +17,7 @@ that directory is moved or removed, the process ends. It never reads or writes a
 This module imports no TensorFlow, so that tools start quickly.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 import contextlib
 import errno
 import fcntl
@@ -87,7 +87,7 @@ class Run:
     self.logdir = logdir
     self._directory = os.open(logdir, os.O_RDONLY | os.O_DIRECTORY)
     self.path = _path_of(self._directory)
-    self._lock, self._lock_name = None, None
+    self._lock, self._lock_name = None, ''
     self.has_begun = True
     self._kept, self._made = frozenset(), ()  # What `undo` keeps, and the folders that it removes.
 
@@ -113,13 +113,10 @@ class Run:
     self.check_in_place()
 
   def check_in_place(self):
-    """Checks that `logdir` is still the directory that was opened, with the lock in it.
-
-    Raises:
-      RunDirectoryError: it is not.
-    """
+    """Raises RunDirectoryError unless `logdir` is still the directory that was opened, with the lock in it."""
     with one_line_errors(self.logdir), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-      if os.path.samestat(os.stat(path(self.logdir, self._lock_name)), os.fstat(self._lock)):
+      lock = path(self.logdir, self._lock_name)
+      if self._lock is not None and os.path.samestat(os.stat(lock), os.fstat(self._lock)):
         return
     raise RunDirectoryError(f'{self.logdir} was moved or removed, or its {self._lock_name}, while this process used '
                             'it. Nothing more is written. Start again with the current path of the run as --logdir')
@@ -134,7 +131,7 @@ class Run:
   def __enter__(self) -> 'Run':
     return self
 
-  def may_come_to_nothing(self, names: Collection[str], made: Collection[str]):
+  def may_come_to_nothing(self, names: Set[str], made: Collection[str]):
     """Remembers what `undo` keeps and removes. To be called when the lock is taken.
 
     Args:
