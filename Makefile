@@ -10,6 +10,7 @@ REQUIREMENTS := requirements.txt requirements-dev.txt
 # still points to the old folder and must be made again.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
 OPS := ops/_ops.so
+LINTERS := $(INSTALLED)-lint
 # A link to this folder under the package's name. pyright and editors find the package there; they cannot follow the
 # editable install, because the root of the repository is the package.
 SOURCE := $(VENV)/source/scalable_agents
@@ -84,7 +85,12 @@ test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: mak
 	bazel test --keep_going --build_event_json_file="$$events" $(TESTS); \
 	$(PYTHON) tools/test_summary.py "$$events"
 
-lint: $(INSTALLED) $(SOURCE)  ## Checks the code without running it. Takes seconds. The last line is the result.
+$(LINTERS): requirements-lint.txt $(INSTALLED)
+	@echo 'lint: installing ruff, pyright and clang-format'
+	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile --requirement $<
+	@touch $@
+
+lint: $(LINTERS) $(SOURCE)  ## Checks the code without running it. Takes seconds. The last line is the result.
 	@faults=0; \
 	$(PYTHON) -m ruff check || faults=1; \
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PYTHON) -m pyright || faults=1; \
