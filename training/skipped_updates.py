@@ -75,8 +75,9 @@ class SkippedUpdates:
 
   def _check_limit(self, scales):
     """Says once which levels are at the limit. `scales`: sigma of each level; empty without PopArt."""
-    at_limit = [level for level, scale in zip(self._levels, scales, strict=False) if scale >= popart.MAX_SCALE]
-    if at_limit and not self._has_said_limit:
+    if self._has_said_limit:
+      return
+    if at_limit := [level for level, scale in zip(self._levels, scales, strict=False) if scale >= popart.MAX_SCALE]:
       self._has_said_limit = True
       self._say(f"PopArt's standard deviation is at its limit of {popart.MAX_SCALE:g}, so that these levels may spoil "
                 f"the policy: {', '.join(at_limit)}. Correct their rewards, or begin another run (--logdir) with "
