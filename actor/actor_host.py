@@ -28,7 +28,7 @@ from scalable_agents.environments import dmlab
 _ENVIRONMENTS_PER_CORE = 32
 _LABS_PER_CORE = 4
 _START_REPORT_SECONDS = 10.
-_LIFE_BITS = 24  # These bits of a life_id number the lives of a process. The 39 bits above identify the process.
+_STREAM_BITS = 24  # These bits of a stream_id number the streams of a process. The 39 bits above identify the process.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # Its multiples, modulo 1, are spread evenly over [0, 1].
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
@@ -142,7 +142,7 @@ class ActorHost:
     self.rests = run.num_environments == 0
     self._run = run
     self.seed, self._first_actor_id, self._place_offset = seed, first_actor_id, place_offset
-    self._first_life_id = secrets.randbits(63 - _LIFE_BITS) << _LIFE_BITS  # Differs between processes.
+    self._first_stream_id = secrets.randbits(63 - _STREAM_BITS) << _STREAM_BITS  # Differs between processes.
     self.level_ids = [played[actor % len(played)] for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
                  for actor, level_id in enumerate(self.level_ids)]
@@ -224,7 +224,7 @@ class ActorHost:
       def move(count):
         unroll = pool.next_unroll()
         put(self._to_send(unroll._replace(actor_id=unroll.actor_id + self._first_actor_id,
-                                          life_id=unroll.life_id + self._first_life_id)))
+                                          stream_id=unroll.stream_id + self._first_stream_id)))
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 

@@ -16,10 +16,10 @@ from scalable_agents.actor import shared_memory
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.ops import ops
 
-# A worker has a short life if it fails within SHORT_LIFE_SECONDS of its start. MAXIMUM_SHORT_LIVES short lives in a row
-# end the run. The environments' timeout is added, because a worker that hangs is noticed only after it.
-SHORT_LIFE_SECONDS = 60.
-MAXIMUM_SHORT_LIVES = 5
+# A worker ends early if it fails within EARLY_END_SECONDS of its start. MAXIMUM_EARLY_ENDS early ends in a row end the
+# run. The environments' timeout is added, because a worker that hangs is noticed only after it.
+EARLY_END_SECONDS = 60.
+MAXIMUM_EARLY_ENDS = 5
 
 
 class Batch(NamedTuple):
@@ -76,9 +76,9 @@ class ActorPool:
     self._report = report
     self._starting = {}  # The workers that have not answered yet: number -> the header of its memory.
     self._restarts = 0
-    self._short_lives = [0] * len(workers)
+    self._early_ends = [0] * len(workers)
     self._started_at = [time.monotonic()] * len(workers)
-    self._short_life_seconds = SHORT_LIFE_SECONDS + environment_timeout_seconds
+    self._early_end_seconds = EARLY_END_SECONDS + environment_timeout_seconds
     self._watcher = threading.Thread(target=self._watch, name='environment worker watcher', daemon=True)
     self.failure = None
     self._closed = False
@@ -153,7 +153,7 @@ class ActorPool:
                                            tf.nest.flatten(agent_state))
 
   def next_unroll(self) -> unroll_lib.Unroll:
-    """Waits for a full unroll and returns the oldest one. Its `life_id` counts the lives of this pool, from 0.
+    """Waits for a full unroll and returns the oldest one. Its `stream_id` counts this pool's streams, from 0.
 
     Raises:
       tf.errors.CancelledError: the pool is closed.
@@ -233,14 +233,14 @@ class ActorPool:
 
   def _replace(self, worker, reason):
     """Starts new workers in its place until one succeeds."""
-    life_seconds = time.monotonic() - self._started_at[worker]
+    age_seconds = time.monotonic() - self._started_at[worker]
     reason = self._workers.explain(worker, 'failed', reason)
     while True:
-      self._short_lives[worker] = self._short_lives[worker] + 1 if life_seconds < self._short_life_seconds else 1
-      if self._short_lives[worker] >= MAXIMUM_SHORT_LIVES:
+      self._early_ends[worker] = self._early_ends[worker] + 1 if age_seconds < self._early_end_seconds else 1
+      if self._early_ends[worker] >= MAXIMUM_EARLY_ENDS:
         raise environment_workers.WorkerError(
-            f'environment worker {worker} failed {MAXIMUM_SHORT_LIVES} times, each within '
-            f'{self._short_life_seconds:g} s of its start: {reason}')
+            f'environment worker {worker} failed {MAXIMUM_EARLY_ENDS} times, each within '
+            f'{self._early_end_seconds:g} s of its start: {reason}')
       self._restarts += 1
       self._report(f'environment worker {worker} is replaced: {reason}')
       try:
@@ -250,7 +250,7 @@ class ActorPool:
       except environment_workers.WorkerError as error:
         if self._closed:
           raise
-        reason, life_seconds = str(error), 0.
+        reason, age_seconds = str(error), 0.
 
 
 def _unroll_spec(unroll_length, environment_spec, agent_output_spec, agent_state_spec):
@@ -260,7 +260,7 @@ def _unroll_spec(unroll_length, environment_spec, agent_output_spec, agent_state
 
   number, large_number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
   return unroll_lib.Unroll(
-      level_id=number, actor_id=number, life_id=large_number, index=large_number, agent_state=agent_state_spec,
+      level_id=number, actor_id=number, stream_id=large_number, index=large_number, agent_state=agent_state_spec,
       environment_output=tf.nest.map_structure(row, environment_spec),
       agent_output=tf.nest.map_structure(row, agent_output_spec), parameter_version=row(large_number))
 

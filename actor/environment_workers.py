@@ -47,11 +47,11 @@ class WorkerError(Exception):
 
 
 class _UnexplainedError(WorkerError):
-  """A worker has failed to make its environments without a traceback. It may be replaced `lives` times."""
+  """A worker has failed to make its environments without a traceback. It may be replaced `max_restarts` times."""
 
-  def __init__(self, message: str, lives: int):
+  def __init__(self, message: str, max_restarts: int):
     super().__init__(message)
-    self.lives = lives
+    self.max_restarts = max_restarts
 
 
 class Specification(NamedTuple):
@@ -106,7 +106,7 @@ class EnvironmentWorkers:
     self._constructor, self._check = constructor, check
     self._environments = environments
     self._timeout_seconds, self._niceness = timeout_seconds, niceness
-    self._lives = [0] * num_workers
+    self._restarts = [0] * num_workers
     self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
     self.specification: Specification | None = None
@@ -233,16 +233,16 @@ class EnvironmentWorkers:
     self._workers[worker] = _start_process(f'{self._mark}{worker}.')
     connection = self._workers[worker].connection
     request = {'constructor': self._constructor, 'niceness': self._niceness,
-               'environments': [self._arguments(actor, self._lives[worker]) for actor in self.actor_ids[worker]]}
+               'environments': [self._arguments(actor, self._restarts[worker]) for actor in self.actor_ids[worker]]}
     encoded = json.dumps(request).encode()
     os.pwrite(self._workers[worker].memory, encoded, shared_memory.HEADER_BYTES)
     with contextlib.suppress(BrokenPipeError):  # _greet reports the reason.
       connection.send(environment_worker.REQUEST_LENGTH.pack(len(encoded)))
 
-  def _arguments(self, actor_id, life):
+  def _arguments(self, actor_id, restarts):
     """Returns an environment's arguments. After a failure the seed changes, so that the failure is not repeated."""
     arguments = self._environments[actor_id]
-    return dict(arguments, seed=arguments['seed'] + life * len(self._environments))
+    return dict(arguments, seed=arguments['seed'] + restarts * len(self._environments))
 
   def _header(self, worker):
     """Returns a copy of the header of the worker's memory."""
@@ -263,11 +263,11 @@ class EnvironmentWorkers:
 
   def _greet_or_replace(self, worker):
     """Like `_greet`, but replaces the worker a few times if it fails without an explanation."""
-    for lives in itertools.count():
+    for restarts in itertools.count():
       try:
         return self._greet(worker)
       except _UnexplainedError as error:
-        if lives >= error.lives:
+        if restarts >= error.max_restarts:
           raise
       self.early_deaths += 1
       self._discard(worker)
@@ -315,7 +315,7 @@ class EnvironmentWorkers:
     leftovers.kill(f'{self._mark}{worker}.', [discarded.process.pid])  # Its process id is also its group's id.
     discarded.stderr.wait(_LAST_WORDS_SECONDS)
     if not is_slow:
-      self._lives[worker] += 1
+      self._restarts[worker] += 1
 
   def _end(self, worker, patience_seconds):
     ended = self._workers[worker]

@@ -80,7 +80,7 @@ class Evaluator:
     with tf.device('/CPU:0'):
       tf.numpy_function(self.add, [
           unroll.actor_id,
-          environment_output.done[1:],  # Row 0 was in the previous unroll, or it starts an environment's life.
+          environment_output.done[1:],  # Row 0 was in the previous unroll, or it is an environment's first one.
           environment_output.episode_return[1:],
           environment_output.episode_length[1:],
       ], [])

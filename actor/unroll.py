@@ -6,11 +6,11 @@ led to: `agent_output[t]` was computed from row t-1, and `environment_output[t]`
 `agent_output.action[t]`. The learner therefore runs its network on rows 0…T, compares its own outputs of rows 0…T-1
 with actions, behaviour logits, rewards and discounts of rows 1…T, and bootstraps from row T.
 
-A life of an actor begins when a worker process starts its environment and ends with that process. The unrolls of a
-life are numbered from 0, and `done` is true in row 0 of the first one. If a receiver sees a gap in the indices of a
-life, unrolls were lost; see training/unroll_order.py.
+A stream is the unrolls of one actor from the start of its environment in a worker process to the end of that process.
+They are numbered from 0, and `done` is true in row 0 of the first one. A gap in the indices of a stream means that
+unrolls were lost; see training/unroll_order.py.
 
-Batches from a replay of episodes have unrolls in which episodes of several lives follow each other; see
+Batches from a replay of episodes have unrolls in which episodes of several streams follow each other; see
 training/mixed_experience.py.
 
 Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released agent.
@@ -35,8 +35,8 @@ class Unroll(NamedTuple):
   """T+1 rows of one actor, in the order of time."""
   level_id: Any            # [] int32, index into the run's levels.
   actor_id: Any            # [] int32, number of the actor, and so of its environment, in the run.
-  life_id: Any             # [] int64, identifies the life; unique within a run.
-  index: Any               # [] int64, the number of the unroll within that life: 0, 1, 2 and so on.
+  stream_id: Any           # [] int64, unique within a run.
+  index: Any               # [] int64, the number of the unroll within that stream: 0, 1, 2 and so on.
   agent_state: Any         # nest of [...], the recurrent state before row 0's observation is processed.
   environment_output: Any  # EnvironmentOutput of [T+1, ...].
   agent_output: Any        # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
@@ -49,7 +49,7 @@ def has_time(unroll: Unroll) -> Unroll:
 
   In a batch of B unrolls, components with time are [T+1, B, ...], and the others are [B, ...].
   """
-  without_time = ('level_id', 'actor_id', 'life_id', 'index', 'agent_state')
+  without_time = ('level_id', 'actor_id', 'stream_id', 'index', 'agent_state')
 
   def all_are(nest, answer):
     return tree.map_structure(lambda unused: answer, nest)

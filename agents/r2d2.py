@@ -255,7 +255,7 @@ class Agent(snt.Module):
   acting_variables = trainable_variables
 
   def initial_state(self, batch_size) -> ActorState:
-    """Returns the state before the first row of a life."""
+    """Returns the state before an actor's first row."""
     return ActorState(self.online.initial_state(batch_size), tf.zeros([batch_size], tf.int32))
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):

@@ -1,18 +1,18 @@
-"""A replay of whole episodes: keeps what actors have lived, and lets replayers go through it from start to end.
+"""A replay of whole episodes: stores the actors' episodes, and lets replayers go through them from start to end.
 
 Schmitt et al. 2020 (LASER), section 5.1 and appendix B. A replayer is an actor without an environment. It draws an
-episode, uniformly over all episodes, and returns its unrolls one after the other, as if it lived them. The work is done
+episode, uniformly over all episodes, and returns its unrolls one after the other, as if it played it. The work is done
 in C++ (cc/episode_replay.h). docs/replay.md says what the replay guarantees.
 
 Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. An
 episode begins with a row in which `done` is true, and ends with the next such row, because that row has the episode's
 last reward. So an episode of n steps has n + 1 rows. Inside an unroll, and in its row T, a replayed row in which `done`
 is true has the last reward of the episode that ends there, and the first observation of the one with which the replayer
-goes on. Row 0 is the row that was stored: it has the last reward of the episode that the actor lived before. Each row
+goes on. Row 0 is the row that was stored: it has the last reward of the episode that the actor played before. Each row
 is stored once. Of a stack of frames, only the newest frame is stored, and stacks are rebuilt when they are replayed.
 
 When an episode ends inside an unroll, the replayer goes on with the next one that it draws, as an actor goes on with
-the next one that it lives. So each unroll has T steps.
+its next one. So each unroll has T steps.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ LONGEST_EPISODE = 27_000
 
 class Replayed(NamedTuple):
   """Unrolls of T steps, one of each of N replayers."""
-  rows: Any             # nest of [T+1, N, ...]. Step t leads from row t to row t+1.
-  key: tf.Tensor        # [N] int64, the episode of row T's observation, for the next call. -1 if nothing is replayed.
-  next_step: tf.Tensor  # [N] int64, the step of that episode after row T, for the next call.
-  life_id: tf.Tensor    # [N] int64, the life that row 0 is from; see actor/unroll.py.
-  life_row: tf.Tensor   # [N] int64, the number of row 0 in that life.
+  rows: Any              # nest of [T+1, N, ...]. Step t leads from row t to row t+1.
+  key: tf.Tensor         # [N] int64, the episode of row T's observation, for the next call. -1 if nothing is replayed.
+  next_step: tf.Tensor   # [N] int64, the step of that episode after row T, for the next call.
+  stream_id: tf.Tensor   # [N] int64, the stream that row 0 is from; see actor/unroll.py.
+  stream_row: tf.Tensor  # [N] int64, the number of row 0 in that stream.
 
 
 class Statistics(NamedTuple):
@@ -44,9 +44,9 @@ class Statistics(NamedTuple):
   inserted_steps: int     # Agent steps of all episodes that were ever inserted.
   inserted_episodes: int  # Episodes ever inserted.
   replayed_unrolls: int   # Unrolls ever returned by `next`.
-  gaps: int               # Times that unrolls of a life were missing, so that its stream ended.
+  gaps: int               # Times that unrolls of a stream were missing.
   repeated_unrolls: int   # Unrolls that were not newer than those before, and were ignored.
-  streams: int            # Lives whose next unroll continues them.
+  streams: int            # Streams that the next unroll continues.
   rows: int               # Rows in memory, also of episodes that are not complete yet.
   bytes: int              # Memory of the rows.
   long_episodes: int      # Episodes that were dropped because they were longer than the longest one that is kept.
@@ -79,7 +79,8 @@ class EpisodeReplay:
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
     """
-    self.row_spec, self.unroll_length = row_spec, unroll_length
+    self.row_spec = row_spec
+    self.unroll_length = unroll_length
     self._rows = replay_rows.Rows(row_spec, frame_stacks)
     with tf.device('/CPU:0'):
       self._handle = ops.episode_replay(
@@ -89,14 +90,14 @@ class EpisodeReplay:
     if tf.executing_eagerly():  # In a graph, the handle is that of whichever process runs the graph.
       ops.delete_with(self, self._handle)
 
-  def insert(self, life_id: tf.Tensor, index: tf.Tensor, rows):
-    """Appends unrolls to the streams of their lives, and adds the episodes that are complete with them.
+  def insert(self, stream_id: tf.Tensor, index: tf.Tensor, rows):
+    """Appends unrolls to their streams, and adds the episodes that are complete with them.
 
-    The unrolls of a life come in the order of their indices. If an index is missing, the stream ends and a new one
-    begins. No episode contains rows of two streams: rows are ignored until the next episode starts.
+    The unrolls of a stream come in the order of their indices. If an index is missing, the rows after it are ignored
+    until the next episode starts.
 
     Args:
-      life_id, index: [B] int64; see actor/unroll.py.
+      stream_id, index: [B] int64; see actor/unroll.py.
       rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
     Returns:
       The op, in a graph.
@@ -105,7 +106,7 @@ class EpisodeReplay:
       tf.errors.InvalidArgumentError: a shape or type is wrong.
     """
     with tf.device('/CPU:0'):
-      return ops.episode_replay_insert(self._handle, life_id, index, self._rows.flatten(rows))
+      return ops.episode_replay_insert(self._handle, stream_id, index, self._rows.flatten(rows))
 
   def next(self, key: tf.Tensor, step: tf.Tensor, seed, minimum_size=1) -> Replayed:
     """Returns the next unroll of each of N replayers.
@@ -141,7 +142,7 @@ class EpisodeReplay:
   def save(self, path: str):
     """Writes the episodes to a file, while others go on to insert and replay.
 
-    Episodes that are not complete yet are not saved. After `restore`, each life begins a new stream.
+    Episodes that are not complete yet are not saved. After `restore`, each stream begins anew.
 
     Raises:
       OSError: the file cannot be written. It is incomplete then.

@@ -1,4 +1,4 @@
-"""A replay of sequences: keeps what actors have lived, and samples fixed-length sequences of it for recurrent agents.
+"""A replay that stores the actors' experience and samples fixed-length sequences from it, for recurrent agents.
 
 Kapturowski et al. 2019 (R2D2), section 2.3. The work is done in C++ (cc/sequence_replay.h). docs/replay.md says what
 the replay guarantees and how to use it without the rest of this project.
@@ -43,8 +43,8 @@ class Sample(NamedTuple):
   key: tf.Tensor          # [B] int64, for `update`.
   probability: tf.Tensor  # [B] float32, with which a draw gives this sequence.
   age: tf.Tensor          # [B] int64, batches sampled since the sequence was inserted.
-  life_id: tf.Tensor      # [B] int64, the life from which it is; see actor/unroll.py.
-  life_row: tf.Tensor     # [B] int64, the number of its row 0 in that life.
+  stream_id: tf.Tensor    # [B] int64, the stream from which it is; see actor/unroll.py.
+  stream_row: tf.Tensor   # [B] int64, the number of its row 0 in that stream.
   padding: tf.Tensor      # [B] int64, rows at its start that do not exist, because the episode had not begun. Row
                           # `padding` has the episode's first observation then, and there is no state.
 
@@ -55,9 +55,9 @@ class Statistics(NamedTuple):
   inserted: int          # Sequences ever inserted.
   sampled: int           # Sequences ever sampled.
   stale_updates: int     # Priorities of sequences that had left the replay.
-  gaps: int              # Times that unrolls of a life were missing, so that its stream ended.
+  gaps: int              # Times that unrolls of a stream were missing.
   repeated_unrolls: int  # Unrolls that were not newer than those before, and were ignored.
-  streams: int           # Lives whose next unroll continues them.
+  streams: int           # Streams that the next unroll continues.
   rows: int              # Rows in memory.
   bytes: int             # Memory of the rows.
 
@@ -90,8 +90,11 @@ class SequenceReplay:
       tf.errors.InvalidArgumentError: an argument is out of its range.
       tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
     """
-    self.row_spec, self.state_spec, self.geometry = row_spec, state_spec, geometry
-    self._rows, self._states = replay_rows.Rows(row_spec, frame_stacks), tf.nest.flatten(state_spec)
+    self.row_spec = row_spec
+    self.state_spec = state_spec
+    self.geometry = geometry
+    self._rows = replay_rows.Rows(row_spec, frame_stacks)
+    self._states = tf.nest.flatten(state_spec)
     self._num_states = len(state_offsets) if self._states else 0
     self._signal_spec = signals(self._rows.numbers)
     self._signals = tf.nest.flatten(self._signal_spec)
@@ -104,19 +107,19 @@ class SequenceReplay:
           priority_exponent=priority_exponent, shared_name=ops.unique_name('sequence_replay'))
     ops.delete_with(self, self._handle)
 
-  def insert(self, life_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
+  def insert(self, stream_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
              states) -> Inserted:
-    """Appends unrolls to the streams of their lives.
+    """Appends unrolls to their streams.
 
-    The unrolls of a life come in the order of their indices. If an index is missing, the stream ends and a new one
-    begins. No sequence contains rows of two streams. If there are priorities, a sequence is sampled only after `update`
+    The unrolls of a stream come in the order of their indices. If an index is missing, no sequence contains rows from
+    before and after the gap. If there are priorities, a sequence is sampled only after `update`
     has set its first one.
 
     Args:
-      life_id, index: [B] int64; see actor/unroll.py.
-      first_step: [B] int64, number of row 0, counted from the start of its episode, or of its life with cross_episodes.
-        It says where sequences begin after missing unrolls: where they would have begun without the loss. If you insert
-        all states, it may be zeros.
+      stream_id, index: [B] int64; see actor/unroll.py.
+      first_step: [B] int64, number of row 0, counted from the start of its episode, or of its stream with
+        cross_episodes. It says where sequences begin after missing unrolls: where they would have begun without the
+        loss. If you insert all states, it may be zeros.
       starts_episode: [T+1, B] bool, whether a new sequence begins with this row. The last sequence before it has this
         row as its last one, since the row has the last reward. Usually, this is the component `done` of `rows`.
       rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
@@ -132,7 +135,7 @@ class SequenceReplay:
     tf.nest.assert_same_structure(states, self.state_spec)
     with tf.device('/CPU:0'):
       key, trains, signals = ops.sequence_replay_insert(
-          self._handle, life_id, index, first_step, starts_episode, self._rows.flatten(rows), tf.nest.flatten(states),
+          self._handle, stream_id, index, first_step, starts_episode, self._rows.flatten(rows), tf.nest.flatten(states),
           signal_components=self._signals, signal_types=[self._rows.types[index] for index in self._signals])
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
@@ -150,17 +153,17 @@ class SequenceReplay:
       tf.errors.UnavailableError: the replay has no sequence yet, or none with a priority.
     """
     with tf.device('/CPU:0'):
-      key, probability, age, life_id, life_row, padding, trains, rows, states = ops.sequence_replay_sample(
+      key, probability, age, stream_id, stream_row, padding, trains, rows, states = ops.sequence_replay_sample(
           self._handle, batch_size, seed, row_types=self._rows.types,
           state_types=[spec.dtype for spec in self._states])
-    for vector in (key, probability, age, life_id, life_row, padding):
+    for vector in (key, probability, age, stream_id, stream_row, padding):
       vector.set_shape([batch_size])
     trains.set_shape([self.geometry.length, batch_size])
     num_rows = self.geometry.burn_in + self.geometry.length + 1
     for spec, values in zip(self._states, states, strict=True):
       values.set_shape([self._num_states, batch_size, *spec.shape])
     return Sample(self._rows.pack(rows, num_rows, batch_size), tf.nest.pack_sequence_as(self.state_spec, states),
-                  trains, key, probability, age, life_id, life_row, padding)
+                  trains, key, probability, age, stream_id, stream_row, padding)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor):
     """Sets priorities. Keys of sequences that have left the replay are ignored.
@@ -187,7 +190,7 @@ class SequenceReplay:
   def save(self, path: str):
     """Writes the sequences and priorities to a file, while others go on to insert and sample.
 
-    Rows that belong to no sequence yet are not saved. After `restore`, each life begins a new stream.
+    Rows that belong to no sequence yet are not saved. After `restore`, each stream begins anew.
 
     Raises:
       OSError: the file cannot be written. It is incomplete then.
@@ -212,7 +215,7 @@ def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.T
   """Says before which rows a replay needs the recurrent state. An actor need not send the other states.
 
   Args:
-    step: [...] int, number of the row, counted from the start of its episode, or of its life with cross_episodes.
+    step: [...] int, number of the row, counted from the start of its episode, or of its stream with cross_episodes.
     geometry, state_offsets: as for SequenceReplay.
   Returns:
     [...] bool. Without cross_episodes, the first row of an episode needs none, because the state is reset there.

@@ -249,7 +249,7 @@ def _learner_step(tf, workload, agent_module, config, num_levels=1):
   num_actions = constant_environment.LEVELS[workload.level].num_actions
   batch = experience.Batch(unroll.Unroll(
       level_id=tf.range(rows[1]) % num_levels, actor_id=tf.zeros(rows[1:], tf.int32),
-      life_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
+      stream_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
       agent_state=agent.initial_state(config.batch_size),
       environment_output=unroll.EnvironmentOutput(
           reward=tf.random.normal(rows), discount=tf.ones(rows), done=tf.zeros(rows, tf.bool),

@@ -27,9 +27,8 @@ from scalable_agents.training import stop_signals
 from scalable_agents.training.cluster import free_ports
 
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
-_SAVING_SECONDS = 300.  # Time for a learner to end its update, save, perhaps with a large replay, and exit.
-_HEARING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.
-_LEAVING_SECONDS = 20.  # Time for a process to exit if it cannot continue.
+_NOTICING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.
+_LEAVING_SECONDS = 20.   # Time for a process to exit if it cannot continue.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +105,11 @@ class Cluster:
 
   def _look_after_learners(self):
     """Starts all learners again if one has died, because none can continue without the others."""
-    ended = self._bury(self._learners)
+    ended = self._reap(self._learners)
     if self._signals.count or not any(learner.code for learner in ended):
       return
     self._children.wait(self._learners, _LEAVING_SECONDS)
-    ended += self._bury(self._learners)
+    ended += self._reap(self._learners)
     # SIGKILL gives the learners no chance to tell the actor hosts that the run has ended.
     self._children.end(self._learners, signal.SIGKILL, _LEAVING_SECONDS)
     failed = [learner for learner in ended if learner.code]
@@ -118,8 +117,8 @@ class Cluster:
     if not died:
       raise errors.UserError(f'{failed[0].name}: {failed[0].refusal}')
     for learner in died:
-      if learner.short_lives >= child_process.SHORT_LIVES:
-        raise errors.UserError(_hopeless(learner))
+      if fault := learner.why_not_again():
+        raise errors.UserError(f'{learner.name} is not started again: {fault}')
     self._children.say(f'{died[0].name} ended {died[0].reason()}: ' +
                        ('it is started again' if len(self._learners) == 1 else 'all learners are started again'))
     for learner in self._learners:
@@ -129,39 +128,35 @@ class Cluster:
     """Starts actor hosts again that have died."""
     if not any(learner.process for learner in self._learners):
       return  # The run has ended.
-    for actor in self._bury(self._actors):
+    for actor in self._reap(self._actors):
       if actor.refusal:
         raise errors.UserError(f'{actor.name}: {actor.refusal}')
       if not actor.code or self._signals.count:  # It was told to end, or the run is ending.
         continue
-      if actor.short_lives < child_process.SHORT_LIVES:
-        self._children.say(f'{actor.name} ended {actor.reason()}: it is started again')
-        actor.start()
+      fault = actor.why_not_again()
+      if not fault:
+        actor.start_again()
         continue
       self._given_up.add(actor)
+      message = f'{actor.name} is not started again: {fault}'
       if len(self._given_up) == len(self._actors) and not self._learners_act:
-        raise errors.UserError(_hopeless(actor))
-      self._children.say(_hopeless(actor))
+        raise errors.UserError(message)
+      self._children.say(message)
 
-  def _bury(self, children):
+  def _reap(self, children):
     """Returns the children whose processes have ended since the last call."""
     ended = [child for child in children if child.has_ended()]
     for child in ended:
-      child.bury()
+      child.reap()
     return ended
 
   def _end(self):
     """Ends the learners, which save and tell the actor hosts to end, and then the actor hosts."""
-    self._children.end(self._learners, signal.SIGINT, _SAVING_SECONDS)
-    patience = _HEARING_SECONDS if all(learner.code == 0 for learner in self._learners) else 0.
+    self._children.end(self._learners, signal.SIGINT, child_process.SAVING_SECONDS)
+    patience = _NOTICING_SECONDS if all(learner.code == 0 for learner in self._learners) else 0.
     self._children.wait(self._actors, patience)
     # An actor host that has just been started still tries to connect to the learners.
     self._children.end(self._actors, signal.SIGTERM, _LEAVING_SECONDS - patience)
-
-
-def _hopeless(child):
-  return (f'{child.name} is not started again: it ended {child_process.SHORT_LIVES} times in a row within '
-          f'{child_process.SHORT_LIFE_SECONDS:g} s of its start, the last time {child.reason()}')
 
 
 def main(others: Sequence[str]):

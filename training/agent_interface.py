@@ -58,7 +58,7 @@ class Agent(Protocol):
   acting_variables: Sequence[tf.Variable]
 
   def initial_state(self, batch_size) -> Any:
-    """What an actor keeps from row to row, before its life's first row: a nest of zeros [batch_size, ...], or ().
+    """Returns the initial state of `batch_size` actors: a nest of zeros [batch_size, ...], or () without a state.
 
     This is the recurrent state. An agent may keep more, such as a count of rows.
     """

@@ -2,8 +2,8 @@
 
 Each unroll is looked at once, when it leaves the queue:
 
-  1. An unroll that cannot be right is dropped.
-  2. The unrolls of an actor's life are admitted in the order of their indices. Missing ones are counted.
+  1. Invalid unrolls are dropped.
+  2. The unrolls of a stream are admitted in the order of their indices. Missing ones are counted.
   3. Environment frames and finished episodes are counted.
 """
 
@@ -59,7 +59,7 @@ class Intake:
   is_required = False
 
   def __init__(self, unroll_spec, capacity: int, frames_per_step: int,
-               check: Callable[[Any], tf.Tensor] | None = None, lives_may_have_begun: bool = False,
+               check: Callable[[Any], tf.Tensor] | None = None, streams_may_have_begun: bool = False,
                shared_name: str = '', actor_name: Callable[[int], str] = 'actor {}'.format):
     """Creates the queue.
 
@@ -69,7 +69,7 @@ class Intake:
       frames_per_step: environment frames per agent step.
       check: takes a batch, in a graph, and returns which unrolls can be right: [B] bool (unroll_check.py). None if all
         unrolls come from this process.
-      lives_may_have_begun: see UnrollOrder; True in a learner that was restarted while its actor hosts kept running.
+      streams_may_have_begun: see UnrollOrder; True in a learner that was restarted while its actor hosts kept running.
       shared_name: name under which other processes find the queue; '' if they must not.
       actor_name: returns an actor's name for its id.
     """
@@ -78,7 +78,7 @@ class Intake:
     self.put, self.close = self._queue.put, self._queue.close
     self._frames_per_step = frames_per_step
     self._check, self._actor_name = check, actor_name
-    self._order = unroll_order.UnrollOrder(lives_may_have_begun)
+    self._order = unroll_order.UnrollOrder(streams_may_have_begun)
     self._dropped = self._complained = 0
     self._last_dropped = 0  # Id of the actor whose unroll was dropped last.
 
@@ -142,16 +142,16 @@ class Intake:
   def _are_good(self, batch, slots):
     """Says which unrolls in these slots are admitted: [n] bool. Must be called once for each unroll."""
     possible = self._check(batch) if self._check else tf.ones_like(batch.actor_id, tf.bool)
-    columns = [column[slots] for column in (possible, batch.actor_id, batch.life_id, batch.index)]
+    columns = [column[slots] for column in (possible, batch.actor_id, batch.stream_id, batch.index)]
     return tf.ensure_shape(tf.numpy_function(self._admit, columns, tf.bool), columns[0].shape)
 
-  def _admit(self, possible, actor_ids, life_ids, indices):
+  def _admit(self, possible, actor_ids, stream_ids, indices):
     """Counts the impossible unrolls. Of the others, admits those that are in order."""
     if not possible.all():
       self._dropped += int((~possible).sum())
       self._last_dropped = int(actor_ids[~possible][-1])
     admitted = possible.copy()
-    admitted[possible] = self._order.admit(life_ids[possible], indices[possible])
+    admitted[possible] = self._order.admit(stream_ids[possible], indices[possible])
     return admitted
 
   def _arrived(self, batch) -> Arrived:

@@ -55,8 +55,8 @@ class ReplayExperience:
   """Gives batches of sequences from a replay; see Experience. Batch.sample is a SequenceSample.
 
   Unrolls must come from `to_send`. In batches, the fields `agent_state` and `episode_step` of agent_output are (), and
-  Unroll.agent_state is the stored state before row 0. Unroll.index is the number of row 0 in its life. A reward that is
-  not finite is stored as 0, since it would be sampled again and again.
+  Unroll.agent_state is the stored state before row 0. Unroll.index is the number of row 0 in its stream. A reward that
+  is not finite is stored as 0, since it would be sampled again and again.
   """
 
   def __init__(self, intake: intake_lib.Intake, frame_stacks: dict[str, int], settings: Settings, seed: int,
@@ -119,7 +119,7 @@ class ReplayExperience:
     unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
     first_step = tf.cast(unroll.agent_output.episode_step[1], tf.int64)  # Outputs come a row later.
     inserted = self._replay.insert(
-        unroll.life_id, unroll.index, first_step, self._starts(unroll.environment_output), _rows(unroll),
+        unroll.stream_id, unroll.index, first_step, self._starts(unroll.environment_output), _rows(unroll),
         _states_of_rows(unroll))
     priority = self._first_priorities(inserted.signals, inserted.trains)
     # Huge rewards may lead to infinity. The learner soon draws such a sequence, skips the update, and tells the user.
@@ -131,7 +131,7 @@ class ReplayExperience:
     always = self._settings.geometry.burn_in + 1  # This row is never padding.
     exists = tf.concat([tf.range(always, dtype=tf.int64)[:, tf.newaxis] >= sample.padding, sample.trains], axis=0)
     first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
-    return stored_unrolls.as_unroll(sample.rows, exists, always, sample.life_id, sample.life_row, first_state)
+    return stored_unrolls.as_unroll(sample.rows, exists, always, sample.stream_id, sample.stream_row, first_state)
 
   def update(self, sample: SequenceSample, feedback: tf.Tensor) -> None:
     """Sets new priorities, [B] float32."""
@@ -166,7 +166,7 @@ def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offs
   Args:
     unroll: an Unroll of tensors of [T+1, ...]. Two fields of its agent_output are about the row that was acted on:
       `agent_state`, the recurrent state before it; and `episode_step`, [T+1] int32, its number, counted from the start
-      of its episode, or of its life with cross_episodes.
+      of its episode, or of its stream with cross_episodes.
     geometry, state_offsets: those of the replay.
   Returns:
     The unroll, with SentStates in agent_output.agent_state and without Unroll.agent_state.

@@ -60,14 +60,14 @@ class Replayers:
   def insert(self, unroll: unroll_lib.Unroll) -> None:
     """Stores unrolls, an Unroll of [T+1, B, ...]. Runs in a graph."""
     rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
-    self._replay.insert(unroll.life_id, unroll.index, rows)
+    self._replay.insert(unroll.stream_id, unroll.index, rows)
 
   def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn:
     """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64."""
     replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed, self._minimum_size)
     self._key.assign(replayed.key)
     self._step.assign(replayed.next_step)
-    unroll = replayed.rows._replace(life_id=replayed.life_id, index=replayed.life_row,
+    unroll = replayed.rows._replace(stream_id=replayed.stream_id, index=replayed.stream_row,
                                     agent_state=self._states(replayed.rows))
     return unroll_replay.Drawn(unroll, tf.ones([number]), replayed.key)
 

@@ -11,9 +11,6 @@ from scalable_agents.records import run_rows
 from scalable_agents.training import child_process
 from scalable_agents.training import stop_signals
 
-_SHORT_LIFE_SECONDS = child_process.SHORT_LIFE_SECONDS
-_LEAVING_SECONDS = 300.  # Time for a process to end: it saves a checkpoint, perhaps with a large replay.
-
 
 class Launcher:
   """The processes of the runs, and services that they need."""
@@ -29,7 +26,7 @@ class Launcher:
       services: name -> command of each process that serves the runs. It runs until all runs have ended.
     """
     self._folder = folder
-    self._children = child_process.Children(stream, _SHORT_LIFE_SECONDS)
+    self._children = child_process.Children(stream)
     self._members = [self._children.add(name, [*command, f'--logdir={os.path.join(folder, name)}'])
                      for name, command in commands.items()]
     self._services = [self._children.add(name, command) for name, command in services.items()]
@@ -58,36 +55,31 @@ class Launcher:
             given_up.append(member.name)
     finally:
       # The runs and the services save checkpoints.
-      self._children.end(self._members, signal.SIGTERM, _LEAVING_SECONDS)
-      self._children.end(self._services, signal.SIGTERM, _LEAVING_SECONDS)
+      self._children.end(self._members, signal.SIGTERM, child_process.SAVING_SECONDS)
+      self._children.end(self._services, signal.SIGTERM, child_process.SAVING_SECONDS)
       self._children.close()
     if self._signals.count:
       self._children.say('stopped; the same command continues')
     return given_up
 
-  def _restart(self, service):
+  def _restart(self, service: child_process.Child):
     """Starts a service again after its end."""
-    reason = service.bury()
-    if service.refusal or service.short_lives == child_process.SHORT_LIVES:
-      raise errors.UserError(f'{service.name}: ' + (
-          service.refusal or f'it ended {child_process.SHORT_LIVES} times in a row within {_SHORT_LIFE_SECONDS:g} s of '
-          f'its start, the last time {reason}'))
-    self._children.say(f'{service.name} ended {reason}: it is started again')
-    service.start()
+    service.reap()
+    if fault := service.refusal or service.why_not_again():
+      raise errors.UserError(f'{service.name}: {fault}')
+    service.start_again()
 
-  def _follow_up(self, member) -> bool:
+  def _follow_up(self, member: child_process.Child) -> bool:
     """Starts a member again after its end, if necessary. Returns False if it has died too often for that."""
-    reason = member.bury()
+    member.reap()
     if self._is_finished(member):
       return True
     if member.refusal:
       raise errors.UserError(f'{member.name}: {member.refusal}')
-    if member.short_lives == child_process.SHORT_LIVES:
-      self._children.say(f'{member.name} is not started again: it ended {child_process.SHORT_LIVES} times in a row '
-                         f'within {_SHORT_LIFE_SECONDS:g} s of its start, the last time {reason}')
+    if fault := member.why_not_again():
+      self._children.say(f'{member.name} is not started again: {fault}')
       return False
-    self._children.say(f'{member.name} ended {reason}: it is started again')
-    member.start()
+    member.start_again()
     return True
 
   def _is_finished(self, member) -> bool:

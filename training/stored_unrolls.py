@@ -1,7 +1,8 @@
 """Unrolls as replays store them: what is left out of them, and how they are made of stored rows again.
 
 A replay stores an Unroll in which every component has a row per step: the ids of the level and of the actor are
-repeated, and the recurrent state and the ids of the life are left out. Of a stack of frames it stores the newest frame.
+repeated, and the recurrent state and the ids of the stream are left out. Of a stack of frames it stores the
+newest frame.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
       return tf.broadcast_to(values, tf.shape(version))
 
     environment = environment._replace(reward=inference.finite_rewards(environment.reward))
-  return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), life_id=(), index=(),
+  return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), stream_id=(), index=(),
                          agent_state=(), environment_output=environment)
 
 
@@ -66,7 +67,7 @@ def spec_and_stacks(rows: unroll_lib.Unroll, frame_stacks: Mapping[str, int]) ->
       observation={name: frame_stacks.get(name, 1) for name in row.environment_output.observation}))
 
 
-def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, life_id: tf.Tensor, index: tf.Tensor,
+def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, stream_id: tf.Tensor, index: tf.Tensor,
               agent_state) -> unroll_lib.Unroll:
   """Returns stored rows as unrolls, with the shapes that a learner expects.
 
@@ -74,10 +75,10 @@ def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, life_id: 
     rows: stored rows, an Unroll of [T+1, B, ...].
     exists: [T+1, B] bool; the other rows are padding.
     always: number of a row that exists in all unrolls.
-    life_id, index: [B] int64.
+    stream_id, index: [B] int64.
     agent_state: nest of [B, ...], the recurrent state before row 0.
   """
   # Padding gets the version of another row, or it would seem to be old.
   version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
-  return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], life_id=life_id, index=index,
+  return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], stream_id=stream_id, index=index,
                        agent_state=agent_state, parameter_version=version)

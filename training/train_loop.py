@@ -135,7 +135,7 @@ class Trainer:
     spec = dataclasses.replace(agent_interface.environment_spec(self._host, levels), protocol=protocol)
     of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
         check=lambda batch: unroll_check.are_possible(batch, len(levels), spec.num_actions),
-        lives_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=learner_port.UNROLLS,
+        streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=learner_port.UNROLLS,
         actor_name=self._port.actor_name)
     intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)

@@ -1,8 +1,8 @@
-"""Detects unrolls that are lost, late or repeated, by the life and the index of each unroll.
+"""Detects unrolls that are lost, late or repeated, by the stream and the index of each unroll.
 
-An actor numbers the unrolls of each of its lives 0, 1, 2 and so on (actor/unroll.py), and sends them in this order. If
-a connection breaks, some may be lost, and some may arrive after their successors. So the unrolls of a life are admitted
-only in the order of their indices, and every index that is skipped is counted.
+An actor numbers the unrolls of each of its streams 0, 1, 2 and so on (actor/unroll.py), and sends them in this order.
+If a connection breaks, some may be lost, and some may arrive after their successors. So the unrolls of a stream are
+admitted only in the order of their indices, and every index that is skipped is counted.
 """
 
 import collections
@@ -13,55 +13,55 @@ import numpy as np
 
 from scalable_agents.records import json_text
 
-_MAX_LIVES = 65_536  # About 10 MB.
+_MAX_STREAMS = 65_536  # About 10 MB.
 
 
 class UnrollOrder:
-  """Decides which unrolls are admitted, so that those of a life are in order and every loss is counted.
+  """Decides which unrolls are admitted, so that those of a stream are in order and every loss is counted.
 
-  For each life, the numbers of admitted and of missing unrolls add up to the highest admitted index plus one.
+  For each stream, the numbers of admitted and of missing unrolls add up to the highest admitted index plus one.
   """
 
-  def __init__(self, lives_may_have_begun: bool = False, max_lives: int = _MAX_LIVES):
-    """Begins without any known life.
+  def __init__(self, streams_may_have_begun: bool = False, max_streams: int = _MAX_STREAMS):
+    """Begins without any known stream.
 
     Args:
-      lives_may_have_begun: says what it means if the first unroll of a life has an index i > 0.
-        False: unrolls 0 to i - 1 of the life are missing. This is right at the start of a run.
-        True: the life began before this object was made, and nothing is missing. This is right in a learner that was
-        restarted while its actor hosts kept running. Losses before the first unroll of a life are then not counted.
+      streams_may_have_begun: says what it means if the first unroll of a stream has an index i > 0.
+        False: unrolls 0 to i - 1 of the stream are missing. This is right at the start of a run.
+        True: the stream began before this object was made, and nothing is missing. This is right in a learner that was
+        restarted while its actor hosts kept running. Losses before the first unroll of a stream are then not counted.
         An unroll that was admitted before `state` was taken is late all the same.
-      max_lives: number of lives to remember, >= 1, so that memory stays bounded whatever is sent. If there are more,
-        the life with the least recent admission is forgotten. If it comes again, it counts as a new life.
+      max_streams: number of streams to remember, >= 1, so that memory stays bounded whatever is sent. If there are
+        more, the one with the least recent admission is forgotten. If it comes again, it counts as a new stream.
     """
-    self._lives_may_have_begun, self._max_lives = lives_may_have_begun, max_lives
-    self._next_index = collections.OrderedDict()  # By life; the life with the least recent admission is the first.
+    self._streams_may_have_begun, self._max_streams = streams_may_have_begun, max_streams
+    self._next_index = collections.OrderedDict()  # By stream; the one with the least recent admission is the first.
     self._earlier_next_index = {}  # The same before a restart.
     self._lock = threading.Lock()  # A thread may ask for the state while another one admits.
     self._missing = self._late = self._missing_said = self._late_said = 0
 
-  def admit(self, life_id: np.ndarray, index: np.ndarray) -> np.ndarray:
+  def admit(self, stream_id: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Decides about a batch. Must be called once for each batch, in the order in which the batches were taken.
 
     Args:
-      life_id: [B] integers, see actor/unroll.py.
+      stream_id: [B] integers, see actor/unroll.py.
       index: [B] integers. An unroll with a negative index is late.
     Returns:
-      [B] bool, whether the unroll is admitted. It is not if it is late: if it or a later unroll of the same life was
+      [B] bool, whether the unroll is admitted. It is not if it is late: if it or a later unroll of the same stream was
       admitted before.
     Raises:
       ValueError: the shapes are not [B].
     """
-    if life_id.ndim != 1 or life_id.shape != index.shape:
-      raise ValueError(f'life_id and index: want [B] each, got {list(life_id.shape)} and {list(index.shape)}')
+    if stream_id.ndim != 1 or stream_id.shape != index.shape:
+      raise ValueError(f'stream_id and index: want [B] each, got {list(stream_id.shape)} and {list(index.shape)}')
     with self._lock:
-      return np.array([self._admit_one(*unroll) for unroll in zip(life_id.tolist(), index.tolist(), strict=True)], bool)
+      return np.array([self._admit_one(*pair) for pair in zip(stream_id.tolist(), index.tolist(), strict=True)], bool)
 
   def state(self) -> dict[str, Any]:
     """Returns the state that a restarted learner needs, as a dict that JSON can hold. Any thread may call it."""
     with self._lock:
       earlier = [known for known in self._earlier_next_index.items() if known[0] not in self._next_index]
-      known = (earlier + list(self._next_index.items()))[-self._max_lives:]
+      known = (earlier + list(self._next_index.items()))[-self._max_streams:]
       return {'next_index': known, 'missing': self._missing, 'late': self._late}
 
   def restore(self, state: dict[str, Any]):
@@ -75,7 +75,7 @@ class UnrollOrder:
     self._missing, self._late = self._missing_said, self._late_said = missing, late
 
   def metrics(self) -> dict[str, int]:
-    """Returns counts since the run began: unrolls of known lives that are missing, and unrolls that were late."""
+    """Returns counts since the run began: unrolls of known streams that are missing, and unrolls that were late."""
     return {'unrolls_missing': self._missing, 'unrolls_late': self._late}
 
   def complaint(self) -> str:
@@ -87,15 +87,15 @@ class UnrollOrder:
       return ''
     return f'unrolls lost between actors and learner: {missing}; late or repeated, and dropped: {late}'
 
-  def _admit_one(self, life, index):
-    new_index = max(index, self._earlier_next_index.get(life, 0)) if self._lives_may_have_begun else 0
-    expected = self._next_index.get(life, new_index)
+  def _admit_one(self, stream, index):
+    new_index = max(index, self._earlier_next_index.get(stream, 0)) if self._streams_may_have_begun else 0
+    expected = self._next_index.get(stream, new_index)
     if index < expected:
       self._late += 1
       return False
     self._missing += index - expected
-    self._next_index[life] = index + 1
-    self._next_index.move_to_end(life)
-    if len(self._next_index) > self._max_lives:
+    self._next_index[stream] = index + 1
+    self._next_index.move_to_end(stream)
+    if len(self._next_index) > self._max_streams:
       self._next_index.popitem(last=False)
     return True

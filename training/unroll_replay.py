@@ -23,7 +23,7 @@ class Drawn(NamedTuple):
 
 
 class UnrollReplay:
-  """Draws unrolls uniformly or in proportion to priorities. An unroll can be drawn once the next one of its life is in.
+  """Draws unrolls uniformly or in proportion to priorities. An unroll can be drawn after its successor was inserted.
   """
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int, batch_size: int,
@@ -63,8 +63,8 @@ class UnrollReplay:
     states = tf.nest.map_structure(
         lambda state: tf.pad(state[tf.newaxis], [[1, self._length - 1]] + [[0, 0]] * len(state.shape)),
         unroll.agent_state)
-    inserted = self._replay.insert(unroll.life_id, unroll.index, unroll.index * self._length, tf.zeros_like(done), rows,
-                                   states)
+    inserted = self._replay.insert(
+        unroll.stream_id, unroll.index, unroll.index * self._length, tf.zeros_like(done), rows, states)
     if self._priority_exponent:
       self._replay.update(inserted.key, tf.fill(tf.shape(inserted.key), self._largest.read_value()))
 
@@ -76,7 +76,8 @@ class UnrollReplay:
     """
     sample = self._replay.sample(number, seed)
     state = tf.nest.map_structure(lambda states: states[0], sample.states)
-    unroll = sample.rows._replace(life_id=sample.life_id, index=sample.life_row // self._length, agent_state=state)
+    unroll = sample.rows._replace(
+        stream_id=sample.stream_id, index=sample.stream_row // self._length, agent_state=state)
     return Drawn(unroll, sample.probability, sample.key)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:

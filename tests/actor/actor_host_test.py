@@ -105,7 +105,7 @@ class ActorHostTest(parameterized.TestCase):
       actor = int(unroll.actor_id)
       self.assertEqual(int(unroll.level_id), actor % 2)  # Levels in turn.
       steps[actor].extend(unroll.environment_output.observation['vector'].numpy()[1:, 0])
-      indices[actor, int(unroll.life_id)].append(int(unroll.index))
+      indices[actor, int(unroll.stream_id)].append(int(unroll.index))
     self.assertLen(indices, 5)  # Each actor has lived once.
     for played in indices.values():
       self.assertEqual(played, list(range(len(played))))
@@ -157,7 +157,7 @@ class ActorHostTest(parameterized.TestCase):
         host = self._host(num_environment_workers=1)
       randbits.assert_called_once_with(39)
       next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, synchronous=True))
-      lives = [int(next_unroll().life_id) for _ in range(4)]
+      lives = [int(next_unroll().stream_id) for _ in range(4)]
       self.assertEqual(lives, [(drawn << 24) + number for number in range(4)])
       ids.update(lives)
     self.assertLen(ids, 12)

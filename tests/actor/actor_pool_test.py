@@ -296,7 +296,7 @@ class FaultTest(parameterized.TestCase):
     self.assertEqual(played.pool.restarts, 3)
     self.assertEqual([checker.lives[actor] for actor in (0, 2, 3, 5)], [[0], [2], [3], [5]])
 
-  def test_too_many_short_lives_end_the_pool(self):
+  def test_too_many_early_ends_end_the_pool(self):
     environments = [{}, {'fault': 'raise', 'fault_step': 3, 'faulty_below': 1000}]
     with pool_testing.PlayedPool(environments, 2) as played:
       played.start()
@@ -310,17 +310,17 @@ class FaultTest(parameterized.TestCase):
       self.assertEqual(played.pool.restarts, 4)
 
   def test_long_lives_do_not_end_the_pool(self):
-    self.enter_context(absltest.mock.patch.object(actor_pool, 'SHORT_LIFE_SECONDS', -60.))  # None is.
+    self.enter_context(absltest.mock.patch.object(actor_pool, 'EARLY_END_SECONDS', -60.))  # None is.
     environments = [{}, {'fault': 'exit', 'fault_step': 3, 'faulty_below': 1000}]
     with pool_testing.PlayedPool(environments, 2) as played:
       played.start()
-      while played.pool.restarts <= actor_pool.MAXIMUM_SHORT_LIVES:
+      while played.pool.restarts <= actor_pool.MAXIMUM_EARLY_ENDS:
         played.take(1)
       self.assertIsNone(played.pool.failure)
 
   def test_too_many_hangs_end_the_pool(self):
     """However short a life is, its hang is seen only after the time-out."""
-    self.enter_context(absltest.mock.patch.object(actor_pool, 'SHORT_LIFE_SECONDS', 0.9))
+    self.enter_context(absltest.mock.patch.object(actor_pool, 'EARLY_END_SECONDS', 0.9))
     environments = [{}, {'fault': 'hang', 'fault_step': 3, 'faulty_below': 1000}]
     with pool_testing.PlayedPool(environments, 2, timeout_seconds=1.) as played:
       played.start()

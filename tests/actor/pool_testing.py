@@ -134,7 +134,7 @@ class Checker:
     for name in expected[0]:
       np.testing.assert_array_equal(got[name], [values[name] for values in expected], err_msg=name)
     seeds = unrolls.environment_output.observation['record'][:, 0, 0]
-    for life in zip(unrolls.actor_id.tolist(), seeds.tolist(), unrolls.life_id.tolist(), unrolls.index.tolist()):
+    for life in zip(unrolls.actor_id.tolist(), seeds.tolist(), unrolls.stream_id.tolist(), unrolls.index.tolist()):
       self._check_life(*life)
     done = unrolls.environment_output.done[:, 1:]
     self.episodes += np.sum(done)
@@ -163,13 +163,14 @@ class Checker:
     values = {name: [row[name] for row in rows] for name in rows[0]}
     return values | {'level_id': self._level_ids[actor], 'count': state, 'row': before or (0, 0)}
 
-  def _check_life(self, actor, seed, life_id, index):
+  def _check_life(self, actor, seed, stream_id, index):
     """Whether a life has an id of its own, and its unrolls are numbered from 0 without a gap."""
     if (actor, seed) not in self._indices:
-      assert life_id not in [known for known, _ in self._indices.values()], f'another life has id {life_id}, too'
-      self._indices[actor, seed] = life_id, 0
-    assert (life_id, index) == self._indices[actor, seed], f'want {self._indices[actor, seed]}, got {life_id}, {index}'
-    self._indices[actor, seed] = life_id, index + 1
+      assert stream_id not in [known for known, _ in self._indices.values()], f'another stream has id {stream_id}, too'
+      self._indices[actor, seed] = stream_id, 0
+    want = self._indices[actor, seed]
+    assert (stream_id, index) == want, f'want {want}, got {stream_id}, {index}'
+    self._indices[actor, seed] = stream_id, index + 1
 
   def _row(self, seed, episode, step, version):
     """All values of one row, by name."""

@@ -39,7 +39,7 @@ def _guesses(number):
       tf.constant(np.array(values, dtype)[:, np.newaxis]) for values, dtype in zip(zip(*rows), types))
   zeros = tf.zeros(reward.shape)
   return unroll_lib.Unroll(
-      level_id=tf.constant([0]), actor_id=tf.constant([0]), life_id=tf.constant([-1], tf.int64),
+      level_id=tf.constant([0]), actor_id=tf.constant([0]), stream_id=tf.constant([-1], tf.int64),
       index=tf.constant([0], tf.int64), agent_state=(),
       environment_output=unroll_lib.EnvironmentOutput(
           reward, discount, done, zeros, tf.cast(zeros, tf.int32), {'vector': observation}),
@@ -93,7 +93,7 @@ class LearningTest(absltest.TestCase):
 
     def with_guesses(*args):
       replay = make(*args)
-      replay.insert(guesses.life_id, guesses.index, stored_unrolls.of_unroll(guesses))
+      replay.insert(guesses.stream_id, guesses.index, stored_unrolls.of_unroll(guesses))
       return replay
 
     def train(make_replay, seed, **settings):

@@ -114,7 +114,7 @@ class Agent(snt.Module):
 class Feedback(NamedTuple):
   """The feedback on a batch. The replay checks with life and index that it belongs to the same items."""
   priority: tf.Tensor  # [B] float32, the mean absolute TD error.
-  life_id: tf.Tensor   # [B] int64.
+  stream_id: tf.Tensor   # [B] int64.
   index: tf.Tensor     # [B].
 
 
@@ -128,7 +128,7 @@ def loss(agent, batch, config):
   total = tf.nn.l2_loss(td_errors)
   priority = tf.reduce_mean(tf.abs(td_errors), axis=0)
   return learner_step.Loss(total, {'loss/values': total}, {'mean_priority': tf.reduce_mean(priority)},
-                           Feedback(priority, unroll.life_id, unroll.index), gathered=unroll.level_id)
+                           Feedback(priority, unroll.stream_id, unroll.index), gathered=unroll.level_id)
 
 
 def make_learner(agent, config, xla='auto', device=None):
@@ -177,10 +177,10 @@ class Replay:
 
   def update(self, sample, feedback):
     with self._lock:
-      for key, priority, life_id, index in zip(sample.numpy(), *(values.numpy() for values in feedback)):
+      for key, priority, stream_id, index in zip(sample.numpy(), *(values.numpy() for values in feedback)):
         if key in self._items:  # Otherwise a newer unroll has replaced it.
-          level_id, actor_id, its_life_id, its_index, *_ = self._items[key]
-          assert (life_id, index) == (its_life_id, its_index), (key, level_id, actor_id)
+          level_id, actor_id, its_stream_id, its_index, *_ = self._items[key]
+          assert (stream_id, index) == (its_stream_id, its_index), (key, level_id, actor_id)
           self._priorities[key] = priority
 
   def metrics(self):

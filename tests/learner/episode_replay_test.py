@@ -42,14 +42,14 @@ def _make(unroll_length=4, capacity=1000, **kwargs):
 class Life:
   """All rows of a life, as its environment gave them."""
 
-  def __init__(self, life_id, episode_lengths):
+  def __init__(self, stream_id, episode_lengths):
     """The episodes have these lengths, one after the other, again and again."""
-    self.id = life_id
+    self.id = stream_id
     rows = np.arange(_LIFE_ROWS)
     repeats = _LIFE_ROWS // sum(episode_lengths) + 1
     starts = np.cumsum([0, *episode_lengths * repeats])
     self.done = np.isin(rows, starts)
-    self.number = life_id * _LIFE_ROWS + rows + 1
+    self.number = stream_id * _LIFE_ROWS + rows + 1
     self.frame = (7 * self.number[:, np.newaxis, np.newaxis] + np.arange(6).reshape(2, 3)).astype(np.int16)
     self.stacked = np.zeros([_LIFE_ROWS, 2, 3 * _STACK], np.int16)  # What the environment's own stack would be.
     for row in rows:
@@ -127,7 +127,7 @@ class EpisodeReplayTest(parameterized.TestCase):
     if key not in episodes or step >= len(episodes[key][1]) - 1:
       key, step = by_first[rows.place[0]], 0
     life, its = episodes[key]
-    self.assertEqual((replayed.life_id[i], replayed.life_row[i]), (life.id, its[step]))
+    self.assertEqual((replayed.stream_id[i], replayed.stream_row[i]), (life.id, its[step]))
     for t, place in enumerate(rows.place):
       here = its[step]
       self.assertEqual((rows.number[t], rows.reward[t], rows.done[t]),
@@ -146,7 +146,7 @@ class EpisodeReplayTest(parameterized.TestCase):
   def test_is_what_a_slow_replay_gives(self, unroll_length, inserted_length, capacity, data):
     replay, reference = _make(unroll_length, capacity), Reference(capacity)
     lengths = st.lists(st.integers(1, 25), min_size=1, max_size=6)
-    lives = [Life(life_id, data.draw(lengths)) for life_id in (1, 2)]
+    lives = [Life(stream_id, data.draw(lengths)) for stream_id in (1, 2)]
     indices = [data.draw(st.integers(0, 3)) for _ in lives]
     key, step = np.full(3, -1), np.zeros(3, np.int64)
     for seed in range(20):
@@ -214,8 +214,8 @@ class EpisodeReplayTest(parameterized.TestCase):
     key, step = np.array([-1, 2, 5, -1]), np.array([0, 1, 2, 0])
     first, second = replay.next(key, step, 9), replay.next(key, step, 9)
     tf.nest.map_structure(np.testing.assert_array_equal, first, second)
-    self.assertEqual(first.life_row.numpy()[1], 10 + 1)  # Episode 2 begins with row 10.
-    drawn = {tuple(replay.next([-1] * 4, [0] * 4, seed).life_row.numpy()) for seed in range(50)}
+    self.assertEqual(first.stream_row.numpy()[1], 10 + 1)  # Episode 2 begins with row 10.
+    drawn = {tuple(replay.next([-1] * 4, [0] * 4, seed).stream_row.numpy()) for seed in range(50)}
     self.assertLen(drawn, 50)
 
   def test_the_oldest_episode_makes_room_while_it_is_replayed(self):
@@ -242,11 +242,11 @@ class EpisodeReplayTest(parameterized.TestCase):
         self.assertEqual(replayed.rows.frame.shape.as_list(), [5, 2, 2, 9])
         for vector in replayed[1:]:
           self.assertEqual(vector.shape.as_list(), [2])
-        return replayed.life_row, replay.size()
+        return replayed.stream_row, replay.size()
 
     rows = tf.nest.map_structure(lambda values: values[:, np.newaxis], life.unroll(0, 40))
-    life_row, size = step(rows, tf.constant([2, -1], tf.int64), tf.constant([5, 0], tf.int64), np.int64(1))
-    self.assertEqual((life_row.numpy() % 10).tolist(), [5, 0])
+    stream_row, size = step(rows, tf.constant([2, -1], tf.int64), tf.constant([5, 0], tf.int64), np.int64(1))
+    self.assertEqual((stream_row.numpy() % 10).tolist(), [5, 0])
     self.assertEqual(size, 40)
 
   def test_replays_with_the_same_name_are_one(self):
@@ -356,11 +356,11 @@ class EpisodeReplayTest(parameterized.TestCase):
       ([1, 2], [0, 0], dict(reward=([4, 2], tf.float32)), r'component 3: want float \[5,2\], got float \[4,2\]'),
       ([1, 2], [0, 0], dict(frame=([1, 2, 2, 3], tf.int16)), r'component 0: want \[T\+1, B, ...\], got \[1,2,2,3\]'),
       ([1, 2], [0, 0], dict(frame=([5], tf.int16)), r'component 0: want \[T\+1, B, ...\], got \[5\]'))
-  def test_refuses_wrong_unrolls(self, life_id, index, changes, message):
+  def test_refuses_wrong_unrolls(self, stream_id, index, changes, message):
     shapes = {name: ([5, 2, *spec.shape], spec.dtype) for name, spec in _SPEC._asdict().items()} | changes
     rows = Row(**{name: tf.zeros(*shape) for name, shape in shapes.items()})
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
-      _make().insert(life_id, index, rows)
+      _make().insert(stream_id, index, rows)
 
   def test_refuses_rows_of_another_structure(self):
     with self.assertRaises((TypeError, ValueError)):
@@ -386,7 +386,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       self.assertFalse(any(np.any(values) for values in tf.nest.flatten(replayed.rows)))
       _insert(replay, [Life(minimum_size, [10])], [0], 30)
     self.assertEqual(replay.statistics().replayed_unrolls, 0)
-    np.testing.assert_array_equal(replay.next(replayed.key, replayed.next_step, 0, 60).life_row.numpy() % 10, 0)
+    np.testing.assert_array_equal(replay.next(replayed.key, replayed.next_step, 0, 60).stream_row.numpy() % 10, 0)
 
   def test_unrolls_without_memory_are_an_error(self):
     replay = _make(unroll_length=10**9)

@@ -88,8 +88,8 @@ class ReplayTest(parameterized.TestCase):
     last_row = 80 // unroll_length * unroll_length
     sample = tf.nest.map_structure(lambda values: values.numpy(), replay.sample(16, seed))
     for b in range(16):
-      its_starts = starts[sample.life_id[b]]
-      trained = sample.life_row[b] + burn_in  # The row of the first trained step.
+      its_starts = starts[sample.stream_id[b]]
+      trained = sample.stream_row[b] + burn_in  # The row of the first trained step.
       begin = 0
       if not cross_episodes:
         begin = np.flatnonzero(its_starts[:trained + 1])[-1]
@@ -97,7 +97,7 @@ class ReplayTest(parameterized.TestCase):
       end = ends[0] if len(ends) and not cross_episodes else last_row  # The last row that exists.
       self.assertEqual((trained - begin - burn_in * cross_episodes) % geometry.period, 0)
       for offset in range(burn_in + length + 1):
-        number = sample.life_row[b] + offset
+        number = sample.stream_row[b] + offset
         if not begin <= number <= end:
           self.assertEqual(sample.rows.number[offset, b], 0)
           self.assertFalse(sample.rows.frame[offset, b].any())
@@ -110,9 +110,9 @@ class ReplayTest(parameterized.TestCase):
           frames.insert(0, _frame(np.array(number - age)) if alive else np.zeros([2, 3], np.int16))
           alive = alive and not its_starts[number - age]
         np.testing.assert_array_equal(sample.rows.frame[offset, b], np.concatenate(frames, axis=-1))
-      self.assertEqual(sample.padding[b], max(begin - sample.life_row[b], 0))
+      self.assertEqual(sample.padding[b], max(begin - sample.stream_row[b], 0))
       np.testing.assert_array_equal(sample.trains[:, b], trained + 1 + np.arange(length) <= end)
-      row = sample.life_row[b]
+      row = sample.stream_row[b]
       np.testing.assert_array_equal(sample.states['state'][0, b], [row, row + 1.5] if row >= begin else [0, 0])
 
   @settings(max_examples=60, deadline=None)
@@ -135,7 +135,7 @@ class ReplayTest(parameterized.TestCase):
       for b in range(32):
         begin, end = (int(values[b]) for values in (sample.padding, tf.reduce_sum(tf.cast(sample.trains, tf.int32), 0)))
         for number, offset in enumerate(offsets):
-          row = int(sample.life_row[b]) + offset
+          row = int(sample.stream_row[b]) + offset
           # The row after the last trained step may be another episode's, and an episode's first row needs no state.
           if begin <= offset < burn_in + end and (cross_episodes or steps[row] > 0):
             np.testing.assert_array_equal(states[number, b], [row, row + 1.5])
@@ -167,7 +167,7 @@ class ReplayTest(parameterized.TestCase):
     _set_all(replay, _insert(replay, [0], 0, 40, _starts(0)))
     sample = replay.sample(50, 1)
     for b in range(50):
-      row = int(sample.life_row[b])
+      row = int(sample.stream_row[b])
       rows_of_states = sample.states['state'][:, b, 0].numpy().tolist()
       self.assertEqual(rows_of_states, [max(row, 0), row + 4, row + 9], row)
 
@@ -178,7 +178,7 @@ class ReplayTest(parameterized.TestCase):
     _set_all(replay, _insert(replay, [0], 0, 30, _starts(0), boundaries))
     sample = replay.sample(50, 1)
     for b in range(50):
-      trained = int(sample.life_row[b]) + 4
+      trained = int(sample.stream_row[b]) + 4
       if trained == 5:
         np.testing.assert_array_equal(sample.rows.number[:, b], [0, 0, 0, 0, 5, 6, 7, 8, 9, 10, 11])
         np.testing.assert_array_equal(sample.rows.frame[4, b, 0], [30, 31, 32, 40, 41, 42, 50, 51, 52])
@@ -216,8 +216,8 @@ class ReplayTest(parameterized.TestCase):
     replay = _make(signals=lambda rows: rows.reward)
 
     @tf.function(autograph=False)
-    def step(life_id, index, rows, states, seed):
-      inserted = replay.insert(life_id, index, tf.zeros_like(index), rows.done, rows, states)
+    def step(stream_id, index, rows, states, seed):
+      inserted = replay.insert(stream_id, index, tf.zeros_like(index), rows.done, rows, states)
       self.assertEqual(inserted.signals.shape.as_list(), [7, None])
       with tf.control_dependencies([replay.update(inserted.key, tf.reduce_max(inserted.signals, axis=0))]):
         sample = replay.sample(8, seed)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -51,7 +52,7 @@ class ChildProcessTest(parameterized.TestCase):
       child = self._start(source)
     self.assertEmpty(self.children.wait([child], _PATIENCE_SECONDS))
     self.assertTrue(child.has_ended())
-    return child, child.bury()
+    return child, child.reap()
 
   def test_lines_have_names_and_those_of_errors_wait_for_the_end(self):
     child, reason = self._live('''
@@ -78,19 +79,21 @@ sys.exit(1)''')
     self.assertEqual((child.code, got, child.reason()), (code, reason, reason))
     self.assertIsNone(child.refusal)
 
-  def test_short_lives_in_a_row_are_counted(self):
+  def test_early_ends_in_a_row_are_counted(self):
     child, _ = self._live('pass')
     self._live('', child)
-    self.assertEqual(child.short_lives, 2)
-    self.children = child_process.Children(self.stream, short_life_seconds=0.)
-    self.addCleanup(self.children.close)
-    child, _ = self._live('pass')
-    self.assertEqual(child.short_lives, 0)
+    self.assertEqual(child.why_not_again(), '')
+    self._live('', child)
+    self.assertEqual(
+        child.why_not_again(), 'it ended 3 times in a row within 60 s of its start, the last time with exit code 0')
+    with mock.patch.object(child_process, '_EARLY_END_SECONDS', 0.):
+      self._live('', child)
+      self.assertEqual(child.why_not_again(), '')
 
   def test_ctrl_c_is_for_the_launcher_alone(self):
     child = self._start('import os; print(os.getsid(0) == os.getpid())')
     self._listen_until(child.has_ended)
-    child.bury()
+    child.reap()
     self.assertEqual(self.stream.getvalue(), 'child: True\n')
 
   def test_all_are_ended_and_who_does_not_leave_is_killed(self):

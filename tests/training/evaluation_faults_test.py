@@ -136,7 +136,7 @@ class EvaluationFaultsTest(evaluation_testing.EvaluationTestCase):
     config, run = self.make_run()
     kill_all = lambda: [os.kill(worker, signal.SIGKILL) for worker in evaluation_testing.children()]
     screen = evaluation_testing.Reacting('episodes', kill_all)
-    with mock.patch.object(actor_pool, 'MAXIMUM_SHORT_LIVES', 1):
+    with mock.patch.object(actor_pool, 'MAXIMUM_EARLY_ENDS', 1):
       with self.assertRaisesRegex(errors.UserError, 'environment worker [01] failed'):
         self.evaluate(config, run, screen, test_num_episodes=10**6, log_interval_seconds=0.1)
     self.assertEmpty(evaluation_testing.children())

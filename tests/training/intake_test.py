@@ -35,8 +35,8 @@ class IntakeTest(parameterized.TestCase):
   def _one(self, number, **changes):
     """Unroll `number` of the batch, as the first one of a life of its own."""
     one = unrolls.one(self.batch, number)
-    values = dict(life_id=100 + number, index=0) | changes
-    types = dict(life_id=tf.int64, index=tf.int64, level_id=tf.int32, actor_id=tf.int32)
+    values = dict(stream_id=100 + number, index=0) | changes
+    types = dict(stream_id=tf.int64, index=tf.int64, level_id=tf.int32, actor_id=tf.int32)
     return one._replace(**{name: tf.constant(value, types[name]) for name, value in values.items()})
 
   def test_frames_and_episodes_are_those_of_the_batch(self):
@@ -54,13 +54,13 @@ class IntakeTest(parameterized.TestCase):
   def test_what_was_counted_before_a_restart_is_not_counted_again(self):
     folder = self.create_tempdir().full_path
     for index in range(3):
-      self.intake.put(self._one(0, life_id=7, index=index))
+      self.intake.put(self._one(0, stream_id=7, index=index))
     self.take(3)
     self.intake.save(folder)
-    restarted = self._make_intake(lives_may_have_begun=True)
+    restarted = self._make_intake(streams_may_have_begun=True)
     restarted.restore(folder)
     for index in range(2, 6):  # Unroll 2 is sent again.
-      restarted.put(self._one(0, life_id=7, index=index))
+      restarted.put(self._one(0, stream_id=7, index=index))
     taken, _ = tf.function(restarted.take_batch, autograph=False)(3)
     self.assertEqual(taken.index.numpy().tolist(), [3, 4, 5])
     self.assertEqual(restarted.metrics(), {'queue_size': 0, 'unrolls_missing': 0, 'unrolls_late': 1})
@@ -84,7 +84,7 @@ class IntakeTest(parameterized.TestCase):
     for one in (bad[0], good[0], *bad[1:7], good[1], bad[7], good[2]):
       self.intake.put(one)
     taken, arrived = self.take(3)
-    self.assertEqual(taken.life_id.numpy().tolist(), [100, 101, 102])
+    self.assertEqual(taken.stream_id.numpy().tolist(), [100, 101, 102])
     self.assertEqual(int(arrived.environment_frames), 3 * 6 * 4)
     complaint, = self.intake.complaints()
     self.assertStartsWith(complaint, 'unrolls dropped: 8, the last one from number 5: level, ')
@@ -97,7 +97,7 @@ class IntakeTest(parameterized.TestCase):
     self.assertTrue(np.isnan(self.take(1)[0].environment_output.reward).all())
 
   def test_a_life_comes_in_order_and_its_gaps_are_counted(self):
-    lived = lambda index: self._one(0, life_id=7, index=index)
+    lived = lambda index: self._one(0, stream_id=7, index=index)
     for index in (0, 1, 4, 2, 4, 5):  # 3 is lost, 2 comes too late, 4 twice.
       self.intake.put(lived(index))
     taken, arrived = self.take(4)

@@ -20,22 +20,22 @@ class Life:
       number of the row. 'pixels' are stacked frames, see stacked_environment.frame. The version is the row's number.
   """
 
-  def __init__(self, life_id: int, longest: int = 9):
+  def __init__(self, stream_id: int, longest: int = 9):
     """Makes the rows. `longest` is the largest number of steps of an episode."""
-    random = np.random.RandomState(life_id)
-    self.id = life_id
+    random = np.random.RandomState(stream_id)
+    self.id = stream_id
     starts = np.cumsum([0, *random.randint(1, longest + 1, size=NUM_ROWS)])
     number = np.arange(NUM_ROWS)
     done = np.isin(number, starts)
     episode = np.cumsum(done) - 1
     step = number - starts[episode]
-    frames = [[stacked_environment.frame(life_id, e, s - age) if age <= s else np.zeros([2, 2], np.uint8)
+    frames = [[stacked_environment.frame(stream_id, e, s - age) if age <= s else np.zeros([2, 2], np.uint8)
                for age in reversed(range(stacked_environment.STACK))] for e, s in zip(episode, step)]
     observation = {'pixels': np.stack(frames).transpose(0, 2, 3, 1), 'record': np.stack([np.full_like(
-        number, life_id), number], axis=1), 'vector': np.float32(random.randn(NUM_ROWS, 4))}
+        number, stream_id), number], axis=1), 'vector': np.float32(random.randn(NUM_ROWS, 4))}
     self.rows = dict(
         environment_output=unroll_lib.EnvironmentOutput(
-            np.float32(life_id + number / 1024), np.float32(~done & (random.uniform(size=NUM_ROWS) > 0.1)), done,
+            np.float32(stream_id + number / 1024), np.float32(~done & (random.uniform(size=NUM_ROWS) > 0.1)), done,
             np.float32(number), np.int32(number), observation),
         agent_output=impala.BehaviourOutput(np.int32(number % 5), np.float32(random.randn(NUM_ROWS, 5))),
         parameter_version=number)
@@ -44,7 +44,7 @@ class Life:
     """Returns an unroll of the life, without a batch dimension."""
     part = slice(index * length, (index + 1) * length + 1)
     return unroll_lib.Unroll(
-        level_id=np.int32(self.id % 2), actor_id=np.int32(self.id % 7), life_id=np.int64(self.id),
+        level_id=np.int32(self.id % 2), actor_id=np.int32(self.id % 7), stream_id=np.int64(self.id),
         index=np.int64(index), agent_state=state, **tf.nest.map_structure(lambda values: values[part], self.rows))
 
   def spec(self, length: int, state=()) -> unroll_lib.Unroll:
@@ -72,7 +72,7 @@ def check(unroll, b: int, lives: dict[int, Life], position: tuple[int, int] | No
   """
   environment = unroll.environment_output
   records = environment.observation['record'][:, b].tolist()
-  np.testing.assert_array_equal(unroll.life_id[b], records[0][0])
+  np.testing.assert_array_equal(unroll.stream_id[b], records[0][0])
   of_row = lambda ids, t: ids[b] if np.ndim(ids) == 1 else ids[t, b]
   life, row = lives[records[0][0]], records[0][1]
   assert position in (None, (life.id, row)), (position, life.id, row)

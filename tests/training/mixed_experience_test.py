@@ -25,7 +25,7 @@ class MixedExperienceTest(parameterized.TestCase):
   def _make(self, kind='episodes', settings=_SETTINGS, capacity=1000, num_unrolls=60, first_life=1, minimum_size=1,
             must_fill=True):
     """Returns an experience and what it gets: the lives, and (life, index) of each unroll in the order of arrival."""
-    lives = {life_id: lives_lib.Life(life_id) for life_id in range(first_life, first_life + 5)}
+    lives = {stream_id: lives_lib.Life(stream_id) for stream_id in range(first_life, first_life + 5)}
     spec = lives[first_life].spec(_LENGTH)
     intake = intake_lib.Intake(spec, num_unrolls, _FRAMES_PER_STEP)
     batch_size = settings.num_replayed + settings.num_new
@@ -39,10 +39,10 @@ class MixedExperienceTest(parameterized.TestCase):
     made = mixed_experience.MixedExperience(intake, replay, settings, seed=1)
     self.addCleanup(made.close)
     order, indices = [], dict.fromkeys(lives, 0)
-    for life_id in np.random.RandomState(1).choice(list(lives), size=num_unrolls):
-      order.append((life_id, indices[life_id]))
-      intake.put(tf.nest.map_structure(tf.constant, lives[life_id].unroll(indices[life_id], _LENGTH)))
-      indices[life_id] += 1
+    for stream_id in np.random.RandomState(1).choice(list(lives), size=num_unrolls):
+      order.append((stream_id, indices[stream_id]))
+      intake.put(tf.nest.map_structure(tf.constant, lives[stream_id].unroll(indices[stream_id], _LENGTH)))
+      indices[stream_id] += 1
     return made, lives, order
 
   def _take(self, made, in_graph=False):
@@ -55,8 +55,8 @@ class MixedExperienceTest(parameterized.TestCase):
     unroll, sample = batch
     for b in range(len(sample.is_online) - len(sample.key), len(sample.is_online)):
       lives_lib.check(unroll, b, lives)
-      for life_id, row in unroll.environment_output.observation['record'][:, b].tolist():
-        self.assertLessEqual(row, known[life_id] * _LENGTH)
+      for stream_id, row in unroll.environment_output.observation['record'][:, b].tolist():
+        self.assertLessEqual(row, known[stream_id] * _LENGTH)
 
   def _count_episodes(self, arrived):
     """Returns (level, length) of the episodes that have arrived."""
@@ -71,8 +71,8 @@ class MixedExperienceTest(parameterized.TestCase):
       self.assertEqual(arrived.environment_frames, 3 * _LENGTH * _FRAMES_PER_STEP)
       episodes += self._count_episodes(tf.nest.map_structure(lambda x: x.numpy(), arrived))
       num_filled += 3
-    for life_id, _ in order[:num_filled]:
-      known[life_id] += 1
+    for stream_id, _ in order[:num_filled]:
+      known[stream_id] += 1
     take, came = self._take(made, in_graph=True), order[num_filled:]
     num_online = 3 if learns_new else 0
     self.assertEqual(made.unrolls_per_batch, 3)
@@ -81,19 +81,19 @@ class MixedExperienceTest(parameterized.TestCase):
       new = came[3 * number:3 * number + 3]
       self.assertEqual(batch.sample.is_online.tolist(), [True] * num_online + [False] * 5)
       self.assertEqual((batch.sample.key.shape, batch.sample.probability.shape), ((5,), (5,)))
-      self.assertEqual(list(zip(batch.unroll.life_id, batch.unroll.index))[:num_online], new[:num_online])
-      for b, (life_id, index) in enumerate(new[:num_online]):
-        self.assertEqual(lives_lib.check(batch.unroll, b, lives, (life_id, index * _LENGTH)),
-                         (life_id, (index + 1) * _LENGTH))
+      self.assertEqual(list(zip(batch.unroll.stream_id, batch.unroll.index))[:num_online], new[:num_online])
+      for b, (stream_id, index) in enumerate(new[:num_online]):
+        self.assertEqual(lives_lib.check(batch.unroll, b, lives, (stream_id, index * _LENGTH)),
+                         (stream_id, (index + 1) * _LENGTH))
       self._check_replayed(batch, lives, known)  # Only from what came before: no unroll is in a batch twice.
-      for life_id, _ in new:
-        known[life_id] += 1
+      for stream_id, _ in new:
+        known[stream_id] += 1
       self.assertEqual(arrived.environment_frames, 3 * _LENGTH * _FRAMES_PER_STEP)
       episodes += self._count_episodes(arrived)
     want = []
-    for life_id, index in order:
-      done = lives[life_id].rows['environment_output'].done[index * _LENGTH + 1:(index + 1) * _LENGTH + 1]
-      want += [(life_id % 2, index * _LENGTH + 1 + row) for row in np.flatnonzero(done)]
+    for stream_id, index in order:
+      done = lives[stream_id].rows['environment_output'].done[index * _LENGTH + 1:(index + 1) * _LENGTH + 1]
+      want += [(stream_id % 2, index * _LENGTH + 1 + row) for row in np.flatnonzero(done)]
     self.assertCountEqual(episodes, want)
 
   @parameterized.parameters(*_KINDS)
@@ -103,12 +103,12 @@ class MixedExperienceTest(parameterized.TestCase):
     while size < 50:
       self.assertEqual(made.metrics()['replay_filled'], size / 50)
       self.assertIsNotNone(made.fill())
-      for life_id, _ in order[:3]:
-        known[life_id] += 1
+      for stream_id, _ in order[:3]:
+        known[stream_id] += 1
       del order[:3]
       if kind == 'episodes':  # The steps before the last start of an episode that has come.
-        size = sum(np.flatnonzero(lives[life_id].rows['environment_output'].done[:number * _LENGTH + 1])[-1]
-                   for life_id, number in known.items())
+        size = sum(np.flatnonzero(lives[stream_id].rows['environment_output'].done[:number * _LENGTH + 1])[-1]
+                   for stream_id, number in known.items())
       else:  # The newest unroll of each life is not complete yet.
         size = sum(max(number - 1, 0) * _LENGTH for number in known.values())
       self.assertEqual(made.metrics()['replay_size'], size)
@@ -134,9 +134,9 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertGreaterEqual(made.metrics()['replay_size'], 40 - 9)
     # 15 unrolls come in five batches, and an episode of at most 9 steps may be as old as three unrolls.
     newest = order[:3 * 19][-15 - 3 * 5:]
-    oldest = {life_id: min(index for its, index in newest if its == life_id) for life_id, _ in newest}
+    oldest = {stream_id: min(index for its, index in newest if its == stream_id) for stream_id, _ in newest}
     for b in range(3, 8):
-      self.assertGreaterEqual(lives_lib.first_row(batch.unroll, b), _LENGTH * oldest[batch.unroll.life_id[b]])
+      self.assertGreaterEqual(lives_lib.first_row(batch.unroll, b), _LENGTH * oldest[batch.unroll.stream_id[b]])
 
   @parameterized.parameters(*_KINDS)
   def test_saves_and_restores(self, kind):
@@ -157,8 +157,8 @@ class MixedExperienceTest(parameterized.TestCase):
       batch, _ = take()
       self._check_replayed(batch, lives | new_lives, dict.fromkeys(lives | new_lives, 60))
       if not number:
-        self.assertTrue(all(life_id in lives for life_id in batch.unroll.life_id[3:]))
-        self.assertTrue(all(life_id in new_lives for life_id in batch.unroll.life_id[:3]))
+        self.assertTrue(all(stream_id in lives for stream_id in batch.unroll.stream_id[3:]))
+        self.assertTrue(all(stream_id in new_lives for stream_id in batch.unroll.stream_id[:3]))
     other, *_ = self._make(kind, capacity=999)
     with self.assertRaisesRegex(ValueError, 'other settings'):
       other.restore(folder)
@@ -218,13 +218,13 @@ class MixedExperienceTest(parameterized.TestCase):
       self.assertIsNone(made.fill())
       size = made.metrics()['replay_size']
       batch, _ = take()
-      self.assertEqual(list(zip(batch.unroll.life_id, batch.unroll.index))[:3], order[:3])
+      self.assertEqual(list(zip(batch.unroll.stream_id, batch.unroll.index))[:3], order[:3])
       was_drawn += set((batch.sample.key >= 0).tolist())
       self.assertEqual(was_drawn[-1], size >= 50)
       if size >= 50:
         self._check_replayed(batch, lives, known)
-      for life_id, _ in order[:3]:
-        known[life_id] += 1
+      for stream_id, _ in order[:3]:
+        known[stream_id] += 1
       del order[:3]
     self.assertEqual(was_drawn, sorted(was_drawn))  # All or none of each batch.
     self.assertLen(set(was_drawn), 2)

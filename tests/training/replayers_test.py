@@ -31,7 +31,7 @@ class ReplayersTest(parameterized.TestCase):
 
   def _make(self, agent=None, parameters=None, longest=20, capacity=1000, minimum_size=1, must_fill=False):
     """Returns replayers with some episodes, and the lives."""
-    lives = {life_id: lives_lib.Life(life_id, longest) for life_id in range(1, 4)}
+    lives = {stream_id: lives_lib.Life(stream_id, longest) for stream_id in range(1, 4)}
     state = tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1)) if agent else ()
     spec = lives[1].spec(_LENGTH, state)
     own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, capacity, _NUMBER)
@@ -55,7 +55,7 @@ class ReplayersTest(parameterized.TestCase):
       episodes |= set(map(tuple, unroll.environment_output.observation['record'][starts].tolist()))
       np.testing.assert_array_less(-1, replayed.key)
     self.assertGreater(len(episodes), 12)
-    self.assertLen({life_id for life_id, _ in episodes}, 3)
+    self.assertLen({stream_id for stream_id, _ in episodes}, 3)
     self.assertEqual(set(replayed.probability), {1.})
 
   def test_states_are_those_of_the_network_that_computed_them(self):
@@ -186,7 +186,7 @@ class ReplayersTest(parameterized.TestCase):
     other.restore(path)
     replayed = draw_other(1)
     for b in range(_NUMBER):  # They begin at the start of an episode.
-      life, first = lives[int(replayed.unroll.life_id[b])], lives_lib.first_row(replayed.unroll, b)
+      life, first = lives[int(replayed.unroll.stream_id[b])], lives_lib.first_row(replayed.unroll, b)
       self.assertTrue(life.rows['environment_output'].done[first])
 
   def _make_empty(self, lives):

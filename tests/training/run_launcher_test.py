@@ -17,6 +17,7 @@ import psutil
 from scalable_agents.actor import python_path
 from scalable_agents.records import errors
 from scalable_agents.tests.training import signal_handlers
+from scalable_agents.training import child_process
 from scalable_agents.training import run_launcher
 
 # A service does in its first life what its first argument says, and in later ones what its second one says.
@@ -123,7 +124,7 @@ class ServicesTest(parameterized.TestCase):
     self.assertEqual(self._read('lives'), '111')
 
   def test_a_service_with_long_lives_is_always_started_again(self):
-    with absltest.mock.patch.object(run_launcher, '_SHORT_LIFE_SECONDS', 0.):
+    with absltest.mock.patch.object(child_process, '_EARLY_END_SECONDS', 0.):
       runs = {'run': [sys.executable, '-c', _RUN, self.folder, '6']}
       service = _SERVICE.replace("== 1 else then", "< 6 else then")
       self.assertEmpty(run_launcher.Launcher(

@@ -13,7 +13,7 @@ _LENGTH = 4
 
 def _batch():
   """Unrolls of two lives, of levels 1 and 0 and actors 3 and 4."""
-  return lives_lib.batch([lives_lib.Life(life_id).unroll(5, _LENGTH, np.float32([1., 2.])) for life_id in (3, 4)])
+  return lives_lib.batch([lives_lib.Life(stream_id).unroll(5, _LENGTH, np.float32([1., 2.])) for stream_id in (3, 4)])
 
 
 class StoredUnrollsTest(absltest.TestCase):
@@ -25,7 +25,7 @@ class StoredUnrollsTest(absltest.TestCase):
       self.assertEqual(values.shape[:2], [_LENGTH + 1, 2])
     np.testing.assert_array_equal(stored.level_id, [[1, 0]] * (_LENGTH + 1))
     np.testing.assert_array_equal(stored.actor_id, [[3, 4]] * (_LENGTH + 1))
-    self.assertEqual((stored.agent_state, stored.life_id, stored.index), ((), (), ()))
+    self.assertEqual((stored.agent_state, stored.stream_id, stored.index), ((), (), ()))
     tf.nest.map_structure(np.testing.assert_array_equal, stored.environment_output, unroll.environment_output)
     tf.nest.map_structure(np.testing.assert_array_equal, stored.agent_output, unroll.agent_output)
 
@@ -74,14 +74,14 @@ class StoredUnrollsTest(absltest.TestCase):
     stored = stored_unrolls.of_unroll(unroll)
     zeros = tf.nest.map_structure(  # As replays return rows of padding.
         lambda x: tf.where(tf.reshape(exists, [5, 2] + [1] * (len(x.shape) - 2)), x, tf.zeros_like(x)), stored)
-    made = stored_unrolls.as_unroll(zeros, exists, 0, unroll.life_id, unroll.index, unroll.agent_state)
-    for name in ('level_id', 'actor_id', 'life_id', 'index', 'agent_state'):
+    made = stored_unrolls.as_unroll(zeros, exists, 0, unroll.stream_id, unroll.index, unroll.agent_state)
+    for name in ('level_id', 'actor_id', 'stream_id', 'index', 'agent_state'):
       np.testing.assert_array_equal(getattr(made, name), getattr(unroll, name))
     np.testing.assert_array_equal(made.parameter_version[:, 0], np.arange(20, 25))
     np.testing.assert_array_equal(made.parameter_version[:, 1], [20, 21, 20, 20, 20])  # Else padding would seem old.
     np.testing.assert_array_equal(made.environment_output.reward[:, 0], unroll.environment_output.reward[:, 0])
     # The row that always exists need not be the first one.
-    made = stored_unrolls.as_unroll(zeros, tf.reverse(exists, [0]), 1, *[unroll.life_id] * 2, ())
+    made = stored_unrolls.as_unroll(zeros, tf.reverse(exists, [0]), 1, *[unroll.stream_id] * 2, ())
     np.testing.assert_array_equal(made.parameter_version[:, 1], [21, 21, 21, 0, 0])
 
 

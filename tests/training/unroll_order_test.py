@@ -13,8 +13,8 @@ from scalable_agents.training import unroll_order
 
 def _admit(order, unrolls):
   """Admits one batch of (life, index) pairs. Returns a list of bool."""
-  life_id, index = np.array(unrolls, np.int64).reshape(-1, 2).T
-  return order.admit(life_id, index).tolist()
+  stream_id, index = np.array(unrolls, np.int64).reshape(-1, 2).T
+  return order.admit(stream_id, index).tolist()
 
 
 @st.composite
@@ -58,9 +58,9 @@ class UnrollOrderTest(parameterized.TestCase):
   def test_a_restart_changes_nothing_about_what_is_admitted(self, journey, data):
     arrived, batches = journey
     restart = data.draw(st.integers(0, len(batches)))
-    before = unroll_order.UnrollOrder(lives_may_have_begun=True)
+    before = unroll_order.UnrollOrder(streams_may_have_begun=True)
     admitted = sum((_admit(before, batch) for batch in batches[:restart]), [])
-    after = unroll_order.UnrollOrder(lives_may_have_begun=True)
+    after = unroll_order.UnrollOrder(streams_may_have_begun=True)
     after.restore(json.loads(json.dumps(before.state())))
     admitted += sum((_admit(after, batch) for batch in batches[restart:]), [])
     expected, _, late = _reference(arrived)
@@ -69,9 +69,9 @@ class UnrollOrderTest(parameterized.TestCase):
         life: max(index for other, index in arrived if other == life) + 1 for life, _ in arrived})
 
   def test_the_state_has_the_lives_that_were_admitted_last(self):
-    before = unroll_order.UnrollOrder(max_lives=3)
+    before = unroll_order.UnrollOrder(max_streams=3)
     _admit(before, [(1, 0), (2, 0), (3, 0)])
-    after = unroll_order.UnrollOrder(lives_may_have_begun=True, max_lives=3)
+    after = unroll_order.UnrollOrder(streams_may_have_begun=True, max_streams=3)
     after.restore(before.state())
     _admit(after, [(1, 1), (4, 5)])
     self.assertEqual(list(map(tuple, after.state()['next_index'])), [(3, 1), (1, 2), (4, 6)])
@@ -90,7 +90,7 @@ class UnrollOrderTest(parameterized.TestCase):
   @hypothesis.given(_journeys())
   def test_lives_that_may_have_begun_differ_by_what_precedes_the_first_unroll_of_each(self, journey):
     arrived, batches = journey
-    order, begun = unroll_order.UnrollOrder(), unroll_order.UnrollOrder(lives_may_have_begun=True)
+    order, begun = unroll_order.UnrollOrder(), unroll_order.UnrollOrder(streams_may_have_begun=True)
     for batch in batches:
       self.assertEqual(_admit(begun, batch), _admit(order, batch))
     first = dict(reversed(arrived))
@@ -114,8 +114,8 @@ class UnrollOrderTest(parameterized.TestCase):
     self.assertEqual(order.metrics(), {'unrolls_missing': 0, 'unrolls_late': 1})
 
   @parameterized.parameters((False, 4), (True, 0))
-  def test_a_life_that_is_first_seen_in_its_midst(self, lives_may_have_begun, missing):
-    order = unroll_order.UnrollOrder(lives_may_have_begun)
+  def test_a_life_that_is_first_seen_in_its_midst(self, streams_may_have_begun, missing):
+    order = unroll_order.UnrollOrder(streams_may_have_begun)
     self.assertEqual(_admit(order, [(7, 4), (7, 3), (7, 5)]), [True, False, True])
     self.assertEqual(order.metrics(), {'unrolls_missing': missing, 'unrolls_late': 1})
 
@@ -129,16 +129,16 @@ class UnrollOrderTest(parameterized.TestCase):
     self.assertEqual(order.metrics()['unrolls_missing'], 3)
 
   @parameterized.parameters(False, True)
-  def test_hostile_numbers(self, lives_may_have_begun):
-    order, largest = unroll_order.UnrollOrder(lives_may_have_begun), 2**63 - 1
+  def test_hostile_numbers(self, streams_may_have_begun):
+    order, largest = unroll_order.UnrollOrder(streams_may_have_begun), 2**63 - 1
     self.assertEqual(_admit(order, [(7, -1), (-2**63, -2**63), (8, largest), (8, largest), (-1, 0)]),
                      [False, False, True, False, True])
     self.assertEqual(_admit(order, [(9, largest)]), [True])
     self.assertEqual(order.metrics(),
-                     {'unrolls_missing': 0 if lives_may_have_begun else 2 * largest, 'unrolls_late': 3})
+                     {'unrolls_missing': 0 if streams_may_have_begun else 2 * largest, 'unrolls_late': 3})
 
   def test_memory_is_bounded_and_the_oldest_life_is_forgotten(self):
-    order = unroll_order.UnrollOrder(max_lives=3)
+    order = unroll_order.UnrollOrder(max_streams=3)
     _admit(order, [(1, 0), (2, 0), (3, 0), (1, 1)])
     _admit(order, [(4, 0)])  # Life 2 has been silent for longest.
     self.assertEqual(_admit(order, [(1, 1), (3, 0), (4, 0)]), [False] * 3)
@@ -153,7 +153,7 @@ class UnrollOrderTest(parameterized.TestCase):
 
   @parameterized.parameters(([3], [4]), ([2, 2], [2, 2]), ([], []))
   def test_other_shapes_are_refused(self, *shapes):
-    with self.assertRaisesRegex(ValueError, r'life_id and index: want \[B\] each, got'):
+    with self.assertRaisesRegex(ValueError, r'stream_id and index: want \[B\] each, got'):
       unroll_order.UnrollOrder().admit(*(np.zeros(shape, np.int64) for shape in shapes))
 
 

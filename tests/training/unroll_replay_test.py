@@ -24,7 +24,7 @@ class UnrollReplayTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.lives = {life_id: lives_lib.Life(life_id) for life_id in (1, 2, 3)}
+    self.lives = {stream_id: lives_lib.Life(stream_id) for stream_id in (1, 2, 3)}
 
   def _make(self, **settings):
     life = self.lives[1]
@@ -48,7 +48,7 @@ class UnrollReplayTest(parameterized.TestCase):
     replayed = self._draw(replay, 100)
     came = set()
     for b in range(100):
-      life, index = self.lives[replayed.unroll.life_id[b]], replayed.unroll.index[b]
+      life, index = self.lives[replayed.unroll.stream_id[b]], replayed.unroll.index[b]
       came.add(index)
       lives_lib.check(replayed.unroll, b, self.lives, (life.id, index * _LENGTH))
       for name, values in _state(life, index).items():

@@ -52,7 +52,7 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0, level_ids=(0,)):
   unroll = unroll_lib.Unroll(
       level_id=np.resize(np.int32(level_ids), batch),
       actor_id=np.arange(batch, dtype=np.int32),
-      life_id=np.arange(batch, dtype=np.int64),
+      stream_id=np.arange(batch, dtype=np.int64),
       index=np.zeros(batch, np.int64),
       agent_state=tf.nest.map_structure(
           lambda x: random.randn(*x.shape).astype(x.dtype.as_numpy_dtype), agent.initial_state(batch)),

@@ -50,7 +50,7 @@ class _Nodes(NamedTuple):
   greeting: tf.Tensor         # [] string, JSON; see replay_port.ReplayPort.
   report: tf.Tensor           # [] string, a placeholder.
   enqueue_report: tf.Operation
-  unrolls: list[tf.Tensor]    # Placeholders: life_id, index, and the components of the rows.
+  unrolls: list[tf.Tensor]    # Placeholders: stream_id, index, and the components of the rows.
   insert: tf.Operation
   num_impossible: tf.Tensor   # [] int64, the unrolls that are not inserted, since they cannot be right.
   position: list[tf.Tensor]   # Placeholders: key, step, seed, minimum_size.
@@ -137,9 +137,9 @@ class SharedReplay:
       return 'replay'
     return 'other agents' if self._waits_for_agents else ''
 
-  def insert(self, life_id: tf.Tensor, index: tf.Tensor, rows):
+  def insert(self, stream_id: tf.Tensor, index: tf.Tensor, rows):
     """See EpisodeReplay.insert. Then it waits while this agent is too far ahead of the slowest one."""
-    return tf.numpy_function(self._insert, [life_id, index, *tf.nest.flatten(rows)], [])
+    return tf.numpy_function(self._insert, [stream_id, index, *tf.nest.flatten(rows)], [])
 
   def next(self, key: tf.Tensor, step: tf.Tensor, seed: tf.Tensor, minimum_size: int = 1) -> episode_replay.Replayed:
     """See EpisodeReplay.next. If the replay job is another one than in the call before, all replayers start anew."""
@@ -189,12 +189,12 @@ class SharedReplay:
     leaving.start()
     leaving.join(_FAREWELL_SECONDS)
 
-  def _insert(self, life_id, index, *rows):
-    feed = dict(zip(self._nodes.unrolls, [life_id, index, *rows], strict=True))
+  def _insert(self, stream_id, index, *rows):
+    feed = dict(zip(self._nodes.unrolls, [stream_id, index, *rows], strict=True))
     impossible, _ = self._call(lambda connection: connection.session.run(
         [self._nodes.num_impossible, self._nodes.insert], feed))
     self._num_impossible += int(impossible)
-    self._steps += (rows[0].shape[0] - 1) * len(life_id)
+    self._steps += (rows[0].shape[0] - 1) * len(stream_id)
     self._call(self._report)
     try:
       while self.lead > self._tolerance:

@@ -75,7 +75,7 @@ class ManyActorsTest(absltest.TestCase):
   def _take(self):
     """Takes a batch and checks its unrolls."""
     unrolls = self.learner.take(_BATCH_SIZE)
-    self.order.admit(unrolls.life_id, unrolls.index)
+    self.order.admit(unrolls.stream_id, unrolls.index)
     for actor_id, number, content in zip(unrolls.actor_id, unrolls.number, unrolls.content, strict=True):
       host = actor_id // cluster_config.MAX_ENVIRONMENTS
       np.testing.assert_array_equal(content, cluster_testing.content(host, number))

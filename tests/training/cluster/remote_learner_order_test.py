@@ -51,7 +51,7 @@ class OrderTest(remote_learner_testing.TestCase):
   def _take(self, learner, count):
     """Takes unrolls and records which of them were admitted."""
     unrolls = learner.take(count)
-    admitted = self.order.admit(unrolls.life_id, unrolls.index)
+    admitted = self.order.admit(unrolls.stream_id, unrolls.index)
     for unroll, is_admitted in zip(zip(*unrolls, strict=True), admitted, strict=True):
       actor_id, life, index, number, content = unroll
       host = actor_id // cluster_config.MAX_ENVIRONMENTS
@@ -83,7 +83,7 @@ class OrderTest(remote_learner_testing.TestCase):
   def _check_account(self):
     """Checks that each unroll of a life, up to the last one, is admitted or missing. Returns the missing ones."""
     for host, numbers in self.sent.items():
-      lives = {int(cluster_testing.make_unroll(host, number).life_id) for number in numbers}
+      lives = {int(cluster_testing.make_unroll(host, number).stream_id) for number in numbers}
       self.assertContainsSubset(lives, self.admitted)  # Every life has an admitted unroll.
     missing = [(life, index) for life, admitted in self.admitted.items()
                for index in sorted(set(range(admitted[-1])) - set(admitted))]

@@ -72,8 +72,8 @@ class TestCase(parameterized.TestCase):
     np.testing.assert_array_equal(unrolls.actor_id // cluster_config.MAX_ENVIRONMENTS, host)
     for number, content in zip(unrolls.number, unrolls.content, strict=True):
       np.testing.assert_array_equal(content, cluster_testing.content(host, number))
-    for life in np.unique(unrolls.life_id):
-      indices = unrolls.index[unrolls.life_id == life].tolist()
+    for life in np.unique(unrolls.stream_id):
+      indices = unrolls.index[unrolls.stream_id == life].tolist()
       self.assertEqual(indices, sorted(indices))
 
 

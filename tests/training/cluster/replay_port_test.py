@@ -118,7 +118,7 @@ class JobTest(replay_testing.TestCase):
       self.assertRegex(job.screen(), rf'\Aerror: {pattern}\n\Z')
 
   def test_saves_at_its_end_and_goes_on_with_what_it_has_saved(self):
-    lives = {life_id: replay_testing.Life(life_id, 5 + life_id) for life_id in (1, 2)}
+    lives = {stream_id: replay_testing.Life(stream_id, 5 + stream_id) for stream_id in (1, 2)}
     own = replay_testing.own_replay()
     first, steps = 0, 0
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -38,17 +38,17 @@ STACKS = Row(_STACK, 1, 1)
 class Life:
   """All rows of a life, as its environment gave them."""
 
-  def __init__(self, life_id: int, episode_steps: int):
+  def __init__(self, stream_id: int, episode_steps: int):
     """Every episode has so many steps."""
-    self.id, self.steps = life_id, episode_steps
+    self.id, self.steps = stream_id, episode_steps
     number = np.arange(_LIFE_ROWS)
     self._stacks = np.zeros([_LIFE_ROWS, 2, _STACK], np.uint8)
     for age in range(_STACK):
-      frames = np.random.RandomState(life_id).randint(1, 256, size=[_LIFE_ROWS, 2])
+      frames = np.random.RandomState(stream_id).randint(1, 256, size=[_LIFE_ROWS, 2])
       has_frame = number % episode_steps >= age
       self._stacks[has_frame, :, _STACK - 1 - age] = frames[number[has_frame] - age]
     self._rows = Row(self._stacks[..., -1:], number % episode_steps == 0,
-                     np.stack([np.full_like(number, life_id), number], axis=1))
+                     np.stack([np.full_like(number, stream_id), number], axis=1))
 
   def unroll(self, index: int) -> Row:
     """Returns the rows of an unroll, [T+1, 1, ...]."""
@@ -64,7 +64,7 @@ def check(replayed: episode_replay.Replayed, i: int, lives: dict[int, Life]):
   """Asserts that unroll i goes through episodes of these lives, row by row, with all stacks."""
   records = replayed.rows.record[:, i].tolist()
   life, row = lives[records[0][0]], records[0][1]
-  assert (replayed.life_id[i], replayed.life_row[i]) == (life.id, row)
+  assert (replayed.stream_id[i], replayed.stream_row[i]) == (life.id, row)
   for t, record in enumerate(records):
     row += t > 0
     ends = row % life.steps == 0
@@ -101,8 +101,8 @@ class Agent:
     self.inserted += 1
 
   @tf.function(autograph=False)
-  def _insert(self, life_id, index, rows):
-    self.replay.insert(life_id, index, rows)  # Returns an operation.
+  def _insert(self, stream_id, index, rows):
+    self.replay.insert(stream_id, index, rows)  # Returns an operation.
 
   def next(self, seed: int) -> episode_replay.Replayed:
     """Returns the next unroll of each replayer, as NumPy arrays."""

@@ -23,7 +23,7 @@ class FaultsTest(replay_testing.TestCase):
     super().setUp()
     self.port = self.enterContext(cluster_testing.free_port())
     self.folder = self.enterContext(replay_testing.folder())
-    self.lives = {life_id: replay_testing.Life(life_id, 4 + life_id) for life_id in range(1, 5)}
+    self.lives = {stream_id: replay_testing.Life(stream_id, 4 + stream_id) for stream_id in range(1, 5)}
 
   def _job(self, *flags):
     return replay_testing.job(self.port, self.folder, *flags)
@@ -94,17 +94,17 @@ class FaultsTest(replay_testing.TestCase):
         other.insert(self.lives[3], index)
       replayed = agent.next(seed=2)
       self._check(replayed)
-      for i, (life_id, row) in enumerate(zip(replayed.life_id, replayed.life_row)):
-        self.assertEqual(row % self.lives[life_id].steps, 0, i)
-      self.assertContainsSubset({1, 3}, set(replayed.life_id))
+      for i, (stream_id, row) in enumerate(zip(replayed.stream_id, replayed.stream_row)):
+        self.assertEqual(row % self.lives[stream_id].steps, 0, i)
+      self.assertContainsSubset({1, 3}, set(replayed.stream_id))
       self._check(agent.next(seed=3))  # The new positions go on.
       # If they were not reset, episodes of life 2 would go on in those of life 3, which have their keys.
       stale.replay.size()
       stale.key, stale.step = position
       stale.replay._position_life = stale.replay._connection.life
       mixed = stale.next(seed=2)
-      np.testing.assert_array_equal(mixed.life_id[going_on], 3)
-      np.testing.assert_array_equal(mixed.life_row[going_on] % self.lives[3].steps, position[1][going_on])
+      np.testing.assert_array_equal(mixed.stream_id[going_on], 3)
+      np.testing.assert_array_equal(mixed.stream_row[going_on] % self.lives[3].steps, position[1][going_on])
 
   def test_a_replay_that_was_lost_as_a_whole_gives_nothing_until_there_are_episodes(self):
     agent = self.agent(self.port)

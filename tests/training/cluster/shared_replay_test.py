@@ -60,7 +60,7 @@ class ContentsTest(JobTest):
         replayed = agent.next(seed)
         for i in range(len(replayed.key)):
           replay_testing.check(replayed, i, self.lives)
-        seen |= set(replayed.life_id)
+        seen |= set(replayed.stream_id)
         tf.nest.map_structure(np.testing.assert_array_equal, replayed, self.own.next(*position, seed))
       self.assertContainsSubset([life.id for life in lives], seen)
       self.assertEqual(agent.replay.statistics()[:4], self.own.statistics()[:4])

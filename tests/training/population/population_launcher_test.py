@@ -14,7 +14,7 @@ from scalable_agents.actor import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import signal_handlers
-from scalable_agents.training import run_launcher
+from scalable_agents.training import child_process
 from scalable_agents.training.population import population_directory
 from scalable_agents.training.population import population_launcher
 
@@ -105,7 +105,7 @@ class LauncherTest(parameterized.TestCase):
     self.assertEqual([self._size(index, 'lives') for index in range(2)], [3, 1])
 
   def test_long_lives_are_no_reason_to_give_up(self):
-    with absltest.mock.patch.object(run_launcher, '_SHORT_LIFE_SECONDS', 0.):
+    with absltest.mock.patch.object(child_process, '_EARLY_END_SECONDS', 0.):
       launcher = population_launcher.launcher(
           [sys.executable, '-c', _MEMBER.replace("== 1 else 'then'", "< 6 else 'then'")], self.folder, 1,
           lambda index: ['--first=die', '--then=finish'], self.stream)
