@@ -43,7 +43,7 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   if (!status.ok()) return status;
   std::map<int, std::vector<uint32_t>> groups;
   for (const auto& actor : actors) groups[actor->group].push_back(actor->slot);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return closed_status_;
   if (worker < 0) return InvalidArgument("worker: want a number >= 0, got " + std::to_string(worker));
   if (static_cast<size_t>(worker) >= workers_.size()) workers_.resize(worker + 1);
@@ -80,7 +80,7 @@ ActorPool::Actors ActorPool::MakeActors(int worker, const std::shared_ptr<Enviro
 Status ActorPool::CompleteBatch(int64_t id, int64_t version, const std::vector<const char*>& outputs,
                                 const std::vector<const char*>& states) {
   const Actors actors = batcher_.Take(id);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return closed_status_;
   if (actors.empty()) return InvalidArgument("Invalid computation id. Id: " + std::to_string(id));
   auto copy_row = [](size_t row, const std::vector<const char*>& from, const std::vector<int64_t>& bytes, char* to) {
@@ -121,21 +121,21 @@ void ActorPool::SendActions(const Actors& actors) {
 
 void ActorPool::NextUnroll(OnUnroll on_unroll) {
   Outcome outcome;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) {
     const Status closed = closed_status_;
-    lock.unlock();
+    lock.Unlock();
     on_unroll(closed, nullptr);
     return;
   }
   unroll_waiters_.push_back(std::move(on_unroll));
   DeliverUnrolls(&outcome);
-  lock.unlock();
+  lock.Unlock();
   Settle(std::move(outcome));
 }
 
 void ActorPool::NextFault(OnFault on_fault) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_ || !faults_.empty()) {
     const Status status = closed_ ? closed_status_ : Status();
     Fault fault{-1, ""};
@@ -143,7 +143,7 @@ void ActorPool::NextFault(OnFault on_fault) {
       fault = faults_.front();
       faults_.pop_front();
     }
-    lock.unlock();
+    lock.Unlock();
     on_fault(status, fault.worker, fault.reason);
     return;
   }
@@ -153,7 +153,7 @@ void ActorPool::NextFault(OnFault on_fault) {
 void ActorPool::Release() {
   Outcome outcome;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     ++releases_;
     UnparkEveryone(&outcome);
   }
@@ -162,13 +162,13 @@ void ActorPool::Release() {
 
 Status ActorPool::Retire(int32_t actor_id) {
   if (options_.synchronous) return InvalidArgument("a single environment of a synchronous pool cannot be stopped");
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   retired_.insert(actor_id);
   return Status();
 }
 
 ActorPool::Statistics ActorPool::GetStatistics() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   Statistics statistics = statistics_;
   statistics.inference_waiting_ns = batcher_.waiting_ns();
   for (const Worker& worker : workers_) {
@@ -184,7 +184,7 @@ void ActorPool::End(const Status& closed, const std::string& cause) {
   std::deque<OnUnroll> unroll_waiters;
   std::deque<OnFault> fault_waiters;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return;
     closed_ = true;
     closed_status_ = closed;
@@ -207,7 +207,7 @@ void ActorPool::End(const Status& closed, const std::string& cause) {
 void ActorPool::ReadMessage(int worker) {
   Outcome outcome;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return;
     Worker& entry = workers_[worker];
     if (!entry.channel) return;
@@ -225,7 +225,7 @@ void ActorPool::ReadMessage(int worker) {
 void ActorPool::CheckTimeouts(Clock::time_point now) {
   Outcome outcome;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto limit = std::chrono::milliseconds(options_.environment_timeout_ms);
     for (size_t worker = 0; worker < workers_.size(); ++worker) {
       Worker& entry = workers_[worker];

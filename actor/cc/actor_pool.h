@@ -15,7 +15,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +25,7 @@
 #include "actor/cc/processor_wait.h"
 #include "actor/cc/unroll_builder.h"
 #include "actor/cc/worker_listener.h"
+#include "ops/cc/mutex.h"
 #include "ops/cc/status.h"
 
 namespace scalable_agents {
@@ -152,40 +152,40 @@ class ActorPool {
   void Settle(Outcome outcome);
   void End(const Status& closed, const std::string& cause);
 
-  // The caller of these functions holds mutex_.
-  std::optional<std::chrono::nanoseconds> Waited(Worker* worker, Clock::time_point since) const;
-  Status Receive(Worker* worker, Actors* stepped);
-  bool EveryoneStepped(Actors* stepped);
-  void Advance(const Actors& stepped, Outcome* outcome);
-  void AcceptUnrolls(const Actors& actors, Outcome* outcome);
-  void Park(Actors actors);
-  Actors Unpark();
-  int NumParked() const;
-  void UnparkEveryone(Outcome* outcome);
-  void DeliverUnrolls(Outcome* outcome);
-  void Detach(int worker, const std::string& reason, Outcome* outcome);
-  void SendActions(const Actors& actors);
+  std::optional<std::chrono::nanoseconds> Waited(Worker* worker, Clock::time_point since) const REQUIRES(mutex_);
+  Status Receive(Worker* worker, Actors* stepped) REQUIRES(mutex_);
+  bool EveryoneStepped(Actors* stepped) REQUIRES(mutex_);
+  void Advance(const Actors& stepped, Outcome* outcome) REQUIRES(mutex_);
+  void AcceptUnrolls(const Actors& actors, Outcome* outcome) REQUIRES(mutex_);
+  void Park(Actors actors) REQUIRES(mutex_);
+  Actors Unpark() REQUIRES(mutex_);
+  int NumParked() const REQUIRES(mutex_);
+  void UnparkEveryone(Outcome* outcome) REQUIRES(mutex_);
+  void DeliverUnrolls(Outcome* outcome) REQUIRES(mutex_);
+  void Detach(int worker, const std::string& reason, Outcome* outcome) REQUIRES(mutex_);
+  void SendActions(const Actors& actors) REQUIRES(mutex_);
 
   const Options options_;
   const UnrollBuilder::Allocate allocate_;
   Batcher<std::shared_ptr<Actor>> batcher_;
 
-  mutable std::mutex mutex_;
-  std::vector<Worker> workers_;  // mutex_ guards this and all members below but the listener.
-  int64_t next_life_ = 0;        // The id of the next life.
-  std::deque<Unroll> completed_;
-  std::deque<Actors> parked_;  // Groups that wait for room in completed_, or, if synchronous, for Release().
-  Actors received_;            // Synchronous: actors that have stepped and wait for the others.
-  int releases_ = 0;           // Synchronous: calls of Release() without effect so far.
-  std::set<int32_t> retired_;  // Ids of stopped actors.
-  std::deque<OnUnroll> unroll_waiters_;
-  std::deque<OnFault> fault_waiters_;
-  std::deque<Fault> faults_;
-  Statistics statistics_;
-  Clock::time_point parked_since_;
-  bool closed_ = false;
-  Status closed_status_;     // The status that ends every wait, once closed.
-  WorkerListener listener_;  // Last member, so that its thread ends before the other members.
+  mutable Mutex mutex_;
+  std::vector<Worker> workers_ GUARDED_BY(mutex_);
+  int64_t next_life_ GUARDED_BY(mutex_) = 0;  // The id of the next life.
+  std::deque<Unroll> completed_ GUARDED_BY(mutex_);
+  // Groups that wait for room in completed_, or, if synchronous, for Release().
+  std::deque<Actors> parked_ GUARDED_BY(mutex_);
+  Actors received_ GUARDED_BY(mutex_);            // Synchronous: actors that have stepped and wait for the others.
+  int releases_ GUARDED_BY(mutex_) = 0;           // Synchronous: calls of Release() without effect so far.
+  std::set<int32_t> retired_ GUARDED_BY(mutex_);  // Ids of stopped actors.
+  std::deque<OnUnroll> unroll_waiters_ GUARDED_BY(mutex_);
+  std::deque<OnFault> fault_waiters_ GUARDED_BY(mutex_);
+  std::deque<Fault> faults_ GUARDED_BY(mutex_);
+  Statistics statistics_ GUARDED_BY(mutex_);
+  Clock::time_point parked_since_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
+  Status closed_status_ GUARDED_BY(mutex_);  // The status that ends every wait, once closed.
+  WorkerListener listener_;                  // Last member, so that its thread ends before the other members.
 };
 
 }  // namespace scalable_agents

@@ -14,12 +14,12 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "ops/cc/mutex.h"
 #include "ops/cc/status.h"
 
 namespace scalable_agents {
@@ -55,7 +55,7 @@ class Batcher {
   Status Submit(std::vector<Item> items) {
     std::vector<Delivery> deliveries;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (closed_) return Cancelled(WithCause("Batcher is closed", cause_));
       for (Item& item : items) queue_.push_back(std::move(item));
       FormBatches(&deliveries);
@@ -67,30 +67,31 @@ class Batcher {
   // Asks for one batch. Consumers get batches in the order in which they ask. After Close() `on_batch` gets kCancelled.
   void Next(OnBatch on_batch) {
     std::vector<Delivery> deliveries;
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) {
-      lock.unlock();
-      on_batch(Cancelled(WithCause("Batcher is closed", cause_)), Batch());  // cause_ is constant once closed.
+      const Status closed = Cancelled(WithCause("Batcher is closed", cause_));
+      lock.Unlock();
+      on_batch(closed, Batch());
       return;
     }
     const Clock::time_point now = Clock::now();
     waiters_.push_back({std::move(on_batch), now, now + std::chrono::milliseconds(options_.timeout_ms)});
     FormBatches(&deliveries);
     timer_wakes_.notify_one();
-    lock.unlock();
+    lock.Unlock();
     Deliver(deliveries);
   }
 
   // Returns the number of items of a batch in flight, -1 for an unknown id.
   int64_t Size(int64_t id) const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = in_flight_.find(id);
     return found == in_flight_.end() ? -1 : static_cast<int64_t>(found->second.size());
   }
 
   // Ends a batch and returns its items. Batches may end in any order. Returns nothing for an unknown id.
   std::vector<Item> Take(int64_t id) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = in_flight_.find(id);
     if (found == in_flight_.end()) return {};
     std::vector<Item> items = std::move(found->second);
@@ -104,7 +105,7 @@ class Batcher {
     std::vector<Item> orphans;
     std::deque<Waiter> waiters;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (closed_) return {};
       closed_ = true;
       cause_ = cause;
@@ -123,7 +124,7 @@ class Batcher {
   // Returns the nanoseconds for which consumers have waited for batches, summed over consumers. It includes current
   // waits.
   int64_t waiting_ns() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     int64_t sum = waiting_ns_;
     for (const Waiter& waiter : waiters_) sum += WaitedNs(waiter);
     return sum;
@@ -145,8 +146,8 @@ class Batcher {
     return std::chrono::nanoseconds(Clock::now() - waiter.since).count();
   }
 
-  // Serves waiters, oldest first, while the queue can fill a batch. The caller holds mutex_.
-  void FormBatches(std::vector<Delivery>* deliveries) {
+  // Serves waiters, oldest first, while the queue can fill a batch.
+  void FormBatches(std::vector<Delivery>* deliveries) REQUIRES(mutex_) {
     while (!waiters_.empty() && !queue_.empty()) {
       const bool late = options_.timeout_ms >= 0 && Clock::now() >= waiters_.front().deadline;  // At once if 0.
       const bool enough = static_cast<int64_t>(queue_.size()) >= options_.minimum_batch_size;
@@ -168,15 +169,15 @@ class Batcher {
 
   // Serves waiters whose deadline has passed. If the queue is empty then, the waiter waits for another timeout.
   void RunTimer() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     while (!closed_) {
       if (waiters_.empty()) {
-        timer_wakes_.wait(lock);
+        timer_wakes_.wait(lock.lock());
         continue;
       }
       const Clock::time_point deadline = waiters_.front().deadline;
       if (Clock::now() < deadline) {
-        timer_wakes_.wait_until(lock, deadline);
+        timer_wakes_.wait_until(lock.lock(), deadline);
         continue;
       }
       if (queue_.empty()) {
@@ -189,23 +190,23 @@ class Batcher {
       }
       std::vector<Delivery> deliveries;
       FormBatches(&deliveries);
-      lock.unlock();
+      lock.Unlock();
       Deliver(deliveries);
       deliveries.clear();
-      lock.lock();
+      lock.Lock();
     }
   }
 
   const BatcherOptions options_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable timer_wakes_;
-  std::deque<Item> queue_;  // mutex_ guards this and all members below.
-  std::deque<Waiter> waiters_;
-  std::map<int64_t, std::vector<Item>> in_flight_;  // By batch id.
-  int64_t next_id_ = 0;
-  int64_t waiting_ns_ = 0;
-  bool closed_ = false;
-  std::string cause_;
+  std::deque<Item> queue_ GUARDED_BY(mutex_);
+  std::deque<Waiter> waiters_ GUARDED_BY(mutex_);
+  std::map<int64_t, std::vector<Item>> in_flight_ GUARDED_BY(mutex_);  // By batch id.
+  int64_t next_id_ GUARDED_BY(mutex_) = 0;
+  int64_t waiting_ns_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::string cause_ GUARDED_BY(mutex_);
   std::thread timer_;
 };
 

@@ -1,8 +1,8 @@
 // TensorFlow ops of the parameter snapshot (actor/parameters.py). Inference reads it while the learner writes it.
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "ops/cc/mutex.h"
 #include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -53,18 +53,18 @@ class SnapshotResource : public tensorflow::ResourceBase {
   std::string DebugString() const override { return "ParameterSnapshot"; }
 
   void Publish(std::shared_ptr<const Snapshot> snapshot) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     latest_.swap(snapshot);  // The lock is released before the old one is freed.
   }
 
   std::shared_ptr<const Snapshot> latest() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return latest_;
   }
 
  private:
-  std::mutex mutex_;
-  std::shared_ptr<const Snapshot> latest_;  // mutex_ guards it.
+  Mutex mutex_;
+  std::shared_ptr<const Snapshot> latest_ GUARDED_BY(mutex_);
 };
 
 class SnapshotOp : public tensorflow::ResourceOpKernel<SnapshotResource> {

@@ -20,9 +20,10 @@ EpisodeReplay::EpisodeReplay(const EpisodeReplayOptions& options)
 Status EpisodeReplay::Insert(int64_t life_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows) {
   const int64_t now = ++num_unrolls_;
   const std::shared_ptr<Life> life = lives_.Find(life_id, now);
-  std::lock_guard<std::mutex> lock(life->mutex);
+  MutexLock lock(life->mutex);
   std::vector<std::shared_ptr<Episode>> episodes;
   const Status status = WithMemory([&] {
+    life->mutex.AssertHeld();
     Append(index, num_rows, rows, life.get(), &episodes);
     return Status();
   });
@@ -70,7 +71,7 @@ void EpisodeReplay::Append(int64_t index, int num_rows, const std::vector<Stride
 
 EpisodeReplay::Episodes EpisodeReplay::Add(const std::vector<std::shared_ptr<Episode>>& episodes) {
   Episodes replaced;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const std::shared_ptr<Episode>& episode : episodes) {
     episode->key = next_key_++;
     steps_ += episode->num_steps();
@@ -95,9 +96,12 @@ Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<i
     if (step < 0) return InvalidArgument("step: want at least 0, got " + std::to_string(step));
   }
   unrolls->assign(keys.size(), {});
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (episodes_.empty() || steps_ < minimum_size) return Status();
-  const auto draw = [&] { return episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())]; };
+  const auto draw = [&] {
+    mutex_.AssertHeld();
+    return episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())];
+  };
   const int64_t first_key = episodes_.front()->key;
   for (size_t i = 0; i < keys.size(); ++i) {
     const bool goes_on =
@@ -148,7 +152,7 @@ EpisodeReplayStatistics EpisodeReplay::GetStatistics() const {
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
   statistics.long_episodes = long_episodes_;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   statistics.steps = steps_;
   statistics.episodes = episodes_.size();
   statistics.inserted_steps = inserted_steps_;

@@ -8,13 +8,13 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "learner/cc/life_table.h"
 #include "learner/cc/replay_file.h"
 #include "learner/cc/row_store.h"
+#include "ops/cc/mutex.h"
 #include "ops/cc/status.h"
 
 namespace scalable_agents {
@@ -121,7 +121,7 @@ class EpisodeReplay {
 
   // Appends the rows to the life's stream, and the episodes that are complete with them to `episodes`.
   void Append(int64_t index, int num_rows, const std::vector<StridedRows>& rows, Life* life,
-              std::vector<std::shared_ptr<Episode>>* episodes);
+              std::vector<std::shared_ptr<Episode>>* episodes) REQUIRES(life->mutex);
   // Gives the episodes their keys and adds them. Returns those that they replace, to be deleted without the lock.
   Episodes Add(const std::vector<std::shared_ptr<Episode>>& episodes);
   FileSignature Signature() const;
@@ -132,10 +132,12 @@ class EpisodeReplay {
   LifeTable<Stream> lives_;  // A life's time is num_unrolls_ when an unroll came last.
   std::atomic<int64_t> num_unrolls_{0}, long_episodes_{0};
 
-  mutable std::mutex mutex_;  // Guards all that follows.
-  Episodes episodes_;         // The oldest one first. Their keys are consecutive.
-  int64_t next_key_ = 0;
-  int64_t steps_ = 0, inserted_steps_ = 0, replayed_unrolls_ = 0;
+  mutable Mutex mutex_;
+  Episodes episodes_ GUARDED_BY(mutex_);  // The oldest one first. Their keys are consecutive.
+  int64_t next_key_ GUARDED_BY(mutex_) = 0;
+  int64_t steps_ GUARDED_BY(mutex_) = 0;
+  int64_t inserted_steps_ GUARDED_BY(mutex_) = 0;
+  int64_t replayed_unrolls_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace scalable_agents

@@ -26,7 +26,7 @@ Status EpisodeReplay::Save(const std::string& path) const {
   Episodes episodes;
   int64_t next_key, inserted_steps, replayed_unrolls;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     episodes = episodes_;
     next_key = next_key_;
     inserted_steps = inserted_steps_;
@@ -78,7 +78,7 @@ Status EpisodeReplay::Restore(const std::string& path) {
   const Status finished = reader.Finish();
   if (!finished.ok()) return finished;
 
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");
   episodes_.swap(episodes);
   next_key_ = next_key;

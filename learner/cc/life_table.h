@@ -6,10 +6,11 @@
 #include <iterator>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "ops/cc/mutex.h"
 
 namespace scalable_agents {
 
@@ -27,10 +28,10 @@ class LifeTable {
   struct Life {
     explicit Life(int64_t id) : id(id) {}
     const int64_t id;
-    std::mutex mutex;                // Held while an unroll is appended. Guards `stream` and `next_index`.
-    std::unique_ptr<Stream> stream;  // Null: the next unroll begins a new one.
-    int64_t next_index = 0;          // Of the unroll that continues the stream.
-    int64_t last_time = 0;           // When it was found last. The table's lock guards it.
+    Mutex mutex;                                       // Held while an unroll is appended.
+    std::unique_ptr<Stream> stream GUARDED_BY(mutex);  // Null: the next unroll begins a new one.
+    int64_t next_index GUARDED_BY(mutex) = 0;          // Of the unroll that continues the stream.
+    int64_t last_time = 0;                             // When it was found last. The table's lock guards it.
   };
 
   struct Counts {
@@ -41,7 +42,7 @@ class LifeTable {
 
   // Returns a life. If it is new, it has no stream. `now` is any count that grows with time.
   std::shared_ptr<Life> Find(int64_t id, int64_t now) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = life_by_id_.find(id);
     if (it != life_by_id_.end()) {
       lives_.splice(lives_.end(), lives_, it->second);
@@ -54,16 +55,16 @@ class LifeTable {
   }
 
   // Says how unroll number `index` continues the stream. Unless it is repeated, the one after it is expected next. If
-  // it is the first one of a stream, there is no stream any more, and the caller makes one. life->mutex must be held.
-  Continuation Admit(int64_t index, Life* life) {
+  // it is the first one of a stream, there is no stream any more, and the caller makes one.
+  Continuation Admit(int64_t index, Life* life) REQUIRES(life->mutex) {
     if (life->stream && index < life->next_index) {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       ++counts_.repeated_unrolls;
       return Continuation::kRepeated;
     }
     if (life->stream && index > life->next_index) {
       life->stream.reset();
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       ++counts_.gaps;
     }
     life->next_index = index + 1;
@@ -73,7 +74,7 @@ class LifeTable {
   // Removes the lives that were found last before `time`. They are returned, to be deleted where no lock is held.
   std::vector<std::shared_ptr<Life>> Forget(int64_t time) {
     std::vector<std::shared_ptr<Life>> forgotten;
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     while (!lives_.empty() && lives_.front()->last_time < time) {
       life_by_id_.erase(lives_.front()->id);
       forgotten.push_back(std::move(lives_.front()));
@@ -83,17 +84,17 @@ class LifeTable {
   }
 
   Counts counts() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     Counts counts = counts_;
     counts.lives = lives_.size();
     return counts;
   }
 
  private:
-  mutable std::mutex mutex_;                // Guards all that follows.
-  std::list<std::shared_ptr<Life>> lives_;  // The one that was found last is the last.
-  std::unordered_map<int64_t, typename std::list<std::shared_ptr<Life>>::iterator> life_by_id_;
-  Counts counts_;
+  mutable Mutex mutex_;
+  std::list<std::shared_ptr<Life>> lives_ GUARDED_BY(mutex_);  // The one that was found last is the last.
+  std::unordered_map<int64_t, typename std::list<std::shared_ptr<Life>>::iterator> life_by_id_ GUARDED_BY(mutex_);
+  Counts counts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace scalable_agents

@@ -32,9 +32,10 @@ SequenceReplay::SequenceReplay(const ReplayOptions& options)
 
 Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted) {
   const std::shared_ptr<Life> life = lives_.Find(unroll.life_id, next_key());
-  std::lock_guard<std::mutex> lock(life->mutex);
+  MutexLock lock(life->mutex);
   std::vector<std::shared_ptr<Sequence>> sequences;
   const Status status = WithMemory([&] {
+    life->mutex.AssertHeld();
     Append(unroll, life.get(), &sequences);
     return Status();
   });
@@ -50,7 +51,7 @@ Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_p
 }
 
 int64_t SequenceReplay::next_key() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return next_key_;
 }
 
@@ -111,7 +112,7 @@ std::shared_ptr<Sequence> SequenceReplay::MakeSequence(const Window& window, con
 std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
     const std::vector<std::shared_ptr<Sequence>>& sequences) {
   std::vector<std::shared_ptr<const Sequence>> replaced;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const std::shared_ptr<Sequence>& sequence : sequences) {
     sequence->key = next_key_++;
     sequence->sampled_batches_before = sampled_batches_;
@@ -125,7 +126,7 @@ std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
 }
 
 Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const double total = weights_.total();
   if (!(total > 0)) return Unavailable("the replay has no sequence to sample yet");
   for (int64_t i = 0; i < n; ++i) {
@@ -149,7 +150,7 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
                              std::to_string(keys[i]));
     }
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (keys[i] < first_key_ || keys[i] >= next_key_) {
       ++statistics_.stale_updates;
@@ -173,7 +174,7 @@ void SequenceReplay::ReadState(const Sequence& sequence, int number, int field, 
 
 ReplayStatistics SequenceReplay::GetStatistics() const {
   const LifeTable<Stream>::Counts lives = lives_.counts();
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   ReplayStatistics statistics = statistics_;
   statistics.size = next_key_ - first_key_;
   statistics.inserted = next_key_;

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "learner/cc/row_store.h"
 #include "learner/cc/sum_tree.h"
 #include "learner/cc/window_planner.h"
+#include "ops/cc/mutex.h"
 #include "ops/cc/status.h"
 
 namespace scalable_agents {
@@ -139,9 +139,10 @@ class SequenceReplay {
   using Life = LifeTable<Stream>::Life;
 
   // Appends the rows to the life's stream, and the sequences that are complete with them to `sequences`.
-  void Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences);
+  void Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences)
+      REQUIRES(life->mutex);
   RecurrentState StateOf(const NewUnroll& unroll, int row) const;
-  std::shared_ptr<Sequence> MakeSequence(const Window& window, const Life& life) const;
+  std::shared_ptr<Sequence> MakeSequence(const Window& window, const Life& life) const REQUIRES(life.mutex);
   // Gives the sequences their keys and adds them. Returns what they replace, to be deleted without the lock.
   std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
   int64_t next_key() const;
@@ -153,12 +154,13 @@ class SequenceReplay {
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
   LifeTable<Stream> lives_;  // A life's time is the replay's next key when an unroll came last.
 
-  mutable std::mutex mutex_;                                // Guards all that follows.
-  std::vector<std::shared_ptr<const Sequence>> sequences_;  // By slot. The newest sequences, in a ring.
-  SumTree weights_;                                         // By slot; 0 for sequences without a priority.
-  int64_t next_key_ = 0, first_key_ = 0;                    // Keys from first_key_ to next_key_ - 1 are in the replay.
-  int64_t sampled_batches_ = 0;
-  ReplayStatistics statistics_;
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<const Sequence>> sequences_ GUARDED_BY(mutex_);  // By slot: the newest ones, in a ring.
+  SumTree weights_ GUARDED_BY(mutex_);  // By slot; 0 for sequences without a priority.
+  int64_t next_key_ GUARDED_BY(mutex_) = 0;
+  int64_t first_key_ GUARDED_BY(mutex_) = 0;  // Keys from first_key_ to next_key_ - 1 are in the replay.
+  int64_t sampled_batches_ GUARDED_BY(mutex_) = 0;
+  ReplayStatistics statistics_ GUARDED_BY(mutex_);
 };
 
 }  // namespace scalable_agents

@@ -35,7 +35,7 @@ Status SequenceReplay::Save(const std::string& path) const {
   std::vector<double> weights;
   int64_t next_key, sampled_batches, sampled;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (int64_t key = first_key_; key < next_key_; ++key) {
       sequences.push_back(sequences_[Slot(key)]);
       weights.push_back(weights_.Get(Slot(key)));
@@ -117,7 +117,7 @@ Status SequenceReplay::Restore(const std::string& path) {
   if (!finished.ok()) return finished;
 
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");
     next_key_ = next_key;
     first_key_ = next_key - num_sequences;

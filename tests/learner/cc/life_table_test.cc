@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "ops/cc/mutex.h"
 
 namespace scalable_agents {
 namespace {
@@ -19,7 +20,7 @@ using Table = LifeTable<Stream>;
 // Admits an unroll and makes the stream if it is the first one.
 Continuation Admit(Table* table, int64_t life_id, int64_t index, int64_t now = 0) {
   const std::shared_ptr<Table::Life> life = table->Find(life_id, now);
-  std::lock_guard<std::mutex> lock(life->mutex);
+  MutexLock lock(life->mutex);
   const Continuation continuation = table->Admit(index, life.get());
   if (continuation == Continuation::kFirst) {
     EXPECT_EQ(life->stream, nullptr);
