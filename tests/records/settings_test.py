@@ -89,37 +89,37 @@ class EverySettingTest(parameterized.TestCase):
   def test_extremes_are_accepted_or_refused_in_one_line(self):
     for config, field, kind in _FIELDS:
       for text in _BOOLEANS if kind is bool else _TEXTS if kind is str else _NUMBERS:
-        with self.subTest(setting=f'{config.__name__}.{field.name}', text=text[:30]):
-          try:
-            value = _read(config, field.name, text)
-          except (flags.Error, errors.UserError) as error:
-            self.assertRegex(str(error), f'^(flag )?--{field.name}=')
-            self.assertLess(len(str(error)), _LONGEST_LINE + 6_000 * isinstance(error, flags.Error))
-            if isinstance(error, errors.UserError):
-              self.assertNotIn('\n', str(error))
-              str(error).encode()
-          else:
-            self._check_possible(value, text, kind, field.metadata)
+        what = f'{config.__name__}.{field.name}: {text[:30]!r}'
+        try:
+          value = _read(config, field.name, text)
+        except (flags.Error, errors.UserError) as error:
+          self.assertRegex(str(error), f'^(flag )?--{field.name}=', what)
+          self.assertLess(len(str(error)), _LONGEST_LINE + 6_000 * isinstance(error, flags.Error), what)
+          if isinstance(error, errors.UserError):
+            self.assertNotIn('\n', str(error), what)
+            str(error).encode()
+        else:
+          self._check_possible(value, kind, field.metadata, text, what)
 
-  def _check_possible(self, value, text, kind, metadata):
-    """That a value which was accepted is one that a program can do something with."""
-    self.assertIsNot(kind, bool, text)
+  def _check_possible(self, value, kind, metadata, text, what):
+    """Checks that a program can use an accepted value."""
+    self.assertIsNot(kind, bool, what)
     if isinstance(value, str):
       value.encode()
-      self.assertTrue(value == 'auto' or not metadata['choices'] or value in metadata['choices'])
+      self.assertTrue(value == 'auto' or not metadata['choices'] or value in metadata['choices'], what)
       return
-    self.assertNotIn(text, _NEVER_A_NUMBER)
+    self.assertNotIn(text, _NEVER_A_NUMBER, what)
     bounds = metadata['bounds']
     if kind is float:
       with np.errstate(all='ignore'):
         number = np.float32(value)
-      self.assertTrue(np.isfinite(number) or bounds.at_most == math.inf, value)
-      self.assertTrue(value == 0 or abs(number) >= np.finfo(np.float32).tiny, value)
+      self.assertTrue(np.isfinite(number) or bounds.at_most == math.inf, what)
+      self.assertTrue(value == 0 or abs(number) >= np.finfo(np.float32).tiny, what)
       value = number
-    self.assertFalse(bounds.at_least is not None and value < bounds.at_least, value)
-    self.assertFalse(bounds.more_than is not None and value <= bounds.more_than, value)
-    self.assertFalse(bounds.at_most is not None and value > bounds.at_most, value)
-    self.assertFalse(bounds.less_than is not None and value >= bounds.less_than, value)
+    self.assertFalse(bounds.at_least is not None and value < bounds.at_least, what)
+    self.assertFalse(bounds.more_than is not None and value <= bounds.more_than, what)
+    self.assertFalse(bounds.at_most is not None and value > bounds.at_most, what)
+    self.assertFalse(bounds.less_than is not None and value >= bounds.less_than, what)
 
   def test_other_types_are_refused(self):
     others = {bool: (0, 1, 'true', None, []), int: (True, 1.0, '1', None, [1], {}, math.nan),
