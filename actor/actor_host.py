@@ -19,11 +19,11 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
-from scalable_agents.actor import machine
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import starvation
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.environments import dmlab
+from scalable_agents.processes import machine
 
 _ENVIRONMENTS_PER_CORE = 32
 _LABS_PER_CORE = 4
@@ -34,7 +34,7 @@ _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
 class Settings(Protocol):
-  """The settings of an actor host, for which training/run_flags.py has flags."""
+  """The settings of an actor host, for which processes/run_flags.py has flags."""
   num_environments: int | str         # Or 'auto', see `counts`.
   num_environment_workers: int | str  # Or 'auto'.
   num_inference_threads: int | str    # Or 'auto'.
@@ -174,7 +174,7 @@ class ActorHost:
     """Makes the pool, and one agent for each inference loop.
 
     Args:
-      make_agent: makes an agent_interface.Agent.
+      make_agent: makes an agent.Agent.
       unroll_length: agent steps per unroll.
       completed_capacity, synchronous, single_frames: see actor_pool.ActorPool.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may

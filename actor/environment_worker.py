@@ -27,8 +27,8 @@ import dm_env
 import numpy as np
 
 from scalable_agents.actor import shared_memory
-from scalable_agents.actor import standard_streams
 from scalable_agents.environments import long_work
+from scalable_agents.processes import standard_streams
 
 MAXIMUM_PACKET_BYTES = 1 << 17
 CLOSE_SECONDS = 2.  # Time for the current step and for closing the environments, when the worker is told to exit.

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import leftovers
-from scalable_agents.actor import machine
-from scalable_agents.actor import python_path
 from scalable_agents.actor import shared_memory
 from scalable_agents.actor import worker_stderr
+from scalable_agents.processes import machine
+from scalable_agents.processes import python_path
 
 # Long work, such as compiling a map, may take this many times the timeout.
 LONG_WORK_FACTOR = 20

@@ -5,7 +5,7 @@ import os
 import time
 from typing import NamedTuple
 
-from scalable_agents.actor import machine
+from scalable_agents.processes import machine
 
 
 class _Look(NamedTuple):

@@ -8,10 +8,10 @@ with actions, behaviour logits, rewards and discounts of rows 1…T, and bootstr
 
 A stream is the unrolls of one actor from the start of its environment in a worker process to the end of that process.
 They are numbered from 0, and `done` is true in row 0 of the first one. A gap in the indices of a stream means that
-unrolls were lost; see training/unroll_order.py.
+unrolls were lost; see experience/unroll_order.py.
 
 Batches from a replay of episodes have unrolls in which episodes of several streams follow each other; see
-training/mixed_experience.py.
+experience/mixed_experience.py.
 
 Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released agent.
 """

@@ -14,24 +14,26 @@ import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
-from scalable_agents.agents import learner_step
 from scalable_agents.agents import networks
 from scalable_agents.agents import sweeps
+from scalable_agents.experience import experience
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import mixed_experience
+from scalable_agents.experience import unroll_replay
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import pixel_control
 from scalable_agents.learner import vtrace
+from scalable_agents.records import runtime_config
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
-from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import mixed_experience
 from scalable_agents.training import sweep
-from scalable_agents.training import unroll_replay
 
 OPTIMIZERS = ('rmsprop', 'adam')
 PRECISIONS = ('float32', 'bfloat16')
@@ -45,7 +47,7 @@ SWEEP = sweeps.IMPALA
 
 
 @dataclasses.dataclass(frozen=True)
-class ImpalaConfig:
+class ImpalaConfig(runtime_config.RuntimeConfig):
   """Every hyper-parameter. The defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
 
   # The task.
@@ -181,7 +183,7 @@ class BehaviourOutput(NamedTuple):
 class Agent(snt.Module):
   """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control has one more head."""
 
-  def __init__(self, spec: agent_interface.EnvironmentSpec, config: ImpalaConfig, num_baselines: int = 1,
+  def __init__(self, spec: agent_lib.EnvironmentSpec, config: ImpalaConfig, num_baselines: int = 1,
                name: str = 'agent'):
     """Creates the variables.
 
@@ -242,7 +244,7 @@ class Agent(snt.Module):
     return networks.with_words(observation, self._observed)
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
-    """Selects actions; see agent_interface.Agent. In training, they are sampled from the policy.
+    """Selects actions; see agent_lib.Agent. In training, they are sampled from the policy.
 
     Args:
       inputs: ActorInput of [B, ...].
@@ -289,7 +291,7 @@ class Agent(snt.Module):
     return tf.concat([features, clipped_reward, tf.one_hot(last_action, self._num_actions)], axis=-1)
 
 
-def loss(agent: Agent, batch: experience.Batch, config: ImpalaConfig) -> learner_step.Loss:
+def loss(agent: Agent, batch: learner_step.Batch, config: ImpalaConfig) -> learner_step.Loss:
   """The actor-critic loss of section 4.2, summed over time and batch. Its terms are returned without their weights.
 
   Args:
@@ -389,7 +391,7 @@ def tuned(config: ImpalaConfig) -> dict[str, bool]:
           'clip_gradient_norm': config.clip_gradient_norm > 0}
 
 
-def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: ImpalaConfig, seed: int,
+def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: ImpalaConfig, seed: int,
                     unused_parameters: parameters_lib.Parameters) -> experience.Experience:
   """Makes the experience: a queue, so that unrolls are learned from once, and perhaps a replay (section 5.2.2)."""
   if not config.replay_share:

@@ -13,16 +13,16 @@ DeepMind Lab must be built from source. docs/suites.md says how to install it, a
 levels need.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 from scalable_agents.agents import impala
 from scalable_agents.environments import dmlab30
+from scalable_agents.launch import program
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import program
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 
 CONFIG = impala.ImpalaConfig(
     level_name='dmlab30',
@@ -37,7 +37,7 @@ CONFIG = impala.ImpalaConfig(
     clip_gradient_norm=0.,                    # Neither table D.3 nor the released code clips.
 )
 # A reset that compiles a map may take half a minute, and longer if many maps are compiled at once.
-RUN_CONFIG = run_flags.RunConfig(environment_timeout_seconds=300., test_num_episodes=dmlab30.SUITE.test_episodes)
+RUN_CONFIG = run_config.RunConfig(environment_timeout_seconds=300., test_num_episodes=dmlab30.SUITE.test_episodes)
 
 if __name__ == '__main__':
   program.run(impala, CONFIG, dmlab30_protocol.Protocol(), RUN_CONFIG)

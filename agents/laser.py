@@ -14,23 +14,23 @@ import math
 
 import tensorflow as tf
 
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
-from scalable_agents.agents import learner_step
 from scalable_agents.agents import popart_impala
 from scalable_agents.agents import sweeps
+from scalable_agents.cluster import cluster_config
+from scalable_agents.experience import experience
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import mixed_experience
+from scalable_agents.experience import replayers
+from scalable_agents.experience import unroll_replay
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import q_learning
 from scalable_agents.learner import trust_region
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
-from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import mixed_experience
-from scalable_agents.training import replayers
 from scalable_agents.training import sweep
-from scalable_agents.training import unroll_replay
-from scalable_agents.training.cluster import cluster_config
 
 NAME = 'laser'
 SWEEP = sweeps.LASER
@@ -122,7 +122,7 @@ def replay_steps(config: LaserConfig) -> int:
   return 0 if config.shared_replay else impala.replay_steps(config)  # A shared replay is in another process.
 
 
-def loss(agent: Agent, batch: experience.Batch, config: LaserConfig) -> learner_step.Loss:
+def loss(agent: Agent, batch: learner_step.Batch, config: LaserConfig) -> learner_step.Loss:
   """The loss of PopArt-IMPALA on the trusted steps, usually with the entropy of online steps only. Section 4.
 
   Args:
@@ -180,7 +180,7 @@ def tuned(config: LaserConfig) -> dict[str, bool]:
   return {name: in_use for name, in_use in impala.tuned(config).items() if name != 'rmsprop_epsilon'}
 
 
-def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: LaserConfig, seed: int,
+def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: LaserConfig, seed: int,
                     parameters: parameters_lib.Parameters) -> experience.Experience:
   """Makes the experience, a queue and a replay; see agent_interface.AgentModule."""
   num_new, num_replayed = mixed_experience.split(config.batch_size, config.replay_share)

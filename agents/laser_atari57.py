@@ -12,15 +12,15 @@ A full replay takes 71 GB; --replay_capacity makes it smaller. docs/laser.md has
 shared replay, and settings for a small machine.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 from scalable_agents.agents import laser
+from scalable_agents.launch import program
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import program
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 
 CONFIG = laser.LaserConfig(
     torso='deep_4x',
@@ -34,7 +34,7 @@ CONFIG = laser.LaserConfig(
     trust_region_threshold=0.1,    # Ours: the paper does not state it. See docs/laser.md for others.
 )
 PROTOCOL = atari57_protocol.Protocol(noop_max=37)  # Appendix D.
-RUN_CONFIG = run_flags.RunConfig(checkpoint_interval_seconds=600.)  # Because the replay is saved with each checkpoint.
+RUN_CONFIG = run_config.RunConfig(checkpoint_interval_seconds=600.)  # Because the replay is saved with each checkpoint.
 
 if __name__ == '__main__':
   program.run(laser, CONFIG, PROTOCOL, RUN_CONFIG)

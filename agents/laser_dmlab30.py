@@ -11,7 +11,7 @@ is the usual one.
 DeepMind Lab must be built from source; see docs/suites.md.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
@@ -21,7 +21,7 @@ import dataclasses
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import laser
 from scalable_agents.agents import popart_impala_dmlab30
-from scalable_agents.training import program
+from scalable_agents.launch import program
 
 CONFIG = laser.LaserConfig(**(dataclasses.asdict(popart_impala_dmlab30.CONFIG) | dict(
     use_pixel_control=True,

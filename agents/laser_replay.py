@@ -8,7 +8,7 @@ The first agent that connects decides what the replay holds and its capacity. //
 one machine. The replay is saved at intervals; the same command continues with it. Ctrl-C saves it and ends the process.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
@@ -16,14 +16,14 @@ if __name__ == '__main__':
 import dataclasses
 import time
 
+from scalable_agents.cluster import cluster_config
+from scalable_agents.experience import replay_port
+from scalable_agents.processes import run_flags
+from scalable_agents.processes import stop_signals
 from scalable_agents.records import progress as progress_lib
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import run_flags
-from scalable_agents.training import stop_signals
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.cluster import replay_port
 
 _SHOW_SECONDS = 5.
 

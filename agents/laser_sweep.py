@@ -23,13 +23,13 @@ import shlex
 import sys
 
 from scalable_agents.agents import sweeps
+from scalable_agents.cluster import cluster_config
+from scalable_agents.processes import free_ports
+from scalable_agents.processes import run_flags
+from scalable_agents.processes import run_launcher
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import run_flags
-from scalable_agents.training import run_launcher
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.cluster import free_ports
 
 _AGENTS = ('laser_atari57', 'laser_dmlab30')
 # The agent of a smaller sweep has the values in the middle first. Section 5.1.

@@ -15,14 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
-from scalable_agents.agents import learner_step
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
 from scalable_agents.learner import popart
 from scalable_agents.records.settings import setting
-from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
 
 NAME = 'popart_impala'
 # The paper tunes these hyper-parameters with populations. It does not state the values that they start with.
@@ -54,7 +53,7 @@ class PopArtImpalaConfig(impala.ImpalaConfig):
 class Agent(impala.Agent):
   """IMPALA's network with a value head per level, and the statistics of the value targets. Equation 10."""
 
-  def __init__(self, spec: agent_interface.EnvironmentSpec, config: PopArtImpalaConfig, name: str = 'agent'):
+  def __init__(self, spec: agent_lib.EnvironmentSpec, config: PopArtImpalaConfig, name: str = 'agent'):
     """Creates the variables; see impala.Agent. The number of values is the number of levels in `spec`."""
     super().__init__(spec, config, num_baselines=len(spec.levels), name=name)
     self.statistics = popart.Moments(*(
@@ -67,7 +66,7 @@ class Agent(impala.Agent):
     return self._baseline.w, self._baseline.b
 
 
-def loss(agent: Agent, batch: experience.Batch, config: PopArtImpalaConfig) -> learner_step.Loss:
+def loss(agent: Agent, batch: learner_step.Batch, config: PopArtImpalaConfig) -> learner_step.Loss:
   """IMPALA's loss with normalised values and advantages. Equations 11 and 12.
 
   Args:

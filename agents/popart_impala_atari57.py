@@ -9,14 +9,14 @@ The same --logdir resumes a run. Every hyper-parameter is a flag. The frames and
 Atari-57 in Hessel et al. 2019. All other defaults are IMPALA's, also the network and the unrolls; see docs/fidelity.md.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
 
 from scalable_agents.agents import popart_impala
+from scalable_agents.launch import program
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import program
 
 CONFIG = popart_impala.PopArtImpalaConfig(
     level_name='atari57',

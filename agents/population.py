@@ -24,11 +24,11 @@ import dataclasses
 import sys
 
 from scalable_agents.agents import binaries
+from scalable_agents.population import population_launcher
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import run_flags
-from scalable_agents.training.population import population_launcher
 
 # IMPALA: 24 members, appendix F. PopArt-IMPALA: 8 on DMLab-30, "Implementation notes". LASER's paper has populations
 # (figure 3) without their size, and R2D2's has none.

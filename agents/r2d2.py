@@ -14,21 +14,21 @@ import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
-from scalable_agents.agents import learner_step
 from scalable_agents.agents import q_networks
 from scalable_agents.agents import sweeps
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import replay_experience
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import q_learning
-from scalable_agents.learner import replay as replay_lib
 from scalable_agents.learner import value_rescaling
+from scalable_agents.records import runtime_config
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
-from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import replay_experience
+from scalable_agents.replay import sequence_replay as replay_lib
 from scalable_agents.training import sweep
 
 _MAX_STEPS = 100_000         # Larger values are taken for typing errors.
@@ -41,7 +41,7 @@ SWEEP = sweeps.R2D2
 
 
 @dataclasses.dataclass(frozen=True)
-class R2d2Config:
+class R2d2Config(runtime_config.RuntimeConfig):
   """Every hyper-parameter. The defaults are the paper's for Atari (table 2, section 2.3)."""
 
   # The task.
@@ -228,7 +228,7 @@ class BehaviourOutput(NamedTuple):
 class Agent(snt.Module):
   """The online network, which learns and acts, and the target network, an older copy of it."""
 
-  def __init__(self, spec: agent_interface.EnvironmentSpec, config: R2d2Config, name: str = 'agent'):
+  def __init__(self, spec: agent_lib.EnvironmentSpec, config: R2d2Config, name: str = 'agent'):
     """Creates the variables. Both networks have the same initial values.
 
     Args:
@@ -259,7 +259,7 @@ class Agent(snt.Module):
     return ActorState(self.online.initial_state(batch_size), tf.zeros([batch_size], tf.int32))
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
-    """Selects actions epsilon-greedily; see agent_interface.Agent. In training, each actor has its own epsilon."""
+    """Selects actions epsilon-greedily; see agent_lib.Agent. In training, each actor has its own epsilon."""
     values, new_state = self.online.step(
         inputs.last_action, inputs.reward, resets(inputs, self._config), self.prepare(inputs.observation),
         agent_state.network)
@@ -274,7 +274,7 @@ class Agent(snt.Module):
                            agent_state.network, step), ActorState(new_state, step + 1)
 
 
-def loss(agent: Agent, batch: experience.Batch, config: R2d2Config) -> learner_step.Loss:
+def loss(agent: Agent, batch: learner_step.Batch, config: R2d2Config) -> learner_step.Loss:
   """n-step double Q-learning on the trained steps of sequences. Section 2.3.
 
   The loss is half the squared TD error, summed over time, weighted by importance, and averaged over the batch. The
@@ -379,7 +379,7 @@ def make_learner(agent: Agent, config: R2d2Config, xla: str = 'auto',
           variables, live.adam_beta1, live.adam_beta2, live.adam_epsilon), config, tuned, xla, device, update_target)
 
 
-def make_experience(intake: intake_lib.Intake, spec: agent_interface.EnvironmentSpec, config: R2d2Config,
+def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: R2d2Config,
                     seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
   """Makes the replay; see agent_interface.AgentModule."""
   geometry, state_offsets = _geometry_and_state_offsets(config)

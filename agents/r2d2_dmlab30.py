@@ -10,7 +10,7 @@ et al. 2019, who train an agent per level with the same settings as on Atari, an
 DeepMind Lab must be built from source; see docs/suites.md.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
@@ -19,8 +19,8 @@ import dataclasses
 
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import r2d2
+from scalable_agents.launch import program
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import program
 
 CONFIG = r2d2.R2d2Config(level_name='rooms_watermaze')
 RUN_CONFIG = dataclasses.replace(

@@ -10,7 +10,7 @@ of the unrestricted agent, and how much the largest action values differ. The re
 restricted_history.json, from which //tables:r2d2 draws the figure.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
@@ -26,10 +26,12 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
-from scalable_agents.actor import machine
 from scalable_agents.agents import r2d2
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
+from scalable_agents.evaluation import evaluation
+from scalable_agents.processes import machine
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
@@ -37,8 +39,7 @@ from scalable_agents.records.settings import setting
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import evaluation
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 RESULTS = 'restricted_history.json'
@@ -109,7 +110,7 @@ class RestrictedAgent(snt.Module):
     return state, inputs, tf.zeros([batch_size], tf.int32)
 
   def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
-    """Selects actions; see agent_interface.Agent."""
+    """Selects actions; see agent_lib.Agent."""
     whole, *restricted = agent_state if self._history < math.inf else (agent_state,)
     resets = r2d2.resets(inputs, self._config)
     encoded = self._network.encode(inputs.last_action, inputs.reward, self._network.prepare(inputs.observation))
@@ -173,7 +174,7 @@ def evaluate(config: HistoryConfig, agent_config: r2d2.R2d2Config, levels, level
   environments = config.num_environments
   if environments == 'auto':
     environments = min(config.num_episodes, 32 * machine.num_cores())
-  run = run_flags.RunConfig(logdir=config.logdir, mode='test', test_num_episodes=config.num_episodes,
+  run = run_config.RunConfig(logdir=config.logdir, mode='test', test_num_episodes=config.num_episodes,
                             num_environments=min(environments, config.num_episodes))
   agents = []
 

@@ -5,7 +5,7 @@
 Kapturowski et al. 2019, section 4.2 and table 2. All that r2d2_dmlab30 says holds here.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
@@ -14,7 +14,7 @@ import dataclasses
 
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_dmlab30
-from scalable_agents.training import program
+from scalable_agents.launch import program
 
 CONFIG = dataclasses.replace(
     r2d2_dmlab30.CONFIG,

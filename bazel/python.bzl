@@ -1,7 +1,7 @@
 """Macros for Python targets, one line per target. A target has the name of its file, without `.py`.
 
     modules({"queue": [], "actor_host": [":inference", "//environments:dmlab"]})
-    binaries({"impala_atari57": [":impala", "//training:program"]})
+    binaries({"impala_atari57": [":impala", "//launch:program"]})
     tests("small", {"queue_test": ["//learner:queue"]})
     suite("suite", "small", {"losses_test": ["//learner:losses"], "vtrace_test": ["//learner:vtrace"]})
 

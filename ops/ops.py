@@ -1,7 +1,7 @@
-"""The TensorFlow ops of actor/cc and learner/cc, loaded from the library that Bazel or setup.py builds in this folder.
+"""The TensorFlow ops of actor/cc and replay/cc, loaded from the library that Bazel or setup.py builds in this folder.
 
 The inputs, outputs and errors of each op are documented where it is registered, in actor/cc/*_ops.cc,
-actor/cc/actor_pool_resource_op.cc and learner/cc/*_ops.cc.
+actor/cc/actor_pool_resource_op.cc and replay/cc/*_ops.cc.
 """
 
 import os

@@ -11,7 +11,7 @@ The time to resume does not grow with the length of the run. Nothing here is cal
 `add_episodes` is called once per learner update, `write` once per log interval.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import csv
 import io
@@ -210,3 +210,13 @@ def _plain(value: Any) -> int | float | str | None:
     return value
   number = np.asarray(value).item()
   return (int(number) if isinstance(number, bool) else number) if math.isfinite(number) else None
+
+
+def merge(*parts: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the metrics of several parts of the program, by name. Raises ValueError if two parts have the same name."""
+  merged = {}
+  for part in parts:
+    if both := merged.keys() & part.keys():
+      raise ValueError(f'metrics that two parts of the program give: {", ".join(sorted(both))}')
+    merged |= part
+  return merged

@@ -19,7 +19,7 @@ class Line:
       initial: the part of it that is already done.
       bar_format: tqdm's format of the status line.
       stream: where to write. Its errors are not caught; binaries pass a stream without errors, see
-        actor/standard_streams.py.
+        processes/standard_streams.py.
     """
     self._stream = stream
     self._bar = None

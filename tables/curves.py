@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from scalable_agents.population import population_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tables import drawing
 from scalable_agents.tables import figures
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training.population import population_directory
 
 EVALUATED, TRAINING = ', evaluated', ', training'  # Ends of names that say which returns are drawn.
 _POINTS = 300

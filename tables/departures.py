@@ -12,14 +12,14 @@ import math
 from typing import Any
 
 from scalable_agents.agents import sweeps
+from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import dmlab
 from scalable_agents.records import settings
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import run_flags
-from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import run_config
 
 # These settings determine to which agent of the paper a run corresponds, or how far it was scaled down. The tables show
 # them in other ways.
@@ -28,7 +28,7 @@ _SHOWN_OTHERWISE = frozenset({
     'num_learners', 'num_actors', 'shared_replay'})
 # These settings do not change what is learned, except through randomness. The last two are of agents with a replay.
 FREE = frozenset({
-    'seed', *run_flags.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
+    'seed', *run_config.FREE_FLAGS, *settings.free_settings(dmlab30_protocol.Protocol),
     *settings.free_settings(cluster_config.ClusterConfig), 'measure_delta_q', 'save_replay'})
 _FREE = (FREE | {'sweep_index'}) - {'parameter_refresh'}
 

@@ -16,6 +16,7 @@ from matplotlib import ticker
 import numpy as np
 
 from scalable_agents.environments import scores
+from scalable_agents.population import population_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tables import drawing
 from scalable_agents.tables import lineage
@@ -23,7 +24,6 @@ from scalable_agents.tables import published
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
-from scalable_agents.training.population import population_directory
 
 _POINTS = 500  # Points of a mean curve.
 _EXTENT_WIDTH = 52  # Characters per line.

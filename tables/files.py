@@ -4,12 +4,12 @@ from collections.abc import Sequence
 import os
 import sys
 
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.tables import layout
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training import run_flags
 
 
 def validate(config, tables: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 
+from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import figures
@@ -21,7 +22,6 @@ from scalable_agents.tables import off_policy_table
 from scalable_agents.tables import paper_tables
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
-from scalable_agents.training import run_flags
 
 _SWEEP = 'sweep'
 _TABLES = (off_policy_table.NUMBER, *paper_tables.TABLES, _SWEEP)

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 import dataclasses
 import os
 
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables import laser_figures
 from scalable_agents.tables import laser_tables
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training import run_flags
 
 _FIGURES = {'data_efficiency': laser_figures.draw_data_efficiency, 'ablations': laser_figures.draw_ablations,
             'rejected': laser_figures.draw_rejected}

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import os
 from typing import NamedTuple
 
+from scalable_agents.population import population_directory
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
-from scalable_agents.training.population import population_directory
 
 
 class Member(NamedTuple):

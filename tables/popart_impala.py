@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import curves
@@ -19,7 +20,6 @@ from scalable_agents.tables import files
 from scalable_agents.tables import popart_figures
 from scalable_agents.tables import popart_tables
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training import run_flags
 
 _TABLE = '1'
 

@@ -10,12 +10,12 @@ drawn against its own frames. If a member with fewer frames copied one with more
 import dataclasses
 import os
 
+from scalable_agents.population import population_directory
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import figures
 from scalable_agents.tables import lineage
-from scalable_agents.training import run_flags
-from scalable_agents.training.population import population_directory
 
 _SCHEDULES = 'schedules.png'
 

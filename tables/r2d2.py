@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import curves
@@ -24,7 +25,6 @@ from scalable_agents.tables import files
 from scalable_agents.tables import r2d2_figures
 from scalable_agents.tables import r2d2_tables
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training import run_flags
 
 _FIGURES = {'delta_q': r2d2_figures.draw_delta_q, 'ablations': r2d2_figures.draw_ablations,
             'memory': r2d2_figures.draw_memory, 'atari_median': r2d2_figures.draw_atari_median}

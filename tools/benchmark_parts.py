@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scalable_agents.processes import kernels
 from scalable_agents.tools import constant_environment
 from scalable_agents.tools import training_rate
-from scalable_agents.training import kernels
 
 GAME = 'pong'
 LEVELS = {'atari': 57, 'dmlab': 30}  # Numbers of levels of PopArt-IMPALA.
@@ -135,13 +135,13 @@ def agent_module_and_config(workload: Workload):
 
 def make_agent(tf, workload, agent_module, config, num_levels=1):
   """Returns an agent for the workload."""
-  from scalable_agents.training import agent_interface
+  from scalable_agents.actor import agent as agent_lib
   level = constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
   levels = tuple(f'{workload.level}_{number}' for number in range(num_levels))
   frame_stacks = {'pixels': _ATARI_FRAMES} if workload.level == 'atari' else {}
   return agent_module.Agent(
-      agent_interface.EnvironmentSpec(level.num_actions, spec, levels, frame_stacks), config)
+      agent_lib.EnvironmentSpec(level.num_actions, spec, levels, frame_stacks), config)
 
 
 def observations(tf, workload, *leading):
@@ -242,12 +242,12 @@ def _learner_step(tf, workload, agent_module, config, num_levels=1):
   """Returns a function that makes an update with random pixels. Unroll b is from level b mod num_levels."""
   from scalable_agents.actor import unroll
   from scalable_agents.agents import impala
-  from scalable_agents.training import experience
+  from scalable_agents.learner import learner_step
   agent = make_agent(tf, workload, agent_module, config, num_levels)
   agents_learner = agent_module.make_learner(agent, config)
   rows = [workload.learner_rows, config.batch_size]
   num_actions = constant_environment.LEVELS[workload.level].num_actions
-  batch = experience.Batch(unroll.Unroll(
+  batch = learner_step.Batch(unroll.Unroll(
       level_id=tf.range(rows[1]) % num_levels, actor_id=tf.zeros(rows[1:], tf.int32),
       stream_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
       agent_state=agent.initial_state(config.batch_size),

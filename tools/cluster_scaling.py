@@ -2,7 +2,7 @@
 
   bazel run //tools:cluster_scaling
 
-One process sends unrolls to another through the cluster's own code (training/cluster/remote_learner.py), over loopback
+One process sends unrolls to another through the cluster's own code (cluster/remote_learner.py), over loopback
 and without learning. The program measures the size of an unroll and the CPU time that it costs the receiving process.
 From these it computes the rate, and the number of actors, at which the learner's cores or network are fully used. The
 last line of the output is a JSON object with all numbers.
@@ -16,7 +16,7 @@ import signal
 import time
 from typing import Any, NamedTuple
 
-from scalable_agents.training import kernels
+from scalable_agents.processes import kernels
 
 if __name__ == '__main__':
   kernels.choose()  # Before TensorFlow is imported.
@@ -25,15 +25,15 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
-from scalable_agents.actor import parent_death
+from scalable_agents.cluster import cluster_config
+from scalable_agents.cluster import learner_port
+from scalable_agents.cluster import remote_learner
 from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.processes import free_ports
+from scalable_agents.processes import parent_death
+from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import training_rate
-from scalable_agents.training import run_flags
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.cluster import free_ports
-from scalable_agents.training.cluster import learner_port
-from scalable_agents.training.cluster import remote_learner
 
 _KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # (agent steps per unroll, shape of the pixels).
 _FRAMES_PER_STEP = 4

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from matplotlib import figure
 import numpy as np
 
-from scalable_agents.actor import parent_death
-from scalable_agents.actor import python_path
+from scalable_agents.processes import parent_death
+from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings

@@ -7,8 +7,8 @@ import dataclasses
 import json
 import sys
 
-from scalable_agents.actor import standard_streams
-from scalable_agents.training import kernels
+from scalable_agents.processes import kernels
+from scalable_agents.processes import standard_streams
 
 if __name__ == '__main__':
   kernels.choose()  # Before TensorFlow is imported.
@@ -17,13 +17,13 @@ from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.records import run_directory
 from scalable_agents.tools import constant_environment
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 _ENVIRONMENT = f'{constant_environment.__name__}:{constant_environment.Constant.__name__}'
 
 
-def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
+def train(config: impala.ImpalaConfig, run: run_config.RunConfig):
   """Trains in run.logdir; config.level_name is one of constant_environment.LEVELS."""
   with run_directory.open_run(run.logdir, dataclasses.asdict(config) | dataclasses.asdict(run), ()) as directory:
     train_loop.configure_tensorflow()
@@ -37,4 +37,4 @@ def train(config: impala.ImpalaConfig, run: run_flags.RunConfig):
 
 if __name__ == '__main__':
   standard_streams.make_unfailing()
-  train(impala.ImpalaConfig(**json.loads(sys.argv[1])), run_flags.RunConfig(**json.loads(sys.argv[2])))
+  train(impala.ImpalaConfig(**json.loads(sys.argv[1])), run_config.RunConfig(**json.loads(sys.argv[2])))

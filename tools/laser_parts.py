@@ -33,9 +33,9 @@ def replayers(seconds, workload, use_lstm):
   from scalable_agents.actor import parameters
   from scalable_agents.actor import unroll
   from scalable_agents.agents import impala
+  from scalable_agents.experience import mixed_experience
+  from scalable_agents.experience import replayers as replayers_lib
   from scalable_agents.tools import constant_environment
-  from scalable_agents.training import mixed_experience
-  from scalable_agents.training import replayers as replayers_lib
   workload = workload._replace(config=workload.config | {'use_lstm': use_lstm})
   module, config = benchmark_parts.agent_module_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, module, config)

@@ -18,13 +18,13 @@ import sys
 from typing import TextIO
 
 from scalable_agents.agents import binaries
+from scalable_agents.processes import child_process
+from scalable_agents.processes import free_ports
+from scalable_agents.processes import run_flags
+from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import child_process
-from scalable_agents.training import run_flags
-from scalable_agents.training import stop_signals
-from scalable_agents.training.cluster import free_ports
 
 _NOT_FOR_ALL = ('help', 'helpfull', 'job_name', 'learner_addresses', 'logdir', 'mode', 'task')
 _NOTICING_SECONDS = 10.  # Time for actor hosts to notice the learners' end and to exit by themselves.

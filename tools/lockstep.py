@@ -12,16 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
 from scalable_agents.agents import laser_atari57
 from scalable_agents.environments import quiz
-from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
-from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import mixed_experience
-from scalable_agents.training import replayers
+from scalable_agents.experience import experience
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import mixed_experience
+from scalable_agents.experience import replayers
 
 NO_REPLAY, OWN, SHARED = 'no replay', 'own replay', 'shared replay'
 _NUM_NEW, _NUM_REPLAYED, _LENGTH = 8, 16, 8  # Unrolls of a batch, and agent steps of an unroll.
@@ -119,7 +119,7 @@ def train(run: Run) -> list[float]:
   has_replay, config = run.replay != NO_REPLAY, settings_of(run)
   players = _Players(0, run.seed)
   vector = {'vector': tf.TensorSpec(quiz.Quiz(seed=0).observation_spec()['vector'].shape, tf.float32)}
-  agent = laser.Agent(agent_interface.EnvironmentSpec(_NUM_ACTIONS, vector, ('quiz',)), config)
+  agent = laser.Agent(agent_lib.EnvironmentSpec(_NUM_ACTIONS, vector, ('quiz',)), config)
   learner = laser.make_learner(agent, config, device='/CPU:0')
   random = np.random.RandomState(run.seed)
 

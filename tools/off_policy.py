@@ -13,9 +13,9 @@ The same command continues after an interruption.
 
 import dataclasses
 
+from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import comparison
-from scalable_agents.training import run_flags
 
 _CORRECTIONS = {'V-trace': 'vtrace', '1-Step': 'one_step', 'epsilon-correction': 'epsilon', 'No-correction': 'none'}
 EXPERIMENTS = {'corrections': comparison.Experiment(

@@ -5,7 +5,7 @@ Each part is compared with the environment on the same core, so that a slow proc
 
 from typing import Any
 
-from scalable_agents.training import kernels
+from scalable_agents.processes import kernels
 
 # _INFERENCE: rows of inference that a core computes in the CPU time of one agent step of the environment, with oneDNN.
 # _LEARNER: transitions in the same time. Each is the smallest of the measured values, which are, for inference and

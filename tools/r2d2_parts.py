@@ -26,7 +26,7 @@ def pong(precision: str) -> benchmark_parts.Workload:
 
 def _replay(tf, settings):
   """Returns a replay of Atari sequences as R2D2 has it, and a function that inserts an unroll of each of 16 actors."""
-  from scalable_agents.learner import replay as replay_lib
+  from scalable_agents.replay import sequence_replay as replay_lib
   row = {'pixels': tf.TensorSpec([84, 84, 1], tf.uint8), 'done': tf.TensorSpec([], tf.bool),
          'numbers': tf.TensorSpec([10])}
   state = (tf.TensorSpec([512]), tf.TensorSpec([512]))
@@ -99,7 +99,7 @@ def replay_costs(seconds, workload):
 def priorities(seconds):
   """Measures the CPU time to draw a sequence, and to set a priority, in a replay of a million sequences."""
   tf = benchmark_parts.one_thread()
-  from scalable_agents.learner import replay as replay_lib
+  from scalable_agents.replay import sequence_replay as replay_lib
   replay = replay_lib.SequenceReplay(
       {'done': tf.TensorSpec([], tf.bool)}, (), replay_lib.Geometry(0, 1, 1), SEQUENCES,
       done=lambda rows: rows['done'], priority_exponent=0.9)
@@ -121,8 +121,8 @@ def learner(seconds, workload):
   """Measures the CPU time of learning from a sequence, on one thread."""
   tf = benchmark_parts.one_thread()
   from scalable_agents.actor import unroll
-  from scalable_agents.training import experience
-  from scalable_agents.training import replay_experience
+  from scalable_agents.experience import replay_experience
+  from scalable_agents.learner import learner_step
   module, settings = benchmark_parts.agent_module_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, module, settings)
   agents_learner = module.make_learner(agent, settings)
@@ -131,7 +131,7 @@ def learner(seconds, workload):
   def zeros(*shape, dtype=tf.float32):
     return tf.zeros([*shape, size], dtype)
 
-  batch = experience.Batch(
+  batch = learner_step.Batch(
       unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),
                     agent.online.initial_state(size),
                     unroll.EnvironmentOutput(zeros(rows), zeros(rows) + 1, zeros(rows, dtype=tf.bool), zeros(rows),

@@ -16,9 +16,9 @@ interruption. The table has means of the last tenth of each run. Hessel et al. 2
 import dataclasses
 
 from scalable_agents.environments import harvest
+from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import comparison
-from scalable_agents.training import run_flags
 
 _IMPALA, _POPART = 'impala_atari57', 'popart_impala_atari57'
 _COMMON = ('--torso=shallow', '--num_environments=48', '--num_environment_workers=2', '--batch_size=24',

@@ -14,7 +14,7 @@ seeds. It writes runs.csv and sharing.png to --output. The same command continue
 file that were made with other settings, also constants of lockstep.py, are made again.
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
@@ -29,12 +29,12 @@ import os
 
 import numpy as np
 
+from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tools import comparison
 from scalable_agents.tools import lockstep
-from scalable_agents.training import run_flags
 
 LINES = {  # Name -> replay, and threshold b.
     'no replay': (lockstep.NO_REPLAY, math.inf), 'own replay, b = 0.1': (lockstep.OWN, 0.1),

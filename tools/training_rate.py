@@ -11,8 +11,8 @@ import tempfile
 import time
 from typing import Any
 
-from scalable_agents.actor import parent_death
-from scalable_agents.actor import python_path
+from scalable_agents.processes import parent_death
+from scalable_agents.processes import python_path
 
 LOG_INTERVAL_SECONDS = 1.
 MAX_SECONDS = 86_400  # The longest measurement.

@@ -5,89 +5,23 @@ program.run. The runtime (this package and actor/) imports no agent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
-from scalable_agents.training import experience as experience_lib
-from scalable_agents.training import intake as intake_lib
+from scalable_agents.experience import experience as experience_lib
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.learner import learner_step
+from scalable_agents.records import runtime_config
 from scalable_agents.training import sweep as sweep_lib
 
 
-@dataclasses.dataclass(frozen=True)
-class EnvironmentSpec:
-  """Describes the environments of a run, for which an agent is made."""
-  num_actions: int                          # A; an action is an int32 from 0 to A - 1.
-  observation: Mapping[str, tf.TensorSpec]  # 'pixels' uint8 [H, W, C] or 'vector' float32 [N]; perhaps 'instruction'.
-  levels: tuple[str, ...]                   # A level_id is an index into these, in training, evaluation and resume.
-  # Name -> k, for each observation that is a stack of k frames; see environments/base.py.
-  frame_stacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  # The settings of the protocol that experience depends on, for agents that share it. Known where a run is trained.
-  protocol: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-class Config(Protocol):
-  """The settings of an agent that the runtime reads. Each agent's dataclass of hyper-parameters has these and more."""
-  level_name: str                # Level, levels or suite, as registry.expand takes them.
-  total_environment_frames: int  # The run ends after this number.
-  unroll_length: int             # Agent steps per unroll.
-  batch_size: int                # Unrolls per update and learner.
-  queue_size: int                # Capacity, in unrolls, of the queue between actors and learner.
-  policy_lag: int                # Number of updates by which the parameters of the actors are held back.
-  learning_rate_decay: bool      # Must be off in a population.
-  sweep_index: int               # Index of a sample of the agent's SWEEP; sweep.NO_SAMPLE for none.
-  synchronous: bool              # Whether environments, inference and learning take turns.
-  seed: int                      # Determines initial values, random actions and the environments' seeds.
-
-
-class Agent(Protocol):
-  """A network that acts: a tf.Module, so that its variables are saved.
-
-  Attributes:
-    trainable_variables: the variables that the learner's optimiser updates, always in the same order. The loss must
-      depend on each. For a tf.Module these are all trainable variables, unless the agent says otherwise.
-    acting_variables: the variables that `step` reads, always in the same order. They are published to the actors.
-      Other variables, for example those of a target network, are saved in checkpoints but not published.
-  """
-  trainable_variables: Sequence[tf.Variable]
-  acting_variables: Sequence[tf.Variable]
-
-  def initial_state(self, batch_size) -> Any:
-    """Returns the initial state of `batch_size` actors: a nest of zeros [batch_size, ...], or () without a state.
-
-    This is the recurrent state. An agent may keep more, such as a count of rows.
-    """
-
-  def step(self, inputs: acting.ActorInput, agent_state: Any, seed: tf.Tensor,
-           selection: acting.Selection = acting.Selection()) -> tuple[NamedTuple, Any]:
-    """Selects actions.
-
-    Args:
-      inputs: ActorInput of [B, ...].
-      agent_state: nest of [B, ...].
-      seed: [2] int64; random numbers are a function of it.
-      selection: how actions are selected; the kind is TRAINING or one of AgentModule.EVALUATION_POLICIES.
-    Returns:
-      First, the behaviour output: the agent's own NamedTuple of [B, ...] tensors. Its first field is `action`, int32.
-      What AgentModule.to_send keeps of it is sent to the learner, so this should be only what the loss needs of the
-      behaviour policy.
-      Second, the new agent_state.
-    """
-
-  def prepare(self, observation: Mapping[str, tf.Tensor]) -> Any:
-    """Prepares the observations of a batch, [T+1, B, ...], for the loss. It runs before the learner's compiled step.
-
-    Most agents return the observations as they are. XLA cannot compile some operations, for example on strings.
-    """
-
-
 class Learner(Protocol):
-  """Learns from batches. agents/learner_step.py has the implementation that all agents share.
+  """Learns from batches. learner/learner_step.py has the implementation that all agents share.
 
   Attributes:
     agent: the Agent that learns.
@@ -97,14 +31,14 @@ class Learner(Protocol):
     update_steps, skipped_updates: [] int64 variables; the numbers of updates that were made, and of updates that were
       skipped because a number was not finite.
   """
-  agent: Agent
+  agent: agent_lib.Agent
   optimizer: tf.Module
   hyper_parameters: Mapping[str, tf.Variable]
   environment_frames: tf.Variable
   update_steps: tf.Variable
   skipped_updates: tf.Variable
 
-  def step(self, batch: experience_lib.Batch) -> tuple[tf.Tensor, Any]:
+  def step(self, batch: learner_step.Batch) -> tuple[tf.Tensor, Any]:
     """Makes one update. With several learners it is called in the replica context of their tf.distribute.Strategy.
 
     Returns:
@@ -149,10 +83,10 @@ class AgentModule(Protocol):
   EVALUATION_POLICIES: tuple[str, ...]
   SINGLE_FRAMES: bool
 
-  def validate(self, config: Config) -> None:
+  def validate(self, config: runtime_config.RuntimeConfig) -> None:
     """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
 
-  def to_send(self, unroll: unroll_lib.Unroll, config: Config) -> unroll_lib.Unroll:
+  def to_send(self, unroll: unroll_lib.Unroll, config: runtime_config.RuntimeConfig) -> unroll_lib.Unroll:
     """Returns what actors send of an unroll, in a graph. Most agents send all of it: see `send_all`.
 
     Args:
@@ -163,17 +97,19 @@ class AgentModule(Protocol):
       batches, the components of agent_output have an axis B after their first one, which need not be that of the rows.
     """
 
-  def replay_steps(self, config: Config) -> int:
+  def replay_steps(self, config: runtime_config.RuntimeConfig) -> int:
     """Returns how many agent steps a full replay in this process has, or 0 without one.
 
     An agent with a replay has the setting `replay_capacity`. So the runtime can refuse a replay that does not fit into
     memory when the first environment is made.
     """
 
-  def make_learner(self, agent: Agent, config: Config, xla: str = 'auto', device: str | None = None) -> Learner:
+  def make_learner(self, agent: agent_lib.Agent, config: runtime_config.RuntimeConfig, xla: str = 'auto',
+                   device: str | None = None) -> Learner:
     """Makes the learner with all its variables. For `xla` and `device` see learner_step.Learner."""
 
-  def make_experience(self, intake: intake_lib.Intake, spec: EnvironmentSpec, config: Config, seed: int,
+  def make_experience(self, intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec,
+                      config: runtime_config.RuntimeConfig, seed: int,
                       parameters: parameters_lib.Parameters) -> experience_lib.Experience:
     """Makes the experience, which takes unrolls in and gives batches to `Learner.step`.
 
@@ -190,7 +126,7 @@ class AgentModule(Protocol):
     """
 
   # After this definition, the name `Agent` would be this method in the annotations of this class.
-  def Agent(self, spec: EnvironmentSpec, config: Config) -> Agent:
+  def Agent(self, spec: agent_lib.EnvironmentSpec, config: runtime_config.RuntimeConfig) -> agent_lib.Agent:
     """Makes an agent. The same spec and config give the same initial values.
 
     Raises:
@@ -198,25 +134,26 @@ class AgentModule(Protocol):
     """
 
 
-def send_all(unroll: unroll_lib.Unroll, config: Config) -> unroll_lib.Unroll:
+def send_all(unroll: unroll_lib.Unroll, config: runtime_config.RuntimeConfig) -> unroll_lib.Unroll:
   """AgentModule.to_send for agents whose unrolls are sent as they are."""
   del config
   return unroll
 
 
-def replay_steps(config: Config) -> int:
+def replay_steps(config: runtime_config.RuntimeConfig) -> int:
   """AgentModule.replay_steps for agents whose --replay_capacity counts agent steps, if --replay_share is above 0."""
   return config.replay_capacity if config.replay_share else 0
 
 
-def environment_spec(host: actor_host.ActorHost, levels: Sequence[str]) -> EnvironmentSpec:
+def environment_spec(host: actor_host.ActorHost, levels: Sequence[str]) -> agent_lib.EnvironmentSpec:
   """Describes the environments of a host. `levels` has the names of all levels of the run."""
   specification = host.specification
-  return EnvironmentSpec(specification.num_actions, host.observation_spec, tuple(levels), specification.frame_stacks)
+  return agent_lib.EnvironmentSpec(
+      specification.num_actions, host.observation_spec, tuple(levels), specification.frame_stacks)
 
 
 def agent_maker(agent_module: AgentModule, host: actor_host.ActorHost, levels: Sequence[str],
-                config: Config) -> Callable[[], Agent]:
+                config: runtime_config.RuntimeConfig) -> Callable[[], agent_lib.Agent]:
   """Returns a function that makes the agent for the environments of a host.
 
   Args:

@@ -1,7 +1,7 @@
 """The protocol of Atari games. Each of its settings is a flag.
 
 Espeholt et al. 2018 (IMPALA), section 5.3.2 and table G.1. Built-in and gymnasium tasks ignore it. A protocol is a
-frozen dataclass with `validate` and `environments`; training/program.py calls both.
+frozen dataclass with `validate` and `environments`; launch/program.py calls both.
 """
 
 import dataclasses

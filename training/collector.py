@@ -5,8 +5,9 @@ from concurrent import futures
 import tensorflow as tf
 
 from scalable_agents.actor import actor_pool
-from scalable_agents.training import experience as experience_lib
-from scalable_agents.training import intake
+from scalable_agents.experience import experience as experience_lib
+from scalable_agents.experience import intake
+from scalable_agents.learner import learner_step
 
 
 class Collector:
@@ -45,7 +46,7 @@ class Collector:
     arrived, _ = futures.wait([self._upcoming], seconds)
     return bool(arrived)
 
-  def take(self) -> list[tuple[experience_lib.Batch, intake.Arrived]]:
+  def take(self) -> list[tuple[learner_step.Batch, intake.Arrived]]:
     """Returns the batches, once `wait` has returned True, and begins to collect the next ones.
 
     In a synchronous run `resume` begins to collect them.

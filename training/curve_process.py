@@ -6,9 +6,9 @@ Drawing holds Python's lock for a second and takes a hundred megabytes, which wo
 from collections.abc import Callable
 import sys
 
+from scalable_agents.processes import background_process
 from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
-from scalable_agents.training import background_process
 
 _NICENESS = 10  # Gives the process a lower priority than environments and learner.
 _PATIENCE_SECONDS = 120.

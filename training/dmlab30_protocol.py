@@ -1,7 +1,7 @@
 """The protocol of DeepMind Lab. Each of its settings is a flag.
 
 Espeholt et al. 2018 (IMPALA), sections 5.3.1 and D. Built-in and gymnasium tasks ignore it. A protocol is a frozen
-dataclass with `validate` and `environments`; training/program.py calls both.
+dataclass with `validate` and `environments`; launch/program.py calls both.
 """
 
 import dataclasses
@@ -10,9 +10,9 @@ from typing import Any
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import level_cache
+from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import run_flags
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,16 +12,6 @@ from scalable_agents.actor import actor_host
 _STANDSTILL = 0.05  # If every part is busy for less than this share of an interval, something hangs.
 
 
-def merge(*parts: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the metrics of several parts of the program, by name. Raises ValueError if two parts have the same name."""
-  merged = {}
-  for part in parts:
-    if both := merged.keys() & part.keys():
-      raise ValueError(f'metrics that two parts of the program give: {", ".join(sorted(both))}')
-    merged |= part
-  return merged
-
-
 class MetricsRow:
   """Collects the metrics of an interval; `finish` returns them and begins the next interval."""
 

@@ -5,7 +5,7 @@ import contextlib
 import threading
 import time
 
-from scalable_agents.training import stop_signals
+from scalable_agents.processes import stop_signals
 
 UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current update,
 _PATIENCE_UPDATES = 3.        # and this many times the longest update so far.

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import popart
 from scalable_agents.records import errors
 from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
 
 MAXIMUM_IN_A_ROW = 10
 _SECONDS_BETWEEN_MESSAGES = 60.
@@ -39,13 +39,13 @@ class SkippedUpdates:
     self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
     self._has_said_limit = False
 
-  def add(self, learner: agent_interface.Learner, metrics: Mapping[str, Any], batches: Sequence[experience.Batch]):
+  def add(self, learner: agent_interface.Learner, metrics: Mapping[str, Any], batches: Sequence[learner_step.Batch]):
     """Counts an update, and may tell the user if it was skipped, or that a level's sigma is at PopArt's limit.
 
     Args:
       learner: has made the update.
       metrics: the update's metrics, from `learner.read`.
-      batches: the update's experience.Batch of each learner of this process.
+      batches: the update's learner_step.Batch of each learner of this process.
     Raises:
       errors.UserError: MAXIMUM_IN_A_ROW updates in a row were skipped.
     """

@@ -14,33 +14,32 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import threading
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import tensorflow as tf
 
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
-from scalable_agents.actor import machine
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import memory
+from scalable_agents.experience import unroll_check
+from scalable_agents.processes import kernels
+from scalable_agents.processes import machine
+from scalable_agents.processes import quiet
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
+from scalable_agents.records import runtime_config
 from scalable_agents.training import agent_interface
 from scalable_agents.training import collector as collector_lib
-from scalable_agents.training import evaluations as evaluations_lib
-from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import kernels
-from scalable_agents.training import memory
+from scalable_agents.training import learner_group
 from scalable_agents.training import publisher as publisher_lib
-from scalable_agents.training import quiet
+from scalable_agents.training import run_config
 from scalable_agents.training import run_end
-from scalable_agents.training import run_flags
 from scalable_agents.training import run_log
 from scalable_agents.training import saver as saver_lib
 from scalable_agents.training import skipped_updates
-from scalable_agents.training import unroll_check
-from scalable_agents.training.cluster import learner_port
-from scalable_agents.training.cluster import learners_together
 
 _WATCH_INTERVAL_SECONDS = 10.
 _LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is written all the same.
@@ -59,15 +58,66 @@ def configure_tensorflow():
   quiet.note(f'kernels on the CPU: {kernels.describe()}')
 
 
+class Port(Protocol):
+  """What a learner needs of the port through which actor hosts in other processes take part: cluster/learner_port.py.
+
+  Attributes:
+    unrolls_name, parameters_name: the shared names of the queue of unrolls and of the published parameters.
+    settings: what must be the same for all learners, by name.
+    environment_restarts: number of environments that actor hosts have restarted.
+  """
+  unrolls_name: str
+  parameters_name: str
+  settings: Mapping[str, Any]
+  environment_restarts: int
+
+  def actor_name(self, actor_id: int) -> str:
+    """Says which actor of which host this is."""
+
+  def offer(self, unroll_spec: Any, parameter_specs: Any) -> None:
+    """Lets actor hosts connect."""
+
+  def record_lags(self, updates: int, arrived: Any) -> None:
+    """Records the age of the parameters with which unrolls were made."""
+
+  def metrics(self) -> dict[str, Any]:
+    """Metrics of the actor hosts, by name."""
+
+  def complaint(self) -> str | None:
+    """A line for the user about hosts that are gone."""
+
+  def announce_end(self) -> None:
+    """Tells the actor hosts that the training is over."""
+
+  def wait_for_farewells(self) -> None:
+    """Waits for the actor hosts to leave."""
+
+
+class Evaluations(Protocol):
+  """The evaluations of a run while it trains: evaluation/evaluations.py."""
+
+  def begin_if_due(self, saved_frames: int) -> None:
+    """Begins an evaluation of the newest checkpoint, if one is due."""
+
+  def results(self) -> list[dict[str, Any]]:
+    """Rows for evaluations.jsonl since the last call."""
+
+  def finish(self, saved_frames: int, is_interrupted: Callable[[], bool]) -> None:
+    """Waits for the evaluation of the last checkpoint."""
+
+  def close(self) -> None:
+    """Ends the evaluation that is running."""
+
+
 class Trainer:
   """Trains in one process."""
 
   def __init__(self, host: actor_host.ActorHost, agent_module: agent_interface.AgentModule,
-               config: agent_interface.Config, levels: Sequence[str], run: run_flags.RunConfig,
+               config: runtime_config.RuntimeConfig, levels: Sequence[str], run: run_config.RunConfig,
                directory: run_directory.Run, stream: TextIO, learner_device: str | None = None,
-               make_member: Callable[..., Any] | None = None, port: learner_port.LearnerPort | None = None,
+               make_member: Callable[..., Any] | None = None, port: Port | None = None,
                strategy: tf.distribute.Strategy | None = None,
-               evaluated: Mapping[str, Any] | None = None, protocol: Mapping[str, Any] | None = None):
+               make_evaluations: Callable[..., Evaluations] | None = None, protocol: Mapping[str, Any] | None = None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
@@ -83,15 +133,16 @@ class Trainer:
         population_member.Member. None if the run is not a member of a population.
       port: through which actor hosts in other processes take part; None if there are none.
       strategy: the strategy of several learners.
-      evaluated: from evaluations.request; None if there are no evaluations during training.
-      protocol: see agent_interface.EnvironmentSpec.
+      make_evaluations: called with the run directory, the environment frames of the run's last evaluation, and a
+        function that shows the user a line. None if there are no evaluations during training.
+      protocol: see agent_lib.EnvironmentSpec.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
     """
     self._host, self._config, self._run, self._directory, self._port = host, config, run, directory, port
     device = learner_device or actor_host.inference_device()
-    self._together = learners_together.LearnersTogether(strategy, device)
+    self._together = learner_group.LearnerGroup(strategy, device)
     self._together.compare(port.settings if port else {})
     make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
     self.learner = self._make_learner(agent_module, make_agent, levels, device)
@@ -100,7 +151,7 @@ class Trainer:
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._publisher = publisher_lib.Publisher(
-        self.learner, config.policy_lag, learner_port.PARAMETERS if port else '')
+        self.learner, config.policy_lag, port.parameters_name if port else '')
     self._intake, self._experience = self._make_experience(agent_module, levels, protocol or {})
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
@@ -115,10 +166,9 @@ class Trainer:
     self._memory_megabytes = host.memory_megabytes()
     self._saved_frames = self._saving_frames = self._frames  # Of the newest checkpoint, and of the one being written.
     self._evaluations = None
-    if evaluated:
+    if make_evaluations:
       last = run_rows.last_evaluation(directory.path)
-      self._evaluations = evaluations_lib.Evaluations(
-          evaluated, directory, run.evaluation_interval, last.frames if last else 0, self._log.say)
+      self._evaluations = make_evaluations(directory, last.frames if last else 0, self._log.say)
     self._end = run_end.RunEnd(self._together.have_peers, self._log.say)
     self._stop, self._all_leave, self._error = self._end.reached, False, None
 
@@ -135,7 +185,7 @@ class Trainer:
     spec = dataclasses.replace(agent_interface.environment_spec(self._host, levels), protocol=protocol)
     of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
         check=lambda batch: unroll_check.are_possible(batch, len(levels), spec.num_actions),
-        streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=learner_port.UNROLLS,
+        streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=self._port.unrolls_name,
         actor_name=self._port.actor_name)
     intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)
@@ -219,7 +269,7 @@ class Trainer:
 
   def _leave(self):
     """Saves a checkpoint if the state is known to be good, and raises the error that ended the training, if any."""
-    if isinstance(self._error, learners_together.LostLearnerError) or (
+    if isinstance(self._error, learner_group.LostLearnerError) or (
         self._error and not isinstance(self._error, errors.UserError)):
       raise self._error  # It may have come during an update, so a checkpoint could hold a half-made update.
     try:

@@ -17,16 +17,16 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
-from scalable_agents.actor import machine
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
+from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.processes import machine
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.training import agent_interface
-from scalable_agents.training import run_flags
-from scalable_agents.training.cluster import cluster_config
+from scalable_agents.training import run_config
 
 _SOUND = faulty_environments.level(faulty_environments.Sound)
 _CONFIG = impala.ImpalaConfig(level_name=_SOUND, torso='shallow', unroll_length=3)
@@ -37,7 +37,7 @@ class CountsTest(parameterized.TestCase):
 
   def _counts(self, cores, levels=('pong',), **settings):
     with mock.patch.object(machine, 'num_cores', return_value=cores):
-      return actor_host.counts(run_flags.RunConfig(**settings), levels)
+      return actor_host.counts(run_config.RunConfig(**settings), levels)
 
   def test_auto_grows_with_the_cores(self):
     environments, *_ = self._counts(cores=1)
@@ -69,7 +69,7 @@ class CountsTest(parameterized.TestCase):
 class ActorHostTest(parameterized.TestCase):
 
   def _host(self, levels=(_SOUND,), seed=1, first_actor_id=0, **settings):
-    run = run_flags.RunConfig(**dict(num_environments=4, num_environment_workers=2) | settings)
+    run = run_config.RunConfig(**dict(num_environments=4, num_environment_workers=2) | settings)
     host = actor_host.ActorHost(levels, {}, run, seed, first_actor_id=first_actor_id)
     self.addCleanup(host.close)
     return host
@@ -138,7 +138,7 @@ class ActorHostTest(parameterized.TestCase):
     self.assertGreater(min(gaps), 0)
 
   def test_some_levels_of_a_run_keep_their_ids(self):
-    run = run_flags.RunConfig(num_environments=3, num_environment_workers=1)
+    run = run_config.RunConfig(num_environments=3, num_environment_workers=1)
     host = actor_host.ActorHost(['no such level', _SOUND, _SOUND], {}, run, 1, played=[2, 1])
     self.addCleanup(host.close)
     self.assertEqual(host.level_ids, [2, 1, 2])
@@ -176,7 +176,7 @@ class ActorHostTest(parameterized.TestCase):
   def test_environments_have_seeds_of_their_own(self):
     with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:
       workers.return_value.specification.observation = {}
-      actor_host.ActorHost(['catch', 'recall'], {'atari': {'noop_max': 1}}, run_flags.RunConfig(num_environments=3), 7)
+      actor_host.ActorHost(['catch', 'recall'], {'atari': {'noop_max': 1}}, run_config.RunConfig(num_environments=3), 7)
     _, environments, *_ = workers.call_args.args
     self.assertEqual(environments, [{'level_name': level, 'seed': seed, 'protocol': {'atari': {'noop_max': 1}}}
                                     for level, seed in (('catch', 7), ('recall', 8), ('catch', 9))])
@@ -185,7 +185,7 @@ class ActorHostTest(parameterized.TestCase):
     with mock.patch.object(environment_workers, 'EnvironmentWorkers') as workers:
       workers.return_value.specification.observation = {}
       for options in ({}, {'environment': 'package.module:make'}):
-        actor_host.ActorHost(['catch'], {}, run_flags.RunConfig(), 1, **options)
+        actor_host.ActorHost(['catch'], {}, run_config.RunConfig(), 1, **options)
     constructors = [call.args[0] for call in workers.call_args_list]
     self.assertEqual(constructors, ['scalable_agents.environments.registry:make_from_json', 'package.module:make'])
 
@@ -228,7 +228,7 @@ class ActorHostTest(parameterized.TestCase):
 
   def test_how_many_environments_are_made_is_shown_where_it_takes_long(self):
     screen = io.StringIO()
-    run = run_flags.RunConfig(num_environments=5, num_environment_workers=2)
+    run = run_config.RunConfig(num_environments=5, num_environment_workers=2)
     with mock.patch.object(actor_host, '_START_REPORT_SECONDS', 0.):
       actor_host.ActorHost([_SOUND], {}, run, 1, screen).close()
     self.assertEqual(screen.getvalue(), '3 of 5 environments made\n5 of 5 environments made\n')

@@ -14,8 +14,8 @@ import numpy as np
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import environment_workers
-from scalable_agents.actor import machine
 from scalable_agents.actor import shared_memory
+from scalable_agents.processes import machine
 from scalable_agents.tests.actor import test_environments
 from scalable_agents.tests.actor import waiting
 

@@ -14,7 +14,7 @@ import psutil
 
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import leftovers
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.tests.actor import test_environments
 from scalable_agents.tests.actor import waiting
 

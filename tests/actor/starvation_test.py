@@ -6,8 +6,8 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.actor import machine
 from scalable_agents.actor import starvation
+from scalable_agents.processes import machine
 
 
 class StarvationTest(parameterized.TestCase):

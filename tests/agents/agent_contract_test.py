@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import impala
@@ -27,17 +28,18 @@ from scalable_agents.agents import popart_impala
 from scalable_agents.agents import popart_impala_atari57
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_atari57
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.population import population_directory
+from scalable_agents.processes import free_ports
 from scalable_agents.records import run_directory
+from scalable_agents.records import runtime_config
 from scalable_agents.tests.agents import toy_q
-from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import intake as intake_lib
 from scalable_agents.training import train_loop
-from scalable_agents.training.cluster import free_ports
-from scalable_agents.training.population import population_directory
 
 
 class _Tested(NamedTuple):
@@ -62,7 +64,7 @@ _AGENTS = {
 }
 # The agents of the tests with environments. The other agents share LASER's code there.
 _RUN = (laser.NAME, r2d2.NAME, toy_q.NAME)
-_SPEC = agent_interface.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))
+_SPEC = agent_lib.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))
 _SMALL = ('--level_name=catch', '--unroll_length=4', '--batch_size=2', '--nolearning_rate_decay',
           '--num_environments=4', '--num_environment_workers=2')
 
@@ -108,7 +110,7 @@ class NetworkTest(parameterized.TestCase):
   def test_refuses_environments_that_it_is_not_made_for(self, name):
     agent, config, _ = self._make(name)
     with self.assertRaisesRegex(ValueError, 'want '):
-      agent.Agent(agent_interface.EnvironmentSpec(3, {'sound': tf.TensorSpec([4], tf.float32)}, ('catch',)), config)
+      agent.Agent(agent_lib.EnvironmentSpec(3, {'sound': tf.TensorSpec([4], tf.float32)}, ('catch',)), config)
 
   @parameterized.parameters(*_AGENTS)
   def test_acts_in_every_way_that_it_says(self, name):
@@ -290,7 +292,7 @@ class ModuleTest(parameterized.TestCase):
     public = [member for member in (*vars(agent_interface.AgentModule), *agent_interface.AgentModule.__annotations__)
               if not member.startswith('_')]
     self.assertContainsSubset(public, vars(agent))
-    self.assertContainsSubset(agent_interface.Config.__annotations__, config_class.__dataclass_fields__)
+    self.assertContainsSubset(runtime_config.RuntimeConfig.__annotations__, config_class.__dataclass_fields__)
     for index in range(agent.SWEEP.num_samples):
       agent.validate(config_class(sweep_index=index, **agent.SWEEP.draw(index)))
 

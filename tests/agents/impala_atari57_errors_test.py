@@ -12,7 +12,7 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from scalable_agents.agents import impala
-from scalable_agents.agents import learner_step
+from scalable_agents.learner import learner_step
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows

@@ -40,7 +40,7 @@ _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), '
 # Runs the binary with an update that does not end.
 _ENDLESS_UPDATE = '''
 import time
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 quiet.start()
 from scalable_agents.agents import impala, learner_step
 from scalable_agents.training import atari57_protocol, program

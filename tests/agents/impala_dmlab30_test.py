@@ -11,7 +11,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import laser
@@ -21,10 +20,11 @@ from scalable_agents.agents import popart_impala_dmlab30
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_dmlab30
 from scalable_agents.agents import r2d2_plus_dmlab30
+from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.environments import lab_module
-from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.training import dmlab30_protocol
 

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.agents import impala
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import mixed_experience
+from scalable_agents.learner import learner_step
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import experience
-from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import mixed_experience
 
 NUM_ACTIONS, PIXELS, VECTOR, INSTRUCTED = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR, unrolls.INSTRUCTED
 _unroll = unrolls.random_unroll
@@ -29,7 +29,7 @@ def _inputs(last_action, reward, done, observation):
 
 
 def _loss(agent, unroll, config):
-  return impala.loss(agent, experience.Batch(unroll), config)
+  return impala.loss(agent, learner_step.Batch(unroll), config)
 
 
 def _forward(agent, unroll):
@@ -332,7 +332,7 @@ class LossTest(parameterized.TestCase):
 
 
 class ReplayTest(parameterized.TestCase):
-  """Section 5.2.2. tests/training/mixed_experience_test.py tests the experience."""
+  """Section 5.2.2. tests/experience/mixed_experience_test.py tests the experience."""
 
   @parameterized.parameters((0.5, 2), (0.75, 3), (0., 0))
   def test_batches_have_the_share(self, share, num_replayed):
@@ -364,7 +364,7 @@ class ReplayTest(parameterized.TestCase):
     agent, config = _agent(), impala.ImpalaConfig()
     unroll = _unroll(agent)
     sample = mixed_experience.MixedSample([True, False, False], tf.ones([2]), tf.constant([0, 1], tf.int64))
-    self.assertEqual(float(impala.loss(agent, experience.Batch(unroll, sample), config).total),
+    self.assertEqual(float(impala.loss(agent, learner_step.Batch(unroll, sample), config).total),
                      float(_loss(agent, unroll, config).total))
 
   @parameterized.parameters((1, 0.5), (4, 0.95), (4, 0.1))

@@ -1,6 +1,6 @@
 """A sweep of LASER agents that share a replay, of real processes, some of which are killed.
 
-tests/training/cluster/shared_replay_faults_test.py tests by content what agents read meanwhile.
+tests/experience/shared_replay_faults_test.py tests by content what agents read meanwhile.
 """
 
 import dataclasses
@@ -18,18 +18,18 @@ import psutil
 import tensorflow as tf
 
 from scalable_agents.agents import laser
+from scalable_agents.cluster import learner_connection
 from scalable_agents.environments import catch
+from scalable_agents.experience import replay_port
+from scalable_agents.experience import shared_replay
 from scalable_agents.ops import ops
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
+from scalable_agents.tests.cluster import cluster_testing
+from scalable_agents.tests.experience import forgetful_replay
+from scalable_agents.tests.experience import forgetful_sweep
 from scalable_agents.tests.training import training
-from scalable_agents.tests.training.cluster import cluster_testing
-from scalable_agents.tests.training.cluster import forgetful_replay
-from scalable_agents.tests.training.cluster import forgetful_sweep
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training.cluster import learner_connection
-from scalable_agents.training.cluster import replay_port
-from scalable_agents.training.cluster import shared_replay
 
 _NUM_AGENTS = 4
 _FRAMES, _SOME_FRAMES = 1600, 60  # Frames of each agent, and those that the test lets it make at a time.

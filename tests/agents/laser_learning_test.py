@@ -10,11 +10,11 @@ from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
 from scalable_agents.environments import quiz
+from scalable_agents.experience import replayers
+from scalable_agents.experience import stored_unrolls
 from scalable_agents.tests.agents import training_runs
-from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
-from scalable_agents.training import replayers
-from scalable_agents.training import stored_unrolls
 
 _LASER = dict(torso='shallow', synchronous=True, unroll_length=4, batch_size=32, replay_share=0.75,
               replay_capacity=5_000, replay_minimum_size=200, learning_rate=2e-3, learning_rate_decay=False,

@@ -15,10 +15,10 @@ from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
 from scalable_agents.agents import popart_impala
+from scalable_agents.experience import mixed_experience
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import popart
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import experience
-from scalable_agents.training import mixed_experience
 
 _STEPS, _ACTIONS, _LEVELS = 4, 3, 3
 _MU, _SIGMA = np.array([3., -1., 7.]), np.array([0.5, 2., 4.])
@@ -43,7 +43,7 @@ class _Table:
 class _Case(NamedTuple):
   """An agent, a batch of online and replayed unrolls, and the config."""
   agent: _Table
-  batch: experience.Batch
+  batch: learner_step.Batch
   config: laser.LaserConfig
 
 
@@ -74,7 +74,7 @@ def _case(seed=0, online=2, replayed=3, spread=2., **settings):
   statistics = popart.Moments(tf.constant(_MU), tf.constant(_SIGMA**2 + _MU**2))
   if config.value_normalization == 'none':
     statistics = popart.initial_moments(_LEVELS)
-  return _Case(_Table(output, statistics), experience.Batch(*tf.nest.map_structure(tf.constant, (unroll, sample))),
+  return _Case(_Table(output, statistics), learner_step.Batch(*tf.nest.map_structure(tf.constant, (unroll, sample))),
                config)
 
 
@@ -285,14 +285,14 @@ class LossTest(parameterized.TestCase):
     case = _case(trust_region_threshold=0.3)
     unroll, sample = case.batch
     nothing = sample._replace(key=tf.fill([3], tf.constant(-1, tf.int64)))
-    got, gradients = _loss(case._replace(batch=experience.Batch(unroll, nothing)))
+    got, gradients = _loss(case._replace(batch=learner_step.Batch(unroll, nothing)))
     want = _case(trust_region_threshold=0.3)
     first = lambda values: values[:, :2]
     online = unroll._replace(**{name: tf.nest.map_structure(first, getattr(unroll, name))
                                 for name in ('level_id', 'environment_output', 'agent_output')})
     output = impala.NetworkOutput(*(tf.Variable(first(values)) for values in want.agent.output))
     want, want_gradients = _loss(want._replace(agent=_Table(output, want.agent.statistics),
-                                               batch=experience.Batch(online)))
+                                               batch=learner_step.Batch(online)))
     for name, term in want.terms.items():
       np.testing.assert_allclose(got.terms[name], term, rtol=1e-5, err_msg=name)
     for one, other in zip(gradients, want_gradients):
@@ -324,7 +324,7 @@ class LossTest(parameterized.TestCase):
 
   def test_shares_have_no_value_where_there_are_no_such_steps(self):
     nothing_online = laser.loss(*_case(online=0)).means
-    all_online = laser.loss(*_case(replayed=0)._replace(batch=experience.Batch(_case(replayed=0).batch.unroll))).means
+    all_online = laser.loss(*_case(replayed=0)._replace(batch=learner_step.Batch(_case(replayed=0).batch.unroll))).means
     for means, kind, other in ((nothing_online, 'online', 'replayed'), (all_online, 'replayed', 'online')):
       for name in ('rejected', 'relevance'):
         self.assertTrue(np.isnan(means[f'{name}/{kind}']))
@@ -358,7 +358,7 @@ class WithoutTrustRegionTest(parameterized.TestCase):
     results = []
     for loss, given in ((module.loss, ()), (laser.loss, ()), (laser.loss, sample)):
       with tf.GradientTape() as tape:
-        result = loss(agent, experience.Batch(unroll, given), config)
+        result = loss(agent, learner_step.Batch(unroll, given), config)
       results.append((result, tape.gradient(result.total, agent.trainable_variables)))
     (want, want_gradients), *others = results
     for got, gradients in others:

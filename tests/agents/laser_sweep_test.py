@@ -1,4 +1,4 @@
-"""Tests of the sweep of LASER agents: which processes it starts. tests/training/cluster tests the shared replay."""
+"""Tests of the sweep of LASER agents: which processes it starts. tests/experience tests the shared replay."""
 
 import contextlib
 import dataclasses
@@ -14,8 +14,8 @@ from scalable_agents.agents import laser_atari57
 from scalable_agents.agents import laser_dmlab30
 from scalable_agents.agents import laser_replay
 from scalable_agents.agents import laser_sweep
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
-from scalable_agents.training import run_flags
 
 _ADDRESS = 'replay-host:20000'
 

@@ -12,15 +12,16 @@ from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import laser
 from scalable_agents.agents import laser_atari57
 from scalable_agents.agents import laser_dmlab30
+from scalable_agents.experience import experience as experience_lib
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import mixed_experience
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import popart
 from scalable_agents.learner import trust_region
 from scalable_agents.learner import vtrace
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import experience as experience_lib
-from scalable_agents.training import intake as intake_lib
-from scalable_agents.training import mixed_experience
 
 _LEVELS = ('catch', 'chain', 'recall')
 _LEVEL_IDS = [0, 2, 0, 0, 2, 2, 0, 2]  # Nothing comes from level 1.
@@ -183,7 +184,7 @@ class LearnerTest(parameterized.TestCase):
       learner, unroll = self._learner(config, xla)
       sample = mixed_experience.MixedSample(np.arange(8) < 2, np.linspace(0.1, 0.9, 6, dtype=np.float32), np.arange(6))
       level_id = tf.constant(np.random.RandomState(1).randint(3, size=[7, 8]), tf.int32)  # Of each row.
-      metrics, feedback = learner.step(experience_lib.Batch(
+      metrics, feedback = learner.step(learner_step.Batch(
           unroll._replace(level_id=level_id), tf.nest.map_structure(tf.constant, sample)))
       results.append((learner.read(metrics.numpy()), feedback, learner.agent.variables))
     (want, want_feedback, want_variables), (got, feedback, variables) = results

@@ -18,7 +18,7 @@ from scalable_agents.records import run_directory
 from scalable_agents.tests.training import ladder
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import run_log
 from scalable_agents.training import train_loop
 
@@ -71,7 +71,7 @@ class LearningTest(absltest.TestCase):
     """
     config = config_class(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
     agent_module.validate(config)
-    run = run_flags.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
+    run = run_config.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
     levels = registry.expand(config.level_name)
     with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
       protocol = atari57_protocol.Protocol().environments(levels, training=True)

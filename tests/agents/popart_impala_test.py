@@ -7,18 +7,18 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import popart_impala
 from scalable_agents.agents import popart_impala_atari57
 from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import pixel_control
 from scalable_agents.learner import popart
 from scalable_agents.records import checkpoint
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
 
 _LEVELS = ('catch', 'chain', 'recall')
 _BATCH = 8
@@ -128,7 +128,7 @@ class LossTest(parameterized.TestCase):
     agent = _agent(config)
     _set_statistics(agent)
     unroll = _unroll(agent)
-    got = popart_impala.loss(agent, experience.Batch(unroll), config)
+    got = popart_impala.loss(agent, learner_step.Batch(unroll), config)
     want, targets, value_losses = _numpy_loss(agent, unroll, config)
     for name, value in ({'loss/total': got.total} | got.terms).items():
       np.testing.assert_allclose(value, want[name], rtol=1e-4, err_msg=name)
@@ -157,8 +157,8 @@ class LossTest(parameterized.TestCase):
     weights.assign(sigma * weights)
     bias.assign(sigma * bias + mu)
     unroll = unrolls.random_unroll(agent)
-    got = popart_impala.loss(agent, experience.Batch(unroll), config).terms
-    want = impala.loss(other, experience.Batch(unroll), config).terms
+    got = popart_impala.loss(agent, learner_step.Batch(unroll), config).terms
+    want = impala.loss(other, learner_step.Batch(unroll), config).terms
     np.testing.assert_allclose(got['loss/policy_gradient'], want['loss/policy_gradient'] / sigma, rtol=1e-4)
     np.testing.assert_allclose(got['loss/baseline'], want['loss/baseline'] / sigma**2, rtol=1e-4)
     np.testing.assert_allclose(got['loss/entropy'], want['loss/entropy'], rtol=1e-6)
@@ -167,7 +167,7 @@ class LossTest(parameterized.TestCase):
     config = _config()
     agent = _agent(config)
     with tf.GradientTape() as tape:
-      total = popart_impala.loss(agent, experience.Batch(_unroll(agent)), config).total
+      total = popart_impala.loss(agent, learner_step.Batch(_unroll(agent)), config).total
     weights, bias = tape.gradient(total, agent.baseline_weights)
     self.assertTrue(np.all(np.any(weights.numpy()[:, [0, 2]] != 0, axis=0)))
     np.testing.assert_array_equal(weights[:, 1], np.zeros(256))
@@ -185,7 +185,7 @@ class LossTest(parameterized.TestCase):
       config = _config(use_pixel_control=use, pixel_control_cost=2.)
       agent = module.Agent(unrolls.environment_spec(unrolls.PIXELS, levels=_LEVELS), config)
       unroll = _unroll(agent, spec=unrolls.PIXELS)
-      loss = module.loss(agent, experience.Batch(unroll), config)
+      loss = module.loss(agent, learner_step.Batch(unroll), config)
       terms[use] = {'loss/total': loss.total} | loss.terms
     more = terms[True].pop('loss/pixel_control')
     environment = unroll.environment_output
@@ -199,7 +199,7 @@ class LossTest(parameterized.TestCase):
       np.testing.assert_allclose(value, terms[False][name], rtol=1e-5, err_msg=name)
 
   def test_pixel_control_sees_the_newest_frame_of_a_stack(self):
-    spec = agent_interface.EnvironmentSpec(
+    spec = agent_lib.EnvironmentSpec(
         3, {'pixels': tf.TensorSpec([20, 20, 4], tf.uint8)}, ('pong',), {'pixels': 4})
     pixels = tf.random.stateless_uniform([5, 20, 20, 4], [1, 2], 0, 256, tf.int32)
     np.testing.assert_array_equal(

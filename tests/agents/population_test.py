@@ -9,15 +9,15 @@ import sys
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.actor import python_path
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import population
 from scalable_agents.agents import sweeps
+from scalable_agents.population import population_directory
+from scalable_agents.population import population_launcher
+from scalable_agents.processes import python_path
 from scalable_agents.records import run_directory
-from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
-from scalable_agents.training.population import population_directory
-from scalable_agents.training.population import population_launcher
 
 _CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=16', '--num_environment_workers=1',
           '--batch_size=8', '--unroll_length=10', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.5')

@@ -13,11 +13,11 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_atari57
 from scalable_agents.agents import r2d2_history
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import run_flags
 
 _SMALL = ('--level_name=recall_late', '--burn_in=4', '--sequence_length=4', '--sequence_period=2',
           '--unroll_length=10', '--batch_size=8', '--replay_capacity=500', '--replay_minimum_size=20',

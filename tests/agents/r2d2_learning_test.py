@@ -6,7 +6,7 @@ import numpy as np
 
 from scalable_agents.agents import r2d2
 from scalable_agents.tests.agents import training_runs
-from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
 
 _SMALL = dict(torso='shallow', synchronous=True, unroll_length=10, replay_capacity=2_000, replay_minimum_size=100,

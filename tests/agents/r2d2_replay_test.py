@@ -10,8 +10,8 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import r2d2
+from scalable_agents.experience import intake as intake_lib
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import intake as intake_lib
 
 _SEQUENCE = dict(burn_in=3, sequence_length=6, sequence_period=3)
 

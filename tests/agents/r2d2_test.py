@@ -12,9 +12,9 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_plus_dmlab30
+from scalable_agents.experience import replay_experience
+from scalable_agents.learner import learner_step
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import experience
-from scalable_agents.training import replay_experience
 
 _PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
 _SEQUENCE = dict(burn_in=3, sequence_length=6, sequence_period=3)
@@ -42,7 +42,7 @@ def _batch(agent, config, batch=4, seed=0, num_states=0):
   later_states = tf.nest.map_structure(
       lambda x: tf.constant(random.randn(num_states, *x.shape), tf.float32), unroll.agent_state)
   unroll = unroll._replace(agent_output=r2d2.BehaviourOutput(unroll.agent_output.action, (), (), (), ()))
-  return experience.Batch(unroll, replay_experience.SequenceSample(
+  return learner_step.Batch(unroll, replay_experience.SequenceSample(
       tf.constant(trains), tf.constant(random.uniform(0.01, 1, batch), tf.float32), tf.zeros([batch], tf.int64),
       later_states, tf.zeros([batch], tf.int64), tf.range(batch, dtype=tf.int64)))
 

@@ -6,7 +6,7 @@ published, and greedy evaluation. Priorities are fed back to the replay, which c
   python -m scalable_agents.tests.agents.toy_q --level_name=catch --logdir=runs/toy
 """
 
-from scalable_agents.training import quiet
+from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
   quiet.start()  # Before TensorFlow is imported.
@@ -24,15 +24,14 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
-from scalable_agents.agents import learner_step
 from scalable_agents.agents import networks
+from scalable_agents.launch import program
+from scalable_agents.learner import learner_step
 from scalable_agents.learner import optimizers
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.training import agent_interface
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import experience
-from scalable_agents.training import program
 from scalable_agents.training import sweep
 
 NAME = 'toy_q'
@@ -162,7 +161,7 @@ class Replay:
     for component, axis, was in zip(sampled, self._axes, components):
       component.set_shape([*was.shape[:axis], self._batch_size, *was.shape[axis + 1:]])
     keys.set_shape([self._batch_size])
-    return experience.Batch(tf.nest.pack_sequence_as(new, sampled), keys), arrived
+    return learner_step.Batch(tf.nest.pack_sequence_as(new, sampled), keys), arrived
 
   def _exchange(self, *components):
     with self._lock:

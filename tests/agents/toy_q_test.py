@@ -7,9 +7,9 @@ import pathlib
 
 from absl.testing import absltest
 
+from scalable_agents.processes import free_ports
 from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.training import training
-from scalable_agents.training.cluster import free_ports
 
 _COMMON = ('--level_name=catch', '--num_environment_workers=1', '--log_interval_seconds=0.5')
 

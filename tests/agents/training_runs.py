@@ -8,7 +8,7 @@ from scalable_agents.environments import registry
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 
@@ -23,7 +23,7 @@ def train(test, agent_module, config, num_environments=16):
   """
   agent_module.validate(config)
   assert config.synchronous
-  run = run_flags.RunConfig(logdir=test.create_tempdir().full_path, num_environments=num_environments,
+  run = run_config.RunConfig(logdir=test.create_tempdir().full_path, num_environments=num_environments,
                             num_environment_workers=2)
   levels = registry.expand(config.level_name)
   with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:

@@ -17,12 +17,12 @@ from absl.testing import absltest
 import yaml
 
 from scalable_agents.agents import impala
+from scalable_agents.cluster import cluster_config
+from scalable_agents.launch import program
+from scalable_agents.processes import run_flags
 from scalable_agents.tests import source_tree
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import program
-from scalable_agents.training import run_flags
-from scalable_agents.training.cluster import cluster_config
 
 _FOLDER = source_tree.ROOT / 'docs' / 'cluster'
 _FREE = ('job_name', 'learner_addresses', 'logdir', 'num_environments', 'task')

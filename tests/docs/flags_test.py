@@ -14,6 +14,9 @@ from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import population
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_history
+from scalable_agents.cluster import cluster_config
+from scalable_agents.experience import mixed_experience
+from scalable_agents.population import population_member
 from scalable_agents.tables import impala as impala_tables
 from scalable_agents.tables import laser as laser_tables
 from scalable_agents.tables import popart_impala as popart_tables
@@ -23,17 +26,14 @@ from scalable_agents.tests import source_tree
 from scalable_agents.tools import reward_scales
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import mixed_experience
-from scalable_agents.training import run_flags
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.population import population_member
+from scalable_agents.training import run_config
 
 _CONFIGS = (
     laser.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, r2d2.R2d2Config, r2d2_history.HistoryConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
-    population_member.PopulationConfig, run_flags.RunConfig, impala_tables.TablesConfig, laser_tables.LaserTablesConfig,
-    population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig, r2d2_tables.R2d2TablesConfig,
-    reward_scales.RewardScalesConfig)
+    population_member.PopulationConfig, run_config.RunConfig, impala_tables.TablesConfig,
+    laser_tables.LaserTablesConfig, population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig,
+    r2d2_tables.R2d2TablesConfig, reward_scales.RewardScalesConfig)
 
 
 class FlagsTest(parameterized.TestCase):

@@ -15,8 +15,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import psutil
 
-from scalable_agents.actor import python_path
 from scalable_agents.environments import dmlab
+from scalable_agents.processes import python_path
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.environments import lab_module
 

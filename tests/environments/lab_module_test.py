@@ -10,7 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.tests.environments import lab_module  # noqa: F401  # Finds deepmind_lab.
 
 # isort: split

@@ -11,9 +11,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from scalable_agents.actor import python_path
 from scalable_agents.environments import level_cache
 from scalable_agents.environments import long_work
+from scalable_agents.processes import python_path
 from scalable_agents.tests.actor import waiting
 
 _KEY = 'explore_maze_noaas_807bdf61459942cd2f7b4f92f2d18b62'

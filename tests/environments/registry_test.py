@@ -11,12 +11,12 @@ from absl.testing import parameterized
 import gymnasium
 import numpy as np
 
-from scalable_agents.actor import python_path
 from scalable_agents.environments import atari
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import dmlab30
 from scalable_agents.environments import registry
+from scalable_agents.processes import python_path
 from scalable_agents.tests.environments import lab_module  # noqa: F401  # Finds deepmind_lab.
 
 

@@ -11,7 +11,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.records import checkpoint
 
 # Saves a checkpoint, and has the thread write another one, which ends in the way that the second argument says. It is

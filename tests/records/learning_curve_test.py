@@ -13,7 +13,7 @@ from matplotlib import figure
 from matplotlib import image
 import numpy as np
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.records import learning_curve
 from scalable_agents.records import metrics
 from scalable_agents.records import row_file

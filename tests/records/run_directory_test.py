@@ -13,7 +13,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.records import package_versions
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows

@@ -12,13 +12,14 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.agents import impala
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.tests import source_tree
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 
 _NUMBERS = ('-1e30', '-1', '-0.0', '0', '1e-300', '1e-45', '0.5', '0.99999999999', '1', '1.00000000001', '7', '1e3',
             '1e8', '100000000', '1e9', str(2**31), str(2**63), '1' + 25 * '0', '1' + 400 * '0', '1' + 5000 * '0',
@@ -170,7 +171,7 @@ class ProgramTest(parameterized.TestCase):
   @parameterized.parameters(atari57_protocol.Protocol, dmlab30_protocol.Protocol)
   def test_no_flag_slips_through_and_nothing_is_made(self, protocol):
     folder = self.create_tempdir().full_path
-    configs = {impala.ImpalaConfig, run_flags.RunConfig, protocol} | {
+    configs = {impala.ImpalaConfig, run_config.RunConfig, protocol} | {
         config for config in _CONFIGS if config.__name__ in ('ClusterConfig', 'PopulationConfig')}
     for config, field, kind in _FIELDS:
       if config in configs and kind is not bool:

@@ -13,8 +13,8 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from scalable_agents.actor import python_path
 from scalable_agents.learner import optimizers
+from scalable_agents.processes import python_path
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import trackable_copy
 

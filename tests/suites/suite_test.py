@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from absl.testing import absltest
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.tests.suites import suite
 
 _FILE = 'tests/environments/instruction_test.py'

@@ -6,11 +6,11 @@ from absl.testing import absltest
 from matplotlib import figure
 import numpy as np
 
+from scalable_agents.population import population_directory
 from scalable_agents.tables import curves
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training.population import population_directory
 
 
 class CurvesTest(absltest.TestCase):

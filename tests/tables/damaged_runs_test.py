@@ -19,6 +19,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from matplotlib import figure
 
+from scalable_agents.evaluation import evaluation_results
+from scalable_agents.population import population_directory
+from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import learning_curve
 from scalable_agents.records import metrics
@@ -29,9 +32,6 @@ from scalable_agents.tables import popart_impala
 from scalable_agents.tables import population
 from scalable_agents.tables import r2d2
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training import evaluation_results
-from scalable_agents.training import run_flags
-from scalable_agents.training.population import population_directory
 
 _DAMAGES = ('cut', 'drop', 'value', 'value')  # Of each file in each kind of run.
 _DIGITS = '1' + 400 * '0'

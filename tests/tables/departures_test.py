@@ -11,7 +11,7 @@ from scalable_agents.tables import runs
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 
 _BINARIES = {'atari57': (impala.ImpalaConfig(), atari57_protocol.Protocol()),
              'dmlab30': (impala_dmlab30.CONFIG, dmlab30_protocol.Protocol())}
@@ -51,7 +51,7 @@ class DeparturesTest(parameterized.TestCase):
       ('IMPALA, deep', ('learning_rate', 'entropy_cost', 'renderer', 'level_cache', 'dataset_path')))
   def test_every_setting_departs_that_is_neither_free_nor_swept(self, name, not_departing):
     shown_otherwise = {'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'population_size', 'num_learners'}
-    free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses',
+    free = {*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses',
             'task', 'learner_timeout_seconds', *not_departing}
     for setting, value in _defaults(published.AGENTS[name].suite).items():
       if setting not in shown_otherwise:

@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.environments import dmlab30
+from scalable_agents.population import population_directory
 from scalable_agents.records import run_directory
 from scalable_agents.tables import figures
 from scalable_agents.tables import paper_tables
@@ -15,7 +16,6 @@ from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training.population import population_directory
 
 _PBT = published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT']
 

@@ -20,7 +20,7 @@ from scalable_agents.tables import layout
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
 _M = 1_000_000
@@ -203,7 +203,7 @@ class LaserTablesTest(parameterized.TestCase):
     self.assertEqual(self._table('2')[1][-1], 'Not Atari: agent_0, agent_1')
 
   def test_every_setting_departs_that_is_not_free(self):
-    free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
+    free = {*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
             'learner_timeout_seconds', 'save_replay', 'shared_replay', 'trust_region_threshold'}
     shown_otherwise = {'level_name', 'population_size', 'num_learners', 'off_policy_correction'}
     for name, config, protocol, others in (

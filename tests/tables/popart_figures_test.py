@@ -7,11 +7,11 @@ from absl.testing import absltest
 import numpy as np
 
 from scalable_agents.environments import scores
+from scalable_agents.population import population_directory
 from scalable_agents.tables import popart_figures
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training.population import population_directory
 
 _GAMES = 'pong,breakout'
 

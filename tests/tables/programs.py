@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 
 
 def start(module: str, *flags: str, folder: str | None = None, **environment: str) -> subprocess.CompletedProcess:

@@ -19,7 +19,7 @@ from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
 _PROTOCOLS = {'R2D2': r2d2_atari57.PROTOCOL, 'R2D2 on DMLab-30': r2d2_dmlab30.PROTOCOL,
@@ -154,7 +154,7 @@ class R2d2TablesTest(parameterized.TestCase):
   def test_every_setting_departs_that_is_not_free(self):
     agent = r2d2_published.PAPER.agents[0]
     flags = binary_flags.of(_CONFIGS['R2D2'], _PROTOCOLS['R2D2'])
-    free = {*run_flags.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
+    free = {*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
             'learner_timeout_seconds', 'measure_delta_q', 'save_replay'}
     shown_otherwise = {'level_name', 'population_size', 'num_learners', 'num_actors'}
     run = lambda changed: runs_lib.Run('', flags | changed, runs_lib.Evaluation({}, 0, 0), 'r2d2')

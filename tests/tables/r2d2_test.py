@@ -11,11 +11,11 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.population import population_directory
 from scalable_agents.tables import r2d2
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import programs
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training.population import population_directory
 
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
 _start = functools.partial(programs.start, r2d2.__name__)

@@ -3,9 +3,9 @@
 import json
 import os
 
+from scalable_agents.population import population_directory
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import to_json
-from scalable_agents.training.population import population_directory
 
 _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
           'off_policy_correction': 'vtrace', 'learning_rate': 6e-4, 'entropy_cost': 0.01, 'rmsprop_epsilon': 0.1,

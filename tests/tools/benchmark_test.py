@@ -15,7 +15,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import psutil
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.tools import benchmark
 from scalable_agents.tools import benchmark_parts
 from scalable_agents.tools import laser_parts
@@ -213,7 +213,7 @@ class BenchmarkTest(absltest.TestCase):
         self.assertEmpty(benchmark._shortfalls(*arguments))
 
   def test_parts_compute_with_onednn_unless_the_user_has_switched_it_off(self):
-    """tests/training/kernels_test.py has that TensorFlow follows the variable."""
+    """tests/processes/kernels_test.py has that TensorFlow follows the variable."""
     for before, wanted in (('', '1'), ('0', '0')):
       with mock.patch.dict(os.environ, TF_ENABLE_ONEDNN_OPTS=before):
         self.assertEqual(benchmark._alone(os.getenv, 'TF_ENABLE_ONEDNN_OPTS'), wanted)

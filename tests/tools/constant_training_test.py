@@ -5,7 +5,7 @@ from absl.testing import absltest
 from scalable_agents.agents import impala
 from scalable_agents.records import run_rows
 from scalable_agents.tools import constant_training
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 
 
 class ConstantTrainingTest(absltest.TestCase):
@@ -14,7 +14,7 @@ class ConstantTrainingTest(absltest.TestCase):
     logdir = self.create_tempdir().full_path
     config = impala.ImpalaConfig(level_name='dmlab', use_lstm=True, total_environment_frames=12, unroll_length=3,
                                  batch_size=2)
-    constant_training.train(config, run_flags.RunConfig(logdir, num_environments=4, num_environment_workers=2))
+    constant_training.train(config, run_config.RunConfig(logdir, num_environments=4, num_environment_workers=2))
     *_, row = run_rows.read_metrics(logdir)
     self.assertEqual((row['environment_frames'], row['learner_steps'], row['skipped_updates']), (12, 2, 0))
 

@@ -14,7 +14,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents import ops
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.tests.environments import lab_module
 from scalable_agents.tools import doctor
 

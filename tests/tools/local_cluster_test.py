@@ -14,13 +14,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import psutil
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import free_ports
+from scalable_agents.processes import python_path
 from scalable_agents.records import errors
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import faulty_environments
-from scalable_agents.tests.training import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tools import local_cluster
-from scalable_agents.training.cluster import free_ports
 
 _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_environments=4',
           '--num_environment_workers=1', '--log_interval_seconds=0.5')
@@ -73,7 +73,7 @@ if plan == 'act':
 _LAUNCHER = f'''
 import json, sys
 from scalable_agents.tools import local_cluster
-from scalable_agents.training.cluster import free_ports
+from scalable_agents.processes import free_ports
 config = local_cluster.LocalClusterConfig(learners=1, actors=1)
 plans = json.dumps(dict(learner_0=['wait'], actor_0=['wait']))
 local_cluster.Cluster([sys.executable, '-c', {_PROGRAM!r}], config, ['--plans=' + plans, '--folder=' + sys.argv[1]],

@@ -10,7 +10,7 @@ from unittest import mock
 
 from absl.testing import absltest
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.tools import multi_task
 from scalable_agents.tools import training_rate
 

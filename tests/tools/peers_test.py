@@ -5,8 +5,8 @@ from unittest import mock
 
 from absl.testing import absltest
 
+from scalable_agents.processes import kernels
 from scalable_agents.tools import peers
-from scalable_agents.training import kernels
 
 
 def _cost(per_second):

@@ -7,7 +7,7 @@ import sys
 from absl.testing import absltest
 import psutil
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.tools import training_rate
 
 _WRITER = '''

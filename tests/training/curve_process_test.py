@@ -14,7 +14,7 @@ import tempfile
 from absl.testing import absltest
 import psutil
 
-from scalable_agents.actor import python_path
+from scalable_agents.processes import python_path
 from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
 from scalable_agents.tests.actor import waiting

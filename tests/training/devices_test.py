@@ -21,15 +21,15 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
-from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
+from scalable_agents.experience import replayers
+from scalable_agents.processes import python_path
 from scalable_agents.records import run_directory
-from scalable_agents.tests.training import lives
+from scalable_agents.tests.experience import lives
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import collector
-from scalable_agents.training import replayers
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 _LEARNING, _ACTING = 'CPU:1', 'CPU:0'
@@ -71,7 +71,7 @@ def _train(logdir, updates):
   """Trains with a learner on one device and actors on the other."""
   config = impala.ImpalaConfig(level_name='catch', torso='shallow', unroll_length=5, batch_size=4, use_lstm=True,
                                learning_rate_decay=False, total_environment_frames=20 * updates)
-  run = run_flags.RunConfig(logdir=logdir, num_environments=4, num_environment_workers=2)
+  run = run_config.RunConfig(logdir=logdir, num_environments=4, num_environment_workers=2)
   host = actor_host.ActorHost([config.level_name], {}, run, config.seed)
   acting, collected = [], queue.SimpleQueue()
 
@@ -81,7 +81,7 @@ def _train(logdir, updates):
     return agent
 
   flags = dataclasses.asdict(config) | dataclasses.asdict(run)
-  with run_directory.open_run(logdir, flags, {*run_flags.FREE_FLAGS, 'total_environment_frames'}) as directory:
+  with run_directory.open_run(logdir, flags, {*run_config.FREE_FLAGS, 'total_environment_frames'}) as directory:
     try:
       agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent, 'make_learner': _make_learner(collected)})
       trainer = train_loop.Trainer(host, agent, config, [config.level_name], run, directory, io.StringIO(),

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.actor import actor_pool
+from scalable_agents.records import metrics
 from scalable_agents.training import metrics_row
 
 _SECOND = 10**9  # In nanoseconds.
@@ -115,9 +116,9 @@ class MetricsRowTest(parameterized.TestCase):
       self.assertEqual(self.row.finish(600, 'other agents')['bottleneck'], 'other agents')
 
   def test_a_metric_has_one_owner(self):
-    self.assertEqual(metrics_row.merge({'a': 1}, {}, {'b': None}), {'a': 1, 'b': None})
+    self.assertEqual(metrics.merge({'a': 1}, {}, {'b': None}), {'a': 1, 'b': None})
     with self.assertRaisesRegex(ValueError, '^metrics that two parts of the program give: bottleneck, c$'):
-      metrics_row.merge({'a': 1, 'bottleneck': 'learner', 'c': 1}, {'b': 2}, {'c': 1, 'bottleneck': 'replay'})
+      metrics.merge({'a': 1, 'bottleneck': 'learner', 'c': 1}, {'b': 2}, {'c': 1, 'bottleneck': 'replay'})
 
   def test_steps_that_began_before_the_interval_make_no_share_above_one(self):
     self._pass(seconds=1., stepping=9.)  # Four workers report steps of 2.25 s each.

@@ -7,7 +7,7 @@ from unittest import mock
 from absl.testing import absltest
 
 from scalable_agents.tests.actor import waiting
-from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.training import run_end
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import impala
+from scalable_agents.learner import learner_step
 from scalable_agents.records import errors
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import experience
 from scalable_agents.training import skipped_updates
 
 _SKIPPED, _MADE = {'update_skipped': 1.}, {'update_skipped': 0.}
@@ -29,7 +29,7 @@ class SkippedUpdatesTest(absltest.TestCase):
     return skipped_updates.SkippedUpdates(('left', 'right'), 'actor {}'.format, self.said.append, **settings)
 
   def _add(self, skipped, metrics=_SKIPPED, unroll=None):
-    skipped.add(self.learner, metrics, [experience.Batch(unroll or self.unroll)])
+    skipped.add(self.learner, metrics, [learner_step.Batch(unroll or self.unroll)])
 
   def test_the_user_is_told_at_most_once_a_minute(self):
     skipped = self._make()

@@ -19,7 +19,7 @@ from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import trainer_testing
 from scalable_agents.tests.training import training
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import run_log
 
 _learner, _values = trainer_testing.learner_calling, trainer_testing.values
@@ -56,7 +56,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
       (faulty_environments.HangingAtFirst, 6., r'no answer for 6 s \(--environment_timeout_seconds\)'))
   def test_training_goes_on_where_environments_raise_or_hang(self, environment, timeout_seconds, reason):
     trainer = self.trainer(level_name=faulty_environments.level(environment), updates=60, synchronous=False,
-                           run=run_flags.RunConfig(environment_timeout_seconds=timeout_seconds))
+                           run=run_config.RunConfig(environment_timeout_seconds=timeout_seconds))
     trainer.train()
     rows, episodes = training.rows(trainer.logdir), training.episodes(trainer.logdir)
     # The seeds of both workers' first lives are faulty. On a busy machine the workers after them may start late.
@@ -195,7 +195,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
           os.rename(other, logdir)
 
     trainer = self.trainer(_learner(before), updates=100, logdir=logdir,
-                           run=run_flags.RunConfig(checkpoint_interval_seconds=1e-9))
+                           run=run_config.RunConfig(checkpoint_interval_seconds=1e-9))
     in_others_place = {path: path.read_bytes() for path in pathlib.Path(other).rglob('*') if path.is_file()}
     with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} was moved or removed[^\n]*$'):
       trainer.train()

@@ -28,7 +28,7 @@ from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import collector
 from scalable_agents.training import metrics_row
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import run_log
 from scalable_agents.training import train_loop
 
@@ -240,7 +240,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
         waiting.wait_until(lambda: not trainer._host.pool.starting())
 
     trainer = self.trainer(_learner(before), updates=20, synchronous=False, num_environments=2, num_workers=2,
-                           level_name=f'{played},{late}', run=run_flags.RunConfig(log_interval_seconds=1e-3))
+                           level_name=f'{played},{late}', run=run_config.RunConfig(log_interval_seconds=1e-3))
     worker = psutil.Process(trainer._host._workers[1].process.pid)
     worker.suspend()
     with mock.patch.object(run_log, '_LATE_SECONDS', 0.):

@@ -12,10 +12,10 @@ from scalable_agents.agents import impala
 from scalable_agents.environments import registry
 from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
-from scalable_agents.tests.training import signal_handlers
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inference_batch_size',
@@ -62,7 +62,7 @@ class TrainerTestCase(parameterized.TestCase):
     # To draw a curve takes half a second. Processes that draw one during the training are not affected.
     self.enterContext(mock.patch.object(learning_curve, 'draw'))
 
-  def trainer(self, make_learner=None, make_agent=None, logdir=None, updates=3, run=run_flags.RunConfig(),
+  def trainer(self, make_learner=None, make_agent=None, logdir=None, updates=3, run=run_config.RunConfig(),
               num_environments=4, num_workers=1, agent_module=impala, config_class=impala.ImpalaConfig, **settings):
     """Makes a trainer that ends after `updates` updates, by default each of 4 unrolls of 5 steps."""
     config = config_class(**dict(
@@ -74,7 +74,7 @@ class TrainerTestCase(parameterized.TestCase):
     run = dataclasses.replace(run, logdir=logdir or self.create_tempdir().full_path,
                               num_environments=num_environments, num_environment_workers=num_workers)
     flags = dataclasses.asdict(config) | dataclasses.asdict(run)
-    free = run_flags.FREE_FLAGS | {'total_environment_frames'}
+    free = run_config.FREE_FLAGS | {'total_environment_frames'}
     if self._directory:
       self._directory.close()  # The previous trainer, perhaps in the same directory, has ended.
     self._directory = self.enterContext(run_directory.open_run(run.logdir, flags, free))

@@ -21,24 +21,25 @@ from absl import flags
 import psutil
 import tensorflow as tf
 
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import environment_worker
-from scalable_agents.actor import python_path
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import registry
+from scalable_agents.launch import program
+from scalable_agents.population import population_member
+from scalable_agents.processes import python_path
+from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import free_settings
-from scalable_agents.tests.training import forked_program
-from scalable_agents.training import agent_interface
+from scalable_agents.tests.launch import forked_program
 from scalable_agents.training import atari57_protocol
-from scalable_agents.training import program
-from scalable_agents.training import run_flags
+from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
-from scalable_agents.training.cluster import cluster_config
-from scalable_agents.training.population import population_member
 
 _POLL_SECONDS = 0.05
 _DEADLINE_SECONDS = 300.  # Deadline for everything that takes a few seconds on an idle machine.
@@ -48,15 +49,15 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   """Makes a run directory with an ImpalaConfig. Returns an untrained Learner and the Checkpointer that saves it."""
   flags = {}
   for settings in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
-                   run_flags.RunConfig(logdir=str(logdir))):
+                   run_config.RunConfig(logdir=str(logdir))):
     flags |= dataclasses.asdict(settings)
   run_directory.open_run(
-      str(logdir), flags, run_flags.FREE_FLAGS | free_settings(cluster_config.ClusterConfig), impala.NAME).close()
+      str(logdir), flags, run_config.FREE_FLAGS | free_settings(cluster_config.ClusterConfig), impala.NAME).close()
   levels = registry.expand(config.level_name)
   environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
   agent = impala.Agent(
-      agent_interface.EnvironmentSpec(environment.action_spec().num_values, spec, levels), config)
+      agent_lib.EnvironmentSpec(environment.action_spec().num_values, spec, levels), config)
   learner = impala.make_learner(agent, config)
   return learner, checkpoint.Checkpointer(
       run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
@@ -76,13 +77,15 @@ def run_in_this_process(agent, config, protocol, *arguments):
   """Does what program.run does in this process, with flags of its own. Raises errors and draws no learning curve."""
   flag_values = flags.FlagValues()
   for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
-                   run_flags.RunConfig()):
+                   run_config.RunConfig()):
     run_flags.define(defaults, flag_values)
   flag_values(['program', *arguments])
   replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
-              for name in ('config_from_flags', 'run_config_from_flags', 'present', 'defaults')}
+              for name in ('config_from_flags', 'present', 'defaults')}
+  read_run = functools.partial(run_config.from_flags, flag_values=flag_values)
   # To draw a curve takes half a second.
-  with mock.patch.multiple(run_flags, **replaced), mock.patch.object(learning_curve, 'draw'):
+  with mock.patch.multiple(run_flags, **replaced), mock.patch.object(run_config, 'from_flags', read_run), \
+       mock.patch.object(learning_curve, 'draw'):
     program.main(agent, type(config), type(protocol))
 
 

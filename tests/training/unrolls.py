@@ -3,12 +3,12 @@
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
-from scalable_agents.training import agent_interface
-from scalable_agents.training import experience
-from scalable_agents.training import intake
-from scalable_agents.training.cluster import learners_together
+from scalable_agents.experience import intake
+from scalable_agents.learner import learner_step
+from scalable_agents.training import learner_group
 
 NUM_ACTIONS = 5
 VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}
@@ -19,7 +19,7 @@ LEVELS = ('catch',)
 
 def environment_spec(observation=None, num_actions=NUM_ACTIONS, levels=LEVELS):
   """Returns the specification of environments that fit these unrolls."""
-  return agent_interface.EnvironmentSpec(num_actions, observation or VECTOR, levels)
+  return agent_lib.EnvironmentSpec(num_actions, observation or VECTOR, levels)
 
 
 def update(learner, unroll, frames_per_step=4):
@@ -27,8 +27,8 @@ def update(learner, unroll, frames_per_step=4):
   arrived = intake.Arrived(tf.size(unroll.environment_output.reward[1:], tf.int64) * frames_per_step,
                            intake.Episodes(*[tf.constant([intake.NO_LEVEL])] * 3), unroll.actor_id,
                            unroll.parameter_version[1:])
-  together = learners_together.LearnersTogether(None, '/CPU:0')
-  return together.step(learner, [experience.Batch(unroll)], [arrived], False).metrics
+  together = learner_group.LearnerGroup(None, '/CPU:0')
+  return together.step(learner, [learner_step.Batch(unroll)], [arrived], False).metrics
 
 
 def random_unroll(agent, spec=None, steps=6, batch=3, seed=0, level_ids=(0,)):

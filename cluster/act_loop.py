@@ -1,0 +1,135 @@
+"""The main loop of an actor host: it acts for a learner in another process until the run ends.
+
+The main thread only waits for the end, so that it always reacts to Ctrl-C. Other threads act (actor/actor_host.py) and
+keep contact with the learner (remote_learner.py).
+"""
+
+from collections.abc import Sequence
+import threading
+import time
+from typing import Any, TextIO
+
+from scalable_agents.actor import actor_host
+from scalable_agents.actor import environment_workers
+from scalable_agents.actor import inference
+from scalable_agents.cluster import cluster_config
+from scalable_agents.cluster import learner_port
+from scalable_agents.cluster import remote_learner
+from scalable_agents.experience import memory
+from scalable_agents.processes import stop_signals
+from scalable_agents.records import errors
+from scalable_agents.records import progress as progress_lib
+from scalable_agents.records import runtime_config
+from scalable_agents.training import agent_interface
+from scalable_agents.training import run_config
+
+_SIGNAL_CHECK_SECONDS = 0.2
+
+
+class ActLoop:
+  """The main loop of one actor host of a cluster."""
+
+  def __init__(self, host: actor_host.ActorHost, agent_module: agent_interface.AgentModule,
+               config: runtime_config.RuntimeConfig, levels: Sequence[str], run: run_config.RunConfig,
+               membership: cluster_config.ClusterConfig, settings: dict[str, Any], number: int, stream: TextIO):
+    """Builds everything; see `act`.
+
+    Args:
+      host: the host of the environments. They run already.
+      agent_module: the agent's module.
+      config: the agent's hyper-parameters.
+      levels: names of the levels to play.
+      run: the settings of the run.
+      membership: this process's role in the cluster.
+      settings: the settings that this process must share with the learner.
+      number: this host's number, from cluster_config.host_number.
+      stream: where to show progress.
+    """
+    self._host, self._run, self._number = host, run, number
+    self._name = cluster_config.host_name(membership.task)
+    self._line = progress_lib.Line(0, 0, '{desc}', stream)
+    try:
+      # Messages contain the whole fault, since an actor host has no log file.
+      host.make_pool(agent_interface.agent_maker(agent_module, host, levels, config), config.unroll_length,
+                     config.queue_size, self._line.message, single_frames=agent_module.SINGLE_FRAMES,
+                     to_send=lambda unroll: agent_module.to_send(unroll, config))
+    except ValueError as error:
+      raise errors.UserError(f'--level_name: {error}') from error
+    memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
+    refresh = membership.parameter_refresh
+    if refresh == cluster_config.UNROLL:
+      refresh = config.unroll_length
+    self._steps_between_refreshes = int(refresh) * host.num_environments
+    self._refreshed_at_step = 0
+    addresses = membership.learner_addresses.split(',')
+    task = number % len(addresses)  # Learners have the first numbers, so tasks 0, 1, ... take the learners in turn.
+    self._stop = threading.Event()
+    self._signals = stop_signals.StopSignals()
+    self._last_report = None
+    self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals, steps at the last report.
+    self._learner = remote_learner.RemoteLearner(
+        addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,
+        self._parameters_are_due, self._report, self._line.message, self._stop.set)
+
+  def act(self):
+    """Acts until the learner's run ends, or until SIGINT, SIGTERM or SIGHUP.
+
+    Raises:
+      errors.UserError: the learner refuses this host, the environments keep failing, or the policy cannot act.
+    """
+    self._signals.install()
+    self._learner.start()
+    try:
+      while not self._is_over() and not self._learner.wait_for_parameters(_SIGNAL_CHECK_SECONDS):
+        pass
+      if not self._is_over():
+        self._host.start(self._learner, self._learner.put, self._stop.set)
+      shown = time.monotonic()
+      while not self._is_over():
+        self._stop.wait(_SIGNAL_CHECK_SECONDS)
+        if time.monotonic() - shown >= self._run.log_interval_seconds:
+          shown = time.monotonic()
+          if self._last_report:
+            self._show()
+    finally:
+      self._host.pool.close()
+      self._learner.close()
+      self._host.close()
+      self._line.close()
+    self._raise_what_went_wrong()
+    self._line.message('stopped' if self._signals.count else 'the learner has ended the run')
+
+  def _raise_what_went_wrong(self):
+    try:
+      self._learner.check()
+      self._host.check()
+    except (remote_learner.RefusedError, environment_workers.WorkerError, inference.PolicyError) as error:
+      raise errors.UserError(str(error)) from error
+
+  def _is_over(self):
+    return self._stop.is_set() or self._signals.count > 0
+
+  def _parameters_are_due(self):
+    steps = self._host.pool.statistics().steps
+    if steps - self._refreshed_at_step < self._steps_between_refreshes:
+      return False
+    self._refreshed_at_step = steps
+    return True
+
+  def _report(self, totals):
+    """Returns the report for the learner. Its rates are means since the last report."""
+    now, steps = time.monotonic(), self._host.pool.statistics().steps
+    then, totals_then, steps_then = self._reported
+    self._reported = now, totals, steps
+    seconds = max(now - then, 1e-9)
+    self._last_report = learner_port.Report(
+        host=self._number, name=self._name,
+        frames_per_second=(steps - steps_then) * self._host.specification.frames_per_step / seconds,
+        bytes_per_second=(totals.bytes - totals_then.bytes) / seconds,
+        environment_restarts=self._host.pool.restarts, reconnects=totals.reconnects, lost_unrolls=totals.lost_unrolls)
+    return self._last_report
+
+  def _show(self):
+    report, totals = self._last_report, self._learner.totals()
+    self._line.show(f'{report.frames_per_second:,.0f} frames/s, {report.bytes_per_second * 1e-6:,.1f} MB/s, '
+                    f'{totals.unrolls:,} unrolls sent, {totals.reconnects} reconnects')

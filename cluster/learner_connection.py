@@ -1,0 +1,197 @@
+"""A connection from an actor host to a learner: a graph with the learner's resources, and sessions that run it.
+
+One session has a deadline, and asks the learner for signs of life. The other session has no deadline, because pushing
+an unroll waits for room in the learner's queue. It does not notice that the learner is gone; remote_learner.py does.
+"""
+
+import contextlib
+import json
+import socket
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+from scalable_agents.cluster import cluster_config
+from scalable_agents.cluster import learner_port
+from scalable_agents.ops import ops
+
+LARGEST_PUSH = 8      # Unrolls per call, since each call costs a fraction of a millisecond.
+ANSWER_SECONDS = 5.   # A healthy learner answers within this time.
+# After this many signs of life without an answer to the session without a deadline, that session counts as dead.
+_PATIENCE_BEATS = 12
+
+
+class LearnerNodes(NamedTuple):
+  """Nodes of a graph that runs in the learner's process. They use the resources at its port; see learner_port.py."""
+  graph: tf.Graph
+  greeting: tf.Tensor             # [] string, JSON; see learner_port.LearnerPort.offer.
+  report: tf.Tensor               # [] string, the placeholder of `enqueue_report`.
+  enqueue_report: tf.Operation
+  version: tf.Tensor              # [] int64, the version of `parameters`.
+  parameters: list[tf.Tensor]     # The latest published parameters.
+  unrolls: list[list[tf.Tensor]]  # LARGEST_PUSH unrolls; each is a list of placeholders of its components.
+  enqueue_unrolls: list[tf.Operation]  # Operation k puts `unrolls[k]` into the queue, after operation k - 1.
+
+
+class NotReadyError(Exception):
+  """A process answers at the address, but it is not this learner, or the learner is not ready yet."""
+
+
+def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: list[tf.TensorSpec],
+               queue_size: int) -> LearnerNodes:
+  """Makes the graph. Successive connections may share it.
+
+  Args:
+    task: the number of the learner among several.
+    unroll_specs: the specs of an unroll's components.
+    parameter_specs: the specs of the published parameters.
+    queue_size: the capacity of the learner's queue, in unrolls.
+  """
+  graph = tf.Graph()
+  with graph.as_default(), tf.device(f'/job:{learner_port.JOB}/replica:0/task:{task}/device:CPU:0'):
+    raw = tf.raw_ops
+    greeting = raw.ReadVariableOp(
+        resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING), dtype=tf.string)
+    report = tf.compat.v1.placeholder(tf.string, [])
+    reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=learner_port.REPORTS_CAPACITY,
+                              shared_name=learner_port.REPORTS)
+    version, parameters = ops.parameter_snapshot_latest(
+        ops.parameter_snapshot(shared_name=learner_port.PARAMETERS), types=[spec.dtype for spec in parameter_specs])
+    # Each unroll is fed alone. A stack of k unrolls would cost a copy here and another one in the learner.
+    unrolls = [[tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in unroll_specs] for _ in range(LARGEST_PUSH)]
+    queue = raw.FIFOQueueV2(component_types=[spec.dtype for spec in unroll_specs],
+                            shapes=[spec.shape for spec in unroll_specs], capacity=queue_size,
+                            shared_name=learner_port.UNROLLS)
+    enqueue_unrolls = []
+    for unroll in unrolls:
+      with tf.control_dependencies(enqueue_unrolls[-1:]):
+        enqueue_unrolls.append(raw.QueueEnqueueV2(handle=queue, components=unroll))
+    return LearnerNodes(
+        graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), version, list(parameters),
+        unrolls, enqueue_unrolls)
+
+
+def reason(error: Exception) -> str:
+  """Returns a few words for the user about an error of a connection."""
+  if isinstance(error, tf.errors.DeadlineExceededError):
+    return 'it does not answer'
+  text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
+  if text.startswith('Graph execution error:'):  # TensorFlow's account of the graph's nodes follows.
+    return 'the connection broke'
+  return text.split('\n', maxsplit=1)[0].split(' [[', maxsplit=1)[0]
+
+
+class Connection:
+  """Two sessions with one learner: one with a deadline, for signs of life, and one without a deadline."""
+
+  def __init__(self, address: str, learner: LearnerNodes):
+    """Connects the session with a deadline.
+
+    Raises:
+      OSError, tf.errors.OpError or NotReadyError: no learner answers at the address, HOST:PORT.
+    """
+    check_address(address)
+    self.failure = ''          # Why a call failed, '' if none has failed.
+    self.in_hand, self.is_lost = {}, False  # Lane -> its block of unrolls in flight; whether these count as lost.
+    self.latest_version = -1   # The version of the parameters last received; -1 before the first.
+    self.unanswered_beats = 0  # Signs of life since the session without a deadline last answered.
+    self._address, self._learner = address, learner
+    self._hearing, self._data = self._session(ANSWER_SECONDS), None
+    self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
+    try:
+      self.greeting = json.loads(self._hearing.run(learner.greeting))
+    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resources yet.
+      raise NotReadyError('it is starting') from error
+    except tf.errors.InvalidArgumentError as error:  # That process has no such task.
+      raise NotReadyError('it is a learner of another place in --learner_addresses') from error
+
+  def open(self):
+    """Opens the session without a deadline. This may block for ever."""
+    self._data = self._session()
+    self._pushes = {}  # Number of unrolls -> callable. Each callable takes memory in the learner.
+    self._version = self._data.make_callable(self._learner.version)
+    self._latest = self._data.make_callable([self._learner.version, self._learner.parameters])
+
+  def close(self):
+    """Closes both sessions in another thread, since closing may block for ever. So may the deletion of a session."""
+    threading.Thread(target=self._close, daemon=True).start()
+
+  def _session(self, answer_seconds=None):
+    return make_session(self._address, self._learner.graph, self._learner.greeting.device.rpartition('/')[0],
+                        answer_seconds)
+
+  def _close(self):
+    for session in filter(None, (self._hearing, self._data)):
+      with contextlib.suppress(tf.errors.OpError):
+        session.close()
+
+  def beat(self, report: learner_port.Report) -> dict:
+    """Sends a report. Returns the greeting; see learner_port.LearnerPort.offer. Raises tf.errors.OpError."""
+    greeting, _ = self._beat(json.dumps(report._asdict()))
+    if (now := json.loads(greeting))['life'] != self.greeting['life']:
+      raise tf.errors.AbortedError(None, None, 'it is another learner now')
+    self.unanswered_beats += 1
+    if self.unanswered_beats > _PATIENCE_BEATS and not self.failure:
+      self.failure = 'it does not answer'
+    return now
+
+  def push(self, unrolls: list[list[np.ndarray]]):
+    """Puts unrolls into the learner's queue in their order. Waits for room.
+
+    If the connection breaks, the first few unrolls may be in the queue.
+
+    Args:
+      unrolls: at most LARGEST_PUSH unrolls. Each is a list of its components.
+    """
+    if (count := len(unrolls)) not in self._pushes:
+      self._pushes[count] = self._pusher(count)
+    self._pushes[count](*sum(unrolls, []))
+
+  def _pusher(self, count):
+    """Returns a function that pushes `count` unrolls."""
+    options = config_pb2.CallableOptions()
+    options.feed.extend(placeholder.name for placeholder in sum(self._learner.unrolls[:count], []))
+    options.target.extend(enqueue.name for enqueue in self._learner.enqueue_unrolls[:count])
+    # Session.run and Session.make_callable would spend a millisecond in Python on the fed values.
+    return self._data._make_callable_from_options(options)
+
+  def fetch(self) -> tuple[int, list[np.ndarray] | None]:
+    """Returns the latest version and its parameters. The parameters are None if the version is `latest_version`."""
+    if self.ask_version() == self.latest_version:
+      return self.latest_version, None
+    version, parameters = self._latest()
+    return int(version), parameters
+
+  def ask_version(self) -> int:
+    """Returns the version of the latest parameters."""
+    version = int(self._version())
+    self.unanswered_beats = 0
+    return version
+
+
+def check_address(address: str):
+  """Checks that a process listens at HOST:PORT. Raises OSError, with a clear message."""
+  host, port = cluster_config.split_address(address)
+  try:
+    socket.create_connection((host.strip('[]'), port), ANSWER_SECONDS).close()
+  except UnicodeError as error:
+    raise OSError(f'{host} is not a valid host name') from error
+
+
+def make_session(address: str, graph: tf.Graph, task: str, answer_seconds: float | None = None) -> tf.compat.v1.Session:
+  """Makes a session that runs a graph in another process.
+
+  Args:
+    address: HOST:PORT of the process.
+    graph: the graph. All its nodes are in that process.
+    task: the device name of the process, '/job:JOB/replica:0/task:N'.
+    answer_seconds: the deadline of calls; None for no deadline.
+  """
+  config = tf.compat.v1.ConfigProto(device_filters=[task])
+  config.rpc_options.disable_session_connection_sharing = True  # Otherwise a new session could reuse a dead connection.
+  if answer_seconds:
+    config.operation_timeout_in_ms = int(1000 * answer_seconds)
+  return tf.compat.v1.Session(f'grpc://{address}', graph, config)

@@ -1,0 +1,331 @@
+"""The learner's side of a cluster: its port, the resources that actor hosts use there, and their reports.
+
+TensorFlow's own server runs inside the learner's eager runtime. A session in another process finds the learner's
+resources by their names. It puts unrolls into the learner's queue and reads the published parameters; no thread of the
+learner takes part. The actor host's side is remote_learner.py.
+
+The port has no authentication on any network interface. Anyone who reaches it can run any graph in the learner's
+process.
+"""
+
+import collections
+from collections.abc import Iterable
+import errno
+import json
+import re
+import socket
+import threading
+import time
+from typing import Any, NamedTuple
+import uuid
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.eager import context
+
+from scalable_agents.cluster import cluster_config
+from scalable_agents.experience import intake
+
+JOB = 'worker'  # The job name that tf.distribute.MultiWorkerMirroredStrategy requires.
+UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # Names of the resources.
+REPORTS_CAPACITY = 1 << 16  # Reports in the queue.
+BEAT_SECONDS = 5.  # The time between two reports of an actor host.
+
+_FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host without a report for this long counts as gone.
+# At the end of a run the port stays open for a while, so that actor hosts learn of the end.
+_FAREWELL_SECONDS = 3 * BEAT_SECONDS  # The longest wait while known actor hosts have not left.
+_LINGER_SECONDS = 2.  # The wait without known hosts. Hosts that look for the learner try to connect every second.
+_FAREWELL_TICK_SECONDS = 0.05
+_LONGEST_REPORT = 4096  # Bytes.
+_LARGEST_NUMBER = 1 << 53  # The largest number that a report may contain.
+_NAME = r'[\w.-]{1,300}'
+_HEALTH_CHECK_SECONDS = 1  # The time between two health checks of the other learners.
+
+
+class ClusterError(Exception):
+  """The port cannot be used. The message is one line: the problem, its place and the remedy."""
+
+
+class Report(NamedTuple):
+  """The report that an actor host sends every BEAT_SECONDS."""
+  host: int                  # The actor host's number, from cluster_config.host_number.
+  name: str                  # The host's name in the names of metrics.
+  frames_per_second: float   # Environment frames.
+  bytes_per_second: float    # Bytes of unrolls sent and parameters received.
+  environment_restarts: int
+  reconnects: int
+  lost_unrolls: int          # Unrolls in flight when a connection broke. The learner may have received them.
+  life: str = ''             # A random id of the process.
+  leaving: bool = False      # Whether this is the host's last report.
+
+
+def configure_devices(num_learners: int):
+  """Configures a device for each learner of this process. Must run before TensorFlow computes anything.
+
+  Raises:
+    ClusterError: there are too few GPUs.
+  """
+  gpus = tf.config.list_physical_devices('GPU')
+  if gpus and num_learners > len(gpus):
+    raise ClusterError(f'--num_learners={num_learners}: this machine has {len(gpus)} GPUs')
+  if not gpus and num_learners > 1:
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * num_learners)
+
+
+def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribute.Strategy:
+  """Returns the strategy that synchronises the learners of a run. A single learner has TensorFlow's default one.
+
+  Raises:
+    ClusterError: there are several processes, and this one cannot have that many learners.
+  """
+  if port and port.strategy:
+    here = port.strategy.extended.worker_devices
+    if num_learners != len(here):
+      raise ClusterError(f'--num_learners={num_learners}: with several --learner_addresses a process has one learner '
+                         f'per GPU, or one learner without GPUs: here {len(here)}')
+    return port.strategy
+  if num_learners == 1:
+    return tf.distribute.get_strategy()
+  kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
+  # The default, collective operations, would wait for ever once this process has opened a port.
+  return tf.distribute.MirroredStrategy([f'{kind}:{index}' for index in range(num_learners)],
+                                        tf.distribute.ReductionToOneDevice())
+
+
+def specs(nest) -> list[list]:
+  """Returns the dtype and shape of each tf.TensorSpec of a nest, as lists that JSON can hold."""
+  return [[spec.dtype.name, list(spec.shape)] for spec in tf.nest.flatten(nest)]
+
+
+def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str, Any]:
+  """Returns what an actor host and its learner must have in common, for JSON.
+
+  Args:
+    settings: see LearnerPort.
+    unroll_spec, parameter_specs: see LearnerPort.offer.
+  """
+  return {'settings': settings, 'unroll': specs(unroll_spec), 'parameters': specs(parameter_specs),
+          'report': list(Report._fields)}
+
+
+class LearnerPort:
+  """The learner's port. It stays open until the process ends."""
+  unrolls_name, parameters_name = UNROLLS, PARAMETERS
+
+  def __init__(self, config: cluster_config.ClusterConfig, settings: dict[str, Any]):
+    """Opens the port, and waits for other learners, if any. Must run before TensorFlow computes anything.
+
+    Args:
+      config: the configuration of a learner. The port opens on all network interfaces of the machine.
+      settings: the settings that actor hosts must share with this learner. JSON can hold them.
+    Raises:
+      ClusterError: another process has the port, or another learner ended before all had connected.
+    """
+    addresses, task = config.learner_addresses.split(','), max(config.task, 0)
+    self._lock = take_port(addresses[task], 'learner', 'learner_addresses')
+    self.settings = settings
+    self.environment_restarts = 0  # The restarts that actor hosts have reported to this learner.
+    cluster = tf.train.ClusterSpec({JOB: addresses})
+    self.strategy = None  # The strategy that joins several processes, if there are several.
+    try:
+      if len(addresses) > 1:
+        _configure_health_check(config.learner_timeout_seconds)
+        self.strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=JOB, task_id=task))
+      else:
+        tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
+    except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:
+      raise ClusterError('a learner of this cluster ended before all were connected, so all learners end: start all of '
+                         'them again') from error
+    except tf.errors.OpError as error:
+      raise ClusterError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
+    with tf.device('/CPU:0'):
+      self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
+      self._queue = tf.raw_ops.FIFOQueueV2(
+          component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
+    self._reports = {}  # Host -> (its latest Report, the time of its arrival).
+    self._lives = collections.defaultdict(list)  # Host -> ids of its processes, in the order of arrival.
+    self._restarts_of = {}  # Id of a process -> its environment_restarts so far.
+    self._unwelcome = []    # Ids of processes that must leave, since an earlier process has the same number.
+    self._malformed, self._last_malformed = 0, ''  # Malformed reports since `complaint`, and the last one's fault.
+    self._lags = collections.defaultdict(list)  # Host -> the policy lag of each of its unrolls, in updates.
+    self._content, self._greeting_lock = {}, threading.Lock()
+
+  def offer(self, unroll_spec, parameter_specs):
+    """Admits actor hosts. The queue and the published parameters must exist by now.
+
+    Args:
+      unroll_spec: nest of tf.TensorSpec, the unrolls of the queue.
+      parameter_specs: list of tf.TensorSpec, the published parameters.
+    """
+    self._greet(life=uuid.uuid4().hex, ended=False, unwelcome=[],
+                **contract(self.settings, unroll_spec, parameter_specs))
+
+  def record_lags(self, updates: int, arrived: Iterable[intake.Arrived]):
+    """Records the policy lag of unrolls: the age of the parameters that chose their actions, in updates.
+
+    Args:
+      updates: the number of updates so far.
+      arrived: for each learner of this process, what arrived with its batch.
+    """
+    for each in arrived:
+      lags = np.maximum(updates - np.asarray(each.parameter_versions), 0).mean(axis=0)  # [n], updates.
+      for actor_id, lag in zip(np.asarray(each.actor_ids), lags, strict=True):
+        self._lags[int(actor_id) // cluster_config.MAX_ENVIRONMENTS].append(lag)
+
+  def actor_name(self, actor_id: int) -> str:
+    """Returns the name of an actor in messages. It may belong to any process."""
+    host, number = divmod(actor_id, cluster_config.MAX_ENVIRONMENTS)
+    report, _ = self._reports.get(host, (None, 0.))
+    return f'environment {number} of ' + (report.name if report else f'host {host}')
+
+  def metrics(self) -> dict[str, float]:
+    """Returns the metrics of actor hosts for a row of metrics.jsonl. Policy lags are means since the last call."""
+    hosts = self._hosts()
+    row = {'actor_hosts': len(hosts)}
+    for host, report in hosts.items():
+      row |= {f'actor/{report.name}/frames_per_second': report.frames_per_second,
+              f'actor/{report.name}/megabytes_per_second': report.bytes_per_second * 1e-6,
+              f'actor/{report.name}/environment_restarts': report.environment_restarts,
+              f'actor/{report.name}/reconnects': report.reconnects,
+              f'actor/{report.name}/lost_unrolls': report.lost_unrolls}
+      if host in self._lags:
+        row[f'actor/{report.name}/policy_lag'] = float(np.mean(self._lags[host]))
+    self._lags.clear()
+    return row
+
+  def complaint(self) -> str:
+    """Returns a message about malformed reports since the last call, or '' if there were none."""
+    malformed, self._malformed = self._malformed, 0
+    return f'malformed reports ignored: {malformed}, the last one {self._last_malformed}' if malformed else ''
+
+  def announce_end(self):
+    """Tells actor hosts that the run has ended."""
+    self._greet(ended=True)
+
+  def wait_for_farewells(self):
+    """Waits until all known actor hosts have left, for at most some seconds. A lost host costs the whole wait."""
+    began = time.monotonic()
+    while time.monotonic() < began + (_FAREWELL_SECONDS if self._hosts() else _LINGER_SECONDS):
+      time.sleep(_FAREWELL_TICK_SECONDS)
+
+  def _hosts(self) -> dict[int, Report]:
+    """Returns the latest report of each present actor host, by number."""
+    now = time.monotonic()
+    for text in self._arrived():
+      try:
+        report = _read_report(text)
+      except ValueError as error:
+        self._malformed, self._last_malformed = self._malformed + 1, str(error)
+        continue
+      if self._is_welcome(report):
+        self._count_restarts(report)
+        self._reports[report.host] = report, now
+    self._reports = {host: (report, heard) for host, (report, heard) in self._reports.items()
+                     if not report.leaving and now - heard < _FORGOTTEN_SECONDS}
+    return {host: report for host, (report, _) in self._reports.items()}
+
+  def _is_welcome(self, report):
+    """Returns whether a report counts. Several processes may have the same number by mistake.
+
+    A new process replaces the one before it. If the earlier process reports again, it has not ended: then the later
+    ones have to leave.
+    """
+    if report.life in self._unwelcome:
+      return False
+    lives = self._lives[report.host]
+    if report.life not in lives:
+      lives.append(report.life)
+    elif report.life != lives[-1]:
+      if report.leaving:
+        return False  # Its successor has reported already.
+      later = lives.index(report.life) + 1
+      self._unwelcome += lives[later:]
+      del lives[later:]
+      self._greet(unwelcome=self._unwelcome)
+    return True
+
+  def _count_restarts(self, report):
+    # A process that reported to an earlier learner starts with the restarts that are in that learner's metrics.
+    known = self._restarts_of.get(report.life, report.environment_restarts if report.reconnects else 0)
+    self.environment_restarts += report.environment_restarts - known
+    self._restarts_of[report.life] = report.environment_restarts
+
+  def _greet(self, **changes):
+    with self._greeting_lock:  # Another thread may announce the end while a row of metrics is written.
+      self._content |= changes
+      tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(self._content)))
+
+  def _arrived(self):
+    size = int(tf.raw_ops.QueueSizeV2(handle=self._queue))
+    if not size:
+      return []
+    reports, = tf.raw_ops.QueueDequeueManyV2(handle=self._queue, n=size, component_types=[tf.string])
+    return reports.numpy().tolist()
+
+
+def _read_report(text: bytes) -> Report:
+  """Parses a report, which anyone may have sent. Raises ValueError, with the sender and the fault, if it is invalid."""
+  try:
+    values = json.loads(text) if len(text) <= _LONGEST_REPORT else None
+  except (ValueError, RecursionError):
+    values = None
+  if not isinstance(values, dict):
+    raise ValueError('from somebody unknown: it is no JSON object, or too long')
+  name = values.get('name')
+  if not isinstance(name, str) or not re.fullmatch(_NAME, name):
+    raise ValueError('from somebody unknown: it has no name')
+  if values.keys() != set(Report._fields):
+    raise ValueError(f'from {name}: it has other fields than a report')
+  for field, kind in Report.__annotations__.items():
+    value, most = values[field], cluster_config.MAX_HOSTS - 1 if field == 'host' else _LARGEST_NUMBER
+    # A bool is not a number here, and NaN is outside all limits.
+    if type(value) not in {float: (int, float)}.get(kind, (kind,)) or (
+        kind in (int, float) and not 0 <= value <= most):
+      raise ValueError(f'from {name}: {field} is out of range, or of another type')
+  return Report(**values)
+
+
+def _configure_health_check(timeout_seconds):
+  """Makes each learner check the health of all others, and end its collective operations if a check fails.
+
+  TensorFlow has two ways to detect a lost learner. The default is its coordination service. That one swallows SIGTERM,
+  holds Python's lock while it waits for the others, and has a fixed limit of 10 s. This function selects the other way,
+  health checks of a second each. A dead process refuses all attempts at once. A frozen process lets each one time out.
+  """
+  context.context().configure_coordination_service(service_type='')
+  check = collective_all_reduce_strategy.CollectiveAllReduceExtended
+  check._check_health_interval = _HEALTH_CHECK_SECONDS
+  check._check_health_timeout = 1  # Seconds. A check holds Python's lock.
+  check._check_health_retry_limit = timeout_seconds
+
+
+def take_port(address: str, owner: str, flag: str) -> socket.socket:
+  """Checks that no process uses the port, which gRPC would share, and reserves it in this project.
+
+  Args:
+    address: HOST:PORT.
+    owner: who opens it, for messages.
+    flag: the flag that has the address, for messages.
+  Returns:
+    A lock that keeps others from the port until it is closed.
+  Raises:
+    ClusterError: the port is in use.
+  """
+  _, port = cluster_config.split_address(address)
+  lock = socket.socket(socket.AF_UNIX)
+  try:
+    lock.bind(f'\0scalable_agents at port {port}')  # No file. It ends with the process.
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
+      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Ignore closed connections of an earlier learner.
+      probe.bind(('', port))
+  except OSError as error:
+    lock.close()
+    if error.errno != errno.EADDRINUSE:
+      raise ClusterError(f'{address}: port {port} cannot be opened ({error.strerror}): choose another one in '
+                         f'--{flag}') from error
+    raise ClusterError(f'{address}: port {port} is in use on this machine ({error.strerror}): another {owner}? Stop '
+                       f'it, or choose another port in --{flag}') from error
+  return lock

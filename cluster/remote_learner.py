@@ -1,0 +1,294 @@
+"""An actor host's side of a cluster: it sends unrolls to a learner in another process and fetches parameters from it.
+
+Some threads push unrolls through TensorFlow sessions into the learner's queue, and block while it is full. One thread
+fetches parameters. A single thread pushes all unrolls of an actor, so that they arrive in their order. These threads
+use a session without a deadline, which does not notice that the learner is gone. Therefore the heart thread asks for a
+sign of life every few seconds, through a session with a deadline, and makes a new connection where needed. The
+learner's side is learner_port.py.
+"""
+
+from collections.abc import Callable
+import contextlib
+import json
+import threading
+import time
+from typing import Any, NamedTuple
+import uuid
+
+import tensorflow as tf
+
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.cluster import learner_connection
+from scalable_agents.cluster import learner_port
+from scalable_agents.cluster import outbox
+from scalable_agents.ops import ops
+
+_PUSHERS = 2
+_PUSH_BYTES = 4_500_000     # Bytes per call. More would not fit into the processor's caches.
+_RETRY_SECONDS = 1.         # The time between two attempts to reach the learner.
+_PATIENCE_SECONDS = 15.     # After this long without a sign of life, the host tries a new connection.
+_FIRST_WORD_SECONDS = 5.    # After this long without a learner, the user gets a message.
+_LATER_WORDS_SECONDS = 30.  # The time between further messages.
+_TICK_SECONDS = 0.02
+
+
+class RefusedError(Exception):
+  """The learner does not accept this actor host. The message is one line: the learner's address, why, the remedy."""
+
+
+class Totals(NamedTuple):
+  """Counts since the start."""
+  unrolls: int       # Unrolls sent.
+  bytes: int         # Bytes of unrolls sent and parameters received.
+  reconnects: int
+  lost_unrolls: int  # Unrolls in flight when a connection broke. The learner may have received them.
+
+
+class RemoteLearner:
+  """Takes unrolls (`put`) and gives parameters (`latest`). Graphs may call both. Neither call uses the network."""
+
+  def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
+               queue_size: int, is_due: Callable[[], bool], make_report: Callable[[Totals], learner_port.Report],
+               say: Callable[[str], None], on_end: Callable[[], None]):
+    """Makes no connection yet; see `start`.
+
+    Args:
+      address: HOST:PORT of the learner.
+      task: the number of the learner among several.
+      settings, unroll_spec, parameter_specs: they must equal the learner's; see learner_port.LearnerPort. An unroll
+        has an `actor_id`.
+      queue_size: the capacity of the learner's queue, in unrolls.
+      is_due: returns whether to fetch the latest parameters now. It is called often.
+      make_report: returns this host's report.
+      say: called with a line for the user.
+      on_end: called from another thread when the run has ended, or when `check` has an error to raise.
+    """
+    self._address = address
+    self._own = json.loads(json.dumps(learner_port.contract(settings, unroll_spec, parameter_specs)))
+    self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
+    self._life = uuid.uuid4().hex
+    size = ops.num_bytes(unroll_spec)
+    largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
+    self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
+    self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
+    self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
+    self._lock = threading.Lock()
+    self._totals = Totals(0, 0, 0, 0)  # _lock guards it, the connection and `unsent` of the lanes.
+    self._connection = None
+    self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
+    self._error = None
+    self._heart = threading.Thread(target=self._guard, args=[self._keep_contact], name='heart', daemon=True)
+
+  def start(self):
+    """Starts a thread that connects to the learner. It tries until it succeeds or this object is closed."""
+    self._heart.start()
+
+  def wait_for_parameters(self, seconds: float) -> bool:
+    """Waits at most this long for the first parameters. Returns whether they have arrived."""
+    return self._ready.wait(seconds)
+
+  def put(self, unroll):
+    """Takes an unroll, also in a graph. Waits for room. Raises CancelledError once this is closed."""
+    return outbox.put(self._lanes, unroll)
+
+  def latest(self):
+    """Returns the version and the parameters that arrived last; see ParameterSnapshot."""
+    return self._snapshot.latest()
+
+  def totals(self) -> Totals:
+    with self._lock:
+      return self._totals
+
+  def check(self):
+    """Raises the error that ended the contact with the learner, if there was one. The end of the run is no error."""
+    if self._error:
+      raise self._error
+
+  def close(self):
+    """Tells the learner that this host leaves, and ends every wait. Only daemon threads may still wait for the network.
+
+    Idempotent.
+    """
+    self._stop.set()
+    self._nudge.set()
+    for lane in self._lanes:
+      lane.close()
+    if self._heart.is_alive():
+      self._heart.join(2 * learner_connection.ANSWER_SECONDS)
+    if self._connection:
+      self._connection.close()
+
+  def _guard(self, target, connection=None, *args):
+    """Runs a thread's target. An error marks the connection as failed, or else ends the contact."""
+    try:
+      target(*[connection, *args] if connection else [])
+    except Exception as error:  # `check` raises it.
+      if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
+        connection.failure = learner_connection.reason(error)  # The run may have ended: the greeting tells.
+        self._nudge.set()
+        return
+      self._error = error
+      self._on_end()
+
+  def _keep_contact(self):
+    """Connects, asks for signs of life, and reconnects, until the run ends or this object is closed."""
+    heard = said = time.monotonic()
+    while not self._stop.is_set():
+      before = self._connection
+      try:
+        greeting = self._contact(time.monotonic() - heard)
+        if greeting['ended']:
+          self._take_leave()
+          return self._on_end()
+        if before is not self._connection and (before or said != heard):
+          self._say(f'connected to the learner at {self._address}' + (f' again ({before.failure})' if before else ''))
+        elif said != heard:
+          self._say(f'the learner at {self._address} answers again')
+        heard = said = time.monotonic()
+      except (tf.errors.OpError, OSError, learner_connection.NotReadyError) as error:
+        now = time.monotonic()
+        if now - said >= (_FIRST_WORD_SECONDS if said == heard else _LATER_WORDS_SECONDS):
+          said = now
+          self._say(f'no learner at {self._address} for {now - heard:.0f} s: {learner_connection.reason(error)}')
+      if before is not self._connection:
+        self._stop.wait(_RETRY_SECONDS)  # Limits the rate of connections that fail at once.
+      self._nudge.wait(learner_port.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
+      self._nudge.clear()
+    self._take_leave()
+
+  def _contact(self, silence_seconds):
+    """Returns the learner's greeting, through a new connection if needed. Raises if there is no answer."""
+    if (connection := self._connection) is None:
+      return self._connect()
+    try:
+      greeting = connection.beat(self._report())
+      if self._life in greeting['unwelcome']:
+        raise RefusedError(f'{self._address}: another actor host has the same number: give each actor host a --task of '
+                           'its own, or start this one again if its number was random')
+      if greeting['ended'] or not connection.failure:
+        return greeting
+    except tf.errors.OpError as error:
+      # A frozen learner may recover. Then the unrolls that wait in the connection arrive, so keep it for a while.
+      if isinstance(error, tf.errors.DeadlineExceededError) and not connection.failure and (
+          silence_seconds < _PATIENCE_SECONDS):
+        raise
+      connection.failure = connection.failure or learner_connection.reason(error)
+    return self._connect()
+
+  def _connect(self):
+    """Replaces the connection by a new one. Returns the greeting. Raises if no connection is possible."""
+    connection = learner_connection.Connection(self._address, self._graph)
+    greeting = connection.greeting
+    if greeting['ended']:
+      return greeting
+    _compare(self._address, self._own, greeting)
+    with self._lock:
+      old, self._connection = self._connection, connection
+      if old:
+        lost = 0
+        if old.greeting['life'] != greeting['life']:  # A new learner. It drops those that its checkpoint knows.
+          for lane, block in old.in_hand.items():
+            lane.unsent.appendleft(block)  # Older than all blocks taken since.
+          old.in_hand.clear()
+        else:
+          old.is_lost, lost = True, sum(map(len, old.in_hand.values()))
+        self._totals = self._totals._replace(reconnects=self._totals.reconnects + 1,
+                                             lost_unrolls=self._totals.lost_unrolls + lost)
+        old.close()
+    self._start(self._refresh, connection)
+    return connection.beat(self._report())  # The learner knows of this host at once.
+
+  def _take_leave(self):
+    if self._connection:
+      with contextlib.suppress(tf.errors.OpError):  # The learner is gone already.
+        self._connection.beat(self._report()._replace(leaving=True))
+
+  def _report(self):
+    return self._make_report(self.totals())._replace(life=self._life)
+
+  def _is_current(self, connection):
+    return connection is self._connection and not self._stop.is_set()
+
+  def _start(self, target, connection, *args):
+    threading.Thread(target=self._guard, args=[target, connection, *args], daemon=True).start()
+
+  def _push(self, connection, lane):
+    """Pushes the unrolls of a lane while the connection is in use."""
+    while (block := self._next_block(connection, lane)) is not None:
+      connection.push(block)  # Waits for room.
+      with self._lock:
+        if connection.in_hand.pop(lane, None) is None:
+          return  # The next connection sends it again.
+        self._totals = self._totals._replace(
+            unrolls=self._totals.unrolls + len(block),
+            bytes=self._totals.bytes + sum(array.nbytes for unroll in block for array in unroll),
+            lost_unrolls=self._totals.lost_unrolls - connection.is_lost * len(block))
+
+  def _next_block(self, connection, lane):
+    """Waits for a block of unrolls and marks it as in flight. Returns None if the connection is no longer in use."""
+    block = self._take_in_hand(connection, lane)
+    if block is None:
+      with lane.taking:
+        # The thread that held `taking` may have left its block in `unsent`, since its connection was replaced.
+        block = self._take_in_hand(connection, lane)
+        if block is None and self._is_current(connection):
+          if (taken := lane.take()) is None:
+            return None  # The lane is closed.
+          with self._lock:
+            lane.unsent.append(taken)
+          block = self._take_in_hand(connection, lane)
+    return block
+
+  def _take_in_hand(self, connection, lane):
+    """Marks a lane's first unsent block as in flight. Returns None if there is none or the connection is not in use."""
+    with self._lock:
+      if not lane.unsent or not self._is_current(connection):
+        return None
+      block = connection.in_hand[lane] = lane.unsent.popleft()
+      return block
+
+  def _refresh(self, connection):
+    """Fetches the first parameters, and then, while the connection is in use, new ones whenever they are due."""
+    connection.open()
+    self._fetch(connection)
+    for lane in self._lanes:
+      self._start(self._push, connection, lane)
+    while self._is_current(connection):
+      if self._is_due():
+        self._fetch(connection)
+      elif connection.unanswered_beats > 1:
+        connection.ask_version()
+      else:
+        time.sleep(_TICK_SECONDS)
+
+  def _fetch(self, connection):
+    version, parameters = connection.fetch()
+    with self._lock:
+      if parameters is not None and connection is self._connection:  # A newer connection may have newer ones.
+        connection.latest_version = version
+        self._snapshot.publish(version, parameters)
+        self._ready.set()
+        self._totals = self._totals._replace(bytes=self._totals.bytes + sum(array.nbytes for array in parameters))
+
+
+def _compare(address, own, greeting):
+  """Raises RefusedError, with the differences, if this host's contract differs from the learner's."""
+  ours, theirs = own['settings'], greeting['settings']
+  differing = [f'{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} '
+               'here' for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+  for name, what in (('unroll', 'shapes or types of unrolls'), ('parameters', "the network's parameters")):
+    if not differing and own[name] != greeting[name]:
+      differing.append(f'{what} are {_difference(greeting[name], own[name])}')
+  if not differing and own['report'] != greeting.get('report'):
+    differing.append('the fields of reports differ')
+  if differing:
+    raise RefusedError(f'{address}: the learner has another configuration: {"; ".join(differing)}. Give all processes '
+                       'of a cluster the same flags and the same version of this program')
+
+
+def _difference(theirs, ours):
+  """Describes the first spec that differs."""
+  for one, other in zip(theirs, ours, strict=False):
+    if one != other:
+      return f'{one[0]} {one[1]} there and {other[0]} {other[1]} here'
+  return f'{len(theirs)} there and {len(ours)} here'

@@ -1,0 +1,86 @@
+"""The process that plays an evaluation during training; evaluation/evaluations.py starts it.
+
+It reads from its standard input a JSON object: what evaluations.request returns, and
+
+  directory   a path that leads to the run directory
+  logdir      the name of the run directory, for messages
+  trainer     the id of the training process
+
+and prints a row for evaluations.jsonl, or a line that says why there is none. It has no GPU, one thread to compute, and
+few environments, and it plays one level after the other.
+"""
+
+from scalable_agents.processes import background_process
+from scalable_agents.processes import kernels
+
+_NICENESS = 19  # The lowest priority.
+
+if __name__ == '__main__':
+  background_process.begin(_NICENESS)  # Before the imports, which take seconds.
+  kernels.choose()
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import sys
+from typing import Any
+
+import tensorflow as tf
+
+from scalable_agents.actor import actor_host
+from scalable_agents.evaluation import evaluation
+from scalable_agents.evaluation import evaluation_results
+from scalable_agents.records import checkpoint
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.training import agent_interface
+from scalable_agents.training import run_config
+
+
+def evaluate(request: dict[str, Any]) -> dict[str, Any]:
+  """Plays the newest checkpoint. Returns a row for evaluations.jsonl.
+
+  Raises:
+    errors.UserError: as evaluation.evaluate.
+  """
+  agent_module, run = importlib.import_module(request['agent']), run_config.RunConfig(**request['run'])
+  module, name = request['config_class']
+  config = getattr(importlib.import_module(module), name)(**request['config'])
+  loaded = checkpoint.load(run_directory.path(request['directory'], run_directory.CHECKPOINTS))
+  if not loaded:
+    raise errors.UserError(f'{request["logdir"]}: there is no checkpoint')
+  where = os.path.join(request['logdir'], run_directory.CHECKPOINTS, os.path.basename(loaded.path))
+  levels, seed = request['levels'], evaluation.seed_of(config.seed)
+  selection, results, policy = evaluation.selection_of(agent_module, run), {}, None
+  for level_id in range(len(levels)):
+    with evaluation.explaining(where), contextlib.closing(
+        actor_host.ActorHost(levels, request['protocol'], run, seed, played=[level_id])) as host:
+      make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
+      policy = evaluation.restore(make_agent, loaded)
+      evaluator = evaluation.play(
+          policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
+    results |= evaluation_results.of_levels(evaluator, levels, [level_id])
+  return {'environment_frames': policy.environment_frames, 'learner_steps': policy.learner_steps,
+          **evaluation.identify(loaded, run, seed, selection), 'levels': results,
+          'suite': evaluation_results.suite_of(results)}
+
+
+def _main():
+  out = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
+  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What libraries print goes to the log.
+  request = json.load(sys.stdin)
+  if os.getppid() != request['trainer']:  # It has ended before this process asked to end with it.
+    return
+  tf.config.set_visible_devices([], 'GPU')
+  tf.config.threading.set_intra_op_parallelism_threads(1)
+  try:
+    print(json.dumps(evaluate(request), allow_nan=False), file=out, flush=True)
+  except errors.UserError as error:
+    print(str(error).splitlines()[0], file=out, flush=True)
+    sys.exit(1)
+
+
+if __name__ == '__main__':
+  _main()

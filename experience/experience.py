@@ -1,0 +1,127 @@
+"""The experience: takes unrolls from the intake, and gives the batches that a learner learns from.
+
+Actors of this process and of others put their unrolls into the queue of the intake (intake.py), and the experience
+takes them out.
+
+Each agent's module chooses an implementation (`make_experience`, agent_interface.py). IMPALA uses QueueExperience: it
+learns from each unroll once, in the order of arrival. Agents with replay have their own implementation.
+
+Environment frames and episodes are counted once, when an unroll leaves the queue for the first time (intake.py). They
+are not counted when the unroll is learned from, and a replayed unroll does not pass through the intake again. An
+experience returns these counts with the batches.
+"""
+
+from typing import Any, Protocol
+
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.learner import learner_step
+
+
+class Experience(Protocol):
+  """Takes unrolls from the intake and gives batches.
+
+  `save`, `metrics` and `complaints` may still be called after `close`.
+
+  `take_batch` runs in the thread that collects the next batch, which calls nothing else. `update` runs in the learner's
+  thread, and `save` in the thread that writes checkpoints. The other methods may run in any thread.
+
+  Attributes:
+    unrolls_per_batch: number of new unrolls that `take_batch` waits for. A synchronous run lets the actors play until
+      there are this many.
+    is_required: whether a resumed run needs what `save` has written; see checkpoint.Beside.
+  """
+  unrolls_per_batch: int
+  is_required: bool
+
+  def fill(self) -> intake_lib.Arrived | None:
+    """Takes `unrolls_per_batch` unrolls if the experience needs more before it can give a batch, else nothing.
+
+    It is called before each `take_batch`, in the same thread, until it returns None.
+
+    Returns:
+      The counts of what has arrived; None if nothing was needed.
+    Raises:
+      tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
+    """
+
+  def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
+    """Waits for the next batch, in a graph.
+
+    Returns:
+      The batch, and the counts of what has arrived with it. Their shapes must be the same each time; with others,
+      several learners would trace their step again.
+    Raises:
+      tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
+    """
+
+  def update(self, sample: Any, feedback: Any) -> None:
+    """Takes the feedback of an update on its batch.
+
+    Args:
+      sample: Batch.sample.
+      feedback: learner_step.Loss.feedback of that batch, for example new priorities. Zeros if the update was skipped:
+        as priorities, these are the smallest ones, so that what cannot be learned from is not drawn all the time.
+    """
+
+  def metrics(self) -> dict[str, float]:
+    """Metrics of the experience for a row of metrics.jsonl: name -> number."""
+
+  def complaints(self) -> list[str]:
+    """Messages for the user about faults since the last call, one line each."""
+
+  def save(self, folder: str) -> None:
+    """Writes the state that a resumed run needs to a folder beside the checkpoint. Without state it writes nothing.
+
+    The state may be newer than the checkpoint, by what has arrived since its variables were copied.
+
+    Raises:
+      OSError: the files cannot be written. Then the checkpoint is not saved.
+    """
+
+  def restore(self, folder: str) -> None:
+    """Restores the state from the folder that `save` wrote. It is not called if `save` wrote nothing.
+
+    Raises:
+      OSError: the files cannot be read.
+      ValueError: they do not fit this run.
+    """
+
+  def close(self) -> None:
+    """Ends every wait, also that of the actors: it closes the intake."""
+
+
+class QueueExperience:
+  """Every unroll is learned from once, in the order of arrival. Espeholt et al. 2018 (IMPALA), section 3."""
+  is_required = False
+
+  def __init__(self, intake: intake_lib.Intake, batch_size: int):
+    """Gives batches from a queue.
+
+    Args:
+      intake: the queue that actors put unrolls into.
+      batch_size: unrolls per batch.
+    """
+    self.unrolls_per_batch = batch_size
+    self._intake = intake
+    self.complaints, self.close = intake.complaints, intake.close
+
+  def fill(self) -> None:
+    """Takes nothing: a batch is made of the unrolls that `take_batch` waits for."""
+
+  def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
+    """See Experience."""
+    unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
+    return learner_step.Batch(unroll), arrived
+
+  def update(self, sample: Any, feedback: Any) -> None:
+    """Does nothing: an unroll is learned from once and not kept."""
+
+  def metrics(self) -> dict[str, float]:
+    """See Experience."""
+    return self._intake.metrics()
+
+  def save(self, folder: str) -> None:
+    """Saves nothing: the unrolls in the queue, about one batch, are lost when the process ends."""
+
+  def restore(self, folder: str) -> None:
+    """Does nothing: `save` saves nothing."""

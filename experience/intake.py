@@ -1,0 +1,164 @@
+"""The intake: the queue through which unrolls reach the learner, and the checks and counts made as they leave it.
+
+Each unroll is looked at once, when it leaves the queue:
+
+  1. Invalid unrolls are dropped.
+  2. The unrolls of a stream are admitted in the order of their indices. Missing ones are counted.
+  3. Environment frames and finished episodes are counted.
+"""
+
+from collections.abc import Callable, Sequence
+import contextlib
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.experience import unroll_order
+from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.records import json_text
+
+NO_LEVEL = -1
+_ORDER = 'unroll_order.json'  # In the folder beside a checkpoint.
+
+
+class Episodes(NamedTuple):
+  """Finished episodes. Every field is [n]."""
+  level_ids: Any  # int32; NO_LEVEL if no episode ended at this place.
+  returns: Any    # float32, sums of raw rewards.
+  lengths: Any    # int32, environment frames.
+
+
+class Arrived(NamedTuple):
+  """Counts of n unrolls that have left the queue."""
+  environment_frames: Any  # [] int64.
+  episodes: Episodes       # The episodes that end in these unrolls. The fields are [T * n], padded with NO_LEVEL.
+  actor_ids: Any           # [n] int32.
+  parameter_versions: Any  # [T, n] int64, the versions of the parameters that acted.
+
+
+def merge(arrived: Sequence[Arrived]) -> Arrived:
+  """Returns the counts of several takes as if they were one."""
+  frames, episodes, actor_ids, versions = zip(*arrived, strict=True)
+  episodes = Episodes(*(tf.concat(values, 0) for values in zip(*episodes, strict=True)))
+  return Arrived(sum(frames), episodes, tf.concat(actor_ids, 0), tf.concat(versions, 1))
+
+
+def finite(episodes: Episodes) -> Episodes:
+  """The episodes with finite returns, as NumPy arrays. A NaN would make every mean that includes it NaN."""
+  is_finite = np.isfinite(episodes.returns)
+  return Episodes(*(values[is_finite] for values in episodes))
+
+
+class Intake:
+  """The queue of a learner process."""
+  # See checkpoint.Beside. Without the saved order, an unroll that is sent again is learned from again.
+  is_required = False
+
+  def __init__(self, unroll_spec, capacity: int, frames_per_step: int,
+               check: Callable[[Any], tf.Tensor] | None = None, streams_may_have_begun: bool = False,
+               shared_name: str = '', actor_name: Callable[[int], str] = 'actor {}'.format):
+    """Creates the queue.
+
+    Args:
+      unroll_spec: Unroll of tf.TensorSpec.
+      capacity: unrolls that the queue holds before `put` waits, >= 1.
+      frames_per_step: environment frames per agent step.
+      check: takes a batch, in a graph, and returns which unrolls can be right: [B] bool (unroll_check.py). None if all
+        unrolls come from this process.
+      streams_may_have_begun: see UnrollOrder; True in a learner that was restarted while its actor hosts kept running.
+      shared_name: name under which other processes find the queue; '' if they must not.
+      actor_name: returns an actor's name for its id.
+    """
+    self.unroll_spec = unroll_spec
+    self._queue = unroll_queue.UnrollQueue(unroll_spec, capacity, unroll_lib.has_time(unroll_spec), shared_name)
+    self.put, self.close = self._queue.put, self._queue.close
+    self._frames_per_step = frames_per_step
+    self._check, self._actor_name = check, actor_name
+    self._order = unroll_order.UnrollOrder(streams_may_have_begun)
+    self._dropped = self._complained = 0
+    self._last_dropped = 0  # Id of the actor whose unroll was dropped last.
+
+  def take_batch(self, batch_size: int) -> tuple[Any, Arrived]:
+    """Waits for `batch_size` unrolls, in a graph.
+
+    Returns:
+      Unroll of [T+1, B, ...] or, for fields without time, [B, ...], in the order of arrival; and the counts of what
+      arrived with them.
+    Raises:
+      tf.errors.OutOfRangeError: the intake is closed.
+    """
+    def drop_one(batch, are_good):
+      slot = tf.argmin(tf.cast(are_good, tf.int32))
+      batch = self._queue.drop(batch, slot)
+      is_good = self._are_good(batch, slice(batch_size - 1, batch_size))
+      are_good = tf.concat([are_good[:slot], are_good[slot + 1:], is_good], axis=0)
+      return batch, tf.ensure_shape(are_good, [batch_size])
+
+    with tf.device('/CPU:0'):
+      batch = self._queue.take_batch(batch_size)
+      batch, _ = tf.while_loop(lambda _, are_good: ~tf.reduce_all(are_good), drop_one,
+                               [batch, self._are_good(batch, slice(batch_size))], parallel_iterations=1)
+      return batch, self._arrived(batch)
+
+  def save(self, folder: str):
+    """Writes the order of unrolls to a folder beside a checkpoint, for a learner that is restarted.
+
+    Without a check it writes nothing: then all actors are in this process and end with it.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    if self._check:
+      with open(os.path.join(folder, _ORDER), 'w', encoding='ascii') as file:
+        json.dump(self._order.state(), file)
+
+  def restore(self, folder: str):
+    """Restores what `save` has written to the folder, if anything.
+
+    Raises:
+      OSError, ValueError: the file cannot be read.
+    """
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ORDER), 'rb') as file:
+      self._order.restore(json_text.parse(file.read()))
+
+  def metrics(self) -> dict[str, float]:
+    """Metrics for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""
+    return {'queue_size': self._queue.size()} | self._order.metrics()
+
+  def complaints(self) -> list[str]:
+    """Messages for the user about unrolls dropped, missing or late since the last call, one line each."""
+    lines = [self._order.complaint()]
+    if dropped := self._dropped - self._complained:
+      self._complained += dropped
+      lines.append(f'unrolls dropped: {dropped}, the last one from {self._actor_name(self._last_dropped)}: level, '
+                   'actor, index, action or parameter version out of range, or an observation, output or state not '
+                   'finite')
+    return list(filter(None, lines))
+
+  def _are_good(self, batch, slots):
+    """Says which unrolls in these slots are admitted: [n] bool. Must be called once for each unroll."""
+    possible = self._check(batch) if self._check else tf.ones_like(batch.actor_id, tf.bool)
+    columns = [column[slots] for column in (possible, batch.actor_id, batch.stream_id, batch.index)]
+    return tf.ensure_shape(tf.numpy_function(self._admit, columns, tf.bool), columns[0].shape)
+
+  def _admit(self, possible, actor_ids, stream_ids, indices):
+    """Counts the impossible unrolls. Of the others, admits those that are in order."""
+    if not possible.all():
+      self._dropped += int((~possible).sum())
+      self._last_dropped = int(actor_ids[~possible][-1])
+    admitted = possible.copy()
+    admitted[possible] = self._order.admit(stream_ids[possible], indices[possible])
+    return admitted
+
+  def _arrived(self, batch) -> Arrived:
+    environment_output = batch.environment_output
+    done = environment_output.done[1:]  # Row 0 was in the previous unroll.
+    levels = tf.where(done, batch.level_id, NO_LEVEL)
+    episodes = Episodes(*(tf.reshape(values, [-1]) for values in (
+        levels, environment_output.episode_return[1:], environment_output.episode_length[1:])))
+    return Arrived(tf.size(done, out_type=tf.int64) * self._frames_per_step, episodes, batch.actor_id,
+                   batch.parameter_version[1:])

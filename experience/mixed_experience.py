@@ -1,0 +1,151 @@
+"""The experience of an actor-critic with replay: each batch has new unrolls, and unrolls from a replay.
+
+Espeholt et al. 2018 (IMPALA), section 5.2.2; Schmitt et al. 2020 (LASER), sections 3 and 5.1. New unrolls are learned
+from once, online, unless all learning is from the replay, and go into the replay. So the ratio of replayed to new agent
+steps is the same on every machine.
+"""
+
+import os
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.experience import intake as intake_lib
+from scalable_agents.experience import unroll_replay
+from scalable_agents.learner import learner_step
+from scalable_agents.records import metrics
+
+_FILE = 'replay'  # In the folder beside a checkpoint.
+
+
+class MixedSample(NamedTuple):
+  """What the loss needs to know about a batch, besides its unrolls. The R replayed unrolls come last."""
+  is_online: tf.Tensor    # [B] bool.
+  probability: tf.Tensor  # [R] float32, with which a draw gives this unroll; 1 if there are no priorities.
+  key: tf.Tensor          # [R] int64, for new priorities. -1: nothing was drawn, so there is nothing to learn from.
+
+
+class Replay(Protocol):
+  """Stores unrolls and draws some of them again: unroll_replay.UnrollReplay and replayers.Replayers."""
+
+  def insert(self, unroll: unroll_lib.Unroll) -> None: ...
+  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn: ...
+  def update(self, key: tf.Tensor, priority: tf.Tensor) -> None: ...
+  def is_ready(self) -> bool: ...
+  def metrics(self) -> dict[str, float]: ...
+  def complaints(self) -> list[str]: ...
+  def save(self, path: str) -> None: ...
+  def restore(self, path: str) -> None: ...
+  def close(self) -> None: ...
+
+
+class Settings(NamedTuple):
+  """The settings of a MixedExperience."""
+  num_new: int              # New unrolls before each batch.
+  num_replayed: int         # Replayed unrolls per batch.
+  learns_new: bool = True   # Whether batches have the new unrolls. Otherwise these only go into the replay.
+  is_saved: bool = True     # Whether checkpoints include the replay. Else it is filled again.
+
+
+def split(batch_size: int, replay_share: float) -> tuple[int, int]:
+  """Returns the numbers of online and of replayed unrolls in a batch."""
+  replayed = round(batch_size * replay_share)
+  return batch_size - replayed, replayed
+
+
+def validate_share(batch_size: int, replay_share: float) -> None:
+  """Raises ValueError, with one line, if a batch of this size cannot be shared out."""
+  online, replayed = split(batch_size, replay_share)
+  if not online or bool(replayed) != (replay_share > 0):
+    raise ValueError(f'--replay_share={replay_share:g}: a batch of {batch_size} unrolls would have {online} new and '
+                     f'{replayed} replayed ones: want at least one of each, for example with a larger --batch_size')
+
+
+class MixedExperience:
+  """Gives batches of new and replayed unrolls; see Experience. Batch.sample is a MixedSample.
+
+  Level and actor of a batch's unrolls are [T+1, B], those of each row, because a replayer may go on with an episode of
+  another level. Unrolls come with whole stacks of frames, since they are learned from as they are.
+  """
+
+  def __init__(self, intake: intake_lib.Intake, replay: Replay, settings: Settings, seed: int):
+    """Makes the experience.
+
+    Args:
+      intake: the queue that actors put unrolls into.
+      replay: where unrolls are stored, and drawn from.
+      settings: the settings.
+      seed: of the draws.
+    """
+    self.unrolls_per_batch, self.is_required = settings.num_new, settings.is_saved
+    self._intake, self._replay, self._settings, self._seed = intake, replay, settings, seed
+    self._fill = tf.function(self._take_in, autograph=False)
+    with tf.device('/CPU:0'):
+      self._num_batches = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+  def fill(self) -> intake_lib.Arrived | None:
+    """See Experience."""
+    with tf.device('/CPU:0'):
+      return None if self._replay.is_ready() else self._fill()[1]
+
+  def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
+    """See Experience."""
+    with tf.device('/CPU:0'):
+      number = self._num_batches.assign_add(1)
+      seed = tf.random.stateless_uniform([], [self._seed, number], None, None, tf.int64)
+      # Before the new unrolls are inserted, so that no unroll is in a batch twice.
+      drawn = self._replay.draw(self._settings.num_replayed, seed)
+      new, arrived = self._take_in()
+      unroll, num_online = drawn.unroll, 0
+      # Rows of nothing are of no version. With version 0, they would seem to be old.
+      unroll = unroll._replace(parameter_version=tf.where(
+          drawn.key >= 0, unroll.parameter_version, tf.reduce_max(new.parameter_version)))
+      if self._settings.learns_new:
+        num_online = self._settings.num_new
+        unroll = tf.nest.map_structure(
+            lambda has_time, *both: tf.concat(both, axis=1 if has_time else 0), *_with_ids_of_rows(new), unroll)
+      is_online = tf.range(num_online + self._settings.num_replayed) < num_online
+      return learner_step.Batch(unroll, MixedSample(is_online, drawn.probability, drawn.key)), arrived
+
+  def _take_in(self):
+    """Moves num_new unrolls from the intake to the replay. Returns them and their counts."""
+    unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
+    self._replay.insert(unroll)
+    return unroll, arrived
+
+  def update(self, sample: MixedSample, feedback: tf.Tensor) -> None:
+    """Sets new priorities of the replayed unrolls, [R] float32. Without priorities they are not used."""
+    self._replay.update(sample.key, feedback)
+
+  def metrics(self) -> dict[str, float]:
+    """See Experience."""
+    return metrics.merge(self._intake.metrics(), self._replay.metrics())
+
+  def complaints(self) -> list[str]:
+    """See Experience."""
+    return self._intake.complaints() + self._replay.complaints()
+
+  def save(self, folder: str) -> None:
+    """See Experience."""
+    if self._settings.is_saved and self._replay.metrics()['replay_size']:
+      self._replay.save(os.path.join(folder, _FILE))
+
+  def restore(self, folder: str) -> None:
+    """See Experience."""
+    if self._settings.is_saved:  # Otherwise the run had a replay of its own before, and shares one now.
+      self._replay.restore(os.path.join(folder, _FILE))
+
+  def close(self) -> None:
+    """See Experience."""
+    self._intake.close()
+    self._replay.close()
+
+
+def _with_ids_of_rows(unroll):
+  """Returns which components of unrolls have a time dimension, and the unrolls, with level and actor of each row."""
+  def of_rows(ids):
+    return tf.broadcast_to(ids, tf.shape(unroll.parameter_version))
+
+  has_time = unroll_lib.has_time(unroll)._replace(level_id=True, actor_id=True)
+  return has_time, unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id))

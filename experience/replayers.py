@@ -1,0 +1,191 @@
+"""Replayers: actors without environments. They step through stored episodes to find the network's recurrent states.
+
+Schmitt et al. 2020 (LASER), section 5.1 and appendices A.2 and B: a replayer draws an episode uniformly, goes through
+it from its start with the latest parameters, and goes on with the next one, as an actor does. What it goes through is
+cut into unrolls. An unroll has the recurrent state that the network has there now, since the state of an older network,
+or of another agent's, means nothing to this one. The behaviour policy's logits are those that were stored. An agent
+without recurrent state skips the computation.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.experience import memory
+from scalable_agents.experience import shared_replay
+from scalable_agents.experience import stored_unrolls
+from scalable_agents.experience import unroll_check
+from scalable_agents.experience import unroll_replay
+from scalable_agents.replay import episode_replay
+
+_LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent steps: such episodes are not replayed. '
+         'Limit their length, for example with --max_episode_frames. Metric: replay_long_episodes')
+
+
+class Replayers:
+  """Stores episodes, and draws unrolls from replayers, each of which goes through episodes of its own."""
+
+  def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int],
+               replay: episode_replay.EpisodeReplay | shared_replay.SharedReplay, number: int, agent: Any,
+               parameters: parameters_lib.Parameters, minimum_size: int, must_fill: bool = False):
+    """Makes the replayers.
+
+    Args:
+      unroll_spec: Unroll of tf.TensorSpec.
+      frame_stacks: see stored_unrolls.newest_frames. Unrolls have whole stacks.
+      replay: the replay, from `own_replay` or `join_replay`.
+      number: number of replayers, which is the number of unrolls that `draw` returns.
+      agent: the replayers' copy of the agent, which has `unroll` and `prepare` as impala.Agent; its acting variables
+        are overwritten, and their device computes the states. None if there is no recurrent state.
+      parameters: the latest parameters.
+      minimum_size: agent steps that the replay must have before anything is replayed. Until then `draw` returns rows of
+        zeros, so that an agent can learn from its new unrolls while the first, perhaps long, episodes go on.
+      must_fill: whether `is_ready` is false until then, for an agent that learns from replayed unrolls only.
+    """
+    self._minimum_size, self._must_fill = minimum_size, must_fill
+    self._frame_stacks, self._replay, self._agent, self._parameters = frame_stacks, replay, agent, parameters
+    self._is_shared, self._said_long = isinstance(replay, shared_replay.SharedReplay), False
+    with tf.device('/CPU:0'):
+      def variable(values):
+        return tf.Variable(values, trainable=False)
+
+      self._key = variable(tf.fill([number], tf.constant(-1, tf.int64)))  # The episode of each replayer; -1: none.
+      self._step = variable(tf.zeros([number], tf.int64))                 # The step to go on from.
+      self._state = tf.nest.map_structure(lambda spec: variable(tf.zeros([number, *spec.shape], spec.dtype)),
+                                          unroll_spec.agent_state)
+
+  def insert(self, unroll: unroll_lib.Unroll) -> None:
+    """Stores unrolls, an Unroll of [T+1, B, ...]. Runs in a graph."""
+    rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
+    self._replay.insert(unroll.stream_id, unroll.index, rows)
+
+  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn:
+    """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64."""
+    replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed, self._minimum_size)
+    self._key.assign(replayed.key)
+    self._step.assign(replayed.next_step)
+    unroll = replayed.rows._replace(stream_id=replayed.stream_id, index=replayed.stream_row,
+                                    agent_state=self._states(replayed.rows))
+    return unroll_replay.Drawn(unroll, tf.ones([number]), replayed.key)
+
+  def _states(self, rows):
+    """Returns the recurrent states before row 0, a nest of [N, ...], and goes on to the states after row T - 1.
+
+    Where an episode begins, `done` is true, so the network resets its state there.
+    """
+    if not self._agent:
+      return ()
+    before = tf.nest.map_structure(lambda state: state.read_value(), self._state)
+    _, latest = self._parameters.latest()
+    with tf.device(self._agent.acting_variables[0].device):
+      for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
+        variable.assign(parameter)
+      environment = rows.environment_output
+      inputs = (rows.agent_output.action, environment.reward, environment.done,
+                self._agent.prepare(environment.observation))
+      _, after = self._agent.unroll(*tf.nest.map_structure(lambda values: values[:-1], inputs), before)
+    for variable, state in zip(tf.nest.flatten(self._state), tf.nest.flatten(after), strict=True):
+      variable.assign(state)
+    return before
+
+  def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:
+    """Does nothing: episodes are drawn uniformly."""
+
+  def is_ready(self) -> bool:
+    """Whether unrolls can be drawn. Otherwise, more must be inserted first. Waits for a shared replay.
+
+    Raises:
+      errors.UserError: the shared replay is for agents with other settings.
+      tf.errors.CancelledError: this object is closed.
+    """
+    return bool(self._replay.size() >= self._minimum_size) or not self._must_fill
+
+  def metrics(self) -> dict[str, float | str]:
+    """Metrics for a row of metrics.jsonl."""
+    counts = self._replay.statistics()
+    metrics = {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
+               'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
+               'replay_long_episodes': counts.long_episodes, 'unrolls_replayed': counts.replayed_unrolls}
+    if self._must_fill:
+      metrics['replay_filled'] = min(counts.steps / self._minimum_size, 1.)
+    if self._is_shared:
+      metrics['replay_lead'] = self._replay.lead
+      if waits_for := self._replay.waits_for:
+        metrics['replay_waits_for'] = waits_for
+    return metrics
+
+  def save(self, path: str) -> None:
+    """Writes the episodes to a file. Raises OSError."""
+    self._replay.save(path)
+
+  def restore(self, path: str) -> None:
+    """Restores what `save` wrote. Raises OSError, ValueError."""
+    self._replay.restore(path)
+
+  def complaints(self) -> list[str]:
+    """Messages for the user since the last call, one line each."""
+    complaints = self._replay.complaints() if self._is_shared else []
+    if not self._said_long and self._replay.statistics().long_episodes:
+      self._said_long = True
+      complaints.append(_LONG)
+    return complaints
+
+  def close(self) -> None:
+    """Ends every wait."""
+    if self._is_shared:
+      self._replay.close()
+
+
+def own_replay(unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int,
+               batch_size: int) -> episode_replay.EpisodeReplay:
+  """Makes an empty replay in this process.
+
+  Args:
+    unroll_spec, frame_stacks: see Replayers.
+    capacity: agent steps.
+    batch_size: unrolls of a batch, for the check of the memory.
+  Raises:
+    errors.UserError: the machine has too little memory for a full replay.
+  """
+  row, length, stacks = _rows(unroll_spec, frame_stacks)
+  memory.check_replay(episode_replay.memory_bytes(row, capacity), capacity, 'agent steps',
+                      episode_replay.batch_bytes(row, stacks, length, batch_size), batch_size)
+  return episode_replay.EpisodeReplay(row, length, capacity, done=_done, observation=_observation,
+                                      frame_stacks=stacks)
+
+
+def join_replay(address: str, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int,
+                settings: dict[str, Any], tolerance: int, num_levels: int, num_actions: int
+                ) -> shared_replay.SharedReplay:
+  """Joins a replay that agents share. The replay job checks whether it fits into its memory.
+
+  Args:
+    address, settings, tolerance: see SharedReplay.
+    unroll_spec, frame_stacks: see Replayers.
+    capacity: agent steps.
+    num_levels, num_actions: see unroll_check.are_possible.
+  """
+  def check(index, rows):
+    return unroll_check.are_possible(rows._replace(index=index), num_levels, num_actions)
+
+  row, length, stacks = _rows(unroll_spec, frame_stacks)
+  return shared_replay.SharedReplay(address, row, length, capacity, done=_done, observation=_observation,
+                                    frame_stacks=stacks, settings=settings, tolerance=tolerance, check=check)
+
+
+def _rows(unroll_spec, frame_stacks):
+  """Returns the spec of a row, the length of an unroll in agent steps, and the stacks of the row's components."""
+  row, stacks = stored_unrolls.spec_and_stacks(
+      stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
+  return row, unroll_spec.parameter_version.shape[0] - 1, stacks
+
+
+def _done(rows):
+  return rows.environment_output.done
+
+
+def _observation(rows):
+  return rows.environment_output.observation, rows.level_id

@@ -1,0 +1,336 @@
+"""An agent's side of a shared replay: a replay of episodes in another process, which several agents write and read.
+
+Schmitt et al. 2020 (LASER), section 5.1. The other side is replay_port.py. All calls have a deadline, so an agent
+notices when the replay job is gone. It then waits, and connects again when the job is back. What it sent meanwhile, it
+sends again; the replay ignores what it has already. Nothing of an episode can be mixed with another one: see the reset
+of positions in `next`.
+"""
+
+from collections.abc import Callable
+import contextlib
+import json
+import threading
+import time
+from typing import Any, NamedTuple
+import uuid
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.cluster import learner_connection
+from scalable_agents.cluster import learner_port
+from scalable_agents.experience import replay_port
+from scalable_agents.records import errors
+from scalable_agents.replay import episode_replay
+from scalable_agents.replay import replay_rows
+
+_ANSWER_SECONDS = 10.       # The deadline of a call. A healthy replay answers within a second. A dead one is silent.
+_RETRY_SECONDS = 0.5        # The time between two attempts to connect.
+_TICK_SECONDS = 0.02        # The time between two looks whether the slower agents have caught up.
+_FAREWELL_SECONDS = 1.      # Time to tell the replay job that this agent leaves.
+_FIRST_WORD_SECONDS = 5.    # After this long without a replay, the user gets a message.
+_LATER_WORDS_SECONDS = 30.  # The time between further messages.
+# What a call raises if there is no replay job. A session that another thread has closed raises RuntimeError.
+_LOST = (tf.errors.OpError, OSError, RuntimeError, learner_connection.NotReadyError)
+
+
+class _OtherSettingsError(learner_connection.NotReadyError):
+  """The replay is for agents with other settings."""
+
+
+class _Connection(NamedTuple):
+  """A connection to a replay job."""
+  session: tf.compat.v1.Session
+  life: str  # The life of the replay job.
+
+
+class _Nodes(NamedTuple):
+  """Nodes of a graph that runs in the replay job."""
+  graph: tf.Graph
+  greeting: tf.Tensor         # [] string, JSON; see replay_port.ReplayPort.
+  report: tf.Tensor           # [] string, a placeholder.
+  enqueue_report: tf.Operation
+  unrolls: list[tf.Tensor]    # Placeholders: stream_id, index, and the components of the rows.
+  insert: tf.Operation
+  num_impossible: tf.Tensor   # [] int64, the unrolls that are not inserted, since they cannot be right.
+  position: list[tf.Tensor]   # Placeholders: key, step, seed, minimum_size.
+  replayed: list[tf.Tensor]   # The components of an episode_replay.Replayed.
+  statistics: tf.Tensor       # [n] int64, as episode_replay.Statistics.
+
+
+def _make_graph(contract, check) -> _Nodes:
+  """Makes the graph. `check` takes the unrolls' indices and the list of their rows' components; see SharedReplay."""
+  graph = tf.Graph()
+  with graph.as_default(), tf.device(f'{replay_port.TASK}/device:CPU:0'):
+    raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
+    greeting = raw.ReadVariableOp(
+        resource=raw.VarHandleOp(dtype=tf.string, shape=[], shared_name=replay_port.GREETING), dtype=tf.string)
+    report = placeholder(tf.string, [])
+    reports = raw.FIFOQueueV2(component_types=[tf.string], shapes=[[]], capacity=replay_port.REPORTS_CAPACITY,
+                              shared_name=replay_port.REPORTS)
+    replay = replay_port.make_replay(contract, replay_port.REPLAY)
+    ids = [placeholder(tf.int64, [None]) for _ in range(2)]
+    rows = [placeholder(spec.dtype, [None, None, *spec.shape]) for spec in replay_port.row_spec(contract)]
+    possible = check(ids[1], rows)
+    taken_ids, taken_rows = _only(possible, ids, rows)
+    position = [placeholder(tf.int64, shape) for shape in ([None], [None], [], [])]
+    return _Nodes(
+        graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), [*ids, *rows],
+        replay.insert(*taken_ids, taken_rows), tf.reduce_sum(tf.cast(~possible, tf.int64)), position,
+        tf.nest.flatten(replay.next(*position)), replay.counts())
+
+
+def _only(possible, ids, rows):
+  """Returns ids, each [B], and rows, each [T+1, B, ...], of the possible unrolls. Copies only if some are not."""
+  def take():
+    places = tf.where(possible)[:, 0]
+    return [tf.gather(each, places) for each in ids], [tf.gather(each, places, axis=1) for each in rows]
+  return tf.cond(tf.reduce_all(possible), lambda: (ids, rows), take)
+
+
+class SharedReplay:
+  """Has the methods of episode_replay.EpisodeReplay that replayers use. They wait while there is no replay job."""
+
+  def __init__(self, address: str, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any],
+               observation: Callable[[Any], Any], frame_stacks: Any, settings: dict[str, Any], tolerance: int,
+               check: Callable[[tf.Tensor, Any], tf.Tensor]):
+    """Makes no connection yet.
+
+    Args:
+      address: HOST:PORT of the replay job.
+      row_spec, unroll_length, capacity, done, observation, frame_stacks: as for EpisodeReplay. All agents must have the
+        same.
+      settings: other settings that all agents must have in common. JSON can hold them.
+      tolerance: agent steps by which this agent may be ahead of the slowest one.
+      check: takes the indices of unrolls and their rows, in a graph of the replay job, and returns which unrolls can be
+        right: [B] bool. The others are not stored.
+    """
+    rows = replay_rows.Rows(row_spec, frame_stacks)
+    contract = dict(rows=learner_port.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(rows.numbers),
+                    observation=tf.nest.flatten(observation(rows.numbers)), unroll_length=unroll_length,
+                    replay_capacity=capacity, settings=settings)
+    self._contract = json.loads(json.dumps(contract))
+    self._address, self._row_spec, self._tolerance = address, row_spec, tolerance
+    self._specs, self._unroll_length = tf.nest.flatten(row_spec), unroll_length
+    self._shapes = [rows.read_shape(number) for number in range(len(self._specs))]
+    self._nodes = _make_graph(
+        self._contract, lambda index, components: check(index, tf.nest.pack_sequence_as(row_spec, components)))
+    self._agent, self._steps = uuid.uuid4().hex, 0
+    self._even = None           # Its agent steps if it were where the slowest agent is; None if that is not known.
+    self._waits_for_agents = self._waits_for_job = False
+    self._connection, self._lock = None, threading.Lock()  # The lock guards the connection.
+    self._position_life = None  # The life of the replay job that gave the replayers their positions.
+    self._closed, self._complaints, self._num_impossible = threading.Event(), [], 0
+    self._known = episode_replay.Statistics(*[0] * len(episode_replay.Statistics._fields))
+    threading.Thread(target=self._beat, name='replay heart', daemon=True).start()
+
+  @property
+  def lead(self) -> int:
+    """The agent steps by which this agent is ahead of the slowest one, as far as it is known."""
+    even = self._even
+    return 0 if even is None else self._steps - even
+
+  @property
+  def waits_for(self) -> str:
+    """What it waits for: 'replay' (the job does not answer), 'other agents' (they are slower), or '' for nothing."""
+    if self._waits_for_job:
+      return 'replay'
+    return 'other agents' if self._waits_for_agents else ''
+
+  def insert(self, stream_id: tf.Tensor, index: tf.Tensor, rows):
+    """See EpisodeReplay.insert. Then it waits while this agent is too far ahead of the slowest one."""
+    return tf.numpy_function(self._insert, [stream_id, index, *tf.nest.flatten(rows)], [])
+
+  def next(self, key: tf.Tensor, step: tf.Tensor, seed: tf.Tensor, minimum_size: int = 1) -> episode_replay.Replayed:
+    """See EpisodeReplay.next. If the replay job is another one than in the call before, all replayers start anew."""
+    components = [tf.TensorSpec(None, spec.dtype) for spec in self._specs]
+    example = episode_replay.Replayed(components, *[tf.int64] * 4)
+    types = [getattr(each, 'dtype', each) for each in tf.nest.flatten(example)]
+    flat = tf.numpy_function(self._next, [key, step, seed, np.int64(minimum_size)], types)
+    replayed = tf.nest.pack_sequence_as(example, flat)
+    number = key.shape[0]
+    for values, shape in zip(replayed.rows, self._shapes, strict=True):
+      values.set_shape([self._unroll_length + 1, number, *shape])
+    for vector in replayed[1:]:
+      vector.set_shape([number])
+    return replayed._replace(rows=tf.nest.pack_sequence_as(self._row_spec, replayed.rows))
+
+  def size(self) -> int:
+    """See EpisodeReplay. Waits for the replay job.
+
+    Raises:
+      errors.UserError: the replay is for agents with other settings.
+      tf.errors.CancelledError: this object is closed.
+    """
+    try:
+      counts = self._call(lambda connection: connection.session.run(self._nodes.statistics), may_be_refused=True)
+    except StopIteration as error:
+      raise tf.errors.CancelledError(None, None, 'the shared replay is closed') from error
+    self._known = episode_replay.Statistics(*map(int, counts))
+    return self._known.steps
+
+  def statistics(self) -> episode_replay.Statistics:
+    """The counts of the replay when they were heard of last. Does not wait."""
+    return self._known
+
+  def complaints(self) -> list[str]:
+    """Messages for the user since the last call, one line each."""
+    complaints, self._complaints = self._complaints, []
+    number, self._num_impossible = self._num_impossible, 0
+    if number:
+      complaints.append(f'unrolls that the shared replay did not store: {number}: level, actor, index, action or '
+                        'parameter version out of range, or an observation or output not finite')
+    return complaints
+
+  def close(self):
+    """Ends every wait, and tells the replay job that this agent leaves."""
+    self._closed.set()
+    leaving = threading.Thread(target=self._leave, daemon=True)  # The job may be gone, and the call wait.
+    leaving.start()
+    leaving.join(_FAREWELL_SECONDS)
+
+  def _insert(self, stream_id, index, *rows):
+    feed = dict(zip(self._nodes.unrolls, [stream_id, index, *rows], strict=True))
+    impossible, _ = self._call(lambda connection: connection.session.run(
+        [self._nodes.num_impossible, self._nodes.insert], feed))
+    self._num_impossible += int(impossible)
+    self._steps += (rows[0].shape[0] - 1) * len(stream_id)
+    self._call(self._report)
+    try:
+      while self.lead > self._tolerance:
+        self._waits_for_agents = True
+        if self._closed.wait(_TICK_SECONDS):
+          raise StopIteration
+        self._call(self._report)
+    finally:
+      self._waits_for_agents = False
+
+  def _next(self, key, step, *seed_and_size):
+    def run(connection):
+      # Another replay job has other episodes with the same keys, if the job was started again.
+      known = np.where(self._position_life == connection.life, key, -1)
+      feed = dict(zip(self._nodes.position, [known, np.where(known < 0, 0, step), *seed_and_size], strict=True))
+      *replayed, counts = connection.session.run([*self._nodes.replayed, self._nodes.statistics], feed)
+      self._position_life = connection.life
+      self._known = episode_replay.Statistics(*map(int, counts))
+      return replayed
+    return self._call(run)
+
+  def _report(self, connection):
+    """Reports to the replay job, and reads where this agent would be level with the slowest one."""
+    _, greeting = connection.session.run(
+        [self._nodes.enqueue_report, self._nodes.greeting], {self._nodes.report: self._report_text()})
+    self._even = json.loads(greeting)['even'].get(self._agent)
+
+  def _report_text(self, leaving=False, contract=None):
+    return replay_port.report_text(agent=self._agent, steps=self._steps, leaving=leaving, contract=contract)
+
+  def _beat(self):
+    """Reports every few seconds, so that the others go on to wait for this agent while it is slow."""
+    while not self._closed.wait(learner_port.BEAT_SECONDS):
+      if connection := self._connection:
+        try:
+          self._report(connection)
+        except _LOST:
+          self._disconnect(connection)
+
+  def _leave(self):
+    with self._lock:
+      connection, self._connection = self._connection, None
+    if connection:
+      with contextlib.suppress(*_LOST):
+        connection.session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(leaving=True)})
+      _close(connection.session)
+
+  def _call(self, run: Callable[[_Connection], Any], may_be_refused: bool = False) -> Any:
+    """Calls `run` with a connection. Waits, and tries again, while there is no replay job.
+
+    Args:
+      run: the function. It may be called again if it raises an error.
+      may_be_refused: whether to raise an error if the replay is for agents with other settings. Otherwise it waits for
+        another replay job.
+    Raises:
+      errors.UserError: see `may_be_refused`.
+      StopIteration: this object is closed. In a graph it becomes tf.errors.OutOfRangeError.
+    """
+    began, said = time.monotonic(), None
+    try:
+      while not self._closed.is_set():
+        connection = None
+        try:
+          connection = self._connected()
+          result = run(connection)
+          if said:
+            self._complaints.append(f'the replay at {self._address} answers again')
+          return result
+        except _LOST as error:
+          if may_be_refused and isinstance(error, _OtherSettingsError):
+            raise errors.UserError(f'--shared_replay={self._address}: {error}: give all agents the same, or start '
+                                   'another replay') from error
+          self._disconnect(connection)
+          self._waits_for_job, now = True, time.monotonic()
+          if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
+            said = now
+            self._complaints.append(
+                f'no replay at {self._address} for {now - began:.0f} s: {learner_connection.reason(error)}')
+        self._closed.wait(_RETRY_SECONDS)
+      raise StopIteration
+    finally:
+      self._waits_for_job = False
+
+  def _connected(self):
+    """Returns the connection; makes one if there is none. Raises an error if that fails."""
+    with self._lock:
+      if not self._connection:
+        learner_connection.check_address(self._address)
+        session = learner_connection.make_session(
+            self._address, self._nodes.graph, replay_port.TASK, _ANSWER_SECONDS)
+        try:
+          greeting = self._greeting(session)
+          difference = greeting['contract'] and _difference(greeting['contract'], self._contract)
+          if difference:
+            raise _OtherSettingsError(f'the replay is for agents with other settings: {difference}')
+          session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(contract=self._contract)})
+          if greeting['contract'] is None:  # This agent may be the first one.
+            raise learner_connection.NotReadyError('it is starting')
+        except Exception:
+          _close(session)
+          raise
+        self._connection = _Connection(session, greeting['life'])
+      return self._connection
+
+  def _greeting(self, session):
+    try:
+      return json.loads(session.run(self._nodes.greeting))
+    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resource yet.
+      raise learner_connection.NotReadyError('it is starting') from error
+    except tf.errors.InvalidArgumentError as error:
+      raise learner_connection.NotReadyError('the process there is no replay job') from error
+
+  def _disconnect(self, connection):
+    """Gives up a connection that has failed, if there is one."""
+    with self._lock:
+      if connection and connection is self._connection:
+        self._connection = None
+    if connection:
+      _close(connection.session)
+
+
+def _close(session):
+  """Closes a session in another thread, because closing may wait if the replay job is gone."""
+  def close():
+    with contextlib.suppress(tf.errors.OpError):
+      session.close()
+  threading.Thread(target=close, daemon=True).start()
+
+
+def _difference(theirs, ours):
+  """Describes the first difference between two contracts; '' if there is none."""
+  for name in ours | theirs:
+    there, here = (contract.get(name, 'missing') for contract in (theirs, ours))
+    if isinstance(here, dict) and isinstance(there, dict):
+      if difference := _difference(there, here):
+        return difference
+    elif there != here:
+      return f'{name} is {there} there and {here} here'
+  return ''

@@ -1,0 +1,242 @@
+"""The learner's step, which all agents share. It has the gradient, the optimiser, XLA, several learners in step with
+each other, and the handling of numbers that are not finite.
+
+An agent provides its loss, its optimiser and the hyper-parameters that may change during training. A step consists of:
+
+  1. The agent's loss and its gradient are computed from the batch of this learner.
+  2. If there are several learners, they add up their gradients. They also gather the values that `after_update` needs
+     from all of them.
+  3. If everything is finite, the gradient is clipped and the optimiser updates the variables.
+  4. `after_update` returns new values of other variables, for example of a target network or of the statistics of the
+     targets, and these are assigned.
+  5. If something is not finite, or if a variable would not be finite afterwards, no variable changes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import agent as agent_lib
+from scalable_agents.learner import optimizers
+from scalable_agents.records import runtime_config
+
+_TOTAL = 'loss/total'
+
+
+class Batch(NamedTuple):
+  """The data of one update."""
+  unroll: Any       # unroll.Unroll of time-major tensors: [T+1, B, ...], or [B, ...] for fields without time.
+  sample: Any = ()  # Nest of [B, ...] that the experience adds, for example keys and sampling probabilities.
+
+
+class Loss(NamedTuple):
+  """What an agent's loss function returns for the batch of one learner."""
+  total: tf.Tensor                    # [] float32, to be minimised.
+  terms: Mapping[str, tf.Tensor]      # 'loss/...' -> [] float32. Several learners add them up, like the totals. If a
+                                      # term is not finite, the update is skipped.
+  means: Mapping[str, tf.Tensor] = {}  # Name -> [] float32, or [number of levels]: metrics, averaged over learners.
+                                      # NaN means no value, as for levels that are not in this learner's batch. What
+                                      # must be finite belongs to `terms`.
+  feedback: Any = ()                  # Nest of tensors for this learner's experience, for example new priorities.
+  gathered: Any = ()                  # Nest of [B, ...]. `after_update` gets the values of all learners.
+
+
+class Learner(tf.Module):
+  """The agent's parameters, their optimiser and the counters; `step` learns from one batch.
+
+  If it is made and stepped under a tf.distribute.Strategy, it is one of several learners. They make each update
+  together: each has a batch of its own, and all apply the sum of their gradients, as if they learned from one large
+  batch. Espeholt et al. 2018 (IMPALA), section 3 and figure 1.
+  """
+
+  def __init__(self, agent: agent_lib.Agent, loss: Callable[..., Loss], make_optimizer: Callable[..., Any],
+               config: runtime_config.RuntimeConfig, tuned: Mapping[str, bool], xla: str = 'auto',
+               device: str | None = None,
+               after_update: Callable[[Any, tf.Tensor], Sequence[tuple[tf.Variable, tf.Tensor]]] | None = None,
+               name: str = 'learner'):
+    """Creates the optimiser's slots.
+
+    Args:
+      agent: the agent. Its `prepare` is called with the observations of a batch before the step, and is not compiled
+        by XLA.
+      loss: called with the agent, a Batch (observations prepared) and the config, in which settings that are tuned are
+        variables.
+      make_optimizer: called with the trainable variables and that config; makes an optimiser of learner/optimizers.py.
+      config: the agent's dataclass of hyper-parameters.
+      tuned: names of the settings that may change between two steps, and whether each is in use with this config.
+      xla: 'always' compiles the step and 'never' does not. 'auto' compiles it except on a CPU: there oneDNN's
+        convolutions are three times as fast as XLA's, and compiling only the rest of the step gains nothing.
+      device: where to learn, for example '/GPU:0'; None for the device of the agent's variables. Under a strategy,
+        the strategy chooses the device.
+      after_update: called in the graph after the optimiser's update. Its arguments are Loss.gathered of all learners,
+        concatenated in the order of the learners, and the number of updates including this one, [] int64. It returns
+        pairs of a variable and its new value. The variables must belong to the agent, so that they are saved.
+      name: the module's name.
+    """
+    super().__init__(name)
+    self.agent = agent
+    self.config = config
+    self._loss, self._after_update = loss, after_update
+    self._tuned_names = [name for name, in_use in tuned.items() if in_use]
+    self._num_learners = tf.distribute.get_strategy().num_replicas_in_sync
+    self._device = device or agent.trainable_variables[0].device
+    with self._on_device():
+      self.environment_frames, self.update_steps, self.skipped_updates = (
+          tf.Variable(0, dtype=tf.int64, trainable=False, name=name,
+                      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+          for name in ('environment_frames', 'update_steps', 'skipped_updates'))
+      for name in tuned:
+        setattr(self, name, tf.Variable(getattr(config, name), dtype=tf.float32, trainable=False, name=name))
+      self._live_config = dataclasses.replace(config, **{name: getattr(self, name) for name in tuned})
+      self.optimizer = make_optimizer(agent.trainable_variables, self._live_config)
+    compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
+    # AutoGraph would convert all Sonnet code that a step calls. That took four fifths of the time for tracing.
+    compile_ = functools.partial(tf.function, autograph=False, jit_compile=compiled)
+    self._compiled_gradients = compile_(self._gradients)
+    # Several learners communicate in the middle of the step, which XLA cannot compile.
+    self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
+    # Names, known once the step has been traced. Variables in an attribute would become part of checkpoints.
+    self._terms, self._shapes, self._assigned = (), {}, ()
+
+  def step(self, batch: Batch) -> tuple[tf.Tensor, Any]:
+    """Makes one update.
+
+    With several learners this is the part of one of them. It must then be called in a graph, in a replica's context.
+
+    Args:
+      batch: has an Unroll of [T+1, B, ...] tensors.
+    Returns:
+      The metrics, the same for all learners, in one tensor [M] float32, so that one transfer from a GPU suffices;
+      `read` takes it apart. Second, Loss.feedback.
+    """
+    with self._on_device():
+      environment_output = batch.unroll.environment_output
+      prepared = batch.unroll._replace(environment_output=environment_output._replace(
+          observation=self.agent.prepare(environment_output.observation)))
+      return self._compiled_step(batch._replace(unroll=prepared))
+
+  def read(self, metrics: tf.Tensor) -> dict[str, float | np.ndarray]:
+    """Returns the metrics of `step` by name.
+
+    Args:
+      metrics: [M] float32.
+    Returns:
+      Name -> float, or float32 array [number of levels]. The names are those of the total and the terms of the loss,
+      those of Loss.means, and:
+        'grad_norm': the global norm of the gradient, before clipping.
+        'learning_rate': of this update.
+        'update_skipped': 1 if the loss, the gradient, or the new value of a parameter, an optimiser slot or a variable
+          of `after_update` was not finite, so that nothing was learned; else 0.
+        'culprit': a number, for `culprit`.
+        'policy_lag': by how many updates the parameters that acted were older than the learner's, on average.
+    """
+    values, parts, start = np.asarray(metrics), {}, 0
+    for name, shape in self._shapes.items():
+      size = int(np.prod(shape))
+      part = values[start:start + size]
+      parts[name] = part if shape else part[0]
+      start += size
+    return parts
+
+  @property
+  def hyper_parameters(self) -> dict[str, tf.Variable]:
+    """Name -> variable of each setting that may be changed between two steps and is in use."""
+    return {name: getattr(self, name) for name in self._tuned_names}
+
+  def culprit(self, metrics: Mapping[str, Any]) -> str | None:
+    """The first term of the loss, gradient or new value of a variable that was not finite; None if all were.
+
+    Args:
+      metrics: from `read`.
+    """
+    index = int(metrics['culprit'])
+    names = [*self._terms, *(f'gradient of {v.name}' for v in self.agent.trainable_variables),
+             *(f'the new value of {v.name}' for v in self.optimizer.variables),
+             *(f'the new value of {name}' for name in self._assigned)]
+    return None if index < 0 else names[index]
+
+  def _on_device(self):
+    return tf.device(self._device) if self._num_learners == 1 else contextlib.nullcontext()
+
+  def _gradients(self, batch):
+    """Returns gradients, terms and means, which several learners combine, then feedback and the values to gather."""
+    variables = self.agent.trainable_variables
+    with tf.GradientTape() as tape:
+      result = self._loss(self.agent, batch, self._live_config)
+    # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
+    lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - batch.unroll.parameter_version[1:], 0), tf.float32))
+    # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.
+    gradients = list(map(tf.convert_to_tensor, _checked_gradients(tape, result.total, variables)))
+    return (gradients, {_TOTAL: result.total, **result.terms}, {**result.means, 'policy_lag': lag},
+            result.feedback, result.gathered)
+
+  def _step(self, batch):
+    gradients, terms, means, feedback, gathered = self._compiled_gradients(batch)
+    if self._num_learners > 1:
+      context = tf.distribute.get_replica_context()
+      has_value = {name: tf.cast(~tf.math.is_nan(value), tf.float32) for name, value in means.items()}
+      sums = {name: tf.where(tf.math.is_nan(value), 0., value) for name, value in means.items()}
+      gradients, terms, sums, counts = context.all_reduce(
+          tf.distribute.ReduceOp.SUM, (gradients, terms, sums, has_value))
+      means = {name: sums[name] / counts[name] for name in means}
+      gathered = tf.nest.map_structure(lambda values: context.all_gather(values, axis=0), gathered)
+    self._terms = tuple(name for name in terms if name != _TOTAL)
+
+    half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
+    grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
+    finite = tf.math.is_finite(tf.concat([[terms[name] for name in self._terms], half_squares], 0))
+    learning_rate = self._learning_rate()
+    finite_after = tf.cond(
+        tf.reduce_all(finite), lambda: self._apply(gradients, grad_norm, learning_rate, gathered),
+        lambda: tf.fill([len(self.optimizer.variables) + len(self._assigned)], True))  # Traced after the other branch.
+    finite = tf.concat([finite, finite_after], 0)
+    is_made = tf.reduce_all(finite)
+    self.update_steps.assign_add(tf.cast(is_made, tf.int64))
+    self.skipped_updates.assign_add(tf.cast(~is_made, tf.int64))
+    return self._pack({
+        **terms,
+        'grad_norm': grad_norm,
+        'learning_rate': learning_rate,
+        'update_skipped': 1.0 - tf.cast(is_made, tf.float32),
+        'culprit': tf.where(is_made, -1, tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)),
+        **means,
+    }), feedback
+
+  def _learning_rate(self):
+    learning_rate = tf.convert_to_tensor(self._live_config.learning_rate)
+    if not self.config.learning_rate_decay:
+      return learning_rate
+    return optimizers.linear_decay(learning_rate, self.environment_frames, self.config.total_environment_frames)
+
+  def _apply(self, gradients, grad_norm, learning_rate, gathered):
+    """Makes the update. Returns whether the new value of each variable is finite, in the order of `culprit`."""
+    if self.config.clip_gradient_norm:  # If it is 0, clipping is off for the whole run, and the norm is not tuned.
+      gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self._live_config.clip_gradient_norm)
+    return optimizers.apply_if_finite(self.optimizer, gradients, learning_rate, lambda: self._new_values(gathered))
+
+  def _new_values(self, gathered):
+    pairs = self._after_update(gathered, self.update_steps + 1) if self._after_update else []
+    self._assigned = tuple(variable.name for variable, _ in pairs)
+    of_agent = set(map(id, self.agent.variables))
+    for variable, _ in pairs:
+      if id(variable) not in of_agent:
+        raise ValueError(f'after_update: {variable.name} is not a variable of the agent, so it would not be saved')
+    return pairs
+
+  def _pack(self, metrics):
+    self._shapes = {name: tuple(value.shape) for name, value in metrics.items()}
+    return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in metrics.values()], axis=0)
+
+
+def _checked_gradients(tape, total, variables):
+  """Returns the gradients of the loss. Raises ValueError if it does not depend on one of the variables."""
+  gradients = tape.gradient(total, variables)
+  for variable, gradient in zip(variables, gradients, strict=True):
+    if gradient is None:
+      raise ValueError(f'the loss does not depend on {variable.name}: leave it out of trainable_variables')
+  return gradients

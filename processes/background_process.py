@@ -1,0 +1,91 @@
+"""Runs a Python module in a process of its own beside a training process, to which it must make no difference.
+
+Of a terminal's signals it gets none. The module lowers its own priority, with `begin`, before it does anything else.
+"""
+
+from collections.abc import Callable
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from scalable_agents.processes import parent_death
+from scalable_agents.processes import python_path
+from scalable_agents.records import run_directory
+
+
+class BackgroundProcess:
+  """One process at a time, for which a thread waits."""
+
+  def __init__(self, module: str, on_end: Callable[[str, str], None]):
+    """Starts no process yet.
+
+    Args:
+      module: the module's name.
+      on_end: called from the thread when a process has ended by itself, with its output and, if it failed, the reason;
+        else ''. A process that prints one line and exits with a code other than 0 gives its own reason.
+    """
+    self._module, self._on_end = module, on_end
+    self._thread = self._process = None
+    self._finished, self._lock = False, threading.Lock()
+
+  @property
+  def is_running(self) -> bool:
+    """Whether a process is running, or its end is being reported."""
+    return self._thread is not None and self._thread.is_alive()
+
+  def begin(self, *arguments: str, text: str = '', patience_seconds: float | None = None):
+    """Starts a process and returns at once. None must be running.
+
+    Args:
+      *arguments: the module's command-line arguments.
+      text: its standard input.
+      patience_seconds: after this time, the process is killed. None for no limit.
+    """
+    self._thread = threading.Thread(
+        target=self._run, args=(arguments, text, patience_seconds), name=self._module, daemon=True)
+    self._thread.start()
+
+  def finish(self):
+    """Kills the process if one is running, without a report. No process is started any more."""
+    with self._lock:
+      self._finished = True
+      if self._process:
+        self._process.kill()
+    if self._thread:
+      self._thread.join()
+
+  def _run(self, arguments, text, patience_seconds):
+    output, reason = self._result(arguments, text, patience_seconds)
+    if not self._finished:
+      self._on_end(output, reason)
+
+  def _result(self, arguments, text, patience_seconds):
+    """Runs a process. Returns what it has printed, and the reason if it failed."""
+    try:
+      with self._lock:
+        if self._finished:
+          return '', ''
+        # A group of its own: only the training process gets the terminal's Ctrl-C. The session is the same: Linux may
+        # weigh sessions against each other (autogroups), and within one the lower priority is against this process.
+        self._process = subprocess.Popen(
+            [sys.executable, '-m', self._module, *arguments], env=python_path.environment(), process_group=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+      with self._process as process:
+        try:
+          output, _ = process.communicate(text, timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+          process.kill()
+          return '', f'it took longer than {patience_seconds:g} s'
+    except OSError as error:
+      return '', str(error)
+    if not process.returncode:
+      return output, ''
+    return '', output.strip() or f'exit code {process.returncode}, see {run_directory.LIBRARY_LOG}'
+
+
+def begin(niceness: int):
+  """Lowers the priority of this process, and has it end with the training process. To be called at its start."""
+  parent_death.signal_at_parents_end(signal.SIGKILL)
+  os.nice(niceness)

@@ -1,0 +1,172 @@
+"""Child processes of a launcher. Their output is shown line by line with their names, and their ends are recorded.
+
+Only one thread may use this module, because a child gets its parent's death signal when the thread that forked it ends.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+import os
+import selectors
+import signal
+import subprocess
+import time
+from typing import TextIO
+
+from scalable_agents.processes import parent_death
+from scalable_agents.processes import python_path
+
+SAVING_SECONDS = 300.  # Time for a process to save a checkpoint, perhaps with a large replay, and to end.
+_EARLY_END_SECONDS = 60.  # A process that ends within this time of its start ends early.
+_MAXIMUM_EARLY_ENDS = 3   # After this many early ends in a row, a child is not started again.
+_TICK_SECONDS = 0.2
+_ERROR = 'error: '  # The beginning of a program's one-line error message; see run_flags.run_main.
+
+
+class Children:
+  """The children of one launcher."""
+
+  def __init__(self, stream: TextIO):
+    """Makes a launcher's set of children, which is empty. `stream` gets their output."""
+    self._stream = stream
+    self._selector = selectors.DefaultSelector()
+
+  def add(self, name: str, command: Sequence[str]) -> 'Child':
+    """Returns a new child, which is not started yet.
+
+    Args:
+      name: shown before each line of its output.
+      command: the program and its arguments.
+    """
+    return Child(name, command, self._selector, self.say)
+
+  def say(self, text: str):
+    """Shows the user a line."""
+    print(text, file=self._stream, flush=True)
+
+  def listen(self):
+    """Shows new output of the children. Waits for a moment if there is none."""
+    for key, _ in self._selector.select(_TICK_SECONDS):
+      key.data.read()
+
+  def wait(self, children: Iterable['Child'], seconds: float) -> list['Child']:
+    """Listens until these children have ended or the time is over. Returns those that are still running."""
+    running, deadline = [child for child in children if child.is_running()], time.monotonic() + seconds
+    while running and time.monotonic() < deadline:
+      self.listen()
+      running = [child for child in running if child.is_running()]
+    return [child for child in running if child.is_running()]  # A child may have ended since the last check.
+
+  def end(self, children: Iterable['Child'], number: int, seconds: float):
+    """Ends children and calls `reap` for each.
+
+    Args:
+      children: the children. Some may have ended already, or were never started.
+      number: the signal that tells a child to end.
+      seconds: a child that has not ended after this many seconds is killed.
+    """
+    present = [child for child in children if child.process]
+    for child in present:
+      child.process.send_signal(number)
+    for child in self.wait(present, seconds):
+      self.say(f'{child.name} has not ended within {seconds:g} s: it is killed')
+      child.process.kill()
+      child.process.wait()
+    for child in present:
+      child.reap()
+
+  def close(self):
+    """Releases resources. Must be called when all children have ended."""
+    self._selector.close()
+
+
+class Child:
+  """One child, which can be started several times.
+
+  Attributes:
+    name: the child's name.
+    process: the running process, from `start` until `reap`; else None.
+    code: exit code of the last process, or minus the number of the signal that ended it. None before the first end.
+    last_error: the last process's line after 'error: ', or ''.
+    refusal: `last_error` if the last process printed nothing else and exited with code 1; else None.
+  """
+
+  def __init__(self, name: str, command: Sequence[str], selector: selectors.BaseSelector, say: Callable[[str], None]):
+    self.name = name
+    self._command = command
+    self._selector = selector
+    self._say = say
+    self.process = None
+    self.code = None
+    self.last_error = ''
+    self.refusal = None
+    self._early_ends = 0  # In a row.
+
+  def start(self):
+    """Starts the process. It has a session of its own, so that only the launcher gets Ctrl-C."""
+    self._began = time.monotonic()
+    self._unfinished_line = b''
+    self.last_error = ''
+    self._has_output = False  # Beside `last_error`.
+    self.process = subprocess.Popen(
+        self._command, bufsize=0, env=python_path.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+    os.set_blocking(self.process.stdout.fileno(), False)
+    self._selector.register(self.process.stdout, selectors.EVENT_READ, self)
+    self._is_registered = True
+
+  def is_running(self) -> bool:
+    return self.process is not None and self.process.poll() is None
+
+  def has_ended(self) -> bool:
+    """Returns whether the process has ended and `reap` was not called yet."""
+    return self.process is not None and self.process.poll() is not None
+
+  def read(self):
+    """Shows the complete lines that the process has written."""
+    while block := self.process.stdout.read(1 << 16):
+      *lines, self._unfinished_line = (self._unfinished_line + block).split(b'\n')
+      for line in lines:
+        self._show(line.decode(errors='replace'))
+    if block is not None and self._is_registered:  # At its end, the pipe would wake the selector again and again.
+      self._unregister()
+
+  def reap(self) -> str:
+    """Records the end of the process. Must be called when it has ended. Returns `reason()`."""
+    self.read()
+    if self._unfinished_line:
+      self._show(self._unfinished_line.decode(errors='replace'))
+    if self._is_registered:  # A program that the process has started may still have its stdout open.
+      self._unregister()
+    self.process.stdout.close()
+    self.code, self.process = self.process.returncode, None
+    self.refusal = self.last_error if self.code == 1 and not self._has_output else None
+    self._early_ends = self._early_ends + 1 if time.monotonic() - self._began < _EARLY_END_SECONDS else 0
+    return self.reason()
+
+  def reason(self) -> str:
+    """Returns how the last process has ended, for a message."""
+    if self.code < 0:
+      return f'by {signal.Signals(-self.code).name}'
+    return f'with exit code {self.code} ({self.last_error})' if self.last_error else f'with exit code {self.code}'
+
+  def why_not_again(self) -> str:
+    """Says that the process has ended early too often to be started again. Returns '' if it has not."""
+    if self._early_ends < _MAXIMUM_EARLY_ENDS:
+      return ''
+    return (f'it ended {_MAXIMUM_EARLY_ENDS} times in a row within {_EARLY_END_SECONDS:g} s of its start, '
+            f'the last time {self.reason()}')
+
+  def start_again(self):
+    """Starts the process after its end, and tells the user."""
+    self._say(f'{self.name} ended {self.reason()}: it is started again')
+    self.start()
+
+  def _unregister(self):
+    self._selector.unregister(self.process.stdout)
+    self._is_registered = False
+
+  def _show(self, line):
+    if line.startswith(_ERROR):  # The message about the child's end shows this line.
+      self.last_error = line.removeprefix(_ERROR)
+    else:
+      self._has_output = True
+      self._say(f'{self.name}: {line}')

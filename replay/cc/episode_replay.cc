@@ -1,0 +1,164 @@
+#include "replay/cc/episode_replay.h"
+
+#include <string.h>
+
+#include <utility>
+
+#include "replay/cc/split_mix.h"
+
+namespace scalable_agents {
+namespace {
+
+// A life is forgotten when so many unrolls of others have come since it was heard of last.
+constexpr int64_t kForgottenAfter = 100'000;
+
+}  // namespace
+
+EpisodeReplay::EpisodeReplay(const EpisodeReplayOptions& options)
+    : options_(options), layout_(options.components, options.done) {}
+
+Status EpisodeReplay::Insert(int64_t life_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows) {
+  const int64_t now = ++num_unrolls_;
+  const std::shared_ptr<Life> life = lives_.Find(life_id, now);
+  MutexLock lock(life->mutex);
+  std::vector<std::shared_ptr<Episode>> episodes;
+  const Status status = WithMemory([&] {
+    life->mutex.AssertHeld();
+    Append(index, num_rows, rows, life.get(), &episodes);
+    return Status();
+  });
+  if (!status.ok()) {
+    life->stream.reset();
+    return ResourceExhausted("there is not enough memory for the rows of another unroll");
+  }
+  // Both are deleted without the replay's lock. The actors of lives that are forgotten have surely ended.
+  const Episodes replaced = Add(episodes);
+  const auto forgotten = lives_.Forget(now - kForgottenAfter);
+  return Status();
+}
+
+void EpisodeReplay::Append(int64_t index, int num_rows, const std::vector<StridedRows>& rows, Life* life,
+                           std::vector<std::shared_ptr<Episode>>* episodes) {
+  const Continuation continuation = lives_.Admit(index, life);
+  if (continuation == Continuation::kRepeated) return;
+  const bool is_first = continuation == Continuation::kFirst;
+  if (is_first) life->stream = std::make_unique<Stream>(&layout_, counters_);
+  Stream* stream = life->stream.get();
+  for (int i = is_first ? 0 : 1; i < num_rows; ++i) {
+    const bool starts_episode = *rows[options_.done].row(i);
+    const int64_t row = stream->rows.num_rows();
+    if (row == 0) {
+      if (!starts_episode) continue;
+      stream->life_row = index * (num_rows - 1) + i;
+    }
+    if (!starts_episode && row - stream->episode_begin >= options_.longest_episode) {
+      ++long_episodes_;
+      life->stream = std::make_unique<Stream>(&layout_, counters_);  // It begins with the next episode.
+      stream = life->stream.get();
+      continue;
+    }
+    stream->rows.Append(rows, i);
+    if (row == 0 || !starts_episode) continue;
+    auto episode = std::make_shared<Episode>();
+    episode->life_id = life->id;
+    episode->life_row = stream->life_row + stream->episode_begin;
+    episode->rows = stream->rows.Range(stream->episode_begin, row + 1, 0);
+    episodes->push_back(std::move(episode));
+    stream->episode_begin = row;
+  }
+  stream->rows.DropBefore(stream->episode_begin);
+}
+
+EpisodeReplay::Episodes EpisodeReplay::Add(const std::vector<std::shared_ptr<Episode>>& episodes) {
+  Episodes replaced;
+  MutexLock lock(mutex_);
+  for (const std::shared_ptr<Episode>& episode : episodes) {
+    episode->key = next_key_++;
+    steps_ += episode->num_steps();
+    inserted_steps_ += episode->num_steps();
+    episodes_.push_back(episode);
+    while (steps_ > options_.capacity && episodes_.size() > 1) {
+      steps_ -= episodes_.front()->num_steps();
+      replaced.push_back(std::move(episodes_.front()));
+      episodes_.pop_front();
+    }
+  }
+  return replaced;
+}
+
+Status EpisodeReplay::Next(const std::vector<int64_t>& keys, const std::vector<int64_t>& steps, uint64_t seed,
+                           int64_t minimum_size, std::vector<ReplayedUnroll>* unrolls) {
+  if (keys.size() != steps.size()) {
+    return InvalidArgument("steps: want " + std::to_string(keys.size()) + ", one for each key, got " +
+                           std::to_string(steps.size()));
+  }
+  for (int64_t step : steps) {
+    if (step < 0) return InvalidArgument("step: want at least 0, got " + std::to_string(step));
+  }
+  unrolls->assign(keys.size(), {});
+  MutexLock lock(mutex_);
+  if (episodes_.empty() || steps_ < minimum_size) return Status();
+  const auto draw = [&] {
+    mutex_.AssertHeld();
+    return episodes_[static_cast<size_t>(NextUniform(&seed) * episodes_.size())];
+  };
+  const int64_t first_key = episodes_.front()->key;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const bool goes_on =
+        keys[i] >= first_key && keys[i] < next_key_ && steps[i] < episodes_[keys[i] - first_key]->num_steps();
+    ReplayedUnroll& unroll = (*unrolls)[i];
+    unroll.parts.push_back(goes_on ? ReplayedUnroll::Part{episodes_[keys[i] - first_key], steps[i], 0}
+                                   : ReplayedUnroll::Part{draw(), 0, 0});
+    for (;;) {
+      const ReplayedUnroll::Part& part = unroll.parts.back();
+      const int64_t end = part.row + part.episode->num_steps() - part.first_step;  // The row that ends the episode.
+      if (end > options_.unroll_length) break;
+      unroll.parts.push_back({draw(), 0, end});
+    }
+    const ReplayedUnroll::Part& last = unroll.parts.back();
+    unroll.next_key = last.episode->key;
+    unroll.next_step = last.first_step + options_.unroll_length - last.row;
+  }
+  replayed_unrolls_ += keys.size();
+  return Status();
+}
+
+void EpisodeReplay::Read(const ReplayedUnroll& unroll, int component, char* to, int64_t to_stride) const {
+  const int64_t num_rows = options_.unroll_length + 1;
+  if (unroll.parts.empty()) {
+    for (int64_t row = 0; row < num_rows; ++row) {
+      memset(to + row * to_stride, 0, layout_.components()[component].read_bytes());
+    }
+    return;
+  }
+  // The row with which a part begins is that of the part before, unless it belongs to the observation.
+  const int64_t after = options_.is_observed[component] ? 0 : 1;
+  for (size_t i = 0; i < unroll.parts.size(); ++i) {
+    const ReplayedUnroll::Part& part = unroll.parts[i];
+    const int64_t begin = i == 0 ? 0 : part.row + after;
+    const int64_t end = i + 1 < unroll.parts.size() ? unroll.parts[i + 1].row + after : num_rows;
+    const RowRange& rows = part.episode->rows;
+    rows.Read(layout_, component, rows.begin() + part.first_step + begin - part.row, end - begin,
+              to + begin * to_stride, to_stride);
+  }
+}
+
+EpisodeReplayStatistics EpisodeReplay::GetStatistics() const {
+  const LifeTable<Stream>::Counts lives = lives_.counts();
+  EpisodeReplayStatistics statistics;
+  statistics.gaps = lives.gaps;
+  statistics.repeated_unrolls = lives.repeated_unrolls;
+  statistics.streams = lives.lives;
+  statistics.rows = counters_->rows;
+  statistics.bytes = counters_->slabs * layout_.slab_bytes();
+  statistics.long_episodes = long_episodes_;
+  MutexLock lock(mutex_);
+  statistics.steps = steps_;
+  statistics.episodes = episodes_.size();
+  statistics.inserted_steps = inserted_steps_;
+  statistics.inserted_episodes = next_key_;
+  statistics.replayed_unrolls = replayed_unrolls_;
+  return statistics;
+}
+
+}  // namespace scalable_agents

@@ -1,0 +1,91 @@
+// Saves and restores the contents of a replay of episodes.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "replay/cc/episode_replay.h"
+#include "replay/cc/replay_file.h"
+
+namespace scalable_agents {
+namespace {
+
+constexpr char kKind[] = "scalable_agents episodes";
+
+}  // namespace
+
+FileSignature EpisodeReplay::Signature() const {
+  FileSignature signature(kKind, options_.components);
+  signature.Add("done", options_.done);
+  signature.Add("capacity", options_.capacity);
+  return signature;
+}
+
+Status EpisodeReplay::Save(const std::string& path) const {
+  Episodes episodes;
+  int64_t next_key, inserted_steps, replayed_unrolls;
+  {
+    MutexLock lock(mutex_);
+    episodes = episodes_;
+    next_key = next_key_;
+    inserted_steps = inserted_steps_;
+    replayed_unrolls = replayed_unrolls_;
+  }
+  SlabWriter slabs;
+  for (const auto& episode : episodes) slabs.Add(episode->rows);
+
+  Writer writer(path);
+  writer.Header(Signature());
+  for (int64_t number :
+       {next_key, inserted_steps, replayed_unrolls, slabs.num_slabs(), static_cast<int64_t>(episodes.size())}) {
+    writer.Put(number);
+  }
+  slabs.WriteSlabs(layout_, &writer);
+  for (size_t i = 0; i < episodes.size() && writer.ok(); ++i) {
+    for (int64_t number : {episodes[i]->key, episodes[i]->life_id, episodes[i]->life_row}) writer.Put(number);
+    slabs.WriteBounds(episodes[i]->rows, &writer);
+    slabs.WriteNumbers(episodes[i]->rows, &writer);
+  }
+  return writer.Finish();
+}
+
+Status EpisodeReplay::Restore(const std::string& path) {
+  Reader reader(path);
+  if (!reader.CheckHeader(Signature())) return reader.status();
+  const int64_t next_key = reader.Count(0, kMostInFile), inserted_steps = reader.Count(0, kMostInFile);
+  const int64_t replayed_unrolls = reader.Count(0, kMostInFile), num_slabs = reader.Count(0, kMostInFile);
+  const int64_t num_episodes = reader.Count(0, std::min(options_.capacity, next_key));
+  SlabReader slabs;
+  Episodes episodes;
+  int64_t steps = 0;
+  const Status status = WithMemory([&] {
+    slabs.ReadSlabs(layout_, counters_, num_slabs, &reader);
+    for (int64_t i = 0; i < num_episodes && reader.ok(); ++i) {
+      auto episode = std::make_shared<Episode>();
+      episode->key = reader.Count(next_key - num_episodes + i, next_key - num_episodes + i);
+      episode->life_id = reader.Get<int64_t>();
+      episode->life_row = reader.Get<int64_t>();
+      const SlabReader::Bounds bounds = SlabReader::ReadBounds(0, &reader);
+      episode->rows = slabs.ReadNumbers(bounds, &reader);
+      if (reader.ok() && episode->num_steps() == 0) return Unavailable(path + ": an episode in this file has no steps");
+      steps += episode->num_steps();
+      episodes.push_back(std::move(episode));
+    }
+    return Status();
+  });
+  if (!status.ok()) return status;
+  const Status finished = reader.Finish();
+  if (!finished.ok()) return finished;
+
+  MutexLock lock(mutex_);
+  if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");
+  episodes_.swap(episodes);
+  next_key_ = next_key;
+  steps_ = steps;
+  inserted_steps_ = inserted_steps;
+  replayed_unrolls_ = replayed_unrolls;
+  return Status();
+}
+
+}  // namespace scalable_agents

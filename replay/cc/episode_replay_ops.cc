@@ -1,0 +1,237 @@
+// TensorFlow ops of the replay of episodes. The public Python interface is replay/episode_replay.py.
+#include <string>
+#include <vector>
+
+#include "replay/cc/episode_replay.h"
+#include "replay/cc/episode_replay_resource.h"
+#include "replay/cc/replay_op_helpers.h"
+#include "ops/cc/field.h"
+#include "ops/cc/op_helpers.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace scalable_agents {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::errors::InvalidArgument;
+
+REGISTER_OP("EpisodeReplay")
+    .Output("handle: resource")
+    .Attr("row_types: list(type) >= 1")
+    .Attr("row_shapes: list(shape) >= 1")
+    .Attr("stacks: list(int) >= 1")
+    .Attr("done_component: int")
+    .Attr("observed_components: list(int)")
+    .Attr("unroll_length: int")
+    .Attr("capacity: int")
+    .Attr("longest_episode: int")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame.");
+
+REGISTER_OP("EpisodeReplayInsert")
+    .Input("handle: resource")
+    .Input("life_id: int64")
+    .Input("index: int64")
+    .Input("rows: row_types")
+    .Attr("row_types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Inserts B unrolls: life_id, index [B], rows [rows of an unroll, B, ...].");
+
+REGISTER_OP("EpisodeReplayNext")
+    .Input("handle: resource")
+    .Input("key: int64")
+    .Input("step: int64")
+    .Input("seed: int64")
+    .Input("minimum_size: int64")
+    .Output("next_key: int64")
+    .Output("next_step: int64")
+    .Output("life_id: int64")
+    .Output("life_row: int64")
+    .Output("rows: row_types")
+    .Attr("row_types: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc(
+        "Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the life "
+        "of row 0 and its number in that life, and rows [T+1, N, ...]. While the replay has fewer than minimum_size "
+        "steps, all rows are zeros, and the keys are -1.");
+
+REGISTER_OP("EpisodeReplayStatistics")
+    .Input("handle: resource")
+    .Output("statistics: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("Returns counts, in the order of episode_replay.Statistics.");
+
+REGISTER_OP("EpisodeReplaySave")
+    .Input("handle: resource")
+    .Input("path: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Writes the episodes to a file. Unavailable: the file cannot be written.");
+
+REGISTER_OP("EpisodeReplayRestore")
+    .Input("handle: resource")
+    .Input("path: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Restores what was saved. Unavailable: the file cannot be read. InvalidArgument: it is damaged or another.");
+
+class ReplayOp : public tensorflow::ResourceOpKernel<EpisodeReplayResource> {
+ public:
+  explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
+    OP_REQUIRES_OK(context, GetRowAttributes(context, &rows_));
+    options_.components = rows_.components;
+    options_.done = rows_.done;
+    std::vector<int> observed;
+    OP_REQUIRES_OK(context, context->GetAttr("observed_components", &observed));
+    options_.is_observed.resize(rows_.components.size());
+    for (int component : observed) {
+      OP_REQUIRES(context, component >= 0 && component < static_cast<int>(rows_.components.size()),
+                  InvalidArgument("observed_components: want indices of components, got ", component));
+      options_.is_observed[component] = true;
+    }
+    OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &options_.unroll_length));
+    OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
+    OP_REQUIRES_OK(context, context->GetAttr("longest_episode", &options_.longest_episode));
+    OP_REQUIRES(context, options_.unroll_length >= 1 && options_.capacity >= 1 && options_.longest_episode >= 1,
+                InvalidArgument("unroll_length, capacity and longest_episode: want at least 1, got ",
+                                options_.unroll_length, ", ", options_.capacity, " and ", options_.longest_episode));
+  }
+
+ private:
+  absl::Status CreateResource(EpisodeReplayResource** resource) override {
+    return ToTensorFlow(WithMemory([&] {
+      *resource = new EpisodeReplayResource(options_, rows_.fields);
+      return Status();
+    }));
+  }
+
+  EpisodeReplayOptions options_;
+  RowAttributes rows_;
+};
+
+class InsertOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<EpisodeReplayResource>(context);
+    if (!resource) return;
+    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Insert(context, resource.get()); }));
+  }
+
+ private:
+  static absl::Status Insert(OpKernelContext* context, EpisodeReplayResource* resource) {
+    OpInputList rows;
+    TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
+    const TensorShape& shape = rows[0].shape();
+    if (shape.dims() < 2 || shape.dim_size(0) < 2) {
+      return InvalidArgument("rows, component 0: want [T+1, B, ...], got ", shape.DebugString());
+    }
+    const int64_t num_rows = shape.dim_size(0), num_unrolls = shape.dim_size(1);
+    TF_RETURN_IF_ERROR(CheckVector(context, "life_id", num_unrolls));
+    TF_RETURN_IF_ERROR(CheckVector(context, "index", num_unrolls));
+    TF_RETURN_IF_ERROR(CheckRows(context, "rows", resource->rows, num_rows, num_unrolls));
+    for (int64_t i = 0; i < num_unrolls; ++i) {
+      const Status status =
+          resource->replay.Insert(context->input(1).vec<int64_t>()(i), context->input(2).vec<int64_t>()(i), num_rows,
+                                  RowsOf(rows, resource->rows, i, num_unrolls));
+      if (!status.ok()) return ToTensorFlow(status);
+    }
+    return absl::OkStatus();
+  }
+};
+
+class NextOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<EpisodeReplayResource>(context);
+    if (!resource) return;
+    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Next(context, resource.get()); }));
+  }
+
+ private:
+  static absl::Status Next(OpKernelContext* context, EpisodeReplayResource* resource) {
+    EpisodeReplay& replay = resource->replay;
+    const Tensor &keys = context->input(1), &steps = context->input(2);
+    if (keys.dims() != 1) return InvalidArgument("key: want [N], got ", keys.shape().DebugString());
+    const int64_t n = keys.dim_size(0), length = replay.options().unroll_length;
+    TF_RETURN_IF_ERROR(CheckVector(context, "step", n));
+    for (int input : {3, 4}) {
+      if (context->input(input).NumElements() != 1) return InvalidArgument("seed and minimum_size: want scalars");
+    }
+    const auto scalar = [context](int input) { return context->input(input).flat<int64_t>()(0); };
+    const auto vector = [n](const Tensor& tensor) {
+      const int64_t* data = tensor.vec<int64_t>().data();
+      return std::vector<int64_t>(data, data + n);
+    };
+    RowOutputs rows;
+    TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, replay.options().components, length + 1, n));
+    std::vector<ReplayedUnroll> unrolls;
+    const Status status = replay.Next(vector(keys), vector(steps), scalar(3), scalar(4), &unrolls);
+    if (!status.ok()) return ToTensorFlow(status);
+
+    std::vector<Tensor*> numbers(4);
+    for (size_t j = 0; j < numbers.size(); ++j) {
+      TF_RETURN_IF_ERROR(context->allocate_output(j, TensorShape({n}), &numbers[j]));
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const ReplayedUnroll& unroll = unrolls[i];
+      int64_t life_id = 0, life_row = 0;
+      if (!unroll.parts.empty()) {
+        const Episode& episode = *unroll.parts[0].episode;
+        life_id = episode.life_id;
+        life_row = episode.life_row + unroll.parts[0].first_step;
+      }
+      const int64_t values[] = {unroll.next_key, unroll.next_step, life_id, life_row};
+      for (size_t j = 0; j < numbers.size(); ++j) numbers[j]->vec<int64_t>()(i) = values[j];
+    }
+    rows.ForAll(context, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        rows.Fill(
+            i, [&](int component, char* to, int64_t to_stride) { replay.Read(unrolls[i], component, to, to_stride); });
+      }
+    });
+    return absl::OkStatus();
+  }
+};
+
+class StatisticsOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto resource = ResourceOf<EpisodeReplayResource>(context);
+    if (!resource) return;
+    const EpisodeReplayStatistics s = resource->replay.GetStatistics();
+    OP_REQUIRES_OK(context,
+                   SetCounts(context, {s.steps, s.episodes, s.inserted_steps, s.inserted_episodes, s.replayed_unrolls,
+                                       s.gaps, s.repeated_unrolls, s.streams, s.rows, s.bytes, s.long_episodes}));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayInsert").Device(tensorflow::DEVICE_CPU), InsertOp);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayNext").Device(tensorflow::DEVICE_CPU), NextOp);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayStatistics").Device(tensorflow::DEVICE_CPU), StatisticsOp);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplaySave").Device(tensorflow::DEVICE_CPU),
+                        TextOp<EpisodeReplayResource, SaveWork>);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayRestore").Device(tensorflow::DEVICE_CPU),
+                        TextOp<EpisodeReplayResource, RestoreWork>);
+
+}  // namespace
+}  // namespace scalable_agents

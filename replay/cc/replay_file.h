@@ -1,0 +1,152 @@
+// Files with the contents of a replay: a header, numbers and slabs of rows, and a checksum at the end.
+#ifndef SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
+#define SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "replay/cc/row_store.h"
+#include "ops/cc/status.h"
+
+namespace scalable_agents {
+
+struct CloseFile {
+  void operator()(FILE* file) const { fclose(file); }
+};
+
+// A text that describes the layout of a file. Only a replay with the same one can read the file.
+class FileSignature {
+ public:
+  // `kind` names the kind of file.
+  FileSignature(const std::string& kind, const std::vector<RowComponent>& components);
+
+  template <typename Number>
+  void Add(const std::string& name, Number value) {
+    settings_ += " " + name + std::to_string(value);
+  }
+
+  // The text in files of a version of the format.
+  std::string Text(int version) const { return Start(version) + settings_; }
+  // How it begins, whatever the settings are.
+  std::string Start(int version) const { return kind_ + " " + std::to_string(version); }
+
+ private:
+  const std::string kind_;
+  std::string settings_;
+};
+
+// A file that is written once, from beginning to end. After an error, nothing more is written.
+class Writer {
+ public:
+  explicit Writer(const std::string& path);
+
+  void Bytes(const char* data, int64_t size);
+  void Text(const std::string& text);
+  // Writes the signature, and a checksum of it: damage to it must not look like other settings.
+  void Header(const FileSignature& signature);
+
+  template <typename Number>
+  void Put(Number number) {
+    Bytes(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+
+  // Writes the checksum and waits until everything is on the disk.
+  Status Finish();
+
+  bool ok() const { return status_.ok(); }
+
+ private:
+  const std::string path_;
+  std::unique_ptr<FILE, CloseFile> file_;
+  Status status_;
+  uint64_t sum_ = 0;
+};
+
+// A file that is read once, from beginning to end. After an error, everything that is read is zero.
+class Reader {
+ public:
+  explicit Reader(const std::string& path);
+
+  void Bytes(char* data, int64_t size);
+  std::string Text();
+
+  template <typename Number>
+  Number Get() {
+    Number number;
+    Bytes(reinterpret_cast<char*>(&number), sizeof(number));
+    return number;
+  }
+
+  // Returns a number that must lie in [least, most]; else the file is damaged, and the result is `least`.
+  int64_t Count(int64_t least, int64_t most);
+
+  // Reads the header and returns whether it has `signature`. If not, the replay was saved with other settings. Reads
+  // files of version 1 too, whose header had no checksum.
+  bool CheckHeader(const FileSignature& signature);
+
+  // Reads the checksum, which must be the end of the file.
+  Status Finish();
+
+  bool ok() const { return status_.ok(); }
+  const Status& status() const { return status_; }
+
+ private:
+  Status Damaged() const { return Unavailable(path_ + ": the file of the replay is damaged"); }
+
+  const std::string path_;
+  std::unique_ptr<FILE, CloseFile> file_;
+  Status status_;
+  uint64_t sum_ = 0;
+};
+
+// The slabs of many ranges of rows, which may share them. A file has each slab once, and only with the rows that are
+// needed: an actor may still be filling the rest.
+class SlabWriter {
+ public:
+  // Adds the slabs of a range. Those that are new get the next numbers.
+  void Add(const RowRange& rows);
+
+  int64_t num_slabs() const { return slabs_.size(); }
+  void WriteSlabs(const RowLayout& layout, Writer* writer) const;
+
+  // Writes where a range begins and ends, and how many slabs it has.
+  void WriteBounds(const RowRange& rows, Writer* writer) const;
+  // Writes the numbers of its slabs, which were added.
+  void WriteNumbers(const RowRange& rows, Writer* writer) const;
+
+ private:
+  struct SavedSlab {
+    int64_t number, num_rows;
+  };
+  std::map<const Slab*, SavedSlab> saved_;
+  std::vector<const Slab*> slabs_;
+};
+
+// Reads what a SlabWriter wrote.
+class SlabReader {
+ public:
+  struct Bounds {
+    int64_t begin, end, slabs_begin, num_slabs;
+  };
+
+  // Throws std::bad_alloc without memory.
+  void ReadSlabs(const RowLayout& layout, const std::shared_ptr<StoreCounters>& counters, int64_t num_slabs,
+                 Reader* reader);
+  // `least` is the first row with which the range may begin.
+  static Bounds ReadBounds(int64_t least, Reader* reader);
+  RowRange ReadNumbers(const Bounds& bounds, Reader* reader) const;
+
+ private:
+  std::vector<std::shared_ptr<Slab>> slabs_;
+};
+
+// Counts and keys in a file are at most so large.
+constexpr int64_t kMostInFile = int64_t{1} << 62;
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_

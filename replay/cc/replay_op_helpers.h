@@ -1,0 +1,202 @@
+// What the ops of both replays share: attributes and inputs with rows, outputs, and ops whose input is a text.
+#ifndef SCALABLE_AGENTS_LEARNER_CC_REPLAY_OP_HELPERS_H_
+#define SCALABLE_AGENTS_LEARNER_CC_REPLAY_OP_HELPERS_H_
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "replay/cc/row_store.h"
+#include "ops/cc/field.h"
+#include "ops/cc/op_helpers.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+namespace scalable_agents {
+
+// The components of rows, as an op that makes a replay gets them.
+struct RowAttributes {
+  std::vector<Field> fields;  // As they are stored.
+  std::vector<RowComponent> components;
+  int done = 0;  // Index of the component that says where an episode starts.
+};
+
+// Reads the attributes row_types, row_shapes, stacks and done_component.
+inline absl::Status GetRowAttributes(tensorflow::OpKernelConstruction* context, RowAttributes* rows) {
+  using tensorflow::errors::InvalidArgument;
+  std::vector<int> stacks;
+  TF_RETURN_IF_ERROR(GetFields(context, "row", &rows->fields));
+  TF_RETURN_IF_ERROR(context->GetAttr("stacks", &stacks));
+  TF_RETURN_IF_ERROR(context->GetAttr("done_component", &rows->done));
+  const std::vector<Field>& fields = rows->fields;
+  if (stacks.size() != fields.size()) return InvalidArgument("stacks: want one for each row component");
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (stacks[i] < 1 || (stacks[i] > 1 && fields[i].shape.dims() == 0)) {
+      return InvalidArgument("stacks, component ", i, ": want 1 or more, and at least one axis to stack, got ",
+                             stacks[i]);
+    }
+    rows->components.push_back({fields[i].bytes(), stacks[i], LastAxisBytes(fields[i])});
+  }
+  if (rows->done < 0 || rows->done >= static_cast<int>(fields.size()) ||
+      fields[rows->done].type != tensorflow::DT_BOOL || fields[rows->done].bytes() != 1) {
+    return InvalidArgument("done_component: want the index of a component of bool []");
+  }
+  return absl::OkStatus();
+}
+
+// Checks that an input is a vector of a given size.
+inline absl::Status CheckVector(tensorflow::OpKernelContext* context, const char* name, int64_t size) {
+  const tensorflow::Tensor* vector;
+  TF_RETURN_IF_ERROR(context->input(name, &vector));
+  if (vector->shape() == tensorflow::TensorShape({size})) return absl::OkStatus();
+  return tensorflow::errors::InvalidArgument(name, ": want [", size, "], got ", vector->shape().DebugString());
+}
+
+// Checks that a list of inputs has the types of `fields`, and shapes [num_rows, num_unrolls, ...].
+inline absl::Status CheckRows(tensorflow::OpKernelContext* context, const char* name, const std::vector<Field>& fields,
+                              int64_t num_rows, int64_t num_unrolls) {
+  using tensorflow::DataTypeString;
+  using tensorflow::errors::InvalidArgument;
+  tensorflow::OpInputList inputs;
+  TF_RETURN_IF_ERROR(context->input_list(name, &inputs));
+  if (inputs.size() != static_cast<int>(fields.size())) {
+    return InvalidArgument(name, ": want ", fields.size(), ", got ", inputs.size());
+  }
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const tensorflow::TensorShape want = Prepend(num_rows, Prepend(num_unrolls, fields[i].shape));
+    if (inputs[i].shape() != want || inputs[i].dtype() != fields[i].type) {
+      return InvalidArgument(name, ", component ", i, ": want ", DataTypeString(fields[i].type), " ",
+                             want.DebugString(), ", got ", DataTypeString(inputs[i].dtype()), " ",
+                             inputs[i].shape().DebugString());
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The rows of unroll number `unroll`, of num_unrolls, in a tensor [rows, num_unrolls, ...] with so many bytes in a row.
+inline StridedRows RowsOf(const tensorflow::Tensor& tensor, int64_t bytes, int64_t unroll, int64_t num_unrolls) {
+  return {Data(tensor) + unroll * bytes, num_unrolls * bytes};
+}
+
+// The rows of an unroll in each component.
+inline std::vector<StridedRows> RowsOf(const tensorflow::OpInputList& inputs, const std::vector<Field>& fields,
+                                       int64_t unroll, int64_t num_unrolls) {
+  std::vector<StridedRows> rows;
+  for (size_t i = 0; i < fields.size(); ++i) rows.push_back(RowsOf(inputs[i], fields[i].bytes(), unroll, num_unrolls));
+  return rows;
+}
+
+// The shape [n0, n1, ...] of many rows of a component when they are read, with stacks of frames.
+inline tensorflow::TensorShape ReadShape(const Field& field, const RowComponent& component, int64_t n0, int64_t n1) {
+  tensorflow::TensorShape shape = field.shape;
+  const int last = shape.dims() - 1;
+  if (component.stack > 1) shape.set_dim(last, component.stack * shape.dim_size(last));
+  return Prepend(n0, Prepend(n1, shape));
+}
+
+// Allocates an output of a list, which must have the replay's type.
+inline absl::Status Allocate(tensorflow::DataType type, const tensorflow::TensorShape& shape, int index,
+                             tensorflow::OpOutputList* outputs, tensorflow::Tensor** tensor) {
+  const tensorflow::DataType got = outputs->expected_output_dtype(index);
+  if (got != type) {
+    return tensorflow::errors::InvalidArgument("output ", index, ": want ", tensorflow::DataTypeString(type),
+                                               " as in the replay, got ", tensorflow::DataTypeString(got));
+  }
+  return outputs->allocate(index, shape, tensor);
+}
+
+// The output `rows` of an op: a tensor [num_rows, num_items, ...] for each component.
+class RowOutputs {
+ public:
+  absl::Status Allocate(tensorflow::OpKernelContext* context, const std::vector<Field>& fields,
+                        const std::vector<RowComponent>& components, int64_t num_rows, int64_t num_items) {
+    tensorflow::OpOutputList outputs;
+    TF_RETURN_IF_ERROR(context->output_list("rows", &outputs));
+    if (outputs.size() != static_cast<int>(fields.size())) {
+      return tensorflow::errors::InvalidArgument("row_types: want ", fields.size(), ", got ", outputs.size());
+    }
+    num_items_ = num_items;
+    tensors_.resize(fields.size());
+    for (size_t i = 0; i < fields.size(); ++i) {
+      TF_RETURN_IF_ERROR(scalable_agents::Allocate(
+          fields[i].type, ReadShape(fields[i], components[i], num_rows, num_items), i, &outputs, &tensors_[i]));
+      row_bytes_.push_back(components[i].read_bytes());
+      bytes_per_item_ += num_rows * row_bytes_.back();
+    }
+    return absl::OkStatus();
+  }
+
+  // Fills in an item: read(component, to, to_stride) copies its rows of a component.
+  template <typename Read>
+  void Fill(int64_t item, const Read& read) const {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      read(i, Data(*tensors_[i]) + item * row_bytes_[i], num_items_ * row_bytes_[i]);
+    }
+  }
+
+  // Calls fill(begin, end) for ranges of all items, on several threads.
+  template <typename FillRange>
+  void ForAll(tensorflow::OpKernelContext* context, const FillRange& fill) const {
+    const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+    tensorflow::Shard(threads.num_threads, threads.workers, num_items_, bytes_per_item_, fill);
+  }
+
+ private:
+  std::vector<tensorflow::Tensor*> tensors_;
+  std::vector<int64_t> row_bytes_;  // Of a row of an item, with stacks of frames.
+  int64_t num_items_ = 0, bytes_per_item_ = 0;
+};
+
+// Returns the status of `work`, or an error if there is not enough memory for it.
+template <typename Work>
+absl::Status WithMemoryForOp(const Work& work) {
+  absl::Status result;
+  const Status memory = WithMemory([&] {
+    result = work();
+    return Status();
+  });
+  return memory.ok() ? result : ToTensorFlow(memory);
+}
+
+// Makes output 0 a vector of these numbers.
+inline absl::Status SetCounts(tensorflow::OpKernelContext* context, const std::vector<int64_t>& counts) {
+  tensorflow::Tensor* output;
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(counts.size())}), &output));
+  std::copy(counts.begin(), counts.end(), output->vec<int64_t>().data());
+  return absl::OkStatus();
+}
+
+// An op whose other input is a text. `Work` is called with the resource's replay and the text.
+template <typename Resource, typename Work>
+class TextOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    auto resource = ResourceOf<Resource>(context);
+    if (!resource) return;
+    OP_REQUIRES(context, context->input(1).NumElements() == 1, tensorflow::errors::InvalidArgument("want one text"));
+    const std::string text = context->input(1).flat<tensorflow::tstring>()(0);
+    OP_REQUIRES_OK(context, ToTensorFlow(WithMemory([&] { return Work()(&resource->replay, text); })));
+  }
+};
+
+// Works for TextOp: the text is the path of a file.
+struct SaveWork {
+  template <typename Replay>
+  Status operator()(Replay* replay, const std::string& path) const {
+    return replay->Save(path);
+  }
+};
+struct RestoreWork {
+  template <typename Replay>
+  Status operator()(Replay* replay, const std::string& path) const {
+    return replay->Restore(path);
+  }
+};
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_LEARNER_CC_REPLAY_OP_HELPERS_H_

@@ -1,0 +1,189 @@
+#include "replay/cc/sequence_replay.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "replay/cc/split_mix.h"
+
+namespace scalable_agents {
+namespace {
+
+// A sequence of priority 0 would never be sampled again, and if all had this priority, none could be.
+constexpr double kSmallestPriority = 1e-6;
+
+// A life is forgotten when so many sequences, or as many as the capacity, have come since it was heard of last.
+constexpr int64_t kForgottenAfter = 10'000;
+
+ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
+  options.geometry.history = layout.history();
+  return options;
+}
+
+}  // namespace
+
+SequenceReplay::SequenceReplay(const ReplayOptions& options)
+    : options_(WithHistory(options, RowLayout(options.components, options.done))),
+      layout_(options.components, options.done),
+      sequences_(options.capacity),
+      weights_(options.capacity) {}
+
+Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted) {
+  const std::shared_ptr<Life> life = lives_.Find(unroll.life_id, next_key());
+  MutexLock lock(life->mutex);
+  std::vector<std::shared_ptr<Sequence>> sequences;
+  const Status status = WithMemory([&] {
+    life->mutex.AssertHeld();
+    Append(unroll, life.get(), &sequences);
+    return Status();
+  });
+  if (!status.ok()) {
+    life->stream.reset();
+    return ResourceExhausted("there is not enough memory for the rows of another unroll");
+  }
+  // Both are deleted without the replay's lock. The actors of lives that are forgotten have surely ended.
+  const auto replaced = Add(sequences);
+  const auto forgotten = lives_.Forget(next_key() - std::max(options_.capacity, kForgottenAfter));
+  inserted->insert(inserted->end(), sequences.begin(), sequences.end());
+  return Status();
+}
+
+int64_t SequenceReplay::next_key() const {
+  MutexLock lock(mutex_);
+  return next_key_;
+}
+
+void SequenceReplay::Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences) {
+  const Continuation continuation = lives_.Admit(unroll.index, life);
+  if (continuation == Continuation::kRepeated) return;
+  const bool is_new = continuation == Continuation::kFirst;
+  if (is_new) {
+    life->stream = std::make_unique<Stream>(&layout_, counters_, options_.geometry, unroll.first_step);
+    life->stream->life_row = unroll.index * (unroll.num_rows - 1);
+  }
+  Stream& stream = *life->stream;
+  std::vector<Window> windows;
+  for (int i = is_new ? 0 : 1; i < unroll.num_rows; ++i) {
+    const int64_t row = stream.rows.num_rows();
+    // Before the row is added to the planner, which may complete a window that needs the state.
+    if (row > 0 && stream.planner.WantsState(row - 1, options_.state_offsets)) {
+      stream.states.emplace_back(row - 1, StateOf(unroll, i));
+    }
+    stream.rows.Append(unroll.rows, i);
+    windows.clear();
+    stream.planner.Add(*unroll.starts_episode.row(i), *unroll.rows[options_.done].row(i), &windows);
+    for (const Window& window : windows) sequences->push_back(MakeSequence(window, *life));
+    const int64_t oldest = stream.planner.next_first();
+    while (!stream.states.empty() && stream.states.front().first < oldest) stream.states.pop_front();
+  }
+  stream.rows.DropBefore(std::max<int64_t>(stream.planner.next_first() - options_.geometry.history, 0));
+}
+
+RecurrentState SequenceReplay::StateOf(const NewUnroll& unroll, int row) const {
+  auto state = std::make_shared<std::vector<char>>();
+  for (size_t field = 0; field < options_.state_bytes.size(); ++field) {
+    const char* data = unroll.states[field].row(row);
+    state->insert(state->end(), data, data + options_.state_bytes[field]);
+  }
+  return state;
+}
+
+std::shared_ptr<Sequence> SequenceReplay::MakeSequence(const Window& window, const Life& life) const {
+  const Stream& stream = *life.stream;
+  auto sequence = std::make_shared<Sequence>();
+  sequence->life_id = life.id;
+  sequence->life_row = stream.life_row + window.first;
+  sequence->first = window.first;
+  sequence->rows = stream.rows.Range(std::max(window.begin, window.first), window.end, options_.geometry.history);
+  for (int offset : options_.state_offsets) {
+    const int64_t row = window.first + offset;
+    RecurrentState found;
+    for (const auto& [its_row, state] : stream.states) {
+      // A row before the window is one of an earlier episode.
+      if (its_row == row && row >= window.begin) found = state;
+    }
+    sequence->states.push_back(found);
+  }
+  return sequence;
+}
+
+std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
+    const std::vector<std::shared_ptr<Sequence>>& sequences) {
+  std::vector<std::shared_ptr<const Sequence>> replaced;
+  MutexLock lock(mutex_);
+  for (const std::shared_ptr<Sequence>& sequence : sequences) {
+    sequence->key = next_key_++;
+    sequence->sampled_batches_before = sampled_batches_;
+    const int64_t slot = Slot(sequence->key);
+    replaced.push_back(std::move(sequences_[slot]));
+    sequences_[slot] = sequence;
+    weights_.Set(slot, options_.priority_exponent == 0 ? 1 : 0);
+  }
+  first_key_ = std::max(first_key_, next_key_ - options_.capacity);
+  return replaced;
+}
+
+Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled) {
+  MutexLock lock(mutex_);
+  const double total = weights_.total();
+  if (!(total > 0)) return Unavailable("the replay has no sequence to sample yet");
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t slot = weights_.Find(NextUniform(&seed) * total);
+    const std::shared_ptr<const Sequence>& sequence = sequences_[slot];
+    sampled->push_back({sequence, weights_.Get(slot) / total, sampled_batches_ - sequence->sampled_batches_before});
+  }
+  ++sampled_batches_;
+  statistics_.sampled += n;
+  return Status();
+}
+
+Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vector<double>& priorities) {
+  if (keys.size() != priorities.size()) {
+    return InvalidArgument("priorities: want " + std::to_string(keys.size()) + ", one for each key, got " +
+                           std::to_string(priorities.size()));
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!std::isfinite(priorities[i]) || priorities[i] < 0) {
+      return InvalidArgument("priority: want a finite number >= 0, got " + std::to_string(priorities[i]) + " for key " +
+                             std::to_string(keys[i]));
+    }
+  }
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] < first_key_ || keys[i] >= next_key_) {
+      ++statistics_.stale_updates;
+      continue;
+    }
+    weights_.Set(Slot(keys[i]), std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent));
+  }
+  return Status();
+}
+
+void SequenceReplay::ReadState(const Sequence& sequence, int number, int field, char* to) const {
+  const RecurrentState& state = sequence.states[number];
+  if (!state) {
+    memset(to, 0, options_.state_bytes[field]);
+    return;
+  }
+  const char* from = state->data();
+  for (int before = 0; before < field; ++before) from += options_.state_bytes[before];
+  memcpy(to, from, options_.state_bytes[field]);
+}
+
+ReplayStatistics SequenceReplay::GetStatistics() const {
+  const LifeTable<Stream>::Counts lives = lives_.counts();
+  MutexLock lock(mutex_);
+  ReplayStatistics statistics = statistics_;
+  statistics.size = next_key_ - first_key_;
+  statistics.inserted = next_key_;
+  statistics.gaps = lives.gaps;
+  statistics.repeated_unrolls = lives.repeated_unrolls;
+  statistics.streams = lives.lives;
+  statistics.rows = counters_->rows;
+  statistics.bytes = counters_->slabs * layout_.slab_bytes();
+  return statistics;
+}
+
+}  // namespace scalable_agents

@@ -1,0 +1,168 @@
+// A replay of sequences, prioritised or uniform: the C++ core, without TensorFlow.
+#ifndef SCALABLE_AGENTS_LEARNER_CC_SEQUENCE_REPLAY_H_
+#define SCALABLE_AGENTS_LEARNER_CC_SEQUENCE_REPLAY_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "replay/cc/life_table.h"
+#include "replay/cc/replay_file.h"
+#include "replay/cc/row_store.h"
+#include "replay/cc/sum_tree.h"
+#include "replay/cc/window_planner.h"
+#include "ops/cc/mutex.h"
+#include "ops/cc/status.h"
+
+namespace scalable_agents {
+
+struct ReplayOptions {
+  std::vector<RowComponent> components;
+  int done = 0;                      // Index of the component that says where an observation starts an episode.
+  std::vector<int64_t> state_bytes;  // Of each field of a recurrent state.
+  std::vector<int> state_offsets;    // Sequences keep the states before the rows with these offsets.
+  SequenceGeometry geometry;         // Its history is that of the components.
+  int64_t capacity = 1;              // In sequences.
+  double priority_exponent = 0;      // alpha. 0: sequences are drawn uniformly, and need no priority.
+};
+
+// A recurrent state: its fields one after the other.
+using RecurrentState = std::shared_ptr<const std::vector<char>>;
+
+// A sequence in the replay. It does not change, and lives as long as somebody reads it.
+struct Sequence {
+  int64_t key = 0;
+  int64_t life_id = 0;
+  int64_t life_row = 0;                // Number of row `first` in its life, where row 0 of the first unroll is 0.
+  int64_t sampled_batches_before = 0;  // Batches that had been sampled when it was inserted.
+  int64_t first = 0;                   // Rows first to first + geometry.num_rows() - 1 of the stream.
+  RowRange rows;                       // The rows that exist.
+  std::vector<RecurrentState> states;  // By state offset; null if there is none.
+
+  // The number of rows at its start that do not exist, because the episode had not begun.
+  int64_t padding() const { return rows.begin() > first ? rows.begin() - first : 0; }
+
+  // Whether trained step `step`, which leads from row burn_in + step to the next one, exists.
+  bool Trains(const SequenceGeometry& geometry, int step) const {
+    return first + geometry.burn_in + step + 1 < rows.end();
+  }
+};
+
+// A sequence that was drawn.
+struct Sampled {
+  std::shared_ptr<const Sequence> sequence;
+  double probability = 0;  // With which each draw gives this sequence.
+  int64_t age = 0;         // Batches sampled since it was inserted.
+};
+
+// The rows of an unroll, as actor/unroll.py describes it, for insertion.
+struct NewUnroll {
+  int64_t life_id = 0, index = 0;
+  int num_rows = 0;                 // T + 1.
+  std::vector<StridedRows> rows;    // By component; of a stack, the newest frame.
+  StridedRows starts_episode;       // One byte each.
+  int64_t first_step = 0;           // Number of row 0, counted from the start of its episode, or of its life with
+                                    // cross_episodes.
+  std::vector<StridedRows> states;  // By field. Row i has the recurrent state before row i - 1: like all of an agent's
+                                    // outputs it comes one row after the observation that was acted on. Only the
+                                    // states that WindowPlanner::WantsState names are read.
+};
+
+struct ReplayStatistics {
+  int64_t size = 0;              // Sequences in the replay.
+  int64_t inserted = 0;          // Sequences ever inserted.
+  int64_t sampled = 0;           // Sequences ever sampled.
+  int64_t stale_updates = 0;     // Priorities that came for sequences which had been dropped.
+  int64_t gaps = 0;              // Times that a stream was ended because unrolls were missing.
+  int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
+  int64_t streams = 0;
+  int64_t rows = 0;   // Rows in memory.
+  int64_t bytes = 0;  // Memory of the rows.
+};
+
+// Any thread may call any method. Bytes are copied without the lock of the replay; only two unrolls of the same life
+// wait for each other.
+class SequenceReplay {
+ public:
+  explicit SequenceReplay(const ReplayOptions& options);
+
+  // Appends the rows of an unroll to the stream of its life; row 0, which repeats the last row of the unroll before,
+  // only if this is the stream's first unroll. If the index is not the next one, unrolls were lost, and a new stream
+  // begins. Appends the new sequences to `inserted`. If priorities are used, they are not sampled before they have one.
+  // kResourceExhausted: there is not enough memory; the stream is dropped.
+  Status Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted);
+
+  // Draws n sequences, independently of each other and with replacement. The same contents and seed give the same ones.
+  // kUnavailable: there is none to draw from.
+  Status Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled);
+
+  // Sets priorities. A sequence is then drawn in proportion to its priority to the power of priority_exponent. Keys
+  // that the replay does not have any more are counted and ignored.
+  // kInvalidArgument: a priority is negative or not finite. None is set.
+  Status Update(const std::vector<int64_t>& keys, const std::vector<double>& priorities);
+
+  // Copies row offset, offset + 1, ... of a sequence.
+  void Read(const Sequence& sequence, int component, int64_t offset, int64_t num_rows, char* to,
+            int64_t to_stride) const {
+    sequence.rows.Read(layout_, component, sequence.first + offset, num_rows, to, to_stride);
+  }
+
+  // Copies a field of the state before the row with offset state_offsets[number]. Without a state it is zero.
+  void ReadState(const Sequence& sequence, int number, int field, char* to) const;
+
+  // Writes all sequences and their priorities to a file. The lock is held only while the list of sequences is copied.
+  // Streams are not written: the rows that do not belong to a sequence yet are lost.
+  // kUnavailable: the file cannot be written. What is there must be deleted.
+  Status Save(const std::string& path) const;
+
+  // Restores what Save wrote, into an empty replay.
+  // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is that of a replay with other options.
+  Status Restore(const std::string& path);
+
+  ReplayStatistics GetStatistics() const;
+  const ReplayOptions& options() const { return options_; }
+
+ private:
+  // What one life has lived since it began, or since the last gap.
+  struct Stream {
+    Stream(const RowLayout* layout, const std::shared_ptr<StoreCounters>& counters, const SequenceGeometry& geometry,
+           int64_t first_step)
+        : rows(layout, counters), planner(geometry, first_step) {}
+    RowStream rows;
+    WindowPlanner planner;
+    std::deque<std::pair<int64_t, RecurrentState>> states;  // The row before which each one was, and the state.
+    int64_t life_row = 0;                                   // Number of row 0 in the life.
+  };
+  using Life = LifeTable<Stream>::Life;
+
+  // Appends the rows to the life's stream, and the sequences that are complete with them to `sequences`.
+  void Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences)
+      REQUIRES(life->mutex);
+  RecurrentState StateOf(const NewUnroll& unroll, int row) const;
+  std::shared_ptr<Sequence> MakeSequence(const Window& window, const Life& life) const REQUIRES(life.mutex);
+  // Gives the sequences their keys and adds them. Returns what they replace, to be deleted without the lock.
+  std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
+  int64_t next_key() const;
+  int64_t Slot(int64_t key) const { return key % options_.capacity; }
+  FileSignature Signature() const;
+
+  const ReplayOptions options_;
+  const RowLayout layout_;
+  const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
+  LifeTable<Stream> lives_;  // A life's time is the replay's next key when an unroll came last.
+
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<const Sequence>> sequences_ GUARDED_BY(mutex_);  // By slot: the newest ones, in a ring.
+  SumTree weights_ GUARDED_BY(mutex_);  // By slot; 0 for sequences without a priority.
+  int64_t next_key_ GUARDED_BY(mutex_) = 0;
+  int64_t first_key_ GUARDED_BY(mutex_) = 0;  // Keys from first_key_ to next_key_ - 1 are in the replay.
+  int64_t sampled_batches_ GUARDED_BY(mutex_) = 0;
+  ReplayStatistics statistics_ GUARDED_BY(mutex_);
+};
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_LEARNER_CC_SEQUENCE_REPLAY_H_

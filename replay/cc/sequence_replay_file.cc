@@ -1,0 +1,135 @@
+// Saves and restores the contents of a replay.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "replay/cc/replay_file.h"
+#include "replay/cc/sequence_replay.h"
+
+namespace scalable_agents {
+namespace {
+
+constexpr char kKind[] = "scalable_agents replay";
+
+}  // namespace
+
+FileSignature SequenceReplay::Signature() const {
+  FileSignature signature(kKind, options_.components);
+  for (int64_t bytes : options_.state_bytes) signature.Add("s", bytes);
+  for (int offset : options_.state_offsets) signature.Add("o", offset);
+  const SequenceGeometry& geometry = options_.geometry;
+  signature.Add("burn_in", geometry.burn_in);
+  signature.Add("length", geometry.length);
+  signature.Add("period", geometry.period);
+  signature.Add("cross_episodes", geometry.cross_episodes);
+  signature.Add("done", options_.done);
+  signature.Add("exponent", options_.priority_exponent);
+  signature.Add("capacity", options_.capacity);
+  return signature;
+}
+
+Status SequenceReplay::Save(const std::string& path) const {
+  std::vector<std::shared_ptr<const Sequence>> sequences;
+  std::vector<double> weights;
+  int64_t next_key, sampled_batches, sampled;
+  {
+    MutexLock lock(mutex_);
+    for (int64_t key = first_key_; key < next_key_; ++key) {
+      sequences.push_back(sequences_[Slot(key)]);
+      weights.push_back(weights_.Get(Slot(key)));
+    }
+    next_key = next_key_;
+    sampled_batches = sampled_batches_;
+    sampled = statistics_.sampled;
+  }
+  SlabWriter slabs;
+  for (const auto& sequence : sequences) slabs.Add(sequence->rows);
+
+  Writer writer(path);
+  writer.Header(Signature());
+  // The second next_key and the second sampled stand where earlier programs had counts for waits, which nobody reads.
+  for (int64_t number : {next_key, sampled_batches, sampled, next_key, sampled, slabs.num_slabs(),
+                         static_cast<int64_t>(sequences.size())}) {
+    writer.Put(number);
+  }
+  slabs.WriteSlabs(layout_, &writer);
+  for (size_t i = 0; i < sequences.size() && writer.ok(); ++i) {
+    const Sequence& sequence = *sequences[i];
+    for (int64_t number :
+         {sequence.key, sequence.life_id, sequence.life_row, sequence.sampled_batches_before, sequence.first}) {
+      writer.Put(number);
+    }
+    slabs.WriteBounds(sequence.rows, &writer);
+    writer.Put(weights[i]);
+    slabs.WriteNumbers(sequence.rows, &writer);
+    for (const RecurrentState& state : sequence.states) {
+      writer.Put<int64_t>(state ? state->size() : 0);
+      if (state) writer.Bytes(state->data(), state->size());
+    }
+  }
+  return writer.Finish();
+}
+
+Status SequenceReplay::Restore(const std::string& path) {
+  Reader reader(path);
+  if (!reader.CheckHeader(Signature())) return reader.status();
+  const int64_t next_key = reader.Count(0, kMostInFile), sampled_batches = reader.Count(0, kMostInFile);
+  const int64_t sampled = reader.Count(0, kMostInFile);
+  for (int unused = 0; unused < 2; ++unused) reader.Count(0, kMostInFile);
+  const int64_t num_slabs = reader.Count(0, kMostInFile);
+  const int64_t num_sequences = reader.Count(0, std::min(options_.capacity, next_key));
+  int64_t state_bytes = 0;
+  for (int64_t bytes : options_.state_bytes) state_bytes += bytes;
+
+  SlabReader slabs;
+  std::vector<std::shared_ptr<Sequence>> sequences;
+  std::vector<double> weights;
+  const Status status = WithMemory([&] {
+    slabs.ReadSlabs(layout_, counters_, num_slabs, &reader);
+    for (int64_t i = 0; i < num_sequences && reader.ok(); ++i) {
+      auto sequence = std::make_shared<Sequence>();
+      sequence->key = reader.Count(next_key - num_sequences + i, next_key - num_sequences + i);
+      sequence->life_id = reader.Get<int64_t>();
+      sequence->life_row = reader.Get<int64_t>();
+      sequence->sampled_batches_before = reader.Get<int64_t>();
+      sequence->first = reader.Count(-kMostInFile, kMostInFile);
+      const SlabReader::Bounds bounds = SlabReader::ReadBounds(std::max<int64_t>(sequence->first, 0), &reader);
+      weights.push_back(reader.Get<double>());
+      sequence->rows = slabs.ReadNumbers(bounds, &reader);
+      for (size_t j = 0; j < options_.state_offsets.size(); ++j) {
+        const int64_t bytes = reader.Count(0, state_bytes);
+        if (bytes == 0) {
+          sequence->states.push_back(nullptr);
+          continue;
+        }
+        auto state = std::make_shared<std::vector<char>>(state_bytes);
+        reader.Bytes(state->data(), state_bytes);
+        sequence->states.push_back(state);
+      }
+      sequences.push_back(std::move(sequence));
+    }
+    return Status();
+  });
+  if (!status.ok()) return status;
+  const Status finished = reader.Finish();
+  if (!finished.ok()) return finished;
+
+  {
+    MutexLock lock(mutex_);
+    if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");
+    next_key_ = next_key;
+    first_key_ = next_key - num_sequences;
+    sampled_batches_ = sampled_batches;
+    statistics_.sampled = sampled;
+    for (int64_t i = 0; i < num_sequences; ++i) {
+      const int64_t slot = Slot(sequences[i]->key);
+      sequences_[slot] = sequences[i];
+      weights_.Set(slot, weights[i]);
+    }
+  }
+  return Status();
+}
+
+}  // namespace scalable_agents

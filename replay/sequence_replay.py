@@ -1,0 +1,260 @@
+"""A replay that stores the actors' experience and samples fixed-length sequences from it, for recurrent agents.
+
+Kapturowski et al. 2019 (R2D2), section 2.3. The work is done in C++ (cc/sequence_replay.h). docs/replay.md says what
+the replay guarantees and how to use it without the rest of this project.
+
+Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. Each
+row is stored once, whatever the overlap of sequences. Of a stack of frames, only the newest frame is stored, and stacks
+are rebuilt when they are sampled.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from scalable_agents.ops import ops
+from scalable_agents.replay import replay_rows
+
+_ROWS_PER_SLAB = 16  # As in cc/row_store.h.
+
+
+class Geometry(NamedTuple):
+  """The lengths of sequences, in agent steps. A sequence has burn_in + length + 1 rows."""
+  burn_in: int                  # Steps before the trained ones, from which the recurrent state is computed.
+  length: int                   # Trained steps.
+  period: int                   # Steps from the first trained step of a sequence to that of the next one; <= length.
+  cross_episodes: bool = False  # Whether sequences go on across the ends of episodes.
+
+
+class Inserted(NamedTuple):
+  """n new sequences. Their steps are those that are trained."""
+  key: tf.Tensor     # [n] int64.
+  trains: tf.Tensor  # [length, n] bool, whether the step exists; else it is padding after an episode's end.
+  signals: Any       # nest of [length + 1, n, ...]: row t is what step t led to. The last row is the one after the
+                     # sequence's last one. It has the agent's outputs for that, since these come one row later.
+
+
+class Sample(NamedTuple):
+  """B sequences of L = burn_in + length + 1 rows."""
+  rows: Any               # nest of [L, B, ...]. Trained step t leads from row burn_in + t to the next one.
+  states: Any             # nest of [K, B, ...], the recurrent states before the rows with the replay's K state offsets.
+  trains: tf.Tensor       # [length, B] bool, whether the trained step exists; else it is padding.
+  key: tf.Tensor          # [B] int64, for `update`.
+  probability: tf.Tensor  # [B] float32, with which a draw gives this sequence.
+  age: tf.Tensor          # [B] int64, batches sampled since the sequence was inserted.
+  stream_id: tf.Tensor    # [B] int64, the stream from which it is; see actor/unroll.py.
+  stream_row: tf.Tensor   # [B] int64, the number of its row 0 in that stream.
+  padding: tf.Tensor      # [B] int64, rows at its start that do not exist, because the episode had not begun. Row
+                          # `padding` has the episode's first observation then, and there is no state.
+
+
+class Statistics(NamedTuple):
+  """Counts of a replay."""
+  size: int              # Sequences in the replay.
+  inserted: int          # Sequences ever inserted.
+  sampled: int           # Sequences ever sampled.
+  stale_updates: int     # Priorities of sequences that had left the replay.
+  gaps: int              # Times that unrolls of a stream were missing.
+  repeated_unrolls: int  # Unrolls that were not newer than those before, and were ignored.
+  streams: int           # Streams that the next unroll continues.
+  rows: int              # Rows in memory.
+  bytes: int             # Memory of the rows.
+
+
+class SequenceReplay:
+  """Keeps the newest sequences. Any number of threads may call all methods at once. Nothing waits.
+
+  Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
+  makes room for the next one.
+  """
+
+  def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
+               frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
+               priority_exponent: float = 0.):
+    """Makes an empty replay. The memory of rows is allocated as it fills.
+
+    Args:
+      row_spec: nest of tf.TensorSpec of one row. Of a stack of frames, of the newest frame.
+      state_spec: nest of tf.TensorSpec of one recurrent state; () without one.
+      geometry: the lengths of sequences.
+      capacity: largest number of sequences.
+      done: picks the component of rows, [] bool, that says whether the row has the first observation of an episode.
+      frame_stacks: nest of int with the structure of row_spec: k > 1 if the newest k frames are to be stacked along the
+        last axis. Frames before an episode's start are zeros. None: there are no stacks.
+      state_offsets: the offsets of rows in a sequence before which recurrent states are kept.
+      signals: picks the components of rows that `insert` returns for new sequences, for their first priorities.
+      priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
+        are equally likely, and need no priorities.
+    Raises:
+      tf.errors.InvalidArgumentError: an argument is out of its range.
+      tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
+    """
+    self.row_spec = row_spec
+    self.state_spec = state_spec
+    self.geometry = geometry
+    self._rows = replay_rows.Rows(row_spec, frame_stacks)
+    self._states = tf.nest.flatten(state_spec)
+    self._num_states = len(state_offsets) if self._states else 0
+    self._signal_spec = signals(self._rows.numbers)
+    self._signals = tf.nest.flatten(self._signal_spec)
+    with tf.device('/CPU:0'):
+      self._handle = ops.sequence_replay(
+          **self._rows.attributes(done),
+          state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
+          state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
+          period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
+          priority_exponent=priority_exponent, shared_name=ops.unique_name('sequence_replay'))
+    ops.delete_with(self, self._handle)
+
+  def insert(self, stream_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
+             states) -> Inserted:
+    """Appends unrolls to their streams.
+
+    The unrolls of a stream come in the order of their indices. If an index is missing, no sequence contains rows from
+    before and after the gap. If there are priorities, a sequence is sampled only after `update`
+    has set its first one.
+
+    Args:
+      stream_id, index: [B] int64; see actor/unroll.py.
+      first_step: [B] int64, number of row 0, counted from the start of its episode, or of its stream with
+        cross_episodes. It says where sequences begin after missing unrolls: where they would have begun without the
+        loss. If you insert all states, it may be zeros.
+      starts_episode: [T+1, B] bool, whether a new sequence begins with this row. The last sequence before it has this
+        row as its last one, since the row has the last reward. Usually, this is the component `done` of `rows`.
+      rows: nest of [T+1, B, ...] with the structure of row_spec. Row 0 repeats the last row of the unroll before.
+      states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
+        the action that leads to row t. Row 0 is not used. Where `needs_state` is false for row t-1, row t may be zeros:
+        it is not used, except that a sequence may get it for the first row of an episode, where states are reset.
+    Returns:
+      The sequences that are complete now.
+    Raises:
+      tf.errors.ResourceExhaustedError: there is not enough memory.
+      tf.errors.InvalidArgumentError: a shape or type is wrong.
+    """
+    tf.nest.assert_same_structure(states, self.state_spec)
+    with tf.device('/CPU:0'):
+      key, trains, signals = ops.sequence_replay_insert(
+          self._handle, stream_id, index, first_step, starts_episode, self._rows.flatten(rows), tf.nest.flatten(states),
+          signal_components=self._signals, signal_types=[self._rows.types[index] for index in self._signals])
+    key.set_shape([None])
+    trains.set_shape([self.geometry.length, None])
+    for component, signal in zip(self._signals, signals, strict=True):
+      signal.set_shape([self.geometry.length + 1, None, *self._rows.read_shape(component)])
+    return Inserted(key, trains, tf.nest.pack_sequence_as(self._signal_spec, signals))
+
+  def sample(self, batch_size: int, seed) -> Sample:
+    """Draws sequences, with replacement.
+
+    Args:
+      batch_size: number of sequences.
+      seed: [] int64. The same contents and seed give the same sample.
+    Raises:
+      tf.errors.UnavailableError: the replay has no sequence yet, or none with a priority.
+    """
+    with tf.device('/CPU:0'):
+      key, probability, age, stream_id, stream_row, padding, trains, rows, states = ops.sequence_replay_sample(
+          self._handle, batch_size, seed, row_types=self._rows.types,
+          state_types=[spec.dtype for spec in self._states])
+    for vector in (key, probability, age, stream_id, stream_row, padding):
+      vector.set_shape([batch_size])
+    trains.set_shape([self.geometry.length, batch_size])
+    num_rows = self.geometry.burn_in + self.geometry.length + 1
+    for spec, values in zip(self._states, states, strict=True):
+      values.set_shape([self._num_states, batch_size, *spec.shape])
+    return Sample(self._rows.pack(rows, num_rows, batch_size), tf.nest.pack_sequence_as(self.state_spec, states),
+                  trains, key, probability, age, stream_id, stream_row, padding)
+
+  def update(self, key: tf.Tensor, priority: tf.Tensor):
+    """Sets priorities. Keys of sequences that have left the replay are ignored.
+
+    Args:
+      key: [n] int64.
+      priority: [n] float32, not negative.
+    Returns:
+      The op, in a graph.
+    Raises:
+      tf.errors.InvalidArgumentError: a priority is negative or not finite.
+    """
+    with tf.device('/CPU:0'):
+      return ops.sequence_replay_update(self._handle, key, priority)
+
+  def size(self) -> tf.Tensor:
+    """The number of sequences in the replay: [] int64. For use in graphs."""
+    return self._statistics()[0]
+
+  def statistics(self) -> Statistics:
+    """Returns the counts of this moment."""
+    return Statistics(*map(int, self._statistics().numpy()))
+
+  def save(self, path: str):
+    """Writes the sequences and priorities to a file, while others go on to insert and sample.
+
+    Rows that belong to no sequence yet are not saved. After `restore`, each stream begins anew.
+
+    Raises:
+      OSError: the file cannot be written. It is incomplete then.
+    """
+    replay_rows.with_file(ops.sequence_replay_save, self._handle, path)
+
+  def restore(self, path: str):
+    """Restores what `save` wrote into this replay, which must be empty.
+
+    Raises:
+      OSError: the file cannot be read, or is damaged.
+      ValueError: the file belongs to a replay with other arguments, or does not fit into memory.
+    """
+    replay_rows.with_file(ops.sequence_replay_restore, self._handle, path)
+
+  def _statistics(self):
+    with tf.device('/CPU:0'):
+      return ops.sequence_replay_statistics(self._handle)
+
+
+def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.Tensor:
+  """Says before which rows a replay needs the recurrent state. An actor need not send the other states.
+
+  Args:
+    step: [...] int, number of the row, counted from the start of its episode, or of its stream with cross_episodes.
+    geometry, state_offsets: as for SequenceReplay.
+  Returns:
+    [...] bool. Without cross_episodes, the first row of an episode needs none, because the state is reset there.
+  """
+  numbers = _numbers_with_state(geometry, state_offsets)
+  needed = tf.reduce_any([step % geometry.period == number for number in numbers], axis=0)
+  return needed if geometry.cross_episodes else needed & (step > 0)
+
+
+def most_states(num_rows: int, geometry: Geometry, state_offsets=(0,)) -> int:
+  """Returns how many of `num_rows` rows, one after the other, need the state at most; see `needs_state`."""
+  total = 0
+  for number in _numbers_with_state(geometry, state_offsets):
+    # At least so many rows are from one such row to the next one, which may be in the next episode.
+    apart = geometry.period if geometry.cross_episodes or number == 0 else number + 1
+    total += -(-num_rows // apart)
+  return min(total, num_rows)
+
+
+def _numbers_with_state(geometry, state_offsets):
+  """Returns the numbers that rows with a state have in their episode, modulo the period."""
+  first = 0 if geometry.cross_episodes else -geometry.burn_in
+  return sorted({(first + offset) % geometry.period for offset in state_offsets})
+
+
+def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_streams: int, num_states: int = 1) -> int:
+  """Returns the memory that a full replay needs, if episodes are much longer than sequences.
+
+  Args:
+    row_spec, state_spec, geometry, capacity: as for SequenceReplay.
+    num_streams: number of actors that insert.
+    num_states: number of state offsets.
+  """
+  # Each stream has the rows that its next sequence needs, and a slab at each end that is partly used.
+  num_rows = capacity * geometry.period + num_streams * (geometry.burn_in + geometry.length + 2 * _ROWS_PER_SLAB)
+  return num_rows * ops.num_bytes(row_spec) + capacity * num_states * ops.num_bytes(state_spec)
+
+
+def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:
+  """Returns the memory of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
+  num_rows = batch_size * (geometry.burn_in + geometry.length + 1)
+  return num_rows * replay_rows.read_bytes(row_spec, frame_stacks)

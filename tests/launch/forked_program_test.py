@@ -1,0 +1,97 @@
+"""Tests that a forked program is like one that was started: arguments, streams, signals, exit codes and its end."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import psutil
+
+from scalable_agents.processes import python_path
+from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.launch import forked_program
+
+_WAITS = 'import os, time; os.write(1, b"waiting"); time.sleep(1000)'
+
+
+def _start(output, code, stdin=None):
+  """Starts a program that runs `code`, with timeit, which runs the code in its argument."""
+  with open(os.devnull, 'rb') as nothing:
+    streams = (nothing.fileno() if stdin is None else stdin, output.fileno(), output.fileno())
+    return forked_program.ForkedProgram('timeit', ['--number=1', '--repeat=1', code], streams)
+
+
+class ForkedProgramTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.output = self.enterContext(tempfile.TemporaryFile())
+
+  def _text(self):
+    return os.pread(self.output.fileno(), 1 << 20, 0).decode()
+
+  @parameterized.parameters(
+      ('pass', 0), ('import os; os._exit(5)', 5), ('raise KeyError', 1), ('import os; os.abort()', -signal.SIGABRT))
+  def test_exit_codes(self, code, wanted):
+    process = _start(self.output, code)
+    self.assertEqual(process.wait(60), wanted, self._text())
+    self.assertEqual((process.poll(), process.wait()), (wanted, wanted))
+    process.kill()  # Does nothing: its id may belong to another process by now.
+
+  def test_what_it_finds(self):
+    folder = self.create_tempdir().full_path
+    code = ('import os, sys; print(os.getcwd(), os.environ["WORD"], os.getsid(0) == os.getpid(), '
+            'sorted(map(int, os.listdir("/proc/self/fd")))[:-1], sys.argv[0], "tensorflow" in sys.modules, '
+            'sys.stdin.read() == "", os.environ.get("TF_ENABLE_ONEDNN_OPTS")); print("and this", file=sys.stderr)')
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+      with absltest.mock.patch.dict(os.environ, {'WORD': 'a\udcff b', 'TF_ENABLE_ONEDNN_OPTS': '0'}):
+        process = _start(self.output, code.replace('os.environ["WORD"]', 'ascii(os.environ["WORD"])'))
+    finally:
+      os.chdir(before)
+    self.assertEqual(process.wait(60), 0, self._text())
+    self.assertRegex(self._text(), rf"{folder} 'a\\udcff b' True \[0, 1, 2\] \S+/timeit.py True True 0\n")
+    self.assertIn('and this\n', self._text())
+
+  @parameterized.parameters(signal.SIGTERM, signal.SIGKILL)
+  def test_signals(self, number):
+    process = _start(self.output, _WAITS)
+    waiting.wait_until(lambda: 'waiting' in self._text())
+    self.assertIsNone(process.poll())
+    with self.assertRaises(subprocess.TimeoutExpired):
+      process.wait(0.01)
+    process.send_signal(number)
+    self.assertEqual(process.wait(60), -number)
+    self.assertFalse(psutil.pid_exists(process.pid))
+
+  def test_a_terminal_is_its_own(self):
+    master, terminal = pty.openpty()
+    self.addCleanup(os.close, master)
+    process = _start(self.output, _WAITS, stdin=terminal)
+    os.close(terminal)
+    waiting.wait_until(lambda: 'waiting' in self._text())
+    os.write(master, b'\x03')  # Ctrl-C.
+    self.assertEqual(process.wait(60), 1)  # timeit prints the KeyboardInterrupt.
+    self.assertIn('KeyboardInterrupt', self._text())
+
+  def test_the_server_ends_with_its_client(self):
+    client = subprocess.Popen(
+        [sys.executable, '-c', 'from scalable_agents.tests.launch import forked_program\n'
+         'forked_program.ForkedProgram("timeit", ["pass"], (0, 1, 2)).wait()\n'
+         'print("ready", flush=True)\ninput()'],
+        env=python_path.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with client:
+      while client.stdout.readline() != b'ready\n':
+        pass
+      server, = psutil.Process(client.pid).children()
+      client.kill()
+      self.assertEmpty(psutil.wait_procs([server], timeout=60)[1])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,321 @@
+"""Tests the binary from the user's side: what it refuses, what it prints, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import actor_host
+from scalable_agents.actor import environment_workers
+from scalable_agents.agents import impala
+from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import laser
+from scalable_agents.agents import laser_dmlab30
+from scalable_agents.agents import r2d2
+from scalable_agents.agents import sweeps
+from scalable_agents.launch import program
+from scalable_agents.processes import machine
+from scalable_agents.processes import python_path
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.tests.training import faulty_environments
+from scalable_agents.tests.training import training
+from scalable_agents.training import atari57_protocol
+from scalable_agents.training import dmlab30_protocol
+from scalable_agents.training import run_config
+
+_LEAVING_SECONDS = 300.  # It takes less than 5 s on a machine that is not busy; playing on would take hours.
+
+
+def _start(*arguments):
+  """Starts the binary in a process group of its own."""
+  return subprocess.Popen([sys.executable, '-m', impala_atari57.__name__, *arguments], env=python_path.environment(),
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def _files(folder):
+  """Returns path -> content of all files below a folder."""
+  paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+  return {os.path.relpath(path, folder): open(path, 'rb').read() for path in paths}
+
+
+def _main(*arguments):
+  training.run_in_this_process(impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
+
+
+class TrainModeTest(absltest.TestCase):
+
+  def test_a_resumed_run_and_one_of_another_seed_begin_with_other_episodes(self):
+    seeds = []
+    for checkpoints, seed in ((0, 7), (1, 7), (0, 8)):
+      logdir = self.create_tempdir().full_path
+      _, checkpointer = training.make_run(logdir, impala.ImpalaConfig(level_name='catch', torso='shallow', seed=seed))
+      for _ in range(checkpoints):
+        checkpointer.save()
+      with mock.patch.object(program.actor_host, 'ActorHost',
+                             side_effect=environment_workers.WorkerError('for the test')) as host, \
+           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # It is too late for it in this process.
+        with self.assertRaisesRegex(errors.UserError, 'for the test'):
+          _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow', f'--seed={seed}')
+      seeds.append(host.call_args.args[3])
+    self.assertGreater(min(np.diff(sorted(seeds))), 1 << 12)  # More than one machine has environments.
+    self.assertLess(max(seeds), 1 << 29)
+
+
+class ActorHostTest(parameterized.TestCase):
+
+  @parameterized.parameters((2, 128), (4, 64), (8, 32), (16, 16), (64, 4), (1, 256))
+  def test_the_actors_of_all_hosts_have_the_epsilons_of_one_ladder(self, num_hosts, num_environments):
+    epsilons = []
+    for task in range(num_hosts):
+      with mock.patch.object(program.actor_host, 'ActorHost',
+                             side_effect=environment_workers.WorkerError('for the test')) as host, \
+           mock.patch.object(program.train_loop, 'configure_tensorflow'):  # It is too late for it in this process.
+        with self.assertRaisesRegex(errors.UserError, 'for the test'):
+          training.run_in_this_process(
+              r2d2, r2d2.R2d2Config(), atari57_protocol.Protocol(), '--level_name=catch', '--job_name=actor',
+              '--learner_addresses=a:1', f'--task={task}', f'--num_environments={num_environments}', '--num_actors=256')
+      call = host.call_args
+      places = actor_host.places_of([0] * num_environments, call.args[5], call.kwargs['place_offset'])
+      epsilons += acting.ladder(places, 0.4, 7., 256).numpy().tolist()
+    np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
+
+  @parameterized.parameters(
+      (r2d2, r2d2.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),
+      (laser, laser_dmlab30.CONFIG, '10,000,000 agent steps takes 208.6 GB'))
+  def test_a_replay_that_is_too_large_is_refused_when_the_first_environment_is_made(self, agent, config, what):
+    specification = environment_workers.Specification(
+        15, {'pixels': ('uint8', [72, 96, 3]), 'instruction': ('uint8', [128])}, 4, {})
+    with mock.patch.object(program.actor_host, 'ActorHost',
+                           side_effect=lambda *_, check, **unused: check(specification)), \
+         mock.patch.object(program.train_loop, 'configure_tensorflow'), \
+         mock.patch.object(machine, 'memory_bytes', lambda: 24_000_000_000):
+      with self.assertRaisesRegex(errors.UserError, f'^--replay_capacity=.*: a full replay of {what}, but the machine '
+                                  r'has 24\.0 GB of memory: --replay_capacity=\d+ would fit$'):
+        training.run_in_this_process(agent, config, atari57_protocol.Protocol(), '--level_name=catch',
+                                     f'--logdir={self.create_tempdir().full_path}/run')
+
+
+class RunTest(parameterized.TestCase):
+
+  def test_regression_a_thread_that_waits_for_the_network_does_not_crash_the_end(self):
+    """Python's normal end would wait for some threads, and a session call that returns meanwhile would abort it."""
+    calls = mock.Mock()
+    with mock.patch.multiple(run_flags, define=mock.DEFAULT, run_main=lambda main: main()), \
+         mock.patch.object(program, 'main', calls.main), mock.patch.object(program.quiet, 'leave', calls.leave):
+      program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+    self.assertEqual(calls.mock_calls, [
+        mock.call.main(impala, impala.ImpalaConfig, atari57_protocol.Protocol), mock.call.leave(0)])
+
+  @parameterized.parameters(
+      (atari57_protocol.Protocol(noop_max=7), {
+          'action_repeats': 4, 'noop_max': 7, 'episode_end_on_life_loss': True, 'full_action_set': False,
+          'sticky_actions': False, 'max_episode_frames': 108_000}),
+      (dmlab30_protocol.Protocol(dataset_path='/images'), {'action_repeats': 4, 'action_set': 'impala'}))
+  def test_what_agents_that_share_experience_must_have_in_common(self, protocol, wanted):
+    self.assertEqual(program._protocol_of_experience(protocol), wanted)
+
+
+class TestModeTest(parameterized.TestCase):
+
+  def _make_run(self, **settings):
+    """Makes a run directory with a checkpoint of an untrained agent. Returns the directory and its flags."""
+    logdir = self.create_tempdir().full_path
+    _, checkpointer = training.make_run(
+        logdir, impala.ImpalaConfig(**dict(level_name='catch', torso='shallow') | settings))
+    checkpointer.save()
+    return logdir, run_directory.read_config(logdir)['flags']
+
+  def test_games_played_at_random_score_as_the_paper_says(self):
+    games = ('breakout', 'pong', 'qbert', 'seaquest', 'space_invaders')
+    logdir, _ = self._make_run(level_name=','.join(games))
+    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=2')
+    printed, screen = process.communicate()
+    self.assertEqual(process.returncode, 0, screen)
+    self.assertRegex(printed, r'^2 episodes of each of 5 levels after 0 frames of training')
+    evaluation = json.loads(_files(logdir)[run_directory.EVALUATION])
+    self.assertEqual(tuple(evaluation['levels']), games)
+    for game, result in evaluation['levels'].items():
+      self.assertLen(result['episode_returns'], 2)
+      # A random policy has 0 on average, and these are means of two episodes. The lowest score of Space Invaders, of
+      # 0 points, is -9.7; no other of these games goes lower.
+      self.assertBetween(result['human_normalised'], -10, 25, game)
+    protocol = evaluation['protocol']
+    self.assertEqual((protocol['num_actions'], protocol['atari']['noop_max']), (18, 30))
+
+  def test_evaluates_with_the_runs_flags_beside_its_trainer(self):
+    logdir, stored = self._make_run(unroll_length=7, use_lstm=True)
+    before = _files(logdir)
+    with run_directory.open_run(logdir, stored, run_config.FREE_FLAGS):  # As a trainer does.
+      before['.lock'] = _files(logdir)['.lock']
+      process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3')
+      printed, screen = process.communicate()
+    self.assertEqual(process.returncode, 0, screen)
+    self.assertRegex(printed, r'^catch: 3 episodes after 0 frames of training \(0 updates\)\n'
+                              r'  mean return +-?\d\.\d\d\n'
+                              r'  median return +-?1\.00\n'
+                              r'  mean length +4\.00 frames\n$')
+    self.assertRegex(screen, r'^(\d of 3 episodes, [\d,]+ frames/s\n)*3 of 3 episodes, [\d,]+ frames/s\n$')
+    after = _files(logdir)
+    evaluation = json.loads(after.pop(run_directory.EVALUATION))
+    self.assertLen(evaluation['levels']['catch']['episode_returns'], 3)
+    for name in (run_directory.LIBRARY_LOG, '.evaluation_lock'):
+      after.pop(name)
+    self.assertEqual(after, before)
+
+  def test_what_environments_print_stays_off_the_screen(self):
+    logdir, _ = self._make_run(level_name=faulty_environments.level(faulty_environments.Talkative))
+    video = os.path.join(self.create_tempdir().full_path, 'episode.gif')
+    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3', f'--video={video}')
+    printed, screen = process.communicate()
+    self.assertEqual(process.returncode, 0, screen)
+    self.assertStartsWith(printed, 'gymnasium:')
+    for text in (printed, screen):
+      self.assertNotRegex(text, 'hello|step|picture')
+    self.assertTrue(os.path.exists(video))
+    with open(run_directory.path(logdir, run_directory.LIBRARY_LOG), encoding='utf-8') as log:
+      self.assertIn('hello from the game\n', log.read())
+
+  def test_ctrl_c_ends_it_at_once_and_writes_nothing(self):
+    logdir, _ = self._make_run()
+    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=1000000', '--log_interval_seconds=0.1')
+    self.assertIn('of 1,000,000 episodes', process.stderr.readline())
+    with open(f'/proc/{process.pid}/task/{process.pid}/children', encoding='utf-8') as file:
+      workers = file.read().split()
+    self.assertNotEmpty(workers)
+    process.send_signal(signal.SIGINT)
+    printed, screen = process.communicate(timeout=_LEAVING_SECONDS)
+    self.assertEqual(process.returncode, 130)
+    self.assertEqual(printed, '')
+    self.assertNotRegex(screen, 'Traceback|Error')
+    self.assertEmpty([worker for worker in workers if os.path.exists(f'/proc/{worker}')])
+    self.assertNotIn(run_directory.EVALUATION, os.listdir(logdir))
+
+  def test_contradicting_flags_are_named(self):
+    logdir, _ = self._make_run()
+    before = _files(logdir)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                '--learning_rate [^;]*0.0006[^;]*0.1[^;]*; --torso [^;]*"shallow"[^;]*"deep"'):
+      _main('--mode=test', f'--logdir={logdir}', '--torso=deep', '--learning_rate=0.1')
+    self.assertEqual(_files(logdir), before)
+
+  def test_a_sample_of_a_sweep_is_evaluated_as_it_was_trained(self):
+    logdir, stored = self._make_run(sweep_index=7, **sweeps.IMPALA.draw(7))
+    with mock.patch.object(program, '_test') as test:
+      _main('--mode=test', f'--logdir={logdir}')
+    config = test.call_args.args[1]
+    self.assertEqual((config.sweep_index, config.learning_rate), (7, stored['learning_rate']))
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, '--sweep_index was 7 and is 8 now'):
+      _main('--mode=test', f'--logdir={logdir}', '--sweep_index=8')
+
+  @parameterized.parameters(
+      ('batch_size', [32], r'\[32\]: want a whole number from 1 to 10000'),
+      ('learning_rate', 'fast', 'fast: want a finite number of at least 0'),
+      ('learning_rate', 'nan', 'nan: want a finite number of at least 0'),
+      ('discount', 1.00000000001, '1.00000000001: want a number from 0 to 1'),
+      ('use_lstm', 1, '1: want true or false'),
+      ('level_name', None, 'None: want text in UTF-8'),
+      ('level_name', 'a\0b', '.*: want text in UTF-8'),
+      ('noop_max', True, 'True: want a whole number .*'),
+      ('population_size', {'a': 1}, '.*: want a whole number .*'),
+      ('num_learners', 'two', 'two: want a whole number .*'))
+  def test_a_setting_of_another_type_is_refused(self, name, value, wanted):
+    logdir, stored = self._make_run()
+    file = os.path.join(logdir, run_directory.CONFIG)
+    with open(file, 'w', encoding='utf-8') as stream:
+      json.dump({'flags': stored | {name: value}}, stream)
+    before = _files(logdir)
+    with self.assertRaisesRegex(errors.UserError, f'^{file}: --{name}={wanted}: put the file back, or .*$'):
+      _main('--mode=test', f'--logdir={logdir}')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} belongs to another .*--{name} was '):
+      _main(f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
+    self.assertEqual(_files(logdir), before)
+
+  @parameterized.parameters('[]', '{"flags": []}', '{"flags": null}', '7', '', '{"flags": {"a": ', 100_000 * '[',
+                            '{"flags": {"a": 1' + 5000 * '0' + '}}', '{"flags": {"a": 1e999}}',
+                            '{"flags":\n {"a": NaN}}', '\udcff')
+  def test_a_config_that_is_none_is_refused(self, text):
+    logdir, _ = self._make_run()
+    with open(os.path.join(logdir, run_directory.CONFIG), 'w', encoding='utf-8', errors='surrogateescape') as stream:
+      stream.write(text)
+    before = _files(logdir)
+    for mode in ('train', 'test'):
+      with self.assertRaisesRegex(run_directory.RunDirectoryError,
+                                  r'^[^\n]*config.json(, line \d+)? is damaged [^\n]*$'):
+        _main(f'--mode={mode}', f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
+    self.assertEqual(_files(logdir), before)
+
+  @parameterized.parameters('train', 'test')
+  def test_a_run_from_before_a_flag_existed_goes_on_with_its_default(self, mode):
+    logdir, stored = self._make_run()
+    del stored['episode_end_on_life_loss'], stored['policy_lag']
+    run_directory.write_json(os.path.join(logdir, run_directory.CONFIG), {'flags': stored})
+    flags = (f'--mode={mode}', f'--logdir={logdir}', '--level_name=catch', '--torso=shallow')
+    with mock.patch.object(program.train_loop, 'configure_tensorflow', side_effect=errors.UserError('it was opened')):
+      with self.assertRaisesRegex(errors.UserError, 'it was opened'):
+        _main(*flags)
+      with self.assertRaisesRegex(run_directory.RunDirectoryError, '--policy_lag was 0 by default and is 3 now'):
+        _main(*flags, '--policy_lag=3')
+
+  def test_another_agents_directory_is_refused(self):
+    logdir = self.create_tempdir().full_path
+    stored = {'level_name': 'pong', 'replay_ratio': 0.5}
+    run_directory.open_run(logdir, stored, run_config.FREE_FLAGS).close()
+    before = _files(logdir)
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir} belongs to another .*--replay_ratio'):
+      _main('--mode=test', f'--logdir={logdir}')
+    self.assertEqual(_files(logdir), before)
+
+  def test_a_directory_without_a_run_is_refused(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'missing')
+    with self.assertRaisesRegex(run_directory.RunDirectoryError, f'^{logdir}.*config.json'):
+      _main('--mode=test', f'--logdir={logdir}')
+    self.assertFalse(os.path.exists(logdir))
+
+  def test_training_records_no_video(self):
+    logdir = os.path.join(self.create_tempdir().full_path, 'new')
+    with self.assertRaisesRegex(errors.UserError, '^--video: only with --mode=test$'):
+      _main(f'--logdir={logdir}', '--level_name=catch', '--video=/tmp/catch.mp4')
+    self.assertFalse(os.path.exists(logdir))
+
+
+class SweepAndPopulationTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (['--sweep_index=24'], '--sweep_index=24: want 0 to 23, or -1 for no sample'),
+      (['--sweep_index=-2'], '--sweep_index=-2: want a whole number from -1 to 2147483647'),
+      (['--sweep_index=3', '--entropy_cost=0.01'],
+       '--entropy_cost: --sweep_index=3 draws it; leave one of the two out'),
+      (['--population_size=0'], '--population_size=0: want a whole number from 1 to 1024'),
+      (['--population_size=30', '--sweep_index=200'],  # A member may have any sample.
+       '--learning_rate_decay: only the population may change the learning rate; add '
+       '--nolearning_rate_decay'),
+      (['--population_size=2', '--job_name=learner', '--learner_addresses=a:1,b:1', '--task=0'],
+       '--population_size: all learners of a member are in one process; give one address in --learner_addresses, and '
+       '--num_learners for several'))
+  def test_what_is_refused(self, arguments, wanted):
+    logdir = os.path.join(self.create_tempdir().full_path, 'new')
+    with self.assertRaisesRegex(errors.UserError, f'^{re.escape(wanted)}$'):
+      _main(f'--logdir={logdir}', '--level_name=catch', *arguments)
+    self.assertFalse(os.path.exists(logdir))
+
+  @parameterized.parameters('catch', 'member_3', 'member_04')
+  def test_a_member_has_a_place_in_its_population(self, name):
+    logdir = os.path.join(self.create_tempdir().full_path, name)
+    wanted = f'--logdir={logdir}: want member_00 to member_03 in a folder that the 4 members share'
+    with self.assertRaisesRegex(errors.UserError, f'^{re.escape(wanted)}$'):
+      _main(f'--logdir={logdir}', '--level_name=catch', '--population_size=4', '--nolearning_rate_decay')
+    self.assertFalse(os.path.exists(logdir))
+
+
+if __name__ == '__main__':
+  absltest.main()

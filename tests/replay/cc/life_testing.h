@@ -1,0 +1,93 @@
+// The rows of actors' lives, for tests of the replays. Every byte of a row tells where the row comes from.
+#ifndef SCALABLE_AGENTS_TESTS_LEARNER_CC_LIFE_TESTING_H_
+#define SCALABLE_AGENTS_TESTS_LEARNER_CC_LIFE_TESTING_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "replay/cc/row_store.h"
+
+namespace scalable_agents {
+
+constexpr int kDone = 0, kWhere = 1, kFrame = 2;  // The components.
+constexpr int kFrameBytes = 6, kStack = 4, kUnit = 1;
+
+// Where a row comes from.
+struct Where {
+  int32_t life, row;
+};
+
+inline std::vector<RowComponent> TestComponents() {
+  return {{1, 1, 1}, {sizeof(Where), 1, 1}, {kFrameBytes, kStack, kUnit}};
+}
+
+inline char FrameByte(int32_t life, int64_t row, int i) { return 1 + (life * 31 + row * 7 + i) % 250; }
+
+// An actor that lives episodes of given lengths, one after the other, for ever.
+class Life {
+ public:
+  Life(int32_t id, std::vector<int> episode_lengths) : id_(id), lengths_(std::move(episode_lengths)) {}
+
+  int32_t id() const { return id_; }
+
+  // Whether row number `row` has the first observation of an episode.
+  bool Starts(int64_t row) const {
+    for (size_t i = 0; row > 0; ++i) row -= lengths_[i % lengths_.size()];
+    return row == 0;
+  }
+
+  // Says whether a row that was read is right: '' or what is wrong. If it does not exist, it must be zeros. Else its
+  // episode, or what the stream has of it, began with row `episode`.
+  std::string CheckRow(int64_t row, bool exists, int64_t episode, const Where& where, const char* frames) const {
+    const std::string at = "row " + std::to_string(row) + ": ";
+    if (where.life != (exists ? id_ : 0)) return at + "life " + std::to_string(where.life);
+    if (where.row != (exists ? row : 0)) return at + "is row " + std::to_string(where.row);
+    return CheckFrames(row, exists ? episode : row + 1, frames);
+  }
+
+  // The same of the stack of frames of a row: '' or what is wrong. It has no frame of rows before row `first`.
+  std::string CheckFrames(int64_t row, int64_t first, const char* frames) const {
+    for (int age = 0; age < kStack; ++age) {
+      for (int i = 0; i < kFrameBytes; ++i) {
+        const char want = row - age >= first ? FrameByte(id_, row - age, i) : 0;
+        if (frames[i * kStack + kStack - 1 - age] != want) {
+          return "row " + std::to_string(row) + ": frame of age " + std::to_string(age) + " is wrong";
+        }
+      }
+    }
+    return "";
+  }
+
+ private:
+  const int32_t id_;
+  const std::vector<int> lengths_;
+};
+
+// Unroll number `index` of `length` steps of a life.
+class LivedUnroll {
+ public:
+  LivedUnroll(const Life& life, int64_t index, int length) {
+    for (int64_t row = index * length; row <= (index + 1) * length; ++row) {
+      done_.push_back(life.Starts(row));
+      where_.push_back({life.id(), static_cast<int32_t>(row)});
+      for (int i = 0; i < kFrameBytes; ++i) frames_.push_back(FrameByte(life.id(), row, i));
+    }
+  }
+
+  // The rows by component.
+  std::vector<StridedRows> rows() const {
+    return {{done_.data(), 1},
+            {reinterpret_cast<const char*>(where_.data()), sizeof(Where)},
+            {frames_.data(), kFrameBytes}};
+  }
+
+ private:
+  std::vector<char> done_, frames_;
+  std::vector<Where> where_;
+};
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_TESTS_LEARNER_CC_LIFE_TESTING_H_

@@ -1,0 +1,100 @@
+"""The settings of a run that do not affect what is learned."""
+
+import dataclasses
+import os
+import re
+
+from absl import flags
+
+from scalable_agents.environments import atari57
+from scalable_agents.processes import run_flags
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+
+_MAX_TEST_EPISODES = 10_000_000
+MODES = ('train', 'test')
+XLA_MODES = ('auto', 'always', 'never')
+_MAX_LOG_INTERVAL_SECONDS = 10  # Readers of metrics.jsonl may rely on this limit.
+_MAX_INFERENCE_THREADS = 256
+_MAX_NICENESS = 19  # See nice(2).
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """The settings that may change when a run is resumed. They do not affect what is learned, only where and how fast."""
+
+  logdir: str = setting('', 'The run directory, with metrics, checkpoints and curve. If it has a run already, the run '
+                            'is resumed. Default: runs/LEVEL_NAME in the current folder.')
+  mode: str = setting('train', 'What to do: ' + ' or '.join(MODES) + '. test evaluates the run in --logdir.',
+                      choices=MODES)
+  xla: str = setting('auto', 'Whether XLA compiles the learner: always, never or auto. auto compiles on a GPU, but not '
+                             'on a CPU, where it is not faster.', choices=XLA_MODES)
+  num_environments: settings.Count = setting(
+      'auto', 'Number of environments that are stepped in parallel. auto: 32 per core, or 4 per core with levels of '
+      'DeepMind Lab, and the same number for each level. A learner with actor hosts may have 0.', at_least=0,
+      at_most=settings.MAX_ENVIRONMENTS)
+  num_environment_workers: settings.Count = setting(
+      'auto', 'Number of processes that step the environments. auto: one per core, or one per environment with levels '
+      'of DeepMind Lab.', at_least=1, at_most=settings.MAX_PROCESSES)
+  num_inference_threads: settings.Count = setting(
+      'auto', 'Number of inference loops, each with a batch of its own. auto: 1.', at_least=1,
+      at_most=_MAX_INFERENCE_THREADS)
+  environment_timeout_seconds: float = setting(
+      60.0, 'A worker that does not answer for this many seconds is replaced. It answers when it has made all its '
+      'environments, and each time it has stepped or reset half of them. While it compiles a map, it has 20 times as '
+      'long. The time in which it waits for a processor does not count.', more_than=0, at_most=settings.MAX_SECONDS)
+  # Each step takes a fifth of a process's weight against others of its session, so three steps halve it.
+  worker_niceness: int = setting(
+      3, "Added to the niceness of environment workers, so that the training process computes first. Not added if the "
+      "training process's own niceness is above 0.", at_least=0, at_most=_MAX_NICENESS)
+  # The released code has 600. Saving a deep network takes a few hundredths of a second, so the loss after a crash can
+  # be limited to a minute of training.
+  checkpoint_interval_seconds: float = setting(
+      60.0, 'Seconds between two checkpoints. After a crash, training since the last checkpoint is lost.', more_than=0,
+      at_most=settings.MAX_SECONDS)
+  log_interval_seconds: float = setting(
+      5.0, 'Seconds between two rows of metrics.jsonl.', more_than=0, at_most=_MAX_LOG_INTERVAL_SECONDS)
+  evaluation_interval: int = setting(
+      0, 'Environment frames of training between two evaluations. 0: no evaluations during training. At the first '
+      'checkpoint after each interval, and at the end, a process of the lowest priority plays the checkpoint as '
+      '--mode=test does, and evaluations.jsonl gets the results. If an evaluation takes longer than the interval, the '
+      'evaluations between are left out. While it plays, the process needs memory of its own: a TensorFlow, the '
+      "checkpoint without a replay, the agent, and up to four of the run's environments.", at_least=0,
+      at_most=settings.MAX_FRAMES)
+  evaluation_episodes: int = setting(
+      10, 'With --evaluation_interval: episodes per level and evaluation.', at_least=1, at_most=_MAX_TEST_EPISODES)
+  test_num_episodes: int = setting(
+      atari57.SUITE.test_episodes, 'With --mode=test: episodes per level. Espeholt et al. 2018, sections 5.3.1 and '
+      '5.3.2.', at_least=1, at_most=_MAX_TEST_EPISODES)
+  test_policy: str = setting(
+      '', 'In evaluations: how actions are selected. sampled: from the policy. greedy: the most probable or most '
+      'valuable action. epsilon: a random action with probability --test_epsilon, otherwise the greedy one. Default: '
+      "the first one that the agent's module names (IMPALA: sampled).", choices=('', 'sampled', 'greedy', 'epsilon'))
+  test_epsilon: float = setting(
+      0.001, 'With --test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
+  video: str = setting('', 'With --mode=test: record an episode to this .mp4 or .gif file.')
+
+
+FREE_FLAGS = frozenset(field.name for field in dataclasses.fields(RunConfig))
+
+
+def from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) -> RunConfig:
+  """Returns the RunConfig with the values of the flags, and with absolute paths.
+
+  Args:
+    default_run: the run directory's name under runs/ if --logdir is not given.
+    flag_values: where the flags are defined.
+  Raises:
+    UserError: a value is invalid.
+    run_directory.RunDirectoryError: a path cannot be used or printed.
+  """
+  run = run_flags.config_from_flags(RunConfig, _validate, flag_values=flag_values)
+  logdir = run.logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run))
+  video = run.video and run_flags.user_path(run.video)
+  return dataclasses.replace(run, logdir=run_flags.user_path(logdir), video=video)
+
+
+def _validate(run: RunConfig):
+  settings.check(run)
+  if run.video and not run.video.endswith(('.mp4', '.gif')):
+    raise ValueError(f'--video={settings.shown(run.video)}: want a file that ends in .mp4 or .gif')
