@@ -56,12 +56,6 @@ class ScreenTest(absltest.TestCase):
     self.assertGreaterEqual(last['environment_frames'], _FRAMES)
     self.assertEqual(last['environment_restarts'], 0)
 
-  def test_a_pipe_that_nobody_reads(self):
-    code, _ = self._train('--level_name=catch', f'--total_environment_frames={_FRAMES}',
-                          before='reader, writer = os.pipe()\nos.dup2(writer, 1)\nos.dup2(writer, 2)')
-    self.assertEqual(code, 0)
-    self.assertGreaterEqual(training.rows(self.logdir)[-1]['environment_frames'], _FRAMES)
-
   def test_a_terminal_that_is_closed_leaves_a_checkpoint(self):
     code, screen = self._train('--level_name=catch', number=signal.SIGHUP,
                                before='signal.signal(signal.SIGHUP, signal.SIG_DFL)')  # Tests may run under nohup.

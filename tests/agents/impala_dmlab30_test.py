@@ -91,7 +91,7 @@ class MissingLabTest(absltest.TestCase):
     self.assertFalse(os.path.exists(logdir))
 
 
-class LifeOfARunTest(absltest.TestCase):
+class LifeOfARunTest(parameterized.TestCase):
 
   def test_trains_on_its_levels_and_is_tested_on_those_held_out(self):
     watch = lab_module.Watch(self)
@@ -221,12 +221,20 @@ class LifeOfARunTest(absltest.TestCase):
           '--num_environments=2', '--test_num_episodes=2')
       self.assertTrue(os.path.exists(run_directory.path(logdir, run_directory.EVALUATION)))
 
-  def test_built_in_tasks_can_be_tried_without_lab(self):
+  @parameterized.named_parameters(
+      ('impala', impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol()),
+      ('r2d2', r2d2, r2d2_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL),
+      ('r2d2_plus', r2d2, r2d2_plus_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL))
+  def test_built_in_tasks_can_be_tried_without_lab(self, agent, config, protocol):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    _main('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=2', '--num_environments=2',
-          '--total_environment_frames=100', f'--logdir={logdir}')
-    self.assertEqual(training.rows(logdir)[-1]['environment_frames'], 100)
+    of_r2d2 = ('--burn_in=2', '--sequence_length=6', '--sequence_period=3', '--samples_per_period=0.5',
+               '--replay_capacity=50', '--replay_minimum_size=4')
+    training.run_in_this_process(
+        agent, config, protocol, '--level_name=catch', '--torso=shallow', '--unroll_length=6',
+        '--batch_size=2', '--num_environments=2', '--total_environment_frames=100', f'--logdir={logdir}',
+        *(of_r2d2 if agent is r2d2 else ()))
+    self.assertGreaterEqual(training.rows(logdir)[-1]['environment_frames'], 100)
 
 
 class BadInputTest(parameterized.TestCase):

@@ -127,8 +127,6 @@ class SweepTest(absltest.TestCase):
     for folder, flag, wanted in (
         (self.folder, '--torso=shalow', 'agent_0[01]: --torso=shalow: want one of shallow, deep, deep_4x'),
         (file, '--torso=shallow', rf'\w+: {file}/\w+: Not a directory: correct this or choose another --logdir'),
-        (os.path.join(file, 'x'), '--torso=shallow', r'\w+: \S+: Not a directory: .*'),
-        ('/dev/null', '--torso=shallow', r'\w+: \S+: Not a directory: .*'),
         ('/proc/x', '--torso=shallow', r'\w+: /proc/x: No such file or directory: .*'),
         ('x' * 256, '--torso=shallow', '.* the path is too long: .*')):
       with self.subTest(folder), training.Training(

@@ -28,22 +28,6 @@ class ToyQTest(absltest.TestCase):
     self.assertEqual(evaluation['protocol']['actions'], 'greedy')
     return evaluation['levels']['catch']['mean']
 
-  def test_learns_on_one_machine(self):
-    logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    flags = ('--num_environments=16', '--total_environment_frames=16_000')
-    with contextlib.ExitStack() as stack:
-      self.assertEqual((run := self._start(stack, logdir, *flags)).end()[0], 0, run.screen())
-    self.assertGreater(self._evaluate(logdir, *flags), 0.9)
-    last = training.rows(logdir)[-1]
-    self.assertEqual(last['replay_size'], 500)
-    self.assertGreater(last['replay_priorities'], 300)  # Most unrolls have been sampled.
-    self.assertGreater(last['mean_priority'], 0)
-    # An unroll is learned from several times and counted once. Per update of 16 unrolls, 4 new ones of 8 steps arrive.
-    self.assertEqual(last['environment_frames'], last['learner_steps'] * 4 * 8)
-    self.assertEqual(last['episodes'], len(training.episodes(logdir)))
-    # Episodes of catch have 4 steps.
-    self.assertAlmostEqual(last['episodes'], last['environment_frames'] / 4, delta=100)
-
   def test_learns_with_two_actor_processes_and_is_resumed_in_the_middle(self):
     port, = free_ports.find(1)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
@@ -64,7 +48,12 @@ class ToyQTest(absltest.TestCase):
     resumed = next(row for row in rows if row['environment_frames'] > middle)
     self.assertEqual(resumed['replay_size'], min(500, resumed['environment_frames'] // 8))  # The replay was restored.
     last = rows[-1]
+    self.assertEqual(last['replay_size'], 500)
+    self.assertGreater(last['replay_priorities'], 300)  # Most unrolls have been sampled.
+    self.assertGreater(last['mean_priority'], 0)
+    # An unroll is learned from several times and counted once. Per update of 16 unrolls, 4 new ones of 8 steps arrive.
     self.assertEqual(last['environment_frames'], last['learner_steps'] * 4 * 8)
+    self.assertEqual(last['episodes'], len(training.episodes(logdir)))
     self.assertGreater(self._evaluate(logdir, *flags[2:]), 0.9)
 
 

@@ -1,9 +1,10 @@
-"""Who is started again and who is not, and that nobody is left running. Members are small programs here."""
+"""Who is started again and who is not. Members are small programs here.
+
+run_launcher_test.py tests how all end with a signal and with the launcher.
+"""
 
 import io
 import os
-import signal
-import subprocess
 import sys
 
 from absl.testing import absltest
@@ -13,7 +14,6 @@ import psutil
 from scalable_agents.population import population_directory
 from scalable_agents.population import population_launcher
 from scalable_agents.processes import child_process
-from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.processes import signal_handlers
@@ -27,10 +27,6 @@ def write(name, text):
   with open(os.path.join(logdir, name), 'a') as stream:
     stream.write(text)
   return os.path.getsize(os.path.join(logdir, name))
-def leave(*unused):
-  write('left', '1')
-  sys.exit()
-signal.signal(signal.SIGTERM, leave)
 os.makedirs(logdir, exist_ok=True)
 plan = flags['first' if write('lives', '1') == 1 else 'then']
 if plan == 'refuse':
@@ -49,13 +45,6 @@ if plan == 'wait':
 if not os.path.exists(os.path.join(logdir, 'config.json')):
   write('config.json', json.dumps({'flags': {'total_environment_frames': 100}}))
 write('metrics.jsonl', json.dumps({'environment_frames': 100 if plan == 'finish' else 60, 'wall_seconds': 1}) + '\\n')
-'''
-_LAUNCHER = f'''
-import sys
-from scalable_agents.population import population_launcher
-launcher = population_launcher.launcher(
-    [sys.executable, '-c', {_MEMBER!r}], sys.argv[1], 3, lambda index: ['--first=wait', '--then=wait'], sys.stdout)
-print(launcher.run())
 '''
 
 
@@ -117,33 +106,6 @@ class LauncherTest(parameterized.TestCase):
       self._run('wait', 'refuse', 'wait')
     self.assertNotIn('torso', self.stream.getvalue())
     self.assertEqual(self._size(1, 'lives'), 1)
-
-  def _launch(self):
-    """Starts a launcher, whose members wait, in a process of its own. Returns it and them."""
-    launcher = subprocess.Popen([sys.executable, '-c', _LAUNCHER, self.folder], env=python_path.environment(),
-                                text=True, stdout=subprocess.PIPE, start_new_session=True)
-    self.addCleanup(launcher.stdout.close)
-    self.addCleanup(launcher.wait)
-    self.addCleanup(launcher.kill)
-    for _ in range(3):
-      self.assertRegex(launcher.stdout.readline(), 'member_0[0-2]: size 3')
-    return launcher, psutil.Process(launcher.pid).children()
-
-  @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
-  def test_a_signal_ends_all_in_an_orderly_way(self, number):
-    launcher, members = self._launch()
-    launcher.send_signal(number)
-    printed, _ = launcher.communicate()
-    self.assertEqual((launcher.returncode, printed), (0, 'stopped; the same command continues\n[]\n'))
-    self.assertFalse(any(member.is_running() for member in members))
-    self.assertEqual([self._size(index, 'left') for index in range(3)], [1, 1, 1])
-
-  def test_members_leave_when_the_launcher_is_killed(self):
-    launcher, members = self._launch()
-    self.assertLen(members, 3)
-    launcher.kill()
-    self.assertEmpty(psutil.wait_procs(members, timeout=60)[1])
-    self.assertEqual([self._size(index, 'left') for index in range(3)], [1, 1, 1])
 
 
 class SummaryTest(absltest.TestCase):
