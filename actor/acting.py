@@ -1,6 +1,7 @@
 """The input that an agent acts on, and the ways to select actions."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -12,17 +13,17 @@ EPSILON = 'epsilon'    # A random action with probability epsilon, otherwise the
 
 class ActorInput(NamedTuple):
   """The latest row of each of B actors; actor/unroll.py says what a row is."""
-  actor_id: Any     # [B] int32, the actor's id, unique over all processes of the run.
-  actor_place: Any  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without a
-                    # cluster, 0 is the first and 1 the last. In a cluster, each process has evenly spaced places with
-                    # an offset of its own, so that the places of all processes are spread evenly; see
-                    # actor_host.places_of.
-                    # An agent can derive a setting from it, for example each actor's epsilon.
-  last_action: Any  # [B] int32, the action that led to this row.
-  reward: Any       # [B] float32, the raw reward of that action; 0 if it is not finite.
-  discount: Any     # [B] float32, 0 at an end of episode or a lost life, else 1.
-  done: Any         # [B] bool, the observation starts an episode: reset the recurrent state before it is used.
-  observation: Any  # dict of [B, ...].
+  actor_id: tf.Tensor     # [B] int32, the actor's id, unique over all processes of the run.
+  actor_place: tf.Tensor  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without
+                          # a cluster, 0 is the first and 1 the last. In a cluster, each process has evenly spaced
+                          # places with an offset of its own, so that the places of all processes are spread evenly;
+                          # see actor_host.places_of.
+                          # An agent can derive a setting from it, for example each actor's epsilon.
+  last_action: tf.Tensor  # [B] int32, the action that led to this row.
+  reward: tf.Tensor       # [B] float32, the raw reward of that action; 0 if it is not finite.
+  discount: tf.Tensor     # [B] float32, 0 at an end of episode or a lost life, else 1.
+  done: tf.Tensor         # [B] bool, the observation starts an episode: reset the recurrent state before it is used.
+  observation: Mapping[str, tf.Tensor]  # Each is [B, ...].
 
 
 class Selection(NamedTuple):

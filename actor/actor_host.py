@@ -33,7 +33,7 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2  # Its multiples, modulo 1, are spread evenly o
 _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 
-class Settings(Protocol):
+class HostSettings(Protocol):
   """The settings of an actor host, for which processes/run_flags.py has flags."""
   num_environments: int | str         # Or 'auto', see `counts`.
   num_environment_workers: int | str  # Or 'auto'.
@@ -42,7 +42,7 @@ class Settings(Protocol):
   worker_niceness: int                # See environment_workers.EnvironmentWorkers.
 
 
-def counts(run: Settings, levels: Sequence[str]) -> tuple[int, int, int]:
+def counts(run: HostSettings, levels: Sequence[str]) -> tuple[int, int, int]:
   """Returns the numbers of environments, worker processes and inference loops. Replaces `auto` by a number.
 
   By default there are one worker and 32 environments per core, with the same number of environments for each level. A
@@ -60,17 +60,18 @@ def counts(run: Settings, levels: Sequence[str]) -> tuple[int, int, int]:
   Returns:
     (environments, worker processes, inference loops).
   """
-  labs = any(level in dmlab.LEVELS for level in levels)
-  environments, workers = run.num_environments, run.num_environment_workers
-  if environments == 0:
+  if run.num_environments == 0:
     return 1, 1, 1
+  labs = any(level in dmlab.LEVELS for level in levels)
+  environments = run.num_environments
   if environments == 'auto':
     per_level = (_LABS_PER_CORE if labs else _ENVIRONMENTS_PER_CORE) * machine.num_cores() // len(levels)
     environments = max(1, per_level) * len(levels)
+  workers = run.num_environment_workers
   if workers == 'auto':
     workers = environments if labs else machine.num_cores()
   loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads
-  return environments, min(workers, environments), loops
+  return int(environments), min(int(workers), int(environments)), int(loops)
 
 
 def places_of(level_ids: Sequence[int], first_actor_id: int, offset: float | None = None) -> np.ndarray:
@@ -106,17 +107,20 @@ class ActorHost:
 
   Attributes:
     num_environments, num_workers, num_loops: see `counts`.
-    rests: whether no actor steps here. Then the one environment only gives the observation's shape.
+    is_idle: True with --num_environments=0. The host then makes one environment, only to learn the observation's shape.
     is_starved: whether workers wait for a core because of other programs; from `watch_cores`.
     seed: the seed of environment 0.
     level_ids: the level of each environment.
     specification: environment_workers.Specification of the environments.
     observation_spec: dict of tf.TensorSpec, the same as in `specification`.
-    pool: actor_pool.ActorPool, from `make_pool`.
+    pool: from `make_pool`.
     unroll_spec: unroll.Unroll of tf.TensorSpec, what is sent of an unroll; from `make_pool`.
   """
 
-  def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: Settings, seed: int,
+  pool: actor_pool.ActorPool
+  unroll_spec: unroll_lib.Unroll
+
+  def __init__(self, levels: Sequence[str], protocol: dict[str, Any], run: HostSettings, seed: int,
                screen: TextIO | None = None, first_actor_id: int = 0, environment: str = _ENVIRONMENT,
                played: Sequence[int] | None = None, place_offset: float | None = None,
                check: Callable[[environment_workers.Specification], None] = lambda specification: None):
@@ -139,9 +143,11 @@ class ActorHost:
     """
     played = range(len(levels)) if played is None else played
     self.num_environments, self.num_workers, self.num_loops = counts(run, [levels[level_id] for level_id in played])
-    self.rests = run.num_environments == 0
+    self.is_idle = run.num_environments == 0
     self._run = run
-    self.seed, self._first_actor_id, self._place_offset = seed, first_actor_id, place_offset
+    self.seed = seed
+    self._first_actor_id = first_actor_id
+    self._place_offset = place_offset
     self._first_stream_id = secrets.randbits(63 - _STREAM_BITS) << _STREAM_BITS  # Differs between processes.
     self.level_ids = [played[actor % len(played)] for actor in range(self.num_environments)]
     arguments = [{'level_name': levels[level_id], 'seed': seed + actor, 'protocol': protocol}
@@ -152,10 +158,11 @@ class ActorHost:
     self.specification = self._workers.specification
     self.observation_spec = {name: tf.TensorSpec(shape, dtype, name)
                              for name, (dtype, shape) in self.specification.observation.items()}
-    self.pool = None
-    self._starvation, self.is_starved = starvation.Starvation(), False
-    self._threads = []
-    self._error = None
+    self._has_pool = False
+    self._starvation = starvation.Starvation()
+    self.is_starved = False
+    self._threads: list[threading.Thread] = []
+    self._error: Exception | None = None
 
   def _reporter(self, screen):
     """Returns a function to be called with the number of environments made so far."""
@@ -190,6 +197,7 @@ class ActorHost:
     self.pool = actor_pool.ActorPool(
         self._workers, unroll_length, output, state, self.level_ids, completed_capacity,
         self._run.environment_timeout_seconds, synchronous, report, single_frames)
+    self._has_pool = True
     self._to_send = to_send
     sent = tf.function(to_send, autograph=False).get_concrete_function(self.pool.unroll_spec).structured_outputs
     self.unroll_spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), sent)
@@ -215,7 +223,7 @@ class ActorHost:
       on_end: called from a thread of this host when a loop ends for any reason; `check` raises the error, if any.
       selection: how actions are selected.
     """
-    if self.rests:
+    if self.is_idle:
       return
     pool = self.pool
 
@@ -248,18 +256,18 @@ class ActorHost:
   def watch_cores(self):
     """Sets `is_starved` for the time since the last call."""
     self.is_starved = self._starvation.look(self.pool.statistics().stepping_ns * 1e-9,
-                                            [worker.process.pid for worker in self._workers if worker])
+                                            self._workers.process_ids())
 
   def check(self):
     """Raises the error that ended a loop early, if there is one."""
-    if self.pool and self.pool.failure:
+    if self._has_pool and self.pool.failure:
       raise self.pool.failure
     if self._error:
       raise self._error
 
   def close(self):
     """Ends loops, pool and worker processes. Idempotent. If `put` may be waiting, end its wait first."""
-    if self.pool:
+    if self._has_pool:
       self.pool.close()
     for thread in self._threads:
       thread.join()

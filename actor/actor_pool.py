@@ -7,7 +7,7 @@ the worker processes and replaces those that fail.
 import mmap
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -22,20 +22,20 @@ EARLY_END_SECONDS = 60.
 MAXIMUM_EARLY_ENDS = 5
 
 
-class Batch(NamedTuple):
-  """The input of inference: one row for each of n actors."""
+class InferenceBatch(NamedTuple):
+  """The input of inference: one item for each of n actors."""
   id: tf.Tensor           # [] int64, the batch's id for complete_batch.
   actor_id: tf.Tensor     # [n] int32.
   last_action: tf.Tensor  # [n] int32, the action that led to this row.
   environment_output: unroll_lib.EnvironmentOutput  # [n, ...].
-  agent_state: Any        # nest of [n, ...], the state before this row.
+  agent_state: unroll_lib.Nest  # nest of [n, ...], the state before this row.
 
 
-class Statistics(NamedTuple):
+class PoolStatistics(NamedTuple):
   """Counts and times since the pool's start."""
   steps: int                 # Agent steps.
   batches: int               # Batches of inference.
-  rows: int                  # Rows in these batches.
+  items: int                 # Items in these batches.
   inference_waiting_ns: int  # Time that inference waited for batches, summed over its threads.
   stepping_ns: int           # Time that workers stepped environments, summed over workers.
   blocked_ns: int            # Time in which at least one actor waited for its unroll to be taken.
@@ -118,7 +118,7 @@ class ActorPool:
       self._attach(worker)
     self._watcher.start()
 
-  def next_batch(self) -> Batch:
+  def next_batch(self) -> InferenceBatch:
     """Waits for actors that need an action and returns them as a batch. For use in graphs.
 
     Raises:
@@ -131,15 +131,15 @@ class ActorPool:
     batch.id.set_shape([])
     batch.actor_id.set_shape([None])
     batch.last_action.set_shape([None])
-    return Batch(batch.id, batch.actor_id, batch.last_action,
-                 _pack(self._environment_spec, batch.environment_output, prefix=[None]),
-                 _pack(self._state_spec, batch.agent_state, prefix=[None]))
+    return InferenceBatch(batch.id, batch.actor_id, batch.last_action,
+                          _pack(self._environment_spec, batch.environment_output, prefix=[None]),
+                          _pack(self._state_spec, batch.agent_state, prefix=[None]))
 
   def complete_batch(self, batch_id, version, agent_output, agent_state):
     """Passes the agent's outputs for a batch to the pool.
 
     Args:
-      batch_id: Batch.id.
+      batch_id: InferenceBatch.id.
       version: [] int64, the version of the parameters that computed the outputs.
       agent_output: nest of [n, ...] with the structure of agent_output_spec.
       agent_state: nest of [n, ...] with the structure of agent_state_spec.
@@ -177,10 +177,10 @@ class ActorPool:
     with tf.device('/CPU:0'):
       ops.actor_pool_retire(self._handle, actor_id)
 
-  def statistics(self) -> Statistics:
+  def statistics(self) -> PoolStatistics:
     """Returns counts and times since the pool's start."""
     with tf.device('/CPU:0'):
-      return Statistics(*ops.actor_pool_statistics(self._handle).numpy().tolist())
+      return PoolStatistics(*ops.actor_pool_statistics(self._handle).numpy().tolist())
 
   def starting(self) -> list[int]:
     """Returns the ids of the actors whose first episodes are still being prepared: engines start, maps compile.

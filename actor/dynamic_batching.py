@@ -9,8 +9,10 @@ Espeholt et al. 2018 (IMPALA), section 3.1. The options and error messages are t
   double(tf.constant([21]))  # From many threads, eagerly or in a tf.function, with a leading dimension of 1.
 """
 
+from collections.abc import Callable
 import functools
 import threading
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,7 +25,7 @@ def batch_fn(function):
   return batch_fn_with_options()(function)
 
 
-def batch_fn_with_options(minimum_batch_size: int = 1, maximum_batch_size: int = 1024, timeout_ms=100):
+def batch_fn_with_options(minimum_batch_size: int = 1, maximum_batch_size: int = 1024, timeout_ms: int | None = 100):
   """Makes a decorator that batches a function of tensors.
 
   The function is traced at its first call. One background loop runs it, one batch at a time. Callers pass tensors, or
@@ -52,15 +54,10 @@ def batch_fn_with_options(minimum_batch_size: int = 1, maximum_batch_size: int =
                      f'{maximum_batch_size}')
   timeout_ms = -1 if timeout_ms is None else timeout_ms
 
-  def decorator(function):
+  def decorator(function: Callable[..., Any]) -> _Batched:
     batched = _Batched(function, minimum_batch_size, maximum_batch_size, timeout_ms)
-
-    @functools.wraps(function)
-    def call(*args):
-      return batched(*args)
-
-    call.close = batched.close
-    return call
+    functools.update_wrapper(batched, function)
+    return batched
 
   return decorator
 
@@ -79,7 +76,7 @@ class _Batched:
     ops.delete_with(self, self._handle)
     self._lock = threading.Lock()
     self._specs = None  # The specs of a batch's arguments, set by the first call.
-    self._traced = None  # The function for a batch, a ConcreteFunction.
+    self._traced: Any = None  # The ConcreteFunction for a batch.
 
   def __call__(self, *args):
     args = tf.nest.map_structure(tf.convert_to_tensor, args)

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import leftovers
@@ -75,7 +75,6 @@ class EnvironmentWorkers:
 
   Attributes:
     actor_ids: for each worker, the ids of its actors. Environment i belongs to actor i.
-    specification: the environments' Specification.
     early_deaths: number of workers that were replaced before all workers were started.
   """
 
@@ -109,11 +108,11 @@ class EnvironmentWorkers:
     self._restarts = [0] * num_workers
     self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]
-    self.specification: Specification | None = None
+    self._specification: Specification | None = None
     self.early_deaths = 0
     self._given_up = False
     self._mark = f'{secrets.token_hex(8)}.'
-    self._keeper = _start_keeper(self._mark)
+    self._watchdog = _start_watchdog(self._mark)
     try:
       for worker in range(num_workers):
         self._spawn(worker)
@@ -128,7 +127,21 @@ class EnvironmentWorkers:
     return len(self._workers)
 
   def __getitem__(self, worker: int) -> Worker:
-    return self._workers[worker]
+    running = self._workers[worker]
+    if running is None:
+      raise WorkerError(f'environment worker {worker} is not running')
+    return running
+
+  def process_ids(self) -> list[int]:
+    """Returns the process ids of the workers that are running."""
+    return [worker.process.pid for worker in self._workers if worker]
+
+  @property
+  def specification(self) -> Specification:
+    """The environments' specification."""
+    if self._specification is None:
+      raise WorkerError('no environment has been made')
+    return self._specification
 
   @property
   def layout(self) -> shared_memory.SlotLayout:
@@ -147,7 +160,7 @@ class EnvironmentWorkers:
     self._discard(worker)
     self._spawn(worker)
     self._greet(worker)
-    return self._workers[worker]
+    return self[worker]
 
   def give_up(self):
     """Ends all workers. A `replace` that waits in another thread raises WorkerError."""
@@ -169,13 +182,13 @@ class EnvironmentWorkers:
       its process ended, or `fault`. The line also has the worker's output on stderr since the last request. The error's
       traceback follows on further lines.
     """
-    running = self._workers[worker]
-    ending = _ending(running)
-    if ending:
+    running = self[worker]
+    end = _how_it_ended(running)
+    if end:
       running.stderr.wait(_LAST_WORDS_SECONDS)
     header = self._header(worker)
     headline, traceback = shared_memory.read_error(header)
-    line = f'{self._name_of_environment(worker)} {event}: {headline or ending or fault}'
+    line = f'{self._name_of_environment(worker)} {event}: {headline or end or fault}'
     if said := running.stderr.last_words(shared_memory.read_number(header, shared_memory.REQUEST_NS)):
       line += f'; on stderr: {said}'
     return f'{line}\n{traceback}' if traceback else line
@@ -189,12 +202,12 @@ class EnvironmentWorkers:
     Raises:
       TimeoutError: the worker has not answered in time. The message says how long it took.
     """
-    connection = self._workers[worker].connection
+    running = self[worker]
     poll = select.poll()
-    poll.register(connection, select.POLLIN)
+    poll.register(running.connection, select.POLLIN)
 
     def clock():
-      return time.monotonic() - machine.processor_wait_seconds(self._workers[worker].process.pid)
+      return time.monotonic() - machine.processor_wait_seconds(running.process.pid)
 
     began = waits_since = clock()
     while not poll.poll(1000 * min(_LOOK_SECONDS, timeout_seconds)):
@@ -207,7 +220,7 @@ class EnvironmentWorkers:
       elif now - waits_since > timeout_seconds:
         raise TimeoutError(f'no answer for {timeout_seconds:g} s (--environment_timeout_seconds)')
     try:
-      return connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
+      return running.connection.recv(environment_worker.MAXIMUM_PACKET_BYTES)
     except ConnectionResetError:
       return b''
 
@@ -221,23 +234,22 @@ class EnvironmentWorkers:
     groups = [worker.process.pid for worker in self._workers if worker]
     for worker in range(len(self._workers)):
       self._end(worker, max(deadline - time.monotonic(), 0.))
-    if self._keeper is not None:
+    if self._watchdog is not None:
       leftovers.kill(self._mark, groups)
-      os.close(self._keeper)
-      self._keeper = None
+      os.close(self._watchdog)
+      self._watchdog = None
     deadline = time.monotonic() + _LAST_WORDS_SECONDS
     for pipe in pipes:
       pipe.wait(max(deadline - time.monotonic(), 0.))
 
   def _spawn(self, worker):
-    self._workers[worker] = _start_process(f'{self._mark}{worker}.')
-    connection = self._workers[worker].connection
+    running = self._workers[worker] = _start_process(f'{self._mark}{worker}.')
     request = {'constructor': self._constructor, 'niceness': self._niceness,
                'environments': [self._arguments(actor, self._restarts[worker]) for actor in self.actor_ids[worker]]}
     encoded = json.dumps(request).encode()
-    os.pwrite(self._workers[worker].memory, encoded, shared_memory.HEADER_BYTES)
+    os.pwrite(running.memory, encoded, shared_memory.HEADER_BYTES)
     with contextlib.suppress(BrokenPipeError):  # _greet reports the reason.
-      connection.send(environment_worker.REQUEST_LENGTH.pack(len(encoded)))
+      running.connection.send(environment_worker.REQUEST_LENGTH.pack(len(encoded)))
 
   def _arguments(self, actor_id, restarts):
     """Returns an environment's arguments. After a failure the seed changes, so that the failure is not repeated."""
@@ -246,7 +258,7 @@ class EnvironmentWorkers:
 
   def _header(self, worker):
     """Returns a copy of the header of the worker's memory."""
-    return os.pread(self._workers[worker].memory, shared_memory.HEADER_BYTES, 0)
+    return os.pread(self[worker].memory, shared_memory.HEADER_BYTES, 0)
 
   def _is_at_long_work(self, worker):
     return bool(shared_memory.read_number(self._header(worker), shared_memory.LONG_WORK))
@@ -275,7 +287,7 @@ class EnvironmentWorkers:
 
   def _greet(self, worker):
     """Waits for the worker's specification, and enlarges its shared memory accordingly."""
-    connection = self._workers[worker].connection
+    connection, memory = self[worker].connection, self[worker].memory
     if self._given_up:  # `give_up` may have been called before this connection was made.
       _hang_up(connection)
     try:
@@ -291,16 +303,14 @@ class EnvironmentWorkers:
         raise WorkerError(failure)
       raise _UnexplainedError(failure, _EARLY_DEATHS)
     specification = Specification(**json.loads(answer))
-    if self.specification is None:
+    if self._specification is None:
       self._check(specification)
-      self.specification = specification
+      self._specification = specification
     elif specification != self.specification:
       raise WorkerError(
           f'the environments of a run must have the same specification: got {self.specification} and {specification}')
     connection.setblocking(False)
-    slots = len(self.actor_ids[worker])
-    memory = self._workers[worker].memory
-    os.ftruncate(memory, shared_memory.block_bytes(self.layout, slots))
+    os.ftruncate(memory, shared_memory.block_bytes(self.layout, len(self.actor_ids[worker])))
     # A process that accesses memory after the end of the file is killed. The seal keeps a worker from shrinking the
     # file.
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -331,7 +341,7 @@ class EnvironmentWorkers:
     self._workers[worker] = None
 
 
-def _start_keeper(mark):
+def _start_watchdog(mark):
   """Starts the program in leftovers.py. Returns a descriptor; the program waits until all its copies are closed."""
   waits, alive = os.pipe()
   command = [sys.executable, '-I', '-S', leftovers.__file__, mark]
@@ -366,10 +376,10 @@ def _start_process(mark):
     except OSError as error:
       raise WorkerError(f'cannot start a worker process: {error}') from error
     undo.pop_all()
-  return Worker(process, ours, memory, worker_stderr.WorkerStderr(process.stderr))
+  return Worker(process, ours, memory, worker_stderr.WorkerStderr(cast(BinaryIO, process.stderr)))
 
 
-def _ending(worker):
+def _how_it_ended(worker: Worker) -> str:
   """Returns how the process of a worker has ended, or '' if it still runs."""
   poll = select.poll()
   poll.register(worker.connection, select.POLLRDHUP)

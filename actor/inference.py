@@ -36,7 +36,7 @@ def finite_rewards(rewards: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.math.is_finite(rewards), rewards, 0.)
 
 
-def is_sound(agent_output) -> tf.Tensor:
+def is_finite(agent_output) -> tf.Tensor:
   """Whether all numbers of an agent's behaviour output, a nest of [n, ...], are finite: [] bool."""
   return tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in tf.nest.flatten(agent_output)
                         if values.dtype.is_floating])
@@ -65,7 +65,7 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
   Returns:
     A function without arguments.
   """
-  def act(batch_number, known_version, unused_sound):
+  def act(batch_number, known_version, unused_is_finite):
     batch = pool.next_batch()
     with tf.control_dependencies([batch.id]):  # Without it the parameters could be read before the batch is there.
       version, latest = parameters.latest()
@@ -76,19 +76,19 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
       tf.cond(version == known_version, lambda: None, update)
       agent_output, agent_state = agent.step(
           _inputs(batch, actors), batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]), selection)
-      sound = is_sound(agent_output)
+      outputs_are_finite = is_finite(agent_output)
 
     def complete():
       pool.complete_batch(batch.id, version, agent_output, agent_state)
-    tf.cond(sound, complete, lambda: None)
-    return batch_number + 1, version, sound
+    tf.cond(outputs_are_finite, complete, lambda: None)
+    return batch_number + 1, version, outputs_are_finite
 
   @tf.function(autograph=False)
   def loop():
     version, _ = parameters.latest()
     # A resumed run starts with another version, so it does not draw the same random numbers again.
     first_number = tf.bitwise.left_shift(version, tf.constant(32, tf.int64))
-    _, version, _ = tf.while_loop(lambda number, version, sound: sound, act,
+    _, version, _ = tf.while_loop(lambda number, version, outputs_are_finite: outputs_are_finite, act,
                                   (first_number, tf.constant(-1, tf.int64), True), parallel_iterations=1)
     return version
 

@@ -5,8 +5,8 @@ So a worker has a mark in an environment variable, which its descendants inherit
 process kills all processes with the mark, and all processes in their process groups and sessions. Its own process group
 and session are spared; workers are in its session, and each has a process group of its own.
 
-If the training process itself has ended, for example by `kill -9`, a keeper process does the same. The keeper is this
-file, run as a program. It imports nothing that takes time or memory. A program is not found if it is started both
+If the training process itself has ended, for example by `kill -9`, a watchdog process does the same. The watchdog is
+this file, run as a program. It imports nothing that takes time or memory. A program is not found if it is started both
 without the mark and in a process group or session of its own.
 """
 
@@ -48,7 +48,7 @@ def kill(mark: str, groups: Iterable[int] = ()):
 
 
 @contextlib.contextmanager
-def ending():
+def cleanup() -> Iterator[None]:
   """A context manager that kills, at its end, the programs that were started inside it.
 
   It is for a process that makes an environment of its own, to check a level.

@@ -16,6 +16,7 @@ class Parameters(Protocol):
 
   def latest(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns the version, int64 [], and the parameters, in the order of Agent.acting_variables. Runs in a graph."""
+    ...
 
 
 class ParameterSnapshot:
@@ -44,7 +45,7 @@ class ParameterSnapshot:
     with tf.device('/CPU:0'):
       ops.parameter_snapshot_publish(self._handle, tf.cast(version, tf.int64), list(parameters))
 
-  def latest(self):
+  def latest(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns the version, int64 [], and the list of parameters that were published last. They belong together.
 
     Raises:

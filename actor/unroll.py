@@ -16,32 +16,36 @@ experience/mixed_experience.py.
 Espeholt et al. 2018 (IMPALA), section 3; the rows are those of the released agent.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 import tree
+
+Nest = Any  # Tensors, or a nest of them with a structure that the agent decides.
 
 
 class EnvironmentOutput(NamedTuple):
   """An environment's answers to actions. The shapes are those of one unroll; a batch of unrolls has [T+1, B, ...]."""
-  reward: Any          # [T+1] float32, raw (unclipped); what agent_output.action[t] earned.
-  discount: Any        # [T+1] float32, 0 at an end of episode or a lost life, else 1 (no gamma).
-  done: Any            # [T+1] bool, the environment was reset: observation[t] starts an episode.
-  episode_return: Any  # [T+1] float32, sum of raw rewards of the episode up to this row; final where done.
-  episode_length: Any  # [T+1] int32, environment frames of the episode up to this row; final where done.
-  observation: Any     # dict of name -> [T+1, ...].
+  reward: tf.Tensor          # [T+1] float32, raw (unclipped); what agent_output.action[t] earned.
+  discount: tf.Tensor        # [T+1] float32, 0 at an end of episode or a lost life, else 1 (no gamma).
+  done: tf.Tensor            # [T+1] bool, the environment was reset: observation[t] starts an episode.
+  episode_return: tf.Tensor  # [T+1] float32, sum of raw rewards of the episode up to this row; final where done.
+  episode_length: tf.Tensor  # [T+1] int32, environment frames of the episode up to this row; final where done.
+  observation: Mapping[str, tf.Tensor]  # name -> [T+1, ...].
 
 
 class Unroll(NamedTuple):
   """T+1 rows of one actor, in the order of time."""
-  level_id: Any            # [] int32, index into the run's levels.
-  actor_id: Any            # [] int32, number of the actor, and so of its environment, in the run.
-  stream_id: Any           # [] int64, unique within a run.
-  index: Any               # [] int64, the number of the unroll within that stream: 0, 1, 2 and so on.
-  agent_state: Any         # nest of [...], the recurrent state before row 0's observation is processed.
-  environment_output: Any  # EnvironmentOutput of [T+1, ...].
-  agent_output: Any        # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
-                           # AgentModule.to_send may send less of it.
-  parameter_version: Any   # [T+1] int64, number of updates of the parameters that computed agent_output[t].
+  level_id: tf.Tensor           # [] int32, index into the run's levels.
+  actor_id: tf.Tensor           # [] int32, number of the actor, and so of its environment, in the run.
+  stream_id: tf.Tensor          # [] int64, unique within a run.
+  index: tf.Tensor              # [] int64, the number of the unroll within that stream: 0, 1, 2 and so on.
+  agent_state: Nest             # nest of [...], the recurrent state before row 0's observation is processed.
+  environment_output: EnvironmentOutput  # Of [T+1, ...].
+  agent_output: Nest            # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
+                                # AgentModule.to_send may send less of it.
+  parameter_version: tf.Tensor  # [T+1] int64, number of updates of the parameters that computed agent_output[t].
 
 
 def has_time(unroll: Unroll) -> Unroll:
@@ -54,4 +58,4 @@ def has_time(unroll: Unroll) -> Unroll:
   def all_are(nest, answer):
     return tree.map_structure(lambda unused: answer, nest)
 
-  return Unroll(**{name: all_are(nest, name not in without_time) for name, nest in unroll._asdict().items()})
+  return unroll._replace(**{name: all_are(nest, name not in without_time) for name, nest in unroll._asdict().items()})

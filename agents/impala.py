@@ -398,5 +398,5 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
     return experience.QueueExperience(intake, config.batch_size)
   replay = unroll_replay.UnrollReplay(intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size,
                                       minimum_size=1)
-  sizes = mixed_experience.Settings(*mixed_experience.split(config.batch_size, config.replay_share))
+  sizes = mixed_experience.MixedSettings(*mixed_experience.split(config.batch_size, config.replay_share))
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)

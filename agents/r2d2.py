@@ -383,7 +383,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
                     seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
   """Makes the replay; see agent_interface.AgentModule."""
   geometry, state_offsets = _geometry_and_state_offsets(config)
-  replay_settings = replay_experience.Settings(
+  replay_settings = replay_experience.ReplaySettings(
       geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size, round(unrolls_per_batch(config)),
       config.priority_exponent, state_offsets, is_saved=config.save_replay)
 

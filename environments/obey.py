@@ -29,7 +29,7 @@ class _Obey(catch.Catch):
 
   Attributes:
     sentences: the possible sentences. Each episode draws one of them at random.
-    deaf_return: the highest return of an agent that ignores the instruction.
+    uninstructed_return: the highest return of an agent that ignores the instruction.
   """
 
   sentences: tuple[str, ...]
@@ -54,7 +54,7 @@ class ObeyBall(_Obey):
   """The goal is to catch the ball or to avoid it. An agent that ignores the instruction has a return of 0."""
 
   sentences = ('catch the ball', 'avoid the ball')
-  deaf_return = 0.0
+  uninstructed_return = 0.0
   random_return = 0.0
 
 
@@ -65,7 +65,7 @@ class ObeySide(_Obey):
   """
 
   sentences = ('go left', 'go right')
-  deaf_return = 0.0
+  uninstructed_return = 0.0
   random_return = -19 / 81
 
 
@@ -73,4 +73,4 @@ class ObeyNothing(_Obey):
   """Catch with an empty instruction."""
 
   sentences = ('',)
-  deaf_return = 1.0
+  uninstructed_return = 1.0

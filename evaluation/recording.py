@@ -69,7 +69,7 @@ def _play_episode(policy, selection, environment, seed, show) -> evaluator_lib.E
         discount=tf.constant([0. if row.done else 1.]), done=tf.constant([row.done]),  # No life is lost in evaluations.
         observation={name: tf.constant(value[np.newaxis]) for name, value in row.observation.items()})
     output, agent_state = step(inputs, agent_state, tf.constant([seed, steps], tf.int64))
-    if not inference.is_sound(output):
+    if not inference.is_finite(output):
       raise inference.PolicyError(policy.learner_steps)
     action = int(output.action[0])
     row = environment.advance(action)

@@ -67,8 +67,8 @@ class Intake:
       unroll_spec: Unroll of tf.TensorSpec.
       capacity: unrolls that the queue holds before `put` waits, >= 1.
       frames_per_step: environment frames per agent step.
-      check: takes a batch, in a graph, and returns which unrolls can be right: [B] bool (unroll_check.py). None if all
-        unrolls come from this process.
+      check: returns a mask of a batch's valid unrolls, [B] bool (unroll_check.py). Runs in a graph. None if all unrolls
+        come from this process.
       streams_may_have_begun: see UnrollOrder; True in a learner that was restarted while its actor hosts kept running.
       shared_name: name under which other processes find the queue; '' if they must not.
       actor_name: returns an actor's name for its id.
@@ -91,17 +91,17 @@ class Intake:
     Raises:
       tf.errors.OutOfRangeError: the intake is closed.
     """
-    def drop_one(batch, are_good):
-      slot = tf.argmin(tf.cast(are_good, tf.int32))
+    def drop_one(batch, is_valid):
+      slot = tf.argmin(tf.cast(is_valid, tf.int32))
       batch = self._queue.drop(batch, slot)
-      is_good = self._are_good(batch, slice(batch_size - 1, batch_size))
-      are_good = tf.concat([are_good[:slot], are_good[slot + 1:], is_good], axis=0)
-      return batch, tf.ensure_shape(are_good, [batch_size])
+      last_is_valid = self._is_valid(batch, slice(batch_size - 1, batch_size))
+      is_valid = tf.concat([is_valid[:slot], is_valid[slot + 1:], last_is_valid], axis=0)
+      return batch, tf.ensure_shape(is_valid, [batch_size])
 
     with tf.device('/CPU:0'):
       batch = self._queue.take_batch(batch_size)
-      batch, _ = tf.while_loop(lambda _, are_good: ~tf.reduce_all(are_good), drop_one,
-                               [batch, self._are_good(batch, slice(batch_size))], parallel_iterations=1)
+      batch, _ = tf.while_loop(lambda _, is_valid: ~tf.reduce_all(is_valid), drop_one,
+                               [batch, self._is_valid(batch, slice(batch_size))], parallel_iterations=1)
       return batch, self._arrived(batch)
 
   def save(self, folder: str):
@@ -139,19 +139,19 @@ class Intake:
                    'finite')
     return list(filter(None, lines))
 
-  def _are_good(self, batch, slots):
+  def _is_valid(self, batch, slots):
     """Says which unrolls in these slots are admitted: [n] bool. Must be called once for each unroll."""
-    possible = self._check(batch) if self._check else tf.ones_like(batch.actor_id, tf.bool)
-    columns = [column[slots] for column in (possible, batch.actor_id, batch.stream_id, batch.index)]
+    valid = self._check(batch) if self._check else tf.ones_like(batch.actor_id, tf.bool)
+    columns = [column[slots] for column in (valid, batch.actor_id, batch.stream_id, batch.index)]
     return tf.ensure_shape(tf.numpy_function(self._admit, columns, tf.bool), columns[0].shape)
 
-  def _admit(self, possible, actor_ids, stream_ids, indices):
-    """Counts the impossible unrolls. Of the others, admits those that are in order."""
-    if not possible.all():
-      self._dropped += int((~possible).sum())
-      self._last_dropped = int(actor_ids[~possible][-1])
-    admitted = possible.copy()
-    admitted[possible] = self._order.admit(stream_ids[possible], indices[possible])
+  def _admit(self, valid, actor_ids, stream_ids, indices):
+    """Counts the invalid unrolls. Of the others, admits those that are in order."""
+    if not valid.all():
+      self._dropped += int((~valid).sum())
+      self._last_dropped = int(actor_ids[~valid][-1])
+    admitted = valid.copy()
+    admitted[valid] = self._order.admit(stream_ids[valid], indices[valid])
     return admitted
 
   def _arrived(self, batch) -> Arrived:

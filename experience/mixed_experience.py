@@ -40,7 +40,7 @@ class Replay(Protocol):
   def close(self) -> None: ...
 
 
-class Settings(NamedTuple):
+class MixedSettings(NamedTuple):
   """The settings of a MixedExperience."""
   num_new: int              # New unrolls before each batch.
   num_replayed: int         # Replayed unrolls per batch.
@@ -69,7 +69,7 @@ class MixedExperience:
   another level. Unrolls come with whole stacks of frames, since they are learned from as they are.
   """
 
-  def __init__(self, intake: intake_lib.Intake, replay: Replay, settings: Settings, seed: int):
+  def __init__(self, intake: intake_lib.Intake, replay: Replay, settings: MixedSettings, seed: int):
     """Makes the experience.
 
     Args:

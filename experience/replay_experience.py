@@ -39,7 +39,7 @@ class SentStates(NamedTuple):
   state: Any  # nest of [K, ...].
 
 
-class Settings(NamedTuple):
+class ReplaySettings(NamedTuple):
   """The settings of a ReplayExperience."""
   geometry: replay_lib.Geometry
   capacity: int                         # Sequences.
@@ -59,7 +59,7 @@ class ReplayExperience:
   is not finite is stored as 0, since it would be sampled again and again.
   """
 
-  def __init__(self, intake: intake_lib.Intake, frame_stacks: dict[str, int], settings: Settings, seed: int,
+  def __init__(self, intake: intake_lib.Intake, frame_stacks: dict[str, int], settings: ReplaySettings, seed: int,
                starts: Callable[[unroll_lib.EnvironmentOutput], tf.Tensor],
                first_priorities: Callable[[unroll_lib.Unroll, tf.Tensor], tf.Tensor]):
     """Makes an empty replay.

@@ -166,10 +166,10 @@ def join_replay(address: str, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapp
     address, settings, tolerance: see SharedReplay.
     unroll_spec, frame_stacks: see Replayers.
     capacity: agent steps.
-    num_levels, num_actions: see unroll_check.are_possible.
+    num_levels, num_actions: see unroll_check.is_valid.
   """
   def check(index, rows):
-    return unroll_check.are_possible(rows._replace(index=index), num_levels, num_actions)
+    return unroll_check.is_valid(rows._replace(index=index), num_levels, num_actions)
 
   row, length, stacks = _rows(unroll_spec, frame_stacks)
   return shared_replay.SharedReplay(address, row, length, capacity, done=_done, observation=_observation,

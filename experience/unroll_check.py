@@ -7,7 +7,7 @@ and an action that does not exist has no log-probability.
 import tensorflow as tf
 
 
-def are_possible(batch, num_levels: int, num_actions: int) -> tf.Tensor:
+def is_valid(batch, num_levels: int, num_actions: int) -> tf.Tensor:
   """Checks a batch of unrolls, in a graph.
 
   Args:

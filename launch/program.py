@@ -79,7 +79,7 @@ def main(agent_module: agent_interface.AgentModule, config_class: type[runtime_c
   """
   config, protocol, population, membership, run_config = _read_flags(agent_module, config_class, protocol_class)
   try:
-    with quiet.aside(), leftovers.ending():
+    with quiet.stdout_to_log(), leftovers.cleanup():
       levels = registry.expand(config.level_name)
       for level in levels:
         registry.check(level)
@@ -89,8 +89,8 @@ def main(agent_module: agent_interface.AgentModule, config_class: type[runtime_c
     protocol.validate(levels)
   except ValueError as error:
     raise errors.UserError(str(error)) from error
-  rests = run_config.num_environments == 0 and membership.job_name == 'learner' and run_config.mode == 'train'
-  if run_config.num_environments != 'auto' and run_config.num_environments < len(levels) and not rests:
+  is_idle = run_config.num_environments == 0 and membership.job_name == 'learner' and run_config.mode == 'train'
+  if run_config.num_environments != 'auto' and run_config.num_environments < len(levels) and not is_idle:
     raise errors.UserError(
         f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
   settings = _settings(config, protocol, population, membership, run_config)

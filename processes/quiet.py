@@ -112,7 +112,7 @@ def keep_small():
 
 
 @contextlib.contextmanager
-def aside() -> Iterator[None]:
+def stdout_to_log() -> Iterator[None]:
   """Within the block, sys.stdout goes where libraries' messages go, for example while an environment is imported."""
   with standard_streams.UnfailingStream(_STDERR, closefd=False) as stream:
     with contextlib.redirect_stdout(stream):

@@ -148,7 +148,7 @@ def train(run: Run) -> list[float]:
     episodes = replayers.own_replay(spec, {}, config.replay_capacity, config.batch_size)
     replay = replayers.Replayers(spec, {}, episodes, _NUM_REPLAYED, None, None, config.replay_minimum_size)
     source = mixed_experience.MixedExperience(
-        intake, replay, mixed_experience.Settings(_NUM_NEW, _NUM_REPLAYED), run.seed)
+        intake, replay, mixed_experience.MixedSettings(_NUM_NEW, _NUM_REPLAYED), run.seed)
   take_part, updates, curve = run.frames // _BUCKETS, run.frames // (_NUM_NEW * _LENGTH), []
   for update in range(1, updates + 1):
     if run.replay == SHARED:

@@ -103,7 +103,7 @@ class MetricsRow:
     # The count is read while workers change it, so it may differ by a step.
     stepping = min(max(since.stepping_ns * 1e-9 / seconds / self._host.num_workers, 0.), 1.)
     row |= {
-        'inference_batch_size': since.rows / since.batches if since.batches else None,
+        'inference_batch_size': since.items / since.batches if since.batches else None,
         'environment_restarts': self._earlier_restarts + self._host.pool.restarts,
         'time/learner_waits': self._waited_seconds / seconds,
         'time/queue_full': since.blocked_ns * 1e-9 / seconds,
@@ -115,7 +115,7 @@ class MetricsRow:
             'inference': 1 - row['time/inference_idle']}
     if waits_for:
       row['bottleneck'] = waits_for
-    elif self._host.rests:
+    elif self._host.is_idle:
       row['bottleneck'] = 'actors' if row['time/learner_waits'] > 0.5 else 'learner'
     else:  # If nothing is busy, a worker is being replaced.
       row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'

@@ -184,7 +184,7 @@ class Trainer:
     """Returns the intake and the agent's experience."""
     spec = dataclasses.replace(agent_interface.environment_spec(self._host, levels), protocol=protocol)
     of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
-        check=lambda batch: unroll_check.are_possible(batch, len(levels), spec.num_actions),
+        check=lambda batch: unroll_check.is_valid(batch, len(levels), spec.num_actions),
         streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=self._port.unrolls_name,
         actor_name=self._port.actor_name)
     intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,

@@ -102,7 +102,7 @@ class ActorPoolTest(parameterized.TestCase):
 
   def test_statistics(self):
     with pool_testing.PlayedPool([{}] * 4, 2, unroll_length=5) as played:
-      self.assertEqual(played.pool.statistics(), actor_pool.Statistics(0, 0, 0, 0, 0, 0))
+      self.assertEqual(played.pool.statistics(), actor_pool.PoolStatistics(0, 0, 0, 0, 0, 0))
       played.start()
       seen = []
       for _ in range(10):

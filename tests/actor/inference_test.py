@@ -60,7 +60,7 @@ class _PoolInTurns:
   def next_batch(self):
     batch_id = self._asked.dequeue()
     nothing = tf.zeros([1])
-    return actor_pool.Batch(
+    return actor_pool.InferenceBatch(
         batch_id, actor_id=tf.zeros([1], tf.int32), last_action=tf.zeros([1], tf.int32), agent_state=tf.constant([40]),
         environment_output=unroll_lib.EnvironmentOutput(
             reward=nothing, discount=nothing, done=tf.zeros([1], tf.bool), episode_return=nothing,

@@ -69,14 +69,14 @@ class LeftoversTest(parameterized.TestCase):
     self.assertNoCommonElements(self._wait_for_four(), programs)
 
   def test_an_environment_that_is_made_in_this_process(self):
-    with leftovers.ending():
+    with leftovers.cleanup():
       test_environments.Starting(0, self.seconds)
       self._wait_for_four()
     self.assertEmpty(self._started())
     self.assertNotIn(leftovers.VARIABLE, os.environ)
 
   def test_a_process_that_is_forked_in_this_process_and_is_no_other_program(self):
-    with leftovers.ending():
+    with leftovers.cleanup():
       pid = os.fork()
       if not pid:
         time.sleep(1000)

@@ -126,7 +126,7 @@ class NetworkTest(parameterized.TestCase):
       self.assertTrue(np.all((output.action >= 0) & (output.action < 3)))
       np.testing.assert_array_equal(output.action, again.action)
       self.assertEqual(bool(np.all(output.action == other.action)), kind == acting.GREEDY, kind)
-      self.assertTrue(inference.is_sound(output))
+      self.assertTrue(inference.is_finite(output))
       tf.nest.assert_same_structure(new_state, state)
 
   @parameterized.parameters(*_AGENTS)

@@ -86,7 +86,7 @@ class ObeyTest(parameterized.TestCase):
                  for _ in range(400)]
       best = max(best, np.mean(returns))
     # The tolerance is four standard errors of 1 / sqrt(400) = 0.05.
-    self.assertAlmostEqual(best, level.deaf_return, delta=0.2)
+    self.assertAlmostEqual(best, level.uninstructed_return, delta=0.2)
 
   @parameterized.parameters(*_LEVELS)
   def test_random_return_is_the_stated_one(self, level):

@@ -26,7 +26,7 @@ class IntakeTest(parameterized.TestCase):
 
   def _make_intake(self, **settings):
     spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), self._one(0))
-    check = lambda batch: unroll_check.are_possible(batch, _LEVELS, unrolls.NUM_ACTIONS)
+    check = lambda batch: unroll_check.is_valid(batch, _LEVELS, unrolls.NUM_ACTIONS)
     settings = dict(frames_per_step=4, check=check, actor_name='number {}'.format) | settings
     intake = intake_lib.Intake(spec, 20, **settings)
     self.addCleanup(intake.close)

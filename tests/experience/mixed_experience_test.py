@@ -16,7 +16,7 @@ from scalable_agents.tests.experience import lives as lives_lib
 
 _LENGTH = 4
 _FRAMES_PER_STEP = 3
-_SETTINGS = mixed_experience.Settings(num_new=3, num_replayed=5)
+_SETTINGS = mixed_experience.MixedSettings(num_new=3, num_replayed=5)
 _KINDS = ('episodes', 'unrolls', 'prioritised')
 
 

@@ -22,7 +22,7 @@ from scalable_agents.tests.training import stacked_environment
 from scalable_agents.training import run_config
 
 _GEOMETRY = replay_lib.Geometry(burn_in=3, length=5, period=2)
-_SETTINGS = replay_experience.Settings(
+_SETTINGS = replay_experience.ReplaySettings(
     _GEOMETRY, capacity=400, minimum_size=150, batch_size=16, unrolls_per_batch=6, priority_exponent=0.5,
     state_offsets=(0, 3, 7))
 _FEW_STATES = _SETTINGS._replace(capacity=200, state_offsets=(0,), unrolls_per_batch=3)

@@ -34,7 +34,7 @@ class UnrollCheckTest(parameterized.TestCase):
       if hasattr(nest, '_replace'):
         return nest._replace(**{name: changed(getattr(nest, name), rest)})
       return nest | {name: changed(nest[name], rest)}
-    return unroll_check.are_possible(changed(self.batch, path), _LEVELS, unrolls.NUM_ACTIONS).numpy().tolist()
+    return unroll_check.is_valid(changed(self.batch, path), _LEVELS, unrolls.NUM_ACTIONS).numpy().tolist()
 
   def test_every_number_in_range_is_possible(self):
     self.assertEqual(self._possible(['level_id'], _SLOT, _LEVELS - 1), [True] * _BATCH)
@@ -52,7 +52,7 @@ class UnrollCheckTest(parameterized.TestCase):
     rows = stored_unrolls.of_unroll(self.batch)
     for name, value in (('level_id', _LEVELS), ('level_id', -1), ('actor_id', -1)):
       wrong = tf.tensor_scatter_nd_update(getattr(rows, name), [[3, _SLOT]], [value])
-      possible = unroll_check.are_possible(
+      possible = unroll_check.is_valid(
           rows._replace(index=self.batch.index, **{name: wrong}), _LEVELS, unrolls.NUM_ACTIONS)
       self.assertEqual(possible.numpy().tolist(), [True, True, False, True])
 
@@ -60,7 +60,7 @@ class UnrollCheckTest(parameterized.TestCase):
     first, *others = tf.nest.flatten(self.batch.agent_state)
     first = tf.tensor_scatter_nd_update(first, [[_SLOT, 0]], [np.inf])
     batch = self.batch._replace(agent_state=tf.nest.pack_sequence_as(self.batch.agent_state, [first, *others]))
-    possible = unroll_check.are_possible(batch, _LEVELS, unrolls.NUM_ACTIONS)
+    possible = unroll_check.is_valid(batch, _LEVELS, unrolls.NUM_ACTIONS)
     self.assertEqual(possible.numpy().tolist(), [True, True, False, True])
 
   def test_a_reward_that_is_not_finite_is_the_environments_fault_and_not_the_hosts(self):

@@ -23,16 +23,16 @@ class MetricsRowTest(parameterized.TestCase):
     self.enter_context(mock.patch.object(metrics_row, 'time', clock))
     # What the pool has counted before the first interval must have no effect.
     self.counted = np.array([7, 5, 6, 11, 22, 33]) * _SECOND
-    self.pool = types.SimpleNamespace(statistics=lambda: actor_pool.Statistics(*self.counted.tolist()), restarts=0)
-    self.host = types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4, rests=False, is_starved=False)
+    self.pool = types.SimpleNamespace(statistics=lambda: actor_pool.PoolStatistics(*self.counted.tolist()), restarts=0)
+    self.host = types.SimpleNamespace(pool=self.pool, num_loops=2, num_workers=4, is_idle=False, is_starved=False)
     self.row = metrics_row.MetricsRow(self.host)
     self.row.begin(500)
 
-  def _pass(self, seconds=0., batches=0, rows=0, inference_waiting=0., stepping=0., blocked=0.):
+  def _pass(self, seconds=0., batches=0, items=0, inference_waiting=0., stepping=0., blocked=0.):
     """Lets time pass and the pool count. Times are in seconds."""
     self.seconds += seconds
     self.counted += np.int64(
-        [0, batches, rows, inference_waiting * _SECOND, stepping * _SECOND, blocked * _SECOND])
+        [0, batches, items, inference_waiting * _SECOND, stepping * _SECOND, blocked * _SECOND])
 
   def _wait(self, seconds):
     with self.row.waiting():
@@ -43,7 +43,7 @@ class MetricsRowTest(parameterized.TestCase):
     self._wait(1.)
     self.row.add({'loss/total': np.float32(4), 'culprit': np.int32(2), 'update_skipped': np.float32(1)})
     self._wait(2.)
-    self._pass(seconds=7., batches=20, rows=50, inference_waiting=4., stepping=6., blocked=9.)
+    self._pass(seconds=7., batches=20, items=50, inference_waiting=4., stepping=6., blocked=9.)
     self.pool.restarts = 3
     self.assertEqual(self.row.updates, 2)
     self.assertEqual(self.row.age(), 10.)
@@ -55,7 +55,7 @@ class MetricsRowTest(parameterized.TestCase):
   def test_an_interval_knows_nothing_of_the_one_before(self):
     self.row.add({'loss/total': 1.})
     self._wait(5.)
-    self._pass(batches=1, rows=4, inference_waiting=1., stepping=1., blocked=1.)
+    self._pass(batches=1, items=4, inference_waiting=1., stepping=1., blocked=1.)
     self.row.finish(1000)
     self.assertEqual((self.row.updates, self.row.age()), (0, 0.))
     self.row.add({'loss/total': 3.})
@@ -78,7 +78,7 @@ class MetricsRowTest(parameterized.TestCase):
   def test_a_second_beginning_forgets_the_time_and_keeps_the_updates(self):
     self.row.add({'loss/total': 1.})
     self._wait(100.)
-    self._pass(batches=1, rows=1, inference_waiting=9., stepping=9., blocked=9.)
+    self._pass(batches=1, items=1, inference_waiting=9., stepping=9., blocked=9.)
     self.row.begin(900)
     self.row.add({'loss/total': 3.})
     self._pass(seconds=1.)
@@ -104,14 +104,14 @@ class MetricsRowTest(parameterized.TestCase):
 
   @parameterized.parameters((4., 'learner'), (6., 'actors'))
   def test_the_bottleneck_where_all_actors_are_elsewhere(self, waited, want):
-    self.host.rests = True
+    self.host.is_idle = True
     self._wait(waited)
     self._pass(seconds=10. - waited)
     self.assertEqual(self.row.finish(600)['bottleneck'], want)
 
   def test_what_the_experience_waits_for_is_the_bottleneck(self):
-    for rests in (False, True):
-      self.host.rests = rests
+    for is_idle in (False, True):
+      self.host.is_idle = is_idle
       self._pass(seconds=10.)
       self.assertEqual(self.row.finish(600, 'other agents')['bottleneck'], 'other agents')
 
