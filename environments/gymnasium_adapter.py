@@ -87,12 +87,16 @@ class Gymnasium(base.Environment):
     self._channels_first = len(space.shape) == 3 and space.shape[0] < space.shape[2]
     if space.dtype == np.uint8 and len(space.shape) in (2, 3):
       shape = (*space.shape[1:], space.shape[0]) if self._channels_first else (*space.shape, 1)[:3]
-      self._name, self._dtype, self._shape = 'pixels', np.uint8, shape
+      self._name = 'pixels'
+      self._dtype = np.uint8
+      self._shape = shape
       return {'pixels': specs.BoundedArray(self._shape, np.uint8, 0, 255, name='pixels')}
     if len(space.shape) > 2:
       raise ValueError(f'gymnasium:{self._id}: want images as uint8 of two or three dimensions, got {space.dtype} '
                        f'{list(space.shape)}')
-    self._name, self._dtype, self._shape = 'vector', np.float32, (int(np.prod(space.shape)),)
+    self._name = 'vector'
+    self._dtype = np.float32
+    self._shape = (int(np.prod(space.shape)),)
     return {'vector': specs.Array(self._shape, np.float32, name='vector')}
 
   def _convert(self, observation):

@@ -106,7 +106,7 @@ class ReplayPort:
       self._directory = run_directory.Run(folder)
       names = set(os.listdir(folder))
       self._directory.lock(_LOCK, 'serves the replay there. Stop it or choose another --logdir')
-      self._directory.may_come_to_nothing(names, made)
+      self._directory.prepare_undo(names, made)
 
   def _open(self, address):
     """Opens the port and restores what was saved. Raises errors.UserError."""

@@ -30,7 +30,9 @@ class RMSProp(tf.Module):
     """
     super().__init__(name)
     self._variables = list(variables)
-    self._decay, self._momentum, self._epsilon = decay, momentum, epsilon
+    self._decay = decay
+    self._momentum = momentum
+    self._epsilon = epsilon
     self.mean_squares = _slots(tf.ones_like, self._variables, 'mean_square')
     self.momenta = _slots(tf.zeros_like, self._variables, 'momentum')
 
@@ -66,7 +68,9 @@ class Adam(tf.Module):
     """
     super().__init__(name)
     self._variables = list(variables)
-    self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
+    self._beta1 = beta1
+    self._beta2 = beta2
+    self._epsilon = epsilon
     self.first_moments = _slots(tf.zeros_like, self._variables, 'first_moment')
     self.second_moments = _slots(tf.zeros_like, self._variables, 'second_moment')
     self.beta1_power = tf.Variable(beta1, trainable=False, dtype=tf.float32, name='beta1_power')
@@ -133,8 +137,8 @@ def linear_decay(initial, environment_frames, total_environment_frames):
     [] float32.
   """
   # float64, because from 16 million frames on, float32 cannot represent the frames of one update.
-  share = tf.cast(environment_frames, tf.float64) / tf.cast(total_environment_frames, tf.float64)
-  return tf.cast(tf.cast(initial, tf.float64) * tf.maximum(1.0 - share, 0.0), tf.float32)
+  fraction = tf.cast(environment_frames, tf.float64) / tf.cast(total_environment_frames, tf.float64)
+  return tf.cast(tf.cast(initial, tf.float64) * tf.maximum(1.0 - fraction, 0.0), tf.float32)
 
 
 def clip_by_global_norm(gradients, norm, clip_norm):

@@ -145,13 +145,12 @@ class Checkpointer:
           with run_directory.opened(f'{path}.{suffix}') as here:
             there = f'{path}.{suffix}'
             beside.restore(here)
-    except _DAMAGED as error:
-      reason = _one_line(error).replace(here, there)
-      raise CheckpointError(f'checkpoint {path} is damaged ({reason}): {self._advice(path)}') from error
-    except _OTHER_OBJECTS as error:
-      reason = _one_line(error).replace(here, there)
-      raise CheckpointError(f'checkpoint {path} does not fit this network, optimiser or levels ({reason}): '
-                            'use the flags and the version it was made with, or choose another --logdir') from error
+    except (*_DAMAGED, *_OTHER_OBJECTS) as error:
+      fault, advice = 'is damaged', self._advice(path)
+      if isinstance(error, _OTHER_OBJECTS):
+        fault = 'does not fit this network, optimiser or levels'
+        advice = 'use the flags and the version it was made with, or choose another --logdir'
+      raise CheckpointError(f'checkpoint {path} {fault} ({_one_line(error).replace(here, there)}): {advice}') from error
     return path
 
   def save(self, number: int | None = None) -> str:

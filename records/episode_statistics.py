@@ -92,7 +92,8 @@ class EpisodeStatistics(tf.train.experimental.PythonState):
     self._lengths.extend(state['lengths'])
     for returns, restored in zip(self._level_returns, state['level_returns'], strict=True):
       returns.extend(restored)
-    self._unscored, self._scores = state['unscored'], state['scores']
+    self._unscored = state['unscored']
+    self._scores = state['scores']
 
   def _clear(self):
     self._episodes = 0

@@ -146,7 +146,7 @@ class MetricsWriter:
 
 
 class _Events:
-  """A file of scalars for TensorBoard. It is written record by record, 200 times as fast as with tf.summary."""
+  """A file of scalars for TensorBoard. tf.summary would be 200 times as slow."""
 
   def __init__(self, logdir: str, environment_frames: int, zero_seconds: float):
     """Creates a new file beside those of earlier processes.

@@ -73,7 +73,7 @@ class Progress(Line):
     Args:
       values: `environment_frames`, `frames_per_second`; if known also `episode_return`, `suite_score` (in per cent, for
         suites only, shown instead of the return), `bottleneck` (a word) and `skipped_updates`. If `replay_filled` is
-        below 1, learning has not begun, and this share is shown in place of speed, return and time left.
+        below 1, learning has not begun, and this fraction is shown in place of speed, return and time left.
       starting: what still starts, such as '12 of 30 environments'. It is shown in place of time left and bottleneck.
     """
     self._smooth(values['frames_per_second'])
@@ -88,8 +88,9 @@ class Progress(Line):
     self._frames_per_second += 0.1 * (frames_per_second - self._frames_per_second)
 
   def _text(self, values: dict[str, Any], starting: str) -> str:
-    frames, mean_return, bottleneck = (
-        values['environment_frames'], values.get('episode_return'), values.get('bottleneck'))
+    frames = values['environment_frames']
+    mean_return = values.get('episode_return')
+    bottleneck = values.get('bottleneck')
     count = f'{_count(frames)}/{_count(self._total_frames)}'
     starts = [f'starting: {starting}'] if starting else []
     if (filled := values.get('replay_filled', 1)) < 1:

@@ -87,9 +87,11 @@ class Run:
     self.logdir = logdir
     self._directory = os.open(logdir, os.O_RDONLY | os.O_DIRECTORY)
     self.path = _path_of(self._directory)
-    self._lock, self._lock_name = None, ''
+    self._lock: int | None = None
+    self._lock_name = ''
     self.has_begun = True
-    self._kept, self._made = frozenset(), ()  # What `undo` keeps, and the folders that it removes.
+    self._kept: Set[str] = frozenset()  # The files that `undo` keeps.
+    self._made: Collection[str] = ()  # The folders that it removes.
 
   def lock(self, name: str, use: str):
     """Takes a lock. The kernel releases it when the process ends, even by kill -9. Child processes do not inherit it.
@@ -131,8 +133,8 @@ class Run:
   def __enter__(self) -> 'Run':
     return self
 
-  def may_come_to_nothing(self, names: Set[str], made: Collection[str]):
-    """Remembers what `undo` keeps and removes. To be called when the lock is taken.
+  def prepare_undo(self, names: Set[str], made: Collection[str]):
+    """Records what `undo` must keep and remove. Call it after taking the lock.
 
     Args:
       names: the files in the directory that this process has not made.
@@ -218,7 +220,7 @@ def open_run(logdir: str, config: Mapping[str, Any], free: Collection[str], agen
       raise RunDirectoryError(f'{logdir} holds other files ({min(names - _BEFORE_CONFIG)}) and no {CONFIG}, so it is '
                               'not a run directory: choose another --logdir')
     run.lock(_LOCK, 'trains there. Stop it or choose another --logdir')
-    run.may_come_to_nothing(set(os.listdir(run.path)) - ({_LOCK} - names), made)
+    run.prepare_undo(set(os.listdir(run.path)) - ({_LOCK} - names), made)
     on_error.callback(run.undo)
     if os.path.exists(path(run.path, CONFIG)):
       check_same(run.path, config, free, agent, defaults)

@@ -88,7 +88,8 @@ def wanted(kind: Any, metadata: typing.Mapping[str, Any]) -> str:
     return 'one of ' + ', '.join(filter(None, metadata['choices'])) if metadata['choices'] else 'text in UTF-8'
   bounds = metadata['bounds']
   if kind is not float:
-    return f'{AUTO}, or ' * (kind == Count) + f'a whole number from {bounds.at_least} to {bounds.at_most}'
+    number = f'a whole number from {bounds.at_least} to {bounds.at_most}'
+    return f'{AUTO}, or {number}' if kind == Count else number
   if None not in (bounds.at_least, bounds.at_most) and bounds.at_most < math.inf:
     return f'a number from {bounds.at_least} to {bounds.at_most}'
   least = f'of at least {bounds.at_least}' if bounds.more_than is None else f'of more than {bounds.more_than}'
@@ -135,8 +136,8 @@ def differences(stored: Mapping[str, Any], config: Mapping[str, Any], free: Coll
   for name in sorted((there.keys() | here.keys()) - set(free)):
     was, now = there.get(name, older.get(name, 'absent')), here.get(name, 'absent')
     if was != now:
-      how = ' by default' * (name in older.keys() - there.keys())
-      found.append(f'--{name} was {was}{how} and is {now} now')
+      by_default = ' by default' if name in older and name not in there else ''
+      found.append(f'--{name} was {was}{by_default} and is {now} now')
   return found
 
 
