@@ -239,7 +239,9 @@ class _Progress(progress_lib.Line):
   def __init__(self, host, evaluator, interval_seconds, stream):
     # On a narrow terminal the bar, which comes last, is cut first.
     super().__init__(evaluator.num_episodes, 0, '{percentage:3.0f}% {desc} {bar:20}', stream)
-    self._host, self._evaluator, self._interval_seconds = host, evaluator, interval_seconds
+    self._host = host
+    self._evaluator = evaluator
+    self._interval_seconds = interval_seconds
     self._began = self._said = time.monotonic()
 
   def update(self, last=False):

@@ -73,7 +73,9 @@ class Evaluations:
       say: shows the user a line. It is called from another thread.
     """
     self._text = json.dumps({**what, 'directory': directory.path, 'logdir': directory.logdir, 'trainer': os.getpid()})
-    self._interval_frames, self._begun_frames, self._say = interval_frames, last_frames, say
+    self._interval_frames = interval_frames
+    self._begun_frames = last_frames
+    self._say = say
     self._results = collections.deque()
     self._process = background_process.BackgroundProcess(
         'scalable_agents.evaluation.evaluation_process', self._ended)

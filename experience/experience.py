@@ -11,14 +11,14 @@ are not counted when the unroll is learned from, and a replayed unroll does not 
 experience returns these counts with the batches.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.learner import learner_step
 
 
-class Experience(Protocol):
-  """Takes unrolls from the intake and gives batches.
+class Experience:
+  """Takes unrolls from the intake and gives batches. Subclasses implement `take_batch`, and override what they need.
 
   `save`, `metrics` and `complaints` may still be called after `close`.
 
@@ -31,7 +31,12 @@ class Experience(Protocol):
     is_required: whether a resumed run needs what `save` has written; see checkpoint.Beside.
   """
   unrolls_per_batch: int
-  is_required: bool
+  is_required: bool = False
+
+  def __init__(self, intake: intake_lib.Intake, unrolls_per_batch: int):
+    """Takes `unrolls_per_batch` unrolls from the intake before each batch."""
+    self.unrolls_per_batch = unrolls_per_batch
+    self._intake = intake
 
   def fill(self) -> intake_lib.Arrived | None:
     """Takes `unrolls_per_batch` unrolls if the experience needs more before it can give a batch, else nothing.
@@ -43,6 +48,7 @@ class Experience(Protocol):
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
+    return None
 
   def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
     """Waits for the next batch, in a graph.
@@ -53,6 +59,7 @@ class Experience(Protocol):
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
+    raise NotImplementedError
 
   def update(self, sample: Any, feedback: Any) -> None:
     """Takes the feedback of an update on its batch.
@@ -63,11 +70,13 @@ class Experience(Protocol):
         as priorities, these are the smallest ones, so that what cannot be learned from is not drawn all the time.
     """
 
-  def metrics(self) -> dict[str, float]:
-    """Metrics of the experience for a row of metrics.jsonl: name -> number."""
+  def metrics(self) -> dict[str, Any]:
+    """Metrics of the experience for a row of metrics.jsonl: name -> number, or text; see run_rows.TEXTS."""
+    return self._intake.metrics()
 
   def complaints(self) -> list[str]:
     """Messages for the user about faults since the last call, one line each."""
+    return self._intake.complaints()
 
   def save(self, folder: str) -> None:
     """Writes the state that a resumed run needs to a folder beside the checkpoint. Without state it writes nothing.
@@ -87,41 +96,17 @@ class Experience(Protocol):
     """
 
   def close(self) -> None:
-    """Ends every wait, also that of the actors: it closes the intake."""
+    """Ends every wait, also that of the actors."""
+    self._intake.close()
 
 
-class QueueExperience:
-  """Every unroll is learned from once, in the order of arrival. Espeholt et al. 2018 (IMPALA), section 3."""
-  is_required = False
+class QueueExperience(Experience):
+  """Every unroll is learned from once, in the order of arrival. Espeholt et al. 2018 (IMPALA), section 3.
 
-  def __init__(self, intake: intake_lib.Intake, batch_size: int):
-    """Gives batches from a queue.
-
-    Args:
-      intake: the queue that actors put unrolls into.
-      batch_size: unrolls per batch.
-    """
-    self.unrolls_per_batch = batch_size
-    self._intake = intake
-    self.complaints, self.close = intake.complaints, intake.close
-
-  def fill(self) -> None:
-    """Takes nothing: a batch is made of the unrolls that `take_batch` waits for."""
+  Nothing is saved: the unrolls in the queue, about one batch, are lost when the process ends.
+  """
 
   def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
     """See Experience."""
     unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
     return learner_step.Batch(unroll), arrived
-
-  def update(self, sample: Any, feedback: Any) -> None:
-    """Does nothing: an unroll is learned from once and not kept."""
-
-  def metrics(self) -> dict[str, float]:
-    """See Experience."""
-    return self._intake.metrics()
-
-  def save(self, folder: str) -> None:
-    """Saves nothing: the unrolls in the queue, about one batch, are lost when the process ends."""
-
-  def restore(self, folder: str) -> None:
-    """Does nothing: `save` saves nothing."""

@@ -75,12 +75,19 @@ class Intake:
     """
     self.unroll_spec = unroll_spec
     self._queue = unroll_queue.UnrollQueue(unroll_spec, capacity, unroll_lib.has_time(unroll_spec), shared_name)
-    self.put, self.close = self._queue.put, self._queue.close
     self._frames_per_step = frames_per_step
     self._check, self._actor_name = check, actor_name
     self._order = unroll_order.UnrollOrder(streams_may_have_begun)
     self._dropped = self._complained = 0
     self._last_dropped = 0  # Id of the actor whose unroll was dropped last.
+
+  def put(self, unroll: unroll_lib.Unroll):
+    """Adds an unroll of one actor, and waits while the queue is full. Raises tf.errors.CancelledError once closed."""
+    return self._queue.put(unroll)
+
+  def close(self):
+    """Closes the queue and ends every wait."""
+    self._queue.close()
 
   def take_batch(self, batch_size: int) -> tuple[Any, Arrived]:
     """Waits for `batch_size` unrolls, in a graph.

@@ -102,9 +102,11 @@ def check_replay(replay_bytes: int, capacity: int, unit: str, batch_bytes: int =
   fitting = int(max(there - batches - new_bytes, 0) * _REPLAYS_SHARE / replay_bytes * capacity)
   rounded = fitting - fitting % 10 ** max(len(str(fitting)) - 2, 0)
   remedy = f'--replay_capacity={rounded} would fit' if rounded else 'choose smaller numbers'
-  flags = f'--replay_capacity={capacity}' + f', --batch_size={batch_size}' * bool(batch_size)
+  flags = f'--replay_capacity={capacity}' + (f', --batch_size={batch_size}' if batch_size else '')
+  needs = [f'a full replay of {capacity:,} {unit} takes {replay_bytes * 1e-9:,.1f} GB']
+  if batches:
+    needs.append(f'two batches take {batches * 1e-9:,.1f} GB')
+  if new_bytes >= _WORTH_SAYING:
+    needs.append(f'{new} take {new_bytes * 1e-9:,.1f} GB')
   raise errors.UserError(
-      f'{flags}: a full replay of {capacity:,} {unit} takes {replay_bytes * 1e-9:,.1f} GB' +
-      f' and two batches take {batches * 1e-9:,.1f} GB' * bool(batches) +
-      f' and {new} take {new_bytes * 1e-9:,.1f} GB' * (new_bytes >= _WORTH_SAYING) +
-      f', but the machine has {there * 1e-9:,.1f} GB of memory: {remedy}')
+      f'{flags}: {" and ".join(needs)}, but the machine has {there * 1e-9:,.1f} GB of memory: {remedy}')

@@ -6,7 +6,7 @@ steps is the same on every machine.
 """
 
 import os
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -24,20 +24,6 @@ class MixedSample(NamedTuple):
   is_online: tf.Tensor    # [B] bool.
   probability: tf.Tensor  # [R] float32, with which a draw gives this unroll; 1 if there are no priorities.
   key: tf.Tensor          # [R] int64, for new priorities. -1: nothing was drawn, so there is nothing to learn from.
-
-
-class Replay(Protocol):
-  """Stores unrolls and draws some of them again: unroll_replay.UnrollReplay and replayers.Replayers."""
-
-  def insert(self, unroll: unroll_lib.Unroll) -> None: ...
-  def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn: ...
-  def update(self, key: tf.Tensor, priority: tf.Tensor) -> None: ...
-  def is_ready(self) -> bool: ...
-  def metrics(self) -> dict[str, float]: ...
-  def complaints(self) -> list[str]: ...
-  def save(self, path: str) -> None: ...
-  def restore(self, path: str) -> None: ...
-  def close(self) -> None: ...
 
 
 class MixedSettings(NamedTuple):
@@ -62,14 +48,14 @@ def validate_share(batch_size: int, replay_share: float) -> None:
                      f'{replayed} replayed ones: want at least one of each, for example with a larger --batch_size')
 
 
-class MixedExperience:
+class MixedExperience(experience.Experience):
   """Gives batches of new and replayed unrolls; see Experience. Batch.sample is a MixedSample.
 
   Level and actor of a batch's unrolls are [T+1, B], those of each row, because a replayer may go on with an episode of
   another level. Unrolls come with whole stacks of frames, since they are learned from as they are.
   """
 
-  def __init__(self, intake: intake_lib.Intake, replay: Replay, settings: MixedSettings, seed: int):
+  def __init__(self, intake: intake_lib.Intake, replay: unroll_replay.Replay, settings: MixedSettings, seed: int):
     """Makes the experience.
 
     Args:
@@ -78,8 +64,11 @@ class MixedExperience:
       settings: the settings.
       seed: of the draws.
     """
-    self.unrolls_per_batch, self.is_required = settings.num_new, settings.is_saved
-    self._intake, self._replay, self._settings, self._seed = intake, replay, settings, seed
+    super().__init__(intake, settings.num_new)
+    self.is_required = settings.is_saved
+    self._replay = replay
+    self._settings = settings
+    self._seed = seed
     self._fill = tf.function(self._take_in, autograph=False)
     with tf.device('/CPU:0'):
       self._num_batches = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -118,13 +107,13 @@ class MixedExperience:
     """Sets new priorities of the replayed unrolls, [R] float32. Without priorities they are not used."""
     self._replay.update(sample.key, feedback)
 
-  def metrics(self) -> dict[str, float]:
+  def metrics(self) -> dict[str, Any]:
     """See Experience."""
-    return metrics.merge(self._intake.metrics(), self._replay.metrics())
+    return metrics.merge(super().metrics(), self._replay.metrics())
 
   def complaints(self) -> list[str]:
     """See Experience."""
-    return self._intake.complaints() + self._replay.complaints()
+    return super().complaints() + self._replay.complaints()
 
   def save(self, folder: str) -> None:
     """See Experience."""
@@ -138,7 +127,7 @@ class MixedExperience:
 
   def close(self) -> None:
     """See Experience."""
-    self._intake.close()
+    super().close()
     self._replay.close()
 
 

@@ -51,7 +51,7 @@ class ReplaySettings(NamedTuple):
   is_saved: bool = True                 # Whether checkpoints include the replay. Else it is filled again.
 
 
-class ReplayExperience:
+class ReplayExperience(experience.Experience):
   """Gives batches of sequences from a replay; see Experience. Batch.sample is a SequenceSample.
 
   Unrolls must come from `to_send`. In batches, the fields `agent_state` and `episode_step` of agent_output are (), and
@@ -76,9 +76,12 @@ class ReplayExperience:
     Raises:
       errors.UserError: the machine has too little memory for a full replay.
     """
-    self.unrolls_per_batch, self.is_required = settings.unrolls_per_batch, settings.is_saved
-    self.complaints, self._intake, self._settings = intake.complaints, intake, settings
-    self._starts, self._first_priorities, self._seed = starts, first_priorities, seed
+    super().__init__(intake, settings.unrolls_per_batch)
+    self.is_required = settings.is_saved
+    self._settings = settings
+    self._starts = starts
+    self._first_priorities = first_priorities
+    self._seed = seed
     row, stacks = stored_unrolls.spec_and_stacks(_rows(intake.unroll_spec), frame_stacks)
     state = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state.state)
@@ -137,10 +140,10 @@ class ReplayExperience:
     """Sets new priorities, [B] float32."""
     self._replay.update(sample.key, feedback)
 
-  def metrics(self) -> dict[str, float]:
+  def metrics(self) -> dict[str, Any]:
     """See Experience."""
     counts = self._replay.statistics()
-    return metrics.merge(self._intake.metrics(), {
+    return metrics.merge(super().metrics(), {
         'replay_size': counts.size, 'replay_filled': min(counts.size / self._settings.minimum_size, 1.),
         'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
         'replay_stale_updates': counts.stale_updates, 'sequences_inserted': counts.inserted,
@@ -154,10 +157,6 @@ class ReplayExperience:
   def restore(self, folder: str) -> None:
     """See Experience."""
     self._replay.restore(os.path.join(folder, _FILE))
-
-  def close(self) -> None:
-    """See Experience."""
-    self._intake.close()
 
 
 def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offsets) -> unroll_lib.Unroll:

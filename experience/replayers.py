@@ -2,8 +2,8 @@
 
 Schmitt et al. 2020 (LASER), section 5.1 and appendices A.2 and B: a replayer draws an episode uniformly, goes through
 it from its start with the latest parameters, and goes on with the next one, as an actor does. What it goes through is
-cut into unrolls. An unroll has the recurrent state that the network has there now, since the state of an older network,
-or of another agent's, means nothing to this one. The behaviour policy's logits are those that were stored. An agent
+cut into unrolls. Each unroll starts with a state computed by the current network: states from older or other networks
+are not valid for it. The behaviour policy's logits are those that were stored. An agent
 without recurrent state skips the computation.
 """
 
@@ -25,7 +25,7 @@ _LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent ste
          'Limit their length, for example with --max_episode_frames. Metric: replay_long_episodes')
 
 
-class Replayers:
+class Replayers(unroll_replay.Replay):
   """Stores episodes, and draws unrolls from replayers, each of which goes through episodes of its own."""
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int],
@@ -46,7 +46,10 @@ class Replayers:
       must_fill: whether `is_ready` is false until then, for an agent that learns from replayed unrolls only.
     """
     self._minimum_size, self._must_fill = minimum_size, must_fill
-    self._frame_stacks, self._replay, self._agent, self._parameters = frame_stacks, replay, agent, parameters
+    self._frame_stacks = frame_stacks
+    self._replay = replay
+    self._agent = agent
+    self._parameters = parameters
     self._is_shared, self._said_long = isinstance(replay, shared_replay.SharedReplay), False
     with tf.device('/CPU:0'):
       def variable(values):
@@ -58,7 +61,7 @@ class Replayers:
                                           unroll_spec.agent_state)
 
   def insert(self, unroll: unroll_lib.Unroll) -> None:
-    """Stores unrolls, an Unroll of [T+1, B, ...]. Runs in a graph."""
+    """See Replay."""
     rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
     self._replay.insert(unroll.stream_id, unroll.index, rows)
 
@@ -91,9 +94,6 @@ class Replayers:
       variable.assign(state)
     return before
 
-  def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:
-    """Does nothing: episodes are drawn uniformly."""
-
   def is_ready(self) -> bool:
     """Whether unrolls can be drawn. Otherwise, more must be inserted first. Waits for a shared replay.
 
@@ -103,8 +103,8 @@ class Replayers:
     """
     return bool(self._replay.size() >= self._minimum_size) or not self._must_fill
 
-  def metrics(self) -> dict[str, float | str]:
-    """Metrics for a row of metrics.jsonl."""
+  def metrics(self) -> dict[str, Any]:
+    """See Replay."""
     counts = self._replay.statistics()
     metrics = {'replay_size': counts.steps, 'replay_episodes': counts.episodes,
                'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
@@ -117,16 +117,8 @@ class Replayers:
         metrics['replay_waits_for'] = waits_for
     return metrics
 
-  def save(self, path: str) -> None:
-    """Writes the episodes to a file. Raises OSError."""
-    self._replay.save(path)
-
-  def restore(self, path: str) -> None:
-    """Restores what `save` wrote. Raises OSError, ValueError."""
-    self._replay.restore(path)
-
   def complaints(self) -> list[str]:
-    """Messages for the user since the last call, one line each."""
+    """See Replay."""
     complaints = self._replay.complaints() if self._is_shared else []
     if not self._said_long and self._replay.statistics().long_episodes:
       self._said_long = True
@@ -134,7 +126,7 @@ class Replayers:
     return complaints
 
   def close(self) -> None:
-    """Ends every wait."""
+    """See Replay."""
     if self._is_shared:
       self._replay.close()
 

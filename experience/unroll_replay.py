@@ -17,14 +17,52 @@ from scalable_agents.replay import sequence_replay as replay_lib
 
 class Drawn(NamedTuple):
   """B unrolls from a replay."""
-  unroll: Any             # unroll.Unroll of [T+1, B, ...]. Level and actor are those of each row.
+  unroll: unroll_lib.Unroll  # Of [T+1, B, ...]. Level and actor are those of each row.
   probability: tf.Tensor  # [B] float32, with which a draw gives this unroll; 1 if there are no priorities.
   key: tf.Tensor          # [B] int64, for new priorities. -1: nothing was drawn, and the rows are zeros.
 
 
-class UnrollReplay:
-  """Draws unrolls uniformly or in proportion to priorities. An unroll can be drawn after its successor was inserted.
-  """
+class Replay:
+  """Stores unrolls and draws some of them again: UnrollReplay, and replayers.Replayers."""
+  _replay: Any  # Has `save` and `restore`.
+
+  def insert(self, unroll: unroll_lib.Unroll) -> None:
+    """Stores unrolls, an Unroll of [T+1, B, ...]. Runs in a graph."""
+    raise NotImplementedError
+
+  def draw(self, number: int, seed: tf.Tensor) -> Drawn:
+    """Draws unrolls, in a graph. `seed` is [] int64."""
+    raise NotImplementedError
+
+  def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:
+    """Sets new priorities, [B] float32, of the unrolls with these keys, if there are priorities."""
+
+  def is_ready(self) -> bool:
+    """Whether unrolls can be drawn. Otherwise, more must be inserted first."""
+    raise NotImplementedError
+
+  def metrics(self) -> dict[str, Any]:
+    """Metrics for a row of metrics.jsonl."""
+    raise NotImplementedError
+
+  def complaints(self) -> list[str]:
+    """Messages for the user about faults since the last call, one line each."""
+    return []
+
+  def save(self, path: str) -> None:
+    """Writes the contents to a file. Raises OSError."""
+    self._replay.save(path)
+
+  def restore(self, path: str) -> None:
+    """Restores what `save` wrote. Raises OSError, ValueError."""
+    self._replay.restore(path)
+
+  def close(self) -> None:
+    """Ends every wait."""
+
+
+class UnrollReplay(Replay):
+  """Draws unrolls uniformly or in proportion to priorities. An unroll can be drawn after its successor was inserted."""
 
   def __init__(self, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapping[str, int], capacity: int, batch_size: int,
                minimum_size: int, priority_exponent: float = 0.):
@@ -40,7 +78,9 @@ class UnrollReplay:
     Raises:
       errors.UserError: the machine has too little memory for a full replay.
     """
-    self._frame_stacks, self._minimum_size, self._priority_exponent = frame_stacks, minimum_size, priority_exponent
+    self._frame_stacks = frame_stacks
+    self._minimum_size = minimum_size
+    self._priority_exponent = priority_exponent
     self._length = unroll_spec.parameter_version.shape[0] - 1
     row, stacks = stored_unrolls.spec_and_stacks(
         stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
@@ -56,7 +96,7 @@ class UnrollReplay:
       self._largest = tf.Variable(1., trainable=False)  # The largest priority so far; that of new unrolls.
 
   def insert(self, unroll: unroll_lib.Unroll) -> None:
-    """Stores unrolls, an Unroll of [T+1, B, ...]. Runs in a graph."""
+    """See Replay."""
     rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
     done = unroll.environment_output.done
     # Row 1 has the state before row 0, see SequenceReplay.insert. The other states are not used.
@@ -81,37 +121,22 @@ class UnrollReplay:
     return Drawn(unroll, sample.probability, sample.key)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:
-    """Sets new priorities, [B] float32, of the unrolls with these keys."""
+    """See Replay."""
     if self._priority_exponent:
       self._largest.assign(tf.maximum(self._largest, tf.reduce_max(priority)))
       self._replay.update(key, priority)
 
   def is_ready(self) -> bool:
-    """Whether unrolls can be drawn. Otherwise, more must be inserted first."""
+    """See Replay."""
     return self._size() >= self._minimum_size
 
   def _size(self):
     """Returns the number of agent steps in the replay."""
     return self._replay.statistics().size * self._length
 
-  def metrics(self) -> dict[str, float]:
-    """Metrics for a row of metrics.jsonl."""
+  def metrics(self) -> dict[str, Any]:
+    """See Replay."""
     counts, size = self._replay.statistics(), self._size()
     return {'replay_size': size, 'replay_filled': min(size / self._minimum_size, 1.),
             'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
             'replay_stale_updates': counts.stale_updates, 'unrolls_replayed': counts.sampled}
-
-  def save(self, path: str) -> None:
-    """Writes the unrolls and priorities to a file. Raises OSError."""
-    self._replay.save(path)
-
-  def restore(self, path: str) -> None:
-    """Restores what `save` wrote. Raises OSError, ValueError."""
-    self._replay.restore(path)
-
-  def complaints(self) -> list[str]:
-    """Returns nothing: a replay in this process has no faults."""
-    return []
-
-  def close(self) -> None:
-    """Does nothing: nothing waits."""

@@ -230,8 +230,9 @@ def _join_learners(agent_module, membership, settings, screen):
     learner_port.configure_devices(membership.num_learners)
     if membership.job_name:
       addresses, task = membership.learner_addresses.split(','), max(membership.task, 0)
-      others = f'; it waits for all {len(addresses)} learners' * (len(addresses) > 1)
-      if others:
+      others = ''
+      if len(addresses) > 1:
+        others = f'; it waits for all {len(addresses)} learners'
         # The learners wait for each other in C++, and Python's signal handlers do not run meanwhile. So SIGINT gets its
         # default action here. SIGTERM has it since quiet.keep_log. Trainer.train installs handlers for both again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

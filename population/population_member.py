@@ -77,7 +77,11 @@ class Member(tf.train.experimental.PythonState):
       seed: random seed of the member's decisions.
       directory: the member's run directory, which the caller has opened.
     """
-    self._learner, self._report, self._config, self._levels, self._seed = learner, report, config, tuple(levels), seed
+    self._learner = learner
+    self._report = report
+    self._config = config
+    self._levels = tuple(levels)
+    self._seed = seed
     self._directory = directory
     self._index = population_directory.member_index(directory.logdir)
     self._snapshots = self._checkpointer(directory.path)

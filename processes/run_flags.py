@@ -125,10 +125,11 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
     quiet.keep_small()
     try:
       signal.signal(signal.SIGINT, signal.default_int_handler)  # Replaces the handler of quiet.start.
-      return main(*[others] * takes_others)
+      return main(others) if takes_others else main()
     except errors.UserError as error:
       first, *details = str(error).splitlines()  # The details are an environment worker's traceback.
-      print(*details, sep='\n', end='\n' * bool(details), file=quiet.screen())
+      for line in details:
+        print(line, file=quiet.screen())
       _fail(first)
     except KeyboardInterrupt:
       sys.exit(130)  # The exit code of a shell after Ctrl-C. In training, the loop handles Ctrl-C itself.

@@ -89,7 +89,9 @@ class _Intake:
 
   def __init__(self, players, select):
     self._players, self._select = players, select
-    self.metrics, self.complaints, self.close = dict, list, lambda: None
+    self.metrics = dict
+    self.complaints = list
+    self.close = lambda: None
 
   def take_batch(self, unused_batch_size):
     unroll = self._players.unroll(self._select)

@@ -60,7 +60,9 @@ class _Runs:
   """Runs by what is trained, and the file in which they are kept."""
 
   def __init__(self, file: str, parallel: int):
-    self._file, self._parallel, self._curves = file, parallel, {}
+    self._file = file
+    self._parallel = parallel
+    self._curves = {}
     if os.path.exists(file):
       with open(file, encoding='utf-8', newline='') as stream:
         for replay, threshold, rate, seed, frames, fingerprint, *curve in csv.reader(stream):

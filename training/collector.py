@@ -27,7 +27,9 @@ class Collector:
       num_environments: number of environments of the pool.
       synchronous: whether actors play only while batches are collected, and only as much as these need.
     """
-    self._experience, self._devices, self._pool = experience, devices, pool
+    self._experience = experience
+    self._devices = devices
+    self._pool = pool
     self._num_environments, self._synchronous = num_environments, synchronous
     # At the start a pool lets each actor play one unroll.
     self._unrolls_granted, self._unrolls_taken = num_environments, 0

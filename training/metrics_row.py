@@ -9,7 +9,7 @@ import numpy as np
 
 from scalable_agents.actor import actor_host
 
-_STANDSTILL = 0.05  # If every part is busy for less than this share of an interval, something hangs.
+_STANDSTILL = 0.05  # If no part is busy for at least this fraction of the interval, the environments hang.
 
 
 class MetricsRow:
@@ -51,7 +51,7 @@ class MetricsRow:
 
   @contextlib.contextmanager
   def waiting(self):
-    """A context manager. The time inside it counts as time in which the learner waits for data."""
+    """Context manager that counts the time inside it as learner waiting time."""
     began = time.monotonic()
     try:
       yield
@@ -81,14 +81,14 @@ class MetricsRow:
       waits_for: what the experience waits for, outside of this process. It is the bottleneck then.
     Returns:
       A dict. A metric of updates is the mean of its finite values in the interval, or None if there are none. The
-      metrics `time/…` are shares of the interval:
+      metrics `time/…` are fractions of the interval:
         `time/learner_waits`: the learner waited for data.
         `time/queue_full`: the queue was full, so that actors waited.
         `time/inference_idle`: inference had nothing to do.
         `time/environments_stepping`: environments were stepping.
-      `bottleneck` is the part that was busy for the largest share: learner, inference or environments. If these are the
-      environments, and they wait most of the time for a core that other programs use, it is other jobs. If all actors
-      are in other processes, it is learner or actors.
+      `bottleneck` is the part that was busy for the largest fraction: learner, inference or environments. If these are
+      the environments, and they wait most of the time for a core that other programs use, it is other jobs. If all
+      actors are in other processes, it is learner or actors.
     """
     statistics = self._host.pool.statistics()
     seconds = max(self.age(), 1e-9)

@@ -1,4 +1,4 @@
-"""The end of training: the wait for it, the signals that ask for it, and what the user is told meanwhile."""
+"""Waits for training to end, handles stop signals, and tells the user about long waits."""
 
 from collections.abc import Callable
 import contextlib
@@ -11,7 +11,7 @@ UPDATE_PATIENCE_SECONDS = 3.  # The least time that Ctrl-C waits for the current
 _PATIENCE_UPDATES = 3.        # and this many times the longest update so far.
 _SIGNAL_CHECK_SECONDS = 0.2
 _AGREEMENT_SECONDS = 60.      # Time that Ctrl-C waits for all learners to agree to leave, which they do in an update.
-_WAITING_WORD_SECONDS = 30.   # If an update waits for other learners for this time, the user is told.
+_WAITING_MESSAGE_SECONDS = 30.  # If an update waits for other learners for this time, the user is told.
 
 
 class RunEnd:
@@ -30,9 +30,13 @@ class RunEnd:
       have_peers: see the class.
       say: shows the user a line.
     """
-    self.reached, self.signals, self.have_peers = threading.Event(), stop_signals.StopSignals(), have_peers
+    self.reached = threading.Event()
+    self.signals = stop_signals.StopSignals()
+    self.have_peers = have_peers
     self._say = say
-    self._update_began, self._told_of_waiting, self._longest_update = None, 0., 0.
+    self._update_began = None
+    self._told_of_waiting = 0.
+    self._longest_update = 0.
 
   def wait(self):
     """Waits until the end is reached, or until a signal asks for it. Then the end counts as reached.
@@ -86,6 +90,6 @@ class RunEnd:
   def _tell_of_waiting(self):
     """Tells the user at intervals that an update waits for other learners, which may have no actors."""
     began, now = self._update_began, time.monotonic()
-    if self.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_WORD_SECONDS:
+    if self.have_peers and began and now - max(began, self._told_of_waiting) > _WAITING_MESSAGE_SECONDS:
       self._told_of_waiting = now
       self._say(f'an update has been going on for {now - began:.0f} s: do all learners get unrolls?')

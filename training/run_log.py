@@ -43,15 +43,24 @@ class RunLog:
     Raises:
       run_directory.RunDirectoryError: a file is damaged, or cannot be written.
     """
-    self._levels, self._statistics = tuple(levels), statistics
+    self._levels = tuple(levels)
+    self._statistics = statistics
     self._interval_seconds = interval_seconds
     self._metrics = metrics_lib.MetricsWriter(directory.path, environment_frames)
     self._progress = progress_lib.Progress(total_environment_frames, environment_frames, stream)
-    self.say, self.report_fault = self._progress.message, self._progress.report_fault
     self._curve = curve_process.CurveProcess(directory.path, self.say)
-    self._host, self._names_late_levels = host, True
+    self._host = host
+    self._names_late_levels = True
     self._began = self._last_curve = time.monotonic()
     self._row = metrics_row.MetricsRow(host, levels, self._metrics.last_row.get('environment_restarts') or 0)
+
+  def say(self, text: str):
+    """Shows the user a line."""
+    self._progress.message(text)
+
+  def report_fault(self, text: str):
+    """Shows the first line of an error; the whole text goes to the libraries' log."""
+    self._progress.report_fault(text)
 
   def begin(self, environment_frames: int):
     """Begins an interval. The host's pool must have been made.
@@ -62,7 +71,7 @@ class RunLog:
     self._row.begin(environment_frames)
 
   def waiting(self):
-    """Returns a context manager. The time inside it counts as time in which the learner waits for data."""
+    """Context manager that counts the time inside it as learner waiting time."""
     return self._row.waiting()
 
   def age(self) -> float:
@@ -70,7 +79,7 @@ class RunLog:
     return self._row.age()
 
   @property
-  def has_news(self) -> bool:
+  def has_unwritten_updates(self) -> bool:
     """Whether there were updates since the last row."""
     return self._row.updates > 0
 
@@ -128,7 +137,7 @@ class RunLog:
              else f'score {evaluation.suite_score:.1f} %')
     self.say(f'evaluation after {evaluation.frames:,} frames: {score}, {evaluation.num_episodes:,} episodes per level')
 
-  def draw_curve_now_and_then(self):
+  def draw_curve_if_due(self):
     """Starts to draw the learning curve again, if the last drawing is old enough."""
     if time.monotonic() - self._last_curve >= _CURVE_INTERVAL_SECONDS:
       self._last_curve = time.monotonic()

@@ -33,7 +33,10 @@ class SkippedUpdates:
       say: shows the user a line.
       have_peers: whether there are learners in other processes, which learn from other unrolls.
     """
-    self._levels, self._actor_name, self._say, self._have_peers = levels, actor_name, say, have_peers
+    self._levels = levels
+    self._actor_name = actor_name
+    self._say = say
+    self._have_peers = have_peers
     self._in_a_row = self._since_message = 0
     self._said_at = -np.inf
     self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
@@ -71,7 +74,9 @@ class SkippedUpdates:
     if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_MESSAGES:
       count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'
       self._say(f'{count} skipped: {culprit} was not finite. {self._advice()}')
-      self._said_at, self._since_message, self._at_fault = time.monotonic(), 0, {}
+      self._said_at = time.monotonic()
+      self._since_message = 0
+      self._at_fault = {}
 
   def _check_limit(self, scales):
     """Says once which levels are at the limit. `scales`: sigma of each level; empty without PopArt."""
@@ -85,9 +90,9 @@ class SkippedUpdates:
 
   def _advice(self):
     if not self._at_fault:
+      peers = '; first see whether another learner names a faulty environment' if self._have_peers else ''
       return ('Begin another run (--logdir) with a lower --learning_rate, or with a flag of the agent that scales '
-              'large rewards down' +
-              '; first see whether another learner names a faulty environment' * self._have_peers)
+              f'large rewards down{peers}')
     names = [f'{self._levels[level]} ({self._actor_name(actor)})'
              for actor, (level, _) in sorted(self._at_fault.items())]
     others = len(names) - _MOST_ACTORS_NAMED

@@ -140,7 +140,11 @@ class Trainer:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
     """
-    self._host, self._config, self._run, self._directory, self._port = host, config, run, directory, port
+    self._host = host
+    self._config = config
+    self._run = run
+    self._directory = directory
+    self._port = port
     device = learner_device or actor_host.inference_device()
     self._together = learner_group.LearnerGroup(strategy, device)
     self._together.compare(port.settings if port else {})
@@ -170,7 +174,9 @@ class Trainer:
       last = run_rows.last_evaluation(directory.path)
       self._evaluations = make_evaluations(directory, last.frames if last else 0, self._log.say)
     self._end = run_end.RunEnd(self._together.have_peers, self._log.say)
-    self._stop, self._all_leave, self._error = self._end.reached, False, None
+    self._stop = self._end.reached
+    self._all_leave = False
+    self._error = None
 
   def _make_learner(self, agent_module, make_agent, levels, device):
     with self._together.scope():
@@ -279,7 +285,7 @@ class Trainer:
       raise errors.UserError(f'{error}. {self._directory.logdir} keeps its last checkpoint') from error
     except Exception as error:  # Raised below.
       failure = error
-    self._saver.save(self._write_news)
+    self._saver.save(self._write_last_row)
     if self._evaluations:
       self._finish_evaluations()
     self._log.finish_curve()
@@ -326,9 +332,9 @@ class Trainer:
         self._saver.begin_interval()
       if self._log.is_due:
         self._write_row()
-      if self._saver.begin_if_due(self._write_news):
+      if self._saver.begin_if_due(self._write_last_row):
         self._saving_frames = self._frames
-      self._log.draw_curve_now_and_then()
+      self._log.draw_curve_if_due()
 
   def _await(self, collector):
     """Waits for the next batches. If they take long, writes rows of metrics meanwhile."""
@@ -390,7 +396,7 @@ class Trainer:
     self._evaluations.close()
     self._log_evaluations()
 
-  def _write_news(self):
+  def _write_last_row(self):
     """Writes a row if there were updates since the last one. metrics.jsonl must reach as far as each checkpoint."""
-    if self._log.has_news:
+    if self._log.has_unwritten_updates:
       self._write_row()

@@ -139,20 +139,16 @@ def make_learner(agent, config, xla='auto', device=None):
   return learner_step.Learner(agent, loss, make_optimizer, config, {'learning_rate': True}, xla, device, update_target)
 
 
-class Replay:
+class Replay(experience.Experience):
   """Keeps the most recent unrolls and samples them uniformly."""
   is_required = True
 
   def __init__(self, intake, unused_spec, config, seed, unused_parameters):
-    self.unrolls_per_batch, self._capacity, self._batch_size = (
-        config.new_unrolls, config.replay_capacity, config.batch_size)
-    self.complaints, self.close, self._intake = intake.complaints, intake.close, intake
+    super().__init__(intake, config.new_unrolls)
+    self._capacity, self._batch_size = config.replay_capacity, config.batch_size
     self._random, self._lock = np.random.RandomState(seed), threading.Lock()
     self._items, self._priorities, self._next_key = collections.OrderedDict(), {}, 0  # By key: list of arrays, number.
     self._axes = [int(has_time) for has_time in tf.nest.flatten(unroll_lib.has_time(intake.unroll_spec))]
-
-  def fill(self):
-    return None
 
   def take_batch(self):
     new, arrived = self._intake.take_batch(self.unrolls_per_batch)

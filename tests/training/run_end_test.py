@@ -116,7 +116,7 @@ class RunEndTest(absltest.TestCase):
         waiting.wait_until(lambda: len(self.said) > 2)
       end.reached.set()
 
-    with mock.patch.object(run_end, '_WAITING_WORD_SECONDS', 0.05):
+    with mock.patch.object(run_end, '_WAITING_MESSAGE_SECONDS', 0.05):
       waiting.start(update)
       end.wait()
     self.assertRegex(self.said[0], r'^an update has been going on for \d+ s: do all learners get unrolls\?$')
