@@ -56,6 +56,7 @@ class Agent(Protocol):
       behaviour policy.
       Second, the new agent_state.
     """
+    ...
 
   def prepare(self, observation: Mapping[str, tf.Tensor]) -> Any:
     """Prepares the observations of a batch, [T+1, B, ...], for the loss. It runs before the learner's compiled step.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.experience import experience
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import unroll_replay
 from scalable_agents.learner import learner_step

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.experience import experience
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import memory
 from scalable_agents.experience import stored_unrolls

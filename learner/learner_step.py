@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import agent as agent_lib
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import optimizers
 from scalable_agents.records import runtime_config
 
@@ -30,8 +31,8 @@ _TOTAL = 'loss/total'
 
 class Batch(NamedTuple):
   """The data of one update."""
-  unroll: Any       # unroll.Unroll of time-major tensors: [T+1, B, ...], or [B, ...] for fields without time.
-  sample: Any = ()  # Nest of [B, ...] that the experience adds, for example keys and sampling probabilities.
+  unroll: unroll_lib.Unroll     # Time-major tensors: [T+1, B, ...], or [B, ...] for fields without time.
+  sample: unroll_lib.Nest = ()  # Nest of [B, ...] that the experience adds, such as keys and probabilities.
 
 
 class Loss(NamedTuple):

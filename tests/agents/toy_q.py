@@ -25,6 +25,7 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import networks
+from scalable_agents.experience import experience
 from scalable_agents.launch import program
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import optimizers
