@@ -234,22 +234,13 @@ class EndsTest(parameterized.TestCase):
       run.process.send_signal(signal.SIGCONT)
       self.assertEqual(run.wait_for_rows(2)[-1]['environment_restarts'], 0)
 
-  def test_faults_that_end_a_run(self):
-    """One environment cannot be made, one always fails early, and with the rewards of one no loss is finite."""
-    flags = ('--num_environments=2', '--num_environment_workers=1', '--reward_transform=none')
-    start = lambda environment: self.enterContext(
-        training.Training(self._logdir(), f'--level_name={faulty_environments.level(environment)}', *flags))
-    unmade, raising, infinite = (start(environment) for environment in (
-        faulty_environments.NoLicence, faulty_environments.Raising, faulty_environments.InfiniteReward))
-
-    self.assertEqual(unmade.end()[0], 1)
-    self.assertRegex(unmade.screen(), r'^Traceback (.|\n)*\nRuntimeError: this game has no licence\n'
-                                      r'error: environment 0 \(gymnasium:\S+\) could not be made: '
-                                      r'RuntimeError: this game has no licence\n$')
-    self.assertFalse(os.path.exists(unmade.logdir))  # So the name can be used with other settings.
-    self.assertEqual(raising.end()[0], 1)
-    # Lines of progress are left out.
-    lines = [line for line in raising.screen().split('\n') if ' frames/s, ' not in line]
+  def test_environments_that_keep_failing_end_a_run(self):
+    level = faulty_environments.level(faulty_environments.Raising)
+    with training.Training(self._logdir(), f'--level_name={level}', '--num_environments=2',
+                           '--num_environment_workers=1') as run:
+      self.assertEqual(run.end()[0], 1)
+      # Lines of progress are left out.
+      lines = [line for line in run.screen().split('\n') if ' frames/s, ' not in line]
     *replaced, frames, traceback = '\n'.join(lines).split('\n', maxsplit=5)
     fault = r'environment [01] \(gymnasium:\S+\) failed: RuntimeError: the game has crashed'
     for line in replaced:
@@ -258,10 +249,6 @@ class EndsTest(parameterized.TestCase):
     self.assertRegex(traceback, '^Traceback (.|\n)*\n'
                                 'error: environment worker 0 failed 5 times, each within 120 s of its start: '
                                 f'{fault}\n$')
-    self.assertEqual(infinite.end()[0], 1)
-    self.assertRegex(infinite.screen(),
-                     r'(?m)^error: update 0: loss/policy_gradient was not finite, for the 10th .*\n$')
-    self.assertLen(infinite.screen().split('error'), 2)
 
   def test_an_atari_game_to_the_end(self):
     """Makes 3 updates of 4 unrolls of 20 agent steps. Each agent step has four frames."""

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -127,12 +129,21 @@ class RunTest(parameterized.TestCase):
 
 class TestModeTest(parameterized.TestCase):
 
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls._made = {}  # Settings -> a run directory with them, which tests copy.
+
   def _make_run(self, **settings):
     """Makes a run directory with a checkpoint of an untrained agent. Returns the directory and its flags."""
-    logdir = self.create_tempdir().full_path
-    _, checkpointer = training.make_run(
-        logdir, impala.ImpalaConfig(**dict(level_name='catch', torso='shallow') | settings))
-    checkpointer.save()
+    settings = dict(level_name='catch', torso='shallow') | settings
+    key = str(settings)
+    if key not in self._made:
+      self._made[key] = self.enterClassContext(tempfile.TemporaryDirectory())
+      _, checkpointer = training.make_run(self._made[key], impala.ImpalaConfig(**settings))
+      checkpointer.save()
+    logdir = os.path.join(self.create_tempdir().full_path, 'run')
+    shutil.copytree(self._made[key], logdir)
     return logdir, run_directory.read_config(logdir)['flags']
 
   def test_games_played_at_random_score_as_the_paper_says(self):

@@ -8,6 +8,7 @@ import sys
 
 from absl import flags
 from absl.testing import absltest
+from absl.testing import flagsaver
 from absl.testing import parameterized
 
 from scalable_agents.processes import python_path
@@ -55,6 +56,22 @@ def main():
 assert 'tensorflow' not in sys.modules
 run_flags.run_main(main)
 '''
+
+# Flags that every program has, and what no program makes of them.
+_OF_ABSL = ('flagfile', 'undefok', 'logger_levels', 'logtostderr', 'alsologtostderr', 'log_dir', 'verbosity',
+            'stderrthreshold', 'showprefixforinfo', 'run_with_pdb', 'pdb_post_mortem', 'run_with_profiling',
+            'profile_file', 'use_cprofile_for_profiling', 'only_check_args')
+_ODD_VALUES = ('', ' ', 'x', '1x', '1,5', '--', '[]', 'nan', '-inf', '1e999', 5000 * '9', '-1', 'a\nb', 5000 * 'x',
+               '%s', '{}', '\x00', '\udcff', 'x:y', ':', 'a:INFO,b', '/no/such/file', '/proc/self/mem', '/',
+               sys.executable)
+
+
+class _Refused(Exception):
+  """What the program would print before it ends."""
+
+
+def _refuse(text):
+  raise _Refused(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +198,32 @@ class RunConfigTest(parameterized.TestCase):
       self.assertEqual((run.logdir, run.video), ('/where/the/user/here', '/where/the/user/is/v.mp4'))
       self.assertEqual(self._run_config('--logdir=/there').logdir, '/there')
       self.assertEqual(self._run_config('--logdir=~/runs').logdir, '/home/user/runs')
+
+
+class AbslTest(parameterized.TestCase):
+  """Wrong values of the flags of absl. settings_test.py has those of the project's flags."""
+
+  def _is_refused(self, argument):
+    """Returns whether the argument is refused, and checks that the message is one line that names the flag."""
+    with absltest.mock.patch.object(run_flags, '_fail', _refuse), flagsaver.flagsaver():
+      try:
+        run_flags._parse(['program', argument], False, flags.FLAGS)
+        return False
+      except (_Refused, errors.UserError) as error:
+        line = ' '.join(str(error).split())  # As _fail prints it.
+        self.assertIn(argument.lstrip('-').partition('=')[0], line)
+        self.assertNotIn('Traceback', line)
+        return True
+
+  @parameterized.parameters(*_OF_ABSL)
+  def test_a_value_is_accepted_or_refused_in_one_line(self, flag):
+    for value in _ODD_VALUES:
+      self._is_refused(f'--{flag}={value}')
+
+  @parameterized.parameters('--stderrthreshold=x', '--stderrthreshold=', '--logger_levels=x:y', '--verbosity=x',
+                            '--flagfile=/no/such/file', '--nosuchflag', '--nosuchflag=1')
+  def test_refused(self, argument):
+    self.assertTrue(self._is_refused(argument))
 
 
 class RunMainTest(parameterized.TestCase):

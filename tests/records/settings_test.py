@@ -1,6 +1,7 @@
 """Every setting of every program refuses what it cannot be, in one line: found among the modules, not listed here."""
 
 import dataclasses
+import functools
 import importlib
 import math
 import os
@@ -21,12 +22,12 @@ from scalable_agents.training import atari57_protocol
 from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_config
 
-_NUMBERS = ('-1e30', '-1', '-0.0', '0', '1e-300', '1e-45', '0.5', '0.99999999999', '1', '1.00000000001', '7', '1e3',
-            '1e8', '100000000', '1e9', str(2**31), str(2**63), '1' + 25 * '0', '1' + 400 * '0', '1' + 5000 * '0',
-            '1e25', '1e38', '1e39', '1e400',
-            'inf', '-inf', 'nan', '', ' ', 'abc', 'auto', 'true', '[1]', '\n', '\udcff')
-_TEXTS = ('', ' ', 'a\nb', 'no such thing', 100_000 * 'x', 'caf\u00e9', '/tmp/\udcff', '\udc80')
-_NEVER_A_NUMBER = ('-1e30', '-inf', 'nan', '', ' ', 'abc', '[1]', '\udcff')
+_NEVER_A_NUMBER = ('-1e30', '-inf', 'nan', '-nan', '', ' ', 'abc', '1x', '1,5', '1 2', '--', '0x', '\u0663x', 'None',
+                   '[1]', 'e5', '1\n2', '\udcff')
+_NUMBERS = (*_NEVER_A_NUMBER, '-1', '-0.0', '0', '1e-400', '1e-300', '1e-45', '0.5', '0.99999999999', '1',
+            '1.00000000001', '7', '1e3', '1_0', '1e8', '100000000', '1e9', str(2**31), str(2**63), '1' + 25 * '0',
+            '1' + 400 * '0', '1' + 5000 * '0', '1e25', '1e38', '1e39', '1e400', 'inf', '-', 'auto', 'true', '\n')
+_TEXTS = ('', ' ', 'a\nb', '%s', '{}', '\x00', 'no such thing', 100_000 * 'x', 'caf\u00e9', '/tmp/\udcff', '\udc80')
 _BOOLEANS = ('maybe', '2', '-1', 'nan', '\udcff')
 _LONGEST_LINE = 1_000
 
@@ -57,10 +58,19 @@ def _with(config, **values):
 
 def _read(config, name, text):
   """What a program makes of --name=text: the setting. Raises flags.Error or errors.UserError."""
+  flag_values = _flag_values(config)
+  try:
+    flag_values(['program', f'--{name}={text}'])
+    return getattr(run_flags.config_from_flags(config, flag_values=flag_values), name)
+  finally:
+    flag_values[name].unparse()
+
+
+@functools.cache
+def _flag_values(config):
   flag_values = flags.FlagValues()
   run_flags.define(_with(config), flag_values)
-  flag_values(['program', f'--{name}={text}'])
-  return getattr(run_flags.config_from_flags(config, flag_values=flag_values), name)
+  return flag_values
 
 
 class EverySettingTest(parameterized.TestCase):

@@ -1,6 +1,5 @@
 """Environments that each have a fault. Importing this module registers them with gymnasium; `level` returns names."""
 
-import sys
 import threading
 
 import gymnasium
@@ -46,15 +45,6 @@ class Slow(Sound):
   def step(self, action):
     threading.Event().wait(0.02)
     return super().step(action)
-
-
-class NoLicence(Sound):
-  """Cannot be made in an environment worker, which it recognises by the absence of TensorFlow."""
-
-  def __init__(self, render_mode=None):
-    super().__init__(render_mode)
-    if 'tensorflow' not in sys.modules:
-      raise RuntimeError('this game has no licence')
 
 
 class Raising(Sound):
@@ -172,8 +162,8 @@ class ObservationNotNumbers(Sound):
 
 
 for environment in (
-    Sound, Slow, NoLicence, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward,
-    HugeReward, RewardsOfOneNotNumbers, ObservationNotNumbers):
+    Sound, Slow, Raising, RaisingAtFirst, HangingAtFirst, Talkative, SmallImages, InfiniteReward, HugeReward,
+    RewardsOfOneNotNumbers, ObservationNotNumbers):
   gymnasium.register(f'{environment.__name__}-v0', entry_point=environment)
 
 # Flags of a training that leaves the processor to programs that start, because its environments mostly sleep.
