@@ -49,10 +49,10 @@ class Agent(Protocol):
       inputs: ActorInput of [B, ...].
       agent_state: nest of [B, ...].
       seed: [2] int64; random numbers are a function of it.
-      selection: how actions are selected; the kind is TRAINING or one of AgentModule.EVALUATION_POLICIES.
+      selection: how actions are selected; the kind is TRAINING or one of Definition.evaluation_policies.
     Returns:
       First, the behaviour output: the agent's own NamedTuple of [B, ...] tensors. Its first field is `action`, int32.
-      What AgentModule.to_send keeps of it is sent to the learner, so this should be only what the loss needs of the
+      What Definition.to_send keeps of it is sent to the learner, so this should be only what the loss needs of the
       behaviour policy.
       Second, the new agent_state.
     """

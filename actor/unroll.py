@@ -44,7 +44,7 @@ class Unroll(NamedTuple):
   agent_state: Nest             # nest of [...], the recurrent state before row 0's observation is processed.
   environment_output: EnvironmentOutput  # Of [T+1, ...].
   agent_output: Nest            # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
-                                # AgentModule.to_send may send less of it.
+                                # Definition.to_send may send less of it.
   parameter_version: tf.Tensor  # [T+1] int64, number of updates of the parameters that computed agent_output[t].
 
 

@@ -2,12 +2,10 @@
 
 Espeholt et al. 2018. Many actors play with slightly old parameters. One learner corrects for the difference with
 V-trace. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that the runtime
-calls to make a learner (training/agent_interface.py lists what the runtime needs).
+calls to make a learner (training/definition.py lists what the runtime needs).
 """
 
 from collections.abc import Mapping
-import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import sonnet as snt
@@ -17,6 +15,7 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import networks
 from scalable_agents.agents import sweeps
 from scalable_agents.experience import experience
@@ -29,142 +28,7 @@ from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import pixel_control
 from scalable_agents.learner import vtrace
-from scalable_agents.records import runtime_config
-from scalable_agents.records import settings
-from scalable_agents.records.settings import setting
-from scalable_agents.training import agent_interface
-from scalable_agents.training import sweep
-
-OPTIMIZERS = ('rmsprop', 'adam')
-PRECISIONS = ('float32', 'bfloat16')
-
-NAME = 'impala'
-# The paper does not say how actions are selected in evaluations; the released agent samples.
-EVALUATION_POLICIES = (acting.SAMPLED, acting.GREEDY, acting.EPSILON)
-SINGLE_FRAMES = False
-to_send, replay_steps = agent_interface.send_all, agent_interface.replay_steps
-SWEEP = sweeps.IMPALA
-
-
-@dataclasses.dataclass(frozen=True)
-class ImpalaConfig(runtime_config.RuntimeConfig):
-  """Every hyper-parameter. The defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
-
-  # The task.
-  level_name: str = setting(
-      'pong', "The level to play: one of the binary's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
-      'task or gymnasium:ID. For several levels at once: a suite (atari57 or dmlab30), or names separated by commas. '
-      'Environments are assigned to the levels in turn.')
-  total_environment_frames: int = setting(
-      200_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
-      'levels. Section 5.3.2 uses 200 million per Atari game, which is 11_400_000_000 for atari57.', at_least=1,
-      at_most=settings.MAX_FRAMES)
-
-  # The network.
-  torso: str = setting(
-      'deep', 'Convolutional network for pixels: shallow or deep (figure 3), or deep_4x, with four times the channels '
-      '(Schmitt et al. 2020, section 5.1).', choices=tuple(networks.TORSOS))
-  torso_precision: str = setting(
-      'float32', 'Data type in which the torso for pixels computes: float32 or bfloat16. bfloat16 is up to 1.8 times '
-      'as fast on processors that support it. Parameters, LSTM, heads and losses are always float32. Ours.',
-      choices=PRECISIONS)
-  centre_pixels: bool = setting(
-      False, 'Subtract from each observation the mean of its pixels before the torso. Pixels are never negative, so '
-      'without this a gradient moves all weights of a filter in the same direction, and noise can switch whole filters '
-      'off for ever. LeCun et al. 1998, "Efficient BackProp", section 4.3. Ours.')
-  use_lstm: bool = setting(
-      False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
-      'paper uses none on Atari.')
-
-  # The loss.
-  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=100_000)
-  batch_size: int = setting(32, 'Unrolls per update. Table G.1.', at_least=1, at_most=10_000)
-  discount: float = setting(0.99, 'Discount per agent step (gamma). Table G.1.', at_least=0, at_most=1)
-  baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.', at_least=0)
-  entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.', at_least=0)
-  reward_transform: str = setting(
-      'abs_one', 'Transformation of the rewards before learning: abs_one (clip to [-1, 1], table G.1), '
-      'soft_asymmetric (released code), optimistic_asymmetric (figure D.1) or none.',
-      choices=tuple(losses.REWARD_TRANSFORMS))
-  off_policy_correction: str = setting(
-      'vtrace', 'How the learner corrects for actions that were chosen with older parameters: vtrace, one_step, '
-      'epsilon or none. Section 5.2.2.', choices=tuple(off_policy.CORRECTIONS))
-  clip_rho_threshold: float = setting(
-      1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
-      'clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
-  clip_pg_rho_threshold: float = setting(
-      1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
-      'Section 5.2.2.', at_least=0, at_most=math.inf)
-  vtrace_lambda: float = setting(
-      1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
-      'Section 4.1, remark 2.', at_least=0, at_most=1)
-  action_values: str = setting(
-      'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
-      'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
-      'et al. 2020, Algorithm 1).', choices=vtrace.ACTION_VALUES)
-  policy_lag: int = setting(
-      0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters. For each '
-      'update of lag one copy of the parameters is kept in memory. After a resume the lag grows from 0 again, as at '
-      'the start. Section E.1.', at_least=0, at_most=10_000)
-
-  # The replay.
-  replay_share: float = setting(
-      0., "Share of each batch's unrolls that are drawn from a replay, uniformly. Section 5.2.2 has 0.5.", at_least=0,
-      less_than=1)
-  replay_capacity: int = setting(
-      1_000_000, 'Capacity of the replay, in agent steps: 10,000 unrolls of 100 steps in table D.3. The oldest unrolls '
-      'leave it first.', at_least=1, at_most=settings.MAX_FRAMES)
-
-  # The auxiliary task.
-  use_pixel_control: bool = setting(
-      False, 'Also learn, as an auxiliary task, how actions change the pixels. Needs images of at least 16x16 pixels; '
-      'a level without pixels has no such task. Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
-  pixel_control_cost: float = setting(
-      0.05, 'Weight of the pixel control loss. Ours: the PopArt paper does not state it. Jaderberg et al. 2016 '
-      '(UNREAL) drew it from 0.01 to 0.1.', at_least=0)
-  pixel_control_discount: float = setting(
-      0.9, 'Discount of pixel control, per agent step. Jaderberg et al. 2016 (UNREAL).', at_least=0, at_most=1)
-
-  # The optimiser.
-  optimizer: str = setting('rmsprop', 'Optimiser: rmsprop (table G.1) or adam (ours).', choices=OPTIMIZERS)
-  learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.', at_least=0)
-  learning_rate_decay: bool = setting(
-      True, 'Decay the learning rate linearly to 0 over total_environment_frames. Table G.1.')
-  rmsprop_decay: float = setting(
-      0.99, 'RMSProp: decay of the mean squared gradient, per update. Released code.', at_least=0, less_than=1)
-  rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.', at_least=0, less_than=1)
-  rmsprop_epsilon: float = setting(
-      0.01, 'RMSProp: number added to the mean square under the square root. Table G.1.', at_least=0)
-  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
-  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
-  adam_epsilon: float = setting(1e-8, 'Adam: number added to the root of the second moment. Ours.', at_least=0)
-  clip_gradient_norm: float = setting(
-      40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. '
-      'Table G.1.', at_least=0)
-  sweep_index: int = setting(
-      sweep.NO_SAMPLE, 'Number of a random sample of learning_rate, entropy_cost and rmsprop_epsilon, used instead of '
-      f'the flags of these names: 0 to {SWEEP.num_samples - 1}, or any number in a population. -1 for no '
-      'sample. Table D.1.', at_least=sweep.NO_SAMPLE, at_most=settings.MAX_SEED)
-
-  # The run.
-  queue_size: int = setting(
-      1, 'Largest number of unrolls in the queue between actors and learner. When the queue is full, actors wait. '
-      'Unrolls of the next batch, and unrolls that actors have just finished, do not count. Released code.',
-      at_least=1, at_most=100_000)
-  synchronous: bool = setting(
-      False, 'Let environments, inference and learning take turns, so that the seed determines the run. This is '
-      'slower. Ours.')
-  seed: int = setting(
-      1, 'Seed of the initial weights, the sampled actions and the environments.', at_least=0,
-      at_most=settings.MAX_SEED)
-
-
-def validate(config: ImpalaConfig) -> None:
-  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
-  settings.check(config)
-  if not config.level_name:
-    raise ValueError('--level_name=: want the name of a level')
-  mixed_experience.validate_share(config.batch_size, config.replay_share)
+from scalable_agents.training import definition
 
 
 class NetworkOutput(NamedTuple):
@@ -183,15 +47,15 @@ class BehaviourOutput(NamedTuple):
 class Agent(snt.Module):
   """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control has one more head."""
 
-  def __init__(self, spec: agent_lib.EnvironmentSpec, config: ImpalaConfig, num_baselines: int = 1,
+  def __init__(self, spec: agent_lib.EnvironmentSpec, config: configs.ImpalaConfig, num_baselines: int = 1,
                name: str = 'agent'):
     """Creates the variables.
 
     Args:
       spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction' (uint8 [L], text padded
         with zeros).
-      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `use_pixel_control` and `seed` are
-        read.
+      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `use_pixel_control` and `seed`
+        are read.
       num_baselines: number N of values.
       name: the module's name.
     Raises:
@@ -291,14 +155,14 @@ class Agent(snt.Module):
     return tf.concat([features, clipped_reward, tf.one_hot(last_action, self._num_actions)], axis=-1)
 
 
-def loss(agent: Agent, batch: learner_step.Batch, config: ImpalaConfig) -> learner_step.Loss:
+def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) -> learner_step.Loss:
   """The actor-critic loss of section 4.2, summed over time and batch. Its terms are returned without their weights.
 
   Args:
     agent: the network that learns.
     batch: has an Unroll of [T+1, B, ...] tensors; agent_state and the fields without a time dimension are [B, ...].
       Its observations come from `Agent.prepare`.
-    config: ImpalaConfig; its `entropy_cost` may be a variable.
+    config: configs.ImpalaConfig; its `entropy_cost` may be a variable.
   """
   output = forward(agent, batch.unroll)
   values = output.baseline[..., 0]
@@ -319,7 +183,8 @@ def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
   return output
 
 
-def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor, config: ImpalaConfig,
+def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
+                       config: configs.ImpalaConfig,
                        trusted: tf.Tensor | None = None) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
   """Computes the targets of the values and of the policy, corrected for the age of the behaviour policy.
 
@@ -327,7 +192,7 @@ def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, valu
     unroll: an Unroll of [T+1, B, ...] tensors.
     policy_logits: [T+1, B, A] float32, of the target policy.
     values: [T+1, B] float32, V(x) in the units of the rewards.
-    config: ImpalaConfig.
+    config: configs.ImpalaConfig.
     trusted: [T, B] bool, see `vtrace.from_importance_weights`.
   Returns:
     First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32,
@@ -348,8 +213,8 @@ def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, valu
   return targets, off_policy.log_pi(config.off_policy_correction, log_probs)
 
 
-def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, config: ImpalaConfig,
-                                weights=1., entropy_weights=1.,
+def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
+                                config: configs.ImpalaConfig, weights=1., entropy_weights=1.,
                                 trusted: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
   """Returns the terms of the loss that do not depend on the values: name -> [] float32.
 
@@ -365,33 +230,27 @@ def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output:
   return terms
 
 
-def total_loss(terms: Mapping[str, tf.Tensor], config: ImpalaConfig) -> tf.Tensor:
+def total_loss(terms: Mapping[str, tf.Tensor], config: configs.ImpalaConfig) -> tf.Tensor:
   """Returns the sum of the loss's terms with the config's weights: [] float32."""
   weights = {'loss/policy_gradient': 1., 'loss/baseline': config.baseline_cost, 'loss/entropy': config.entropy_cost,
              'loss/pixel_control': config.pixel_control_cost}
   return sum(weights[name] * term for name, term in terms.items())
 
 
-def make_optimizer(variables, config: ImpalaConfig) -> optimizers.RMSProp | optimizers.Adam:
+def make_optimizer(variables, config: configs.ImpalaConfig) -> optimizers.RMSProp | optimizers.Adam:
   """Makes the optimiser; `rmsprop_epsilon` may be a variable."""
   if config.optimizer == 'adam':
     return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
   return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
 
 
-def make_learner(agent: Agent, config: ImpalaConfig, xla: str = 'auto',
-                 device: str | None = None) -> learner_step.Learner:
-  """Makes the learner; see agent_interface.AgentModule."""
-  return learner_step.Learner(agent, loss, make_optimizer, config, tuned(config), xla, device)
-
-
-def tuned(config: ImpalaConfig) -> dict[str, bool]:
+def tuned(config: configs.ImpalaConfig) -> dict[str, bool]:
   """Returns the hyper-parameters that populations tune (appendix F), and whether each is in use."""
   return {'learning_rate': True, 'entropy_cost': True, 'rmsprop_epsilon': config.optimizer == 'rmsprop',
           'clip_gradient_norm': config.clip_gradient_norm > 0}
 
 
-def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: ImpalaConfig, seed: int,
+def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.ImpalaConfig, seed: int,
                     unused_parameters: parameters_lib.Parameters) -> experience.Experience:
   """Makes the experience: a queue, so that unrolls are learned from once, and perhaps a replay (section 5.2.2)."""
   if not config.replay_share:
@@ -400,3 +259,19 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
                                       minimum_size=1)
   sizes = mixed_experience.MixedSettings(*mixed_experience.split(config.batch_size, config.replay_share))
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)
+
+
+IMPALA = definition.Definition(
+    name='impala',
+    config=configs.ImpalaConfig,
+    validate=configs.validate_impala,
+    network=Agent,
+    loss=loss,
+    make_optimizer=make_optimizer,
+    tuned=tuned,
+    make_experience=make_experience,
+    replay_steps=lambda config: config.replay_capacity if config.replay_share else 0,
+    sweep=sweeps.IMPALA,
+    # The paper does not say how actions are selected in evaluations; the released agent samples.
+    evaluation_policies=(acting.SAMPLED, acting.GREEDY, acting.EPSILON),
+)

@@ -8,14 +8,7 @@ The same --logdir resumes a run. Every hyper-parameter is a flag. The defaults a
 G.1, with the deep feed-forward network).
 """
 
-from scalable_agents.processes import quiet
+from scalable_agents.agents import train
 
 if __name__ == '__main__':
-  quiet.start()  # Before TensorFlow is imported.
-
-from scalable_agents.agents import impala
-from scalable_agents.launch import program
-from scalable_agents.training import atari57_protocol
-
-if __name__ == '__main__':
-  program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+  train.main('impala_atari57')

@@ -13,31 +13,7 @@ DeepMind Lab must be built from source. docs/suites.md says how to install it, a
 levels need.
 """
 
-from scalable_agents.processes import quiet
+from scalable_agents.agents import train
 
 if __name__ == '__main__':
-  quiet.start()  # Before TensorFlow is imported.
-
-from scalable_agents.agents import impala
-from scalable_agents.environments import dmlab30
-from scalable_agents.launch import program
-from scalable_agents.training import dmlab30_protocol
-from scalable_agents.training import run_config
-
-CONFIG = impala.ImpalaConfig(
-    level_name='dmlab30',
-    total_environment_frames=10_000_000_000,  # Released code. The paper does not state it.
-    use_lstm=True,
-    unroll_length=100,                        # Table D.3.
-    batch_size=32,                            # Table 1.
-    entropy_cost=0.0033391318945337044,       # Released code: the best of a sweep over table D.1's ranges.
-    reward_transform='soft_asymmetric',       # Released code; figure D.1 has optimistic_asymmetric.
-    learning_rate=0.00031866995608948655,     # Released code, like entropy_cost.
-    rmsprop_epsilon=0.1,                      # Released code: one of table D.1's four values.
-    clip_gradient_norm=0.,                    # Neither table D.3 nor the released code clips.
-)
-# A reset that compiles a map may take half a minute, and longer if many maps are compiled at once.
-RUN_CONFIG = run_config.RunConfig(environment_timeout_seconds=300., test_num_episodes=dmlab30.SUITE.test_episodes)
-
-if __name__ == '__main__':
-  program.run(impala, CONFIG, dmlab30_protocol.Protocol(), RUN_CONFIG)
+  train.main('impala_dmlab30')

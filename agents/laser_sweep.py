@@ -22,6 +22,7 @@ import os
 import shlex
 import sys
 
+from scalable_agents.agents import registry
 from scalable_agents.agents import sweeps
 from scalable_agents.cluster import cluster_config
 from scalable_agents.processes import free_ports
@@ -31,7 +32,7 @@ from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
-_AGENTS = ('laser_atari57', 'laser_dmlab30')
+_AGENTS = tuple(name for name, preset in registry.PRESETS.items() if preset.agent == registry.AGENTS['laser'])
 # The agent of a smaller sweep has the values in the middle first. Section 5.1.
 _GRID = sorted(itertools.product((3e-4, 6e-4, 1.2e-3), (5e-3, 1e-2, 2e-2)),
                key=lambda cell: (cell[0] != 6e-4) + (cell[1] != 1e-2))
@@ -91,7 +92,7 @@ def commands(config: SweepConfig, others: Sequence[str], address: str) -> tuple[
   common = [f'--total_environment_frames={_FRAMES[config.agent]}', *others]  # The last of two equal flags counts.
   if config.share:
     common.append(f'--shared_replay={address}')
-  agents = {f'agent_{index:02}': ['-m', f'scalable_agents.agents.{config.agent}', *common, *flags_of(config, index)]
+  agents = {f'agent_{index:02}': [*registry.command(config.agent), *common, *flags_of(config, index)]
             for index in range(config.agents)}
   return agents, ['-m', 'scalable_agents.agents.laser_replay', f'--shared_replay={address}',
                   f'--logdir={os.path.join(run_flags.user_path(config.logdir), "replay")}']

@@ -8,52 +8,24 @@ MultiHead-IMPALA, the paper's baseline with a value for each level and without n
 --value_normalization=none.
 """
 
-from collections.abc import Callable
 import dataclasses
-import functools
 from typing import Any
 
 import tensorflow as tf
 
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
 from scalable_agents.learner import popart
-from scalable_agents.records.settings import setting
-
-NAME = 'popart_impala'
-# The paper tunes these hyper-parameters with populations. It does not state the values that they start with.
-SWEEP = impala.SWEEP
-EVALUATION_POLICIES = impala.EVALUATION_POLICIES
-SINGLE_FRAMES = impala.SINGLE_FRAMES
-
-validate = impala.validate
-to_send, replay_steps = impala.to_send, impala.replay_steps
-make_experience = impala.make_experience
-
-
-@dataclasses.dataclass(frozen=True)
-class PopArtImpalaConfig(impala.ImpalaConfig):
-  """IMPALA's hyper-parameters and those of PopArt. The defaults are the paper's ("Implementation notes")."""
-
-  value_normalization: str = setting(
-      'popart', "Normalisation of the value targets and of the policy's advantages: popart or none. With none, the "
-      'agent is MultiHead-IMPALA.', choices=('popart', 'none'))
-  popart_decay: float = setting(
-      3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. Equation 6, "Implementation notes".',
-      at_least=0, at_most=1)
-  popart_second_moment: str = setting(
-      'literal', "What a rollout adds to the second moment: the square of its mean target (literal, as the paper's "
-      'text says), or the mean of its squared targets (mean_of_squares, ours).',
-      choices=popart.SECOND_MOMENTS)
 
 
 class Agent(impala.Agent):
   """IMPALA's network with a value head per level, and the statistics of the value targets. Equation 10."""
 
-  def __init__(self, spec: agent_lib.EnvironmentSpec, config: PopArtImpalaConfig, name: str = 'agent'):
+  def __init__(self, spec: agent_lib.EnvironmentSpec, config: configs.PopArtImpalaConfig, name: str = 'agent'):
     """Creates the variables; see impala.Agent. The number of values is the number of levels in `spec`."""
     super().__init__(spec, config, num_baselines=len(spec.levels), name=name)
     self.statistics = popart.Moments(*(
@@ -66,13 +38,13 @@ class Agent(impala.Agent):
     return self._baseline.w, self._baseline.b
 
 
-def loss(agent: Agent, batch: learner_step.Batch, config: PopArtImpalaConfig) -> learner_step.Loss:
+def loss(agent: Agent, batch: learner_step.Batch, config: configs.PopArtImpalaConfig) -> learner_step.Loss:
   """IMPALA's loss with normalised values and advantages. Equations 11 and 12.
 
   Args:
     agent: the network that learns.
     batch: as for `impala.loss`.
-    config: PopArtImpalaConfig; its `entropy_cost` may be a variable.
+    config: configs.PopArtImpalaConfig; its `entropy_cost` may be a variable.
   Returns:
     learner_step.Loss. Its `means` are [N] float32: the value loss of each level, and with normalisation the statistics
     before this update. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the
@@ -81,8 +53,9 @@ def loss(agent: Agent, batch: learner_step.Batch, config: PopArtImpalaConfig) ->
   return weighted_loss(agent, batch.unroll, impala.forward(agent, batch.unroll), config)
 
 
-def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.NetworkOutput, config: PopArtImpalaConfig,
-                  trusted: tf.Tensor | None = None, weights: Any = 1., entropy_weights: Any = 1.) -> learner_step.Loss:
+def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.NetworkOutput,
+                  config: configs.PopArtImpalaConfig, trusted: tf.Tensor | None = None, weights: Any = 1.,
+                  entropy_weights: Any = 1.) -> learner_step.Loss:
   """The loss, in which steps may have weights.
 
   Args:
@@ -129,7 +102,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
                            gathered=(rollouts, levels))
 
 
-def update_statistics(agent: Agent, decay: float, gathered: Any,
+def update_statistics(agent: Agent, config: configs.PopArtImpalaConfig, gathered: Any,
                       unused_updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
   """Updates the statistics with the rollouts of all learners, and then the value heads. Equations 6 and 13.
 
@@ -138,25 +111,26 @@ def update_statistics(agent: Agent, decay: float, gathered: Any,
 
   Args:
     agent: the agent that learns.
-    decay: beta, per rollout of a level.
+    config: PopArtImpalaConfig. Without normalisation the statistics stay 0 and 1, and have no effect.
     gathered: Loss.gathered, the popart.Moments of [B] and the level ids [B] of the rollouts of all learners.
     unused_updates: the number of updates.
   Returns:
     Pairs of a variable and its new value.
   """
+  if config.value_normalization == 'none':
+    return []
   rollouts, level_ids = gathered
   old = popart.Moments(*map(tf.convert_to_tensor, agent.statistics))
-  new = popart.update(old, rollouts, level_ids, decay)
+  new = popart.update(old, rollouts, level_ids, config.popart_decay)
   weights = agent.baseline_weights
   return [*zip(agent.statistics, new, strict=True), *zip(weights, popart.rescale(*weights, old, new), strict=True)]
 
 
-def make_learner(agent: Agent, config: PopArtImpalaConfig, xla: str = 'auto', device: str | None = None,
-                 loss_function: Callable[..., learner_step.Loss] = loss,
-                 tuned: Callable[..., dict[str, bool]] = impala.tuned) -> learner_step.Learner:
-  """Makes the learner; see agent_interface.AgentModule. A variant of the agent may have its own loss and settings."""
-  after_update = None
-  if config.value_normalization == 'popart':  # Else the statistics stay 0 and 1, and normalisation has no effect.
-    after_update = functools.partial(update_statistics, agent, config.popart_decay)
-  return learner_step.Learner(
-      agent, loss_function, impala.make_optimizer, config, tuned(config), xla, device, after_update)
+POPART_IMPALA = dataclasses.replace(
+    impala.IMPALA,
+    name='popart_impala',
+    config=configs.PopArtImpalaConfig,
+    network=Agent,
+    loss=loss,
+    after_update=update_statistics,
+)

@@ -9,20 +9,7 @@ The same --logdir resumes a run. Every hyper-parameter is a flag. The frames and
 Atari-57 in Hessel et al. 2019. All other defaults are IMPALA's, also the network and the unrolls; see docs/fidelity.md.
 """
 
-from scalable_agents.processes import quiet
+from scalable_agents.agents import train
 
 if __name__ == '__main__':
-  quiet.start()  # Before TensorFlow is imported.
-
-from scalable_agents.agents import popart_impala
-from scalable_agents.launch import program
-from scalable_agents.training import atari57_protocol
-
-CONFIG = popart_impala.PopArtImpalaConfig(
-    level_name='atari57',
-    total_environment_frames=11_400_000_000,  # "Atari-57 results": 57 games of 200 million frames.
-    reward_transform='none',                  # Figure 2. Figure 1 has clipped rewards: abs_one.
-)
-
-if __name__ == '__main__':
-  program.run(popart_impala, CONFIG, atari57_protocol.Protocol())
+  train.main('popart_impala_atari57')

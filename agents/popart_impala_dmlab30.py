@@ -10,20 +10,7 @@ The same --logdir resumes a run. Every hyper-parameter is a flag. The agent has 
 DeepMind Lab must be built from source; see docs/suites.md.
 """
 
-from scalable_agents.processes import quiet
+from scalable_agents.agents import train
 
 if __name__ == '__main__':
-  quiet.start()  # Before TensorFlow is imported.
-
-import dataclasses
-
-from scalable_agents.agents import impala_dmlab30
-from scalable_agents.agents import popart_impala
-from scalable_agents.launch import program
-from scalable_agents.training import dmlab30_protocol
-
-CONFIG = popart_impala.PopArtImpalaConfig(**dataclasses.asdict(impala_dmlab30.CONFIG))
-PROTOCOL = dmlab30_protocol.Protocol(action_set='popart')  # "DmLab-30": a larger action set than IMPALA's.
-
-if __name__ == '__main__':
-  program.run(popart_impala, CONFIG, PROTOCOL, impala_dmlab30.RUN_CONFIG)
+  train.main('popart_impala_dmlab30')

@@ -23,16 +23,13 @@ from collections.abc import Sequence
 import dataclasses
 import sys
 
-from scalable_agents.agents import binaries
+from scalable_agents.agents import registry
 from scalable_agents.population import population_launcher
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
-# IMPALA: 24 members, appendix F. PopArt-IMPALA: 8 on DMLab-30, "Implementation notes". LASER's paper has populations
-# (figure 3) without their size, and R2D2's has none.
-_SIZE, _POPART_DMLAB_SIZE = 24, 8
 # The launcher sets these flags of the members, besides the flags of LauncherConfig.
 _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
 
@@ -41,8 +38,8 @@ _OURS = ('learning_rate_decay', 'mode', 'nolearning_rate_decay', 'sweep_index')
 class LauncherConfig:
   """The flags."""
 
-  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(binaries.NAMES) + '.',
-                       choices=binaries.NAMES)
+  agent: str = setting('impala_dmlab30', "The members' binary: " + ' or '.join(registry.PRESETS) + '; or module:NAME '
+                       'of an agent of your own.')
   population_size: int = setting(0, "Number of members; 0 for the paper's number: 8 for popart_impala_dmlab30, and "
                                  '24 for IMPALA and PopArt-IMPALA. R2D2 and LASER have 24, too; no paper states it.',
                                  at_least=0, at_most=settings.MAX_PROCESSES)
@@ -55,7 +52,7 @@ class LauncherConfig:
 
 def size_of(config: LauncherConfig) -> int:
   """Returns the number of members, the paper's by default."""
-  return config.population_size or (_POPART_DMLAB_SIZE if config.agent == 'popart_impala_dmlab30' else _SIZE)
+  return config.population_size or registry.find(config.agent).population_size
 
 
 def first_sample(config: LauncherConfig) -> int:
@@ -84,7 +81,7 @@ def main(others: Sequence[str]):
     return [*others, f'--sweep_index={first_sample(config) + index}', f'--seed={config.seed + index}',
             '--nolearning_rate_decay']
 
-  program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
+  program = [sys.executable, *registry.command(config.agent)]
   given_up = population_launcher.launcher(program, folder, size_of(config), flags_of, sys.stdout).run()
   print(population_launcher.summary(folder), flush=True)
   if given_up:

@@ -3,10 +3,9 @@
 Kapturowski et al. 2019. Many actors with different epsilons fill a prioritised replay with sequences. One learner
 learns from them by n-step double Q-learning. The stored recurrent state and a burn-in give its LSTM a state like that
 of the actor. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that make a
-learner and its replay (training/agent_interface.py lists what the runtime needs).
+learner and its replay (training/definition.py lists what the runtime needs).
 """
 
-import dataclasses
 import operator
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import q_networks
 from scalable_agents.agents import sweeps
 from scalable_agents.experience import intake as intake_lib
@@ -25,173 +25,16 @@ from scalable_agents.learner import losses
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import q_learning
 from scalable_agents.learner import value_rescaling
-from scalable_agents.records import runtime_config
-from scalable_agents.records import settings
-from scalable_agents.records.settings import setting
 from scalable_agents.replay import sequence_replay as replay_lib
-from scalable_agents.training import sweep
-
-_MAX_STEPS = 100_000         # Larger values are taken for typing errors.
-_MAX_SEQUENCES = 10_000_000
-
-NAME = 'r2d2'
-EVALUATION_POLICIES = (acting.EPSILON, acting.GREEDY)  # The paper does not name an epsilon: see --test_epsilon.
-SINGLE_FRAMES = True  # The replay rebuilds the stacks.
-SWEEP = sweeps.R2D2
+from scalable_agents.training import definition
 
 
-@dataclasses.dataclass(frozen=True)
-class R2d2Config(runtime_config.RuntimeConfig):
-  """Every hyper-parameter. The defaults are the paper's for Atari (table 2, section 2.3)."""
-
-  # The task.
-  level_name: str = setting(
-      'pong', "The level to play: one of the binary's suite, a built-in task or gymnasium:ID. For several levels: a "
-      'suite (atari57 or dmlab30), or names separated by commas. Environments are assigned to the levels in turn.')
-  total_environment_frames: int = setting(
-      10_000_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
-      'levels. The paper has 10 billion per level.', at_least=1, at_most=settings.MAX_FRAMES)
-
-  # The network.
-  torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+) or shallow.',
-                       choices=tuple(q_networks.TORSOS))
-  torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32, or bfloat16, which is faster '
-                                 'on processors that support it. Ours.', choices=('float32', 'bfloat16'))
-  centre_pixels: bool = setting(
-      False, 'Subtract from each observation the mean of its pixels before the torso. Ours.')
-  dense_before_lstm: bool = setting(
-      False, 'Put a fully connected layer of 512 units between the torso and the LSTM. The paper names none.')
-  use_lstm: bool = setting(True, 'Have an LSTM of 512 units. Without it: the Feed-Forward ablation of figure 4.')
-
-  # Acting.
-  epsilon_base: float = setting(
-      0.4, 'Actor i of N takes a random action with probability epsilon_base ** (1 + epsilon_exponent * i / (N - 1)). '
-      'Ape-X (Horgan et al. 2018), to which the paper refers.', at_least=0, at_most=1)
-  epsilon_exponent: float = setting(7., 'See epsilon_base. Ape-X.', at_least=0, at_most=1000)
-  num_actors: int = setting(
-      0, 'Number N of actors in the whole cluster. Each process takes its share of the N epsilons; for each epsilon to '
-      'have one actor, give actor hosts a --task and as many actors each. 0: each process spreads its own actors '
-      'evenly over the whole range.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
-  policy_lag: int = setting(
-      0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters.',
-      at_least=0, at_most=10_000)
-
-  # Sequences.
-  burn_in: int = setting(
-      40, 'Agent steps before the trained ones, from which the LSTM computes its state (l). Table 2.', at_least=0,
-      at_most=_MAX_STEPS)
-  sequence_length: int = setting(
-      80, 'Trained agent steps of a sequence (m). Table 2.', at_least=1, at_most=_MAX_STEPS)
-  sequence_period: int = setting(
-      40, 'Agent steps from the first trained step of a sequence to that of the next one. Section 2.3.', at_least=1,
-      at_most=_MAX_STEPS)
-  cross_episodes: bool = setting(
-      False, "Let sequences go on across the ends of episodes. The paper's never do, section 2.3.")
-  recurrent_state: str = setting(
-      'stored', 'The LSTM\'s state at the start of a sequence: stored (as the actor had it) or zero. Section 3.',
-      choices=('stored', 'zero'))
-  reset_on_life_loss: bool = setting(
-      False, 'With --episode_end_on_life_loss: also reset the LSTM and end the sequence, which is Life-Loss (reset) of '
-      'figure 8. Without this flag it is Life-Loss (roll).')
-
-  # The replay.
-  replay_capacity: int = setting(
-      100_000, 'Sequences in the replay. 100,000 take about 29 GB on Atari, 84 GB on DMLab. Table 2.', at_least=1,
-      at_most=_MAX_SEQUENCES)
-  replay_minimum_size: int = setting(
-      1_250, 'Sequences in the replay before the first update: 50,000 agent steps. Ape-X.', at_least=1,
-      at_most=_MAX_SEQUENCES)
-  save_replay: bool = setting(
-      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
-  samples_per_period: float = setting(
-      0.77, 'Sequences learned from per sequence_period new agent steps, rounded by at most 2 %. Section 2.3: '
-      '5 updates of 64 sequences per second, while 256 actors make 416.', at_least=1e-6, at_most=1e6)
-  priority_exponent: float = setting(
-      0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
-      at_least=0, at_most=10)
-  importance_exponent: float = setting(
-      0.6, 'Exponent of the importance weights, which correct for the priorities. Table 2.', at_least=0, at_most=1)
-  priority_eta: float = setting(
-      0.9, 'Weight of the largest TD error in a priority; the mean has the rest. Section 2.3.', at_least=0, at_most=1)
-
-  # The loss.
-  unroll_length: int = setting(40, 'Agent steps that an actor sends at once. Ours.', at_least=1, at_most=_MAX_STEPS)
-  batch_size: int = setting(64, 'Sequences per update. Table 2.', at_least=1, at_most=10_000)
-  discount: float = setting(0.997, 'Discount per agent step (gamma). Table 2.', at_least=0, at_most=1)
-  n_step: int = setting(5, 'Steps of the n-step targets. Section 2.3.', at_least=1, at_most=_MAX_STEPS)
-  value_rescaling: bool = setting(
-      True, 'Learn values h(x) = sign(x)(sqrt(|x|+1)-1)+0.001x. Section 2.3. The Clipped ablation has none.')
-  reward_transform: str = setting(
-      'none', 'Transformation of the rewards before learning: none (section 2.3), abs_one (the Clipped ablation), '
-      'soft_asymmetric (R2D2+; released code) or optimistic_asymmetric (R2D2+; IMPALA, figure D.1).',
-      choices=tuple(losses.REWARD_TRANSFORMS))
-  target_update_interval: int = setting(
-      2500, 'Updates between two copies of the network to the target network. Table 2.', at_least=1,
-      at_most=1_000_000_000)
-  measure_delta_q: bool = setting(
-      False, 'Measure how much values computed from the state of a sequence differ from those of the actor\'s state. '
-      'Section 3. The replay then keeps three states per sequence.')
-
-  # The optimiser.
-  learning_rate: float = setting(1e-4, 'Learning rate of Adam at the start. Table 2.', at_least=0)
-  learning_rate_decay: bool = setting(
-      False, 'Decay the learning rate linearly to 0 over total_environment_frames. Ours.')
-  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update.', at_least=0, less_than=1)
-  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update.', at_least=0, less_than=1)
-  adam_epsilon: float = setting(1e-3, 'Adam: number added to the root of the second moment. Table 2.', at_least=0)
-  clip_gradient_norm: float = setting(
-      40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. Ape-X.',
-      at_least=0)
-  sweep_index: int = setting(
-      sweep.NO_SAMPLE, 'Number of a random sample of learning_rate and adam_epsilon, used instead of the flags of '
-      'these names. -1 for no sample. Ours.', at_least=sweep.NO_SAMPLE, at_most=settings.MAX_SEED)
-
-  # The run.
-  queue_size: int = setting(
-      4, 'Largest number of unrolls in the queue between actors and learner; when it is full, actors wait. Ours.',
-      at_least=1, at_most=100_000)
-  synchronous: bool = setting(
-      False, 'Let environments, inference and learning take turns, so that the seed determines the run. Slower. Ours.')
-  seed: int = setting(
-      1, 'Seed of the initial weights, the actions, the samples and the environments.', at_least=0,
-      at_most=settings.MAX_SEED)
-
-
-def validate(config: R2d2Config) -> None:
-  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
-  settings.check(config)
-  if not config.level_name:
-    raise ValueError('--level_name=: want the name of a level')
-  if config.sequence_period > config.sequence_length:
-    raise ValueError(f'--sequence_period={config.sequence_period}: want at most --sequence_length='
-                     f'{config.sequence_length}, so that every step is trained')
-  if config.replay_minimum_size > config.replay_capacity:
-    raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
-                     f'{config.replay_capacity}')
-  wanted, ratio = unrolls_per_batch(config), config.samples_per_period
-  nearest = max(round(wanted), 1)
-  if abs(wanted - nearest) > 0.02 * wanted:
-    raise ValueError(f'--samples_per_period={ratio:g}: a batch of {config.batch_size} sequences would wait for '
-                     f'{wanted:.3g} new unrolls of {config.unroll_length} steps: want a whole number, for example with '
-                     f'--samples_per_period={ratio * wanted / nearest:.3g}, or another --unroll_length or --batch_size')
-
-
-def unrolls_per_batch(config: R2d2Config) -> float:
-  """The number of new unrolls per update that --samples_per_period asks for. `validate` wants about a whole number."""
-  return config.batch_size * config.sequence_period / (config.samples_per_period * config.unroll_length)
-
-
-def replay_steps(config: R2d2Config) -> int:
-  """The number of agent steps in a full replay; see agent_interface.AgentModule."""
-  return config.replay_capacity * config.sequence_period
-
-
-def to_send(unroll: unroll_lib.Unroll, config: R2d2Config) -> unroll_lib.Unroll:
-  """Leaves out the recurrent states that the replay does not need; see agent_interface.AgentModule."""
+def to_send(unroll: unroll_lib.Unroll, config: configs.R2d2Config) -> unroll_lib.Unroll:
+  """Leaves out the recurrent states that the replay does not need; see Definition."""
   return replay_experience.to_send(unroll, *_geometry_and_state_offsets(config))
 
 
-def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config: R2d2Config) -> tf.Tensor:
+def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config: configs.R2d2Config) -> tf.Tensor:
   """Says in which rows the recurrent state is reset, and a new sequence begins: bool, as `done`."""
   if config.reset_on_life_loss:  # Figure 8: Life-Loss (reset).
     return environment.done | (environment.discount == 0.)
@@ -228,12 +71,12 @@ class BehaviourOutput(NamedTuple):
 class Agent(snt.Module):
   """The online network, which learns and acts, and the target network, an older copy of it."""
 
-  def __init__(self, spec: agent_lib.EnvironmentSpec, config: R2d2Config, name: str = 'agent'):
+  def __init__(self, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config, name: str = 'agent'):
     """Creates the variables. Both networks have the same initial values.
 
     Args:
       spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction'.
-      config, name: R2d2Config, and the module's name.
+      config, name: configs.R2d2Config, and the module's name.
     Raises:
       ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso.
     """
@@ -274,7 +117,7 @@ class Agent(snt.Module):
                            agent_state.network, step), ActorState(new_state, step + 1)
 
 
-def loss(agent: Agent, batch: learner_step.Batch, config: R2d2Config) -> learner_step.Loss:
+def loss(agent: Agent, batch: learner_step.Batch, config: configs.R2d2Config) -> learner_step.Loss:
   """n-step double Q-learning on the trained steps of sequences. Section 2.3.
 
   The loss is half the squared TD error, summed over time, weighted by importance, and averaged over the batch. The
@@ -311,7 +154,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: R2d2Config) -> learner
 
 
 def n_step_targets(environment: unroll_lib.EnvironmentOutput, bootstrap_values: tf.Tensor,
-                   config: R2d2Config) -> tf.Tensor:
+                   config: configs.R2d2Config) -> tf.Tensor:
   """y_t = h(sum_{k<n} gamma^k r_{t+k} + gamma^n h^-1(Q(s_{t+n}, a*))). Section 2.3.
 
   Args:
@@ -365,27 +208,21 @@ def _delta_q(agent, batch, values, config):
   return differences
 
 
-def make_learner(agent: Agent, config: R2d2Config, xla: str = 'auto',
-                 device: str | None = None) -> learner_step.Learner:
-  """Makes the learner; see agent_interface.AgentModule."""
-  def update_target(unused_gathered, updates):
-    is_time = updates % config.target_update_interval == 0
-    return [(target, tf.where(is_time, online, target))
-            for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
-
-  tuned = {'learning_rate': True, 'adam_epsilon': True, 'clip_gradient_norm': config.clip_gradient_norm > 0}
-  return learner_step.Learner(
-      agent, loss, lambda variables, live: optimizers.Adam(
-          variables, live.adam_beta1, live.adam_beta2, live.adam_epsilon), config, tuned, xla, device, update_target)
+def update_target(agent: Agent, config: configs.R2d2Config, unused_gathered: Any,
+                  updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
+  """Copies the online network to the target network after each target_update_interval. See Definition.after_update."""
+  is_time = updates % config.target_update_interval == 0
+  return [(target, tf.where(is_time, online, target))
+          for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
 
 
-def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: R2d2Config,
+def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config,
                     seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
-  """Makes the replay; see agent_interface.AgentModule."""
+  """Makes the replay; see Definition."""
   geometry, state_offsets = _geometry_and_state_offsets(config)
   replay_settings = replay_experience.ReplaySettings(
-      geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size, round(unrolls_per_batch(config)),
-      config.priority_exponent, state_offsets, is_saved=config.save_replay)
+      geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size,
+      round(configs.unrolls_per_batch(config)), config.priority_exponent, state_offsets, is_saved=config.save_replay)
 
   def first_priorities(unroll, trains):
     """From the actor's own values: they stand for both networks. As in Ape-X."""
@@ -398,3 +235,23 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
   return replay_experience.ReplayExperience(
       intake, spec.frame_stacks, replay_settings, seed, lambda environment: _starts(environment, config),
       first_priorities)
+
+
+R2D2 = definition.Definition(
+    name='r2d2',
+    config=configs.R2d2Config,
+    validate=configs.validate_r2d2,
+    network=Agent,
+    loss=loss,
+    make_optimizer=lambda variables, config: optimizers.Adam(
+        variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon),
+    tuned=lambda config: {'learning_rate': True, 'adam_epsilon': True,
+                          'clip_gradient_norm': config.clip_gradient_norm > 0},
+    after_update=update_target,
+    make_experience=make_experience,
+    to_send=to_send,
+    replay_steps=lambda config: config.replay_capacity * config.sequence_period,
+    single_frames=True,  # The replay rebuilds the stacks.
+    sweep=sweeps.R2D2,
+    evaluation_policies=(acting.EPSILON, acting.GREEDY),  # The paper does not name an epsilon: see --test_epsilon.
+)

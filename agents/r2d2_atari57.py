@@ -9,19 +9,7 @@ about 29 GB; --replay_capacity makes it smaller. docs/r2d2.md has the commands o
 for a small machine.
 """
 
-from scalable_agents.processes import quiet
+from scalable_agents.agents import train
 
 if __name__ == '__main__':
-  quiet.start()  # Before TensorFlow is imported.
-
-from scalable_agents.agents import r2d2
-from scalable_agents.launch import program
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import run_config
-
-CONFIG = r2d2.R2d2Config()
-RUN_CONFIG = run_config.RunConfig(checkpoint_interval_seconds=600.)  # Because the replay is saved with each checkpoint.
-PROTOCOL = atari57_protocol.Protocol(episode_end_on_life_loss=False, full_action_set=True)  # Section 2.3, appendix.
-
-if __name__ == '__main__':
-  program.run(r2d2, CONFIG, PROTOCOL, RUN_CONFIG)
+  train.main('r2d2_atari57')

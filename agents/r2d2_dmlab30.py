@@ -10,22 +10,7 @@ et al. 2019, who train an agent per level with the same settings as on Atari, an
 DeepMind Lab must be built from source; see docs/suites.md.
 """
 
-from scalable_agents.processes import quiet
+from scalable_agents.agents import train
 
 if __name__ == '__main__':
-  quiet.start()  # Before TensorFlow is imported.
-
-import dataclasses
-
-from scalable_agents.agents import impala_dmlab30
-from scalable_agents.agents import r2d2
-from scalable_agents.launch import program
-from scalable_agents.training import dmlab30_protocol
-
-CONFIG = r2d2.R2d2Config(level_name='rooms_watermaze')
-RUN_CONFIG = dataclasses.replace(
-    impala_dmlab30.RUN_CONFIG, checkpoint_interval_seconds=600.)  # Because the replay is saved with each checkpoint.
-PROTOCOL = dmlab30_protocol.Protocol(action_set='popart')  # Sections 2.3, 4.2: that of Hessel et al. 2019.
-
-if __name__ == '__main__':
-  program.run(r2d2, CONFIG, PROTOCOL, RUN_CONFIG)
+  train.main('r2d2_dmlab30')

@@ -26,19 +26,19 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
+from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import agent_interface
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
@@ -92,7 +92,7 @@ class RestrictedAgent(snt.Module):
   It has the whole recurrent state as well, for the comparison. Its variables count what was compared.
   """
 
-  def __init__(self, agent: r2d2.Agent, config: r2d2.R2d2Config, history: float):
+  def __init__(self, agent: r2d2.Agent, config: configs.R2d2Config, history: float):
     super().__init__('restricted')
     self._network, self._config, self._history = agent.online, config, history
     self._num_earlier = max(history - 1, 0)  # Observations before the present one.
@@ -145,14 +145,14 @@ def main():
   config = run_flags.config_from_flags(HistoryConfig, validate)
   config = dataclasses.replace(config, logdir=run_flags.user_path(config.logdir))
   stored = run_directory.read_config(config.logdir)
-  if stored.get('agent') != r2d2.NAME or not stored['flags'].get('use_lstm'):
+  if stored.get('agent') != r2d2.R2D2.name or not stored['flags'].get('use_lstm'):
     raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
-  agent_config = _stored(r2d2.R2d2Config, stored, config.logdir)
+  agent_config = _stored(configs.R2d2Config, stored, config.logdir)
   levels = registry.expand(agent_config.level_name)
   protocol_class = dmlab30_protocol.Protocol if any(level in dmlab.LEVELS for level in levels) else (
       atari57_protocol.Protocol)
   protocol = _stored(protocol_class, stored, config.logdir).environments(levels, training=False)
-  with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.NAME) as directory:
+  with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     results = {}
@@ -164,7 +164,7 @@ def main():
     run_directory.write_json(run_directory.path(directory.path, RESULTS), results)
 
 
-def evaluate(config: HistoryConfig, agent_config: r2d2.R2d2Config, levels, level_id: int, protocol: dict[str, Any],
+def evaluate(config: HistoryConfig, agent_config: configs.R2d2Config, levels, level_id: int, protocol: dict[str, Any],
              history: float, directory: run_directory.Run) -> dict[str, Any]:
   """Plays the episodes of one level with one history.
 
@@ -187,7 +187,7 @@ def evaluate(config: HistoryConfig, agent_config: r2d2.R2d2Config, levels, level
   seed = evaluation.seed_of(agent_config.seed)
   with evaluation.explaining(loaded.path), contextlib.closing(
       actor_host.ActorHost(test_levels, protocol, run, seed, screen, played=[level_id])) as host:
-    make_agent = agent_interface.agent_maker(r2d2, host, test_levels, agent_config)
+    make_agent = r2d2.R2D2.maker(host, test_levels, agent_config)
     evaluator = evaluation.play(evaluation.restore(make_agent, loaded), make_restricted,
                                 acting.Selection(acting.EPSILON, config.epsilon), host, run, screen, lambda _: None)
   returns = [episode.episode_return for episode in evaluator.episodes(level_id)]

@@ -4,7 +4,6 @@ The main thread only waits for the end, so that it always reacts to Ctrl-C. Othe
 keep contact with the learner (remote_learner.py).
 """
 
-from collections.abc import Sequence
 import threading
 import time
 from typing import Any, TextIO
@@ -19,9 +18,7 @@ from scalable_agents.experience import memory
 from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import progress as progress_lib
-from scalable_agents.records import runtime_config
-from scalable_agents.training import agent_interface
-from scalable_agents.training import run_config
+from scalable_agents.training import definition
 
 _SIGNAL_CHECK_SECONDS = 0.2
 
@@ -29,30 +26,26 @@ _SIGNAL_CHECK_SECONDS = 0.2
 class ActLoop:
   """The main loop of one actor host of a cluster."""
 
-  def __init__(self, host: actor_host.ActorHost, agent_module: agent_interface.AgentModule,
-               config: runtime_config.RuntimeConfig, levels: Sequence[str], run: run_config.RunConfig,
-               membership: cluster_config.ClusterConfig, settings: dict[str, Any], number: int, stream: TextIO):
+  def __init__(self, host: actor_host.ActorHost, job: definition.Job, settings: dict[str, Any], number: int,
+               stream: TextIO):
     """Builds everything; see `act`.
 
     Args:
       host: the host of the environments. They run already.
-      agent_module: the agent's module.
-      config: the agent's hyper-parameters.
-      levels: names of the levels to play.
-      run: the settings of the run.
-      membership: this process's role in the cluster.
+      job: the run; its `cluster` is this process's part in the cluster.
       settings: the settings that this process must share with the learner.
       number: this host's number, from cluster_config.host_number.
       stream: where to show progress.
     """
-    self._host, self._run, self._number = host, run, number
+    config, membership = job.config, job.cluster
+    self._host, self._run, self._number = host, job.run, number
     self._name = cluster_config.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     try:
       # Messages contain the whole fault, since an actor host has no log file.
-      host.make_pool(agent_interface.agent_maker(agent_module, host, levels, config), config.unroll_length,
-                     config.queue_size, self._line.message, single_frames=agent_module.SINGLE_FRAMES,
-                     to_send=lambda unroll: agent_module.to_send(unroll, config))
+      host.make_pool(job.agent.maker(host, job.levels, config), config.unroll_length,
+                     config.queue_size, self._line.message, single_frames=job.agent.single_frames,
+                     to_send=lambda unroll: job.agent.to_send(unroll, config))
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)

@@ -12,7 +12,7 @@ checkpoint is read before the environments start, so it is in memory when the tr
 evaluation of a run is refused while the first one plays (run_directory.open_evaluation).
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import os
@@ -29,6 +29,7 @@ from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation_results
 from scalable_agents.evaluation import evaluator as evaluator_lib
 from scalable_agents.evaluation import recording
@@ -37,8 +38,8 @@ from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import progress as progress_lib
 from scalable_agents.records import run_directory
-from scalable_agents.records import runtime_config
-from scalable_agents.training import agent_interface
+from scalable_agents.records import settings
+from scalable_agents.training import definition
 from scalable_agents.training import run_config
 
 _SEED_OFFSET = 2**30  # The seeds of training begin below 2**29 and count up.
@@ -58,34 +59,28 @@ def seed_of(training_seed: int) -> int:
   return (training_seed + _SEED_OFFSET) % 2**31
 
 
-def selection_of(agent_module: agent_interface.AgentModule, run: run_config.RunConfig) -> acting.Selection:
+def selection_of(agent: definition.Definition, run: run_config.RunConfig) -> acting.Selection:
   """Returns how an evaluation selects actions: as --test_policy says, or in the agent's default way.
 
   Raises:
     errors.UserError: the agent does not support the value of --test_policy.
   """
-  known = agent_module.EVALUATION_POLICIES
+  known = agent.evaluation_policies
   if run.test_policy and run.test_policy not in known:
     raise errors.UserError(f'--test_policy={run.test_policy}: want one of {", ".join(known)} with this agent')
   kind = run.test_policy or known[0]
   return acting.Selection(kind, run.test_epsilon if kind == acting.EPSILON else 0.)
 
 
-def evaluate(agent_module: agent_interface.AgentModule, config: runtime_config.RuntimeConfig, levels: Sequence[str],
-             protocol: dict[str, Any], run: run_config.RunConfig, directory: run_directory.Run, screen: TextIO,
-             free: Container[str] = ()) -> dict[str, Any]:
+def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) -> dict[str, Any]:
   """Plays run.test_num_episodes episodes of each level and writes evaluation.json, and a video if run.video is set.
 
   Levels that an interrupted evaluation of the same checkpoint and protocol has finished are not played again.
 
   Args:
-    agent_module: the agent's module.
-    config: the agent's hyper-parameters.
-    levels: names of the run's levels in their version for testing; a level's id is its index, as in training.
-    protocol: settings of the environments; see registry.make_from_json.
-    run, directory: the settings of the run, and its directory, opened for evaluation.
+    job: the run. Its levels are played in their version for testing.
+    directory: the run directory, opened for evaluation.
     screen: where progress is shown.
-    free: names of the protocol's settings that may change without a change of what is played.
   Returns:
     The contents of evaluation.json; see evaluation_results.summary.
   Raises:
@@ -95,17 +90,19 @@ def evaluate(agent_module: agent_interface.AgentModule, config: runtime_config.R
       return is not finite, or there can be no video.
     KeyboardInterrupt: Ctrl-C. Nothing is left running; evaluation.json and a video of that name are as before.
   """
+  run, levels = job.run, [registry.test_level(level) for level in job.levels]
+  protocol = job.protocol.environments(job.levels, training=False)
   if run.video:
     video.check(run.video)  # An error now is better than after minutes of play.
-  selection, seed, loaded = selection_of(agent_module, run), seed_of(config.seed), load(directory)
+  selection, seed, loaded = selection_of(job.agent, run), seed_of(job.config.seed), load(directory)
   identity = identify(loaded, run, seed, selection)
-  finished = evaluation_results.FinishedLevels(directory.path, identity, protocol, free)
+  finished = evaluation_results.FinishedLevels(directory.path, identity, protocol, settings.free_settings(job.protocol))
   played = _missing(levels, finished, screen)
   run = _with_environments(run, [levels[level_id] for level_id in played])
   where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, identity['checkpoint'])
   with explaining(where), contextlib.closing(
       actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)) as host:
-    make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
+    make_agent = job.agent.maker(host, levels, job.config)
     policy = restore(make_agent, loaded)
     if run.video:
       recording.record(policy, selection, levels[0], protocol, seed, run, screen)
@@ -160,7 +157,7 @@ def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded
   Raises:
     checkpoint.CheckpointError: the checkpoint is damaged or does not fit the agent.
   """
-  learner = tf.Module()  # Has the part of an agent_interface.Learner that is read from the checkpoint.
+  learner = tf.Module()  # Has the part of a Learner that is read from the checkpoint.
   with tf.device(actor_host.inference_device()):
     learner.agent = make_agent()
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -12,6 +12,7 @@ few environments, and it plays one level after the other.
 
 from scalable_agents.processes import background_process
 from scalable_agents.processes import kernels
+from scalable_agents.processes import python_path
 
 _NICENESS = 19  # The lowest priority.
 
@@ -20,7 +21,6 @@ if __name__ == '__main__':
   kernels.choose()
 
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -35,7 +35,6 @@ from scalable_agents.evaluation import evaluation_results
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
-from scalable_agents.training import agent_interface
 from scalable_agents.training import run_config
 
 
@@ -45,19 +44,18 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
   Raises:
     errors.UserError: as evaluation.evaluate.
   """
-  agent_module, run = importlib.import_module(request['agent']), run_config.RunConfig(**request['run'])
-  module, name = request['config_class']
-  config = getattr(importlib.import_module(module), name)(**request['config'])
+  agent, run = python_path.load(request['agent']), run_config.RunConfig(**request['run'])
+  config = agent.config(**request['config'])
   loaded = checkpoint.load(run_directory.path(request['directory'], run_directory.CHECKPOINTS))
   if not loaded:
     raise errors.UserError(f'{request["logdir"]}: there is no checkpoint')
   where = os.path.join(request['logdir'], run_directory.CHECKPOINTS, os.path.basename(loaded.path))
   levels, seed = request['levels'], evaluation.seed_of(config.seed)
-  selection, results, policy = evaluation.selection_of(agent_module, run), {}, None
+  selection, results, policy = evaluation.selection_of(agent, run), {}, None
   for level_id in range(len(levels)):
     with evaluation.explaining(where), contextlib.closing(
         actor_host.ActorHost(levels, request['protocol'], run, seed, played=[level_id])) as host:
-      make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
+      make_agent = agent.maker(host, levels, config)
       policy = evaluation.restore(make_agent, loaded)
       evaluator = evaluation.play(
           policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)

@@ -8,54 +8,37 @@ That process writes nothing. The training process adds its result to evaluations
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import os
-import sys
 import time
 from typing import Any
 
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.processes import background_process
-from scalable_agents.records import errors
 from scalable_agents.records import run_directory
-from scalable_agents.records import runtime_config
-from scalable_agents.training import agent_interface
-from scalable_agents.training import run_config
+from scalable_agents.training import definition
 
 _ENVIRONMENTS = 4  # At most so many play at a time.
 _CHECK_SECONDS = 0.2
 
 
-def request(agent_module: agent_interface.AgentModule, config: runtime_config.RuntimeConfig, levels: Sequence[str],
-            protocol: agent_interface.EnvironmentProtocol, run: run_config.RunConfig) -> dict[str, Any]:
+def request(job: definition.Job) -> dict[str, Any]:
   """Describes the evaluations of a run as a dict that JSON can hold; evaluation_process.py has what is in it.
 
-  Args:
-    agent_module, config, protocol, run: those of the run.
-    levels: names of the run's levels.
   Raises:
-    errors.UserError: the agent does not support --test_policy, or another process cannot import the agent's module.
+    errors.UserError: the agent does not support --test_policy.
   """
-  evaluation.selection_of(agent_module, run)
+  evaluation.selection_of(job.agent, job.run)
+  episodes = job.run.evaluation_episodes
   played = dataclasses.replace(
-      run, mode='test', test_num_episodes=run.evaluation_episodes, num_environment_workers=1, num_inference_threads=1,
-      num_environments=min(run.evaluation_episodes, _ENVIRONMENTS))
-  return {'agent': _importable(agent_module.__name__), 'config': dataclasses.asdict(config),
-          'config_class': [_importable(type(config).__module__), type(config).__name__],
-          'levels': [registry.test_level(level) for level in levels],
-          'protocol': protocol.environments(levels, training=False), 'run': dataclasses.asdict(played)}
-
-
-def _importable(module: str) -> str:
-  """Returns the name by which another process can import a module of this one."""
-  spec = getattr(sys.modules[module], '__spec__', None)
-  if module != '__main__' or spec:
-    return spec.name if spec else module
-  raise errors.UserError('--evaluation_interval: the module of this agent is the program itself; start it with '
-                         'python -m MODULE, so that another process can import it')
+      job.run, mode='test', test_num_episodes=episodes, num_environment_workers=1, num_inference_threads=1,
+      num_environments=min(episodes, _ENVIRONMENTS))
+  return {'agent': job.reference, 'config': dataclasses.asdict(job.config),
+          'levels': [registry.test_level(level) for level in job.levels],
+          'protocol': job.protocol.environments(job.levels, training=False), 'run': dataclasses.asdict(played)}
 
 
 class Evaluations:

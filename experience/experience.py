@@ -3,8 +3,9 @@
 Actors of this process and of others put their unrolls into the queue of the intake (intake.py), and the experience
 takes them out.
 
-Each agent's module chooses an implementation (`make_experience`, agent_interface.py). IMPALA uses QueueExperience: it
-learns from each unroll once, in the order of arrival. Agents with replay have their own implementation.
+Each agent's definition chooses an implementation (`make_experience`, training/definition.py). IMPALA uses
+QueueExperience: it learns from each unroll once, in the order of arrival. Agents with replay have their own
+implementation.
 
 Environment frames and episodes are counted once, when an unroll leaves the queue for the first time (intake.py). They
 are not counted when the unroll is learned from, and a replayed unroll does not pass through the intake again. An

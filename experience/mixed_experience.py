@@ -41,14 +41,6 @@ def split(batch_size: int, replay_share: float) -> tuple[int, int]:
   return batch_size - replayed, replayed
 
 
-def validate_share(batch_size: int, replay_share: float) -> None:
-  """Raises ValueError, with one line, if a batch of this size cannot be shared out."""
-  online, replayed = split(batch_size, replay_share)
-  if not online or bool(replayed) != (replay_share > 0):
-    raise ValueError(f'--replay_share={replay_share:g}: a batch of {batch_size} unrolls would have {online} new and '
-                     f'{replayed} replayed ones: want at least one of each, for example with a larger --batch_size')
-
-
 class MixedExperience(experience.Experience):
   """Gives batches of new and replayed unrolls; see Experience. Batch.sample is a MixedSample.
 

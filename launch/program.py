@@ -1,24 +1,14 @@
 """The program of every agent's binary: it reads flags, checks settings as early as possible, and trains or evaluates.
 
-A binary chooses an agent's module and a protocol, and has defaults of its own:
-
-  from scalable_agents.processes import quiet
-  if __name__ == '__main__':
-    quiet.start()  # Before TensorFlow is imported.
-  ...
-  if __name__ == '__main__':
-    program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
-
-agent_interface.py lists what the module of an agent, its config and a protocol have.
+agents/train.py calls `run` with a preset.
 """
 
-from collections.abc import Collection, Mapping
 import dataclasses
 import functools
 import signal
 import sys
 import time
-from typing import Any, NamedTuple, NoReturn
+from typing import NoReturn
 
 from absl import flags
 import numpy as np
@@ -35,49 +25,105 @@ from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_results
 from scalable_agents.evaluation import evaluations
 from scalable_agents.experience import memory
+from scalable_agents.launch import preset as preset_lib
 from scalable_agents.population import population_member
+from scalable_agents.processes import python_path
 from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import runtime_config
-from scalable_agents.records.settings import free_settings
-from scalable_agents.training import agent_interface
-from scalable_agents.training import run_config as run_config_lib
-from scalable_agents.training import sweep
+from scalable_agents.training import definition
+from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
 
 
-def run(agent_module: agent_interface.AgentModule, config: runtime_config.RuntimeConfig,
-        protocol: agent_interface.EnvironmentProtocol,
-        run_config: run_config_lib.RunConfig = run_config_lib.RunConfig()) -> NoReturn:
-  """Defines a flag for each field of the configs, with the field's value as default, and runs `main`.
+def run(preset: preset_lib.Preset) -> NoReturn:
+  """Defines a flag for each setting of a preset, with the preset's value as default, and runs `main`.
 
   The settings of a population and of a cluster are flags too, and are the same for all binaries.
   """
-  for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(), run_config):
+  agent: definition.Definition = python_path.load(preset.agent)
+  for defaults in (preset.config, preset.protocol, population_member.PopulationConfig(),
+                   cluster_config.ClusterConfig(), preset.run):
     run_flags.define(defaults)
 
   def main_and_leave():
-    main(agent_module, type(config), type(protocol))
+    main(preset, agent)
     sys.stdout.flush()
     quiet.leave(0)  # Threads may still wait for the network, and Python would crash if one of them went on meanwhile.
 
   run_flags.run_main(main_and_leave)
 
 
-def main(agent_module: agent_interface.AgentModule, config_class: type[runtime_config.RuntimeConfig],
-         protocol_class: type[agent_interface.EnvironmentProtocol]):
+def main(preset: preset_lib.Preset, agent: definition.Definition):
   """Trains, acts or evaluates, as the flags say. The flags must have been defined.
 
   Raises:
     errors.UserError, run_directory.RunDirectoryError: an error that the user can correct.
     KeyboardInterrupt: Ctrl-C. While training, Ctrl-C ends the run cleanly and does not raise.
   """
-  config, protocol, population, membership, run_config = _read_flags(agent_module, config_class, protocol_class)
+  job = _read_flags(preset, agent)
+  try:
+    job.protocol.validate(job.levels)
+  except ValueError as error:
+    raise errors.UserError(str(error)) from error
+  is_idle = job.run.num_environments == 0 and job.cluster.job_name == 'learner' and job.run.mode == 'train'
+  if job.run.num_environments != 'auto' and job.run.num_environments < len(job.levels) and not is_idle:
+    raise errors.UserError(
+        f'--num_environments={job.run.num_environments}: want at least {len(job.levels)}, one per level')
+  try:
+    if job.run.mode == 'test':
+      _test(job)
+    elif job.cluster.job_name == 'actor':
+      _act(job)
+    else:
+      _train(job)
+  except tf.errors.ResourceExhaustedError as error:
+    sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
+             if hasattr(job.config, name)]
+    raise errors.UserError(f'memory is used up ({error.message}): choose a smaller {", ".join(sizes)} or '
+                           '--num_environments') from error
+
+
+def _read_flags(preset, agent) -> definition.Job:
+  """Returns the run. An evaluation has the stored settings of its run; the command line cannot change them."""
+  stored = None
+  config = run_flags.config_from_flags(agent.config, agent.validate)
+  run_settings = run_config.from_flags(default_run=config.level_name)
+  cluster = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
+  if cluster.job_name == 'learner' and cluster.task > 0 and run_settings.mode == 'train':
+    # The run directory belongs to the first learner. Each other learner has one of its own; they may share no disk.
+    run_settings = dataclasses.replace(run_settings, logdir=f'{run_settings.logdir}_learner_{cluster.task}')
+  if run_settings.mode == 'test':
+    stored = run_directory.read_config(run_settings.logdir)['flags']
+    for part in (agent.config, type(preset.protocol), population_member.PopulationConfig,
+                 cluster_config.ClusterConfig):
+      run_flags.check_stored(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
+    cluster = dataclasses.replace(cluster, num_learners=stored.get('num_learners', 1))
+    config = run_flags.config_from_flags(agent.config, agent.validate, stored)
+  elif run_settings.video:
+    raise errors.UserError('--video: only with --mode=test')
+  population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
+  config = _with_sample(agent, config, population.population_size > 1)
+  protocol = run_flags.config_from_flags(type(preset.protocol), stored=stored)
+  if cluster.job_name and config.synchronous:
+    raise errors.UserError('--synchronous: only without --job_name; processes of a cluster cannot take turns')
+  if population.population_size > 1 and ',' in cluster.learner_addresses:
+    raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
+                           '--learner_addresses, and --num_learners for several')
+  if not stored and cluster.job_name != 'actor':
+    try:
+      population_member.validate_member(population, config.learning_rate_decay, run_settings.logdir)
+    except ValueError as error:
+      raise errors.UserError(str(error)) from error
+  return definition.Job(agent, preset.agent, config, protocol, run_settings, _levels(config), cluster, population)
+
+
+def _levels(config):
   try:
     with quiet.stdout_to_log(), leftovers.cleanup():
       levels = registry.expand(config.level_name)
@@ -85,130 +131,63 @@ def main(agent_module: agent_interface.AgentModule, config_class: type[runtime_c
         registry.check(level)
   except (ValueError, ImportError) as error:
     raise errors.UserError(f'--level_name: {error}') from error
-  try:
-    protocol.validate(levels)
-  except ValueError as error:
-    raise errors.UserError(str(error)) from error
-  is_idle = run_config.num_environments == 0 and membership.job_name == 'learner' and run_config.mode == 'train'
-  if run_config.num_environments != 'auto' and run_config.num_environments < len(levels) and not is_idle:
-    raise errors.UserError(
-        f'--num_environments={run_config.num_environments}: want at least {len(levels)}, one per level')
-  settings = _settings(config, protocol, population, membership, run_config)
-  try:
-    if run_config.mode == 'test':
-      _test(agent_module, config, protocol, levels, settings, run_config)
-    elif membership.job_name == 'actor':
-      _act(agent_module, config, protocol, membership, levels, settings, run_config)
-    else:
-      _train(agent_module, config, protocol, population, membership, levels, settings, run_config)
-  except tf.errors.ResourceExhaustedError as error:
-    sizes = [f'--{name}' for name in ('replay_capacity', 'batch_size', 'unroll_length', 'queue_size')
-             if hasattr(config, name)]
-    raise errors.UserError(f'memory is used up ({error.message}): choose a smaller {", ".join(sizes)} or '
-                           '--num_environments') from error
+  return levels
 
 
-def _read_flags(agent_module, config_class, protocol_class):
-  """Returns the five configs. An evaluation has the stored settings of its run; the command line cannot change them."""
-  stored = None
-  config = run_flags.config_from_flags(config_class, agent_module.validate)
-  run_config = run_config_lib.from_flags(default_run=config.level_name)
-  membership = run_flags.config_from_flags(cluster_config.ClusterConfig, cluster_config.validate)
-  if membership.job_name == 'learner' and membership.task > 0 and run_config.mode == 'train':
-    # The run directory belongs to the first learner. Each other learner has one of its own; they may share no disk.
-    run_config = dataclasses.replace(run_config, logdir=f'{run_config.logdir}_learner_{membership.task}')
-  if run_config.mode == 'test':
-    stored = run_directory.read_config(run_config.logdir)['flags']
-    for part in (config_class, protocol_class, population_member.PopulationConfig, cluster_config.ClusterConfig):
-      run_flags.check_stored(part, stored, run_directory.path(run_config.logdir, run_directory.CONFIG))
-    membership = dataclasses.replace(membership, num_learners=stored.get('num_learners', 1))
-    config = run_flags.config_from_flags(config_class, agent_module.validate, stored)
-  elif run_config.video:
-    raise errors.UserError('--video: only with --mode=test')
-  population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
-  config = _with_sample(agent_module, config, population.population_size > 1)
-  protocol = run_flags.config_from_flags(protocol_class, stored=stored)
-  if membership.job_name and config.synchronous:
-    raise errors.UserError('--synchronous: only without --job_name; processes of a cluster cannot take turns')
-  if population.population_size > 1 and ',' in membership.learner_addresses:
-    raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
-                           '--learner_addresses, and --num_learners for several')
-  if not stored and membership.job_name != 'actor':
-    try:
-      population_member.validate_member(population, config.learning_rate_decay, run_config.logdir)
-    except ValueError as error:
-      raise errors.UserError(str(error)) from error
-  return config, protocol, population, membership, run_config
-
-
-def _with_sample(agent_module, config, is_member):
+def _with_sample(agent, config, is_member):
   """Returns the config with the sample of hyper-parameters that --sweep_index selects.
 
   A sweep has a number of samples. Populations may start with any, so that several of them start differently.
   """
-  num_samples = agent_module.SWEEP.num_samples
-  if config.sweep_index == sweep.NO_SAMPLE:
+  num_samples = agent.sweep.num_samples
+  if config.sweep_index == runtime_config.NO_SAMPLE:
     return config
   if config.sweep_index >= num_samples and not is_member:
-    raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or {sweep.NO_SAMPLE} '
-                           'for no sample')
-  sample = agent_module.SWEEP.draw(config.sweep_index)
+    raise errors.UserError(f'--sweep_index={config.sweep_index}: want 0 to {num_samples - 1}, or '
+                           f'{runtime_config.NO_SAMPLE} for no sample')
+  sample = agent.sweep.draw(config.sweep_index)
   for name in run_flags.present(sample):
     raise errors.UserError(f'--{name}: --sweep_index={config.sweep_index} draws it; leave one of the two out')
   return dataclasses.replace(config, **sample)
 
 
-class _Settings(NamedTuple):
-  """All settings of a run."""
-  values: Mapping[str, Any]
-  free: Collection[str]  # The names of those that may change when a run is resumed.
-  defaults: Mapping[str, Any]
-
-
-def _settings(config, protocol, population, membership, run_config) -> _Settings:
-  values = {}
-  for part in (config, protocol, population, membership, run_config):
-    values |= dataclasses.asdict(part)
-  free = run_config_lib.FREE_FLAGS.union(*map(free_settings, (config, protocol, membership)))
-  return _Settings(values, free, run_flags.defaults(values))
-
-
-def _common(agent_module, settings):
+def _common(job):
   """Returns the settings that must be the same in all processes of a cluster."""
-  return {'agent': agent_module.NAME} | {
-      f'--{name}': value for name, value in settings.values.items() if name not in settings.free}
+  free = job.free_settings()
+  return {'agent': job.agent.name} | {
+      f'--{name}': value for name, value in job.settings().items() if name not in free}
 
 
-def _train(agent_module, config, protocol, population, membership, levels, settings, run_config):
-  """Trains in run_config.logdir; resumes the run there if there is one."""
+def _train(job):
+  """Trains in the run directory; resumes the run there if there is one."""
   make_evaluations = None
-  if run_config.evaluation_interval and membership.task <= 0:  # Of several learners, the first one has the run.
-    what = evaluations.request(agent_module, config, levels, protocol, run_config)
-    make_evaluations = functools.partial(evaluations.Evaluations, what, run_config.evaluation_interval)
-  with run_directory.open_run(run_config.logdir, settings.values, settings.free, agent_module.NAME,
-                              settings.defaults) as directory:
+  if job.run.evaluation_interval and job.cluster.task <= 0:  # Of several learners, the first one has the run.
+    make_evaluations = functools.partial(
+        evaluations.Evaluations, evaluations.request(job), job.run.evaluation_interval)
+  values = job.settings()
+  with run_directory.open_run(job.run.logdir, values, job.free_settings(), job.agent.name,
+                              run_flags.defaults(values)) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     screen = quiet.screen()
-    port, strategy = _join_learners(agent_module, membership, settings, screen)
+    port, strategy = _join_learners(job, screen)
     resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
-    number = cluster_config.host_number(membership)
     # The seed depends on the checkpoint, so that a resumed run does not repeat the episodes of its beginning.
-    seed = _seed_of_host(config.seed, number, checkpoint.number_of(resumed) if resumed else 0)
+    seed = _seed_of_host(job.config.seed, cluster_config.host_number(job.cluster),
+                         checkpoint.number_of(resumed) if resumed else 0)
 
     def check(specification):
       return memory.check_stored_frames(
-          specification, agent_module.replay_steps(config), getattr(config, 'replay_capacity', 0))
+          specification, job.agent.replay_steps(job.config), getattr(job.config, 'replay_capacity', 0))
 
-    host = _make_host(config, protocol, membership, levels, run_config, number, seed, screen, check)
+    host = _make_host(job, seed, screen, check)
     try:
       make_member = None
-      if population.population_size > 1:
-        make_member = functools.partial(population_member.Member, config=population, levels=levels, seed=config.seed,
-                                        directory=directory)
-      trainer = train_loop.Trainer(host, agent_module, config, levels, run_config, directory, screen,
-                                   make_member=make_member, port=port, strategy=strategy,
-                                   make_evaluations=make_evaluations, protocol=_protocol_of_experience(protocol))
+      if job.population.population_size > 1:
+        make_member = functools.partial(population_member.Member, config=job.population, levels=job.levels,
+                                        seed=job.config.seed, directory=directory)
+      trainer = train_loop.Trainer(host, job, directory, screen, make_member=make_member, port=port,
+                                   strategy=strategy, make_evaluations=make_evaluations)
       try:
         trainer.train()
       finally:
@@ -217,15 +196,9 @@ def _train(agent_module, config, protocol, population, membership, levels, setti
       host.close()
 
 
-def _protocol_of_experience(protocol):
-  """Returns the settings of the environments that experience depends on: name -> value."""
-  free = free_settings(protocol)
-  return {name: value for name, value in dataclasses.asdict(protocol).items() if name not in free}
-
-
-def _join_learners(agent_module, membership, settings, screen):
+def _join_learners(job, screen):
   """Returns the learner's port, or None if all is in this process, and the strategy of all learners."""
-  port = None
+  port, membership = None, job.cluster
   try:
     learner_port.configure_devices(membership.num_learners)
     if membership.job_name:
@@ -239,7 +212,7 @@ def _join_learners(agent_module, membership, settings, screen):
       _, number = cluster_config.split_address(addresses[task])
       print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
             f'Keep it on a private network{others}', file=screen, flush=True)
-      port = learner_port.LearnerPort(membership, _common(agent_module, settings))
+      port = learner_port.LearnerPort(membership, _common(job))
     return port, learner_port.make_strategy(membership.num_learners, port)
   except learner_port.ClusterError as error:
     raise errors.UserError(str(error)) from error
@@ -250,47 +223,45 @@ def _seed_of_host(*numbers):
   return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 3  # Below the seeds of evaluations.
 
 
-def _make_host(config, protocol, membership, levels, run_config, number, seed, screen,
-               check=lambda specification: None):
-  """Makes the environments of this process, which has the number `number` in the cluster.
+def _make_host(job, seed, screen, check=lambda specification: None):
+  """Makes the environments of this process.
 
   `check` is called when the first ones are made, since the others may take minutes.
   """
-  environments, *_ = actor_host.counts(run_config, levels)
-  if membership.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
+  number = cluster_config.host_number(job.cluster)
+  environments, *_ = actor_host.counts(job.run, job.levels)
+  if job.cluster.job_name and environments > cluster_config.MAX_ENVIRONMENTS:
     raise errors.UserError(f'--num_environments={environments}: want at most {cluster_config.MAX_ENVIRONMENTS} in '
                            'a process of a cluster')
-  memory.check_environments(levels, environments)
+  memory.check_environments(job.levels, environments)
   # Agents whose actors have different settings know the number of all actors.
-  offset = cluster_config.place_offset(number, environments, getattr(config, 'num_actors', 0))
+  offset = cluster_config.place_offset(number, environments, getattr(job.config, 'num_actors', 0))
   try:
-    return actor_host.ActorHost(levels, protocol.environments(levels, training=True), run_config, seed, screen,
-                                cluster_config.first_actor_id(number), place_offset=offset, check=check)
+    return actor_host.ActorHost(
+        job.levels, job.protocol.environments(job.levels, training=True), job.run, seed, screen,
+        cluster_config.first_actor_id(number), place_offset=offset, check=check)
   except environment_workers.WorkerError as error:
     raise errors.UserError(str(error)) from error
 
 
-def _act(agent_module, config, protocol, membership, levels, settings, run_config):
+def _act(job):
   """Runs an actor host, which acts for a learner in another process."""
   train_loop.configure_tensorflow()
   screen = quiet.screen()
-  number = cluster_config.host_number(membership)
-  seed = _seed_of_host(config.seed, number, time.time_ns())  # After a restart the episodes differ.
-  host = _make_host(config, protocol, membership, levels, run_config, number, seed, screen)
+  number = cluster_config.host_number(job.cluster)
+  host = _make_host(job, _seed_of_host(job.config.seed, number, time.time_ns()), screen)  # New episodes each time.
   try:
-    act_loop.ActLoop(host, agent_module, config, levels, run_config, membership, _common(agent_module, settings),
-                     number, screen).act()
+    act_loop.ActLoop(host, job, _common(job), number, screen).act()
   finally:
     host.close()
 
 
-def _test(agent_module, config, protocol, levels, settings, run_config):
-  """Evaluates the run in run_config.logdir."""
-  with run_directory.open_evaluation(run_config.logdir, settings.values, settings.free, agent_module.NAME,
-                                     settings.defaults) as directory:
+def _test(job):
+  """Evaluates the run."""
+  values = job.settings()
+  with run_directory.open_evaluation(job.run.logdir, values, job.free_settings(), job.agent.name,
+                                     run_flags.defaults(values)) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
-    summary = evaluation.evaluate(agent_module, config, [registry.test_level(level) for level in levels],
-                                  protocol.environments(levels, training=False), run_config, directory, quiet.screen(),
-                                  free_settings(protocol))
+    summary = evaluation.evaluate(job, directory, quiet.screen())
   print(evaluation_results.report(summary), flush=True)

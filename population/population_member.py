@@ -19,13 +19,13 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.environments import scores
+from scalable_agents.learner import learner_step
 from scalable_agents.population import pbt
 from scalable_agents.population import population_directory
 from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.training import agent_interface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def validate_member(config: PopulationConfig, learning_rate_decay: bool, logdir:
 class Member(tf.train.experimental.PythonState):
   """A member of a population. Its state, part of a checkpoint, has the returns since the last evolution."""
 
-  def __init__(self, learner: agent_interface.Learner, report: Callable[[str], None], config: PopulationConfig,
+  def __init__(self, learner: learner_step.Learner, report: Callable[[str], None], config: PopulationConfig,
                levels: Sequence[str], seed: int, directory: run_directory.Run):
     """Reads and writes no files yet.
 

@@ -1,9 +1,17 @@
-"""Lets child processes that run Python import the same modules as this process."""
+"""Which modules Python finds: by reference, and in child processes, which find the same ones as this process."""
 
+import importlib
 import os
 import sys
+from typing import Any
 
 
 def environment() -> dict[str, str]:
   """Returns the environment variables of this process, with a PYTHONPATH that has this process's sys.path."""
   return dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+
+
+def load(reference: str) -> Any:
+  """Returns the object that 'module:NAME' names, for example a Definition. Raises ImportError or AttributeError."""
+  module, _, name = reference.partition(':')
+  return getattr(importlib.import_module(module), name)

@@ -2,10 +2,10 @@
 
 Only binaries and launch/program.py use this module:
 
-  run_flags.define(impala.ImpalaConfig())
+  run_flags.define(configs.ImpalaConfig())
 
   def main():
-    config = run_flags.config_from_flags(impala.ImpalaConfig, impala.validate)
+    config = run_flags.config_from_flags(configs.ImpalaConfig, configs.validate_impala)
     ...
 
   run_flags.run_main(main)
@@ -121,7 +121,7 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
     others = [argument for argument in arguments[1:] if takes_others and argument.startswith('--')]
     for argument in arguments[1:]:
       if argument not in others:
-        _fail(f'{argument}: no such argument; flags begin with -- (--help shows them)')
+        fail(f'{argument}: no such argument; flags begin with -- (--help shows them)')
     quiet.keep_small()
     try:
       signal.signal(signal.SIGINT, signal.default_int_handler)  # Replaces the handler of quiet.start.
@@ -130,7 +130,7 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
       first, *details = str(error).splitlines()  # The details are an environment worker's traceback.
       for line in details:
         print(line, file=quiet.screen())
-      _fail(first)
+      fail(first)
     except KeyboardInterrupt:
       sys.exit(130)  # The exit code of a shell after Ctrl-C. In training, the loop handles Ctrl-C itself.
     finally:
@@ -143,10 +143,10 @@ def _parse(arguments: list[str], known_only: bool, flag_values: flags.FlagValues
   try:
     return flag_values(arguments, known_only)
   except flags.Error as error:
-    _fail(f'{error} (--help shows the flags)')
+    fail(f'{error} (--help shows the flags)')
   except (ValueError, OSError) as error:  # From a flag of absl. All but these two name themselves.
     silent = [argument for argument in arguments[1:] if re.match('--?(flagfile|logger_levels)', argument)]
-    _fail(' '.join(silent + [str(error)]))
+    fail(' '.join(silent + [str(error)]))
 
 
 def _ignore_signals():
@@ -154,7 +154,8 @@ def _ignore_signals():
     signal.signal(number, signal.SIG_IGN)
 
 
-def _fail(text: str) -> NoReturn:
+def fail(text: str) -> NoReturn:
+  """Ends the process with an error message of one line and exit code 1."""
   _ignore_signals()
   sys.stdout.flush()
   print('error:', ' '.join(text.split()), file=quiet.screen(), flush=True)

@@ -10,12 +10,12 @@ from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.tables import published
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 
 # Settings that all runs have, and one that runs of R2D2 do not have.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int}

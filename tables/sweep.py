@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
 from scalable_agents.records import run_rows
+from scalable_agents.records import runtime_config
 from scalable_agents.tables import layout
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
-from scalable_agents.training import sweep as sweep_lib
 
 # The name of a line does not repeat these settings.
 _IN_OTHER_COLUMNS = {'torso', 'off_policy_correction', 'sweep_index', *sweeps.IMPALA.ranges}
@@ -114,8 +114,8 @@ def _natural(text: str) -> list[str | float]:
 
 
 def _index(sample: Sample) -> str:
-  index = sample.flags.get('sweep_index', sweep_lib.NO_SAMPLE)
-  return '–' if index == sweep_lib.NO_SAMPLE else str(index)
+  index = sample.flags.get('sweep_index', runtime_config.NO_SAMPLE)
+  return '–' if index == runtime_config.NO_SAMPLE else str(index)
 
 
 def _scored(run: runs_lib.Run) -> list[tuple[int, float | None]]:

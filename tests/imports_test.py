@@ -23,18 +23,18 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'training': 'environments records processes actor learner experience',
     'cluster': 'ops records processes actor learner experience training',
     'evaluation': 'environments records processes actor training',
-    'population': 'environments records processes training',
+    'population': 'environments records processes learner training',
     'launch': 'environments records processes actor experience training cluster evaluation population',
     'agents': ('environments records processes actor learner replay experience training cluster evaluation population '
                'launch'),
-    'tables': 'environments records processes training cluster population agents',
-    'tools': 'environments records processes actor learner replay experience training cluster agents tables',
+    'tables': 'environments records processes training cluster population launch agents',
+    'tools': 'environments records processes actor learner replay experience training cluster launch agents tables',
 }
 _EXCEPTIONS = {('experience', 'cluster')}  # To be removed.
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
 _KERNELS = 'processes/kernels.py'
-_CHOICES = ('kernels.choose()', 'quiet.start()')  # Of TensorFlow's kernels.
+_CHOICES = ('kernels.choose()', 'quiet.start()', 'train.main(')  # Of TensorFlow's kernels.
 # Beside the binaries these may know flags: they make them, once for all binaries.
 _FLAG_MAKERS = {'launch/program.py', 'processes/run_flags.py', 'training/run_config.py'}
 

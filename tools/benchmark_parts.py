@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scalable_agents.agents import registry
 from scalable_agents.processes import kernels
+from scalable_agents.processes import python_path
 from scalable_agents.tools import constant_environment
 from scalable_agents.tools import training_rate
 
@@ -123,24 +125,20 @@ def one_thread():
   return tf
 
 
-def agent_module_and_config(workload: Workload):
-  """Returns the module of the workload's agent, and its config."""
-  from scalable_agents.agents import impala
-  from scalable_agents.agents import laser
-  from scalable_agents.agents import r2d2
-  module, config_class = {'impala': (impala, impala.ImpalaConfig), 'laser': (laser, laser.LaserConfig),
-                          'r2d2': (r2d2, r2d2.R2d2Config)}[workload.agent]
-  return module, config_class(**workload.config)
+def definition_and_config(workload: Workload):
+  """Returns the definition of the workload's agent, and its config."""
+  definition = python_path.load(registry.AGENTS[workload.agent])
+  return definition, definition.config(**workload.config)
 
 
-def make_agent(tf, workload, agent_module, config, num_levels=1):
+def make_agent(tf, workload, definition, config, num_levels=1):
   """Returns an agent for the workload."""
   from scalable_agents.actor import agent as agent_lib
   level = constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
   levels = tuple(f'{workload.level}_{number}' for number in range(num_levels))
   frame_stacks = {'pixels': _ATARI_FRAMES} if workload.level == 'atari' else {}
-  return agent_module.Agent(
+  return definition.network(
       agent_lib.EnvironmentSpec(level.num_actions, spec, levels, frame_stacks), config)
 
 
@@ -157,7 +155,7 @@ def inference(seconds, workload, batch_sizes):
   """Measures the rows/s of the network at each batch size, on one thread. Batches run in a graph, as in training."""
   tf = one_thread()
   from scalable_agents.actor import acting
-  agent = make_agent(tf, workload, *agent_module_and_config(workload))
+  agent = make_agent(tf, workload, *definition_and_config(workload))
   results = {}
   for size in batch_sizes:
     many = observations(tf, workload, 10, size)
@@ -182,7 +180,7 @@ def inference(seconds, workload, batch_sizes):
 def learner(seconds, workload):
   """Measures the transitions/s of the network's learner, on one thread."""
   tf = one_thread()
-  step = _learner_step(tf, workload, *agent_module_and_config(workload))
+  step = _learner_step(tf, workload, *definition_and_config(workload))
   per_second, cpu = rate(step, _learned_transitions(workload), seconds)
   return {'transitions_per_second': per_second, 'cpu_seconds': cpu}
 
@@ -218,18 +216,16 @@ def learners(seconds, workload, names):
 
 def _learner_of(tf, workload, name):
   """Returns a function that makes an update of a learner; `name` is impala or one of those that `learners` compares."""
-  from scalable_agents.agents import impala
-  from scalable_agents.agents import laser
-  from scalable_agents.agents import popart_impala
   levels = LEVELS[workload.level]
-  agent_module, config_class, settings, num_levels = {
-      'impala': (impala, impala.ImpalaConfig, {}, 1),
-      'popart_impala': (popart_impala, popart_impala.PopArtImpalaConfig, {}, levels),
-      'laser': (laser, laser.LaserConfig, dict(value_normalization='none', trust_region_threshold=0.1), 1),
-      'pixel_control': (impala, impala.ImpalaConfig, dict(use_pixel_control=True), 1),
-      'pixel_popart': (popart_impala, popart_impala.PopArtImpalaConfig, dict(use_pixel_control=True), levels),
+  agent, settings, num_levels = {
+      'impala': ('impala', {}, 1),
+      'popart_impala': ('popart_impala', {}, levels),
+      'laser': ('laser', dict(value_normalization='none', trust_region_threshold=0.1), 1),
+      'pixel_control': ('impala', dict(use_pixel_control=True), 1),
+      'pixel_popart': ('popart_impala', dict(use_pixel_control=True), levels),
   }[name]
-  return _learner_step(tf, workload, agent_module, config_class(**(workload.config | settings)), num_levels)
+  workload = workload._replace(agent=agent, config=workload.config | settings)
+  return _learner_step(tf, workload, *definition_and_config(workload), num_levels)
 
 
 def _learned_transitions(workload):
@@ -238,13 +234,13 @@ def _learned_transitions(workload):
   return workload.learner_rows / (workload.config['unroll_length'] + 1) * workload.transitions
 
 
-def _learner_step(tf, workload, agent_module, config, num_levels=1):
+def _learner_step(tf, workload, definition, config, num_levels=1):
   """Returns a function that makes an update with random pixels. Unroll b is from level b mod num_levels."""
   from scalable_agents.actor import unroll
   from scalable_agents.agents import impala
   from scalable_agents.learner import learner_step
-  agent = make_agent(tf, workload, agent_module, config, num_levels)
-  agents_learner = agent_module.make_learner(agent, config)
+  agent = make_agent(tf, workload, definition, config, num_levels)
+  agents_learner = definition.make_learner(agent, config)
   rows = [workload.learner_rows, config.batch_size]
   num_actions = constant_environment.LEVELS[workload.level].num_actions
   batch = learner_step.Batch(unroll.Unroll(

@@ -37,8 +37,8 @@ def replayers(seconds, workload, use_lstm):
   from scalable_agents.experience import replayers as replayers_lib
   from scalable_agents.tools import constant_environment
   workload = workload._replace(config=workload.config | {'use_lstm': use_lstm})
-  module, config = benchmark_parts.agent_module_and_config(workload)
-  agent = benchmark_parts.make_agent(tf, workload, module, config)
+  definition, config = benchmark_parts.definition_and_config(workload)
+  agent = benchmark_parts.make_agent(tf, workload, definition, config)
   snapshot = parameters.ParameterSnapshot(inference.specs(agent.acting_variables))
   snapshot.publish(0, list(agent.acting_variables))
   num_new, num_replayed = mixed_experience.split(config.batch_size, config.replay_share)

@@ -17,7 +17,7 @@ import signal
 import sys
 from typing import TextIO
 
-from scalable_agents.agents import binaries
+from scalable_agents.agents import registry
 from scalable_agents.processes import child_process
 from scalable_agents.processes import free_ports
 from scalable_agents.processes import run_flags
@@ -35,8 +35,8 @@ _LEAVING_SECONDS = 20.   # Time for a process to exit if it cannot continue.
 class LocalClusterConfig:
   """The flags."""
 
-  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(binaries.NAMES) + '.',
-                       choices=binaries.NAMES)
+  agent: str = setting('impala_atari57', 'The binary of all processes: ' + ' or '.join(registry.PRESETS) + '; or '
+                       'module:NAME of an agent of your own.')
   learners: int = setting(1, 'Number of learner processes.', at_least=1, at_most=settings.MAX_PROCESSES)
   actors: int = setting(2, 'Number of actor hosts.', at_least=0, at_most=settings.MAX_PROCESSES)
   logdir: str = setting('', "The learners' run directory. Default: runs/LEVEL_NAME in the current folder.")
@@ -166,7 +166,7 @@ def main(others: Sequence[str]):
   for flag in common:
     if flag.removeprefix('--').partition('=')[0] in _NOT_FOR_ALL:
       raise errors.UserError(f'{flag}: this flag cannot be the same for every process of a cluster')
-  program = [sys.executable, '-m', f'scalable_agents.agents.{config.agent}']
+  program = [sys.executable, *registry.command(config.agent)]
   Cluster(program, config, common, sys.stdout).run()
 
 

@@ -14,9 +14,10 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
-from scalable_agents.agents import laser_atari57
+from scalable_agents.agents import registry
 from scalable_agents.environments import quiz
 from scalable_agents.experience import experience
 from scalable_agents.experience import intake as intake_lib
@@ -99,13 +100,13 @@ class _Intake:
     return unroll, intake_lib.Arrived(_NUM_NEW * _LENGTH, nothing, unroll.actor_id, unroll.parameter_version[1:])
 
 
-def settings_of(run: Run) -> laser.LaserConfig:
+def settings_of(run: Run) -> configs.LaserConfig:
   """Returns all settings of a run."""
   num_replayed = 0 if run.replay == NO_REPLAY else _NUM_REPLAYED
   batch_size = _NUM_NEW + num_replayed
   return dataclasses.replace(
-      laser_atari57.CONFIG, level_name='quiz', torso='shallow', unroll_length=_LENGTH, batch_size=batch_size,
-      replay_share=num_replayed / batch_size, replay_capacity=20_000, replay_minimum_size=500,
+      registry.PRESETS['laser_atari57'].config, level_name='quiz', torso='shallow', unroll_length=_LENGTH,
+      batch_size=batch_size, replay_share=num_replayed / batch_size, replay_capacity=20_000, replay_minimum_size=500,
       learning_rate=run.learning_rate, entropy_cost=0.2, discount=0.99, reward_transform='none',
       trust_region_threshold=run.threshold, seed=run.seed)
 
@@ -122,7 +123,7 @@ def train(run: Run) -> list[float]:
   players = _Players(0, run.seed)
   vector = {'vector': tf.TensorSpec(quiz.Quiz(seed=0).observation_spec()['vector'].shape, tf.float32)}
   agent = laser.Agent(agent_lib.EnvironmentSpec(_NUM_ACTIONS, vector, ('quiz',)), config)
-  learner = laser.make_learner(agent, config, device='/CPU:0')
+  learner = laser.LASER.make_learner(agent, config, device='/CPU:0')
   random = np.random.RandomState(run.seed)
 
   @tf.function(autograph=False)

@@ -53,7 +53,7 @@ def _replay(tf, settings):
 def replay_at_once(seconds, workload):
   """Measures the sequences/s inserted and sampled at the same time by two threads of one process, and bytes/s."""
   import tensorflow as tf
-  _, settings = benchmark_parts.agent_module_and_config(workload)
+  _, settings = benchmark_parts.definition_and_config(workload)
   replay, insert, _ = _replay(tf, settings)
   is_over = threading.Event()
   counts = {'inserted': 0, 'sampled': 0}
@@ -87,7 +87,7 @@ def replay_at_once(seconds, workload):
 def replay_costs(seconds, workload):
   """Measures the CPU time of the replay per agent step inserted and per sequence sampled, on one thread."""
   tf = benchmark_parts.one_thread()
-  _, settings = benchmark_parts.agent_module_and_config(workload)
+  _, settings = benchmark_parts.definition_and_config(workload)
   replay, insert, steps = _replay(tf, settings)
   _, insert_cpu = benchmark_parts.rate(insert, steps, seconds / 2)
   seeds = iter(range(1 << 60))  # Other sequences each time, which are not in the processor's cache.
@@ -121,11 +121,12 @@ def learner(seconds, workload):
   """Measures the CPU time of learning from a sequence, on one thread."""
   tf = benchmark_parts.one_thread()
   from scalable_agents.actor import unroll
+  from scalable_agents.agents import r2d2
   from scalable_agents.experience import replay_experience
   from scalable_agents.learner import learner_step
-  module, settings = benchmark_parts.agent_module_and_config(workload)
-  agent = benchmark_parts.make_agent(tf, workload, module, settings)
-  agents_learner = module.make_learner(agent, settings)
+  definition, settings = benchmark_parts.definition_and_config(workload)
+  agent = benchmark_parts.make_agent(tf, workload, definition, settings)
+  agents_learner = definition.make_learner(agent, settings)
   size, rows = settings.batch_size, workload.learner_rows
 
   def zeros(*shape, dtype=tf.float32):
@@ -137,7 +138,7 @@ def learner(seconds, workload):
                     unroll.EnvironmentOutput(zeros(rows), zeros(rows) + 1, zeros(rows, dtype=tf.bool), zeros(rows),
                                              zeros(rows, dtype=tf.int32),
                                              benchmark_parts.observations(tf, workload, rows, size)),
-                    module.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), (), ()),
+                    r2d2.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), (), ()),
                     zeros(rows, dtype=tf.int64)),
       replay_experience.SequenceSample(
           zeros(settings.sequence_length, dtype=tf.bool) | True, zeros() + 0.1, zeros(dtype=tf.int64),

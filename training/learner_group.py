@@ -17,7 +17,6 @@ import tensorflow as tf
 from scalable_agents.experience import intake
 from scalable_agents.learner import learner_step
 from scalable_agents.records import errors
-from scalable_agents.training import agent_interface
 
 # Errors of a collective operation when another process is gone. Later operations raise FailedPreconditionError.
 _PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError,
@@ -32,7 +31,7 @@ class LostLearnerError(errors.UserError):
 
 class Update(NamedTuple):
   """The results of an update that all learners made together. All but `feedback` is the same for all learners."""
-  metrics: dict[str, Any]  # Name -> number, or array with a number per level; see agent_interface.Learner.read.
+  metrics: dict[str, Any]  # Name -> number, or array with a number per level; see learner_step.Learner.read.
   environment_frames: int  # Frames that arrived with the batches of all learners.
   episodes: intake.Episodes  # Episodes that arrived with these batches, as arrays without padding.
   feedback: list[Any]      # For each of `devices`, the feedback for its experience.
@@ -101,7 +100,7 @@ class LearnerGroup:
         for those in by_type.values():
           self._share(those)
 
-  def step(self, learner: agent_interface.Learner, batches: Sequence[learner_step.Batch],
+  def step(self, learner: learner_step.Learner, batches: Sequence[learner_step.Batch],
            arrived: Sequence[intake.Arrived], leaving: bool) -> Update:
     """Makes an update, and adds the frames that arrived to `learner.environment_frames`.
 

@@ -6,13 +6,13 @@ import tensorflow as tf
 
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
-from scalable_agents.training import agent_interface
+from scalable_agents.learner import learner_step
 
 
 class Publisher:
   """Publishes the learner's parameters as a snapshot. Actors read it through the attribute `parameters`."""
 
-  def __init__(self, learner: agent_interface.Learner, policy_lag: int, shared_name: str = ''):
+  def __init__(self, learner: learner_step.Learner, policy_lag: int, shared_name: str = ''):
     """Makes the snapshot. Nothing is published yet.
 
     Args:

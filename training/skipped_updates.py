@@ -12,7 +12,6 @@ import numpy as np
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import popart
 from scalable_agents.records import errors
-from scalable_agents.training import agent_interface
 
 MAXIMUM_IN_A_ROW = 10
 _SECONDS_BETWEEN_MESSAGES = 60.
@@ -42,7 +41,7 @@ class SkippedUpdates:
     self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
     self._has_said_limit = False
 
-  def add(self, learner: agent_interface.Learner, metrics: Mapping[str, Any], batches: Sequence[learner_step.Batch]):
+  def add(self, learner: learner_step.Learner, metrics: Mapping[str, Any], batches: Sequence[learner_step.Batch]):
     """Counts an update, and may tell the user if it was skipped, or that a level's sigma is at PopArt's limit.
 
     Args:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-NO_SAMPLE = -1
 _SEED = 2018  # Ours: no paper lists its samples.
 
 

@@ -10,7 +10,7 @@ Threads:
   - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
 import threading
@@ -30,12 +30,11 @@ from scalable_agents.processes import quiet
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
-from scalable_agents.records import runtime_config
-from scalable_agents.training import agent_interface
+from scalable_agents.records import settings
 from scalable_agents.training import collector as collector_lib
+from scalable_agents.training import definition
 from scalable_agents.training import learner_group
 from scalable_agents.training import publisher as publisher_lib
-from scalable_agents.training import run_config
 from scalable_agents.training import run_end
 from scalable_agents.training import run_log
 from scalable_agents.training import saver as saver_lib
@@ -112,20 +111,15 @@ class Evaluations(Protocol):
 class Trainer:
   """Trains in one process."""
 
-  def __init__(self, host: actor_host.ActorHost, agent_module: agent_interface.AgentModule,
-               config: runtime_config.RuntimeConfig, levels: Sequence[str], run: run_config.RunConfig,
-               directory: run_directory.Run, stream: TextIO, learner_device: str | None = None,
-               make_member: Callable[..., Any] | None = None, port: Port | None = None,
-               strategy: tf.distribute.Strategy | None = None,
-               make_evaluations: Callable[..., Evaluations] | None = None, protocol: Mapping[str, Any] | None = None):
+  def __init__(self, host: actor_host.ActorHost, job: definition.Job, directory: run_directory.Run, stream: TextIO,
+               learner_device: str | None = None, make_member: Callable[..., Any] | None = None,
+               port: Port | None = None, strategy: tf.distribute.Strategy | None = None,
+               make_evaluations: Callable[..., Evaluations] | None = None):
     """Builds everything and restores the latest checkpoint.
 
     Args:
       host: has running environments.
-      agent_module: the agent's module.
-      config: the agent's hyper-parameters.
-      levels: names of the run's levels.
-      run: the settings of the run.
+      job: the run.
       directory: the run directory, which the caller has opened.
       stream: where progress is shown.
       learner_device: None for the first GPU, or for the CPU if there is no GPU.
@@ -135,34 +129,34 @@ class Trainer:
       strategy: the strategy of several learners.
       make_evaluations: called with the run directory, the environment frames of the run's last evaluation, and a
         function that shows the user a line. None if there are no evaluations during training.
-      protocol: see agent_lib.EnvironmentSpec.
     Raises:
       run_directory.RunDirectoryError: the checkpoint or the metrics are damaged or missing, or cannot be written.
       errors.UserError: the agent cannot be made for these environments, or the machine has too little memory.
     """
+    config, levels = job.config, job.levels
     self._host = host
+    self._job = job
     self._config = config
-    self._run = run
     self._directory = directory
     self._port = port
     device = learner_device or actor_host.inference_device()
     self._together = learner_group.LearnerGroup(strategy, device)
     self._together.compare(port.settings if port else {})
-    make_agent = agent_interface.agent_maker(agent_module, host, levels, config)
-    self.learner = self._make_learner(agent_module, make_agent, levels, device)
+    make_agent = job.agent.maker(host, levels, config)
+    self.learner = self._make_learner(make_agent, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
-                   config.synchronous, agent_module.SINGLE_FRAMES, lambda unroll: agent_module.to_send(unroll, config))
+                   config.synchronous, job.agent.single_frames, lambda unroll: job.agent.to_send(unroll, config))
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._publisher = publisher_lib.Publisher(
         self.learner, config.policy_lag, port.parameters_name if port else '')
-    self._intake, self._experience = self._make_experience(agent_module, levels, protocol or {})
+    self._intake, self._experience = self._make_experience()
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
     self._saver = self._make_saver(statistics)
     self._frames = int(self.learner.environment_frames.numpy())
     self._log = run_log.RunLog(directory, host, statistics, levels, self._frames, config.total_environment_frames,
-                               0. if config.synchronous else run.log_interval_seconds, stream)
+                               0. if config.synchronous else job.run.log_interval_seconds, stream)
     if self._member:
       self._member.resume(self._frames)
     self._skipped = skipped_updates.SkippedUpdates(
@@ -178,29 +172,33 @@ class Trainer:
     self._all_leave = False
     self._error = None
 
-  def _make_learner(self, agent_module, make_agent, levels, device):
+  def _make_learner(self, make_agent, device):
     with self._together.scope():
       try:
         agent = make_agent()
       except ValueError as error:
-        raise errors.UserError(f'{", ".join(levels)}: {error}') from error
-      return agent_module.make_learner(agent, self._config, self._run.xla, device)
+        raise errors.UserError(f'{", ".join(self._job.levels)}: {error}') from error
+      return self._job.agent.make_learner(agent, self._config, self._job.run.xla, device)
 
-  def _make_experience(self, agent_module, levels, protocol):
+  def _make_experience(self):
     """Returns the intake and the agent's experience."""
-    spec = dataclasses.replace(agent_interface.environment_spec(self._host, levels), protocol=protocol)
+    levels, protocol = self._job.levels, self._job.protocol
+    shared = dataclasses.asdict(protocol)
+    spec = dataclasses.replace(definition.environment_spec(self._host, levels), protocol={
+        name: value for name, value in shared.items() if name not in settings.free_settings(protocol)})
     of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
         check=lambda batch: unroll_check.is_valid(batch, len(levels), spec.num_actions),
         streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=self._port.unrolls_name,
         actor_name=self._port.actor_name)
     intake = intake_lib.Intake(self._host.unroll_spec, self._config.queue_size,
                                self._host.specification.frames_per_step, **of_cluster)
-    return intake, agent_module.make_experience(intake, spec, self._config, self._host.seed, self._publisher.parameters)
+    return intake, self._job.agent.make_experience(
+        intake, spec, self._config, self._host.seed, self._publisher.parameters)
 
   def _make_saver(self, statistics):
     """Returns the Saver, after it has restored all state. All learners then have the same parameters."""
     member = {'member': self._member} if self._member else {}
-    saver = saver_lib.Saver(self._directory, self._run.checkpoint_interval_seconds,
+    saver = saver_lib.Saver(self._directory, self._job.run.checkpoint_interval_seconds,
                             {'experience': self._experience, 'intake': self._intake},
                             learner=self.learner, statistics=statistics, **member)
     self._together.share(self.learner.variables)

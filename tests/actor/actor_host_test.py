@@ -5,7 +5,6 @@ import dataclasses
 import io
 import secrets
 import threading
-import types
 from unittest import mock
 
 from absl.testing import absltest
@@ -18,6 +17,7 @@ from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import atari57
@@ -25,11 +25,10 @@ from scalable_agents.environments import dmlab30
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.processes import machine
 from scalable_agents.tests.training import faulty_environments
-from scalable_agents.training import agent_interface
 from scalable_agents.training import run_config
 
 _SOUND = faulty_environments.level(faulty_environments.Sound)
-_CONFIG = impala.ImpalaConfig(level_name=_SOUND, torso='shallow', unroll_length=3)
+_CONFIG = configs.ImpalaConfig(level_name=_SOUND, torso='shallow', unroll_length=3)
 _PATIENCE_SECONDS = 60.
 
 
@@ -79,10 +78,10 @@ class ActorHostTest(parameterized.TestCase):
     that is set when a loop ends.
     """
     self.faults = []
-    module = types.SimpleNamespace(Agent=make_agent)
-    host.make_pool(agent_interface.agent_maker(module, host, [_SOUND], config), config.unroll_length, 1,
+    agent = dataclasses.replace(impala.IMPALA, network=make_agent)
+    host.make_pool(agent.maker(host, [_SOUND], config), config.unroll_length, 1,
                    self.faults.append, config.synchronous)
-    learned = agent_interface.agent_maker(impala, host, [_SOUND], config)().acting_variables
+    learned = impala.IMPALA.maker(host, [_SOUND], config)().acting_variables
     parameters = parameters_lib.ParameterSnapshot(inference.specs(learned))
     parameters.publish(0, [variable.read_value() for variable in learned])
     self.queue = unroll_queue.UnrollQueue(

@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import pathlib
-import types
-from typing import Any, NamedTuple
 from unittest import mock
 
 from absl.testing import absltest
@@ -20,50 +18,34 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
-from scalable_agents.agents import impala
-from scalable_agents.agents import impala_atari57
-from scalable_agents.agents import laser
-from scalable_agents.agents import laser_atari57
-from scalable_agents.agents import popart_impala
-from scalable_agents.agents import popart_impala_atari57
-from scalable_agents.agents import r2d2
-from scalable_agents.agents import r2d2_atari57
+from scalable_agents.agents import registry
 from scalable_agents.experience import intake as intake_lib
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.population import population_directory
 from scalable_agents.processes import free_ports
+from scalable_agents.processes import python_path
+from scalable_agents.records import errors
 from scalable_agents.records import run_directory
-from scalable_agents.records import runtime_config
+from scalable_agents.tests import source_tree
 from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import agent_interface
-from scalable_agents.training import atari57_protocol
 from scalable_agents.training import train_loop
 
-
-class _Tested(NamedTuple):
-  """An agent under test."""
-  module: Any
-  config_class: type
-  binary: str               # The name of the module to run.
-  settings: dict[str, Any]  # Settings that make a run small.
-
-
+_TOY = f'{toy_q.__name__}:TOY_Q'
+# By the name of a preset or 'module:NAME': settings that make a run small.
 _AGENTS = {
-    impala.NAME: _Tested(impala, impala.ImpalaConfig, impala_atari57.__name__, {'torso': 'shallow'}),
-    popart_impala.NAME: _Tested(popart_impala, popart_impala.PopArtImpalaConfig, popart_impala_atari57.__name__,
-                                {'torso': 'shallow', 'use_pixel_control': True}),
-    laser.NAME: _Tested(laser, laser.LaserConfig, laser_atari57.__name__,
-                        {'torso': 'shallow', 'use_lstm': True, 'replay_share': 0.5, 'replay_minimum_size': 10,
-                         'replay_capacity': 100, 'trust_region_threshold': 0.5}),
-    r2d2.NAME: _Tested(r2d2, r2d2.R2d2Config, r2d2_atari57.__name__,
-                       {'torso': 'shallow', 'burn_in': 1, 'sequence_length': 3, 'sequence_period': 3,
-                        'replay_capacity': 100, 'replay_minimum_size': 10, 'samples_per_period': 0.3}),
-    toy_q.NAME: _Tested(toy_q, toy_q.ToyConfig, toy_q.__name__, {}),
+    'impala_atari57': {'torso': 'shallow'},
+    'popart_impala_atari57': {'torso': 'shallow', 'use_pixel_control': True},
+    'laser_atari57': {'torso': 'shallow', 'use_lstm': True, 'replay_share': 0.5, 'replay_minimum_size': 10,
+                      'replay_capacity': 100, 'trust_region_threshold': 0.5},
+    'r2d2_atari57': {'torso': 'shallow', 'burn_in': 1, 'sequence_length': 3, 'sequence_period': 3,
+                     'replay_capacity': 100, 'replay_minimum_size': 10, 'samples_per_period': 0.3},
+    _TOY: {},
 }
 # The agents of the tests with environments. The other agents share LASER's code there.
-_RUN = (laser.NAME, r2d2.NAME, toy_q.NAME)
+_RUN = ('laser_atari57', 'r2d2_atari57', _TOY)
 _SPEC = agent_lib.EnvironmentSpec(3, {'pixels': tf.TensorSpec([20, 20, 1], tf.uint8)}, ('catch', 'obey_ball'))
 _SMALL = ('--level_name=catch', '--unroll_length=4', '--batch_size=2', '--nolearning_rate_decay',
           '--num_environments=4', '--num_environment_workers=2')
@@ -73,9 +55,13 @@ def setUpModule():
   training.configure_tensorflow()
 
 
+def _definition(name):
+  return python_path.load(registry.find(name).agent)
+
+
 def _flags(name):
   """Returns flags of a small run that ends soon."""
-  return (*_SMALL, *(f'--{setting}={value}' for setting, value in _AGENTS[name].settings.items()))
+  return (*_SMALL, *(f'--{setting}={value}' for setting, value in _AGENTS[name].items()))
 
 
 def _inputs(batch, seed):
@@ -90,10 +76,10 @@ class NetworkTest(parameterized.TestCase):
   """Tests that need no environments."""
 
   def _make(self, name, **settings):
-    agent, config_class, _, small = _AGENTS[name]
-    config = config_class(level_name='catch', **small, **settings)
+    agent = _definition(name)
+    config = agent.config(level_name='catch', **_AGENTS[name], **settings)
     agent.validate(config)
-    return agent, config, agent.Agent(_SPEC, config)
+    return agent, config, agent.network(_SPEC, config)
 
   @parameterized.parameters(*_AGENTS)
   def test_is_made_the_same_from_the_same_seed(self, name):
@@ -110,14 +96,14 @@ class NetworkTest(parameterized.TestCase):
   def test_refuses_environments_that_it_is_not_made_for(self, name):
     agent, config, _ = self._make(name)
     with self.assertRaisesRegex(ValueError, 'want '):
-      agent.Agent(agent_lib.EnvironmentSpec(3, {'sound': tf.TensorSpec([4], tf.float32)}, ('catch',)), config)
+      agent.network(agent_lib.EnvironmentSpec(3, {'sound': tf.TensorSpec([4], tf.float32)}, ('catch',)), config)
 
   @parameterized.parameters(*_AGENTS)
   def test_acts_in_every_way_that_it_says(self, name):
     agent, _, network = self._make(name)
     inputs, state = _inputs(500, seed=0), network.initial_state(500)
-    self.assertNotEmpty(agent.EVALUATION_POLICIES)
-    for kind in (acting.TRAINING, *agent.EVALUATION_POLICIES):
+    self.assertNotEmpty(agent.evaluation_policies)
+    for kind in (acting.TRAINING, *agent.evaluation_policies):
       selection = acting.Selection(kind, 0.5)
       (output, new_state), (again, _), (other, _) = (
           network.step(inputs, state, tf.constant([1, number], tf.int64), selection) for number in (1, 1, 2))
@@ -208,8 +194,8 @@ class RunTest(parameterized.TestCase):
     self.folder = pathlib.Path(self.create_tempdir().full_path)
 
   def _run(self, name, logdir, *arguments):
-    agent, config_class, *_ = _AGENTS[name]
-    training.run_in_this_process(agent, config_class(), atari57_protocol.Protocol(), *_flags(name),
+    agent = _definition(name)
+    training.run_in_this_process(agent, agent.config(), atari57_protocol.Protocol(), *_flags(name),
                                  f'--logdir={self.folder / logdir}', *arguments)
 
   def _variables(self, logdir):
@@ -231,18 +217,18 @@ class RunTest(parameterized.TestCase):
     self.assertEqual([row['learner_steps'] for row in rows], list(range(1, len(rows) + 1)))
     self.assertEqual(rows[-1]['environment_frames'] % 16 + (rows[-1]['environment_frames'] < 160), 0)
     config = run_directory.read_config(str(self.folder / 'run'))
-    self.assertEqual(config['agent'], name)
+    self.assertEqual(config['agent'], _definition(name).name)
     episodes = [row['episodes'] for row in rows]
     self.assertEqual(episodes[-1], len(training.episodes(self.folder / 'run')))  # Each episode is counted once.
     # Resuming a finished run changes nothing.
     before = self._variables('run')
     begin()
     tf.nest.map_structure(np.testing.assert_array_equal, self._variables('run'), before)
-    for policy in ('', *_AGENTS[name].module.EVALUATION_POLICIES):
+    for policy in ('', *_definition(name).evaluation_policies):
       self._run(name, 'run', '--synchronous', '--total_environment_frames=160', '--mode=test',
                 '--test_num_episodes=5', f'--test_policy={policy}', '--test_epsilon=0.25')
       evaluation = json.loads((self.folder / 'run' / 'evaluation.json').read_text())
-      kind = policy or _AGENTS[name].module.EVALUATION_POLICIES[0]
+      kind = policy or _definition(name).evaluation_policies[0]
       self.assertEqual(evaluation['protocol']['actions'], 'epsilon 0.25' if kind == acting.EPSILON else kind)
       self.assertLen(evaluation['levels']['catch']['episode_returns'], 5)
 
@@ -271,8 +257,9 @@ class ClusterTest(parameterized.TestCase):
     common = (f'--learner_addresses=localhost:{port}', *_flags(name), '--total_environment_frames=600',
               '--log_interval_seconds=0.5', '--num_learners=2')
     with contextlib.ExitStack() as stack:
-      binary = _AGENTS[name].binary
-      start = lambda *flags: stack.enter_context(training.Training(logdir, *common, *flags, program=binary))
+      _, program, *agent = registry.command(name)
+      start = lambda *flags: stack.enter_context(
+          training.Training(logdir, *agent, *common, *flags, program=program))
       learner = start('--job_name=learner', '--num_environments=0')
       actor = start('--job_name=actor', '--task=0')
       self.assertEqual(learner.end()[0], 0, learner.screen())
@@ -283,18 +270,35 @@ class ClusterTest(parameterized.TestCase):
     self.assertEqual(last['episodes'], len(training.episodes(logdir)))
 
 
-class ModuleTest(parameterized.TestCase):
+class DefinitionTest(parameterized.TestCase):
 
   @parameterized.parameters(*_AGENTS)
-  def test_has_all_that_the_interface_names(self, name):
-    agent, config_class, *_ = _AGENTS[name]
-    self.assertIsInstance(agent, types.ModuleType)
-    public = [member for member in (*vars(agent_interface.AgentModule), *agent_interface.AgentModule.__annotations__)
-              if not member.startswith('_')]
-    self.assertContainsSubset(public, vars(agent))
-    self.assertContainsSubset(runtime_config.RuntimeConfig.__annotations__, config_class.__dataclass_fields__)
-    for index in range(agent.SWEEP.num_samples):
-      agent.validate(config_class(sweep_index=index, **agent.SWEEP.draw(index)))
+  def test_each_sample_of_the_sweep_is_valid(self, name):
+    agent = _definition(name)
+    for index in range(agent.sweep.num_samples):
+      agent.validate(agent.config(sweep_index=index, **agent.sweep.draw(index)))
+
+  def test_every_agent_is_tested(self):
+    tested = {registry.find(name).agent for name in _AGENTS}
+    self.assertContainsSubset(registry.AGENTS.values(), tested)
+    for name, reference in registry.AGENTS.items():
+      self.assertEqual(python_path.load(reference).name, name)
+
+  @parameterized.parameters(*registry.PRESETS)
+  def test_each_preset_is_a_binary_with_settings_that_its_agent_accepts(self, name):
+    preset = registry.find(name)
+    agent = python_path.load(preset.agent)
+    self.assertIs(type(preset.config), agent.config)
+    agent.validate(preset.config)
+    self.assertIn(f"train.main('{name}')", source_tree.texts(f'{name}.py')[f'agents/{name}.py'])
+
+  @parameterized.parameters(
+      ('impala', "--agent=impala: want module:NAME or one of impala_atari57, "),
+      ('no_module:NAME', '--agent=no_module:NAME: want module:NAME or one of .*No module named'),
+      (f'{toy_q.__name__}:NONE', "--agent=.*has no attribute 'NONE'"))
+  def test_an_unknown_agent_is_said_in_one_line(self, name, message):
+    with self.assertRaisesRegex(errors.UserError, f'^{message}'):
+      registry.find(name)
 
 
 if __name__ == '__main__':

@@ -11,16 +11,17 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.learner import learner_step
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 
-_CONFIG = impala.ImpalaConfig(level_name='catch', torso='shallow')
+_CONFIG = configs.ImpalaConfig(level_name='catch', torso='shallow')
 _FLAGS = ('--level_name=catch', '--torso=shallow', '--num_environments=2')
 # Files that a start writes and that are not part of the run: the lock of the directory, and messages of libraries.
 _UNIMPORTANT = {run_directory.LIBRARY_LOG, '.lock'}
@@ -121,7 +122,7 @@ class BadInputTest(parameterized.TestCase):
     def start(logdir, flags):
       with self.assertRaises((errors.UserError, run_directory.RunDirectoryError)) as caught:
         training.run_in_this_process(
-            impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), f'--logdir={logdir}', *flags)
+            impala.IMPALA, configs.ImpalaConfig(), atari57_protocol.Protocol(), f'--logdir={logdir}', *flags)
       return ' '.join(str(caught.exception).split())
 
     self._check_unchanged(_CASES[name], start)
@@ -136,7 +137,8 @@ class NothingIsLeftTest(parameterized.TestCase):
     self.logdir = self.folder / 'runs' / 'catch'
 
   def _start(self, *flags):
-    training.run_in_this_process(impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), f'--logdir={self.logdir}',
+    training.run_in_this_process(impala.IMPALA, configs.ImpalaConfig(), atari57_protocol.Protocol(),
+                                 f'--logdir={self.logdir}',
                                  *_FLAGS, *flags)
 
   @parameterized.parameters(

@@ -40,17 +40,17 @@ _PROGRESS = (r'\d[\d.]*k?/4.00M, [\d,]+ frames/s, return (none yet|-?[\d.]+), '
 # Runs the binary with an update that does not end.
 _ENDLESS_UPDATE = '''
 import time
+from scalable_agents.agents import train
 from scalable_agents.processes import quiet
 quiet.start()
-from scalable_agents.agents import impala, learner_step
-from scalable_agents.training import atari57_protocol, program
+from scalable_agents.learner import learner_step
 
 def step(*unused):
   print('the update has begun', flush=True)
   time.sleep(1000)
 
 learner_step.Learner.step = step
-program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+train.main('impala_atari57')
 '''
 
 

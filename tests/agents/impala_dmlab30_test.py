@@ -11,22 +11,15 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.agents import impala
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala_dmlab30
-from scalable_agents.agents import laser
-from scalable_agents.agents import laser_dmlab30
-from scalable_agents.agents import popart_impala
-from scalable_agents.agents import popart_impala_dmlab30
-from scalable_agents.agents import r2d2
-from scalable_agents.agents import r2d2_dmlab30
-from scalable_agents.agents import r2d2_plus_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.environments import lab_module
 from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
-from scalable_agents.training import dmlab30_protocol
 
 _TRAINED = ('rooms_collect_good_objects_train', 'language_select_described_object')
 _TESTED = ('rooms_collect_good_objects_test', 'language_select_described_object')
@@ -44,20 +37,21 @@ def _run(*arguments, path=None):
 
 def _main(*arguments):
   """Does what the binary does in this process. Raises errors instead of printing them."""
-  training.run_in_this_process(impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(), *arguments)
+  training.run_preset(
+        'impala_dmlab30', *arguments)
 
 
 class DefaultsTest(absltest.TestCase):
 
   def test_r2d2_plus_differs_from_r2d2_as_the_paper_says(self):
-    changed = {name: value for name, value in dataclasses.asdict(r2d2_plus_dmlab30.CONFIG).items()
-               if value != getattr(r2d2_dmlab30.CONFIG, name)}
+    changed = {name: value for name, value in dataclasses.asdict(registry.PRESETS['r2d2_plus_dmlab30'].config).items()
+               if value != getattr(registry.PRESETS['r2d2_dmlab30'].config, name)}
     self.assertEqual(changed, {'torso': 'deep', 'reward_transform': 'optimistic_asymmetric', 'batch_size': 32,
                                'target_update_interval': 400})
 
   def test_defaults_are_the_papers_and_where_it_swept_the_releases(self):
-    config = impala_dmlab30.CONFIG
-    impala.validate(config)
+    config = registry.PRESETS['impala_dmlab30'].config
+    configs.validate_impala(config)
     self.assertEqual(
         (config.level_name, config.torso, config.use_lstm, config.unroll_length, config.batch_size, config.discount,
          config.baseline_cost, config.rmsprop_decay, config.rmsprop_momentum, config.learning_rate_decay),
@@ -66,7 +60,7 @@ class DefaultsTest(absltest.TestCase):
         (config.entropy_cost, config.learning_rate, config.rmsprop_epsilon, config.clip_gradient_norm,
          config.reward_transform, config.total_environment_frames),
         (0.0033391318945337044, 0.00031866995608948655, 0.1, 0.0, 'soft_asymmetric', 10**10))
-    self.assertEqual(impala_dmlab30.RUN_CONFIG.test_num_episodes, 500)
+    self.assertEqual(registry.PRESETS['impala_dmlab30'].run.test_num_episodes, 500)
     self.assertBetween(config.entropy_cost, 5e-5, 1e-2)    # The range in table D.1.
     self.assertBetween(config.learning_rate, 5e-6, 5e-3)
 
@@ -142,8 +136,8 @@ class LifeOfARunTest(parameterized.TestCase):
   def test_popart_learns_from_its_actions_and_from_pixel_control(self):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    training.run_in_this_process(
-        popart_impala, popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, *_SMALL, f'--logdir={logdir}',
+    training.run_preset(
+        'popart_impala_dmlab30', *_SMALL, f'--logdir={logdir}',
         '--use_pixel_control', '--total_environment_frames=160')
     row = training.rows(logdir)[-1]
     self.assertEqual((row['environment_frames'], row['environment_restarts']), (160, 0))
@@ -153,8 +147,8 @@ class LifeOfARunTest(parameterized.TestCase):
     self.assertEqual([shape for name, shape in shapes.items() if '/_policy/w/' in name], [[256, 15]])
     self.assertEqual([shape for name, shape in shapes.items() if 'agent/_baseline/w/' in name], [[256, 2]])
     # The value heads are those of the training levels, and the evaluation plays the test levels.
-    training.run_in_this_process(
-        popart_impala, popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--logdir={logdir}',
+    training.run_preset(
+        'popart_impala_dmlab30', f'--logdir={logdir}',
         '--mode=test', '--num_environments=2', '--test_num_episodes=1')
     with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
       self.assertCountEqual(json.load(file)['levels'], _TESTED)
@@ -162,8 +156,8 @@ class LifeOfARunTest(parameterized.TestCase):
   def test_r2d2_learns_from_single_frames_and_from_instructions(self):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    training.run_in_this_process(
-        r2d2, r2d2_plus_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL, f'--level_name={",".join(_TRAINED)}', '--torso=shallow',
+    training.run_preset(
+        'r2d2_plus_dmlab30', f'--level_name={",".join(_TRAINED)}', '--torso=shallow',
         '--burn_in=2', '--sequence_length=6', '--sequence_period=3', '--unroll_length=6', '--batch_size=2',
         '--samples_per_period=0.5', '--replay_capacity=50', '--replay_minimum_size=4', '--num_environments=2',
         '--total_environment_frames=400', f'--logdir={logdir}')
@@ -174,8 +168,8 @@ class LifeOfARunTest(parameterized.TestCase):
     self.assertIn([512, 15], shapes)  # The advantages of 15 actions.
     # The LSTM's inputs are the 256 features of the picture, 64 of the instruction, the reward and the action.
     self.assertIn([256 + 64 + 1 + 15 + 512, 4 * 512], shapes)
-    training.run_in_this_process(
-        r2d2, r2d2_plus_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL, f'--logdir={logdir}', '--mode=test',
+    training.run_preset(
+        'r2d2_plus_dmlab30', f'--logdir={logdir}', '--mode=test',
         '--num_environments=2', '--test_num_episodes=1')
     with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
       self.assertCountEqual(json.load(file)['levels'], _TESTED)
@@ -184,8 +178,8 @@ class LifeOfARunTest(parameterized.TestCase):
     """With the settings of r2d2_dmlab30; those of r2d2_plus_dmlab30 are in the test above."""
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    training.run_in_this_process(
-        r2d2, r2d2_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL, f'--level_name={_TRAINED[0]}', '--burn_in=2',
+    training.run_preset(
+        'r2d2_dmlab30', f'--level_name={_TRAINED[0]}', '--burn_in=2',
         '--sequence_length=6', '--sequence_period=3', '--unroll_length=6', '--batch_size=2', '--samples_per_period=0.5',
         '--replay_capacity=50', '--replay_minimum_size=4', '--num_environments=2', '--total_environment_frames=300',
         f'--logdir={logdir}')
@@ -196,8 +190,8 @@ class LifeOfARunTest(parameterized.TestCase):
   def test_laser_trains_on_lab_levels_and_replays_their_episodes(self):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    training.run_in_this_process(
-        laser, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--level_name={",".join(_TRAINED)}',
+    training.run_preset(
+        'laser_dmlab30', f'--level_name={",".join(_TRAINED)}',
         '--torso=shallow', '--unroll_length=10', '--batch_size=8', '--replay_share=0.75', '--replay_capacity=1_000',
         '--replay_minimum_size=50', '--num_environments=2', '--total_environment_frames=800', f'--logdir={logdir}')
     row = training.rows(logdir)[-1]
@@ -210,28 +204,25 @@ class LifeOfARunTest(parameterized.TestCase):
   def test_laser_has_no_pixel_control_on_levels_without_pixels(self):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    training.run_in_this_process(
-        laser, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, '--level_name=quiz', '--torso=shallow',
-        '--unroll_length=3', '--batch_size=8', '--replay_share=0.75', '--replay_capacity=1_000',
-        '--replay_minimum_size=50', '--num_environments=2', '--total_environment_frames=300', f'--logdir={logdir}')
+    training.run_preset(
+        'laser_dmlab30', '--level_name=quiz', '--torso=shallow', '--unroll_length=3', '--batch_size=8',
+        '--replay_share=0.75', '--replay_capacity=1_000', '--replay_minimum_size=50', '--num_environments=2',
+        '--total_environment_frames=300', f'--logdir={logdir}')
     self.assertNotIn('loss/pixel_control', training.rows(logdir)[-1])
-    training.run_in_this_process(
-        laser, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, f'--logdir={logdir}', '--mode=test',
-        '--num_environments=2', '--test_num_episodes=2')
+    training.run_preset(
+        'laser_dmlab30', f'--logdir={logdir}', '--mode=test', '--num_environments=2', '--test_num_episodes=2')
     self.assertTrue(os.path.exists(run_directory.path(logdir, run_directory.EVALUATION)))
 
-  @parameterized.named_parameters(
-      ('impala', impala, impala_dmlab30.CONFIG, dmlab30_protocol.Protocol()),
-      ('r2d2_plus', r2d2, r2d2_plus_dmlab30.CONFIG, r2d2_dmlab30.PROTOCOL))
-  def test_built_in_tasks_can_be_tried_without_lab(self, agent, config, protocol):
+  @parameterized.parameters('impala_dmlab30', 'r2d2_plus_dmlab30')
+  def test_built_in_tasks_can_be_tried_without_lab(self, name):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
     of_r2d2 = ('--burn_in=2', '--sequence_length=6', '--sequence_period=3', '--samples_per_period=0.5',
                '--replay_capacity=50', '--replay_minimum_size=4')
-    training.run_in_this_process(
-        agent, config, protocol, '--level_name=catch', '--torso=shallow', '--unroll_length=6',
+    training.run_preset(
+        name, '--level_name=catch', '--torso=shallow', '--unroll_length=6',
         '--batch_size=2', '--num_environments=2', '--total_environment_frames=100', f'--logdir={logdir}',
-        *(of_r2d2 if agent is r2d2 else ()))
+        *(of_r2d2 if name.startswith('r2d2') else ()))
     self.assertGreaterEqual(training.rows(logdir)[-1]['environment_frames'], 100)
 
 

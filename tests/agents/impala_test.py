@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import mixed_experience
@@ -19,7 +20,7 @@ _unroll = unrolls.random_unroll
 
 
 def _agent(spec=None, **settings):
-  return impala.Agent(unrolls.environment_spec(spec), impala.ImpalaConfig(torso='shallow', **settings))
+  return impala.Agent(unrolls.environment_spec(spec), configs.ImpalaConfig(torso='shallow', **settings))
 
 
 def _inputs(last_action, reward, done, observation):
@@ -41,10 +42,10 @@ def _forward(agent, unroll):
 class ImpalaConfigTest(parameterized.TestCase):
 
   def test_defaults_are_valid(self):
-    impala.validate(impala.ImpalaConfig())
+    configs.validate_impala(configs.ImpalaConfig())
 
   def test_defaults_are_those_of_table_g1(self):
-    config = impala.ImpalaConfig()
+    config = configs.ImpalaConfig()
     self.assertEqual(
         (config.unroll_length, config.batch_size, config.discount, config.baseline_cost,
          config.entropy_cost, config.rmsprop_momentum, config.rmsprop_epsilon, config.learning_rate,
@@ -53,7 +54,7 @@ class ImpalaConfigTest(parameterized.TestCase):
     self.assertEqual((config.torso, config.use_lstm, config.total_environment_frames), ('deep', False, 200_000_000))
 
   def test_every_setting_is_explained(self):
-    for field in dataclasses.fields(impala.ImpalaConfig):
+    for field in dataclasses.fields(configs.ImpalaConfig):
       self.assertGreater(len(field.metadata['help']), 15, field.name)
       self.assertEqual(field.metadata['help'][-1], '.', field.name)
 
@@ -88,13 +89,13 @@ class ImpalaConfigTest(parameterized.TestCase):
       ('level_name', '', 'the name of a level'))
   def test_bad_values_are_named(self, name, value, wanted):
     with self.assertRaises(ValueError) as caught:
-      impala.validate(dataclasses.replace(impala.ImpalaConfig(), **{name: value}))
+      configs.validate_impala(dataclasses.replace(configs.ImpalaConfig(), **{name: value}))
     self.assertEqual(str(caught.exception), f'--{name}={value}: want {wanted}')
 
   @parameterized.parameters(
       ('clip_rho_threshold', float('inf')), ('clip_gradient_norm', 0.0), ('discount', 1.0), ('policy_lag', 0))
   def test_values_at_the_edge_are_allowed(self, name, value):
-    impala.validate(dataclasses.replace(impala.ImpalaConfig(), **{name: value}))
+    configs.validate_impala(dataclasses.replace(configs.ImpalaConfig(), **{name: value}))
 
 
 class AgentTest(parameterized.TestCase):
@@ -108,7 +109,7 @@ class AgentTest(parameterized.TestCase):
       ('shallow', True, (72, 96, 3), 15, 1_238_112),
       ('deep', True, (72, 96, 3), 15, 1_635_696))
   def test_number_of_parameters(self, torso, use_lstm, shape, num_actions, want):
-    config = impala.ImpalaConfig(torso=torso, use_lstm=use_lstm)
+    config = configs.ImpalaConfig(torso=torso, use_lstm=use_lstm)
     instruction = {'instruction': tf.TensorSpec([128], tf.uint8)} if use_lstm else {}
     pixels = {'pixels': tf.TensorSpec(shape, tf.uint8)}
     agent = impala.Agent(unrolls.environment_spec(pixels | instruction, num_actions), config)
@@ -117,7 +118,7 @@ class AgentTest(parameterized.TestCase):
   def test_number_of_parameters_of_pixel_control(self):
     """Fully connected from 256 to 9x9x32, and 4x4 kernels from 32 channels to a value and 18 advantages."""
     spec = unrolls.environment_spec({'pixels': tf.TensorSpec((84, 84, 4), tf.uint8)}, 18)
-    agent = impala.Agent(spec, impala.ImpalaConfig(torso='shallow', use_pixel_control=True))
+    agent = impala.Agent(spec, configs.ImpalaConfig(torso='shallow', use_pixel_control=True))
     self.assertEqual(sum(int(np.prod(v.shape)) for v in agent.trainable_variables),
                      681_027 + 257 * 9 * 9 * 32 + 4 * 4 * 32 * 19 + 19)
 
@@ -284,7 +285,7 @@ class LossTest(parameterized.TestCase):
 
   @parameterized.product(correction=('vtrace', 'one_step', 'epsilon', 'none'), use_lstm=(False, True))
   def test_matches_numpy(self, correction, use_lstm):
-    config = impala.ImpalaConfig(
+    config = configs.ImpalaConfig(
         use_lstm=use_lstm, off_policy_correction=correction, discount=0.9, baseline_cost=0.3, entropy_cost=0.02,
         clip_rho_threshold=1.5, clip_pg_rho_threshold=1.2, vtrace_lambda=0.9)
     agent = _agent(use_lstm=use_lstm)
@@ -297,7 +298,7 @@ class LossTest(parameterized.TestCase):
       np.testing.assert_allclose(terms[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
 
   def test_is_a_sum_over_the_batch(self):
-    agent, config = _agent(use_lstm=True), impala.ImpalaConfig()
+    agent, config = _agent(use_lstm=True), configs.ImpalaConfig()
     unroll = _unroll(agent, batch=2)
     twice = tf.nest.map_structure(lambda x: tf.repeat(x, 2, axis=0 if x.shape[0] == 2 else 1), unroll)
     gradients = []
@@ -309,7 +310,7 @@ class LossTest(parameterized.TestCase):
       np.testing.assert_allclose(double, 2.0 * once, rtol=1e-4, atol=1e-4)
 
   def test_gradient_of_the_baseline_is_half_the_error_summed_over_time(self):
-    agent, config = _agent(), impala.ImpalaConfig(baseline_cost=0.5)
+    agent, config = _agent(), configs.ImpalaConfig(baseline_cost=0.5)
     unroll = _unroll(agent)
     bias = next(v for v in agent.trainable_variables if v.name == 'agent/baseline/b:0')
     with tf.GradientTape() as tape:
@@ -320,7 +321,7 @@ class LossTest(parameterized.TestCase):
     np.testing.assert_allclose(tape.gradient(total, bias), [want], rtol=1e-4, atol=1e-4)
 
   def test_row_0_has_no_say_in_what_is_learned(self):
-    agent, config = _agent(), impala.ImpalaConfig()
+    agent, config = _agent(), configs.ImpalaConfig()
     unroll, other = _unroll(agent), _unroll(agent, seed=1)
     first_of = lambda x, y: tf.concat([y[:1], x[1:]], axis=0)
     changed = unroll._replace(
@@ -336,8 +337,8 @@ class ReplayTest(parameterized.TestCase):
 
   @parameterized.parameters((0.5, 2), (0.75, 3), (0., 0))
   def test_batches_have_the_share(self, share, num_replayed):
-    config = impala.ImpalaConfig(replay_share=share, batch_size=4, unroll_length=6, replay_capacity=60)
-    impala.validate(config)
+    config = configs.ImpalaConfig(replay_share=share, batch_size=4, unroll_length=6, replay_capacity=60)
+    configs.validate_impala(config)
     unroll = _unroll(_agent(), batch=4)
     one = lambda b, index: unrolls.one(unroll, b)._replace(index=tf.constant(index, tf.int64))
     intake = intake_lib.Intake(tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), one(0, 0)), 40, 1)
@@ -361,7 +362,7 @@ class ReplayTest(parameterized.TestCase):
       self.assertEqual(batch.sample, ())
 
   def test_a_replayed_unroll_is_learned_from_like_any_other(self):
-    agent, config = _agent(), impala.ImpalaConfig()
+    agent, config = _agent(), configs.ImpalaConfig()
     unroll = _unroll(agent)
     sample = mixed_experience.MixedSample([True, False, False], tf.ones([2]), tf.constant([0, 1], tf.int64))
     self.assertEqual(float(impala.loss(agent, learner_step.Batch(unroll, sample), config).total),
@@ -372,7 +373,7 @@ class ReplayTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'^--replay_share={share}: a batch of {batch_size} unrolls would have '
                                 r'\d new and \d replayed ones: want at least one of each, for example with a larger '
                                 '--batch_size$'):
-      impala.validate(impala.ImpalaConfig(batch_size=batch_size, replay_share=share))
+      configs.validate_impala(configs.ImpalaConfig(batch_size=batch_size, replay_share=share))
 
 
 if __name__ == '__main__':

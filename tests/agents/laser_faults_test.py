@@ -17,11 +17,12 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from scalable_agents.agents import laser
+from scalable_agents.agents import configs
 from scalable_agents.cluster import learner_connection
 from scalable_agents.environments import catch
 from scalable_agents.experience import replay_port
 from scalable_agents.experience import shared_replay
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.ops import ops
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
@@ -29,7 +30,6 @@ from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.experience import forgetful_replay
 from scalable_agents.tests.experience import forgetful_sweep
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 
 _NUM_AGENTS = 4
 _FRAMES, _SOME_FRAMES = 1600, 60  # Frames of each agent, and those that the test lets it make at a time.
@@ -210,7 +210,7 @@ class ResumeTest(absltest.TestCase):
 
   def test_regression_the_address_of_the_replay_may_change(self):
     """A sweep that is resumed has another port."""
-    self.assertIn('shared_replay', settings.free_settings(laser.LaserConfig()))
+    self.assertIn('shared_replay', settings.free_settings(configs.LaserConfig()))
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
 from scalable_agents.environments import quiz
@@ -55,7 +56,7 @@ class LearningTest(absltest.TestCase):
 
   def _train(self, **settings):
     """Trains LASER to the end. Returns the rows of metrics.jsonl."""
-    return training_runs.train(self, laser, laser.LaserConfig(**_LASER | settings))
+    return training_runs.train(self, laser.LASER, configs.LaserConfig(**_LASER | settings))
 
   def test_catch_is_learned_from_replay(self):
     settings = dict(level_name='catch', total_environment_frames=10_000)
@@ -115,7 +116,7 @@ class LearningTest(absltest.TestCase):
   def test_stale_data_needs_a_correction(self):
     """Espeholt et al. 2018, table 2, with replay. `//tools:off_policy` has more seeds, and runs without replay."""
     def train(correction, seed):
-      rows = training_runs.train(self, impala, impala.ImpalaConfig(
+      rows = training_runs.train(self, impala.IMPALA, configs.ImpalaConfig(
           level_name='catch', torso='shallow', synchronous=True, unroll_length=8, batch_size=32, learning_rate=3e-3,
           learning_rate_decay=False, entropy_cost=0.003, policy_lag=60, replay_share=0.5, seed=seed,
           off_policy_correction=correction, total_environment_frames=20_000))

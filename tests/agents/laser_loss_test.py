@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import laser
 from scalable_agents.agents import popart_impala
@@ -44,12 +45,12 @@ class _Case(NamedTuple):
   """An agent, a batch of online and replayed unrolls, and the config."""
   agent: _Table
   batch: learner_step.Batch
-  config: laser.LaserConfig
+  config: configs.LaserConfig
 
 
 def _case(seed=0, online=2, replayed=3, spread=2., **settings):
   """Draws a case. Logits are up to `spread`. Unrolls go on with episodes of other levels. Not all are drawn."""
-  config = laser.LaserConfig(**{'reward_transform': 'none', 'discount': 0.9, 'replay_sampling': 'prioritised',
+  config = configs.LaserConfig(**{'reward_transform': 'none', 'discount': 0.9, 'replay_sampling': 'prioritised',
                                 'use_pixel_control': True, 'pixel_control_cost': 0.7, 'entropy_cost': 0.3} | settings)
   random = np.random.RandomState(seed)
   batch = online + replayed
@@ -346,7 +347,7 @@ class WithoutTrustRegionTest(parameterized.TestCase):
   @parameterized.parameters(popart_impala, impala)
   def test_on_online_data_it_is_the_loss_of_its_parents(self, module):
     """Bit for bit, with the real networks."""
-    config = laser.LaserConfig(torso='shallow', use_lstm=True, use_pixel_control=True,
+    config = configs.LaserConfig(torso='shallow', use_lstm=True, use_pixel_control=True,
                                value_normalization='popart' if module is popart_impala else 'none')
     levels = ('catch', 'chain', 'recall') if module is popart_impala else ('catch',)
     agent = laser.Agent(unrolls.environment_spec(unrolls.PIXELS, levels=levels), config)

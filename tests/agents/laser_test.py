@@ -7,21 +7,20 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
-from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import laser
-from scalable_agents.agents import laser_atari57
-from scalable_agents.agents import laser_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.experience import experience as experience_lib
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import mixed_experience
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import popart
 from scalable_agents.learner import trust_region
 from scalable_agents.learner import vtrace
 from scalable_agents.tests.training import unrolls
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 
 _LEVELS = ('catch', 'chain', 'recall')
 _LEVEL_IDS = [0, 2, 0, 0, 2, 2, 0, 2]  # Nothing comes from level 1.
@@ -30,7 +29,7 @@ _SHARED = dict(shared_replay='localhost:20000')
 
 
 def _config(**settings):
-  return laser.LaserConfig(**dict(
+  return configs.LaserConfig(**dict(
       torso='shallow', reward_transform='none', learning_rate_decay=False, unroll_length=6, batch_size=8,
       replay_capacity=1000, replay_minimum_size=1) | settings)
 
@@ -38,19 +37,19 @@ def _config(**settings):
 class ConfigTest(parameterized.TestCase):
 
   def test_the_defaults_are_the_papers_where_it_states_them(self):
-    config = laser.LaserConfig()
-    laser.validate(config)
+    config = configs.LaserConfig()
+    configs.validate_laser(config)
     self.assertEqual((config.replay_share, config.replay_capacity), (0.875, 10_000_000))  # Section 5.3, figure 2.
     self.assertEqual((config.relevance, config.clip_rho_threshold), ('implied', 1.))      # Sections 4.3 and 2.3.
     self.assertEqual((config.replay_sampling, config.learn_online), ('episodes', True))   # Section 5.1.
     self.assertEqual(config.trust_region_threshold, np.inf)                               # Not stated.
     self.assertEqual((config.importance_exponent, config.shared_replay), (1., ''))        # Figure 4.
-    for field in dataclasses.fields(laser.LaserConfig):
+    for field in dataclasses.fields(configs.LaserConfig):
       self.assertEqual(field.metadata['help'][-1], '.', field.name)
 
   def test_atari_has_the_papers_values(self):
-    config, protocol = laser_atari57.CONFIG, laser_atari57.PROTOCOL
-    laser.validate(config)
+    config, protocol = registry.PRESETS['laser_atari57'].config, registry.PRESETS['laser_atari57'].protocol
+    configs.validate_laser(config)
     self.assertEqual(mixed_experience.split(config.batch_size, config.replay_share), (32, 128))  # Section 5.1.
     self.assertEqual(
         (config.torso, config.use_lstm, config.unroll_length, config.discount, config.clip_gradient_norm,
@@ -61,30 +60,30 @@ class ConfigTest(parameterized.TestCase):
     self.assertEqual(dataclasses.replace(protocol, noop_max=30), atari57_protocol.Protocol())
     self.assertEqual((protocol.noop_max, protocol.max_episode_frames), (37, 30 * 60 * 60))       # Appendix D.
     # What the paper does not state is IMPALA's (table G.1).
-    its = dataclasses.asdict(impala.ImpalaConfig())
+    its = dataclasses.asdict(configs.ImpalaConfig())
     changed = {name for name, value in its.items() if getattr(config, name) != value}
     self.assertEqual(changed, {'torso', 'unroll_length', 'batch_size', 'discount', 'clip_gradient_norm',
                                'learning_rate_decay', 'replay_share', 'replay_capacity'})
 
   def test_dmlab_has_the_papers_values(self):
-    config = laser_dmlab30.CONFIG
-    laser.validate(config)
+    config = registry.PRESETS['laser_dmlab30'].config
+    configs.validate_laser(config)
     self.assertEqual(mixed_experience.split(config.batch_size, config.replay_share), (32, 224))  # Figures 2 and 3.
     self.assertEqual(
         (config.unroll_length, config.use_lstm, config.value_normalization, config.use_pixel_control,
          config.rmsprop_epsilon, config.clip_gradient_norm, config.replay_capacity, config.total_environment_frames),
         (79, True, 'popart', True, 0.1, 0., 10_000_000, 10_000_000_000))       # Sections 5.1 and 5.3, table 1.
-    its = dataclasses.asdict(impala_dmlab30.CONFIG)
+    its = dataclasses.asdict(registry.PRESETS['impala_dmlab30'].config)
     changed = {name for name, value in its.items() if getattr(config, name) != value}
     self.assertEqual(changed, {'unroll_length', 'batch_size', 'learning_rate_decay', 'replay_share', 'replay_capacity',
                                'use_pixel_control'})
-    self.assertIs(type(laser_dmlab30.RUN_CONFIG), type(laser_atari57.RUN_CONFIG))
-    self.assertEqual(laser_dmlab30.popart_impala_dmlab30.PROTOCOL, dmlab30_protocol.Protocol(action_set='popart'))
+    self.assertIs(type(registry.PRESETS['laser_dmlab30'].run), type(registry.PRESETS['laser_atari57'].run))
+    self.assertEqual(registry.PRESETS['laser_dmlab30'].protocol, dmlab30_protocol.Protocol(action_set='popart'))
 
   def test_the_sweep_is_that_of_section_5_1(self):
     """IMPALA's table D.1 for learning rate and entropy cost. The epsilon of RMSProp stays 0.1."""
-    self.assertEqual(laser.SWEEP.num_samples, 10)
-    self.assertEqual({name: (drawn.least, drawn.most) for name, drawn in laser.SWEEP.ranges.items()},
+    self.assertEqual(laser.LASER.sweep.num_samples, 10)
+    self.assertEqual({name: (drawn.least, drawn.most) for name, drawn in laser.LASER.sweep.ranges.items()},
                      {'learning_rate': (5e-6, 5e-3), 'entropy_cost': (5e-5, 1e-2)})
 
   @parameterized.parameters(
@@ -111,7 +110,7 @@ class ConfigTest(parameterized.TestCase):
       (dict(importance_exponent=2.), '--importance_exponent=2.0: want a number from 0 to 1'))
   def test_refuses(self, settings, message):
     with self.assertRaises(ValueError) as caught:
-      laser.validate(_config(**settings))
+      configs.validate_laser(_config(**settings))
     self.assertStartsWith(str(caught.exception), message)
     self.assertNotIn('\n', str(caught.exception))
 
@@ -119,7 +118,7 @@ class ConfigTest(parameterized.TestCase):
       dict(replay_share=0.1), dict(replay_share=0.9), dict(replay_minimum_size=50, replay_capacity=100), _SHARED,
       dict(replay_share=0.), dict(trust_region_threshold=0.), dict(clip_rho_threshold=np.inf))
   def test_values_at_the_edge_are_allowed(self, **settings):
-    laser.validate(_config(**settings))
+    configs.validate_laser(_config(**settings))
 
 
 class AgentTest(absltest.TestCase):
@@ -127,7 +126,7 @@ class AgentTest(absltest.TestCase):
   def test_number_of_parameters_with_four_times_the_channels(self):
     """Section 5.1. The convolutions have about 16 times IMPALA's parameters, the fully connected layer 4 times."""
     pixels = {'pixels': tf.TensorSpec((84, 84, 4), tf.uint8)}
-    agent = laser.Agent(unrolls.environment_spec(pixels, 18), laser_atari57.CONFIG)
+    agent = laser.Agent(unrolls.environment_spec(pixels, 18), registry.PRESETS['laser_atari57'].config)
     sections = sum(9 * before * after + after + 4 * (9 * after**2 + after)
                    for before, after in ((4, 64), (64, 128), (128, 128)))
     want = sections + (11 * 11 * 128 + 1) * 256 + 257 * (18 + 1)
@@ -143,7 +142,7 @@ class LearnerTest(parameterized.TestCase):
     agent.statistics.second.assign(_SIGMA**2 + _MU**2)
     unroll = unrolls.random_unroll(agent, batch=8, level_ids=_LEVEL_IDS)
     environment = unroll.environment_output
-    return laser.make_learner(agent, config, xla), unroll._replace(environment_output=environment._replace(
+    return laser.LASER.make_learner(agent, config, xla), unroll._replace(environment_output=environment._replace(
         reward=environment.reward * tf.constant(_SIGMA[_LEVEL_IDS], tf.float32)))
 
   @parameterized.parameters('literal', 'mean_of_squares')
@@ -217,7 +216,7 @@ class ExperienceTest(parameterized.TestCase):
   def _make(self, **settings):
     """Returns the agent's experience, after 48 unrolls of 16 lives in which an episode ends in each unroll."""
     config = _config(**settings)
-    laser.validate(config)
+    configs.validate_laser(config)
     spec = unrolls.environment_spec()
     agent = laser.Agent(spec, config)
     unroll = unrolls.random_unroll(agent, batch=16)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import types
 from unittest import mock
 
 from absl.testing import absltest
@@ -14,10 +13,10 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.environments import harvest
 from scalable_agents.environments import registry
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import ladder
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 from scalable_agents.training import run_config
 from scalable_agents.training import run_log
 from scalable_agents.training import train_loop
@@ -44,7 +43,7 @@ def _returns_more_than(wanted):
   return is_reached
 
 
-_POPART = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)
+_POPART = dict(agent=popart_impala.POPART_IMPALA)
 
 
 class _Deaf(impala.Agent):
@@ -56,30 +55,28 @@ class _Deaf(impala.Agent):
 
 class LearningTest(absltest.TestCase):
 
-  def _train(self, make_agent=None, until=lambda statistics: False, agent_module=impala,
-             config_class=impala.ImpalaConfig, **settings):
+  def _train(self, make_agent=None, until=lambda statistics: False, agent=impala.IMPALA, **settings):
     """Trains in this process until total_environment_frames, or until the statistics of episodes are as wanted.
 
     Args:
-      make_agent: makes the agent; None for the module's.
+      make_agent: makes the agent; None for the definition's.
       until: takes the values about episodes of a row of metrics.jsonl.
-      agent_module: the agent's module.
-      config_class: its settings.
-      **settings: of config_class.
+      agent: the definition.
+      **settings: of its config.
     Returns:
       The agent and the last row of metrics.jsonl.
     """
-    config = config_class(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
-    agent_module.validate(config)
+    config = agent.config(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
+    agent.validate(config)
+    agent = dataclasses.replace(agent, network=make_agent or agent.network)
     run = run_config.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
     levels = registry.expand(config.level_name)
     with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
       protocol = atari57_protocol.Protocol().environments(levels, training=True)
       host = actor_host.ActorHost(levels, protocol, run, config.seed)
-      agent = types.SimpleNamespace(**vars(agent_module) | {'Agent': make_agent or agent_module.Agent})
       statistics = run_log.make_statistics(levels)
       with mock.patch.object(run_log, 'make_statistics', return_value=statistics):
-        trainer = train_loop.Trainer(host, agent, config, levels, run, directory, io.StringIO())
+        trainer = train_loop.Trainer(host, training.job(agent, config, run), directory, io.StringIO())
       has_finished = trainer._has_finished
       trainer._has_finished = lambda: has_finished() or until(statistics.metrics())
       trainer.train()

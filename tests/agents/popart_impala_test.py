@@ -8,11 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import agent as agent_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
-from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import popart_impala
-from scalable_agents.agents import popart_impala_atari57
-from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import pixel_control
 from scalable_agents.learner import popart
@@ -31,7 +30,7 @@ def setUpModule():
 
 
 def _config(**settings):
-  return popart_impala.PopArtImpalaConfig(**{
+  return configs.PopArtImpalaConfig(**{
       'torso': 'shallow', 'reward_transform': 'none', 'total_environment_frames': 10_000,
       'learning_rate_decay': False} | settings)
 
@@ -98,16 +97,16 @@ def _numpy_loss(agent, unroll, config):
 class ConfigTest(parameterized.TestCase):
 
   def test_defaults_are_the_papers(self):
-    config = popart_impala.PopArtImpalaConfig()
-    popart_impala.validate(config)
+    config = configs.PopArtImpalaConfig()
+    configs.validate_impala(config)
     self.assertEqual((config.popart_decay, config.value_normalization, config.popart_second_moment),
                      (3e-4, 'popart', 'literal'))
-    atari, dmlab = popart_impala_atari57.CONFIG, popart_impala_dmlab30.CONFIG
+    atari, dmlab = registry.PRESETS['popart_impala_atari57'].config, registry.PRESETS['popart_impala_dmlab30'].config
     self.assertEqual((atari.level_name, atari.reward_transform, atari.total_environment_frames, atari.use_lstm),
                      ('atari57', 'none', 57 * 200_000_000, False))
-    self.assertContainsSubset(dataclasses.asdict(impala_dmlab30.CONFIG), dataclasses.asdict(dmlab))
+    self.assertContainsSubset(dataclasses.asdict(registry.PRESETS['impala_dmlab30'].config), dataclasses.asdict(dmlab))
     self.assertEqual((dmlab.level_name, dmlab.unroll_length, dmlab.use_lstm), ('dmlab30', 100, True))
-    self.assertEqual(popart_impala_dmlab30.PROTOCOL.action_set, 'popart')
+    self.assertEqual(registry.PRESETS['popart_impala_dmlab30'].protocol.action_set, 'popart')
 
   @parameterized.parameters(
       ('value_normalization', 'layer', 'one of popart, none'),
@@ -117,7 +116,7 @@ class ConfigTest(parameterized.TestCase):
       ('pixel_control_discount', 1.5, 'a number from 0 to 1'))
   def test_bad_values_are_named(self, name, value, wanted):
     with self.assertRaisesRegex(ValueError, f'--{name}={value}: want {wanted}'):
-      popart_impala.validate(_config(**{name: value}))
+      configs.validate_impala(_config(**{name: value}))
 
 
 class LossTest(parameterized.TestCase):
@@ -216,7 +215,7 @@ class LearnerTest(parameterized.TestCase):
     """Makes an update. Returns the learner, the value targets [T, B] and the unroll."""
     config = _config(**settings)
     agent = _agent(config)
-    learner = popart_impala.make_learner(agent, config, xla)
+    learner = popart_impala.POPART_IMPALA.make_learner(agent, config, xla)
     if statistics:
       _set_statistics(agent)
     unroll = _unroll(agent)
@@ -247,7 +246,7 @@ class LearnerTest(parameterized.TestCase):
   def test_only_with_normalisation_the_size_of_rewards_does_not_matter(self, popart_is_on):
     """The factor is a power of two, so that all roundings are the same: the learned variables are equal bit for bit."""
     config, factor = _config(value_normalization='popart' if popart_is_on else 'none', popart_decay=0.3), 1024
-    learners = [popart_impala.make_learner(_agent(config), config, 'never') for _ in range(2)]
+    learners = [popart_impala.POPART_IMPALA.make_learner(_agent(config), config, 'never') for _ in range(2)]
     for learner, scale in zip(learners, (1, factor)):
       if popart_is_on:
         _set_statistics(learner.agent, scale * _MU, scale * _SIGMA)
@@ -271,8 +270,8 @@ class LearnerTest(parameterized.TestCase):
   def test_without_normalisation_one_level_is_impala(self):
     """Bit for bit."""
     config = _config(value_normalization='none')
-    ours = popart_impala.make_learner(_agent(config, ('catch',)), config, 'never')
-    its = impala.make_learner(impala.Agent(unrolls.environment_spec(), config), config, 'never')
+    ours = popart_impala.POPART_IMPALA.make_learner(_agent(config, ('catch',)), config, 'never')
+    its = impala.IMPALA.make_learner(impala.Agent(unrolls.environment_spec(), config), config, 'never')
     for update in range(3):
       unroll = unrolls.random_unroll(ours.agent, seed=update)
       got, want = unrolls.update(ours, unroll), unrolls.update(its, unroll)
@@ -284,7 +283,7 @@ class LearnerTest(parameterized.TestCase):
 
   def test_a_restored_learner_goes_on_bit_for_bit(self):
     config, folder = _config(popart_decay=0.3), self.create_tempdir().full_path
-    first, second = (popart_impala.make_learner(_agent(config), config) for _ in range(2))
+    first, second = (popart_impala.POPART_IMPALA.make_learner(_agent(config), config) for _ in range(2))
     for update in range(2):
       unrolls.update(first, _unroll(first.agent, seed=update))
     checkpoint.Checkpointer(folder, learner=first).save()
@@ -298,7 +297,7 @@ class LearnerTest(parameterized.TestCase):
   def test_huge_rewards_are_learned(self):
     """Their un-normalised value loss and second moment overflow float32."""
     config = _config(popart_decay=0.5)
-    learner = popart_impala.make_learner(_agent(config), config)
+    learner = popart_impala.POPART_IMPALA.make_learner(_agent(config), config)
     _set_statistics(learner.agent, np.zeros(3), np.full(3, 1e6))  # The largest sigma.
     unroll = _unroll(learner.agent)
     huge = unroll._replace(environment_output=unroll.environment_output._replace(
@@ -317,7 +316,7 @@ class LearnerTest(parameterized.TestCase):
     rewards = unroll.environment_output.reward.numpy()
     rewards[2:, 1] = reward  # The sum of several rewards of 3e38 is not finite.
     bad = unroll._replace(environment_output=unroll.environment_output._replace(reward=tf.constant(rewards)))
-    learner = popart_impala.make_learner(agent, config)
+    learner = popart_impala.POPART_IMPALA.make_learner(agent, config)
     _set_statistics(agent)
     before = [variable.numpy() for variable in agent.variables]
     self.assertEqual(float(unrolls.update(learner, bad)['update_skipped']), 1.)

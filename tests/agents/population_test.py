@@ -8,15 +8,16 @@ import sys
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import population
 from scalable_agents.agents import sweeps
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.population import population_directory
 from scalable_agents.processes import python_path
 from scalable_agents.records import run_directory
 from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 
 _CATCH = ('--level_name=catch', '--torso=shallow', '--num_environments=16', '--num_environment_workers=1',
           '--batch_size=8', '--unroll_length=10', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.5')
@@ -126,7 +127,7 @@ class LearningTest(absltest.TestCase):
     initial_frames = 10_000
     for index, rate in enumerate(rates):
       training.run_in_this_process(
-          impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), *_CATCH, '--synchronous',
+          impala.IMPALA, configs.ImpalaConfig(), atari57_protocol.Protocol(), *_CATCH, '--synchronous',
           '--nolearning_rate_decay', '--total_environment_frames=14_000', '--rmsprop_epsilon=1e-3',
           '--entropy_cost=0.005', f'--population_size={len(rates)}', '--population_episodes=100',
           f'--population_initial_frames={initial_frames}', f'--learning_rate={rate}', f'--seed={index}',

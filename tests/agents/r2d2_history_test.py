@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_atari57
 from scalable_agents.agents import r2d2_history
@@ -28,7 +29,7 @@ class RestrictedAgentTest(parameterized.TestCase):
 
   @parameterized.parameters(0, 1, 2, 4, 20, math.inf)
   def test_acts_on_the_last_observations_only(self, history):
-    config = r2d2.R2d2Config()
+    config = configs.R2d2Config()
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     restricted = r2d2_history.RestrictedAgent(agent, config, history)
     batch, num_rows = 3, 9

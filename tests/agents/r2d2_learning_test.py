@@ -4,6 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
 from scalable_agents.tests.agents import training_runs
 from scalable_agents.tests.processes import signal_handlers
@@ -27,7 +28,7 @@ class LearningTest(parameterized.TestCase):
 
   def _train(self, **settings):
     """Trains to the end. Returns the rows of metrics.jsonl."""
-    return training_runs.train(self, r2d2, r2d2.R2d2Config(**_SMALL | settings))
+    return training_runs.train(self, r2d2.R2D2, configs.R2d2Config(**_SMALL | settings))
 
   def test_catch_is_learned(self):
     rows = self._train(level_name='catch', burn_in=2, sequence_length=10, sequence_period=5, batch_size=16,

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.tests.training import unrolls
@@ -17,7 +18,7 @@ _SEQUENCE = dict(burn_in=3, sequence_length=6, sequence_period=3)
 
 
 def _config(**settings):
-  return r2d2.R2d2Config(**_SEQUENCE | dict(n_step=2, replay_capacity=100, replay_minimum_size=1) | settings)
+  return configs.R2d2Config(**_SEQUENCE | dict(n_step=2, replay_capacity=100, replay_minimum_size=1) | settings)
 
 
 class ReplayTest(parameterized.TestCase):

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
-from scalable_agents.agents import r2d2_plus_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.experience import replay_experience
 from scalable_agents.learner import learner_step
 from scalable_agents.tests.training import unrolls
@@ -21,7 +22,7 @@ _SEQUENCE = dict(burn_in=3, sequence_length=6, sequence_period=3)
 
 
 def _config(**settings):
-  return r2d2.R2d2Config(**_SEQUENCE | dict(n_step=2, replay_capacity=100, replay_minimum_size=1) | settings)
+  return configs.R2d2Config(**_SEQUENCE | dict(n_step=2, replay_capacity=100, replay_minimum_size=1) | settings)
 
 
 @functools.cache
@@ -265,7 +266,7 @@ class LearnerTest(parameterized.TestCase):
   def test_the_target_network_is_copied_at_intervals(self):
     config = _config(target_update_interval=3, learning_rate=1e-2)
     agent = r2d2.Agent(unrolls.environment_spec(), config)
-    learner = r2d2.make_learner(agent, config)
+    learner = r2d2.R2D2.make_learner(agent, config)
     batch = _batch(agent, config)
     same = lambda: all(np.array_equal(*pair) for pair in zip(agent.online.variables, agent.target.variables))
     self.assertTrue(same())
@@ -280,7 +281,7 @@ class LearnerTest(parameterized.TestCase):
     results = []
     for xla in ('never', 'always'):
       agent = r2d2.Agent(unrolls.environment_spec(), config)
-      learner = r2d2.make_learner(agent, config, xla)
+      learner = r2d2.R2D2.make_learner(agent, config, xla)
       for seed in range(4):
         metrics, feedback = learner.step(_batch(agent, config, seed=seed, num_states=2))
       results.append(([*agent.variables], learner.read(metrics.numpy()), feedback))
@@ -296,10 +297,10 @@ class LearnerTest(parameterized.TestCase):
 class ConfigTest(parameterized.TestCase):
 
   def test_the_defaults_are_the_papers(self):
-    config = r2d2.R2d2Config()
-    self.assertEqual(round(r2d2.unrolls_per_batch(config)), 83)  # 64 sequences at a ratio of 0.77.
-    r2d2.validate(config)
-    r2d2.validate(r2d2_plus_dmlab30.CONFIG)
+    config = configs.R2d2Config()
+    self.assertEqual(round(configs.unrolls_per_batch(config)), 83)  # 64 sequences at a ratio of 0.77.
+    configs.validate_r2d2(config)
+    configs.validate_r2d2(registry.PRESETS['r2d2_plus_dmlab30'].config)
 
   @parameterized.parameters(
       (dict(sequence_period=81), '--sequence_period=81: want at most --sequence_length=80'),
@@ -313,7 +314,7 @@ class ConfigTest(parameterized.TestCase):
       (dict(level_name=''), '--level_name=: want the name of a level'))
   def test_refuses(self, settings, message):
     with self.assertRaisesRegex(ValueError, message):
-      r2d2.validate(dataclasses.replace(r2d2.R2d2Config(), **settings))
+      configs.validate_r2d2(dataclasses.replace(configs.R2d2Config(), **settings))
 
 
 if __name__ == '__main__':

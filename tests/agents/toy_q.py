@@ -3,18 +3,12 @@
 It does Q-learning with a uniform replay of unrolls, an epsilon per actor, a target network that is saved but not
 published, and greedy evaluation. Priorities are fed back to the replay, which checks that they belong to its items.
 
-  python -m scalable_agents.tests.agents.toy_q --level_name=catch --logdir=runs/toy
+  python -m scalable_agents.agents.train --agent=scalable_agents.tests.agents.toy_q:TOY_Q --logdir=runs/toy
 """
-
-from scalable_agents.processes import quiet
-
-if __name__ == '__main__':
-  quiet.start()  # Before TensorFlow is imported.
 
 import collections
 import dataclasses
 import os
-import sys
 import threading
 from typing import NamedTuple
 
@@ -26,25 +20,16 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import networks
 from scalable_agents.experience import experience
-from scalable_agents.launch import program
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import optimizers
-from scalable_agents.records import settings
+from scalable_agents.records import runtime_config
 from scalable_agents.records.settings import setting
-from scalable_agents.training import agent_interface
-from scalable_agents.training import atari57_protocol
+from scalable_agents.training import definition
 from scalable_agents.training import sweep
-
-NAME = 'toy_q'
-SWEEP = sweep.Sweep({'learning_rate': sweep.LogUniform(1e-4, 1e-2)}, num_samples=4)
-EVALUATION_POLICIES = (acting.GREEDY, acting.EPSILON)
-SINGLE_FRAMES = False
-to_send = agent_interface.send_all
-replay_steps = lambda config: 0
 
 
 @dataclasses.dataclass(frozen=True)
-class ToyConfig:
+class ToyConfig(runtime_config.RuntimeConfig):
   """The hyper-parameters."""
   level_name: str = setting('catch', 'What to play.')
   total_environment_frames: int = setting(30_000, 'Environment frames to train for.', at_least=1)
@@ -55,16 +40,7 @@ class ToyConfig:
   discount: float = setting(0.9, 'Discount per agent step.', at_least=0, at_most=1)
   target_update_interval: int = setting(20, 'Updates between two copies of the network to the target.', at_least=1)
   learning_rate: float = setting(1e-3, 'Learning rate.', at_least=0)
-  learning_rate_decay: bool = setting(False, 'Decay the learning rate.')
   clip_gradient_norm: float = setting(10., 'Largest norm of the gradient.', at_least=0)
-  queue_size: int = setting(4, 'Unrolls in the queue.', at_least=1)
-  policy_lag: int = setting(0, 'Updates that actors are held back.', at_least=0)
-  sweep_index: int = setting(sweep.NO_SAMPLE, 'Sample of the sweep.', at_least=sweep.NO_SAMPLE)
-  synchronous: bool = setting(False, 'Take turns.')
-  seed: int = setting(1, 'Seed.', at_least=0, at_most=settings.MAX_SEED)
-
-
-validate = settings.check
 
 
 class BehaviourOutput(NamedTuple):
@@ -131,13 +107,10 @@ def loss(agent, batch, config):
                            Feedback(priority, unroll.stream_id, unroll.index), gathered=unroll.level_id)
 
 
-def make_learner(agent, config, xla='auto', device=None):
-  def update_target(unused_gathered, updates):
-    is_time = updates % config.target_update_interval == 0
-    return [(target, tf.where(is_time, online, target))
-            for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
-  make_optimizer = lambda variables, config: optimizers.Adam(variables, 0.9, 0.999, 1e-5)
-  return learner_step.Learner(agent, loss, make_optimizer, config, {'learning_rate': True}, xla, device, update_target)
+def update_target(agent, config, unused_gathered, updates):
+  is_time = updates % config.target_update_interval == 0
+  return [(target, tf.where(is_time, online, target))
+          for target, online in zip(agent.target.variables, agent.online.variables, strict=True)]
 
 
 class Replay(experience.Experience):
@@ -197,7 +170,13 @@ class Replay(experience.Experience):
       self._next_key = max(self._items, default=-1) + 1
 
 
-make_experience = Replay
-
-if __name__ == '__main__':
-  program.run(sys.modules[__name__], ToyConfig(), atari57_protocol.Protocol())
+TOY_Q = definition.Definition(
+    name='toy_q',
+    config=ToyConfig,
+    network=Agent,
+    loss=loss,
+    make_optimizer=lambda variables, config: optimizers.Adam(variables, 0.9, 0.999, 1e-5),
+    after_update=update_target,
+    make_experience=Replay,
+    sweep=sweep.Sweep({'learning_rate': sweep.LogUniform(1e-4, 1e-2)}, num_samples=4),
+)

@@ -7,22 +7,24 @@ import pathlib
 
 from absl.testing import absltest
 
+from scalable_agents.agents import train
 from scalable_agents.processes import free_ports
 from scalable_agents.tests.agents import toy_q
 from scalable_agents.tests.training import training
 
-_COMMON = ('--level_name=catch', '--num_environment_workers=1', '--log_interval_seconds=0.5')
+_COMMON = (f'--agent={toy_q.__name__}:TOY_Q', '--level_name=catch', '--num_environment_workers=1',
+           '--log_interval_seconds=0.5')
 
 
 class ToyQTest(absltest.TestCase):
 
   def _start(self, stack, logdir, *flags):
-    return stack.enter_context(training.Training(logdir, *_COMMON, *flags, program=toy_q.__name__))
+    return stack.enter_context(training.Training(logdir, *_COMMON, *flags, program=train.__name__))
 
   def _evaluate(self, logdir, *flags):
     """Returns the mean return of greedy episodes."""
     with training.Training(logdir, *_COMMON, *flags, '--mode=test', '--test_num_episodes=100',
-                           program=toy_q.__name__) as test:
+                           program=train.__name__) as test:
       self.assertEqual(test.end()[0], 0, test.screen())
     evaluation = json.loads(pathlib.Path(logdir, 'evaluation.json').read_text())
     self.assertEqual(evaluation['protocol']['actions'], 'greedy')

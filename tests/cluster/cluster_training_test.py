@@ -12,7 +12,7 @@ from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.agents import impala
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala_atari57
 from scalable_agents.cluster import learner_connection
 from scalable_agents.tests.cluster import cluster_testing
@@ -171,7 +171,7 @@ class LifeOfAClusterTest(_TestCase):
     specs = {what: [tf.TensorSpec(shape, dtype) for dtype, shape in reader.greeting[what]]
              for what in ('unroll', 'parameters')}
     graph = learner_connection.make_graph(0, specs['unroll'], specs['parameters'],
-                                          impala.ImpalaConfig().queue_size)
+                                          configs.ImpalaConfig().queue_size)
     sender = learner_connection.Connection(self.address, graph)
     sender.open()
     try:

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import popart_impala
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
@@ -26,7 +27,7 @@ LEAVING_AT = 2  # The update at which the last learner wants to leave.
 
 def config(task):
   """Returns the settings of a learner. Without `share` the learners would start with different parameters."""
-  return popart_impala.PopArtImpalaConfig(
+  return configs.PopArtImpalaConfig(
       torso='shallow', total_environment_frames=10_000, rmsprop_epsilon=0.1, popart_decay=0.3, seed=task + 1)
 
 
@@ -46,7 +47,7 @@ def main(addresses, task, updates, file):
   num_learners = len(addresses.split(','))
   with together.scope():
     agent = popart_impala.Agent(unrolls.environment_spec(levels=LEVELS), config(task))
-    learner = popart_impala.make_learner(agent, config(task), 'never')
+    learner = popart_impala.POPART_IMPALA.make_learner(agent, config(task), 'never')
   together.share(learner.variables)
   for update in range(updates):
     unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update, level_ids=LEVEL_IDS)

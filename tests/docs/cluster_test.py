@@ -16,13 +16,13 @@ from absl import flags
 from absl.testing import absltest
 import yaml
 
-from scalable_agents.agents import impala
+from scalable_agents.agents import configs
+from scalable_agents.agents import registry
 from scalable_agents.cluster import cluster_config
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.launch import program
 from scalable_agents.processes import run_flags
 from scalable_agents.tests import source_tree
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 
 _FOLDER = source_tree.ROOT / 'docs' / 'cluster'
 _FREE = ('job_name', 'learner_addresses', 'logdir', 'num_environments', 'task')
@@ -55,10 +55,10 @@ def _parse(arguments):
   flag_values = flags.FlagValues()
   with mock.patch.multiple(run_flags, define=functools.partial(run_flags.define, flag_values=flag_values),
                            run_main=mock.DEFAULT):
-    program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
+    program.run(registry.PRESETS['impala_atari57'])
   rest = flag_values(['program', *arguments])
   assert rest == ['program'], rest
-  for config_class, validate in ((impala.ImpalaConfig, impala.validate),
+  for config_class, validate in ((configs.ImpalaConfig, configs.validate_impala),
                                  (cluster_config.ClusterConfig, cluster_config.validate)):
     run_flags.config_from_flags(config_class, validate, flag_values=flag_values)
   return flag_values

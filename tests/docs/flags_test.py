@@ -6,16 +6,16 @@ import re
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import laser
-from scalable_agents.agents import laser_atari57
-from scalable_agents.agents import laser_dmlab30
+from scalable_agents.agents import configs
 from scalable_agents.agents import laser_replay
 from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import population
-from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_history
+from scalable_agents.agents import registry
 from scalable_agents.cluster import cluster_config
 from scalable_agents.experience import mixed_experience
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.population import population_member
 from scalable_agents.tables import impala as impala_tables
 from scalable_agents.tables import laser as laser_tables
@@ -24,12 +24,11 @@ from scalable_agents.tables import population as population_figure
 from scalable_agents.tables import r2d2 as r2d2_tables
 from scalable_agents.tests import source_tree
 from scalable_agents.tools import reward_scales
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_config
 
 _CONFIGS = (
-    laser.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, r2d2.R2d2Config, r2d2_history.HistoryConfig,
+    configs.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, configs.R2d2Config,
+    r2d2_history.HistoryConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
     population_member.PopulationConfig, run_config.RunConfig, impala_tables.TablesConfig,
     laser_tables.LaserTablesConfig, population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig,
@@ -58,7 +57,7 @@ class FlagsTest(parameterized.TestCase):
             if row.startswith('|')]
     flags = [(float(row['replay_share']), int(row['batch_size'])) for row in rows if row]
     self.assertEqual({share for share, _ in flags}, {0., 0.5, 0.75, 0.875})
-    for config in (laser_atari57.CONFIG, laser_dmlab30.CONFIG):
+    for config in (registry.PRESETS['laser_atari57'].config, registry.PRESETS['laser_dmlab30'].config):
       of_agent = mixed_experience.split(config.batch_size, config.replay_share)[0]
       for share, batch_size in flags:
         self.assertEqual(mixed_experience.split(batch_size, share)[0], of_agent, (share, batch_size))

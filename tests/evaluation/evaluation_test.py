@@ -18,12 +18,12 @@ import numpy as np
 from scalable_agents.actor import actor_host
 from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_results
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.records import checkpoint
 from scalable_agents.records import run_directory
 from scalable_agents.tests.evaluation import evaluation_testing
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 
 _STAY = 1
 

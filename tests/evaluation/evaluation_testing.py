@@ -11,12 +11,12 @@ import termios
 from absl.testing import parameterized
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
-from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 from scalable_agents.training import run_config
 
 _ALWAYS = 50.  # Bias of an action's logit with which the policy never takes another action.
@@ -77,7 +77,7 @@ class EvaluationTestCase(parameterized.TestCase):
 
   def make_run(self, level='catch', always=None, bias=_ALWAYS, **settings):
     """Makes a run directory with a checkpoint. The policy is uniform, or takes only action `always` if it is given."""
-    config = impala.ImpalaConfig(level_name=level, torso='shallow', **settings)
+    config = configs.ImpalaConfig(level_name=level, torso='shallow', **settings)
     run = run_config.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
                               num_environment_workers=2, test_num_episodes=30)
     learner, checkpointer = training.make_run(run.logdir, config)
@@ -92,11 +92,10 @@ class EvaluationTestCase(parameterized.TestCase):
     return config, run
 
   def evaluate(self, config, run, screen=None, protocol=atari57_protocol.Protocol(), **changes):
-    levels = registry.expand(config.level_name)
     run = dataclasses.replace(run, **changes)
     with run_directory.open_evaluation(run.logdir, run_directory.read_config(run.logdir)['flags'], ()) as directory:
-      return evaluation.evaluate(impala, config, levels, protocol.environments(levels, training=False), run,
-                                 directory, screen or io.StringIO())
+      job = training.job(impala.IMPALA, config, run, protocol)
+      return evaluation.evaluate(job, directory, screen or io.StringIO())
 
   def stored(self, run):
     with open(run_directory.path(run.logdir, run_directory.EVALUATION), encoding='utf-8') as file:

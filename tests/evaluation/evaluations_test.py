@@ -1,16 +1,17 @@
 """Evaluations during training: the newest checkpoint is played beside the training, which goes on whatever happens."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
 import signal
-import sys
 import types
 
 from absl.testing import absltest
 import psutil
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation_process
@@ -20,7 +21,6 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tests.evaluation import evaluation_testing
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 from scalable_agents.training import run_config
 
 _SMALL = ('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=4', '--num_environments=4',
@@ -101,20 +101,11 @@ class EvaluationsTest(absltest.TestCase):
       made.finish(100, is_interrupted=lambda: False)
     self.assertEqual([row['environment_frames'] for row in made.results()], [90, 100])
 
-  def test_the_agent_must_be_importable_and_have_the_policy(self):
-    def request(module, **settings):
-      return evaluations.request(module, impala.ImpalaConfig(), ('catch',), atari57_protocol.Protocol(),
-                                 run_config.RunConfig(**settings))
-    self.assertEqual(request(impala)['agent'], 'scalable_agents.agents.impala')
-    program = types.ModuleType('__main__')
-    vars(program).update({name: value for name, value in vars(impala).items() if not name.startswith('__')})
-    with absltest.mock.patch.dict(sys.modules, {'__main__': program}):
-      with self.assertRaisesRegex(errors.UserError, '^--evaluation_interval: .*start it with python -m MODULE'):
-        request(program)
-      program.__spec__ = types.SimpleNamespace(name='my.agent')
-      self.assertEqual(request(program)['agent'], 'my.agent')
+  def test_the_agent_must_have_the_policy(self):
+    agent = dataclasses.replace(impala.IMPALA, evaluation_policies=('sampled', 'greedy'))
     with self.assertRaisesRegex(errors.UserError, '^--test_policy=epsilon: want one of'):
-      request(types.SimpleNamespace(EVALUATION_POLICIES=('sampled', 'greedy')), test_policy='epsilon')
+      evaluations.request(training.job(
+          agent, configs.ImpalaConfig(level_name='catch'), run_config.RunConfig(test_policy='epsilon')))
 
 
 class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
@@ -122,8 +113,8 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
   def test_plays_what_an_evaluation_of_the_same_checkpoint_plays(self):
     config, run = self.make_run(level='obey_ball,obey_side', use_lstm=True)
     levels = registry.expand(config.level_name)
-    request = evaluations.request(impala, config, levels, atari57_protocol.Protocol(),
-                                  run_config.RunConfig(logdir=run.logdir, evaluation_episodes=5))
+    request = evaluations.request(training.job(
+        impala.IMPALA, config, run_config.RunConfig(logdir=run.logdir, evaluation_episodes=5)))
     request |= {'directory': run.logdir, 'logdir': run.logdir}
     row = evaluation_process.evaluate(json.loads(json.dumps(request)))
     stored = self.evaluate(config, run, test_num_episodes=5, num_environments=8)
@@ -137,7 +128,7 @@ class EvaluationProcessTest(evaluation_testing.EvaluationTestCase):
 
   def test_without_a_checkpoint_the_run_is_named(self):
     config, run = self.make_run()
-    request = evaluations.request(impala, config, ('catch',), atari57_protocol.Protocol(), run)
+    request = evaluations.request(training.job(impala.IMPALA, config, run))
     empty = self.create_tempdir().full_path
     with self.assertRaisesRegex(errors.UserError, '^runs/catch: there is no checkpoint$'):
       evaluation_process.evaluate(request | {'directory': empty, 'logdir': 'runs/catch'})

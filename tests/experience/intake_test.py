@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import unroll_check
@@ -19,7 +20,7 @@ class IntakeTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    agent = impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig(torso='shallow'))
+    agent = impala.Agent(unrolls.environment_spec(), configs.ImpalaConfig(torso='shallow'))
     self.batch = unrolls.random_unroll(agent, batch=8)
     self.intake = self._make_intake()
     self.take = tf.function(self.intake.take_batch, autograph=False)

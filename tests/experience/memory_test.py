@@ -7,7 +7,7 @@ from absl.testing import absltest
 import tensorflow as tf
 
 from scalable_agents.actor import environment_workers
-from scalable_agents.agents import impala
+from scalable_agents.agents import configs
 from scalable_agents.experience import memory
 from scalable_agents.processes import machine
 from scalable_agents.records import errors
@@ -23,7 +23,7 @@ class MemoryTest(absltest.TestCase):
     return mock.patch.object(machine, 'memory_bytes', lambda: size)
 
   def test_unrolls_and_parameters_are_counted(self):
-    config = impala.ImpalaConfig(batch_size=3, queue_size=2, policy_lag=4)
+    config = configs.ImpalaConfig(batch_size=3, queue_size=2, policy_lag=4)
     needed = (5 + 2 * 2 + 2 * 2 * 3) * _UNROLL_BYTES + (1 + 4) * 4004
     with self._with(needed):
       memory.check(_UNROLL, _PARAMETERS, config, num_environments=5, num_learners=2)
@@ -34,7 +34,7 @@ class MemoryTest(absltest.TestCase):
 
   def test_an_actor_host_has_no_batches_and_one_copy(self):
     with self._with((5 + 2) * _UNROLL_BYTES + 4004):
-      memory.check(_UNROLL, _PARAMETERS, impala.ImpalaConfig(policy_lag=9), num_environments=5, num_learners=0)
+      memory.check(_UNROLL, _PARAMETERS, configs.ImpalaConfig(policy_lag=9), num_environments=5, num_learners=0)
 
   def test_environments_are_counted_before_they_are_made(self):
     with self._with(23_000_000_000):

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.experience import replayers
 from scalable_agents.processes import machine
@@ -24,7 +25,7 @@ _NUMBER = 5  # Replayers.
 
 
 def _agent(seed, use_lstm=True):
-  return impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig(use_lstm=use_lstm, seed=seed))
+  return impala.Agent(unrolls.environment_spec(), configs.ImpalaConfig(use_lstm=use_lstm, seed=seed))
 
 
 class ReplayersTest(parameterized.TestCase):

@@ -5,6 +5,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.experience import stored_unrolls
 from scalable_agents.experience import unroll_check
@@ -19,7 +20,7 @@ class UnrollCheckTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    config = impala.ImpalaConfig(use_lstm=True)
+    config = configs.ImpalaConfig(use_lstm=True)
     agent = impala.Agent(unrolls.environment_spec(), config)
     self.batch = unrolls.random_unroll(agent, batch=_BATCH)
 

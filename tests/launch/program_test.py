@@ -17,12 +17,16 @@ import numpy as np
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import environment_workers
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import laser
-from scalable_agents.agents import laser_dmlab30
 from scalable_agents.agents import r2d2
+from scalable_agents.agents import registry
+from scalable_agents.agents import registry as agent_registry
 from scalable_agents.agents import sweeps
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.launch import program
 from scalable_agents.processes import machine
 from scalable_agents.processes import python_path
@@ -31,8 +35,6 @@ from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_config
 
 _LEAVING_SECONDS = 300.  # It takes less than 5 s on a machine that is not busy; playing on would take hours.
@@ -51,7 +53,7 @@ def _files(folder):
 
 
 def _main(*arguments):
-  training.run_in_this_process(impala, impala.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
+  training.run_in_this_process(impala.IMPALA, configs.ImpalaConfig(), atari57_protocol.Protocol(), *arguments)
 
 
 class TrainModeTest(absltest.TestCase):
@@ -60,7 +62,7 @@ class TrainModeTest(absltest.TestCase):
     seeds = []
     for checkpoints, seed in ((0, 7), (1, 7), (0, 8)):
       logdir = self.create_tempdir().full_path
-      _, checkpointer = training.make_run(logdir, impala.ImpalaConfig(level_name='catch', torso='shallow', seed=seed))
+      _, checkpointer = training.make_run(logdir, configs.ImpalaConfig(level_name='catch', torso='shallow', seed=seed))
       for _ in range(checkpoints):
         checkpointer.save()
       with mock.patch.object(program.actor_host, 'ActorHost',
@@ -84,7 +86,7 @@ class ActorHostTest(parameterized.TestCase):
            mock.patch.object(program.train_loop, 'configure_tensorflow'):  # It is too late for it in this process.
         with self.assertRaisesRegex(errors.UserError, 'for the test'):
           training.run_in_this_process(
-              r2d2, r2d2.R2d2Config(), atari57_protocol.Protocol(), '--level_name=catch', '--job_name=actor',
+              r2d2.R2D2, configs.R2d2Config(), atari57_protocol.Protocol(), '--level_name=catch', '--job_name=actor',
               '--learner_addresses=a:1', f'--task={task}', f'--num_environments={num_environments}', '--num_actors=256')
       call = host.call_args
       places = actor_host.places_of([0] * num_environments, call.args[5], call.kwargs['place_offset'])
@@ -92,8 +94,8 @@ class ActorHostTest(parameterized.TestCase):
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
 
   @parameterized.parameters(
-      (r2d2, r2d2.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),
-      (laser, laser_dmlab30.CONFIG, '10,000,000 agent steps takes 208.6 GB'))
+      (r2d2, configs.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),
+      (laser, registry.PRESETS['laser_dmlab30'].config, '10,000,000 agent steps takes 208.6 GB'))
   def test_a_replay_that_is_too_large_is_refused_when_the_first_environment_is_made(self, agent, config, what):
     specification = environment_workers.Specification(
         15, {'pixels': ('uint8', [72, 96, 3]), 'instruction': ('uint8', [128])}, 4, {})
@@ -114,9 +116,9 @@ class RunTest(parameterized.TestCase):
     calls = mock.Mock()
     with mock.patch.multiple(run_flags, define=mock.DEFAULT, run_main=lambda main: main()), \
          mock.patch.object(program, 'main', calls.main), mock.patch.object(program.quiet, 'leave', calls.leave):
-      program.run(impala, impala.ImpalaConfig(), atari57_protocol.Protocol())
-    self.assertEqual(calls.mock_calls, [
-        mock.call.main(impala, impala.ImpalaConfig, atari57_protocol.Protocol), mock.call.leave(0)])
+      preset = agent_registry.PRESETS['impala_atari57']
+      program.run(preset)
+    self.assertEqual(calls.mock_calls, [mock.call.main(preset, impala.IMPALA), mock.call.leave(0)])
 
   @parameterized.parameters(
       (atari57_protocol.Protocol(noop_max=7), {
@@ -140,7 +142,7 @@ class TestModeTest(parameterized.TestCase):
     key = str(settings)
     if key not in self._made:
       self._made[key] = self.enterClassContext(tempfile.TemporaryDirectory())
-      _, checkpointer = training.make_run(self._made[key], impala.ImpalaConfig(**settings))
+      _, checkpointer = training.make_run(self._made[key], configs.ImpalaConfig(**settings))
       checkpointer.save()
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
     shutil.copytree(self._made[key], logdir)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.learner import learner_step
 from scalable_agents.tests.training import training
@@ -28,8 +29,8 @@ def _variables(learner):
 
 def _new_learner(spec=None, xla='never', **settings):
   settings = {'torso': 'shallow', 'total_environment_frames': 10_000} | settings
-  config = impala.ImpalaConfig(**settings)
-  return impala.make_learner(impala.Agent(unrolls.environment_spec(spec), config), config, xla)
+  config = configs.ImpalaConfig(**settings)
+  return impala.IMPALA.make_learner(impala.Agent(unrolls.environment_spec(spec), config), config, xla)
 
 
 _made = {}  # Arguments of _learner -> a learner and its initial variables.
@@ -272,7 +273,7 @@ class OtherLossTest(parameterized.TestCase):
 
   def _make(self, xla):
     is_spoilt = tf.Variable(False, trainable=False)
-    config = impala.ImpalaConfig(total_environment_frames=10_000)
+    config = configs.ImpalaConfig(total_environment_frames=10_000)
     agent = impala.Agent(unrolls.environment_spec(), config)
     agent.seen = seen = tf.Variable(tf.zeros([3]), trainable=False, name='seen')
     agent.count = count = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -326,7 +327,7 @@ class OtherLossTest(parameterized.TestCase):
       np.testing.assert_array_equal(old, new)
 
   def test_a_variable_that_would_not_be_saved_is_refused(self):
-    config, stranger = impala.ImpalaConfig(), tf.Variable(0., name='stranger')
+    config, stranger = configs.ImpalaConfig(), tf.Variable(0., name='stranger')
     learner = learner_step.Learner(
         impala.Agent(unrolls.environment_spec(), config), impala.loss, impala.make_optimizer, config, {}, 'never',
         after_update=lambda gathered, updates: [(stranger, 1.)])
@@ -334,7 +335,7 @@ class OtherLossTest(parameterized.TestCase):
       learner.step(learner_step.Batch(_unroll(learner.agent)))
 
   def test_a_variable_that_the_loss_does_not_use_is_named(self):
-    config = impala.ImpalaConfig()
+    config = configs.ImpalaConfig()
     agent = impala.Agent(unrolls.environment_spec(), config)
     agent.idle = tf.Variable(0., name='idle')
     learner = learner_step.Learner(agent, impala.loss, impala.make_optimizer, config, {}, 'never')

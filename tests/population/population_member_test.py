@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.cluster import learner_port
@@ -51,7 +52,7 @@ def _values(learner):
   return values
 
 
-_POPART = dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig)
+_POPART = dict(agent=popart_impala.POPART_IMPALA)
 _LEVELS = ('catch', 'chain', 'recall')  # PopArt has a value head and statistics for each of them.
 
 
@@ -65,14 +66,14 @@ class MemberTest(parameterized.TestCase):
   def _logdir(self, index):
     return os.path.join(self.folder, population_directory.member_name(index))
 
-  def _member(self, index, levels=('catch',), initial_frames=0, size=3, num_learners=1, agent_module=impala,
-              config_class=impala.ImpalaConfig, **settings):
+  def _member(self, index, levels=('catch',), initial_frames=0, size=3, num_learners=1, agent=impala.IMPALA,
+              **settings):
     """Returns a member and its learner. All its variables differ from those of other members."""
     os.makedirs(self._logdir(index), exist_ok=True)
     settings = {'learning_rate': 0.1 * (index + 1), 'entropy_cost': 0.01 * (index + 1), 'seed': index} | settings
-    config = config_class(learning_rate_decay=False, **settings)
+    config = agent.config(learning_rate_decay=False, **settings)
     with learner_port.make_strategy(num_learners, port=None).scope():
-      learner = agent_module.make_learner(agent_module.Agent(unrolls.environment_spec(levels=_LEVELS), config), config)
+      learner = agent.make_learner(agent.network(unrolls.environment_spec(levels=_LEVELS), config), config)
     trainable = {id(variable) for variable in learner.agent.trainable_variables}
     of_agent = (variable for variable in learner.agent.variables if id(variable) not in trainable)
     for variable in (*learner.optimizer.mean_squares, *learner.optimizer.momenta, *of_agent):
@@ -184,9 +185,9 @@ class MemberTest(parameterized.TestCase):
   def _damage(self, what):
     folder = os.path.join(self._logdir(1), population_directory.SNAPSHOTS)
     if what == 'other network':
-      config = impala.ImpalaConfig()
+      config = configs.ImpalaConfig()
       agent = impala.Agent(unrolls.environment_spec(num_actions=unrolls.NUM_ACTIONS + 1), config)
-      learner = impala.make_learner(agent, config)
+      learner = impala.IMPALA.make_learner(agent, config)
       checkpoint.Checkpointer(folder, agent=learner.agent, optimizer=learner.optimizer,
                               **learner.hyper_parameters).save()
     for file in glob.glob(os.path.join(folder, '*')):

@@ -12,14 +12,15 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.tests import source_tree
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_config
 
 _NEVER_A_NUMBER = ('-1e30', '-inf', 'nan', '-nan', '', ' ', 'abc', '1x', '1,5', '1 2', '--', '0x', '\u0663x', 'None',
@@ -163,11 +164,11 @@ class MessagesTest(parameterized.TestCase):
       ('level_name', ['pong'], 'text in UTF-8'))
   def test_what_is_wanted(self, name, value, wanted):
     with self.assertRaises(ValueError) as caught:
-      settings.check(impala.ImpalaConfig(**{name: value}))
+      settings.check(configs.ImpalaConfig(**{name: value}))
     self.assertEqual(str(caught.exception), f'--{name}={value}: want {wanted}')
 
   def test_values_that_float32_can_hold(self):
-    settings.check(impala.ImpalaConfig(
+    settings.check(configs.ImpalaConfig(
         learning_rate=3e38, rmsprop_decay=0.9999999, discount=0.99999999999, clip_rho_threshold=1e39, entropy_cost=1))
 
   def test_what_cannot_be_shown_as_it_is(self):
@@ -181,13 +182,13 @@ class ProgramTest(parameterized.TestCase):
   @parameterized.parameters(atari57_protocol.Protocol, dmlab30_protocol.Protocol)
   def test_no_flag_slips_through_and_nothing_is_made(self, protocol):
     folder = self.create_tempdir().full_path
-    configs = {impala.ImpalaConfig, run_config.RunConfig, protocol} | {
+    classes = {configs.ImpalaConfig, run_config.RunConfig, protocol} | {
         config for config in _CONFIGS if config.__name__ in ('ClusterConfig', 'PopulationConfig')}
     for config, field, kind in _FIELDS:
-      if config in configs and kind is not bool:
+      if config in classes and kind is not bool:
         text = '\udcff' if kind is str else 'nan' if kind is float else str(2**62)
         with self.assertRaisesRegex(errors.UserError, f'^--{field.name}=', msg=field.name):
-          training.run_in_this_process(impala, impala.ImpalaConfig(level_name='catch'), protocol(),
+          training.run_in_this_process(impala.IMPALA, configs.ImpalaConfig(level_name='catch'), protocol(),
                                        f'--logdir={folder}/a/b', f'--{field.name}={text}')
     self.assertEmpty(os.listdir(folder))
 

@@ -3,18 +3,18 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import impala
-from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import configs
+from scalable_agents.agents import registry
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.tables import departures
 from scalable_agents.tables import published
 from scalable_agents.tables import runs
 from scalable_agents.tests.tables import binary_flags
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_config
 
-_BINARIES = {'atari57': (impala.ImpalaConfig(), atari57_protocol.Protocol()),
-             'dmlab30': (impala_dmlab30.CONFIG, dmlab30_protocol.Protocol())}
+_BINARIES = {'atari57': (configs.ImpalaConfig(), atari57_protocol.Protocol()),
+             'dmlab30': (registry.PRESETS['impala_dmlab30'].config, dmlab30_protocol.Protocol())}
 
 
 def _defaults(suite):

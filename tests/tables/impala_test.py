@@ -11,6 +11,7 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from scalable_agents.agents import configs
 from scalable_agents.tables import impala
 from scalable_agents.tables import published
 from scalable_agents.tests.tables import programs
@@ -127,7 +128,7 @@ class ImpalaTest(parameterized.TestCase):
     self.assertFalse(programs.imports_tensorflow(impala.__name__))
 
   def test_the_defaults_need_no_runs(self):
-    impala.validate(impala.TablesConfig(table='3'))
+    configs.validate_impala(impala.TablesConfig(table='3'))
     self.assertEqual(impala.read_runs(impala.TablesConfig(table='3')), [])
 
 

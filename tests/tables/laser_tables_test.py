@@ -8,10 +8,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from scalable_agents.agents import laser_atari57
-from scalable_agents.agents import laser_dmlab30
 from scalable_agents.agents import laser_sweep
-from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.environments import scores
 from scalable_agents.tables import departures
 from scalable_agents.tables import laser_published
@@ -22,6 +20,7 @@ from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training import run_config
 
+_PRESETS = registry.PRESETS
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
 _M = 1_000_000
 _SHARED = {'shared_replay': 'here:1'}
@@ -40,7 +39,8 @@ class LaserTablesTest(parameterized.TestCase):
     super().setUp()
     self.folder = self.create_tempdir().full_path
 
-  def _make(self, name, returns, level='pong', config=laser_atari57.CONFIG, protocol=laser_atari57.PROTOCOL, **others):
+  def _make(self, name, returns, level='pong', config=_PRESETS['laser_atari57'].config,
+            protocol=_PRESETS['laser_atari57'].protocol, **others):
     """Makes a run that was started with the flags of a binary, and `others`. It has 200 episodes of these returns."""
     flags = binary_flags.of(config, protocol, **{'level_name': level, 'total_environment_frames': 50 * _M} | {
         setting: value for setting, value in others.items() if setting != 'frames'})
@@ -84,7 +84,7 @@ class LaserTablesTest(parameterized.TestCase):
     self._sweep('own', 20., 2)
     levels = scores.SUITES['dmlab30'].levels
     self._make('dmlab30', {level: 100 * [_mean(level, 0.02 * place)] for place, level in enumerate(levels)}, 'dmlab30',
-               laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, frames=1000 * _M,
+               _PRESETS['laser_dmlab30'].config, _PRESETS['popart_impala_dmlab30'].protocol, frames=1000 * _M,
                total_environment_frames=10_000 * _M)
     text = layout.markdown(laser_tables.table(number, self._runs())).replace(f'{self.folder}/', '')
     self.assertMultiLineEqual(text, (_GOLDEN / f'laser_table_{number}_with_runs.md').read_text(encoding='utf-8'))
@@ -192,8 +192,8 @@ class LaserTablesTest(parameterized.TestCase):
     levels = scores.SUITES['dmlab30'].levels
     for index, more in enumerate((0., 0.1)):
       self._make(f'agent_{index}', {level: [_mean(level, 0.02 * place + more)] * 100
-                                    for place, level in enumerate(levels)}, 'dmlab30', laser_dmlab30.CONFIG,
-                 popart_impala_dmlab30.PROTOCOL, learning_rate=1e-4 * (index + 1), sweep_index=index,
+                                    for place, level in enumerate(levels)}, 'dmlab30', _PRESETS['laser_dmlab30'].config,
+                 _PRESETS['popart_impala_dmlab30'].protocol, learning_rate=1e-4 * (index + 1), sweep_index=index,
                  total_environment_frames=10_000 * _M, **_SHARED)
     rows, _ = self._table('1')
     for measure, score in (('median', 39.), ('mean capped', 39.)):
@@ -207,9 +207,10 @@ class LaserTablesTest(parameterized.TestCase):
             'learner_timeout_seconds', 'save_replay', 'shared_replay', 'trust_region_threshold'}
     shown_otherwise = {'level_name', 'population_size', 'num_learners', 'off_policy_correction'}
     for name, config, protocol, others in (
-        (laser_published.SINGLE_200M, laser_atari57.CONFIG, laser_atari57.PROTOCOL, _SINGLE),
-        (laser_published.SHARED_50M, laser_atari57.CONFIG, laser_atari57.PROTOCOL, {}),
-        (laser_published.SHARED_DMLAB, laser_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, {})):
+        (laser_published.SINGLE_200M, _PRESETS['laser_atari57'].config, _PRESETS['laser_atari57'].protocol, _SINGLE),
+        (laser_published.SHARED_50M, _PRESETS['laser_atari57'].config, _PRESETS['laser_atari57'].protocol, {}),
+        (laser_published.SHARED_DMLAB, _PRESETS['laser_dmlab30'].config, _PRESETS['popart_impala_dmlab30'].protocol,
+         {})):
       agent = laser_published.AGENTS[name]
       flags = binary_flags.of(config, protocol, **others, total_environment_frames=agent.frames)
       found = lambda changed: departures.departures(runs_lib.Run('', flags | changed, None, 'laser'), agent)

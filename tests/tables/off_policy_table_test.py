@@ -3,8 +3,9 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import impala_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.environments import dmlab
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.learner import off_policy
 from scalable_agents.tables import layout
 from scalable_agents.tables import off_policy_table
@@ -12,8 +13,8 @@ from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training import dmlab30_protocol
 
+_PRESETS = registry.PRESETS
 _TASK = 'seekavoid_arena_01'
 
 
@@ -107,7 +108,8 @@ class OffPolicyTableTest(parameterized.TestCase):
        'scaled down: 1 of 24 hyper-parameters, 10K of 1B frames; departs from the paper: torso=deep, '
        'reward_transform=soft_asymmetric'))
   def test_what_is_smaller_or_different_is_named_for_the_papers_tasks(self, others, extent):
-    flags = binary_flags.of(impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(), torso='shallow', replay_share=0.5,
+    flags = binary_flags.of(_PRESETS['impala_dmlab30'].config, dmlab30_protocol.Protocol(), torso='shallow',
+                            replay_share=0.5,
                             reward_transform='abs_one')
     self._make(46., _TASK, defaults=flags, **{'total_environment_frames': 1_000_000_000} | others)
     rows, _ = self._table()
@@ -116,7 +118,7 @@ class OffPolicyTableTest(parameterized.TestCase):
     self.assertAlmostEqual(difference.value, -0.9)
 
   def test_a_whole_sweep_is_in_full(self):
-    flags = binary_flags.of(impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(), torso='shallow',
+    flags = binary_flags.of(_PRESETS['impala_dmlab30'].config, dmlab30_protocol.Protocol(), torso='shallow',
                             reward_transform='abs_one')
     for index in range(24):
       self._make(index, _TASK, defaults=flags, total_environment_frames=1_000_000_000, sweep_index=index,

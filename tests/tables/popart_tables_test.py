@@ -6,24 +6,25 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import impala_dmlab30
-from scalable_agents.agents import popart_impala_atari57
-from scalable_agents.agents import popart_impala_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.environments import scores
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.tables import layout
 from scalable_agents.tables import popart_tables
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training import atari57_protocol
-from scalable_agents.training import dmlab30_protocol
 
+_PRESETS = registry.PRESETS
 _POPULATION = {'learning_rate_decay': False}
-_ATARI = binary_flags.of(popart_impala_atari57.CONFIG, atari57_protocol.Protocol(), population_size=24, **_POPULATION)
-_DMLAB = binary_flags.of(popart_impala_dmlab30.CONFIG, popart_impala_dmlab30.PROTOCOL, population_size=8, **_POPULATION)
-_IMPALA_DMLAB = binary_flags.of(impala_dmlab30.CONFIG, dmlab30_protocol.Protocol(action_set='popart'),
+_ATARI = binary_flags.of(_PRESETS['popart_impala_atari57'].config, atari57_protocol.Protocol(), population_size=24,
+                         **_POPULATION)
+_DMLAB = binary_flags.of(_PRESETS['popart_impala_dmlab30'].config, _PRESETS['popart_impala_dmlab30'].protocol,
+                         population_size=8, **_POPULATION)
+_IMPALA_DMLAB = binary_flags.of(_PRESETS['impala_dmlab30'].config, dmlab30_protocol.Protocol(action_set='popart'),
                                 population_size=8, **_POPULATION)
 _GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'popart_table_1_with_runs.md'
 _SUITES = {suite.name: suite for suite in (atari57.SUITE, dmlab30.SUITE)}

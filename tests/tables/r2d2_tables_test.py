@@ -6,11 +6,9 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.agents import impala_dmlab30
-from scalable_agents.agents import r2d2_atari57
-from scalable_agents.agents import r2d2_dmlab30
-from scalable_agents.agents import r2d2_plus_dmlab30
+from scalable_agents.agents import registry
 from scalable_agents.environments import scores
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.tables import departures
 from scalable_agents.tables import layout
 from scalable_agents.tables import r2d2_published
@@ -18,15 +16,16 @@ from scalable_agents.tables import r2d2_tables
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training import dmlab30_protocol
 from scalable_agents.training import run_config
 
+_PRESETS = registry.PRESETS
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
-_PROTOCOLS = {'R2D2': r2d2_atari57.PROTOCOL, 'R2D2 on DMLab-30': r2d2_dmlab30.PROTOCOL,
-              'R2D2+': r2d2_dmlab30.PROTOCOL,
+_PROTOCOLS = {'R2D2': _PRESETS['r2d2_atari57'].protocol, 'R2D2 on DMLab-30': _PRESETS['r2d2_dmlab30'].protocol,
+              'R2D2+': _PRESETS['r2d2_dmlab30'].protocol,
               'IMPALA, deep (re-run)': dmlab30_protocol.Protocol(action_set='popart')}
-_CONFIGS = {'R2D2': r2d2_atari57.CONFIG, 'R2D2 on DMLab-30': r2d2_dmlab30.CONFIG, 'R2D2+': r2d2_plus_dmlab30.CONFIG,
-            'IMPALA, deep (re-run)': impala_dmlab30.CONFIG}
+_CONFIGS = {'R2D2': _PRESETS['r2d2_atari57'].config, 'R2D2 on DMLab-30': _PRESETS['r2d2_dmlab30'].config,
+            'R2D2+': _PRESETS['r2d2_plus_dmlab30'].config,
+            'IMPALA, deep (re-run)': _PRESETS['impala_dmlab30'].config}
 _LEVELS = {'R2D2': 'pong'}
 
 

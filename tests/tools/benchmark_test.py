@@ -82,15 +82,15 @@ class PartsTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*_WORKLOADS)
   def test_the_settings_of_a_whole_training_are_those_of_its_agent(self, workload):
-    module, config = benchmark_parts.agent_module_and_config(workload)
-    module.validate(config)
+    definition, config = benchmark_parts.definition_and_config(workload)
+    definition.validate(config)
     with mock.patch.object(benchmark_parts.training_rate, 'steady_rows') as steady_rows:
       benchmark_parts.training_rows(1., workload)
     program, *arguments = steady_rows.call_args.args[0]({'logdir': 'there'})
     if workload is _DMLAB:
       self.assertEqual([json.loads(argument) for argument in arguments], [workload.config, {'logdir': 'there'}])
     else:
-      self.assertEqual(program, f'scalable_agents.agents.{module.NAME}_atari57')
+      self.assertEqual(program, f'scalable_agents.agents.{definition.name}_atari57')
       self.assertCountEqual(arguments, [f'--{name}={value}' for name, value in workload.config.items()] + [
           '--logdir=there'])
 

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import types
 from unittest import mock
 
 from absl.testing import absltest
@@ -21,6 +20,7 @@ import tensorflow as tf
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.experience import replayers
 from scalable_agents.processes import python_path
@@ -49,7 +49,7 @@ def _make_learner(collected):
   Args: a queue of batches, each of which comes as soon as it is there.
   """
   def make(*args):
-    learner, counts = impala.make_learner(*args), collections.Counter()
+    learner, counts = impala.IMPALA.make_learner(*args), collections.Counter()
     step = learner.step
 
     def checked_step(batch):
@@ -69,7 +69,7 @@ def _make_learner(collected):
 
 def _train(logdir, updates):
   """Trains with a learner on one device and actors on the other."""
-  config = impala.ImpalaConfig(level_name='catch', torso='shallow', unroll_length=5, batch_size=4, use_lstm=True,
+  config = configs.ImpalaConfig(level_name='catch', torso='shallow', unroll_length=5, batch_size=4, use_lstm=True,
                                learning_rate_decay=False, total_environment_frames=20 * updates)
   run = run_config.RunConfig(logdir=logdir, num_environments=4, num_environment_workers=2)
   host = actor_host.ActorHost([config.level_name], {}, run, config.seed)
@@ -83,9 +83,9 @@ def _train(logdir, updates):
   flags = dataclasses.asdict(config) | dataclasses.asdict(run)
   with run_directory.open_run(logdir, flags, {*run_config.FREE_FLAGS, 'total_environment_frames'}) as directory:
     try:
-      agent = types.SimpleNamespace(**vars(impala) | {'Agent': make_agent, 'make_learner': _make_learner(collected)})
-      trainer = train_loop.Trainer(host, agent, config, [config.level_name], run, directory, io.StringIO(),
-                                   learner_device='/' + _LEARNING)
+      agent = dataclasses.replace(impala.IMPALA, network=make_agent)
+      object.__setattr__(agent, 'make_learner', _make_learner(collected))  # The definition is frozen.
+      trainer = train_loop.Trainer(host, training.job(agent, config, run), directory, io.StringIO(), '/' + _LEARNING)
       collect = collector.Collector._collect
 
       def collect_and_tell(self):
@@ -104,7 +104,7 @@ def _train(logdir, updates):
 def _replay():
   """Draws from replayers whose copy of the agent is on another device than the replay."""
   with tf.device('/' + _LEARNING):
-    agent = impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig(use_lstm=True))
+    agent = impala.Agent(unrolls.environment_spec(), configs.ImpalaConfig(use_lstm=True))
   parameters = parameters_lib.ParameterSnapshot(inference.specs(agent.acting_variables))
   parameters.publish(0, agent.acting_variables)
   life, state = lives.Life(1, 20), tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1))

@@ -46,7 +46,7 @@ class LearnersTogetherTest(absltest.TestCase):
     for process in processes:
       self.addCleanup(process.kill)
     config = learner_process.config(task=0)
-    one = popart_impala.make_learner(
+    one = popart_impala.POPART_IMPALA.make_learner(
         popart_impala.Agent(unrolls.environment_spec(levels=learner_process.LEVELS), config), config, 'never')
     for update in range(_UPDATES):
       expected = unrolls.update(one, unrolls.random_unroll(
@@ -72,7 +72,7 @@ class LearnersTogetherTest(absltest.TestCase):
 
   def test_one_alone(self):
     config = learner_process.config(task=0)
-    learner = popart_impala.make_learner(
+    learner = popart_impala.POPART_IMPALA.make_learner(
         popart_impala.Agent(unrolls.environment_spec(levels=learner_process.LEVELS), config), config, 'never')
     together = learner_group.LearnerGroup(None, '/CPU:0')
     batch = learner_step.Batch(unrolls.random_unroll(learner.agent))

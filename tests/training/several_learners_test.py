@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.cluster import learner_port
@@ -32,14 +33,14 @@ def _strategy():
 
 
 def _make(config, spec, xla):
-  agent_module = popart_impala if isinstance(config, popart_impala.PopArtImpalaConfig) else impala
+  agent = popart_impala.POPART_IMPALA if isinstance(config, configs.PopArtImpalaConfig) else impala.IMPALA
   spec = unrolls.environment_spec(spec, levels=('catch', 'chain', 'recall'))
-  return agent_module.make_learner(agent_module.Agent(spec, config), config, xla)
+  return agent.make_learner(agent.network(spec, config), config, xla)
 
 
 class SeveralLearnersTest(parameterized.TestCase):
 
-  def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, config_class=impala.ImpalaConfig,
+  def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, config_class=configs.ImpalaConfig,
                **settings):
     """Makes the same updates with one learner and with several. Returns both."""
     config = config_class(**{'torso': 'shallow', 'total_environment_frames': 10_000, 'optimizer': 'rmsprop',
@@ -91,7 +92,7 @@ class SeveralLearnersTest(parameterized.TestCase):
     self.assertGreater(max(moved), 1e-5)
 
   def test_the_statistics_of_popart_are_the_same_for_all(self):
-    one, several = self._compare(updates=3, config_class=popart_impala.PopArtImpalaConfig, popart_decay=0.3,
+    one, several = self._compare(updates=3, config_class=configs.PopArtImpalaConfig, popart_decay=0.3,
                                  reward_transform='none')
     before = popart.initial_moments(3)
     for ours, theirs, initial in zip(several.agent.statistics, one.agent.statistics, before):
@@ -115,7 +116,7 @@ class SeveralLearnersTest(parameterized.TestCase):
 
   def test_values_are_gathered_in_the_order_of_the_learners_and_feedback_is_not(self):
     strategy = _strategy()
-    config = impala.ImpalaConfig(torso='shallow')
+    config = configs.ImpalaConfig(torso='shallow')
 
     def loss(agent, batch, config):
       return impala.loss(agent, batch, config)._replace(

@@ -6,6 +6,7 @@ from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.learner import learner_step
 from scalable_agents.records import errors
@@ -21,7 +22,7 @@ class SkippedUpdatesTest(absltest.TestCase):
     super().setUp()
     self.said = []
     self.learner = mock.Mock(update_steps=tf.constant(7, tf.int64), culprit=lambda unused_metrics: 'loss/total')
-    self.unroll = unrolls.random_unroll(impala.Agent(unrolls.environment_spec(), impala.ImpalaConfig()))
+    self.unroll = unrolls.random_unroll(impala.Agent(unrolls.environment_spec(), configs.ImpalaConfig()))
     self.clock = mock.Mock(monotonic=mock.Mock(return_value=0.))
     self.enterContext(mock.patch.object(skipped_updates, 'time', self.clock))
 

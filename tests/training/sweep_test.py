@@ -7,9 +7,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from scalable_agents.agents import impala
+from scalable_agents.agents import configs
 from scalable_agents.agents import sweeps
-from scalable_agents.training import sweep
+from scalable_agents.records import runtime_config
 
 
 @functools.cache
@@ -59,11 +59,11 @@ class SweepTest(parameterized.TestCase):
 
   def test_agents_can_take_every_sample(self):
     for index in range(sweeps.IMPALA.num_samples):
-      impala.validate(impala.ImpalaConfig(sweep_index=index, **sweeps.IMPALA.draw(index)))
+      configs.validate_impala(configs.ImpalaConfig(sweep_index=index, **sweeps.IMPALA.draw(index)))
 
   def test_there_is_no_sample_before_the_first(self):
     with self.assertRaises(ValueError):
-      sweeps.IMPALA.draw(sweep.NO_SAMPLE)
+      sweeps.IMPALA.draw(runtime_config.NO_SAMPLE)
 
 
 if __name__ == '__main__':

@@ -61,7 +61,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
 
   @parameterized.parameters(
       dict(level_name='recall', use_lstm=True, rmsprop_momentum=0.5),
-      dict(agent_module=popart_impala, config_class=popart_impala.PopArtImpalaConfig, popart_decay=0.3,
+      dict(agent=popart_impala.POPART_IMPALA, popart_decay=0.3,
            level_name='catch,catch_mirror_x100', reward_transform='none'))
   def test_all_comes_back_from_a_checkpoint_and_two_resumes_are_identical(self, **settings):
     first = self.trainer(updates=4, **settings)

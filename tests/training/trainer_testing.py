@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import types
 from unittest import mock
 
 from absl.testing import parameterized
@@ -10,11 +9,11 @@ from absl.testing import parameterized
 from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.environments import registry
+from scalable_agents.launch import atari57_protocol
 from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
 from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
-from scalable_agents.training import atari57_protocol
 from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
@@ -26,7 +25,7 @@ _TIMING = {'wall_seconds', 'frames_per_second', 'bottleneck', 'queue_size', 'inf
 def learner_calling(before):
   """Returns a function that makes learners. They call `before(learner, unroll)` at the start of each step."""
   def make(*args):
-    learner = impala.make_learner(*args)
+    learner = impala.IMPALA.make_learner(*args)
     step = learner.step
 
     def step_after(batch):
@@ -63,14 +62,14 @@ class TrainerTestCase(parameterized.TestCase):
     self.enterContext(mock.patch.object(learning_curve, 'draw'))
 
   def trainer(self, make_learner=None, make_agent=None, logdir=None, updates=3, run=run_config.RunConfig(),
-              num_environments=4, num_workers=1, agent_module=impala, config_class=impala.ImpalaConfig, **settings):
+              num_environments=4, num_workers=1, agent=impala.IMPALA, **settings):
     """Makes a trainer that ends after `updates` updates, by default each of 4 unrolls of 5 steps."""
-    config = config_class(**dict(
+    config = agent.config(**dict(
         level_name='catch', torso='shallow', unroll_length=5, batch_size=4, synchronous=True,
         learning_rate_decay=False) | settings)
     config = dataclasses.replace(
         config, total_environment_frames=updates * config.unroll_length * config.batch_size)
-    agent_module.validate(config)
+    agent.validate(config)
     run = dataclasses.replace(run, logdir=logdir or self.create_tempdir().full_path,
                               num_environments=num_environments, num_environment_workers=num_workers)
     flags = dataclasses.asdict(config) | dataclasses.asdict(run)
@@ -82,9 +81,10 @@ class TrainerTestCase(parameterized.TestCase):
     protocol = atari57_protocol.Protocol().environments(levels, training=True)
     host = actor_host.ActorHost(levels, protocol, run, config.seed)
     self.addCleanup(host.close)
-    agent = types.SimpleNamespace(**vars(agent_module) | {
-        'Agent': make_agent or agent_module.Agent, 'make_learner': make_learner or agent_module.make_learner})
-    trainer = train_loop.Trainer(host, agent, config, levels, run, self._directory, self.screen)
+    agent = dataclasses.replace(agent, network=make_agent or agent.network)
+    if make_learner:
+      object.__setattr__(agent, 'make_learner', make_learner)  # The definition is frozen.
+    trainer = train_loop.Trainer(host, training.job(agent, config, run), self._directory, self.screen)
     trainer.logdir = run.logdir
     return trainer
 

@@ -25,8 +25,11 @@ from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import environment_worker
 from scalable_agents.agents import impala
 from scalable_agents.agents import impala_atari57
+from scalable_agents.agents import registry as agent_registry
 from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import registry
+from scalable_agents.launch import atari57_protocol
+from scalable_agents.launch import preset
 from scalable_agents.launch import program
 from scalable_agents.population import population_member
 from scalable_agents.processes import python_path
@@ -37,7 +40,7 @@ from scalable_agents.records import learning_curve
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import free_settings
 from scalable_agents.tests.launch import forked_program
-from scalable_agents.training import atari57_protocol
+from scalable_agents.training import definition
 from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
@@ -52,13 +55,14 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
                    run_config.RunConfig(logdir=str(logdir))):
     flags |= dataclasses.asdict(settings)
   run_directory.open_run(
-      str(logdir), flags, run_config.FREE_FLAGS | free_settings(cluster_config.ClusterConfig), impala.NAME).close()
+      str(logdir), flags, run_config.FREE_FLAGS | free_settings(cluster_config.ClusterConfig),
+      impala.IMPALA.name).close()
   levels = registry.expand(config.level_name)
   environment = registry.make_from_json(levels[0], 0, protocol.environments(levels, training=True))
   spec = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in environment.observation_spec().items()}
   agent = impala.Agent(
       agent_lib.EnvironmentSpec(environment.action_spec().num_values, spec, levels), config)
-  learner = impala.make_learner(agent, config)
+  learner = impala.IMPALA.make_learner(agent, config)
   return learner, checkpoint.Checkpointer(
       run_directory.path(logdir, run_directory.CHECKPOINTS), learner=learner,
       statistics=episode_statistics.EpisodeStatistics(levels))
@@ -71,6 +75,19 @@ def configure_tensorflow():
   """
   train_loop.configure_tensorflow()
   tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
+
+
+def job(agent, config, run, protocol=None):
+  """Returns the definition.Job of an agent with these settings."""
+  levels = registry.expand(config.level_name)
+  return definition.Job(agent, agent_registry.AGENTS.get(agent.name, ''), config,
+                        protocol or atari57_protocol.Protocol(), run, levels)
+
+
+def run_preset(name, *arguments):
+  """Does what the binary of this name does in this process; see run_in_this_process."""
+  chosen = agent_registry.PRESETS[name]
+  run_in_this_process(python_path.load(chosen.agent), chosen.config, chosen.protocol, *arguments)
 
 
 def run_in_this_process(agent, config, protocol, *arguments):
@@ -86,7 +103,7 @@ def run_in_this_process(agent, config, protocol, *arguments):
   # To draw a curve takes half a second.
   with mock.patch.multiple(run_flags, **replaced), mock.patch.object(run_config, 'from_flags', read_run), \
        mock.patch.object(learning_curve, 'draw'):
-    program.main(agent, type(config), type(protocol))
+    program.main(preset.Preset(agent_registry.AGENTS.get(agent.name, ''), config, protocol), agent)
 
 
 def rows(logdir):

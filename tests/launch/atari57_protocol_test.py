@@ -7,7 +7,7 @@ from absl.testing import parameterized
 
 from scalable_agents.environments import atari
 from scalable_agents.environments import atari57
-from scalable_agents.training import atari57_protocol
+from scalable_agents.launch import atari57_protocol
 
 
 class ProtocolTest(parameterized.TestCase):

@@ -8,8 +8,8 @@ from absl.testing import parameterized
 
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import dmlab30
+from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.records import settings
-from scalable_agents.training import dmlab30_protocol
 
 
 class ProtocolTest(parameterized.TestCase):

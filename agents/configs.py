@@ -1,0 +1,381 @@
+"""The hyper-parameters of all agents. Each is a flag of the binaries.
+
+The defaults are the papers'. presets.py has what a suite changes. Nothing here imports TensorFlow, so that the tables
+and launchers know every default.
+"""
+
+import dataclasses
+import math
+
+from scalable_agents.agents import sweeps
+from scalable_agents.cluster import cluster_config
+from scalable_agents.records import runtime_config
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+
+_MAX_STEPS = 100_000         # Larger values are taken for typing errors.
+_MAX_SEQUENCES = 10_000_000
+_PRECISIONS = ('float32', 'bfloat16')
+_REWARD_TRANSFORMS = ('abs_one', 'soft_asymmetric', 'optimistic_asymmetric', 'none')  # See learner/losses.py.
+
+
+@dataclasses.dataclass(frozen=True)
+class ImpalaConfig(runtime_config.RuntimeConfig):
+  """Every hyper-parameter. The defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
+
+  # The task.
+  level_name: str = setting(
+      'pong', "The level to play: one of the binary's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
+      'task or gymnasium:ID. For several levels at once: a suite (atari57 or dmlab30), or names separated by commas. '
+      'Environments are assigned to the levels in turn.')
+  total_environment_frames: int = setting(
+      200_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
+      'levels. Section 5.3.2 uses 200 million per Atari game, which is 11_400_000_000 for atari57.', at_least=1,
+      at_most=settings.MAX_FRAMES)
+
+  # The network.
+  torso: str = setting(
+      'deep', 'Convolutional network for pixels: shallow or deep (figure 3), or deep_4x, with four times the channels '
+      '(Schmitt et al. 2020, section 5.1).', choices=('shallow', 'deep', 'deep_4x'))
+  torso_precision: str = setting(
+      'float32', 'Data type in which the torso for pixels computes: float32 or bfloat16. bfloat16 is up to 1.8 times '
+      'as fast on processors that support it. Parameters, LSTM, heads and losses are always float32. Ours.',
+      choices=_PRECISIONS)
+  centre_pixels: bool = setting(
+      False, 'Subtract from each observation the mean of its pixels before the torso. Pixels are never negative, so '
+      'without this a gradient moves all weights of a filter in the same direction, and noise can switch whole filters '
+      'off for ever. LeCun et al. 1998, "Efficient BackProp", section 4.3. Ours.')
+  use_lstm: bool = setting(
+      False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
+      'paper uses none on Atari.')
+
+  # The loss.
+  unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=100_000)
+  batch_size: int = setting(32, 'Unrolls per update. Table G.1.', at_least=1, at_most=10_000)
+  discount: float = setting(0.99, 'Discount per agent step (gamma). Table G.1.', at_least=0, at_most=1)
+  baseline_cost: float = setting(0.5, 'Weight of the baseline loss. Table G.1.', at_least=0)
+  entropy_cost: float = setting(0.01, 'Weight of the entropy bonus. Table G.1.', at_least=0)
+  reward_transform: str = setting(
+      'abs_one', 'Transformation of the rewards before learning: abs_one (clip to [-1, 1], table G.1), '
+      'soft_asymmetric (released code), optimistic_asymmetric (figure D.1) or none.',
+      choices=_REWARD_TRANSFORMS)
+  off_policy_correction: str = setting(
+      'vtrace', 'How the learner corrects for actions that were chosen with older parameters: vtrace, one_step, '
+      'epsilon or none. Section 5.2.2.', choices=('vtrace', 'one_step', 'epsilon', 'none'))
+  clip_rho_threshold: float = setting(
+      1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
+      'clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
+  clip_pg_rho_threshold: float = setting(
+      1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
+      'Section 5.2.2.', at_least=0, at_most=math.inf)
+  vtrace_lambda: float = setting(
+      1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
+      'Section 4.1, remark 2.', at_least=0, at_most=1)
+  action_values: str = setting(
+      'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
+      'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
+      'et al. 2020, Algorithm 1).', choices=('bootstrapped', 'one_step', 'target'))
+  policy_lag: int = setting(
+      0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters. For each '
+      'update of lag one copy of the parameters is kept in memory. After a resume the lag grows from 0 again, as at '
+      'the start. Section E.1.', at_least=0, at_most=10_000)
+
+  # The replay.
+  replay_share: float = setting(
+      0., "Share of each batch's unrolls that are drawn from a replay, uniformly. Section 5.2.2 has 0.5.", at_least=0,
+      less_than=1)
+  replay_capacity: int = setting(
+      1_000_000, 'Capacity of the replay, in agent steps: 10,000 unrolls of 100 steps in table D.3. The oldest unrolls '
+      'leave it first.', at_least=1, at_most=settings.MAX_FRAMES)
+
+  # The auxiliary task.
+  use_pixel_control: bool = setting(
+      False, 'Also learn, as an auxiliary task, how actions change the pixels. Needs images of at least 16x16 pixels; '
+      'a level without pixels has no such task. Hessel et al. 2019 (PopArt-IMPALA), figure 5.')
+  pixel_control_cost: float = setting(
+      0.05, 'Weight of the pixel control loss. Ours: the PopArt paper does not state it. Jaderberg et al. 2016 '
+      '(UNREAL) drew it from 0.01 to 0.1.', at_least=0)
+  pixel_control_discount: float = setting(
+      0.9, 'Discount of pixel control, per agent step. Jaderberg et al. 2016 (UNREAL).', at_least=0, at_most=1)
+
+  # The optimiser.
+  optimizer: str = setting('rmsprop', 'Optimiser: rmsprop (table G.1) or adam (ours).', choices=('rmsprop', 'adam'))
+  learning_rate: float = setting(6e-4, 'Learning rate at the start. Table G.1.', at_least=0)
+  learning_rate_decay: bool = setting(
+      True, 'Decay the learning rate linearly to 0 over total_environment_frames. Table G.1.')
+  rmsprop_decay: float = setting(
+      0.99, 'RMSProp: decay of the mean squared gradient, per update. Released code.', at_least=0, less_than=1)
+  rmsprop_momentum: float = setting(0.0, 'RMSProp: momentum. Table G.1.', at_least=0, less_than=1)
+  rmsprop_epsilon: float = setting(
+      0.01, 'RMSProp: number added to the mean square under the square root. Table G.1.', at_least=0)
+  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update. Ours.', at_least=0, less_than=1)
+  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update. Ours.', at_least=0, less_than=1)
+  adam_epsilon: float = setting(1e-8, 'Adam: number added to the root of the second moment. Ours.', at_least=0)
+  clip_gradient_norm: float = setting(
+      40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. '
+      'Table G.1.', at_least=0)
+  sweep_index: int = setting(
+      runtime_config.NO_SAMPLE, 'Number of a random sample of learning_rate, entropy_cost and rmsprop_epsilon, used '
+      f'instead of the flags of these names: 0 to {sweeps.IMPALA.num_samples - 1}, or any number in a population. -1 '
+      'for no sample. Table D.1.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
+
+  # The run.
+  queue_size: int = setting(
+      1, 'Largest number of unrolls in the queue between actors and learner. When the queue is full, actors wait. '
+      'Unrolls of the next batch, and unrolls that actors have just finished, do not count. Released code.',
+      at_least=1, at_most=100_000)
+  synchronous: bool = setting(
+      False, 'Let environments, inference and learning take turns, so that the seed determines the run. This is '
+      'slower. Ours.')
+  seed: int = setting(
+      1, 'Seed of the initial weights, the sampled actions and the environments.', at_least=0,
+      at_most=settings.MAX_SEED)
+
+
+def validate_impala(config: ImpalaConfig) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
+  settings.check(config)
+  if not config.level_name:
+    raise ValueError('--level_name=: want the name of a level')
+  _validate_share(config.batch_size, config.replay_share)
+
+
+def _validate_share(batch_size: int, replay_share: float) -> None:
+  """Raises ValueError, with one line, if a batch of this size cannot be shared out."""
+  replayed = round(batch_size * replay_share)
+  online = batch_size - replayed
+  if not online or bool(replayed) != (replay_share > 0):
+    raise ValueError(f'--replay_share={replay_share:g}: a batch of {batch_size} unrolls would have {online} new and '
+                     f'{replayed} replayed ones: want at least one of each, for example with a larger --batch_size')
+
+
+@dataclasses.dataclass(frozen=True)
+class PopArtImpalaConfig(ImpalaConfig):
+  """IMPALA's hyper-parameters and those of PopArt. The defaults are the paper's ("Implementation notes")."""
+
+  value_normalization: str = setting(
+      'popart', "Normalisation of the value targets and of the policy's advantages: popart or none. With none, the "
+      'agent is MultiHead-IMPALA.', choices=('popart', 'none'))
+  popart_decay: float = setting(
+      3e-4, 'Decay rate (beta) of the statistics, per rollout of a level. Equation 6, "Implementation notes".',
+      at_least=0, at_most=1)
+  popart_second_moment: str = setting(
+      'literal', "What a rollout adds to the second moment: the square of its mean target (literal, as the paper's "
+      'text says), or the mean of its squared targets (mean_of_squares, ours).',
+      choices=('literal', 'mean_of_squares'))
+
+
+@dataclasses.dataclass(frozen=True)
+class R2d2Config(runtime_config.RuntimeConfig):
+  """Every hyper-parameter. The defaults are the paper's for Atari (table 2, section 2.3)."""
+
+  # The task.
+  level_name: str = setting(
+      'pong', "The level to play: one of the binary's suite, a built-in task or gymnasium:ID. For several levels: a "
+      'suite (atari57 or dmlab30), or names separated by commas. Environments are assigned to the levels in turn.')
+  total_environment_frames: int = setting(
+      10_000_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
+      'levels. The paper has 10 billion per level.', at_least=1, at_most=settings.MAX_FRAMES)
+
+  # The network.
+  torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+) or shallow.',
+                       choices=('dqn', 'shallow', 'deep', 'deep_4x'))
+  torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32, or bfloat16, which is faster '
+                                 'on processors that support it. Ours.', choices=_PRECISIONS)
+  centre_pixels: bool = setting(
+      False, 'Subtract from each observation the mean of its pixels before the torso. Ours.')
+  dense_before_lstm: bool = setting(
+      False, 'Put a fully connected layer of 512 units between the torso and the LSTM. The paper names none.')
+  use_lstm: bool = setting(True, 'Have an LSTM of 512 units. Without it: the Feed-Forward ablation of figure 4.')
+
+  # Acting.
+  epsilon_base: float = setting(
+      0.4, 'Actor i of N takes a random action with probability epsilon_base ** (1 + epsilon_exponent * i / (N - 1)). '
+      'Ape-X (Horgan et al. 2018), to which the paper refers.', at_least=0, at_most=1)
+  epsilon_exponent: float = setting(7., 'See epsilon_base. Ape-X.', at_least=0, at_most=1000)
+  num_actors: int = setting(
+      0, 'Number N of actors in the whole cluster. Each process takes its share of the N epsilons; for each epsilon to '
+      'have one actor, give actor hosts a --task and as many actors each. 0: each process spreads its own actors '
+      'evenly over the whole range.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
+  policy_lag: int = setting(
+      0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters.',
+      at_least=0, at_most=10_000)
+
+  # Sequences.
+  burn_in: int = setting(
+      40, 'Agent steps before the trained ones, from which the LSTM computes its state (l). Table 2.', at_least=0,
+      at_most=_MAX_STEPS)
+  sequence_length: int = setting(
+      80, 'Trained agent steps of a sequence (m). Table 2.', at_least=1, at_most=_MAX_STEPS)
+  sequence_period: int = setting(
+      40, 'Agent steps from the first trained step of a sequence to that of the next one. Section 2.3.', at_least=1,
+      at_most=_MAX_STEPS)
+  cross_episodes: bool = setting(
+      False, "Let sequences go on across the ends of episodes. The paper's never do, section 2.3.")
+  recurrent_state: str = setting(
+      'stored', 'The LSTM\'s state at the start of a sequence: stored (as the actor had it) or zero. Section 3.',
+      choices=('stored', 'zero'))
+  reset_on_life_loss: bool = setting(
+      False, 'With --episode_end_on_life_loss: also reset the LSTM and end the sequence, which is Life-Loss (reset) of '
+      'figure 8. Without this flag it is Life-Loss (roll).')
+
+  # The replay.
+  replay_capacity: int = setting(
+      100_000, 'Sequences in the replay. 100,000 take about 29 GB on Atari, 84 GB on DMLab. Table 2.', at_least=1,
+      at_most=_MAX_SEQUENCES)
+  replay_minimum_size: int = setting(
+      1_250, 'Sequences in the replay before the first update: 50,000 agent steps. Ape-X.', at_least=1,
+      at_most=_MAX_SEQUENCES)
+  save_replay: bool = setting(
+      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
+  samples_per_period: float = setting(
+      0.77, 'Sequences learned from per sequence_period new agent steps, rounded by at most 2 %. Section 2.3: '
+      '5 updates of 64 sequences per second, while 256 actors make 416.', at_least=1e-6, at_most=1e6)
+  priority_exponent: float = setting(
+      0.9, 'Sequences are sampled in proportion to their priority to this power; 0 for uniformly. Section 2.3.',
+      at_least=0, at_most=10)
+  importance_exponent: float = setting(
+      0.6, 'Exponent of the importance weights, which correct for the priorities. Table 2.', at_least=0, at_most=1)
+  priority_eta: float = setting(
+      0.9, 'Weight of the largest TD error in a priority; the mean has the rest. Section 2.3.', at_least=0, at_most=1)
+
+  # The loss.
+  unroll_length: int = setting(40, 'Agent steps that an actor sends at once. Ours.', at_least=1, at_most=_MAX_STEPS)
+  batch_size: int = setting(64, 'Sequences per update. Table 2.', at_least=1, at_most=10_000)
+  discount: float = setting(0.997, 'Discount per agent step (gamma). Table 2.', at_least=0, at_most=1)
+  n_step: int = setting(5, 'Steps of the n-step targets. Section 2.3.', at_least=1, at_most=_MAX_STEPS)
+  value_rescaling: bool = setting(
+      True, 'Learn values h(x) = sign(x)(sqrt(|x|+1)-1)+0.001x. Section 2.3. The Clipped ablation has none.')
+  reward_transform: str = setting(
+      'none', 'Transformation of the rewards before learning: none (section 2.3), abs_one (the Clipped ablation), '
+      'soft_asymmetric (R2D2+; released code) or optimistic_asymmetric (R2D2+; IMPALA, figure D.1).',
+      choices=_REWARD_TRANSFORMS)
+  target_update_interval: int = setting(
+      2500, 'Updates between two copies of the network to the target network. Table 2.', at_least=1,
+      at_most=1_000_000_000)
+  measure_delta_q: bool = setting(
+      False, 'Measure how much values computed from the state of a sequence differ from those of the actor\'s state. '
+      'Section 3. The replay then keeps three states per sequence.')
+
+  # The optimiser.
+  learning_rate: float = setting(1e-4, 'Learning rate of Adam at the start. Table 2.', at_least=0)
+  learning_rate_decay: bool = setting(
+      False, 'Decay the learning rate linearly to 0 over total_environment_frames. Ours.')
+  adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update.', at_least=0, less_than=1)
+  adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update.', at_least=0, less_than=1)
+  adam_epsilon: float = setting(1e-3, 'Adam: number added to the root of the second moment. Table 2.', at_least=0)
+  clip_gradient_norm: float = setting(
+      40.0, 'Largest global norm of the gradient; a larger gradient is scaled down to it. 0 for no clipping. Ape-X.',
+      at_least=0)
+  sweep_index: int = setting(
+      runtime_config.NO_SAMPLE, 'Number of a random sample of learning_rate and adam_epsilon, used instead of the '
+      'flags of these names. -1 for no sample. Ours.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
+
+  # The run.
+  queue_size: int = setting(
+      4, 'Largest number of unrolls in the queue between actors and learner; when it is full, actors wait. Ours.',
+      at_least=1, at_most=100_000)
+  synchronous: bool = setting(
+      False, 'Let environments, inference and learning take turns, so that the seed determines the run. Slower. Ours.')
+  seed: int = setting(
+      1, 'Seed of the initial weights, the actions, the samples and the environments.', at_least=0,
+      at_most=settings.MAX_SEED)
+
+
+def validate_r2d2(config: R2d2Config) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
+  settings.check(config)
+  if not config.level_name:
+    raise ValueError('--level_name=: want the name of a level')
+  if config.sequence_period > config.sequence_length:
+    raise ValueError(f'--sequence_period={config.sequence_period}: want at most --sequence_length='
+                     f'{config.sequence_length}, so that every step is trained')
+  if config.replay_minimum_size > config.replay_capacity:
+    raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most --replay_capacity='
+                     f'{config.replay_capacity}')
+  wanted, ratio = unrolls_per_batch(config), config.samples_per_period
+  nearest = max(round(wanted), 1)
+  if abs(wanted - nearest) > 0.02 * wanted:
+    raise ValueError(f'--samples_per_period={ratio:g}: a batch of {config.batch_size} sequences would wait for '
+                     f'{wanted:.3g} new unrolls of {config.unroll_length} steps: want a whole number, for example with '
+                     f'--samples_per_period={ratio * wanted / nearest:.3g}, or another --unroll_length or --batch_size')
+
+
+def unrolls_per_batch(config: R2d2Config) -> float:
+  """The number of new unrolls per update that --samples_per_period asks for. `validate` wants about a whole number."""
+  return config.batch_size * config.sequence_period / (config.samples_per_period * config.unroll_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaserConfig(PopArtImpalaConfig):
+  """PopArt-IMPALA's hyper-parameters and those of LASER. The binaries have the paper's values for each suite."""
+
+  # The trust region.
+  trust_region_threshold: float = setting(
+      math.inf, 'A step is learned from only if its relevance is below this threshold (b). inf learns from all steps. '
+      'Section 4.3. The paper does not state its value.', at_least=0, at_most=math.inf)
+  relevance: str = setting(
+      'implied', "How far V-trace's implied policy is from the target policy pi: implied, KL(pi || implied policy) of "
+      'section 4.3, or kl_mu, KL(pi || behaviour policy) of Algorithm 1.', choices=('implied', 'kl_mu'))
+
+  entropy_steps: str = setting(
+      'online', 'Which steps have the entropy bonus: online, as in section 5.1, or all. With --nolearn_online no step '
+      'is online, so there is no bonus unless all steps have it.', choices=('online', 'all'))
+
+  # The replay.
+  replay_share: float = setting(
+      0.875, "Share of each batch's unrolls that are replayed. The others are new. Section 5.3 has 0.5, 0.75 and "
+      '0.875, and section 5.1 has 128 of 160 on Atari. To compare shares, keep the new unrolls, for example 32 with '
+      '--batch_size=64, 128 and 256, or 32 for a share of 0; else the updates per frame change as well.',
+      at_least=0, less_than=1)
+  replay_capacity: int = setting(
+      10_000_000, 'Capacity of the replay, in agent steps. The oldest episodes leave it first. On Atari, 10 million '
+      'take 71 GB. Section 5.3.', at_least=1, at_most=settings.MAX_FRAMES)
+  replay_minimum_size: int = setting(
+      10_000, 'Agent steps in the replay before replayed unrolls are learned from. Until then, updates learn from new '
+      'unrolls only; with --nolearn_online or another --replay_sampling than episodes, they wait. Ours: the paper '
+      'states none.', at_least=1, at_most=settings.MAX_FRAMES)
+  sweep_index: int = setting(
+      runtime_config.NO_SAMPLE, 'Number of a random sample of learning_rate and entropy_cost, used instead of the '
+      f'flags of these names: 0 to {sweeps.LASER.num_samples - 1}, or any number in a population. -1 for no sample. '
+      'Section 5.1, DMLab-30.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
+  replay_sampling: str = setting(
+      'episodes', 'What is drawn from the replay: episodes (uniformly; each is replayed from its start, with recurrent '
+      'states of the latest network, section 5.1), unrolls (uniformly, with the recurrent states of the actor) or '
+      'prioritised (unrolls in proportion to the error of their values, appendix A.2).',
+      choices=('episodes', 'unrolls', 'prioritised'))
+  priority_exponent: float = setting(
+      0.6, 'With --replay_sampling=prioritised: unrolls are drawn in proportion to their priority to this power. The '
+      'paper does not state it; Schaul et al. 2016 have 0.6.', at_least=0, at_most=10)
+  importance_exponent: float = setting(
+      1., 'With --replay_sampling=prioritised: exponent (beta) of the weights that correct for the priorities. '
+      'Figure 4 has 1 and 0.5.', at_least=0, at_most=1)
+  shared_replay: str = setting(
+      '', 'HOST:PORT of a replay that several agents share (//agents:laser_replay). Whoever is ahead of the slowest '
+      'agent waits. Empty: the agent has its own replay. Section 5.1.', free=True)
+  learn_online: bool = setting(
+      True, 'Learn from new unrolls before they are replayed. Otherwise all unrolls of a batch are replayed, while as '
+      'many new ones arrive: the pure replay of figure 2.')
+  save_replay: bool = setting(
+      True, 'Save the replay with each checkpoint. Otherwise a resumed run fills it again. Ours.', free=True)
+
+
+def validate_laser(config: LaserConfig) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
+  validate_impala(config)
+  if not config.clip_rho_threshold:
+    raise ValueError('--clip_rho_threshold=0: want more than 0, since nothing would be learned')
+  if not config.learn_online and not config.replay_share:
+    raise ValueError('--nolearn_online: want a --replay_share above 0, since nothing would be learned from')
+  # A replay drops whole episodes or unrolls, so that it is seldom full to its last step.
+  if 2 * config.replay_minimum_size > config.replay_capacity:
+    raise ValueError(f'--replay_minimum_size={config.replay_minimum_size}: want at most half of --replay_capacity='
+                     f'{config.replay_capacity}')
+  if config.shared_replay:
+    try:
+      cluster_config.split_address(config.shared_replay)
+    except ValueError as error:
+      raise ValueError(f'--shared_replay={error}') from error
+    if config.replay_sampling != 'episodes' or not config.replay_share:
+      raise ValueError(f'--shared_replay={config.shared_replay}: want --replay_sampling=episodes and a --replay_share '
+                       'above 0: agents share whole episodes, because their recurrent states and priorities differ')

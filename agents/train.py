@@ -1,0 +1,32 @@
+"""Trains and evaluates any agent: one of this project's presets, or an agent in a module of your own.
+
+  python -m scalable_agents.agents.train --agent=impala_atari57 --level_name=pong --logdir=runs/pong
+  python -m scalable_agents.agents.train --agent=my_package.my_agent:MY_AGENT --level_name=catch --logdir=runs/mine
+
+--agent is the name of a preset (agents/registry.py), or module:NAME of a Definition (training/definition.py) or of a
+Preset (launch/preset.py). All further flags are those of the agent.
+"""
+
+import sys
+
+from scalable_agents.agents import registry
+from scalable_agents.processes import quiet
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+
+
+def main(name: str) -> None:
+  """Runs the program of a preset; see registry.find. To be called before TensorFlow is imported."""
+  quiet.start()
+  try:
+    preset = registry.find(name)
+  except errors.UserError as error:
+    run_flags.fail(str(error))
+  from scalable_agents.launch import program  # Imports TensorFlow.
+  program.run(preset)
+
+
+if __name__ == '__main__':
+  agent = [argument for argument in sys.argv[1:] if argument.startswith('--agent=')]
+  sys.argv = [argument for argument in sys.argv if argument not in agent]
+  main(agent[-1].removeprefix('--agent=') if agent else '')
