@@ -9,10 +9,14 @@ Preset (launch/preset.py). All further flags are those of the agent.
 
 import sys
 
+from absl import flags
+
 from scalable_agents.agents import registry
 from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+
+flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
 
 
 def main(name: str) -> None:

@@ -137,6 +137,11 @@ class Job:
     parts = (self.config, self.protocol, self.population, self.cluster, self.run)
     return {name: value for part in parts if part for name, value in dataclasses.asdict(part).items()}
 
+  def shared_protocol(self) -> dict[str, Any]:
+    """Returns the settings of the environments that experience depends on, for agents that share it."""
+    free = settings.free_settings(self.protocol)
+    return {name: value for name, value in dataclasses.asdict(self.protocol).items() if name not in free}
+
   def free_settings(self) -> frozenset[str]:
     """Returns the names of those settings that may change when the run is resumed."""
     free = (settings.free_settings(part) for part in (self.config, self.protocol, self.cluster) if part)

@@ -30,7 +30,6 @@ from scalable_agents.processes import quiet
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
-from scalable_agents.records import settings
 from scalable_agents.training import collector as collector_lib
 from scalable_agents.training import definition
 from scalable_agents.training import learner_group
@@ -182,10 +181,9 @@ class Trainer:
 
   def _make_experience(self):
     """Returns the intake and the agent's experience."""
-    levels, protocol = self._job.levels, self._job.protocol
-    shared = dataclasses.asdict(protocol)
-    spec = dataclasses.replace(definition.environment_spec(self._host, levels), protocol={
-        name: value for name, value in shared.items() if name not in settings.free_settings(protocol)})
+    levels = self._job.levels
+    spec = dataclasses.replace(
+        definition.environment_spec(self._host, levels), protocol=self._job.shared_protocol())
     of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
         check=lambda batch: unroll_check.is_valid(batch, len(levels), spec.num_actions),
         streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=self._port.unrolls_name,

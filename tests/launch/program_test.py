@@ -94,8 +94,8 @@ class ActorHostTest(parameterized.TestCase):
     np.testing.assert_allclose(sorted(epsilons, reverse=True), 0.4 ** (1 + 7 * np.arange(256) / 255), rtol=1e-4)
 
   @parameterized.parameters(
-      (r2d2, configs.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),
-      (laser, registry.PRESETS['laser_dmlab30'].config, '10,000,000 agent steps takes 208.6 GB'))
+      (r2d2.R2D2, configs.R2d2Config(), '100,000 times 40 agent steps takes 83.5 GB'),
+      (laser.LASER, registry.PRESETS['laser_dmlab30'].config, '10,000,000 agent steps takes 208.6 GB'))
   def test_a_replay_that_is_too_large_is_refused_when_the_first_environment_is_made(self, agent, config, what):
     specification = environment_workers.Specification(
         15, {'pixels': ('uint8', [72, 96, 3]), 'instruction': ('uint8', [128])}, 4, {})
@@ -126,7 +126,8 @@ class RunTest(parameterized.TestCase):
           'sticky_actions': False, 'max_episode_frames': 108_000}),
       (dmlab30_protocol.Protocol(dataset_path='/images'), {'action_repeats': 4, 'action_set': 'impala'}))
   def test_what_agents_that_share_experience_must_have_in_common(self, protocol, wanted):
-    self.assertEqual(program._protocol_of_experience(protocol), wanted)
+    job = training.job(impala.IMPALA, configs.ImpalaConfig(), run_config.RunConfig(), protocol)
+    self.assertEqual(job.shared_protocol(), wanted)
 
 
 class TestModeTest(parameterized.TestCase):
@@ -225,7 +226,7 @@ class TestModeTest(parameterized.TestCase):
     logdir, stored = self._make_run(sweep_index=7, **sweeps.IMPALA.draw(7))
     with mock.patch.object(program, '_test') as test:
       _main('--mode=test', f'--logdir={logdir}')
-    config = test.call_args.args[1]
+    config = test.call_args.args[0].config
     self.assertEqual((config.sweep_index, config.learning_rate), (7, stored['learning_rate']))
     with self.assertRaisesRegex(run_directory.RunDirectoryError, '--sweep_index was 7 and is 8 now'):
       _main('--mode=test', f'--logdir={logdir}', '--sweep_index=8')
