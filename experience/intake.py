@@ -134,7 +134,7 @@ class Intake:
 
   def metrics(self) -> dict[str, float]:
     """Metrics for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""
-    return {'queue_size': self._queue.size()} | self._order.metrics()
+    return {'queue_size': self._queue.size(), **self._order.metrics()}
 
   def complaints(self) -> list[str]:
     """Messages for the user about unrolls dropped, missing or late since the last call, one line each."""

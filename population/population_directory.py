@@ -54,9 +54,9 @@ def member_index(logdir: str) -> int | None:
 
 def members(population: str) -> dict[int, str]:
   """Returns the run directories of all members that have been started, by index and in order."""
-  found = {member_index(os.path.dirname(config)): os.path.dirname(config)
-           for config in glob.glob(os.path.join(glob.escape(population), 'member_*', run_directory.CONFIG))}
-  return {index: found[index] for index in sorted(found.keys() - {None})}
+  folders = map(os.path.dirname, glob.glob(os.path.join(glob.escape(population), 'member_*', run_directory.CONFIG)))
+  found = [(index, folder) for folder in folders if (index := member_index(folder)) is not None]
+  return dict(sorted(found))
 
 
 def write_fitness(logdir: str, fitness: Fitness):

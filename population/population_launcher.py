@@ -44,5 +44,5 @@ def summary(folder: str) -> str:
                    f'{fitness.environment_frames:,} frames with {values}')
   known = {index: fitness.fitness for index, fitness in found.items() if fitness}
   if known:
-    lines.append(f'fittest: {members[max(known, key=known.get)]}')
+    lines.append(f'fittest: {members[max(known, key=lambda index: known[index])]}')
   return '\n'.join(lines)

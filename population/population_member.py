@@ -114,15 +114,15 @@ class Member(tf.train.experimental.PythonState):
     if self._episodes.sum() < self._config.population_episodes or not self._episodes.all():
       return
     fitness = fitness_of(dict(zip(self._levels, (self._returns / self._episodes).tolist(), strict=True)))
-    self._fitness = fitness if math.isfinite(fitness) else -math.inf  # So the member copies another one.
+    self._fitness = fitness = fitness if math.isfinite(fitness) else -math.inf  # So the member copies another one.
     self._clear()  # The paper does not state whether the count restarts.
     self._measurements += 1
     self._snapshots.save(number=environment_frames)
     # The snapshot is written first, so that a member that reads the fitness finds the snapshot.
     population_directory.write_fitness(self._directory.path, population_directory.Fitness(
-        environment_frames, self._fitness, self._hyper_parameters()))
+        environment_frames, fitness, self._hyper_parameters()))
     if environment_frames >= self._config.population_initial_frames:
-      self._evolve(environment_frames)
+      self._evolve(environment_frames, fitness)
 
   def metrics(self) -> dict[str, float | None]:
     """Returns the values for a row of metrics.jsonl: the current hyper-parameters and the last fitness."""
@@ -142,8 +142,10 @@ class Member(tf.train.experimental.PythonState):
     state = json.loads(string_value)
     if tuple(state['levels']) != self._levels:
       raise ValueError(f'Member: want levels {self._levels}, got {tuple(state["levels"])}')
-    self._episodes, self._returns = np.array(state['episodes']), np.array(state['returns'])
-    self._measurements, self._fitness = state['measurements'], state['fitness']
+    self._episodes = np.array(state['episodes'])
+    self._returns = np.array(state['returns'])
+    self._measurements = state['measurements']
+    self._fitness = state['fitness']
 
   def _clear(self):
     self._episodes = np.zeros(len(self._levels), np.int64)
@@ -158,18 +160,18 @@ class Member(tf.train.experimental.PythonState):
         run_directory.path(logdir, population_directory.SNAPSHOTS), agent=self._learner.agent,
         optimizer=self._learner.optimizer, **self._learner.hyper_parameters)
 
-  def _evolve(self, environment_frames):
+  def _evolve(self, environment_frames: int, fitness: float):
     """Makes a step of evolution: exploits, then explores."""
     random = np.random.RandomState([self._seed, self._measurements])
     others = self._others()
     partner = pbt.partner(sorted(others), random)
     copied_frames = None
-    if partner is not None and pbt.is_exploited(self._fitness, others[partner].fitness):
+    if partner is not None and pbt.is_exploited(fitness, others[partner].fitness):
       copied_frames = self._copy(partner)
     for name, value in pbt.explore(self._hyper_parameters(), random).items():
       self._learner.hyper_parameters[name].assign(value)
     population_directory.append_evolution(self._directory.path, population_directory.Evolution(
-        environment_frames, self._fitness, None if copied_frames is None else partner, copied_frames,
+        environment_frames, fitness, None if copied_frames is None else partner, copied_frames,
         self._hyper_parameters()))
 
   def _others(self) -> dict[int, population_directory.Fitness]:

@@ -9,7 +9,7 @@ import selectors
 import signal
 import subprocess
 import time
-from typing import TextIO
+from typing import BinaryIO, TextIO, cast
 
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
@@ -65,11 +65,10 @@ class Children:
     """
     present = [child for child in children if child.process]
     for child in present:
-      child.process.send_signal(number)
+      child.send_signal(number)
     for child in self.wait(present, seconds):
       self.say(f'{child.name} has not ended within {seconds:g} s: it is killed')
-      child.process.kill()
-      child.process.wait()
+      child.send_signal(signal.SIGKILL, wait=True)
     for child in present:
       child.reap()
 
@@ -94,8 +93,8 @@ class Child:
     self._command = command
     self._selector = selector
     self._say = say
-    self.process = None
-    self.code = None
+    self.process: subprocess.Popen | None = None
+    self.code: int | None = None
     self.last_error = ''
     self.refusal = None
     self._early_ends = 0  # In a row.
@@ -109,9 +108,17 @@ class Child:
     self.process = subprocess.Popen(
         self._command, bufsize=0, env=python_path.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
-    os.set_blocking(self.process.stdout.fileno(), False)
-    self._selector.register(self.process.stdout, selectors.EVENT_READ, self)
+    self._output = cast(BinaryIO, self.process.stdout)
+    os.set_blocking(self._output.fileno(), False)
+    self._selector.register(self._output, selectors.EVENT_READ, self)
     self._is_registered = True
+
+  def send_signal(self, number: int, wait: bool = False):
+    """Sends the running process a signal, and may wait for its end."""
+    process = self._started()
+    process.send_signal(number)
+    if wait:
+      process.wait()
 
   def is_running(self) -> bool:
     return self.process is not None and self.process.poll() is None
@@ -122,7 +129,7 @@ class Child:
 
   def read(self):
     """Shows the complete lines that the process has written."""
-    while block := self.process.stdout.read(1 << 16):
+    while block := self._output.read(1 << 16):
       *lines, self._unfinished_line = (self._unfinished_line + block).split(b'\n')
       for line in lines:
         self._show(line.decode(errors='replace'))
@@ -136,15 +143,15 @@ class Child:
       self._show(self._unfinished_line.decode(errors='replace'))
     if self._is_registered:  # A program that the process has started may still have its stdout open.
       self._unregister()
-    self.process.stdout.close()
-    self.code, self.process = self.process.returncode, None
+    self._output.close()
+    self.code, self.process = self._started().returncode, None
     self.refusal = self.last_error if self.code == 1 and not self._has_output else None
     self._early_ends = self._early_ends + 1 if time.monotonic() - self._began < _EARLY_END_SECONDS else 0
     return self.reason()
 
   def reason(self) -> str:
     """Returns how the last process has ended, for a message."""
-    if self.code < 0:
+    if self.code is not None and self.code < 0:
       return f'by {signal.Signals(-self.code).name}'
     return f'with exit code {self.code} ({self.last_error})' if self.last_error else f'with exit code {self.code}'
 
@@ -160,8 +167,13 @@ class Child:
     self._say(f'{self.name} ended {self.reason()}: it is started again')
     self.start()
 
+  def _started(self) -> subprocess.Popen:
+    if self.process is None:
+      raise RuntimeError(f'{self.name} has not been started')
+    return self.process
+
   def _unregister(self):
-    self._selector.unregister(self.process.stdout)
+    self._selector.unregister(self._output)
     self._is_registered = False
 
   def _show(self, line):

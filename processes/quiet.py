@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, NoReturn, TextIO
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from scalable_agents.processes import kernels
 from scalable_agents.processes import standard_streams
@@ -59,7 +59,7 @@ def start():
     signal.signal(number, _leave)
   screen_stream = standard_streams.UnfailingStream(os.dup(_STDERR))
   _collected = tempfile.TemporaryFile()
-  _start_watcher(screen_stream.fileno())
+  _start_watcher(_collected, screen_stream.fileno())
   os.dup2(_collected.fileno(), _STDERR)
   sys.stderr = screen_stream
   faulthandler.enable(screen_stream)
@@ -97,9 +97,9 @@ def keep_log(path: str):
     return
   with run_directory.one_line_errors(path):
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    copied = _copy(0, log)
+    copied = _copy(_collected, 0, log)
     os.dup2(log, _STDERR)
-    _copy(copied, log)  # Another thread may have written to the temporary file meanwhile.
+    _copy(_collected, copied, log)  # Another thread may have written to the temporary file meanwhile.
     os.close(log)
   _dismiss_watcher()
   signal.signal(signal.SIGTERM, signal.SIG_DFL)  # The default works even if no Python code runs, and prints nothing.
@@ -161,16 +161,16 @@ def _take_out_the_middle():
     os.close(file)
 
 
-def _copy(position: int, target: int) -> int:
+def _copy(collected: BinaryIO, position: int, target: int) -> int:
   """Copies the collected text from a position on to a descriptor. Returns the position of the text's end."""
-  while block := os.pread(_collected.fileno(), 1 << 16, position):
+  while block := os.pread(collected.fileno(), 1 << 16, position):
     with contextlib.suppress(OSError):  # A full disk must not end the training.
       os.write(target, block)
     position += len(block)
   return position
 
 
-def _start_watcher(screen_descriptor: int):
+def _start_watcher(collected: BinaryIO, screen_descriptor: int):
   """Forks a process that waits for the end of this one. A byte in the pipe ends it; an empty pipe means a crash."""
   global _release_watcher
   watched, alive = os.pipe()
@@ -180,7 +180,7 @@ def _start_watcher(screen_descriptor: int):
       signal.signal(signal.SIGINT, signal.SIG_IGN)
       os.close(alive)
       if not os.read(watched, 1):
-        _copy(0, screen_descriptor)
+        _copy(collected, 0, screen_descriptor)
     finally:
       os._exit(0)
   os.close(watched)

@@ -18,7 +18,7 @@ import re
 import signal
 import sys
 import typing
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from absl import app
 from absl import flags
@@ -69,7 +69,7 @@ def config_from_flags(config_class: type[Config], validate: Callable[[Config], N
     UserError: a value is invalid.
   """
   values = {}
-  for field in dataclasses.fields(config_class):
+  for field in dataclasses.fields(cast(Any, config_class)):
     flag = flag_values[field.name]
     values[field.name] = stored[field.name] if stored and not flag.present and field.name in stored else flag.value
   config = config_class(**values)
@@ -90,7 +90,7 @@ def check_stored(config_class: type, stored: dict[str, Any], file: str):
   Raises:
     UserError: a setting has a value that its flag cannot have. The message names the file and the flag.
   """
-  names = {field.name for field in dataclasses.fields(config_class)} & stored.keys()
+  names = {field.name for field in dataclasses.fields(cast(Any, config_class))} & stored.keys()
   try:
     settings.check(config_class(**{name: stored[name] for name in names}))
   except ValueError as error:

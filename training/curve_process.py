@@ -25,8 +25,7 @@ class CurveProcess:
       say: shows the user a line. It is called from a thread.
     """
     self._logdir, self._say = logdir, say
-    self._process = background_process.BackgroundProcess(
-        'scalable_agents.training.curve_process', lambda unused_output, reason: reason and self._complain(reason))
+    self._process = background_process.BackgroundProcess('scalable_agents.training.curve_process', self._report)
 
   def begin(self):
     """Starts to draw a picture and returns at once. Does nothing while the picture before is being drawn."""
@@ -39,10 +38,11 @@ class CurveProcess:
     try:
       learning_curve.draw(self._logdir)
     except run_directory.RunDirectoryError as error:
-      self._complain(error)
+      self._report('', str(error))
 
-  def _complain(self, reason):
-    self._say(f'{run_directory.LEARNING_CURVE} could not be drawn: {reason}')
+  def _report(self, unused_output: str, reason: str):
+    if reason:
+      self._say(f'{run_directory.LEARNING_CURVE} could not be drawn: {reason}')
 
 
 def _main():

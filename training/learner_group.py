@@ -53,10 +53,12 @@ class LearnerGroup:
       strategy: the strategy of several learners, or None.
       device: the device of a single learner.
     """
-    self._are_several = strategy is not None and strategy.num_replicas_in_sync > 1
-    self._strategy, self._device = strategy, device
-    self.devices = list(strategy.extended.worker_devices) if self._are_several else [device]
-    self.have_peers = self._are_several and strategy.num_replicas_in_sync > len(self.devices)
+    num_learners = strategy.num_replicas_in_sync if strategy else 1
+    self._are_several = num_learners > 1
+    self._strategy: Any = strategy  # Used only if there are several learners.
+    self._device = device
+    self.devices = list(self._strategy.extended.worker_devices) if self._are_several else [device]
+    self.have_peers = num_learners > len(self.devices)
 
   def compare(self, settings: dict[str, Any]):
     """Checks that all processes have the same settings.
@@ -90,7 +92,7 @@ class LearnerGroup:
     with self._explaining(), self._strategy.scope() if self._are_several else tf.device(self._device):
       yield
 
-  def share(self, variables):
+  def broadcast(self, variables: Sequence[tf.Variable]):
     """Copies the variables' values from the first process to all others. Raises LostLearnerError."""
     if self.have_peers:
       by_type = collections.defaultdict(list)
@@ -98,7 +100,7 @@ class LearnerGroup:
         by_type[variable.dtype].append(variable)
       with self._explaining():
         for those in by_type.values():
-          self._share(those)
+          self._broadcast(those)
 
   def step(self, learner: learner_step.Learner, batches: Sequence[learner_step.Batch],
            arrived: Sequence[intake.Arrived], leaving: bool) -> Update:
@@ -178,7 +180,7 @@ class LearnerGroup:
     return self._strategy.experimental_local_results(self._strategy.run(gather, (values,)))[0]
 
   @tf.function(autograph=False)
-  def _share(self, variables):
+  def _broadcast(self, variables):
     def assign():
       context = tf.distribute.get_replica_context()
       is_first = tf.equal(context.replica_id_in_sync_group, 0)

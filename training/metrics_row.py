@@ -118,7 +118,7 @@ class MetricsRow:
     elif self._host.is_idle:
       row['bottleneck'] = 'actors' if row['time/learner_waits'] > 0.5 else 'learner'
     else:  # If nothing is busy, a worker is being replaced.
-      row['bottleneck'] = max(busy, key=busy.get) if max(busy.values()) > _STANDSTILL else 'environments'
+      row['bottleneck'] = max(busy, key=lambda part: busy[part]) if max(busy.values()) > _STANDSTILL else 'environments'
       if row['bottleneck'] == 'environments' and self._host.is_starved:
         row['bottleneck'] = 'other jobs'
     self._updates = []

@@ -111,10 +111,10 @@ class RunLog:
       present: hyper-parameters of this moment. Updates have them too, and the mean over updates would be in the row.
       other_restarts: environments that other processes have restarted.
     """
-    more = metrics_lib.merge(self._statistics.metrics(), *more)
-    row = self._row.finish(environment_frames, more.get('replay_waits_for', '')) | present
+    merged = metrics_lib.merge(self._statistics.metrics(), *more)
+    row = {**self._row.finish(environment_frames, merged.get('replay_waits_for', '')), **present}
     row['environment_restarts'] += other_restarts
-    row = metrics_lib.merge(row, more)
+    row = metrics_lib.merge(row, merged)
     self._metrics.write(row)
     starting = self._host.pool.starting()
     self._name_late_levels(starting)

@@ -31,7 +31,7 @@ class Saver:
     """
     self._directory, self._interval_seconds = directory, interval_seconds
     self._checkpointer = checkpoint.Checkpointer(_checkpoints(directory), beside=beside, **trackables)
-    self._last_save = None
+    self._last_save = time.monotonic()
     if not self._checkpointer.restore():
       if run_rows.last_metrics(directory.path):
         raise run_directory.RunDirectoryError(

@@ -199,7 +199,7 @@ class Trainer:
     saver = saver_lib.Saver(self._directory, self._job.run.checkpoint_interval_seconds,
                             {'experience': self._experience, 'intake': self._intake},
                             learner=self.learner, statistics=statistics, **member)
-    self._together.share(self.learner.variables)
+    self._together.broadcast(self.learner.variables)
     return saver
 
   @property

@@ -48,7 +48,7 @@ def main(addresses, task, updates, file):
   with together.scope():
     agent = popart_impala.Agent(unrolls.environment_spec(levels=LEVELS), config(task))
     learner = popart_impala.POPART_IMPALA.make_learner(agent, config(task), 'never')
-  together.share(learner.variables)
+  together.broadcast(learner.variables)
   for update in range(updates):
     unroll = unrolls.random_unroll(agent, batch=num_learners * BATCH_SIZE, seed=update, level_ids=LEVEL_IDS)
     batch = learner_step.Batch(unrolls.part(unroll, task, BATCH_SIZE))
