@@ -34,7 +34,7 @@ class IntakeTest(parameterized.TestCase):
     return intake
 
   def _one(self, number, **changes):
-    """Unroll `number` of the batch, as the first one of a life of its own."""
+    """Unroll `number` of the batch, as the first one of a stream of its own."""
     one = unrolls.one(self.batch, number)
     values = dict(stream_id=100 + number, index=0) | changes
     types = dict(stream_id=tf.int64, index=tf.int64, level_id=tf.int32, actor_id=tf.int32)
@@ -97,7 +97,7 @@ class IntakeTest(parameterized.TestCase):
     self.intake.put(self._one(0)._replace(environment_output=environment))
     self.assertTrue(np.isnan(self.take(1)[0].environment_output.reward).all())
 
-  def test_a_life_comes_in_order_and_its_gaps_are_counted(self):
+  def test_a_stream_comes_in_order_and_its_gaps_are_counted(self):
     lived = lambda index: self._one(0, stream_id=7, index=index)
     for index in (0, 1, 4, 2, 4, 5):  # 3 is lost, 2 comes too late, 4 twice.
       self.intake.put(lived(index))

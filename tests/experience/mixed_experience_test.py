@@ -1,4 +1,4 @@
-"""Tests of batches of new and replayed unrolls: what is in them, each row with its life and its number."""
+"""Tests of batches of new and replayed unrolls: what is in them, each row with its stream and its number."""
 
 import os
 from unittest import mock
@@ -12,7 +12,7 @@ from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import mixed_experience
 from scalable_agents.experience import replayers
 from scalable_agents.experience import unroll_replay
-from scalable_agents.tests.experience import lives as lives_lib
+from scalable_agents.tests.experience import streams as streams_lib
 
 _LENGTH = 4
 _FRAMES_PER_STEP = 3
@@ -22,39 +22,39 @@ _KINDS = ('episodes', 'unrolls', 'prioritised')
 
 class MixedExperienceTest(parameterized.TestCase):
 
-  def _make(self, kind='episodes', settings=_SETTINGS, capacity=1000, num_unrolls=60, first_life=1, minimum_size=1,
+  def _make(self, kind='episodes', settings=_SETTINGS, capacity=1000, num_unrolls=60, first_stream=1, minimum_size=1,
             must_fill=True):
-    """Returns an experience and what it gets: the lives, and (life, index) of each unroll in the order of arrival."""
-    lives = {stream_id: lives_lib.Life(stream_id) for stream_id in range(first_life, first_life + 5)}
-    spec = lives[first_life].spec(_LENGTH)
+    """Returns an experience and what it gets: the streams, and (stream, index) of each unroll as they arrive."""
+    streams = {stream_id: streams_lib.Stream(stream_id) for stream_id in range(first_stream, first_stream + 5)}
+    spec = streams[first_stream].spec(_LENGTH)
     intake = intake_lib.Intake(spec, num_unrolls, _FRAMES_PER_STEP)
     batch_size = settings.num_replayed + settings.num_new
     if kind == 'episodes':
-      own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, capacity, batch_size)
-      replay = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, settings.num_replayed, None, None, minimum_size,
+      own = replayers.own_replay(spec, streams_lib.FRAME_STACKS, capacity, batch_size)
+      replay = replayers.Replayers(spec, streams_lib.FRAME_STACKS, own, settings.num_replayed, None, None, minimum_size,
                                    must_fill)
     else:
-      replay = unroll_replay.UnrollReplay(spec, lives_lib.FRAME_STACKS, capacity, batch_size, minimum_size,
+      replay = unroll_replay.UnrollReplay(spec, streams_lib.FRAME_STACKS, capacity, batch_size, minimum_size,
                                           0.6 if kind == 'prioritised' else 0.)
     made = mixed_experience.MixedExperience(intake, replay, settings, seed=1)
     self.addCleanup(made.close)
-    order, indices = [], dict.fromkeys(lives, 0)
-    for stream_id in np.random.RandomState(1).choice(list(lives), size=num_unrolls):
+    order, indices = [], dict.fromkeys(streams, 0)
+    for stream_id in np.random.RandomState(1).choice(list(streams), size=num_unrolls):
       order.append((stream_id, indices[stream_id]))
-      intake.put(tf.nest.map_structure(tf.constant, lives[stream_id].unroll(indices[stream_id], _LENGTH)))
+      intake.put(tf.nest.map_structure(tf.constant, streams[stream_id].unroll(indices[stream_id], _LENGTH)))
       indices[stream_id] += 1
-    return made, lives, order
+    return made, streams, order
 
   def _take(self, made, in_graph=False):
     """Returns a function that takes a batch, as NumPy arrays."""
     take = tf.function(made.take_batch, autograph=False) if in_graph else made.take_batch
     return lambda: tf.nest.map_structure(lambda x: x.numpy(), take())
 
-  def _check_replayed(self, batch, lives, known):
-    """Checks the replayed unrolls. `known` has the unrolls of each life that the replay had."""
+  def _check_replayed(self, batch, streams, known):
+    """Checks the replayed unrolls. `known` has the unrolls of each stream that the replay had."""
     unroll, sample = batch
     for b in range(len(sample.is_online) - len(sample.key), len(sample.is_online)):
-      lives_lib.check(unroll, b, lives)
+      streams_lib.check(unroll, b, streams)
       for stream_id, row in unroll.environment_output.observation['record'][:, b].tolist():
         self.assertLessEqual(row, known[stream_id] * _LENGTH)
 
@@ -65,8 +65,8 @@ class MixedExperienceTest(parameterized.TestCase):
 
   @parameterized.product(kind=_KINDS, learns_new=(True, False))
   def test_every_unroll_is_learned_from_once_online_and_replayed_later(self, kind, learns_new):
-    made, lives, order = self._make(kind, _SETTINGS._replace(learns_new=learns_new), minimum_size=20)
-    known, episodes, num_filled = dict.fromkeys(lives, 0), [], 0
+    made, streams, order = self._make(kind, _SETTINGS._replace(learns_new=learns_new), minimum_size=20)
+    known, episodes, num_filled = dict.fromkeys(streams, 0), [], 0
     while (arrived := made.fill()) is not None:
       self.assertEqual(arrived.environment_frames, 3 * _LENGTH * _FRAMES_PER_STEP)
       episodes += self._count_episodes(tf.nest.map_structure(lambda x: x.numpy(), arrived))
@@ -83,23 +83,23 @@ class MixedExperienceTest(parameterized.TestCase):
       self.assertEqual((batch.sample.key.shape, batch.sample.probability.shape), ((5,), (5,)))
       self.assertEqual(list(zip(batch.unroll.stream_id, batch.unroll.index))[:num_online], new[:num_online])
       for b, (stream_id, index) in enumerate(new[:num_online]):
-        self.assertEqual(lives_lib.check(batch.unroll, b, lives, (stream_id, index * _LENGTH)),
+        self.assertEqual(streams_lib.check(batch.unroll, b, streams, (stream_id, index * _LENGTH)),
                          (stream_id, (index + 1) * _LENGTH))
-      self._check_replayed(batch, lives, known)  # Only from what came before: no unroll is in a batch twice.
+      self._check_replayed(batch, streams, known)  # Only from what came before: no unroll is in a batch twice.
       for stream_id, _ in new:
         known[stream_id] += 1
       self.assertEqual(arrived.environment_frames, 3 * _LENGTH * _FRAMES_PER_STEP)
       episodes += self._count_episodes(arrived)
     want = []
     for stream_id, index in order:
-      done = lives[stream_id].rows['environment_output'].done[index * _LENGTH + 1:(index + 1) * _LENGTH + 1]
+      done = streams[stream_id].rows['environment_output'].done[index * _LENGTH + 1:(index + 1) * _LENGTH + 1]
       want += [(stream_id % 2, index * _LENGTH + 1 + row) for row in np.flatnonzero(done)]
     self.assertCountEqual(episodes, want)
 
   @parameterized.parameters(*_KINDS)
   def test_fills_until_the_minimum_size(self, kind):
-    made, lives, order = self._make(kind, minimum_size=50)
-    known, size = dict.fromkeys(lives, 0), 0
+    made, streams, order = self._make(kind, minimum_size=50)
+    known, size = dict.fromkeys(streams, 0), 0
     while size < 50:
       self.assertEqual(made.metrics()['replay_filled'], size / 50)
       self.assertIsNotNone(made.fill())
@@ -107,9 +107,9 @@ class MixedExperienceTest(parameterized.TestCase):
         known[stream_id] += 1
       del order[:3]
       if kind == 'episodes':  # The steps before the last start of an episode that has come.
-        size = sum(np.flatnonzero(lives[stream_id].rows['environment_output'].done[:number * _LENGTH + 1])[-1]
+        size = sum(np.flatnonzero(streams[stream_id].rows['environment_output'].done[:number * _LENGTH + 1])[-1]
                    for stream_id, number in known.items())
-      else:  # The newest unroll of each life is not complete yet.
+      else:  # The newest unroll of each stream is not complete yet.
         size = sum(max(number - 1, 0) * _LENGTH for number in known.values())
       self.assertEqual(made.metrics()['replay_size'], size)
     self.assertIsNone(made.fill())
@@ -123,24 +123,24 @@ class MixedExperienceTest(parameterized.TestCase):
 
   @parameterized.parameters(*_KINDS)
   def test_a_full_replay_has_the_newest_rows(self, kind):
-    made, lives, order = self._make(kind, capacity=40)
+    made, streams, order = self._make(kind, capacity=40)
     while made.fill() is not None:
       pass
     take = self._take(made)
     for _ in range(18):
       batch, _ = take()
-      self._check_replayed(batch, lives, dict.fromkeys(lives, 60))
+      self._check_replayed(batch, streams, dict.fromkeys(streams, 60))
       self.assertLessEqual(made.metrics()['replay_size'], 40)
     self.assertGreaterEqual(made.metrics()['replay_size'], 40 - 9)
     # 15 unrolls come in five batches, and an episode of at most 9 steps may be as old as three unrolls.
     newest = order[:3 * 19][-15 - 3 * 5:]
     oldest = {stream_id: min(index for its, index in newest if its == stream_id) for stream_id, _ in newest}
     for b in range(3, 8):
-      self.assertGreaterEqual(lives_lib.first_row(batch.unroll, b), _LENGTH * oldest[batch.unroll.stream_id[b]])
+      self.assertGreaterEqual(streams_lib.first_row(batch.unroll, b), _LENGTH * oldest[batch.unroll.stream_id[b]])
 
   @parameterized.parameters(*_KINDS)
   def test_saves_and_restores(self, kind):
-    made, lives, order = self._make(kind, minimum_size=60)
+    made, streams, order = self._make(kind, minimum_size=60)
     folder = self.create_tempdir().full_path
     made.save(folder)
     self.assertEmpty(os.listdir(folder))  # There is nothing to save yet.
@@ -148,17 +148,17 @@ class MixedExperienceTest(parameterized.TestCase):
       pass
     made.save(folder)
     self.assertLen(os.listdir(folder), 1)
-    restored, new_lives, _ = self._make(kind, minimum_size=60, first_life=11)
+    restored, new_streams, _ = self._make(kind, minimum_size=60, first_stream=11)
     restored.restore(folder)
     self.assertIsNone(restored.fill())
     self.assertEqual(restored.metrics()['replay_size'], made.metrics()['replay_size'])
     take = self._take(restored)
     for number in range(3):
       batch, _ = take()
-      self._check_replayed(batch, lives | new_lives, dict.fromkeys(lives | new_lives, 60))
+      self._check_replayed(batch, streams | new_streams, dict.fromkeys(streams | new_streams, 60))
       if not number:
-        self.assertTrue(all(stream_id in lives for stream_id in batch.unroll.stream_id[3:]))
-        self.assertTrue(all(stream_id in new_lives for stream_id in batch.unroll.stream_id[:3]))
+        self.assertTrue(all(stream_id in streams for stream_id in batch.unroll.stream_id[3:]))
+        self.assertTrue(all(stream_id in new_streams for stream_id in batch.unroll.stream_id[:3]))
     other, *_ = self._make(kind, capacity=999)
     with self.assertRaisesRegex(ValueError, 'other settings'):
       other.restore(folder)
@@ -187,7 +187,7 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertEmpty(made.complaints())
 
   def test_every_batch_has_a_seed_of_its_own(self):
-    unroll = lives_lib.batch([lives_lib.Life(1).unroll(0, _LENGTH)] * 3)
+    unroll = streams_lib.batch([streams_lib.Stream(1).unroll(0, _LENGTH)] * 3)
     of_rows = lambda ids: tf.broadcast_to(ids, unroll.parameter_version.shape)
     drawn = unroll_replay.Drawn(unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id)),
                                 tf.ones([3]), tf.ones([3], tf.int64))
@@ -212,8 +212,8 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertEqual(intake.take_batch.called, not is_ready)
 
   def test_new_unrolls_are_learned_from_while_the_first_episodes_go_on(self):
-    made, lives, order = self._make(minimum_size=50, must_fill=False)
-    take, known, was_drawn = self._take(made), dict.fromkeys(lives, 0), []
+    made, streams, order = self._make(minimum_size=50, must_fill=False)
+    take, known, was_drawn = self._take(made), dict.fromkeys(streams, 0), []
     for _ in range(15):
       self.assertIsNone(made.fill())
       size = made.metrics()['replay_size']
@@ -222,7 +222,7 @@ class MixedExperienceTest(parameterized.TestCase):
       was_drawn += set((batch.sample.key >= 0).tolist())
       self.assertEqual(was_drawn[-1], size >= 50)
       if size >= 50:
-        self._check_replayed(batch, lives, known)
+        self._check_replayed(batch, streams, known)
       for stream_id, _ in order[:3]:
         known[stream_id] += 1
       del order[:3]

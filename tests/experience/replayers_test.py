@@ -17,7 +17,7 @@ from scalable_agents.agents import impala
 from scalable_agents.experience import replayers
 from scalable_agents.processes import machine
 from scalable_agents.records import errors
-from scalable_agents.tests.experience import lives as lives_lib
+from scalable_agents.tests.experience import streams as streams_lib
 from scalable_agents.tests.training import unrolls
 
 _LENGTH = 4
@@ -31,27 +31,27 @@ def _agent(seed, use_lstm=True):
 class ReplayersTest(parameterized.TestCase):
 
   def _make(self, agent=None, parameters=None, longest=20, capacity=1000, minimum_size=1, must_fill=False):
-    """Returns replayers with some episodes, and the lives."""
-    lives = {stream_id: lives_lib.Life(stream_id, longest) for stream_id in range(1, 4)}
+    """Returns replayers with some episodes, and the streams."""
+    streams = {stream_id: streams_lib.Stream(stream_id, longest) for stream_id in range(1, 4)}
     state = tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1)) if agent else ()
-    spec = lives[1].spec(_LENGTH, state)
-    own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, capacity, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size,
+    spec = streams[1].spec(_LENGTH, state)
+    own = replayers.own_replay(spec, streams_lib.FRAME_STACKS, capacity, _NUMBER)
+    made = replayers.Replayers(spec, streams_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size,
                                must_fill)
     for index in range(20):
-      made.insert(lives_lib.batch([life.unroll(index, _LENGTH, state) for life in lives.values()]))
+      made.insert(streams_lib.batch([stream.unroll(index, _LENGTH, state) for stream in streams.values()]))
     draw = tf.function(lambda seed: made.draw(_NUMBER, seed), autograph=False)
-    return made, lives, lambda seed: tf.nest.map_structure(lambda x: x.numpy(), draw(tf.constant(seed, tf.int64)))
+    return made, streams, lambda seed: tf.nest.map_structure(lambda x: x.numpy(), draw(tf.constant(seed, tf.int64)))
 
   def test_goes_through_whole_episodes_one_after_the_other(self):
-    _, lives, draw = self._make()
+    _, streams, draw = self._make()
     positions, episodes = [None] * _NUMBER, set()
     for seed in range(60):
       replayed = draw(seed)
       unroll = replayed.unroll
       for b in range(_NUMBER):
-        self.assertEqual(unroll.index[b], lives_lib.first_row(unroll, b))
-        positions[b] = lives_lib.check(unroll, b, lives, positions[b])
+        self.assertEqual(unroll.index[b], streams_lib.first_row(unroll, b))
+        positions[b] = streams_lib.check(unroll, b, streams, positions[b])
       starts = unroll.environment_output.done
       episodes |= set(map(tuple, unroll.environment_output.observation['record'][starts].tolist()))
       np.testing.assert_array_less(-1, replayed.key)
@@ -65,7 +65,7 @@ class ReplayersTest(parameterized.TestCase):
     parameters = parameters_lib.ParameterSnapshot(inference.specs(learner.acting_variables))
     publish = lambda version: parameters.publish(version, learner.acting_variables)
     publish(0)
-    _, lives, draw = self._make(copy, parameters, longest=12)
+    _, streams, draw = self._make(copy, parameters, longest=12)
     zeros = tf.nest.map_structure(lambda x: x[0].numpy(), learner.initial_state(1))
     states, num_going_on = [zeros] * _NUMBER, 0
     for seed in range(16):
@@ -119,17 +119,17 @@ class ReplayersTest(parameterized.TestCase):
     self.assertTrue(np.any(first.key != other.key))
 
   def test_an_empty_replay_gives_nothing(self):
-    agent, life = _agent(seed=1), lives_lib.Life(1, 20)
+    agent, stream = _agent(seed=1), streams_lib.Stream(1, 20)
     parameters = parameters_lib.ParameterSnapshot(inference.specs(agent.acting_variables))
     parameters.publish(0, agent.acting_variables)
     state = tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1))
-    spec = life.spec(_LENGTH, state)
-    own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, 100, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size=1)
+    spec = stream.spec(_LENGTH, state)
+    own = replayers.own_replay(spec, streams_lib.FRAME_STACKS, 100, _NUMBER)
+    made = replayers.Replayers(spec, streams_lib.FRAME_STACKS, own, _NUMBER, agent, parameters, minimum_size=1)
     for _ in range(2):
       np.testing.assert_array_equal(made.draw(_NUMBER, tf.constant(1, tf.int64)).key, [-1] * _NUMBER)
     for index in range(10):
-      made.insert(lives_lib.batch([life.unroll(index, _LENGTH, state)]))
+      made.insert(streams_lib.batch([stream.unroll(index, _LENGTH, state)]))
     replayed = made.draw(_NUMBER, tf.constant(1, tf.int64))
     np.testing.assert_array_less(-1, replayed.key)
     self.assertTrue(np.all(replayed.unroll.environment_output.done[0]))  # So the network resets its state.
@@ -145,28 +145,28 @@ class ReplayersTest(parameterized.TestCase):
       self.assertEqual(made.metrics().get('replay_filled'), size / minimum_size if must_fill else None)
 
   def test_metrics(self):
-    made, lives, draw = self._make()
+    made, streams, draw = self._make()
     draw(1)
-    starts = [np.flatnonzero(life.rows['environment_output'].done[:20 * _LENGTH + 1]) for life in lives.values()]
+    starts = [np.flatnonzero(stream.rows['environment_output'].done[:20 * _LENGTH + 1]) for stream in streams.values()]
     metrics = made.metrics()
     self.assertEqual(metrics.pop('replay_megabytes') > 0, True)
     self.assertEqual(metrics, {
         'replay_size': sum(its[-1] for its in starts), 'replay_episodes': sum(len(its) - 1 for its in starts),
         'replay_gaps': 0, 'replay_long_episodes': 0, 'unrolls_replayed': _NUMBER})
     self.assertEmpty(made.complaints())
-    for life in lives.values():
-      made.insert(lives_lib.batch([life.unroll(30, _LENGTH)]))  # Some are missing.
+    for stream in streams.values():
+      made.insert(streams_lib.batch([stream.unroll(30, _LENGTH)]))  # Some are missing.
     self.assertEqual(made.metrics()['replay_gaps'], 3)
 
   def test_an_episode_without_end_is_not_kept_and_the_user_is_told(self):
-    made, lives, _ = self._make_empty({1: lives_lib.Life(1)})
-    unroll = lives[1].unroll(0, _LENGTH)
+    made, streams, _ = self._make_empty({1: streams_lib.Stream(1)})
+    unroll = streams[1].unroll(0, _LENGTH)
     for index, length in enumerate((26_996, 8)):  # Another 8 steps are too many.
       rows = np.minimum(np.arange(length + 1), 1)  # Row 0, and then row 1 again and again.
       environment, agent, version = tf.nest.map_structure(
           lambda values: values[rows],
           (unroll.environment_output, unroll.agent_output, unroll.parameter_version))
-      made.insert(lives_lib.batch([unroll._replace(
+      made.insert(streams_lib.batch([unroll._replace(
           index=np.int64(index), environment_output=environment._replace(done=rows + index == 0), agent_output=agent,
           parameter_version=version)]))
       self.assertEqual(made.metrics()['replay_long_episodes'], index)
@@ -179,34 +179,34 @@ class ReplayersTest(parameterized.TestCase):
     self.assertBetween(made.metrics()['replay_size'], 60 - 8, 60)
 
   def test_positions_survive_neither_a_restart_nor_an_episode_that_is_gone(self):
-    made, lives, draw = self._make(longest=20)
+    made, streams, draw = self._make(longest=20)
     draw(1)
     path = self.create_tempdir().full_path + '/replay'
     made.save(path)
-    other, _, draw_other = self._make_empty(lives)
+    other, _, draw_other = self._make_empty(streams)
     other.restore(path)
     replayed = draw_other(1)
     for b in range(_NUMBER):  # They begin at the start of an episode.
-      life, first = lives[int(replayed.unroll.stream_id[b])], lives_lib.first_row(replayed.unroll, b)
-      self.assertTrue(life.rows['environment_output'].done[first])
+      stream, first = streams[int(replayed.unroll.stream_id[b])], streams_lib.first_row(replayed.unroll, b)
+      self.assertTrue(stream.rows['environment_output'].done[first])
 
-  def _make_empty(self, lives):
-    spec = lives[1].spec(_LENGTH)
-    own = replayers.own_replay(spec, lives_lib.FRAME_STACKS, 1000, _NUMBER)
-    made = replayers.Replayers(spec, lives_lib.FRAME_STACKS, own, _NUMBER, None, None, minimum_size=1)
-    return made, lives, lambda seed: made.draw(_NUMBER, tf.constant(seed, tf.int64))
+  def _make_empty(self, streams):
+    spec = streams[1].spec(_LENGTH)
+    own = replayers.own_replay(spec, streams_lib.FRAME_STACKS, 1000, _NUMBER)
+    made = replayers.Replayers(spec, streams_lib.FRAME_STACKS, own, _NUMBER, None, None, minimum_size=1)
+    return made, streams, lambda seed: made.draw(_NUMBER, tf.constant(seed, tf.int64))
 
   def test_rewards_that_are_not_finite_are_stored_as_0(self):
-    life = lives_lib.Life(1)
-    life.rows['environment_output'].reward[:] = np.inf
-    made, _, draw = self._make_empty({1: life})
+    stream = streams_lib.Stream(1)
+    stream.rows['environment_output'].reward[:] = np.inf
+    made, _, draw = self._make_empty({1: stream})
     for index in range(10):
-      made.insert(lives_lib.batch([life.unroll(index, _LENGTH)]))
+      made.insert(streams_lib.batch([stream.unroll(index, _LENGTH)]))
     np.testing.assert_array_equal(draw(1).unroll.environment_output.reward, np.zeros([_LENGTH + 1, _NUMBER]))
 
   def test_what_does_not_fit_into_memory_is_refused(self):
-    spec = lives_lib.Life(1).spec(_LENGTH)
-    make = lambda capacity: replayers.own_replay(spec, lives_lib.FRAME_STACKS, capacity, batch_size=7)
+    spec = streams_lib.Stream(1).spec(_LENGTH)
+    make = lambda capacity: replayers.own_replay(spec, streams_lib.FRAME_STACKS, capacity, batch_size=7)
     # A row: level, actor (int32), the environment's five, two observations and the newest frame, the agent's two, and
     # the version.
     row_bytes = 4 + 4 + (4 + 4 + 1 + 4 + 4) + (16 + 16 + 4) + (4 + 5 * 4) + 8

@@ -5,15 +5,16 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.experience import stored_unrolls
-from scalable_agents.tests.experience import lives as lives_lib
+from scalable_agents.tests.experience import streams as streams_lib
 from scalable_agents.tests.training import stacked_environment
 
 _LENGTH = 4
 
 
 def _batch():
-  """Unrolls of two lives, of levels 1 and 0 and actors 3 and 4."""
-  return lives_lib.batch([lives_lib.Life(stream_id).unroll(5, _LENGTH, np.float32([1., 2.])) for stream_id in (3, 4)])
+  """Unrolls of two streams, of levels 1 and 0 and actors 3 and 4."""
+  return streams_lib.batch(
+      [streams_lib.Stream(stream_id).unroll(5, _LENGTH, np.float32([1., 2.])) for stream_id in (3, 4)])
 
 
 class StoredUnrollsTest(absltest.TestCase):
@@ -30,10 +31,10 @@ class StoredUnrollsTest(absltest.TestCase):
     tf.nest.map_structure(np.testing.assert_array_equal, stored.agent_output, unroll.agent_output)
 
   def test_specs_are_those_of_the_tensors(self):
-    spec = lives_lib.Life(3).spec(_LENGTH, np.float32([1., 2.]))
-    newest = stored_unrolls.newest_frames(spec, lives_lib.FRAME_STACKS)
-    row, stacks = stored_unrolls.spec_and_stacks(stored_unrolls.of_unroll(newest), lives_lib.FRAME_STACKS)
-    stored = stored_unrolls.of_unroll(stored_unrolls.newest_frames(_batch(), lives_lib.FRAME_STACKS))
+    spec = streams_lib.Stream(3).spec(_LENGTH, np.float32([1., 2.]))
+    newest = stored_unrolls.newest_frames(spec, streams_lib.FRAME_STACKS)
+    row, stacks = stored_unrolls.spec_and_stacks(stored_unrolls.of_unroll(newest), streams_lib.FRAME_STACKS)
+    stored = stored_unrolls.of_unroll(stored_unrolls.newest_frames(_batch(), streams_lib.FRAME_STACKS))
     same = lambda one, values: self.assertEqual((one.shape, one.dtype), (values.shape[2:], values.dtype))
     tf.nest.map_structure(same, row, stored)
     tf.nest.assert_same_structure(stacks, row)
@@ -43,7 +44,7 @@ class StoredUnrollsTest(absltest.TestCase):
 
   def test_only_the_newest_frame_is_stored(self):
     unroll = _batch()
-    stored = stored_unrolls.newest_frames(unroll, lives_lib.FRAME_STACKS)
+    stored = stored_unrolls.newest_frames(unroll, streams_lib.FRAME_STACKS)
     before, after = unroll.environment_output.observation, stored.environment_output.observation
     np.testing.assert_array_equal(after['pixels'], before['pixels'][..., -1:])
     for name in ('record', 'vector'):

@@ -12,24 +12,24 @@ from scalable_agents.experience import unroll_order
 
 
 def _admit(order, unrolls):
-  """Admits one batch of (life, index) pairs. Returns a list of bool."""
+  """Admits one batch of (stream, index) pairs. Returns a list of bool."""
   stream_id, index = np.array(unrolls, np.int64).reshape(-1, 2).T
   return order.admit(stream_id, index).tolist()
 
 
 @st.composite
 def _journeys(draw):
-  """Draws the unrolls of several lives as they arrive, and their division into batches.
+  """Draws the unrolls of several streams as they arrive, and their division into batches.
 
-  The lives are interleaved. Unrolls are lost or repeated, and neighbours change places.
+  The streams are interleaved. Unrolls are lost or repeated, and neighbours change places.
   """
-  lives = draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True))
-  sent = [(life, index) for life in lives for index in range(draw(st.integers(0, 12)))]
-  turns = draw(st.permutations([life for life, _ in sent]))
-  of_life = {life: iter([unroll for unroll in sent if unroll[0] == life]) for life in lives}
+  streams = draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True))
+  sent = [(stream, index) for stream in streams for index in range(draw(st.integers(0, 12)))]
+  turns = draw(st.permutations([stream for stream, _ in sent]))
+  of_stream = {stream: iter([unroll for unroll in sent if unroll[0] == stream]) for stream in streams}
   arrived = []
-  for life in turns:  # In the order of each life.
-    arrived += [next(of_life[life])] * draw(st.sampled_from((1, 1, 1, 0, 2)))
+  for stream in turns:  # In the order of each stream.
+    arrived += [next(of_stream[stream])] * draw(st.sampled_from((1, 1, 1, 0, 2)))
   for place in range(len(arrived) - 1):
     if draw(st.sampled_from((False, False, False, True))):
       arrived[place], arrived[place + 1] = arrived[place + 1], arrived[place]
@@ -40,14 +40,14 @@ def _journeys(draw):
 def _reference(arrived):
   """Returns which unrolls are admitted, how many are missing and how many late, by a search through all before them."""
   admitted, late = [], 0
-  for place, (life, index) in enumerate(arrived):
-    is_in_order = all(index > before for other, before in arrived[:place] if other == life)
+  for place, (stream, index) in enumerate(arrived):
+    is_in_order = all(index > before for other, before in arrived[:place] if other == stream)
     admitted.append(is_in_order)
     late += not is_in_order
   seen = {}
-  for (life, index), is_admitted in zip(arrived, admitted):
+  for (stream, index), is_admitted in zip(arrived, admitted):
     if is_admitted:
-      seen.setdefault(life, set()).add(index)
+      seen.setdefault(stream, set()).add(index)
   return admitted, sum(len(set(range(max(indices))) - indices) for indices in seen.values()), late
 
 
@@ -66,9 +66,9 @@ class UnrollOrderTest(parameterized.TestCase):
     expected, _, late = _reference(arrived)
     self.assertEqual((admitted, after.metrics()['unrolls_late']), (expected, late))
     self.assertEqual(dict(after.state()['next_index']), {
-        life: max(index for other, index in arrived if other == life) + 1 for life, _ in arrived})
+        stream: max(index for other, index in arrived if other == stream) + 1 for stream, _ in arrived})
 
-  def test_the_state_has_the_lives_that_were_admitted_last(self):
+  def test_the_state_has_the_streams_that_were_admitted_last(self):
     before = unroll_order.UnrollOrder(max_streams=3)
     _admit(before, [(1, 0), (2, 0), (3, 0)])
     after = unroll_order.UnrollOrder(streams_may_have_begun=True, max_streams=3)
@@ -88,7 +88,7 @@ class UnrollOrderTest(parameterized.TestCase):
 
   @hypothesis.settings(deadline=None)
   @hypothesis.given(_journeys())
-  def test_lives_that_may_have_begun_differ_by_what_precedes_the_first_unroll_of_each(self, journey):
+  def test_streams_that_may_have_begun_differ_by_what_precedes_the_first_unroll_of_each(self, journey):
     arrived, batches = journey
     order, begun = unroll_order.UnrollOrder(), unroll_order.UnrollOrder(streams_may_have_begun=True)
     for batch in batches:
@@ -114,7 +114,7 @@ class UnrollOrderTest(parameterized.TestCase):
     self.assertEqual(order.metrics(), {'unrolls_missing': 0, 'unrolls_late': 1})
 
   @parameterized.parameters((False, 4), (True, 0))
-  def test_a_life_that_is_first_seen_in_its_midst(self, streams_may_have_begun, missing):
+  def test_a_stream_that_is_first_seen_in_its_midst(self, streams_may_have_begun, missing):
     order = unroll_order.UnrollOrder(streams_may_have_begun)
     self.assertEqual(_admit(order, [(7, 4), (7, 3), (7, 5)]), [True, False, True])
     self.assertEqual(order.metrics(), {'unrolls_missing': missing, 'unrolls_late': 1})
@@ -137,15 +137,15 @@ class UnrollOrderTest(parameterized.TestCase):
     self.assertEqual(order.metrics(),
                      {'unrolls_missing': 0 if streams_may_have_begun else 2 * largest, 'unrolls_late': 3})
 
-  def test_memory_is_bounded_and_the_oldest_life_is_forgotten(self):
+  def test_memory_is_bounded_and_the_oldest_stream_is_forgotten(self):
     order = unroll_order.UnrollOrder(max_streams=3)
     _admit(order, [(1, 0), (2, 0), (3, 0), (1, 1)])
-    _admit(order, [(4, 0)])  # Life 2 has been silent for longest.
+    _admit(order, [(4, 0)])  # Stream 2 has been silent for longest.
     self.assertEqual(_admit(order, [(1, 1), (3, 0), (4, 0)]), [False] * 3)
     self.assertEqual(_admit(order, [(2, 1)]), [True])
     self.assertEqual(order.metrics(), {'unrolls_missing': 1, 'unrolls_late': 3})
-    for life in range(1000):
-      _admit(order, [(life, 0)])
+    for stream in range(1000):
+      _admit(order, [(stream, 0)])
     self.assertLen(order._next_index, 3)
 
   def test_an_empty_batch(self):

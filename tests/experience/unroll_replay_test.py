@@ -10,32 +10,33 @@ import tensorflow as tf
 from scalable_agents.experience import unroll_replay
 from scalable_agents.processes import machine
 from scalable_agents.records import errors
-from scalable_agents.tests.experience import lives as lives_lib
+from scalable_agents.tests.experience import streams as streams_lib
 
 _LENGTH = 4
 
 
-def _state(life, index):
+def _state(stream, index):
   """The recurrent state that an actor has before row 0 of an unroll."""
-  return {'place': np.float32([life.id, index]), 'other': np.float32(100 * life.id + index + 0.5)}
+  return {'place': np.float32([stream.id, index]), 'other': np.float32(100 * stream.id + index + 0.5)}
 
 
 class UnrollReplayTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.lives = {stream_id: lives_lib.Life(stream_id) for stream_id in (1, 2, 3)}
+    self.streams = {stream_id: streams_lib.Stream(stream_id) for stream_id in (1, 2, 3)}
 
   def _make(self, **settings):
-    life = self.lives[1]
-    return unroll_replay.UnrollReplay(life.spec(_LENGTH, _state(life, 0)), lives_lib.FRAME_STACKS, **dict(
+    stream = self.streams[1]
+    return unroll_replay.UnrollReplay(stream.spec(_LENGTH, _state(stream, 0)), streams_lib.FRAME_STACKS, **dict(
         capacity=1000, batch_size=8, minimum_size=1) | settings)
 
   def _insert(self, replay, indices):
-    """Inserts these unrolls of all lives."""
+    """Inserts these unrolls of all streams."""
     insert = tf.function(replay.insert, autograph=False)
     for index in indices:
-      insert(lives_lib.batch([life.unroll(index, _LENGTH, _state(life, index)) for life in self.lives.values()]))
+      insert(streams_lib.batch(
+          [stream.unroll(index, _LENGTH, _state(stream, index)) for stream in self.streams.values()]))
 
   def _draw(self, replay, number, seed=1):
     draw = tf.function(lambda: replay.draw(number, tf.constant(seed, tf.int64)), autograph=False)
@@ -48,10 +49,10 @@ class UnrollReplayTest(parameterized.TestCase):
     replayed = self._draw(replay, 100)
     came = set()
     for b in range(100):
-      life, index = self.lives[replayed.unroll.stream_id[b]], replayed.unroll.index[b]
+      stream, index = self.streams[replayed.unroll.stream_id[b]], replayed.unroll.index[b]
       came.add(index)
-      lives_lib.check(replayed.unroll, b, self.lives, (life.id, index * _LENGTH))
-      for name, values in _state(life, index).items():
+      streams_lib.check(replayed.unroll, b, self.streams, (stream.id, index * _LENGTH))
+      for name, values in _state(stream, index).items():
         np.testing.assert_array_equal(replayed.unroll.agent_state[name][b], values)
     self.assertContainsSubset({0, 1, 6, 13, 14, 15, 16}, came)
     self.assertNoCommonElements({8, 9, 10}, came)
@@ -59,7 +60,7 @@ class UnrollReplayTest(parameterized.TestCase):
 
   def test_unrolls_are_drawn_uniformly_without_priorities(self):
     replay = self._make()
-    self._insert(replay, range(5))  # The fifth unroll of each life is not complete yet.
+    self._insert(replay, range(5))  # The fifth unroll of each stream is not complete yet.
     replayed = self._draw(replay, 6000)
     np.testing.assert_allclose(replayed.probability, 1 / 12, rtol=1e-5)
     _, counts = np.unique(replayed.key, return_counts=True)
@@ -130,8 +131,8 @@ class UnrollReplayTest(parameterized.TestCase):
       self._make(capacity=999).restore(path)
 
   def test_rewards_that_are_not_finite_are_stored_as_0(self):
-    for life in self.lives.values():
-      life.rows['environment_output'].reward[5:7] = np.nan, -np.inf
+    for stream in self.streams.values():
+      stream.rows['environment_output'].reward[5:7] = np.nan, -np.inf
     replay = self._make()
     self._insert(replay, range(4))
     replayed = self._draw(replay, 50)

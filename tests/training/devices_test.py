@@ -25,7 +25,7 @@ from scalable_agents.agents import impala
 from scalable_agents.experience import replayers
 from scalable_agents.processes import python_path
 from scalable_agents.records import run_directory
-from scalable_agents.tests.experience import lives
+from scalable_agents.tests.experience import streams
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import collector
@@ -107,12 +107,12 @@ def _replay():
     agent = impala.Agent(unrolls.environment_spec(), configs.ImpalaConfig(use_lstm=True))
   parameters = parameters_lib.ParameterSnapshot(inference.specs(agent.acting_variables))
   parameters.publish(0, agent.acting_variables)
-  life, state = lives.Life(1, 20), tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1))
-  spec = life.spec(4, state)
-  replay = replayers.Replayers(spec, lives.FRAME_STACKS, replayers.own_replay(spec, lives.FRAME_STACKS, 100, 2), 2,
+  stream, state = streams.Stream(1, 20), tf.nest.map_structure(lambda x: x[0].numpy(), agent.initial_state(1))
+  spec = stream.spec(4, state)
+  replay = replayers.Replayers(spec, streams.FRAME_STACKS, replayers.own_replay(spec, streams.FRAME_STACKS, 100, 2), 2,
                                agent, parameters, minimum_size=1)
   for index in range(10):
-    replay.insert(lives.batch([life.unroll(index, 4, state)]))
+    replay.insert(streams.batch([stream.unroll(index, 4, state)]))
   with mock.patch.object(agent, 'unroll', wraps=agent.unroll) as unroll, tf.device('/' + _ACTING):
     draw = tf.function(lambda seed: replay.draw(2, seed), autograph=False)
     for seed in range(2):

@@ -1,4 +1,4 @@
-"""An environment for tests of replays: every frame says from which life, episode and step it is, and is stacked."""
+"""An environment for tests of replays: every frame says from which stream, episode and step it is, and is stacked."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Lives of actors for tests of replays: every row says from which life it is and which row of it."""
+"""Streams of actors for tests of replays: every row says from which stream it is and which row of it."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,12 +11,12 @@ NUM_ROWS = 400
 FRAME_STACKS = {'pixels': stacked_environment.STACK}
 
 
-class Life:
-  """All rows of a life. Its episodes have 1 to 9 steps.
+class Stream:
+  """All rows of a stream. Its episodes have 1 to 9 steps.
 
   Attributes:
-    id: the life's id.
-    rows: the components of an Unroll that have a time dimension, [NUM_ROWS, ...]. 'record' is the life's id and the
+    id: the stream's id.
+    rows: the components of an Unroll that have a time dimension, [NUM_ROWS, ...]. 'record' is the stream's id and the
       number of the row. 'pixels' are stacked frames, see stacked_environment.frame. The version is the row's number.
   """
 
@@ -41,7 +41,7 @@ class Life:
         parameter_version=number)
 
   def unroll(self, index: int, length: int, state=()) -> unroll_lib.Unroll:
-    """Returns an unroll of the life, without a batch dimension."""
+    """Returns an unroll of the stream, without a batch dimension."""
     part = slice(index * length, (index + 1) * length + 1)
     return unroll_lib.Unroll(
         level_id=np.int32(self.id % 2), actor_id=np.int32(self.id % 7), stream_id=np.int64(self.id),
@@ -59,38 +59,38 @@ def batch(unrolls) -> unroll_lib.Unroll:
                                unroll_lib.has_time(unrolls[0]), *unrolls)
 
 
-def check(unroll, b: int, lives: dict[int, Life], position: tuple[int, int] | None = None) -> tuple[int, int]:
-  """Asserts that unroll b of a batch follows lives row by row. It may go on with an episode of another life.
+def check(unroll, b: int, streams: dict[int, Stream], position: tuple[int, int] | None = None) -> tuple[int, int]:
+  """Asserts that unroll b of a batch follows streams row by row. It may go on with an episode of another stream.
 
   Args:
     unroll: the batch, with level and actor of each row or of each unroll.
     b: the number of the unroll.
-    lives: id -> Life.
-    position: the life, and the row in it, with which the unroll must begin. None: any row.
+    streams: id -> Stream.
+    position: the stream, and the row in it, with which the unroll must begin. None: any row.
   Returns:
-    The life and the row with which the next unroll must begin.
+    The stream and the row with which the next unroll must begin.
   """
   environment = unroll.environment_output
   records = environment.observation['record'][:, b].tolist()
   np.testing.assert_array_equal(unroll.stream_id[b], records[0][0])
   of_row = lambda ids, t: ids[b] if np.ndim(ids) == 1 else ids[t, b]
-  life, row = lives[records[0][0]], records[0][1]
-  assert position in (None, (life.id, row)), (position, life.id, row)
-  for t, (seen_life, seen_row) in enumerate(records):
+  stream, row = streams[records[0][0]], records[0][1]
+  assert position in (None, (stream.id, row)), (position, stream.id, row)
+  for t, (seen_stream, seen_row) in enumerate(records):
     row += t > 0
-    last, last_row = life, row  # Of the action and what it earned.
-    if t and life.rows['environment_output'].done[row]:  # The episode ends, and any episode may begin.
-      life, row = lives[seen_life], seen_row
-      assert life.rows['environment_output'].done[row], (life.id, row)
+    last, last_row = stream, row  # Of the action and what it earned.
+    if t and stream.rows['environment_output'].done[row]:  # The episode ends, and any episode may begin.
+      stream, row = streams[seen_stream], seen_row
+      assert stream.rows['environment_output'].done[row], (stream.id, row)
     _assert_equal(unroll, t, b, last.rows, last_row)
-    for name, frames in life.rows['environment_output'].observation.items():
+    for name, frames in stream.rows['environment_output'].observation.items():
       np.testing.assert_array_equal(environment.observation[name][t, b], frames[row], f'{name}, row {t}')
-    assert (of_row(unroll.level_id, t), of_row(unroll.actor_id, t)) == (life.id % 2, last.id % 7)
-  return life.id, row
+    assert (of_row(unroll.level_id, t), of_row(unroll.actor_id, t)) == (stream.id % 2, last.id % 7)
+  return stream.id, row
 
 
 def _assert_equal(unroll, t, b, rows, number):
-  """Asserts that row t of an unroll is this one of a life, except for its observation."""
+  """Asserts that row t of an unroll is this one of a stream, except for its observation."""
   for name, component in rows.items():
     others = lambda values: values._replace(observation=()) if hasattr(values, 'observation') else values
     there = tf.nest.flatten(others(getattr(unroll, name)))
