@@ -149,16 +149,16 @@ class ActorHostTest(parameterized.TestCase):
     self.assertEqual([int(next_unroll().actor_id) for _ in range(4)], [70, 71, 72, 73])
     self.assertEqual(host.num_loops, 1)
 
-  def test_lives_of_no_two_processes_have_the_same_id(self):
+  def test_streams_of_no_two_processes_have_the_same_id(self):
     ids = set()
     for drawn in (0, 1, 2**39 - 1):
       with mock.patch.object(secrets, 'randbits', return_value=drawn) as randbits:
         host = self._host(num_environment_workers=1)
       randbits.assert_called_once_with(39)
       next_unroll, _ = self._start(host, config=dataclasses.replace(_CONFIG, synchronous=True))
-      lives = [int(next_unroll().stream_id) for _ in range(4)]
-      self.assertEqual(lives, [(drawn << 24) + number for number in range(4)])
-      ids.update(lives)
+      streams = [int(next_unroll().stream_id) for _ in range(4)]
+      self.assertEqual(streams, [(drawn << 24) + number for number in range(4)])
+      ids.update(streams)
     self.assertLen(ids, 12)
     self.assertBetween(max(ids), 0, 2**63 - 1)
 

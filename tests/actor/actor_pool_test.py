@@ -1,5 +1,6 @@
 """Tests of the actor pool through real worker processes: what its unrolls hold, and how it bears faults."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -28,7 +29,7 @@ class ActorPoolTest(parameterized.TestCase):
         checker.check(played.take(50))
     self.assertCountEqual(checker.unrolls, range(16))
     self.assertGreater(min(checker.unrolls.values()), 50)
-    self.assertEqual(checker.lives, {actor: [actor] for actor in range(16)})
+    self.assertEqual(checker.streams, {actor: [actor] for actor in range(16)})
     self.assertGreater(checker.episodes, 2000)
     self.assertGreater(checker.lost_lives, 1000)
     self.assertEqual(played.pool.restarts, 0)
@@ -114,8 +115,8 @@ class ActorPoolTest(parameterized.TestCase):
         self.assertGreaterEqual(now, was, name)
     last = seen[-1]
     self.assertGreater(last.steps, 5 * 5 * 10)
-    self.assertLessEqual(last.rows, last.steps)
-    self.assertLessEqual(last.batches, last.rows)
+    self.assertLessEqual(last.items, last.steps)
+    self.assertLessEqual(last.batches, last.items)
     self.assertGreater(last.stepping_ns, 0)
     self.assertGreater(last.inference_waiting_ns, 0)
 
@@ -206,8 +207,9 @@ class ActorPoolTest(parameterized.TestCase):
 def _kill(workers, number, previous=None):
   """Kills a worker's process as soon as there is another than `previous`, and returns it."""
   def running():
-    worker = workers[number]
-    return worker.process if worker and worker.process is not previous else None
+    with contextlib.suppress(environment_workers.WorkerError):  # It is being replaced.
+      process = workers[number].process
+      return process if process is not previous else None
   waiting.wait_until(running)
   process = running()
   process.kill()
@@ -216,18 +218,18 @@ def _kill(workers, number, previous=None):
 
 def _kill_with_a_faulty_successor(played, fault):
   """Kills worker 1 of two while it plays; its successors' environments have a fault in their constructor."""
-  environments_of_next_lives = played.workers._environments
-  environments_of_next_lives[1] = {'seed': 1, 'fault': fault, 'fault_step': None, 'faulty_below': 1000}
+  environments_of_next_streams = played.workers._environments
+  environments_of_next_streams[1] = {'seed': 1, 'fault': fault, 'fault_step': None, 'faulty_below': 1000}
   played.start()
   played.take(5)
   _kill(played.workers, 1)
 
 
 class FaultTest(parameterized.TestCase):
-  """Actor 1's first life has a fault; it shares a worker with actor 4."""
+  """Actor 1's first stream has a fault; it shares a worker with actor 4."""
 
-  def _check_until_it_lives_again(self, played, checker):
-    while played.pool.restarts == 0 or len(checker.lives.get(1, ())) + len(checker.lives.get(4, ())) < 3:
+  def _check_until_it_restarts(self, played, checker):
+    while played.pool.restarts == 0 or len(checker.streams.get(1, ())) + len(checker.streams.get(4, ())) < 3:
       checker.check(played.take(10))
       time.sleep(0.01)  # The others stand still meanwhile, while a hang is waited for.
     for _ in range(10):
@@ -243,23 +245,23 @@ class FaultTest(parameterized.TestCase):
       ('wrong_shape', 'wrong shape', r"ValueError: observation 'record': want shape \(4,\), got \(1,\)$"),
       ('hangs', 'hang', r'no answer for 5 s \(--environment_timeout_seconds\)$'),
       ('hangs_in_c', 'hang in C', r'no answer for 5 s \(--environment_timeout_seconds\)$'))
-  def test_a_fault_ends_one_life(self, fault, reason):
+  def test_a_fault_ends_one_stream(self, fault, reason):
     environments = [{} for _ in range(6)]
     environments[1] = {'fault': fault, 'fault_step': 21, 'faulty_below': 6}
     with pool_testing.PlayedPool(environments, 3, timeout_seconds=5. if 'hang' in fault else 60.) as played:
       played.start()
       checker = pool_testing.Checker(played)
-      self._check_until_it_lives_again(played, checker)
+      self._check_until_it_restarts(played, checker)
       self.assertEqual(played.pool.restarts, 1)
       self.assertIsNone(played.pool.failure)
     self.assertLen(played.reports, 1)
     self.assertRegex(played.reports[0].splitlines()[0],
                      f'^environment worker 1 is replaced: environment 1 failed: {reason}')
     for actor in (1, 4):
-      # The unrolls of the first life may all have been under way with the fault.
-      self.assertIn(checker.lives[actor], ([actor, actor + 6], [actor + 6]))
+      # The unrolls of the first stream may all have been under way with the fault.
+      self.assertIn(checker.streams[actor], ([actor, actor + 6], [actor + 6]))
     for actor in (0, 2, 3, 5):
-      self.assertEqual(checker.lives[actor], [actor])
+      self.assertEqual(checker.streams[actor], [actor])
 
   def test_a_traceback_is_reported(self):
     environments = [{}, {'fault': 'raise', 'fault_step': 0, 'faulty_below': 2}]
@@ -291,10 +293,10 @@ class FaultTest(parameterized.TestCase):
         killed = _kill(played.workers, 1, killed)
         while played.pool.restarts < restarts:
           checker.check(played.take(5))
-      while any(checker.lives.get(actor, [0])[-1] != actor + 3 * 6 for actor in (1, 4)):
+      while any(checker.streams.get(actor, [0])[-1] != actor + 3 * 6 for actor in (1, 4)):
         checker.check(played.take(5))
     self.assertEqual(played.pool.restarts, 3)
-    self.assertEqual([checker.lives[actor] for actor in (0, 2, 3, 5)], [[0], [2], [3], [5]])
+    self.assertEqual([checker.streams[actor] for actor in (0, 2, 3, 5)], [[0], [2], [3], [5]])
 
   def test_too_many_early_ends_end_the_pool(self):
     environments = [{}, {'fault': 'raise', 'fault_step': 3, 'faulty_below': 1000}]
@@ -309,7 +311,7 @@ class FaultTest(parameterized.TestCase):
                        'its start: .*RuntimeError: the emulator has crashed')
       self.assertEqual(played.pool.restarts, 4)
 
-  def test_long_lives_do_not_end_the_pool(self):
+  def test_late_failures_do_not_end_the_pool(self):
     self.enter_context(absltest.mock.patch.object(actor_pool, 'EARLY_END_SECONDS', -60.))  # None is.
     environments = [{}, {'fault': 'exit', 'fault_step': 3, 'faulty_below': 1000}]
     with pool_testing.PlayedPool(environments, 2) as played:
@@ -319,7 +321,7 @@ class FaultTest(parameterized.TestCase):
       self.assertIsNone(played.pool.failure)
 
   def test_too_many_hangs_end_the_pool(self):
-    """However short a life is, its hang is seen only after the time-out."""
+    """However early a hang is, it is seen only after the time-out."""
     self.enter_context(absltest.mock.patch.object(actor_pool, 'EARLY_END_SECONDS', 0.9))
     environments = [{}, {'fault': 'hang', 'fault_step': 3, 'faulty_below': 1000}]
     with pool_testing.PlayedPool(environments, 2, timeout_seconds=1.) as played:
@@ -363,7 +365,7 @@ class FaultTest(parameterized.TestCase):
       played.workers.replace = replace_and_kill
       _kill(played.workers, 1)
       checker = pool_testing.Checker(played)
-      while checker.lives.get(1, [0])[-1] != 1 + 2 * 2:
+      while checker.streams.get(1, [0])[-1] != 1 + 2 * 2:
         checker.check(played.take(1))
     self.assertEqual(played.pool.restarts, 2)
     self.assertRegex(played.reports[1], 'could not be made: its process was ended by SIGKILL')

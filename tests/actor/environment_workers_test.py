@@ -111,7 +111,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
     self.assertIs(workers[1], new)
     self.assertFalse(_runs(old.process.pid))
     self.assertTrue(_runs(new.process.pid))
-    # Seed 1 of the first life, 1 + 3 of the second, 1 + 6 of the third, which is below the limit no more.
+    # Seed 1 of the first stream, 1 + 3 of the second, 1 + 6 of the third, which is below the limit no more.
     failing = self._start([{}, {'fault': 'raise', 'fault_step': 3, 'faulty_below': 5}], num_workers=2)
     for _ in range(2):
       failing.replace(1)
@@ -139,8 +139,8 @@ class EnvironmentWorkersTest(parameterized.TestCase):
       _workers([{}, {'fault': fault, **_FAILING}, {}], num_workers=3)
 
   def test_a_worker_that_hangs_at_its_start_is_replaced_once(self):
-    first_life_only = {'fault': 'hang', 'fault_step': None, 'faulty_below': 1}
-    workers = self._start([first_life_only], timeout_seconds=10.)
+    first_process_only = {'fault': 'hang', 'fault_step': None, 'faulty_below': 1}
+    workers = self._start([first_process_only], timeout_seconds=10.)
     self.assertEqual(workers.early_deaths, 1)
 
   def test_what_the_first_environment_rules_out_does_not_wait_for_the_others(self):

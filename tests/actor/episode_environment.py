@@ -8,14 +8,14 @@ import numpy as np
 class Episodes(dm_env.Environment):
   """Episodes of `length` steps; the n-th one returns n, all of it in the last step.
 
-  A first life, which is one with a seed below `first_lives`, raises in the middle of episode `faulty_episode`.
+  A first stream, which is one with a seed below `first_streams`, raises in the middle of episode `faulty_episode`.
   """
 
   frames_per_step, frame_stacks = 4, {}
 
-  def __init__(self, seed, length, first_lives=0, faulty_episode=None):
+  def __init__(self, seed, length, first_streams=0, faulty_episode=None):
     self._length = length
-    self._faulty_episode = faulty_episode if seed < first_lives else None
+    self._faulty_episode = faulty_episode if seed < first_streams else None
     self._episode = self._step = 0
     self._observation = {'vector': np.zeros([1], np.float32)}
 

@@ -149,7 +149,7 @@ class InferenceTest(parameterized.TestCase):
       unrolls += taken()
     last = {}
     for unroll in unrolls:
-      rows = slice(0 if int(unroll.actor_id) in last else 1, None)  # Nobody decided the first row of a life.
+      rows = slice(0 if int(unroll.actor_id) in last else 1, None)  # Nobody decided the first row of a stream.
       versions = unroll.parameter_version.numpy()[rows]
       np.testing.assert_array_equal(unroll.agent_output.extremes[rows], np.stack([versions, versions], axis=1))
       self.assertTrue(np.all(np.diff(versions) >= 0))

@@ -1,7 +1,7 @@
 """A pool that plays Diary through real worker processes, and the unrolls that must come out of it.
 
-Whatever happens in a life of Diary follows from its seed, the policy from the rows that it is given; so every value of
-every row can be computed again from the seed, the episode and the step that its observation names.
+Whatever happens in a stream of Diary follows from its seed, the policy from the rows that it is given; so every value
+of every row can be computed again from the seed, the episode and the step that its observation names.
 """
 
 import contextlib
@@ -120,8 +120,8 @@ class Checker:
     self._stories = {}
     self._last = {}       # By actor, the last Row.
     self.unrolls = {}     # By actor, how many so far.
-    self.lives = {}       # By actor, the seeds of its lives in their order.
-    self._indices = {}    # By actor and seed, the life's id and the index of its next unroll.
+    self.streams = {}     # By actor, the seeds of its streams in their order.
+    self._indices = {}    # By actor and seed, the stream's id and the index of its next unroll.
     self.episodes = 0     # That ended in the rows checked.
     self.lost_lives = 0
 
@@ -134,8 +134,8 @@ class Checker:
     for name in expected[0]:
       np.testing.assert_array_equal(got[name], [values[name] for values in expected], err_msg=name)
     seeds = unrolls.environment_output.observation['record'][:, 0, 0]
-    for life in zip(unrolls.actor_id.tolist(), seeds.tolist(), unrolls.stream_id.tolist(), unrolls.index.tolist()):
-      self._check_life(*life)
+    for stream in zip(unrolls.actor_id.tolist(), seeds.tolist(), unrolls.stream_id.tolist(), unrolls.index.tolist()):
+      self._check_stream(*stream)
     done = unrolls.environment_output.done[:, 1:]
     self.episodes += np.sum(done)
     self.lost_lives += np.sum((unrolls.environment_output.discount[:, 1:] == 0) & ~done)
@@ -145,9 +145,9 @@ class Checker:
     seed, episode, step, _ = record[0].tolist()
     last = self._last.get(actor)
     if last is None or seed != last.seed:
-      assert (episode, step, versions[0]) == (0, 0, 0), f'a life begins with {record[0]} and version {versions[0]}'
+      assert (episode, step, versions[0]) == (0, 0, 0), f'a stream begins with {record[0]} and version {versions[0]}'
       assert seed % len(self._level_ids) == actor, f'actor {actor} has seed {seed}'
-      self.lives.setdefault(actor, []).append(seed)
+      self.streams.setdefault(actor, []).append(seed)
     else:
       assert (episode, step, versions[0]) == last[1:], f'row 0 is {record[0]}, the last row was {last}'
     assert np.all(np.diff(versions) >= 0), versions
@@ -163,8 +163,8 @@ class Checker:
     values = {name: [row[name] for row in rows] for name in rows[0]}
     return values | {'level_id': self._level_ids[actor], 'count': state, 'row': before or (0, 0)}
 
-  def _check_life(self, actor, seed, stream_id, index):
-    """Whether a life has an id of its own, and its unrolls are numbered from 0 without a gap."""
+  def _check_stream(self, actor, seed, stream_id, index):
+    """Whether a stream has an id of its own, and its unrolls are numbered from 0 without a gap."""
     if (actor, seed) not in self._indices:
       assert stream_id not in [known for known, _ in self._indices.values()], f'another stream has id {stream_id}, too'
       self._indices[actor, seed] = stream_id, 0
@@ -196,7 +196,7 @@ class Checker:
     return self._stories[seed].episode(number)
 
   def _row_before(self, seed, episode, step):
-    """Episode and step; None at the beginning of a life."""
+    """Episode and step; None at the beginning of a stream."""
     if step:
       return episode, step - 1
     return (episode - 1, len(self._episode(seed, episode - 1)[0]) - 1) if episode else None

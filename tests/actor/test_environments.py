@@ -133,7 +133,7 @@ NUM_ACTIONS = 5  # Of Diary.
 
 
 class Story:
-  """What happens in a life of Diary, whatever the actions: lives of different seeds differ."""
+  """What happens in a stream of Diary, whatever the actions: streams of different seeds differ."""
 
   def __init__(self, seed):
     self._random = np.random.RandomState(seed)
@@ -151,9 +151,9 @@ class Story:
 
 
 class Diary(dm_env.Environment):
-  """Its observations say where in which life it is, and what it was told to do there.
+  """Its observations say where in which stream it is, and what it was told to do there.
 
-  A life whose seed is below `faulty_below` has a fault, see `_fail`: in its step number `fault_step`, where 0 is the
+  A stream whose seed is below `faulty_below` has a fault, see `_fail`: in its step number `fault_step`, where 0 is the
   reset, or in its constructor for None.
   """
 
@@ -167,7 +167,7 @@ class Diary(dm_env.Environment):
     self._seed = seed
     self._story = Story(seed)
     self._episode = -1
-    self._step = self._steps_in_life = 0
+    self._step = self._steps_in_stream = 0
     self._last_action = -1
 
   def reset(self):
@@ -179,7 +179,7 @@ class Diary(dm_env.Environment):
     rewards, lost = self._story.episode(self._episode)
     reward = rewards[self._step]
     self._step += 1
-    self._steps_in_life += 1
+    self._steps_in_stream += 1
     self._last_action = action
     observation = self._observation()
     if self._step == len(rewards):
@@ -195,7 +195,7 @@ class Diary(dm_env.Environment):
   def _observation(self):
     record = np.array([self._seed, self._episode, self._step, self._last_action], np.int64)
     pixels = np.repeat(np.array([[self._episode % 256, self._step]], np.uint8), 3, axis=0)  # Two frames of one column.
-    if self._steps_in_life == self._fault_step:
+    if self._steps_in_stream == self._fault_step:
       self._fail()
       if self._fault == 'wrong shape':
         record = record[:1]

@@ -144,7 +144,7 @@ class ProcessesTest(absltest.TestCase):
   def test_a_restarted_environment_goes_on_with_its_quota(self):
     # Unrolls of one step: no finished episode lies in the unroll that the fault cuts off.
     evaluator, pool = self._play(
-        [{'length': 2, 'first_lives': 2, 'faulty_episode': 3}, {'length': 3}], num_episodes=10, unroll_length=1)
+        [{'length': 2, 'first_streams': 2, 'faulty_episode': 3}, {'length': 3}], num_episodes=10, unroll_length=1)
     self.assertEqual(pool.restarts, 1)
     self.assertEqual([episode.episode_return for episode in evaluator.episodes(0)], [1, 2, 1, 2, 3, 1, 2, 3, 4, 5])
     self.assertEqual([episode.length for episode in evaluator.episodes(0)], [8] * 5 + [12] * 5)
