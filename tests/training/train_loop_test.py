@@ -99,14 +99,6 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     self.assertRegex(self.screen.getvalue(), r'score -?[\d.]+ %')
     self.assertEqual({episode.level for episode in run_rows.read_episodes(trainer.logdir)}, set(games))
 
-  def test_a_run_that_has_all_its_frames_ends_at_once(self):
-    trainer = self.trainer()
-    trainer.train()
-    before = training.rows(trainer.logdir)
-    self.trainer(logdir=trainer.logdir).train()
-    self.assertEqual(training.rows(trainer.logdir), before)
-    self.assertEndsWith(self.screen.getvalue(), f'60 frames trained, see {trainer.logdir}\n')
-
   @parameterized.parameters((0, 4), (3, 4), (2, 16))
   def test_actors_play_with_the_parameters_of_policy_lag_updates_ago(self, lag, num_environments):
     """Checks the versions in the unrolls, their logits, and the published parameters at the start of each update."""
