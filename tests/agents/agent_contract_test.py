@@ -232,7 +232,7 @@ class RunTest(parameterized.TestCase):
       self.assertEqual(evaluation['protocol']['actions'], 'epsilon 0.25' if kind == acting.EPSILON else kind)
       self.assertLen(evaluation['levels']['catch']['episode_returns'], 5)
 
-  @parameterized.parameters(*_RUN)
+  @parameterized.parameters('r2d2_atari57', _TOY)  # population_member_test has IMPALA and PopArt.
   def test_is_in_a_population(self, name):
     population = ('--population_size=2', '--population_episodes=3', '--population_initial_frames=0', '--synchronous',
                   '--total_environment_frames=160')

@@ -1,46 +1,26 @@
 """Tests that agents learn tasks, and do not learn them without the part that they need. Runs are reproducible."""
 
 import dataclasses
-import io
-from unittest import mock
 
 from absl.testing import absltest
 import tensorflow as tf
 
 from scalable_agents.actor import acting
-from scalable_agents.actor import actor_host
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.environments import harvest
-from scalable_agents.environments import registry
-from scalable_agents.launch import atari57_protocol
-from scalable_agents.records import run_directory
+from scalable_agents.tests.agents import training_runs
 from scalable_agents.tests.training import ladder
 from scalable_agents.tests.training import training
-from scalable_agents.training import run_config
-from scalable_agents.training import run_log
-from scalable_agents.training import train_loop
 
 _OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=40_000, use_lstm=True,
              batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)
 
+_returns_more_than = training_runs.returns_more_than
+
 
 def setUpModule():
   training.configure_tensorflow()
-
-
-def _returns_more_than(wanted):
-  """Returns a condition: 300 episodes have ended, and the mean return of the last 100 of every level is larger.
-
-  Args:
-    wanted: a number, or a dict from level to number.
-  """
-  def is_reached(statistics):
-    returns = {name.removeprefix('episode_return/'): value for name, value in statistics.items()
-               if name.startswith('episode_return/')}
-    limits = wanted if isinstance(wanted, dict) else dict.fromkeys(returns, wanted)
-    return statistics['episodes'] >= 300 and all(returns[level] > limit for level, limit in limits.items())
-  return is_reached
 
 
 _POPART = dict(agent=popart_impala.POPART_IMPALA)
@@ -66,21 +46,15 @@ class LearningTest(absltest.TestCase):
     Returns:
       The agent and the last row of metrics.jsonl.
     """
+    agents = []  # The first agent is the learner's.
+
+    def make(*args):
+      agents.append((make_agent or agent.network)(*args))
+      return agents[-1]
+
     config = agent.config(**dict(torso='shallow', synchronous=True, learning_rate_decay=False) | settings)
-    agent.validate(config)
-    agent = dataclasses.replace(agent, network=make_agent or agent.network)
-    run = run_config.RunConfig(logdir=self.create_tempdir().full_path, num_environments=32, num_environment_workers=2)
-    levels = registry.expand(config.level_name)
-    with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
-      protocol = atari57_protocol.Protocol().environments(levels, training=True)
-      host = actor_host.ActorHost(levels, protocol, run, config.seed)
-      statistics = run_log.make_statistics(levels)
-      with mock.patch.object(run_log, 'make_statistics', return_value=statistics):
-        trainer = train_loop.Trainer(host, training.job(agent, config, run), directory, io.StringIO())
-      has_finished = trainer._has_finished
-      trainer._has_finished = lambda: has_finished() or until(statistics.metrics())
-      trainer.train()
-    return trainer.learner.agent, training.rows(run.logdir)[-1]
+    rows = training_runs.train(self, dataclasses.replace(agent, network=make), config, num_environments=32, until=until)
+    return agents[0], rows[-1]
 
   def test_catch_is_solved(self):
     _, last = self._train(level_name='catch', total_environment_frames=50_000, batch_size=8, unroll_length=10,
