@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from scalable_agents.actor import unroll as unroll_lib
+
 TRAINING = 'training'  # As the agent acts, and explores, in training.
 SAMPLED = 'sampled'    # Sampled from the policy.
 GREEDY = 'greedy'      # The action with the highest logit or value.
@@ -12,7 +14,7 @@ EPSILON = 'epsilon'    # A random action with probability epsilon, otherwise the
 
 
 class ActorInput(NamedTuple):
-  """The latest row of each of B actors; actor/unroll.py says what a row is."""
+  """The latest row of each of B actors; actor/unroll.py says what a row is. `inputs_of` gives all rows of unrolls."""
   actor_id: tf.Tensor     # [B] int32, the actor's id, unique over all processes of the run.
   actor_place: tf.Tensor  # [B] float32 in [0, 1], the actor's place among the actors that play the same level. Without
                           # a cluster, 0 is the first and 1 the last. In a cluster, each process has evenly spaced
@@ -42,6 +44,14 @@ def example_input(observation_spec) -> ActorInput:
       actor_id=tf.zeros([1], tf.int32), actor_place=tf.zeros([1]), last_action=tf.zeros([1], tf.int32),
       reward=tf.zeros([1]), discount=tf.zeros([1]), done=tf.ones([1], tf.bool),
       observation={name: tf.zeros([1, *spec.shape], spec.dtype) for name, spec in observation_spec.items()})
+
+
+def inputs_of(unroll: unroll_lib.Unroll) -> ActorInput:
+  """Returns the inputs of the agent in all rows of unrolls, [T+1, B, ...]. Ids and places, () here, are for actors."""
+  environment = unroll.environment_output
+  return ActorInput(
+      actor_id=(), actor_place=(), last_action=unroll.agent_output.action, reward=environment.reward,
+      discount=environment.discount, done=environment.done, observation=environment.observation)
 
 
 def greedy(preferences: tf.Tensor) -> tf.Tensor:

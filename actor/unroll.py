@@ -48,6 +48,26 @@ class Unroll(NamedTuple):
   parameter_version: tf.Tensor  # [T+1] int64, number of updates of the parameters that computed agent_output[t].
 
 
+class Steps(NamedTuple):
+  """The T steps of unrolls: action a_tm1, chosen in state x_tm1, led to the reward r_t and to the state x_t.
+
+  The learner's outputs for rows 0 to T-1 are those of the states x_tm1, and those for rows 1 to T are of x_t.
+  """
+  a_tm1: tf.Tensor       # [T, B] int32.
+  behaviour_tm1: Nest    # the agent's own NamedTuple of [T, B, ...], what the behaviour policy computed in x_tm1.
+  r_t: tf.Tensor         # [T, B] float32, raw.
+  discount_t: tf.Tensor  # [T, B] float32, 0 at an end of episode or a lost life, else 1 (no gamma).
+  done_t: tf.Tensor      # [T, B] bool, x_t starts an episode.
+
+
+def steps(unroll: Unroll, start: int = 0) -> Steps:
+  """Returns the steps of a batch of unrolls, [T+1, B, ...], from the state of row `start` on."""
+  environment, rows = unroll.environment_output, slice(start + 1, None)
+  behaviour_tm1: Any = tree.map_structure(lambda values: values[rows], unroll.agent_output)
+  return Steps(behaviour_tm1.action, behaviour_tm1, environment.reward[rows], environment.discount[rows],
+               environment.done[rows])
+
+
 def has_time(unroll: Unroll) -> Unroll:
   """Says which components of an unroll have a time dimension: a nest of bool with the structure of `unroll`.
 

@@ -5,7 +5,6 @@ V-trace. This file has, in this order, the hyper-parameters, the agent, its loss
 calls to make a learner (training/definition.py lists what the runtime needs).
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import sonnet as snt
@@ -27,7 +26,7 @@ from scalable_agents.learner import losses
 from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import pixel_control
-from scalable_agents.learner import vtrace
+from scalable_agents.learner import policies
 from scalable_agents.training import definition
 
 
@@ -36,6 +35,7 @@ class NetworkOutput(NamedTuple):
   policy_logits: tf.Tensor  # [..., A] float32, un-normalised log-probabilities.
   baseline: tf.Tensor       # [..., N] float32, V(x). IMPALA has N = 1; PopArt-IMPALA has one for each level.
   pixel_control: Any        # [..., h, w, A] float32, action values of each cell; () without pixel control.
+  features: Any             # [..., D] float32, the inputs of the heads, also for a head of an auxiliary loss.
 
 
 class BehaviourOutput(NamedTuple):
@@ -107,7 +107,8 @@ class Agent(snt.Module):
     """Turns 'instruction' into 'words', as `unroll` takes it: XLA has no strings. Leading dimensions may be any."""
     return networks.with_words(observation, self._observed)
 
-  def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
+  def step(self, inputs: acting.ActorInput, agent_state: Any, seed: tf.Tensor,
+           selection: acting.Selection = acting.Selection()) -> tuple[BehaviourOutput, Any]:
     """Selects actions; see agent_lib.Agent. In training, they are sampled from the policy.
 
     Args:
@@ -120,26 +121,24 @@ class Agent(snt.Module):
     """
     features = self._features(self.prepare(inputs.observation))
     if self._core:
-      core_input = self._core_input(features, inputs.last_action, inputs.reward)
-      features, agent_state = self._core.step(core_input, inputs.done, agent_state)
+      features, agent_state = self._core.step(self._core_input(features, inputs), inputs.done, agent_state)
     logits = self._policy(features)
     return BehaviourOutput(acting.select(logits, selection, seed), logits), agent_state
 
-  def unroll(self, last_action, reward, done, observation, agent_state):
+  def unroll(self, inputs: acting.ActorInput, agent_state: Any) -> tuple[NetworkOutput, Any]:
     """Computes all heads for all rows of an unroll. The logits are those from which `step` selects actions.
 
     Args:
-      last_action, reward, done: [T+1, B].
-      observation: dict of [T+1, B, ...], prepared.
+      inputs: of [T+1, B, ...], from `acting.inputs_of`; observations are prepared.
       agent_state: nest of [B, ...], the state before row 0.
     Returns:
       NetworkOutput of [T+1, B, ...], and the agent_state after the last row.
     """
-    features = snt.BatchApply(self._features)(observation)  # Time is folded into the batch (section 3.1).
+    features = snt.BatchApply(self._features)(inputs.observation)  # Time is folded into the batch (section 3.1).
     if self._core:
-      features, agent_state = self._core.unroll(self._core_input(features, last_action, reward), done, agent_state)
+      features, agent_state = self._core.unroll(self._core_input(features, inputs), inputs.done, agent_state)
     action_values = snt.BatchApply(self._pixel_control)(features) if self._pixel_control else ()
-    return NetworkOutput(self._policy(features), self._baseline(features), action_values), agent_state
+    return NetworkOutput(self._policy(features), self._baseline(features), action_values, features), agent_state
 
   def newest_frames(self, observation):
     """Returns the newest frame of each observation's pixels, [..., H, W, C]; on Atari, pixels are a stack of frames."""
@@ -150,9 +149,9 @@ class Agent(snt.Module):
     features = self._torso(observation[self._observed])
     return tf.concat([features, self._language(observation['words'])], axis=-1) if self._language else features
 
-  def _core_input(self, features, last_action, reward):
-    clipped_reward = tf.clip_by_value(reward, -1.0, 1.0)[..., tf.newaxis]
-    return tf.concat([features, clipped_reward, tf.one_hot(last_action, self._num_actions)], axis=-1)
+  def _core_input(self, features, inputs):
+    clipped_reward = tf.clip_by_value(inputs.reward, -1.0, 1.0)[..., tf.newaxis]
+    return tf.concat([features, clipped_reward, tf.one_hot(inputs.last_action, self._num_actions)], axis=-1)
 
 
 def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) -> learner_step.Loss:
@@ -164,77 +163,31 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) 
       Its observations come from `Agent.prepare`.
     config: configs.ImpalaConfig; its `entropy_cost` may be a variable.
   """
-  output = forward(agent, batch.unroll)
-  values = output.baseline[..., 0]
-  targets, log_pi = off_policy_targets(batch.unroll, output.policy_logits, values, config)
-  terms = {
-      'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages),
-      'loss/baseline': losses.baseline_loss(targets.vs, values[:-1]),
-      **entropy_and_auxiliary_terms(agent, batch.unroll, output, config),
-  }
-  return learner_step.Loss(total_loss(terms, config), terms)
-
-
-def forward(agent: Agent, unroll: unroll_lib.Unroll) -> NetworkOutput:
-  """Returns the network's outputs for all rows of a batch of unrolls: [T+1, B, ...]."""
-  environment = unroll.environment_output
-  output, _ = agent.unroll(unroll.agent_output.action, environment.reward, environment.done, environment.observation,
-                           unroll.agent_state)
-  return output
-
-
-def off_policy_targets(unroll: unroll_lib.Unroll, policy_logits: tf.Tensor, values: tf.Tensor,
-                       config: configs.ImpalaConfig,
-                       trusted: tf.Tensor | None = None) -> tuple[vtrace.VTraceReturns, tf.Tensor]:
-  """Computes the targets of the values and of the policy, corrected for the age of the behaviour policy.
-
-  Args:
-    unroll: an Unroll of [T+1, B, ...] tensors.
-    policy_logits: [T+1, B, A] float32, of the target policy.
-    values: [T+1, B] float32, V(x) in the units of the rewards.
-    config: configs.ImpalaConfig.
-    trusted: [T, B] bool, see `vtrace.from_importance_weights`.
-  Returns:
-    First, vs and pg_advantages, [T, B] float32, without gradients. Second, log pi of the actions taken, [T, B] float32,
-    as `off_policy.log_pi` returns it.
-  """
-  environment, actor = unroll.environment_output, unroll.agent_output
-  # Row t's action was computed from row t-1, so rows 1..T of what happened belong to rows 0..T-1 of our outputs.
-  actions, behaviour_logits = actor.action[1:], actor.policy_logits[1:]           # [T, B], [T, B, A].
-  rewards = losses.transform_rewards(environment.reward[1:], config.reward_transform)
-  discounts = config.discount * environment.discount[1:]
-  values = tf.stop_gradient(values)
-  log_probs = vtrace.log_probs_from_logits_and_actions(policy_logits[:-1], actions)
-  log_rhos = log_probs - vtrace.log_probs_from_logits_and_actions(behaviour_logits, actions)
+  unroll, steps = batch.unroll, unroll_lib.steps(batch.unroll)
+  output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
+  v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
+  r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
+  discount_t = config.discount * steps.discount_t
+  pi_tm1 = policies.categorical(output.policy_logits[:-1])
+  mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits)
+  log_pi_tm1 = pi_tm1.log_prob(steps.a_tm1)
+  log_rho_tm1 = log_pi_tm1 - mu_tm1.log_prob(steps.a_tm1)
   targets = off_policy.targets(
-      config.off_policy_correction, tf.stop_gradient(log_rhos), discounts, rewards, values[:-1], values[-1],
-      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted,
-      action_values=config.action_values)
-  return targets, off_policy.log_pi(config.off_policy_correction, log_probs)
+      config.off_policy_correction, log_rho_tm1, discount_t, r_t, v_tm1, v_t[-1], config.clip_rho_threshold,
+      config.clip_pg_rho_threshold, config.vtrace_lambda, action_values=config.action_values)
 
-
-def entropy_and_auxiliary_terms(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput,
-                                config: configs.ImpalaConfig, weights=1., entropy_weights=1.,
-                                trusted: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-  """Returns the terms of the loss that do not depend on the values: name -> [] float32.
-
-  `weights` are those of the steps, and `entropy_weights` those in the entropy: [T, B] float32 or a number. `trusted`
-  are the steps that targets may use: [T, B] bool, or None for all.
-  """
-  terms = {'loss/entropy': losses.entropy_loss(output.policy_logits[:-1], entropy_weights)}
-  if tf.is_tensor(output.pixel_control):
-    environment = unroll.environment_output
-    terms['loss/pixel_control'] = pixel_control.loss(
-        output.pixel_control, unroll.agent_output.action[1:], agent.newest_frames(environment.observation),
-        environment.done[1:], config.pixel_control_discount, weights, trusted)
-  return terms
-
-
-def total_loss(terms: Mapping[str, tf.Tensor], config: configs.ImpalaConfig) -> tf.Tensor:
-  """Returns the sum of the loss's terms with the config's weights: [] float32."""
-  weights = {'loss/policy_gradient': 1., 'loss/baseline': config.baseline_cost, 'loss/entropy': config.entropy_cost,
-             'loss/pixel_control': config.pixel_control_cost}
-  return sum(weights[name] * term for name, term in terms.items())
+  policy_gradient_loss = losses.policy_gradient_loss(
+      off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages)
+  baseline_loss = losses.baseline_loss(targets.vs, v_tm1)
+  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]))
+  total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
+  terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
+  if tf.is_tensor(output.pixel_control):  # The auxiliary task.
+    terms['loss/pixel_control'] = pixel_control_loss = pixel_control.loss(
+        output.pixel_control, steps.a_tm1, agent.newest_frames(unroll.environment_output.observation), steps.done_t,
+        config.pixel_control_discount)
+    total += config.pixel_control_cost * pixel_control_loss
+  return learner_step.Loss(total, terms)
 
 
 def make_optimizer(variables, config: configs.ImpalaConfig) -> optimizers.RMSProp | optimizers.Adam:

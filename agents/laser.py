@@ -13,8 +13,10 @@ import dataclasses
 
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
@@ -46,35 +48,29 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.LaserConfig) -
     steps. Its feedback are the priorities of replayed unrolls.
   """
   unroll, sample = batch
-  output = impala.forward(agent, unroll)
+  output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
   relevance = trust_region.relevance(                                             # [T, B].
-      config.relevance, unroll.agent_output.policy_logits[1:], output.policy_logits[:-1], config.clip_rho_threshold)
+      config.relevance, unroll_lib.steps(unroll).behaviour_tm1.policy_logits, output.policy_logits[:-1],
+      config.clip_rho_threshold)
   if sample == ():
-    is_online = there = tf.fill(tf.shape(relevance), True)
-    num_online, weights = relevance.shape[1], 1.
-  else:
-    num_online = relevance.shape[1] - sample.key.shape[0]
-    of_unrolls = sample.is_online, tf.concat([tf.fill([num_online], True), sample.key >= 0], axis=0)  # [B] each.
-    is_online, there = (tf.broadcast_to(each, tf.shape(relevance)) for each in of_unrolls)
-    weights = _importance_weights(sample, config, num_online)                     # [B].
-  trusted = (relevance < config.trust_region_threshold) & there                   # lambda of equation 8.
-  weights *= tf.cast(trusted, tf.float32)
+    sample = mixed_experience.MixedSample(tf.fill([relevance.shape[1]], True), tf.zeros([0]), tf.zeros([0], tf.int64))
+  num_online = relevance.shape[1] - sample.key.shape[0]
+  was_drawn = tf.concat([tf.fill([num_online], True), sample.key >= 0], axis=0)   # [B].
+  is_online, was_drawn = (tf.broadcast_to(each, tf.shape(relevance)) for each in (sample.is_online, was_drawn))
+  trusted = (relevance < config.trust_region_threshold) & was_drawn               # lambda of equation 8.
+  # Weights correct for priorities (appendix A.2).
+  replayed_weights = q_learning.importance_weights(sample.probability, config.importance_exponent)
+  weights = tf.concat([tf.ones([num_online]), replayed_weights], axis=0) * tf.cast(trusted, tf.float32)
   entropy_weights = weights if config.entropy_steps == 'all' else weights * tf.cast(is_online, tf.float32)
   result = popart_impala.weighted_loss(agent, unroll, output, config, trusted, weights, entropy_weights)
   means = dict(result.means)
-  for name, chosen in {'online': is_online, 'replayed': ~is_online & there}.items():
+  for name, chosen in {'online': is_online, 'replayed': ~is_online & was_drawn}.items():
     means[f'rejected/{name}'] = _mean(tf.cast(~trusted, tf.float32), chosen)
     means[f'relevance/{name}'] = _mean(relevance, chosen)
   return result._replace(means=means, feedback=result.feedback[num_online:])
 
 
-def _importance_weights(sample, config, num_online):
-  """Returns the weights of unrolls, [B] float32, which correct for priorities. Appendix A.2. Online unrolls have 1."""
-  replayed = q_learning.importance_weights(sample.probability, config.importance_exponent)
-  return tf.concat([tf.ones([num_online]), replayed], axis=0)
-
-
-def _mean(values, chosen):
+def _mean(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
   """Returns the mean of the chosen values, all [T, B]. NaN, which is no value, if there are none."""
   counts = tf.cast(chosen, tf.float32)
   return tf.reduce_sum(counts * values) / tf.reduce_sum(counts)

@@ -13,12 +13,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import losses
+from scalable_agents.learner import off_policy
+from scalable_agents.learner import pixel_control
+from scalable_agents.learner import policies
 from scalable_agents.learner import popart
 
 
@@ -50,12 +54,13 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.PopArtImpalaCo
     before this update. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the
     rollouts.
   """
-  return weighted_loss(agent, batch.unroll, impala.forward(agent, batch.unroll), config)
+  output, _ = agent.unroll(acting.inputs_of(batch.unroll), batch.unroll.agent_state)
+  return weighted_loss(agent, batch.unroll, output, config)
 
 
 def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.NetworkOutput,
-                  config: configs.PopArtImpalaConfig, trusted: tf.Tensor | None = None, weights: Any = 1.,
-                  entropy_weights: Any = 1.) -> learner_step.Loss:
+                  config: configs.PopArtImpalaConfig, trusted: tf.Tensor | None = None,
+                  weights: tf.Tensor | float = 1., entropy_weights: tf.Tensor | float = 1.) -> learner_step.Loss:
   """The loss, in which steps may have weights.
 
   Args:
@@ -69,37 +74,50 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   Returns:
     See `loss`. The feedback is the mean absolute error of each unroll's values, [B] float32.
   """
-  level_ids = tf.broadcast_to(unroll.level_id, tf.shape(output.baseline)[:2])           # [T+1, B], of each row.
-  normalized_values = popart.select(output.baseline, level_ids)                         # [T+1, B], n_i(x).
-  means = tf.cast(agent.statistics.first, tf.float32)                                   # [N], mu of each level.
-  scales = tf.cast(popart.scale(agent.statistics), tf.float32)                          # [N], sigma of each level.
-  mu, sigma = popart.select(means, level_ids), popart.select(scales, level_ids)         # [T+1, B].
-  # V-trace is computed with the un-normalised values, in the units of the rewards.
-  targets, log_pi = impala.off_policy_targets(
-      unroll, output.policy_logits, sigma * normalized_values + mu, config, trusted)
-  mu, sigma, level_ids = mu[:-1], sigma[:-1], level_ids[:-1]                            # [T, B].
-  normalized_targets = (targets.vs - mu) / sigma
-  terms = {
-      'loss/policy_gradient': losses.policy_gradient_loss(log_pi, targets.pg_advantages / sigma, weights),
-      'loss/baseline': losses.baseline_loss(normalized_targets, normalized_values[:-1], weights),
-      **impala.entropy_and_auxiliary_terms(agent, unroll, output, config, weights, entropy_weights, trusted),
-  }
-  total = impala.total_loss(terms, config)
-  errors = normalized_targets - tf.stop_gradient(normalized_values[:-1])
+  steps = unroll_lib.steps(unroll)
+  level_ids = tf.broadcast_to(unroll.level_id, tf.shape(output.baseline)[:2])              # [T+1, B], of each row.
+  means = tf.cast(agent.statistics.first, tf.float32)                                      # [N], mu of each level.
+  scales = tf.cast(popart.scale(agent.statistics), tf.float32)                             # [N], sigma of each level.
+  n, mean, scale = (popart.select(each, level_ids) for each in (output.baseline, means, scales))  # [T+1, B] each.
+  v = scale * n + mean  # V-trace is computed with the un-normalised values, in the units of the rewards.
+  n_tm1, mean_tm1, scale_tm1, v_tm1, v_t = n[:-1], mean[:-1], scale[:-1], v[:-1], v[1:]    # [T, B] each.
+  r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
+  discount_t = config.discount * steps.discount_t
+  pi_tm1 = policies.categorical(output.policy_logits[:-1])
+  mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits)
+  log_pi_tm1 = pi_tm1.log_prob(steps.a_tm1)
+  log_rho_tm1 = log_pi_tm1 - mu_tm1.log_prob(steps.a_tm1)
+  targets = off_policy.targets(
+      config.off_policy_correction, log_rho_tm1, discount_t, r_t, v_tm1, v_t[-1], config.clip_rho_threshold,
+      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted, action_values=config.action_values)
+  normalized_targets = (targets.vs - mean_tm1) / scale_tm1
+
+  policy_gradient_loss = losses.policy_gradient_loss(
+      off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages / scale_tm1, weights)
+  baseline_loss = losses.baseline_loss(normalized_targets, n_tm1, weights)
+  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), entropy_weights)
+  total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
+  terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
+  if tf.is_tensor(output.pixel_control):
+    terms['loss/pixel_control'] = pixel_control_loss = pixel_control.loss(
+        output.pixel_control, steps.a_tm1, agent.newest_frames(unroll.environment_output.observation), steps.done_t,
+        config.pixel_control_discount, weights, trusted)
+    total += config.pixel_control_cost * pixel_control_loss
+
+  errors = normalized_targets - tf.stop_gradient(n_tm1)
   # The loss of each step, times T: averaged over a level's steps, it is the loss of one of its rollouts.
   of_steps = 0.5 * errors.shape[0] * weights * tf.square(errors)
-  metrics = {'value_loss/normalized': popart.level_means(of_steps, level_ids, means.shape[0]),
-             'value_loss/unnormalized': popart.level_means(sigma**2 * of_steps, level_ids, means.shape[0])}
-  feedback = tf.reduce_mean(tf.abs(errors), axis=0)
+  metrics = {'value_loss/normalized': popart.level_means(of_steps, level_ids[:-1], means.shape[0]),
+             'value_loss/unnormalized': popart.level_means(scale_tm1**2 * of_steps, level_ids[:-1], means.shape[0])}
+  result = learner_step.Loss(total, terms, metrics, feedback=tf.reduce_mean(tf.abs(errors), axis=0))
   if config.value_normalization == 'none':
-    return learner_step.Loss(total, terms, metrics, feedback)
-  returns, counts, levels = targets.vs, trusted, unroll.level_id                        # [T, B], [T, B], [B].
+    return result
+  returns, counts, levels = targets.vs, trusted, unroll.level_id                           # [T, B], [T, B], [B].
   if levels.shape.rank == 2:
     counts = tf.ones_like(returns, tf.bool) if counts is None else counts
-    returns, counts, levels = popart.split_levels(returns, counts, level_ids, means.shape[0])
+    returns, counts, levels = popart.split_levels(returns, counts, level_ids[:-1], means.shape[0])
   rollouts = popart.rollout_moments(returns, config.popart_second_moment, counts)
-  return learner_step.Loss(total, terms, metrics | {'popart/mean': means, 'popart/scale': scales}, feedback,
-                           gathered=(rollouts, levels))
+  return result._replace(means=metrics | {'popart/mean': means, 'popart/scale': scales}, gathered=(rollouts, levels))
 
 
 def update_statistics(agent: Agent, config: configs.PopArtImpalaConfig, gathered: Any,

@@ -9,6 +9,7 @@ from typing import Any
 import sonnet as snt
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.agents import networks
 
 _HIDDEN = 512
@@ -114,41 +115,40 @@ class QNetwork(snt.Module):
     self.head = DuelingHead(num_actions, seeds)
     self.head(tf.zeros([1, _HIDDEN]) if use_lstm else features)
 
-  def initial_state(self, batch_size) -> Any:
+  def initial_state(self, batch_size: int | tf.Tensor) -> Any:
     """The LSTM's state at an episode's start: an LSTMState of [batch_size, 512], or () without an LSTM."""
     return self.core.initial_state(batch_size) if self.core else ()
 
-  def step(self, last_action, reward, resets, observation, state) -> tuple[tf.Tensor, Any]:
+  def step(self, inputs: acting.ActorInput, state: Any) -> tuple[tf.Tensor, Any]:
     """Processes one row.
 
     Args:
-      last_action, reward: [B], the action that led to this row and what it earned.
-      resets: [B] bool, reset the state before the row is processed.
-      observation: dict of [B, ...], prepared (`prepare`).
+      inputs: of [B, ...]; observations are prepared (`prepare`). Where `done`, the state is reset before the row.
       state: from `initial_state` or a call before.
     Returns:
       Action values [B, A] float32, and the new state.
     """
-    features = self.encode(last_action, reward, observation)
+    features = self.encode(inputs)
     if self.core:
-      features, state = self.core.step(features, resets, state)
+      features, state = self.core.step(features, inputs.done, state)
     return self.head(features), state
 
-  def unroll(self, last_action, reward, resets, observation, state) -> tuple[tf.Tensor, Any]:
-    """Processes T rows as `step` does: all arguments but the state have a leading dimension of time."""
-    features = snt.BatchApply(self.encode)(last_action, reward, observation)
+  def unroll(self, inputs: acting.ActorInput, state: Any) -> tuple[tf.Tensor, Any]:
+    """Processes T rows, `inputs` of [T, B, ...], as `step` does. Returns values [T, B, A] and the last state."""
+    features = snt.BatchApply(self.encode)(inputs)
     if self.core:
-      features, state = self.core.unroll(features, resets, state)
+      features, state = self.core.unroll(features, inputs.done, state)
     return self.head(features), state
 
-  def encode(self, last_action, reward, observation) -> tf.Tensor:
-    """Returns what the LSTM gets, or without an LSTM the heads: [B, D]. The arguments are those of `step`."""
-    features = self._features(observation)
+  def encode(self, inputs: acting.ActorInput) -> tf.Tensor:
+    """Returns what the LSTM gets, or without an LSTM the heads: [B, D]. The inputs are those of `step`."""
+    features = self._features(inputs.observation)
     if not self.core:
       return features
-    return tf.concat([features, reward[..., tf.newaxis], tf.one_hot(last_action, self._num_actions)], axis=-1)
+    last_action = tf.one_hot(inputs.last_action, self._num_actions)
+    return tf.concat([features, inputs.reward[..., tf.newaxis], last_action], axis=-1)
 
-  def prepare(self, observation):
+  def prepare(self, observation: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
     """Turns 'instruction' into 'words', which `step` and `unroll` take: XLA has no strings."""
     return networks.with_words(observation, self._observed)
 

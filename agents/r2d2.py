@@ -25,13 +25,16 @@ from scalable_agents.learner import losses
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import q_learning
 from scalable_agents.learner import value_rescaling
-from scalable_agents.replay import sequence_replay as replay_lib
 from scalable_agents.training import definition
 
 
 def to_send(unroll: unroll_lib.Unroll, config: configs.R2d2Config) -> unroll_lib.Unroll:
   """Leaves out the recurrent states that the replay does not need; see Definition."""
-  return replay_experience.to_send(unroll, *_geometry_and_state_offsets(config))
+  return replay_experience.to_send(unroll, _replay_settings(config))
+
+
+def _replay_settings(config):
+  return replay_experience.settings_of(config, round(configs.unrolls_per_batch(config)))
 
 
 def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config: configs.R2d2Config) -> tf.Tensor:
@@ -44,13 +47,6 @@ def resets(environment: acting.ActorInput | unroll_lib.EnvironmentOutput, config
 def _starts(environment, config):
   """Says in which rows the steps of an episode are counted from 0: bool, as `done`."""
   return tf.zeros_like(environment.done) if config.cross_episodes else resets(environment, config)
-
-
-def _geometry_and_state_offsets(config):
-  """Returns the geometry of sequences, and the offsets of the rows in a sequence that have a stored state."""
-  lengths = config.burn_in, config.sequence_length, config.sequence_period
-  trained = config.burn_in, config.burn_in + config.sequence_length - 1  # The first and the last trained step.
-  return replay_lib.Geometry(*lengths, config.cross_episodes), (0, *trained) if config.measure_delta_q else (0,)
 
 
 class ActorState(NamedTuple):
@@ -97,14 +93,15 @@ class Agent(snt.Module):
 
   acting_variables = trainable_variables
 
-  def initial_state(self, batch_size) -> ActorState:
+  def initial_state(self, batch_size: int | tf.Tensor) -> ActorState:
     """Returns the state before an actor's first row."""
     return ActorState(self.online.initial_state(batch_size), tf.zeros([batch_size], tf.int32))
 
-  def step(self, inputs: acting.ActorInput, agent_state, seed, selection: acting.Selection = acting.Selection()):
+  def step(self, inputs: acting.ActorInput, agent_state: ActorState, seed: tf.Tensor,
+           selection: acting.Selection = acting.Selection()) -> tuple[BehaviourOutput, ActorState]:
     """Selects actions epsilon-greedily; see agent_lib.Agent. In training, each actor has its own epsilon."""
     values, new_state = self.online.step(
-        inputs.last_action, inputs.reward, resets(inputs, self._config), self.prepare(inputs.observation),
+        inputs._replace(done=resets(inputs, self._config), observation=self.prepare(inputs.observation)),
         agent_state.network)
     step = tf.where(_starts(inputs, self._config), 0, agent_state.episode_step)
     if selection.kind == acting.GREEDY:
@@ -131,16 +128,15 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.R2d2Config) ->
     learner_step.Loss; its feedback are the new priorities, [B].
   """
   unroll, sample = batch
-  actions, environment = tf.nest.map_structure(lambda rows: rows[config.burn_in + 1:], (  # [m, B], of trained steps.
-      unroll.agent_output.action, unroll.environment_output._replace(observation=())))
+  steps = unroll_lib.steps(unroll, config.burn_in)                         # [m, B], the trained steps.
   values = _after_burn_in(agent.online, unroll, config)                    # [m + 1, B, A].
   target_values = _after_burn_in(agent.target, unroll, config)
   # Double Q-learning: the online network selects the action, and the target network evaluates it.
   best = tf.argmax(values[1:], axis=-1, output_type=tf.int32)
   bootstrap_values = tf.gather(target_values[1:], best, batch_dims=2)
-  targets = n_step_targets(environment, bootstrap_values, config)
+  targets = n_step_targets(steps.r_t, steps.discount_t, bootstrap_values, config)
   trains = tf.cast(sample.trains, tf.float32)
-  td_errors = (targets - tf.gather(values[:-1], actions, batch_dims=2)) * trains
+  td_errors = (targets - tf.gather(values[:-1], steps.a_tm1, batch_dims=2)) * trains
   weights = q_learning.importance_weights(sample.probability, config.importance_exponent)
   losses_of_sequences = 0.5 * tf.reduce_sum(tf.square(td_errors), axis=0)  # [B].
   num_learners = tf.distribute.get_strategy().num_replicas_in_sync         # They add up their losses.
@@ -153,22 +149,28 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.R2d2Config) ->
   return learner_step.Loss(total, {'loss/td': total}, means, feedback=priorities)
 
 
-def n_step_targets(environment: unroll_lib.EnvironmentOutput, bootstrap_values: tf.Tensor,
+def n_step_targets(r_t: tf.Tensor, discount_t: tf.Tensor, bootstrap_values: tf.Tensor,
                    config: configs.R2d2Config) -> tf.Tensor:
   """y_t = h(sum_{k<n} gamma^k r_{t+k} + gamma^n h^-1(Q(s_{t+n}, a*))). Section 2.3.
 
   Args:
-    environment: EnvironmentOutput of [T, B], what steps 0 to T - 1 led to.
-    bootstrap_values: [T, B] float32, Q(s, a*) of these rows, in the scale of the network.
+    r_t, discount_t: [T, B] float32, what the steps led to, as in unroll.Steps.
+    bootstrap_values: [T, B] float32, Q(s, a*) of the states that they led to, in the scale of the network.
     config: the hyper-parameters.
   Returns:
     [T, B] float32, without gradient, in the scale of the network.
   """
   if config.value_rescaling:
     bootstrap_values = value_rescaling.unrescale(bootstrap_values)
-  rewards = losses.transform_rewards(environment.reward, config.reward_transform)
-  targets = q_learning.n_step_targets(rewards, config.discount * environment.discount, bootstrap_values, config.n_step)
+  r_t = losses.transform_rewards(r_t, config.reward_transform)
+  targets = q_learning.n_step_targets(r_t, config.discount * discount_t, bootstrap_values, config.n_step)
   return value_rescaling.rescale(targets) if config.value_rescaling else targets
+
+
+def _inputs(unroll, config):
+  """Returns the inputs of the network in all rows. Its state is reset where `resets` says."""
+  inputs = acting.inputs_of(unroll)
+  return inputs._replace(done=resets(inputs, config))
 
 
 def _after_burn_in(network, unroll, config):
@@ -176,15 +178,13 @@ def _after_burn_in(network, unroll, config):
 
   The burn-in has no gradient: it only gives the state (section 3).
   """
-  rows = (unroll.agent_output.action, unroll.environment_output.reward, resets(unroll.environment_output, config),
-          unroll.environment_output.observation)
-  state = unroll.agent_state
+  inputs, state = _inputs(unroll, config), unroll.agent_state
   if config.recurrent_state == 'zero':
     state = tf.nest.map_structure(tf.zeros_like, state)
   if config.burn_in and config.use_lstm:
-    _, state = network.unroll(*tf.nest.map_structure(lambda values: values[:config.burn_in], rows), state)
+    _, state = network.unroll(tf.nest.map_structure(lambda values: values[:config.burn_in], inputs), state)
     state = tf.nest.map_structure(tf.stop_gradient, state)
-  return network.unroll(*tf.nest.map_structure(lambda values: values[config.burn_in:], rows), state)[0]
+  return network.unroll(tf.nest.map_structure(lambda values: values[config.burn_in:], inputs), state)[0]
 
 
 def _delta_q(agent, batch, values, config):
@@ -193,15 +193,14 @@ def _delta_q(agent, batch, values, config):
   h^ is the state that the burn-in gives, and h the one that the actor had; both values are of the current network.
   Sequences that begin with an episode are left out: there, the state is always known.
   """
-  environment, sample = batch.unroll.environment_output, batch.sample
+  inputs, sample = _inputs(batch.unroll, config), batch.sample
   largest = tf.abs(tf.reduce_max(tf.where(sample.trains[..., tf.newaxis], values[:-1], values.dtype.min), axis=[0, 2]))
-  begins_in_episode = (sample.padding == 0) & ~resets(environment, config)[0]  # [B].
+  begins_in_episode = (sample.padding == 0) & ~inputs.done[0]  # [B].
   differences = {}
   for number, (name, step) in enumerate({'first': 0, 'last': config.sequence_length - 1}.items()):
-    seen = tf.nest.map_structure(operator.itemgetter(config.burn_in + step), environment)
-    states = tf.nest.map_structure(operator.itemgetter(number), sample.later_states)
-    actors_values, _ = agent.online.step(batch.unroll.agent_output.action[config.burn_in + step], seen.reward,
-                                         resets(seen, config), seen.observation, states)
+    row = tf.nest.map_structure(operator.itemgetter(config.burn_in + step), inputs)
+    actors_values, _ = agent.online.step(
+        row, tf.nest.map_structure(operator.itemgetter(number), sample.later_states))
     counts = tf.cast(sample.trains[step] & begins_in_episode, tf.float32)
     difference = tf.where(counts > 0, tf.norm(values[step] - actors_values, axis=-1) / largest, 0.)
     differences[f'delta_q/{name}'] = tf.reduce_sum(difference) / tf.reduce_sum(counts)  # NaN means that none counts.
@@ -219,22 +218,16 @@ def update_target(agent: Agent, config: configs.R2d2Config, unused_gathered: Any
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.R2d2Config,
                     seed: int, unused_parameters: Any) -> replay_experience.ReplayExperience:
   """Makes the replay; see Definition."""
-  geometry, state_offsets = _geometry_and_state_offsets(config)
-  replay_settings = replay_experience.ReplaySettings(
-      geometry, config.replay_capacity, config.replay_minimum_size, config.batch_size,
-      round(configs.unrolls_per_batch(config)), config.priority_exponent, state_offsets, is_saved=config.save_replay)
-
   def first_priorities(unroll, trains):
     """From the actor's own values: they stand for both networks. As in Ape-X."""
-    actor = unroll.agent_output
-    environment = tf.nest.map_structure(lambda rows: rows[:-1], unroll.environment_output)
+    actor, environment = unroll.agent_output, unroll.environment_output
     # The value of the row that a step led to comes with the next action, one row later.
-    targets = n_step_targets(environment, actor.max_value[1:], config)
+    targets = n_step_targets(environment.reward[:-1], environment.discount[:-1], actor.max_value[1:], config)
     return q_learning.sequence_priorities(targets - actor.action_value[:-1], trains, config.priority_eta)
 
   return replay_experience.ReplayExperience(
-      intake, spec.frame_stacks, replay_settings, seed, lambda environment: _starts(environment, config),
-      first_priorities)
+      intake, spec.frame_stacks, _replay_settings(config), seed,
+      lambda environment: _starts(environment, config), first_priorities)
 
 
 R2D2 = definition.Definition(

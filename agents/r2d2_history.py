@@ -113,7 +113,7 @@ class RestrictedAgent(snt.Module):
     """Selects actions; see agent_lib.Agent."""
     whole, *restricted = agent_state if self._history < math.inf else (agent_state,)
     resets = r2d2.resets(inputs, self._config)
-    encoded = self._network.encode(inputs.last_action, inputs.reward, self._network.prepare(inputs.observation))
+    encoded = self._network.encode(inputs._replace(observation=self._network.prepare(inputs.observation)))
     output, whole = self._network.core.step(encoded, resets, whole)
     true_values = values = self._network.head(output)                           # [B, A].
     if restricted:

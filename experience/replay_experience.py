@@ -7,7 +7,7 @@ the learner is ahead, it waits here.
 
 from collections.abc import Callable
 import os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -22,6 +22,20 @@ from scalable_agents.records import metrics
 from scalable_agents.replay import sequence_replay as replay_lib
 
 _FILE = 'replay'  # In the folder beside a checkpoint.
+
+
+class Config(Protocol):
+  """The settings of an agent that learns from sequences; r2d2.R2d2Config explains them."""
+  burn_in: int
+  sequence_length: int
+  sequence_period: int
+  cross_episodes: bool
+  measure_delta_q: bool
+  replay_capacity: int
+  replay_minimum_size: int
+  save_replay: bool
+  priority_exponent: float
+  batch_size: int
 
 
 class SequenceSample(NamedTuple):
@@ -50,6 +64,15 @@ class ReplaySettings(NamedTuple):
   priority_exponent: float
   state_offsets: tuple[int, ...] = (0,)
   is_saved: bool = True                 # Whether checkpoints include the replay. Else it is filled again.
+
+
+def settings_of(config: Config, unrolls_per_batch: int) -> ReplaySettings:
+  """Returns the settings for an agent's hyper-parameters."""
+  trained = config.burn_in, config.burn_in + config.sequence_length - 1  # The first and the last trained step.
+  return ReplaySettings(
+      replay_lib.Geometry(config.burn_in, config.sequence_length, config.sequence_period, config.cross_episodes),
+      config.replay_capacity, config.replay_minimum_size, config.batch_size, unrolls_per_batch,
+      config.priority_exponent, (0, *trained) if config.measure_delta_q else (0,), is_saved=config.save_replay)
 
 
 class ReplayExperience(experience.Experience):
@@ -160,17 +183,18 @@ class ReplayExperience(experience.Experience):
     self._replay.restore(os.path.join(folder, _FILE))
 
 
-def to_send(unroll: unroll_lib.Unroll, geometry: replay_lib.Geometry, state_offsets) -> unroll_lib.Unroll:
+def to_send(unroll: unroll_lib.Unroll, settings: ReplaySettings) -> unroll_lib.Unroll:
   """Leaves out the recurrent states that the replay does not need. Runs in a graph where the actors are.
 
   Args:
     unroll: an Unroll of tensors of [T+1, ...]. Two fields of its agent_output are about the row that was acted on:
       `agent_state`, the recurrent state before it; and `episode_step`, [T+1] int32, its number, counted from the start
       of its episode, or of its stream with cross_episodes.
-    geometry, state_offsets: those of the replay.
+    settings: those of the ReplayExperience.
   Returns:
     The unroll, with SentStates in agent_output.agent_state and without Unroll.agent_state.
   """
+  geometry, state_offsets = settings.geometry, settings.state_offsets
   step = unroll.agent_output.episode_step
   number = replay_lib.most_states(step.shape[0] - 1, geometry, state_offsets)
   with tf.device('/CPU:0'):

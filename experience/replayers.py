@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.experience import memory
@@ -86,10 +87,9 @@ class Replayers(unroll_replay.Replay):
     with tf.device(self._agent.acting_variables[0].device):
       for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
         variable.assign(parameter)
-      environment = rows.environment_output
-      inputs = (rows.agent_output.action, environment.reward, environment.done,
-                self._agent.prepare(environment.observation))
-      _, after = self._agent.unroll(*tf.nest.map_structure(lambda values: values[:-1], inputs), before)
+      inputs = acting.inputs_of(rows)
+      inputs = inputs._replace(observation=self._agent.prepare(inputs.observation))
+      _, after = self._agent.unroll(tf.nest.map_structure(lambda values: values[:-1], inputs), before)
     for variable, state in zip(tf.nest.flatten(self._state), tf.nest.flatten(after), strict=True):
       variable.assign(state)
     return before

@@ -9,7 +9,8 @@ An agent provides its loss, its optimiser and the hyper-parameters that may chan
   3. If everything is finite, the gradient is clipped and the optimiser updates the variables.
   4. `after_update` returns new values of other variables, for example of a target network or of the statistics of the
      targets, and these are assigned.
-  5. If something is not finite, or if a variable would not be finite afterwards, no variable changes.
+
+If a term of the loss or the gradient is not finite, no variable changes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -101,10 +102,8 @@ class Learner(tf.Module):
     self._compiled_gradients = compile_(self._gradients)
     # Several learners communicate in the middle of the step, which XLA cannot compile.
     self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
-    # Names, known once the step has been traced. Variables in an attribute would become part of checkpoints.
-    self._terms, self._shapes, self._assigned = (), {}, ()
 
-  def step(self, batch: Batch) -> tuple[tf.Tensor, Any]:
+  def step(self, batch: Batch) -> tuple[dict[str, tf.Tensor], Any]:
     """Makes one update.
 
     With several learners this is the part of one of them. It must then be called in a graph, in a replica's context.
@@ -112,8 +111,7 @@ class Learner(tf.Module):
     Args:
       batch: has an Unroll of [T+1, B, ...] tensors.
     Returns:
-      The metrics, the same for all learners, in one tensor [M] float32, so that one transfer from a GPU suffices;
-      `read` takes it apart. Second, Loss.feedback.
+      The metrics by name, for `read`, which are the same for all learners. Second, Loss.feedback.
     """
     with self._on_device():
       environment_output = batch.unroll.environment_output
@@ -121,28 +119,17 @@ class Learner(tf.Module):
           observation=self.agent.prepare(environment_output.observation)))
       return self._compiled_step(batch._replace(unroll=prepared))
 
-  def read(self, metrics: tf.Tensor) -> dict[str, float | np.ndarray]:
-    """Returns the metrics of `step` by name.
+  def read(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    """Returns the metrics of `step` as numbers: name -> float32 number, or array [number of levels]. The names are
+    those of the total and the terms of the loss, those of Loss.means, and:
 
-    Args:
-      metrics: [M] float32.
-    Returns:
-      Name -> float, or float32 array [number of levels]. The names are those of the total and the terms of the loss,
-      those of Loss.means, and:
-        'grad_norm': the global norm of the gradient, before clipping.
-        'learning_rate': of this update.
-        'update_skipped': 1 if the loss, the gradient, or the new value of a parameter, an optimiser slot or a variable
-          of `after_update` was not finite, so that nothing was learned; else 0.
-        'culprit': a number, for `culprit`.
-        'policy_lag': by how many updates the parameters that acted were older than the learner's, on average.
+      'grad_norm': the global norm of the gradient, before clipping.
+      'learning_rate': of this update.
+      'update_skipped': 1 if the loss or the gradient was not finite, so that nothing was learned; else 0.
+      'culprit': a number, for `culprit`.
+      'policy_lag': by how many updates the parameters that acted were older than the learner's, on average.
     """
-    values, parts, start = np.asarray(metrics), {}, 0
-    for name, shape in self._shapes.items():
-      size = int(np.prod(shape))
-      part = values[start:start + size]
-      parts[name] = part if shape else part[0]
-      start += size
-    return parts
+    return {name: value.numpy() for name, value in metrics.items()}
 
   @property
   def hyper_parameters(self) -> dict[str, tf.Variable]:
@@ -150,16 +137,16 @@ class Learner(tf.Module):
     return {name: getattr(self, name) for name in self._tuned_names}
 
   def culprit(self, metrics: Mapping[str, Any]) -> str | None:
-    """The first term of the loss, gradient or new value of a variable that was not finite; None if all were.
+    """The first term of the loss, or gradient, that was not finite; None if all were.
 
     Args:
       metrics: from `read`.
     """
-    index = int(metrics['culprit'])
-    names = [*self._terms, *(f'gradient of {v.name}' for v in self.agent.trainable_variables),
-             *(f'the new value of {v.name}' for v in self.optimizer.variables),
-             *(f'the new value of {name}' for name in self._assigned)]
-    return None if index < 0 else names[index]
+    if not metrics['update_skipped']:
+      return None
+    terms = [name for name, value in metrics.items() if name.startswith('loss/') and not np.isfinite(value)]
+    gradient = f'gradient of {self.agent.trainable_variables[int(metrics["culprit"])].name}'
+    return next((name for name in terms if name != _TOTAL), gradient)
 
   def _on_device(self):
     return tf.device(self._device) if self._num_learners == 1 else contextlib.nullcontext()
@@ -186,27 +173,23 @@ class Learner(tf.Module):
           tf.distribute.ReduceOp.SUM, (gradients, terms, sums, has_value))
       means = {name: sums[name] / counts[name] for name in means}
       gathered = tf.nest.map_structure(lambda values: context.all_gather(values, axis=0), gathered)
-    self._terms = tuple(name for name in terms if name != _TOTAL)
-
     half_squares = tf.stack([tf.nn.l2_loss(g) for g in gradients])
     grad_norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
-    finite = tf.math.is_finite(tf.concat([[terms[name] for name in self._terms], half_squares], 0))
+    finite_gradients = tf.math.is_finite(half_squares)
+    finite = tf.reduce_all(finite_gradients) & tf.reduce_all(
+        [tf.math.is_finite(term) for name, term in terms.items() if name != _TOTAL])
     learning_rate = self._learning_rate()
-    finite_after = tf.cond(
-        tf.reduce_all(finite), lambda: self._apply(gradients, grad_norm, learning_rate, gathered),
-        lambda: tf.fill([len(self.optimizer.variables) + len(self._assigned)], True))  # Traced after the other branch.
-    finite = tf.concat([finite, finite_after], 0)
-    is_made = tf.reduce_all(finite)
-    self.update_steps.assign_add(tf.cast(is_made, tf.int64))
-    self.skipped_updates.assign_add(tf.cast(~is_made, tf.int64))
-    return self._pack({
+    tf.cond(finite, lambda: self._apply(gradients, grad_norm, learning_rate, gathered), lambda: None)
+    self.update_steps.assign_add(tf.cast(finite, tf.int64))
+    self.skipped_updates.assign_add(tf.cast(~finite, tf.int64))
+    return {
         **terms,
         'grad_norm': grad_norm,
         'learning_rate': learning_rate,
-        'update_skipped': 1.0 - tf.cast(is_made, tf.float32),
-        'culprit': tf.where(is_made, -1, tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)),
+        'update_skipped': 1.0 - tf.cast(finite, tf.float32),
+        'culprit': tf.argmin(tf.cast(finite_gradients, tf.int32), output_type=tf.int32),
         **means,
-    }), feedback
+    }, feedback
 
   def _learning_rate(self):
     learning_rate = tf.convert_to_tensor(self._live_config.learning_rate)
@@ -215,23 +198,17 @@ class Learner(tf.Module):
     return optimizers.linear_decay(learning_rate, self.environment_frames, self.config.total_environment_frames)
 
   def _apply(self, gradients, grad_norm, learning_rate, gathered):
-    """Makes the update. Returns whether the new value of each variable is finite, in the order of `culprit`."""
+    """Makes the update."""
     if self.config.clip_gradient_norm:  # If it is 0, clipping is off for the whole run, and the norm is not tuned.
       gradients = optimizers.clip_by_global_norm(gradients, grad_norm, self._live_config.clip_gradient_norm)
-    return optimizers.apply_if_finite(self.optimizer, gradients, learning_rate, lambda: self._new_values(gathered))
-
-  def _new_values(self, gathered):
+    self.optimizer.apply(gradients, learning_rate)
     pairs = self._after_update(gathered, self.update_steps + 1) if self._after_update else []
-    self._assigned = tuple(variable.name for variable, _ in pairs)
     of_agent = set(map(id, self.agent.variables))
-    for variable, _ in pairs:
+    for variable, value in pairs:
       if id(variable) not in of_agent:
         raise ValueError(f'after_update: {variable.name} is not a variable of the agent, so it would not be saved')
-    return pairs
-
-  def _pack(self, metrics):
-    self._shapes = {name: tuple(value.shape) for name, value in metrics.items()}
-    return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in metrics.values()], axis=0)
+      # A raw op, because tf.distribute does not allow `assign` here when there are several learners.
+      tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.convert_to_tensor(value, variable.dtype))
 
 
 def _checked_gradients(tape, total, variables):

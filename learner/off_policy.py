@@ -10,6 +10,8 @@ Espeholt et al. 2018, section 5.2.2:
   none      No correction.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from scalable_agents.learner import vtrace
@@ -18,8 +20,9 @@ CORRECTIONS = ('vtrace', 'one_step', 'epsilon', 'none')
 EPSILON = 1e-6
 
 
-def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
-            clip_pg_rho_threshold=1.0, lambda_=1.0, **others) -> vtrace.VTraceReturns:
+def targets(correction: str, log_rhos: tf.Tensor, discounts: tf.Tensor, rewards: tf.Tensor, values: tf.Tensor,
+            bootstrap_value: tf.Tensor, clip_rho_threshold: float | None = 1.0,
+            clip_pg_rho_threshold: float | None = 1.0, lambda_: float = 1.0, **others: Any) -> vtrace.VTraceReturns:
   """Computes value targets and policy gradient advantages with one of CORRECTIONS.
 
   Args:
@@ -50,7 +53,7 @@ def targets(correction, log_rhos, discounts, rewards, values, bootstrap_value, c
   return uncorrected
 
 
-def log_pi(correction, action_log_probs):
+def log_pi(correction: str, action_log_probs: tf.Tensor) -> tf.Tensor:
   """Returns log pi(a|x) for the policy gradient: log(pi + 1e-6) for 'epsilon', else the argument. Any shape."""
   if correction == 'epsilon':
     return tf.math.log(tf.exp(action_log_probs) + EPSILON)

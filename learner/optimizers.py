@@ -4,8 +4,6 @@ Espeholt et al. 2018 (IMPALA), appendices D and G. The learning rate is an argum
 no state for schedules. The slots are `tf.Variable`s, so a `tf.train.Checkpoint` of an optimiser saves them.
 """
 
-from collections.abc import Callable, Sequence
-
 import tensorflow as tf
 
 
@@ -90,40 +88,6 @@ class Adam(tf.Module):
 
 def _slots(initial_value, variables, name):
   return [tf.Variable(initial_value(v), trainable=False, name=f'{v.name.partition(":")[0]}/{name}') for v in variables]
-
-
-def apply_if_finite(optimizer: RMSProp | Adam, gradients, learning_rate: tf.Tensor,
-                    new_values: Callable[[], Sequence[tuple[tf.Variable, tf.Tensor]]] = lambda: ()) -> tf.Tensor:
-  """Applies one update. If a new value is not finite, no value changes: of variables, slots and further variables.
-
-  Args:
-    optimizer: RMSProp or Adam, which holds the variables and the slots.
-    gradients: as for `optimizer.apply`.
-    learning_rate: as for `optimizer.apply`.
-    new_values: called after the optimiser's update. Returns pairs of a further variable and its new value, which is
-      assigned if all new values are finite.
-  Returns:
-    [N] bool: whether each new value is finite. First come `optimizer.variables` (the optimised variables and the
-    slots), then the further variables in the order of `new_values`.
-  """
-  before = [v.read_value() for v in optimizer.variables]
-  optimizer.apply(gradients, learning_rate)
-  further = [(variable, tf.convert_to_tensor(value, variable.dtype)) for variable, value in new_values()]
-
-  def as_floats(value):
-    return value if value.dtype.is_floating else tf.cast(value, tf.float32)
-
-  # The sum of a variable's elements is finite only if all elements are. It takes a single pass over memory. If the
-  # elements are finite but their sum is not, they also count as not finite.
-  finite = tf.stack([tf.math.is_finite(tf.reduce_sum(as_floats(value))) for value in (
-      *(v.read_value() for v in optimizer.variables), *(value for _, value in further))])
-
-  def assign(pairs):
-    for variable, value in pairs:
-      tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)  # A raw op, as in Adam.apply.
-
-  tf.cond(tf.reduce_all(finite), lambda: assign(further), lambda: assign(zip(optimizer.variables, before, strict=True)))
-  return finite
 
 
 def linear_decay(initial, environment_frames, total_environment_frames):

@@ -15,10 +15,13 @@ vtrace.from_importance_weights takes the mask of the trusted steps.
 
 import tensorflow as tf
 
+from scalable_agents.learner import policies
+
 RELEVANCES = ('implied', 'kl_mu')
 
 
-def relevance(kind: str, behaviour_policy_logits, target_policy_logits, clip_rho_threshold: float = 1.) -> tf.Tensor:
+def relevance(kind: str, behaviour_policy_logits: tf.Tensor, target_policy_logits: tf.Tensor,
+              clip_rho_threshold: float = 1.) -> tf.Tensor:
   """Returns how far the policy that V-trace learns about is from the target policy.
 
   Args:
@@ -33,13 +36,14 @@ def relevance(kind: str, behaviour_policy_logits, target_policy_logits, clip_rho
   """
   if kind not in RELEVANCES:
     raise ValueError(f'relevance: want one of {", ".join(RELEVANCES)}, got {kind!r}')
+  if kind == 'kl_mu':
+    mu, pi = map(policies.categorical, (behaviour_policy_logits, target_policy_logits))
+    return tf.stop_gradient(tf.maximum(pi.kl_divergence(mu), 0.))  # Rounding may make it negative.
   log_mu, log_pi = (tf.nn.log_softmax(logits) for logits in (behaviour_policy_logits, target_policy_logits))
   pi = tf.exp(log_pi)
-  if kind == 'kl_mu':
-    return tf.stop_gradient(tf.maximum(tf.reduce_sum(pi * (log_pi - log_mu), axis=-1), 0.))
   # KL(pi || pi~) = log Z + sum_a pi_a max(0, log pi_a - log(rho-bar mu_a)). No term of the sum is a difference of large
   # numbers, unlike log pi_a - log pi~_a.
   log_bound = tf.math.log(clip_rho_threshold) + log_mu
   log_z = tf.reduce_logsumexp(tf.minimum(log_bound, log_pi), axis=-1)
   divergence = log_z + tf.reduce_sum(pi * tf.nn.relu(log_pi - log_bound), axis=-1)
-  return tf.stop_gradient(tf.maximum(divergence, 0.))  # Rounding may make it negative.
+  return tf.stop_gradient(tf.maximum(divergence, 0.))

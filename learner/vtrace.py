@@ -20,6 +20,8 @@ import collections
 
 import tensorflow as tf
 
+from scalable_agents.learner import policies
+
 ACTION_VALUES = ('bootstrapped', 'one_step', 'target')
 
 VTraceFromLogitsReturns = collections.namedtuple(
@@ -29,7 +31,7 @@ VTraceFromLogitsReturns = collections.namedtuple(
 VTraceReturns = collections.namedtuple('VTraceReturns', 'vs pg_advantages')
 
 
-def log_probs_from_logits_and_actions(policy_logits, actions):
+def log_probs_from_logits_and_actions(policy_logits, actions) -> tf.Tensor:
   """Returns log pi(a|x) of the actions taken.
 
   Args:
@@ -44,11 +46,12 @@ def log_probs_from_logits_and_actions(policy_logits, actions):
   actions = tf.convert_to_tensor(actions, tf.int32)
   _check_rank('policy_logits', policy_logits, 3)
   _check_rank('actions', actions, 2)
-  return -tf.nn.sparse_softmax_cross_entropy_with_logits(logits=policy_logits, labels=actions)
+  return policies.categorical(policy_logits).log_prob(actions)
 
 
 def from_logits(behaviour_policy_logits, target_policy_logits, actions, discounts, rewards, values, bootstrap_value,
-                clip_rho_threshold=1.0, clip_pg_rho_threshold=1.0, name='vtrace_from_logits', lambda_=1.0):
+                clip_rho_threshold: float | None = 1.0, clip_pg_rho_threshold: float | None = 1.0,
+                name: str = 'vtrace_from_logits', lambda_: float = 1.0) -> VTraceFromLogitsReturns:
   """Computes V-trace for softmax policies.
 
   Args:
@@ -81,9 +84,10 @@ def from_logits(behaviour_policy_logits, target_policy_logits, actions, discount
         **returns._asdict())
 
 
-def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold=1.0,
-                            clip_pg_rho_threshold=1.0, name='vtrace_from_importance_weights', lambda_=1.0,
-                            trusted=None, action_values='bootstrapped'):
+def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value,
+                            clip_rho_threshold: float | None = 1.0, clip_pg_rho_threshold: float | None = 1.0,
+                            name: str = 'vtrace_from_importance_weights', lambda_: float = 1.0,
+                            trusted: tf.Tensor | None = None, action_values: str = 'bootstrapped') -> VTraceReturns:
   """Computes V-trace from log importance weights.
 
   Args:
@@ -129,7 +133,7 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     return VTraceReturns(tf.stop_gradient(vs), tf.stop_gradient(pg_advantages))
 
 
-def importance_weights(log_rhos, threshold):
+def importance_weights(log_rhos: tf.Tensor, threshold: float | None) -> tf.Tensor:
   """Returns min(threshold, rho) for log_rhos of any shape. With a threshold of None, rho is not clipped."""
   rhos = tf.exp(log_rhos)
   if threshold is None:

@@ -125,7 +125,7 @@ class LearnerGroup:
             learner, self._spread(batches), self._spread(arrived), tf.constant(float(leaving)))
     everyones = [values.numpy() for values in everyones]
     is_episode = everyones[0] != intake.NO_LEVEL
-    return Update(learner.read(metrics.numpy()), int(frames),
+    return Update(learner.read(metrics), int(frames),
                   intake.Episodes(*(values[is_episode] for values in everyones)), feedback, bool(is_leaving))
 
   def check(self):

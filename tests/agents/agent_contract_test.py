@@ -136,7 +136,7 @@ class NetworkTest(parameterized.TestCase):
     before = [variable.numpy() for variable in network.trainable_variables]
     metrics, feedback = learner.step(batch)
     experience.update(batch.sample, feedback)
-    metrics = learner.read(metrics.numpy())
+    metrics = learner.read(metrics)
     self.assertContainsSubset({'loss/total', 'grad_norm', 'learning_rate', 'update_skipped', 'policy_lag'}, metrics)
     self.assertEqual((metrics['update_skipped'], int(learner.update_steps)), (0., 1))
     self.assertIsNone(learner.culprit(metrics))
@@ -149,7 +149,7 @@ class NetworkTest(parameterized.TestCase):
     reward[2, 1] = np.nan
     bad = batch._replace(unroll=batch.unroll._replace(environment_output=environment._replace(reward=reward)))
     before = [variable.numpy() for variable in learner.variables if 'skipped' not in variable.name]
-    metrics = learner.read(learner.step(tf.nest.map_structure(tf.convert_to_tensor, bad))[0].numpy())
+    metrics = learner.read(learner.step(tf.nest.map_structure(tf.convert_to_tensor, bad))[0])
     self.assertEqual((metrics['update_skipped'], int(learner.skipped_updates)), (1., 1))
     self.assertIsInstance(learner.culprit(metrics), str)
     for old, new in zip(before, (v for v in learner.variables if 'skipped' not in v.name)):

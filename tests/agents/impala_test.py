@@ -16,7 +16,7 @@ from scalable_agents.learner import learner_step
 from scalable_agents.tests.training import unrolls
 
 NUM_ACTIONS, PIXELS, VECTOR, INSTRUCTED = unrolls.NUM_ACTIONS, unrolls.PIXELS, unrolls.VECTOR, unrolls.INSTRUCTED
-_unroll = unrolls.random_unroll
+_unroll, _forward = unrolls.random_unroll, unrolls.forward
 
 
 def _agent(spec=None, **settings):
@@ -31,12 +31,6 @@ def _inputs(last_action, reward, done, observation):
 
 def _loss(agent, unroll, config):
   return impala.loss(agent, learner_step.Batch(unroll), config)
-
-
-def _forward(agent, unroll):
-  environment = unroll.environment_output
-  return agent.unroll(unroll.agent_output.action, environment.reward, environment.done,
-                      agent.prepare(environment.observation), unroll.agent_state)
 
 
 class ImpalaConfigTest(parameterized.TestCase):

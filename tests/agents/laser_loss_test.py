@@ -26,6 +26,13 @@ _MU, _SIGMA = np.array([3., -1., 7.]), np.array([0.5, 2., 4.])
 _CELLS = 4  # Rows and columns of cells of pixel control, for pictures of 16x16 pixels.
 
 
+class _Heads(NamedTuple):
+  """The outputs of the network's heads, or what belongs to each of them."""
+  policy_logits: tf.Tensor
+  baseline: tf.Tensor
+  pixel_control: tf.Tensor
+
+
 class _Table:
   """An agent whose outputs are variables, so that their gradients show what each step contributes."""
 
@@ -34,7 +41,7 @@ class _Table:
 
   def unroll(self, *unused_inputs):
     """Returns the outputs, whatever the inputs."""
-    return self.output, ()
+    return impala.NetworkOutput(*self.output, features=()), ()
 
   def newest_frames(self, observation):
     """Returns the pixels."""
@@ -71,7 +78,7 @@ def _case(seed=0, online=2, replayed=3, spread=2., **settings):
   sample = mixed_experience.MixedSample(
       np.arange(batch) < online, np.float32(random.uniform(0.01, 1., replayed)), key)
   normal = lambda *sizes: tf.Variable(np.float32(random.randn(*shape, *sizes)))
-  output = impala.NetworkOutput(tf.Variable(np.float32(logits())), normal(_LEVELS), normal(_CELLS, _CELLS, _ACTIONS))
+  output = _Heads(tf.Variable(np.float32(logits())), normal(_LEVELS), normal(_CELLS, _CELLS, _ACTIONS))
   statistics = popart.Moments(tf.constant(_MU), tf.constant(_SIGMA**2 + _MU**2))
   if config.value_normalization == 'none':
     statistics = popart.initial_moments(_LEVELS)
@@ -131,7 +138,7 @@ def _slow_loss(case):
   there = np.concatenate([np.full(num_online, True), key >= 0])
   lambdas = (relevance < config.trust_region_threshold) & there
   terms = dict.fromkeys(('policy_gradient', 'baseline', 'entropy', 'pixel_control'), 0.)
-  gradients = impala.NetworkOutput(*map(np.zeros_like, (logits, heads, q)))
+  gradients = _Heads(*map(np.zeros_like, (logits, heads, q)))
   feedback, moments, value_losses = np.zeros(batch), np.zeros([batch, _LEVELS, 2]), [[] for _ in range(_LEVELS)]
   pixels = environment.observation['pixels'] / 255.
   for b, levels in enumerate(unroll.level_id.numpy().T):
@@ -291,7 +298,7 @@ class LossTest(parameterized.TestCase):
     first = lambda values: values[:, :2]
     online = unroll._replace(**{name: tf.nest.map_structure(first, getattr(unroll, name))
                                 for name in ('level_id', 'environment_output', 'agent_output')})
-    output = impala.NetworkOutput(*(tf.Variable(first(values)) for values in want.agent.output))
+    output = _Heads(*(tf.Variable(first(values)) for values in want.agent.output))
     want, want_gradients = _loss(want._replace(agent=_Table(output, want.agent.statistics),
                                                batch=learner_step.Batch(online)))
     for name, term in want.terms.items():

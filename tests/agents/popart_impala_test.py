@@ -54,7 +54,7 @@ def _unroll(agent, seed=0, spec=None):
 
 def _values(agent, unroll):
   """The un-normalised values of all levels, [T+1, B, N] float64, from the normalised outputs of the network."""
-  outputs = np.float64(impala.forward(agent, unroll).baseline)
+  outputs = np.float64(unrolls.forward(agent, unroll)[0].baseline)
   mu, nu = (variable.numpy() for variable in agent.statistics)
   return outputs * np.clip(np.sqrt(np.maximum(nu - mu**2, 0)), 1e-4, 1e6) + mu
 
@@ -66,7 +66,7 @@ def _log_softmax(logits):
 def _numpy_loss(agent, unroll, config):
   """Equations 4, 11 and 12 in loops. Returns the terms of the loss, the value targets [T, B], and for each level the
   normalised and the un-normalised value loss of each of its rollouts."""
-  output = impala.forward(agent, unroll)
+  output = unrolls.forward(agent, unroll)[0]
   logits, n = np.float64(output.policy_logits), np.float64(output.baseline)
   rewards = np.float64(unroll.environment_output.reward)
   discounts = config.discount * np.float64(unroll.environment_output.discount)
@@ -189,7 +189,7 @@ class LossTest(parameterized.TestCase):
     more = terms[True].pop('loss/pixel_control')
     environment = unroll.environment_output
     want = pixel_control.loss(  # tests/learner/pixel_control_test.py tests it. Row t's action was taken in state t - 1.
-        impala.forward(agent, unroll).pixel_control, unroll.agent_output.action[1:],
+        unrolls.forward(agent, unroll)[0].pixel_control, unroll.agent_output.action[1:],
         environment.observation['pixels'], environment.done[1:], 0.9)
     np.testing.assert_allclose(more, want, rtol=1e-6)
     np.testing.assert_allclose(terms[True].pop('loss/total'), terms[False].pop('loss/total') + 2 * more, rtol=1e-5)

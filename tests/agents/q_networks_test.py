@@ -5,6 +5,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.agents import q_networks
 
 _ATARI = {'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}
@@ -29,13 +30,14 @@ class QNetworkTest(parameterized.TestCase):
     shapes = [v.shape.as_list() for v in _network(_ATARI).trainable_variables if v.shape.rank == 4]
     self.assertEqual(shapes, [[8, 8, 4, 32], [4, 4, 32, 64], [3, 3, 64, 64]])
     torso = _network(_ATARI, use_lstm=False)
-    encoded = torso.encode(None, None, {'pixels': tf.zeros([2, 84, 84, 4], tf.uint8)})
-    self.assertEqual(encoded.shape, [2, 7 * 7 * 64])
+    encoded = torso.encode(acting.example_input({'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}))
+    self.assertEqual(encoded.shape, [1, 7 * 7 * 64])
 
   def test_the_heads_are_dueling(self):
     """The mean of the action values is the value stream's output, whatever the advantages."""
     network = _network(_VECTOR, use_lstm=False)
-    values = lambda: network.step(None, None, None, {'vector': tf.ones([1, 4])}, ())[0]
+    inputs = acting.example_input(_VECTOR)._replace(observation={'vector': tf.ones([1, 4])})
+    values = lambda: network.step(inputs, ())[0]
     before = values()
     advantage, = (v for v in network.trainable_variables if v.shape == [512, _NUM_ACTIONS])
     advantage.assign_add(tf.random.stateless_normal(advantage.shape, [1, 1]))
@@ -45,9 +47,9 @@ class QNetworkTest(parameterized.TestCase):
 
   def test_the_core_hears_of_the_raw_reward_and_the_last_action(self):
     network = _network(_VECTOR)
+    inputs = acting.example_input(_VECTOR)._replace(done=tf.constant([False]), observation={'vector': tf.ones([1, 4])})
     step = lambda reward, action: network.step(
-        tf.constant([action]), tf.constant([reward]), tf.constant([False]), {'vector': tf.ones([1, 4])},
-        network.initial_state(1))[0]
+        inputs._replace(last_action=tf.constant([action]), reward=tf.constant([reward])), network.initial_state(1))[0]
     self.assertFalse(np.allclose(step(5., 0), step(1., 0), atol=1e-4))  # Not clipped to 1.
     self.assertFalse(np.allclose(step(1., 1), step(1., 0), atol=1e-4))
 

@@ -47,8 +47,7 @@ class RestrictedAgentTest(parameterized.TestCase):
       values = agent.online.head(tf.zeros([batch, 512]))
       state = agent.online.initial_state(batch)
       for row in range(first, t + 1):
-        values, state = agent.online.step(inputs[row].last_action, inputs[row].reward, inputs[row].done,
-                                          inputs[row].observation, state)
+        values, state = agent.online.step(inputs[row], state)
       return values.numpy()[b]
 
     state, selection = restricted.initial_state(batch), acting.Selection(acting.EPSILON, 0.)

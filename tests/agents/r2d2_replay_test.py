@@ -109,16 +109,14 @@ class ReplayTest(parameterized.TestCase):
     agent = r2d2.Agent(unrolls.environment_spec(), config)
     played = list(self._play(agent, config, 9))
     batch, _ = self._experience(agent, config, played).take_batch()
-    rows = tf.nest.map_structure(lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]), *(
-        (unroll.environment_output, unroll.agent_output.action) for unroll in played))
+    rows = tf.nest.map_structure(
+        lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]), *map(acting.inputs_of, played))
     num_checked = 0
     for b in np.flatnonzero(batch.sample.padding == 0):
       actor, first = int(batch.unroll.actor_id[b]), int(batch.unroll.index[b])
-      environment, actions = tf.nest.map_structure(lambda x: x[:, actor:actor + 1], rows)
       state = agent.online.initial_state(1)
       for row in range(first):
-        _, state = agent.online.step(actions[row], environment.reward[row], environment.done[row],
-                                     {'vector': environment.observation['vector'][row]}, state)
+        _, state = agent.online.step(tf.nest.map_structure(lambda x: x[row, actor:actor + 1], rows), state)
       if not batch.unroll.environment_output.done[0, b]:  # Else the state is reset.
         for got, want in zip(batch.unroll.agent_state, state):
           np.testing.assert_allclose(got[b], want[0], rtol=1e-4, atol=1e-5)
@@ -137,15 +135,13 @@ class ReplayTest(parameterized.TestCase):
     sequences = self._experience(agent, config, came)
     batch, _ = sequences.take_batch()
     self.assertEqual(sequences.metrics()['replay_gaps'], 3 * 3)
-    environment, actions = tf.nest.map_structure(
-        lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]),
-        *((unroll.environment_output, unroll.agent_output.action) for unroll in played))
-    resets = r2d2.resets(environment, config)
+    inputs = tf.nest.map_structure(
+        lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]), *map(acting.inputs_of, played))
+    resets = r2d2.resets(inputs, config)
     state, states = agent.online.initial_state(3), []  # Before each row of the three actors.
-    for row in range(actions.shape[0]):
+    for row in range(len(resets)):
       states.append(tf.nest.map_structure(lambda x: x.numpy(), state))
-      _, state = agent.online.step(actions[row], environment.reward[row], resets[row],
-                                   {'vector': environment.observation['vector'][row]}, state)
+      _, state = agent.online.step(tf.nest.map_structure(lambda x: x[row], inputs._replace(done=resets)), state)
     offsets = [0] + [config.burn_in, config.burn_in + config.sequence_length - 1] * config.measure_delta_q
     num_checked = 0
     for number, offset in enumerate(offsets):

@@ -67,9 +67,8 @@ def _slow_values(network, batch, config, b):
     reset = environment.done[row, b:b + 1]
     if config.reset_on_life_loss:
       reset |= environment.discount[row, b:b + 1] == 0
-    out, state = network.step(
-        actions[row, b:b + 1], environment.reward[row, b:b + 1], reset,
-        network.prepare({name: x[row, b:b + 1] for name, x in environment.observation.items()}), state)
+    inputs = tf.nest.map_structure(lambda x: x[row, b:b + 1], acting.inputs_of(batch.unroll))
+    out, state = network.step(inputs._replace(done=reset, observation=network.prepare(inputs.observation)), state)
     values.append(out.numpy()[0].astype(np.float64))
   return np.array(values)
 
@@ -116,8 +115,7 @@ class StepTest(parameterized.TestCase):
     spec = _PIXELS if pixels else unrolls.INSTRUCTED if instructed else unrolls.VECTOR
     unroll = unrolls.random_unroll(agent.online, spec)
     environment, actions = unroll.environment_output, unroll.agent_output.action
-    values, last = agent.online.unroll(actions, environment.reward, environment.done,
-                                       agent.prepare(environment.observation), unroll.agent_state)
+    values, last = unrolls.forward(agent.online, unroll)
     state = r2d2.ActorState(unroll.agent_state, tf.constant([0, 5, 9]))
     for t in range(7):
       observation = {name: x[t] for name, x in environment.observation.items()}
@@ -244,9 +242,8 @@ class DeltaQTest(parameterized.TestCase):
           continue
         row = config.burn_in + step
         its = lambda nest, index: tf.nest.map_structure(lambda x: x[index, b:b + 1], nest)
-        environment, state = its(batch.unroll.environment_output, row), its(batch.sample.later_states, number)
-        actors, _ = agent.online.step(batch.unroll.agent_output.action[row, b:b + 1], environment.reward,
-                                      environment.done, environment.observation, state)
+        inputs, state = its(acting.inputs_of(batch.unroll), row), its(batch.sample.later_states, number)
+        actors, _ = agent.online.step(inputs, state)
         differences[step].append(np.linalg.norm(values[row] - actors[0]) / largest)
     means = r2d2.loss(agent, batch, config).means
     self.assertTrue(all(differences.values()))
@@ -284,7 +281,7 @@ class LearnerTest(parameterized.TestCase):
       learner = r2d2.R2D2.make_learner(agent, config, xla)
       for seed in range(4):
         metrics, feedback = learner.step(_batch(agent, config, seed=seed, num_states=2))
-      results.append(([*agent.variables], learner.read(metrics.numpy()), feedback))
+      results.append(([*agent.variables], learner.read(metrics), feedback))
     (variables, metrics, feedback), (compiled, compiled_metrics, compiled_feedback) = results
     for one, other in zip(variables, compiled, strict=True):
       np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)

@@ -67,7 +67,7 @@ class ReplayExperienceTest(parameterized.TestCase):
     self.addCleanup(host.close)
     host.make_pool(
         _Agent, unroll_length, 1, lambda fault: None, single_frames=True,
-        to_send=lambda unroll: replay_experience.to_send(unroll, settings.geometry, settings.state_offsets))
+        to_send=lambda unroll: replay_experience.to_send(unroll, settings))
     self.assertEqual(host.unroll_spec.environment_output.observation['pixels'].shape, [unroll_length + 1, 2, 2, 1])
     intake = intake_lib.Intake(host.unroll_spec, 4, 1)
     experience = replay_experience.ReplayExperience(

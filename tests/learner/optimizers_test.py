@@ -138,53 +138,6 @@ class EitherTest(parameterized.TestCase):
       _make(name, _variables()).apply(_gradients(0)[:1], tf.constant(0.1))
 
 
-class ApplyIfFiniteTest(parameterized.TestCase):
-
-  def _apply(self, optimizer, gradients, further, value):
-    """Applies one update, with `value` as the new value of `further`. Returns what `apply_if_finite` does."""
-    return optimizers.apply_if_finite(optimizer, gradients, tf.constant(0.1), lambda: [(further, value)]).numpy()
-
-  @parameterized.parameters('rmsprop', 'adam')
-  def test_everything_is_finite(self, name):
-    variables, expected, further = _variables(), _variables(), tf.Variable([1.0, 2.0])
-    optimizer = _make(name, variables)
-    # A value of another variable after the update may be part of a new value.
-    finite = optimizers.apply_if_finite(optimizer, _gradients(0), tf.constant(0.1),
-                                        lambda: [(further, variables[0].read_value()[0])]).numpy()
-    _make(name, expected).apply(_gradients(0), tf.constant(0.1))
-    for a, b in zip(variables, expected, strict=True):
-      np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(further, expected[0][0])
-    self.assertEqual(finite.tolist(), [True] * (len(optimizer.variables) + 1))
-
-  @parameterized.product(name=('rmsprop', 'adam'), fault=(np.nan, np.inf, -np.inf), of=('gradient', 'further'))
-  def test_one_value_is_not_finite_and_nothing_changes(self, name, fault, of):
-    variables, further = _variables(), tf.Variable([1.0, 2.0])
-    optimizer = _make(name, variables)
-    self._apply(optimizer, _gradients(0), further, tf.constant([3.0, 4.0]))  # The slots are no longer as at first.
-    before = [v.numpy() for v in (*optimizer.variables, further)]
-    gradients, value = _gradients(1), np.array([5.0, 6.0], np.float32)
-    if of == 'gradient':
-      gradients[1] = tf.constant([0.0, fault, 0.0])
-    else:
-      value[1] = fault
-    finite = self._apply(optimizer, gradients, further, tf.constant(value))
-    for a, b in zip((*optimizer.variables, further), before, strict=True):
-      np.testing.assert_array_equal(a, b)
-    at_fault = [v for v, ok in zip((*optimizer.variables, further), finite, strict=True) if not ok]
-    if of == 'further':
-      self.assertIs(at_fault[0], further)
-      self.assertLen(at_fault, 1)
-    else:
-      self.assertIn(id(variables[1]), map(id, at_fault))
-      self.assertNotIn(id(variables[0]), map(id, at_fault))
-
-  def test_a_new_value_is_converted_to_the_type_of_its_variable(self):
-    further = tf.Variable([1.0, 2.0], dtype=tf.float64)
-    self._apply(_make('rmsprop', _variables()), _gradients(0), further, [0.1, 0.2])
-    np.testing.assert_array_equal(further, [0.1, 0.2])
-
-
 class LinearDecayTest(parameterized.TestCase):
 
   @parameterized.parameters((0, 6e-4), (50_000_000, 4.5e-4), (199_999_999, 3e-12), (200_000_000, 0.0),

@@ -65,11 +65,11 @@ class SeveralLearnersTest(parameterized.TestCase):
       expected = unrolls.update(one, unroll)
       batches = strategy.experimental_distribute_values_from_function(
           lambda context: unrolls.part(unroll, context.replica_id_in_sync_group, _BATCH_SIZE))
-      for local in strategy.experimental_local_results(step(batches)):
-        for name, value in several.read(local).items():
-          if name.startswith('value_loss/'):
-            continue  # The learners' means per level count alike, however many rollouts each of them is about.
-          np.testing.assert_allclose(value, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')
+      for name, values in step(batches).items():
+        if name.startswith('value_loss/'):
+          continue  # The learners' means per level count alike, however many rollouts each of them is about.
+        for local in strategy.experimental_local_results(values):
+          np.testing.assert_allclose(local, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')
       several.environment_frames.assign(one.environment_frames.read_value())  # learner_group does this in a run.
     for ours, theirs in zip(several.variables, one.variables, strict=True):
       for local in strategy.experimental_local_results(ours):

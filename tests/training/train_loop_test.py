@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.environments import scores
@@ -119,10 +120,9 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
         np.testing.assert_array_equal(parameter, then)
       for variable, then in zip(agents[0].acting_variables, history[version], strict=True):
         variable.assign(then)
-      environment, actor = unroll.environment_output, unroll.agent_output
-      output, _ = agents[0].unroll(
-          actor.action, environment.reward, environment.done, environment.observation, unroll.agent_state)
-      np.testing.assert_allclose(output.policy_logits[:-1], actor.policy_logits[1:], rtol=1e-4, atol=1e-5)
+      output, _ = agents[0].unroll(acting.inputs_of(unroll), unroll.agent_state)
+      np.testing.assert_allclose(
+          output.policy_logits[:-1], unroll.agent_output.policy_logits[1:], rtol=1e-4, atol=1e-5)
 
     def make_agent(*args):
       agents.append(impala.Agent(*args))  # The first agent is the learner's.

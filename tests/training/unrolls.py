@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
@@ -68,6 +69,12 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0, level_ids=(0,)):
           policy_logits=random.randn(*shape, NUM_ACTIONS).astype(np.float32)),
       parameter_version=np.zeros(shape, np.int64))
   return tf.nest.map_structure(tf.convert_to_tensor, unroll)
+
+
+def forward(agent, unroll):
+  """Returns the outputs of impala.Agent for all rows of a batch of unrolls, and its state after them."""
+  inputs = acting.inputs_of(unroll)
+  return agent.unroll(inputs._replace(observation=agent.prepare(inputs.observation)), unroll.agent_state)
 
 
 def part(unroll, index, batch):
