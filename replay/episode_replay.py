@@ -41,7 +41,6 @@ class Statistics(NamedTuple):
   """Counts of a replay."""
   steps: int              # Agent steps of the episodes in the replay.
   episodes: int           # Episodes in the replay.
-  inserted_steps: int     # Agent steps of all episodes that were ever inserted.
   inserted_episodes: int  # Episodes ever inserted.
   replayed_unrolls: int   # Unrolls ever returned by `next`.
   gaps: int               # Times that unrolls of a stream were missing.

@@ -53,7 +53,7 @@ Status ActorPool::Attach(int worker, int socket, int memory, const std::vector<E
   if (!status.ok()) return status;
   entry.channel = channel;
   entry.actors = std::move(actors);
-  for (const auto& actor : entry.actors) actor->tag.life_id = next_life_++;
+  for (const auto& actor : entry.actors) actor->tag.stream_id = next_stream_id_++;
   entry.messages_under_way = groups.size();
   entry.progress = Clock::now();
   // The listening thread notices a worker that is gone already.

@@ -30,13 +30,13 @@
 
 namespace scalable_agents {
 
-// One life of an environment, from its worker's start to its worker's end. Only the pool changes it. The consumer of a
+// An environment, from its worker's start to its worker's end. Only the pool changes it. The consumer of a
 // batch may read it until CompleteBatch().
 struct Actor {
   Actor(const UnrollLayout* layout, const UnrollBuilder::Allocate* allocate)
       : unroll(layout, allocate), decision(*layout) {}
 
-  LifeTag tag;
+  StreamTag tag;
   int worker = 0;
   int slot = 0;
   int group = 0;
@@ -88,7 +88,7 @@ class ActorPool {
 
   // Starts the environments of a worker process: slot i is environments[i]. The first messages ask for each group's
   // first observations. After a fault, the new process of the worker is attached under the same number.
-  // Each environment begins a life. No two lives of a pool have the same id.
+  // Each environment begins a stream. No two streams of a pool have the same id.
   // kUnavailable: the operating system does not let the pool listen to the worker. kResourceExhausted: no memory.
   Status Attach(int worker, int socket, int memory, const std::vector<Environment>& environments);
 
@@ -171,7 +171,7 @@ class ActorPool {
 
   mutable Mutex mutex_;
   std::vector<Worker> workers_ GUARDED_BY(mutex_);
-  int64_t next_life_ GUARDED_BY(mutex_) = 0;  // The id of the next life.
+  int64_t next_stream_id_ GUARDED_BY(mutex_) = 0;  // The id of the next stream.
   std::deque<Unroll> completed_ GUARDED_BY(mutex_);
   // Groups that wait for room in completed_, or, if synchronous, for Release().
   std::deque<Actors> parked_ GUARDED_BY(mutex_);

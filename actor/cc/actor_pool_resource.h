@@ -38,7 +38,7 @@ class PoolResource : public tensorflow::ResourceBase {
         }) {
     components.push_back({tensorflow::DT_INT32, {}});  // Level id.
     components.push_back({tensorflow::DT_INT32, {}});  // Actor id.
-    components.push_back({tensorflow::DT_INT64, {}});  // Life id.
+    components.push_back({tensorflow::DT_INT64, {}});  // Stream id.
     components.push_back({tensorflow::DT_INT64, {}});  // Index.
     for (const Field& field : fields.state) components.push_back(field);
     first_row_component = components.size();

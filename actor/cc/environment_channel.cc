@@ -51,8 +51,8 @@ int64_t EnvironmentChannel::HeaderNumber(int place) const {
 }
 
 int64_t EnvironmentChannel::stepping_ns() const {
-  const int64_t finished = HeaderNumber(0), began = HeaderNumber(3);
-  if (HeaderNumber(1) == 0 || began == 0) return finished;  // It is at no work, or still makes its environments.
+  const int64_t finished = HeaderNumber(kSteppingNs), began = HeaderNumber(kRequestNs);
+  if (HeaderNumber(kAtWork) == 0 || began == 0) return finished;  // It is at no work, or still makes its environments.
   const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   return finished + std::max<int64_t>(now - began, 0);
 }

@@ -19,6 +19,8 @@ namespace scalable_agents {
 class EnvironmentChannel {
  public:
   static constexpr size_t kHeaderBytes = 1 << 16;
+  // The places of the header's int64 numbers. actor/shared_memory.py has the same and says what they are.
+  enum { kSteppingNs, kAtWork, kLongWork, kRequestNs, kProcessId };
 
   // Duplicates both descriptors. `socket` has the type SOCK_SEQPACKET. kInvalidArgument: a descriptor is invalid, or
   // the memory is smaller than `slots` records.
@@ -34,9 +36,9 @@ class EnvironmentChannel {
   // The nanoseconds that the worker has spent in its environments, including the work that it is at.
   int64_t stepping_ns() const;
   // Whether the worker is at work that may take many minutes, such as compiling a map.
-  bool at_long_work() const { return HeaderNumber(2) != 0; }
+  bool at_long_work() const { return HeaderNumber(kLongWork) != 0; }
   // The worker's process id. 0 if the worker has not written it.
-  int64_t process_id() const { return HeaderNumber(4); }
+  int64_t process_id() const { return HeaderNumber(kProcessId); }
 
   // Tells the worker to step these slots. Does not block. kUnavailable: the worker is gone or does not read.
   Status Send(const std::vector<uint32_t>& slots);

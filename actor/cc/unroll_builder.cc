@@ -37,7 +37,7 @@ void CopyField(const EnvironmentField& field, const char* slot, char* to) {
 Decision::Decision(const UnrollLayout& layout)
     : output(Sum(layout.agent_output_bytes)), state(Sum(layout.agent_state_bytes)) {}
 
-Status UnrollBuilder::Append(const LifeTag& tag, const char* slot, const Decision& decision) {
+Status UnrollBuilder::Append(const StreamTag& tag, const char* slot, const Decision& decision) {
   if (unroll_.empty()) {
     const Status status = Start(tag, decision);
     if (!status.ok()) return status;
@@ -56,7 +56,7 @@ Status UnrollBuilder::Append(const LifeTag& tag, const char* slot, const Decisio
   return Status();
 }
 
-Status UnrollBuilder::TakeFull(const LifeTag& tag, const Decision& decision, Unroll* full) {
+Status UnrollBuilder::TakeFull(const StreamTag& tag, const Decision& decision, Unroll* full) {
   *full = std::move(unroll_);
   Clear();
   ++num_taken_;
@@ -78,7 +78,7 @@ void UnrollBuilder::Clear() {
   row_ = 0;
 }
 
-Status UnrollBuilder::Start(const LifeTag& tag, const Decision& decision) {
+Status UnrollBuilder::Start(const StreamTag& tag, const Decision& decision) {
   for (int component = 0; component <= layout_.version(); ++component) {
     const Status status = WithMemory([&] {
       unroll_.push_back(allocate_(component));
@@ -91,7 +91,7 @@ Status UnrollBuilder::Start(const LifeTag& tag, const Decision& decision) {
   }
   memcpy(unroll_[0].data, &tag.level_id, sizeof(int32_t));
   memcpy(unroll_[1].data, &tag.actor_id, sizeof(int32_t));
-  memcpy(unroll_[2].data, &tag.life_id, sizeof(int64_t));
+  memcpy(unroll_[2].data, &tag.stream_id, sizeof(int64_t));
   memcpy(unroll_[3].data, &num_taken_, sizeof(int64_t));
   const char* state = decision.state.data();
   for (size_t field = 0; field < layout_.agent_state_bytes.size(); ++field) {

@@ -1,4 +1,4 @@
-// Builds the unrolls of one life of an actor, row by row. The rows follow actor/unroll.py.
+// Builds the unrolls of one stream, row by row. The rows follow actor/unroll.py.
 #ifndef SCALABLE_AGENTS_ACTOR_CC_UNROLL_BUILDER_H_
 #define SCALABLE_AGENTS_ACTOR_CC_UNROLL_BUILDER_H_
 
@@ -27,12 +27,12 @@ struct Buffer {
 };
 
 // The components of an unroll, in the order of the fields of actor/unroll.py:
-// level id, actor id, life id, index, agent state …, environment output …, agent output …, parameter version.
+// level id, actor id, stream id, index, agent state …, environment output …, agent output …, parameter version.
 using Unroll = std::vector<Buffer>;
 
 // The layout of all unrolls of a pool.
 struct UnrollLayout {
-  static constexpr int kFirstState = 4;  // The component after level id, actor id, life id and index.
+  static constexpr int kFirstState = 4;  // The component after level id, actor id, stream id and index.
 
   int unroll_length = 0;                             // Agent steps.
   std::vector<EnvironmentField> environment_fields;  // In the order of EnvironmentOutput: reward, discount, done, …
@@ -54,11 +54,11 @@ struct Decision {
   int64_t version = 0;       // The version of the parameters that computed `output`.
 };
 
-// The ids that every unroll of a life contains.
-struct LifeTag {
+// The ids that every unroll of a stream contains.
+struct StreamTag {
   int32_t level_id = 0;
   int32_t actor_id = 0;
-  int64_t life_id = 0;
+  int64_t stream_id = 0;
 };
 
 class UnrollBuilder {
@@ -72,26 +72,26 @@ class UnrollBuilder {
   // Appends a row: the environment's output, from its slot, and the decision that led to it. The first row of an unroll
   // also stores the recurrent state. Do not call this while the unroll is full.
   // kResourceExhausted: there is no memory for another unroll.
-  Status Append(const LifeTag& tag, const char* slot, const Decision& decision);
+  Status Append(const StreamTag& tag, const char* slot, const Decision& decision);
 
   // Whether the unroll has all of its rows.
   bool full() const { return row_ == layout_.unroll_length + 1; }
 
   // Takes the full unroll and starts the next one, whose row 0 repeats the last row. `decision` is the one of that row.
   // kResourceExhausted: there is no memory for the next one.
-  Status TakeFull(const LifeTag& tag, const Decision& decision, Unroll* full);
+  Status TakeFull(const StreamTag& tag, const Decision& decision, Unroll* full);
 
   // Drops the rows since the last full unroll.
   void Clear();
 
  private:
-  Status Start(const LifeTag& tag, const Decision& decision);
+  Status Start(const StreamTag& tag, const Decision& decision);
 
   const UnrollLayout& layout_;
   const Allocate& allocate_;
   Unroll unroll_;          // Empty before the first row.
   int row_ = 0;            // Number of its rows so far.
-  int64_t num_taken_ = 0;  // The index of the unroll in this life: the number of full ones before it.
+  int64_t num_taken_ = 0;  // The index of the unroll in this stream: the number of full ones before it.
 };
 
 }  // namespace scalable_agents

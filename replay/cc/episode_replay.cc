@@ -9,7 +9,7 @@
 namespace scalable_agents {
 namespace {
 
-// A life is forgotten when so many unrolls of others have come since it was heard of last.
+// A stream is forgotten when so many unrolls of others have come since its last one.
 constexpr int64_t kForgottenAfter = 100'000;
 
 }  // namespace
@@ -17,56 +17,56 @@ constexpr int64_t kForgottenAfter = 100'000;
 EpisodeReplay::EpisodeReplay(const EpisodeReplayOptions& options)
     : options_(options), layout_(options.components, options.done) {}
 
-Status EpisodeReplay::Insert(int64_t life_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows) {
+Status EpisodeReplay::Insert(int64_t stream_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows) {
   const int64_t now = ++num_unrolls_;
-  const std::shared_ptr<Life> life = lives_.Find(life_id, now);
-  MutexLock lock(life->mutex);
+  const std::shared_ptr<Stream> stream = streams_.Find(stream_id, now);
+  MutexLock lock(stream->mutex);
   std::vector<std::shared_ptr<Episode>> episodes;
   const Status status = WithMemory([&] {
-    life->mutex.AssertHeld();
-    Append(index, num_rows, rows, life.get(), &episodes);
+    stream->mutex.AssertHeld();
+    Append(index, num_rows, rows, stream.get(), &episodes);
     return Status();
   });
   if (!status.ok()) {
-    life->stream.reset();
+    stream->segment.reset();
     return ResourceExhausted("there is not enough memory for the rows of another unroll");
   }
-  // Both are deleted without the replay's lock. The actors of lives that are forgotten have surely ended.
+  // Both are destroyed without the replay's lock. Forgotten streams belong to actors that have stopped.
   const Episodes replaced = Add(episodes);
-  const auto forgotten = lives_.Forget(now - kForgottenAfter);
+  const auto forgotten = streams_.Forget(now - kForgottenAfter);
   return Status();
 }
 
-void EpisodeReplay::Append(int64_t index, int num_rows, const std::vector<StridedRows>& rows, Life* life,
+void EpisodeReplay::Append(int64_t index, int num_rows, const std::vector<StridedRows>& rows, Stream* stream,
                            std::vector<std::shared_ptr<Episode>>* episodes) {
-  const Continuation continuation = lives_.Admit(index, life);
+  const Continuation continuation = streams_.Admit(index, stream);
   if (continuation == Continuation::kRepeated) return;
   const bool is_first = continuation == Continuation::kFirst;
-  if (is_first) life->stream = std::make_unique<Stream>(&layout_, counters_);
-  Stream* stream = life->stream.get();
+  if (is_first) stream->segment = std::make_unique<Segment>(&layout_, counters_);
+  Segment* segment = stream->segment.get();
   for (int i = is_first ? 0 : 1; i < num_rows; ++i) {
     const bool starts_episode = *rows[options_.done].row(i);
-    const int64_t row = stream->rows.num_rows();
+    const int64_t row = segment->rows.num_rows();
     if (row == 0) {
       if (!starts_episode) continue;
-      stream->life_row = index * (num_rows - 1) + i;
+      segment->stream_row = index * (num_rows - 1) + i;
     }
-    if (!starts_episode && row - stream->episode_begin >= options_.longest_episode) {
+    if (!starts_episode && row - segment->episode_begin >= options_.longest_episode) {
       ++long_episodes_;
-      life->stream = std::make_unique<Stream>(&layout_, counters_);  // It begins with the next episode.
-      stream = life->stream.get();
+      stream->segment = std::make_unique<Segment>(&layout_, counters_);  // It begins with the next episode.
+      segment = stream->segment.get();
       continue;
     }
-    stream->rows.Append(rows, i);
+    segment->rows.Append(rows, i);
     if (row == 0 || !starts_episode) continue;
     auto episode = std::make_shared<Episode>();
-    episode->life_id = life->id;
-    episode->life_row = stream->life_row + stream->episode_begin;
-    episode->rows = stream->rows.Range(stream->episode_begin, row + 1, 0);
+    episode->stream_id = stream->id;
+    episode->stream_row = segment->stream_row + segment->episode_begin;
+    episode->rows = segment->rows.Range(segment->episode_begin, row + 1, 0);
     episodes->push_back(std::move(episode));
-    stream->episode_begin = row;
+    segment->episode_begin = row;
   }
-  stream->rows.DropBefore(stream->episode_begin);
+  segment->rows.DropBefore(segment->episode_begin);
 }
 
 EpisodeReplay::Episodes EpisodeReplay::Add(const std::vector<std::shared_ptr<Episode>>& episodes) {
@@ -75,7 +75,6 @@ EpisodeReplay::Episodes EpisodeReplay::Add(const std::vector<std::shared_ptr<Epi
   for (const std::shared_ptr<Episode>& episode : episodes) {
     episode->key = next_key_++;
     steps_ += episode->num_steps();
-    inserted_steps_ += episode->num_steps();
     episodes_.push_back(episode);
     while (steps_ > options_.capacity && episodes_.size() > 1) {
       steps_ -= episodes_.front()->num_steps();
@@ -144,18 +143,17 @@ void EpisodeReplay::Read(const ReplayedUnroll& unroll, int component, char* to, 
 }
 
 EpisodeReplayStatistics EpisodeReplay::GetStatistics() const {
-  const LifeTable<Stream>::Counts lives = lives_.counts();
+  const StreamTable<Segment>::Counts streams = streams_.counts();
   EpisodeReplayStatistics statistics;
-  statistics.gaps = lives.gaps;
-  statistics.repeated_unrolls = lives.repeated_unrolls;
-  statistics.streams = lives.lives;
+  statistics.gaps = streams.gaps;
+  statistics.repeated_unrolls = streams.repeated_unrolls;
+  statistics.streams = streams.streams;
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
   statistics.long_episodes = long_episodes_;
   MutexLock lock(mutex_);
   statistics.steps = steps_;
   statistics.episodes = episodes_.size();
-  statistics.inserted_steps = inserted_steps_;
   statistics.inserted_episodes = next_key_;
   statistics.replayed_unrolls = replayed_unrolls_;
   return statistics;

@@ -1,6 +1,6 @@
 // A replay of whole episodes: the C++ core, without TensorFlow.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_H_
-#define SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_EPISODE_REPLAY_H_
+#define SCALABLE_AGENTS_REPLAY_CC_EPISODE_REPLAY_H_
 
 #include <algorithm>
 #include <atomic>
@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "replay/cc/life_table.h"
-#include "replay/cc/replay_file.h"
-#include "replay/cc/row_store.h"
 #include "ops/cc/mutex.h"
 #include "ops/cc/status.h"
+#include "replay/cc/replay_file.h"
+#include "replay/cc/row_store.h"
+#include "replay/cc/stream_table.h"
 
 namespace scalable_agents {
 
@@ -31,11 +31,11 @@ struct EpisodeReplayOptions {
 };
 
 // An episode in the replay, from the row with its first observation to the one with its last reward, in which the next
-// episode starts. An episode of n steps has n + 1 rows. It does not change, and lives as long as somebody reads it.
+// episode starts. An episode of n steps has n + 1 rows. It does not change, and exists as long as somebody reads it.
 struct Episode {
   int64_t key = 0;
-  int64_t life_id = 0;
-  int64_t life_row = 0;  // Number of its first row in its life, where row 0 of the first unroll is 0.
+  int64_t stream_id = 0;
+  int64_t stream_row = 0;  // Number of its first row in its stream, where row 0 of the first unroll is 0.
   RowRange rows;
   int64_t num_steps() const { return std::max<int64_t>(rows.end() - rows.begin() - 1, 0); }
 };
@@ -53,12 +53,11 @@ struct ReplayedUnroll {
 };
 
 struct EpisodeReplayStatistics {
-  int64_t steps = 0;           // Of the episodes in the replay.
-  int64_t episodes = 0;        // In the replay.
-  int64_t inserted_steps = 0;  // Of all episodes that were ever inserted.
-  int64_t inserted_episodes = 0;
+  int64_t steps = 0;              // Of the episodes in the replay.
+  int64_t episodes = 0;           // In the replay.
+  int64_t inserted_episodes = 0;  // Ever inserted.
   int64_t replayed_unrolls = 0;
-  int64_t gaps = 0;              // Times that a stream was ended because unrolls were missing.
+  int64_t gaps = 0;              // Times that unrolls of a stream were missing.
   int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
   int64_t streams = 0;
   int64_t rows = 0;           // Rows in memory.
@@ -67,20 +66,20 @@ struct EpisodeReplayStatistics {
 };
 
 // Any thread may call any method, and no method waits for another one's work: bytes are copied without the lock of the
-// replay. Only two unrolls of the same life wait for each other.
+// replay. Only two unrolls of the same stream wait for each other.
 class EpisodeReplay {
  public:
   explicit EpisodeReplay(const EpisodeReplayOptions& options);
 
-  // Appends the rows of an unroll to the stream of its life; row 0, which repeats the last row of the unroll before,
-  // only if this is the stream's first unroll. If the index is not the next one, unrolls were lost, and a new stream
-  // begins. Rows before a stream's first start of an episode are skipped. An episode that turns out to be longer than
-  // longest_episode is dropped, and its further rows are skipped. Episodes get the keys 0, 1, 2, ... in the
-  // order in which they become complete. While all episodes together have more steps than the capacity, the oldest one
-  // is dropped, but never the newest one.
+  // Appends the rows of an unroll to its stream. Row 0 repeats the last row of the unroll before, so it is only
+  // appended with a segment's first unroll. If the index is not the next one, unrolls were lost, and a new segment
+  // begins. Rows before a segment's first start of an episode are skipped. An episode that turns out to be longer than
+  // longest_episode is dropped, and its further rows are skipped. Episodes get the keys 0, 1, 2, ... in the order in
+  // which they become complete. While all episodes together have more steps than the capacity, the oldest one is
+  // dropped, but never the newest one.
   // `rows` are by component; of a stack, the newest frame.
-  // kResourceExhausted: there is not enough memory; the stream is dropped.
-  Status Insert(int64_t life_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows);
+  // kResourceExhausted: there is not enough memory; the segment is dropped.
+  Status Insert(int64_t stream_id, int64_t index, int num_rows, const std::vector<StridedRows>& rows);
 
   // Gives each replayer its next unroll. Replayer i goes on with step steps[i] of episode keys[i]. If the episode has
   // no such step or is not in the replay any more, and whenever an episode ends, it goes on with the first step of an
@@ -110,18 +109,18 @@ class EpisodeReplay {
  private:
   using Episodes = std::deque<std::shared_ptr<const Episode>>;
 
-  // What one life has lived since the first episode that began in it, or since the first one after the last gap.
-  struct Stream {
-    Stream(const RowLayout* layout, const std::shared_ptr<StoreCounters>& counters) : rows(layout, counters) {}
+  // The rows of a stream from its first start of an episode on, or from the first one after the last gap.
+  struct Segment {
+    Segment(const RowLayout* layout, const std::shared_ptr<StoreCounters>& counters) : rows(layout, counters) {}
     RowStream rows;
-    int64_t life_row = 0;       // Number of row 0 in the life.
+    int64_t stream_row = 0;     // Number of row 0 in the stream.
     int64_t episode_begin = 0;  // The row with which the running episode began.
   };
-  using Life = LifeTable<Stream>::Life;
+  using Stream = StreamTable<Segment>::Stream;
 
-  // Appends the rows to the life's stream, and the episodes that are complete with them to `episodes`.
-  void Append(int64_t index, int num_rows, const std::vector<StridedRows>& rows, Life* life,
-              std::vector<std::shared_ptr<Episode>>* episodes) REQUIRES(life->mutex);
+  // Appends the rows to the stream, and the episodes that are complete with them to `episodes`.
+  void Append(int64_t index, int num_rows, const std::vector<StridedRows>& rows, Stream* stream,
+              std::vector<std::shared_ptr<Episode>>* episodes) REQUIRES(stream->mutex);
   // Gives the episodes their keys and adds them. Returns those that they replace, to be deleted without the lock.
   Episodes Add(const std::vector<std::shared_ptr<Episode>>& episodes);
   FileSignature Signature() const;
@@ -129,17 +128,16 @@ class EpisodeReplay {
   const EpisodeReplayOptions options_;
   const RowLayout layout_;
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
-  LifeTable<Stream> lives_;  // A life's time is num_unrolls_ when an unroll came last.
+  StreamTable<Segment> streams_;  // A stream's time is num_unrolls_ at its last unroll.
   std::atomic<int64_t> num_unrolls_{0}, long_episodes_{0};
 
   mutable Mutex mutex_;
   Episodes episodes_ GUARDED_BY(mutex_);  // The oldest one first. Their keys are consecutive.
   int64_t next_key_ GUARDED_BY(mutex_) = 0;
   int64_t steps_ GUARDED_BY(mutex_) = 0;
-  int64_t inserted_steps_ GUARDED_BY(mutex_) = 0;
   int64_t replayed_unrolls_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_EPISODE_REPLAY_H_

@@ -24,12 +24,11 @@ FileSignature EpisodeReplay::Signature() const {
 
 Status EpisodeReplay::Save(const std::string& path) const {
   Episodes episodes;
-  int64_t next_key, inserted_steps, replayed_unrolls;
+  int64_t next_key, replayed_unrolls;
   {
     MutexLock lock(mutex_);
     episodes = episodes_;
     next_key = next_key_;
-    inserted_steps = inserted_steps_;
     replayed_unrolls = replayed_unrolls_;
   }
   SlabWriter slabs;
@@ -37,13 +36,10 @@ Status EpisodeReplay::Save(const std::string& path) const {
 
   Writer writer(path);
   writer.Header(Signature());
-  for (int64_t number :
-       {next_key, inserted_steps, replayed_unrolls, slabs.num_slabs(), static_cast<int64_t>(episodes.size())}) {
-    writer.Put(number);
-  }
+  writer.Counts({next_key, replayed_unrolls, slabs.num_slabs(), static_cast<int64_t>(episodes.size())});
   slabs.WriteSlabs(layout_, &writer);
   for (size_t i = 0; i < episodes.size() && writer.ok(); ++i) {
-    for (int64_t number : {episodes[i]->key, episodes[i]->life_id, episodes[i]->life_row}) writer.Put(number);
+    writer.Counts({episodes[i]->key, episodes[i]->stream_id, episodes[i]->stream_row});
     slabs.WriteBounds(episodes[i]->rows, &writer);
     slabs.WriteNumbers(episodes[i]->rows, &writer);
   }
@@ -53,7 +49,8 @@ Status EpisodeReplay::Save(const std::string& path) const {
 Status EpisodeReplay::Restore(const std::string& path) {
   Reader reader(path);
   if (!reader.CheckHeader(Signature())) return reader.status();
-  const int64_t next_key = reader.Count(0, kMostInFile), inserted_steps = reader.Count(0, kMostInFile);
+  const int64_t next_key = reader.Count(0, kMostInFile);
+  if (reader.version() < 3) reader.Count(0, kMostInFile);  // These also had the steps ever inserted.
   const int64_t replayed_unrolls = reader.Count(0, kMostInFile), num_slabs = reader.Count(0, kMostInFile);
   const int64_t num_episodes = reader.Count(0, std::min(options_.capacity, next_key));
   SlabReader slabs;
@@ -64,8 +61,8 @@ Status EpisodeReplay::Restore(const std::string& path) {
     for (int64_t i = 0; i < num_episodes && reader.ok(); ++i) {
       auto episode = std::make_shared<Episode>();
       episode->key = reader.Count(next_key - num_episodes + i, next_key - num_episodes + i);
-      episode->life_id = reader.Get<int64_t>();
-      episode->life_row = reader.Get<int64_t>();
+      episode->stream_id = reader.Get<int64_t>();
+      episode->stream_row = reader.Get<int64_t>();
       const SlabReader::Bounds bounds = SlabReader::ReadBounds(0, &reader);
       episode->rows = slabs.ReadNumbers(bounds, &reader);
       if (reader.ok() && episode->num_steps() == 0) return Unavailable(path + ": an episode in this file has no steps");
@@ -83,7 +80,6 @@ Status EpisodeReplay::Restore(const std::string& path) {
   episodes_.swap(episodes);
   next_key_ = next_key;
   steps_ = steps;
-  inserted_steps_ = inserted_steps;
   replayed_unrolls_ = replayed_unrolls;
   return Status();
 }

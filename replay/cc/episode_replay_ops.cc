@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
+#include "ops/cc/field.h"
+#include "ops/cc/op_helpers.h"
 #include "replay/cc/episode_replay.h"
 #include "replay/cc/episode_replay_resource.h"
 #include "replay/cc/replay_op_helpers.h"
-#include "ops/cc/field.h"
-#include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
@@ -40,13 +40,13 @@ REGISTER_OP("EpisodeReplay")
 
 REGISTER_OP("EpisodeReplayInsert")
     .Input("handle: resource")
-    .Input("life_id: int64")
+    .Input("stream_id: int64")
     .Input("index: int64")
     .Input("rows: row_types")
     .Attr("row_types: list(type) >= 1")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Inserts B unrolls: life_id, index [B], rows [rows of an unroll, B, ...].");
+    .Doc("Inserts B unrolls: stream_id, index [B], rows [rows of an unroll, B, ...].");
 
 REGISTER_OP("EpisodeReplayNext")
     .Input("handle: resource")
@@ -56,15 +56,15 @@ REGISTER_OP("EpisodeReplayNext")
     .Input("minimum_size: int64")
     .Output("next_key: int64")
     .Output("next_step: int64")
-    .Output("life_id: int64")
-    .Output("life_row: int64")
+    .Output("stream_id: int64")
+    .Output("stream_row: int64")
     .Output("rows: row_types")
     .Attr("row_types: list(type) >= 1")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(
-        "Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the life "
-        "of row 0 and its number in that life, and rows [T+1, N, ...]. While the replay has fewer than minimum_size "
+        "Returns the next unrolls of N replayers, whose positions are key and step [N]: their new positions, the stream "
+        "of row 0 and its number in that stream, and rows [T+1, N, ...]. While the replay has fewer than minimum_size "
         "steps, all rows are zeros, and the keys are -1.");
 
 REGISTER_OP("EpisodeReplayStatistics")
@@ -141,7 +141,7 @@ class InsertOp : public tensorflow::OpKernel {
       return InvalidArgument("rows, component 0: want [T+1, B, ...], got ", shape.DebugString());
     }
     const int64_t num_rows = shape.dim_size(0), num_unrolls = shape.dim_size(1);
-    TF_RETURN_IF_ERROR(CheckVector(context, "life_id", num_unrolls));
+    TF_RETURN_IF_ERROR(CheckVector(context, "stream_id", num_unrolls));
     TF_RETURN_IF_ERROR(CheckVector(context, "index", num_unrolls));
     TF_RETURN_IF_ERROR(CheckRows(context, "rows", resource->rows, num_rows, num_unrolls));
     for (int64_t i = 0; i < num_unrolls; ++i) {
@@ -191,13 +191,13 @@ class NextOp : public tensorflow::OpKernel {
     }
     for (int64_t i = 0; i < n; ++i) {
       const ReplayedUnroll& unroll = unrolls[i];
-      int64_t life_id = 0, life_row = 0;
+      int64_t stream_id = 0, stream_row = 0;
       if (!unroll.parts.empty()) {
         const Episode& episode = *unroll.parts[0].episode;
-        life_id = episode.life_id;
-        life_row = episode.life_row + unroll.parts[0].first_step;
+        stream_id = episode.stream_id;
+        stream_row = episode.stream_row + unroll.parts[0].first_step;
       }
-      const int64_t values[] = {unroll.next_key, unroll.next_step, life_id, life_row};
+      const int64_t values[] = {unroll.next_key, unroll.next_step, stream_id, stream_row};
       for (size_t j = 0; j < numbers.size(); ++j) numbers[j]->vec<int64_t>()(i) = values[j];
     }
     rows.ForAll(context, [&](int64_t begin, int64_t end) {
@@ -218,9 +218,8 @@ class StatisticsOp : public tensorflow::OpKernel {
     auto resource = ResourceOf<EpisodeReplayResource>(context);
     if (!resource) return;
     const EpisodeReplayStatistics s = resource->replay.GetStatistics();
-    OP_REQUIRES_OK(context,
-                   SetCounts(context, {s.steps, s.episodes, s.inserted_steps, s.inserted_episodes, s.replayed_unrolls,
-                                       s.gaps, s.repeated_unrolls, s.streams, s.rows, s.bytes, s.long_episodes}));
+    OP_REQUIRES_OK(context, SetCounts(context, {s.steps, s.episodes, s.inserted_episodes, s.replayed_unrolls, s.gaps,
+                                                s.repeated_unrolls, s.streams, s.rows, s.bytes, s.long_episodes}));
   }
 };
 

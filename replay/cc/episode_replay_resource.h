@@ -1,13 +1,13 @@
 // The TensorFlow resource of the ops of the replay of episodes.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_RESOURCE_H_
-#define SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_RESOURCE_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_EPISODE_REPLAY_RESOURCE_H_
+#define SCALABLE_AGENTS_REPLAY_CC_EPISODE_REPLAY_RESOURCE_H_
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "replay/cc/episode_replay.h"
 #include "ops/cc/field.h"
+#include "replay/cc/episode_replay.h"
 #include "tensorflow/core/framework/resource_base.h"
 
 namespace scalable_agents {
@@ -25,4 +25,4 @@ class EpisodeReplayResource : public tensorflow::ResourceBase {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_EPISODE_REPLAY_RESOURCE_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_EPISODE_REPLAY_RESOURCE_H_

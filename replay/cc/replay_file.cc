@@ -10,7 +10,7 @@
 namespace scalable_agents {
 namespace {
 
-constexpr int kVersion = 2;  // Of the format.
+constexpr int kVersion = 3;  // Of the format.
 
 // A checksum of 64 bits that finds any single changed byte. Fowler, Noll and Vo's hash, on words of eight bytes.
 uint64_t Checksum(const char* data, int64_t size, uint64_t sum) {
@@ -58,7 +58,7 @@ Status Writer::Finish() {
   return status_;
 }
 
-Reader::Reader(const std::string& path) : path_(path), file_(fopen(path.c_str(), "rb")) {
+Reader::Reader(const std::string& path) : path_(path), file_(fopen(path.c_str(), "rb")), version_(kVersion) {
   if (!file_) status_ = SystemError(path_);
 }
 
@@ -89,10 +89,12 @@ std::string Reader::Text() {
 bool Reader::CheckHeader(const FileSignature& signature) {
   const std::string text = Text();
   const uint64_t sum = sum_;
-  const int version = text.rfind(signature.Start(1) + " ", 0) == 0 ? 1 : kVersion;
-  if (version > 1 && Get<uint64_t>() != sum && status_.ok()) status_ = Damaged();
-  if (status_.ok() && text != signature.Text(version)) {
-    status_ = InvalidArgument(path_ + ": the replay was saved with other settings: want '" + signature.Text(version) +
+  for (int earlier = 1; earlier < kVersion; ++earlier) {
+    if (text.rfind(signature.Start(earlier) + " ", 0) == 0) version_ = earlier;
+  }
+  if (version_ > 1 && Get<uint64_t>() != sum && status_.ok()) status_ = Damaged();
+  if (status_.ok() && text != signature.Text(version_)) {
+    status_ = InvalidArgument(path_ + ": the replay was saved with other settings: want '" + signature.Text(version_) +
                               "', got '" + text + "'");
   }
   return status_.ok();
@@ -134,9 +136,7 @@ void SlabWriter::WriteSlabs(const RowLayout& layout, Writer* writer) const {
 }
 
 void SlabWriter::WriteBounds(const RowRange& rows, Writer* writer) const {
-  for (int64_t number : {rows.begin(), rows.end(), rows.slabs_begin(), static_cast<int64_t>(rows.slabs().size())}) {
-    writer->Put(number);
-  }
+  writer->Counts({rows.begin(), rows.end(), rows.slabs_begin(), static_cast<int64_t>(rows.slabs().size())});
 }
 
 void SlabWriter::WriteNumbers(const RowRange& rows, Writer* writer) const {

@@ -1,16 +1,17 @@
 // Files with the contents of a replay: a header, numbers and slabs of rows, and a checksum at the end.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
-#define SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_REPLAY_FILE_H_
+#define SCALABLE_AGENTS_REPLAY_CC_REPLAY_FILE_H_
 
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "replay/cc/row_store.h"
 #include "ops/cc/status.h"
+#include "replay/cc/row_store.h"
 
 namespace scalable_agents {
 
@@ -53,6 +54,9 @@ class Writer {
   void Put(Number number) {
     Bytes(reinterpret_cast<const char*>(&number), sizeof(number));
   }
+  void Counts(std::initializer_list<int64_t> counts) {
+    for (int64_t count : counts) Put(count);
+  }
 
   // Writes the checksum and waits until everything is on the disk.
   Status Finish();
@@ -84,9 +88,11 @@ class Reader {
   // Returns a number that must lie in [least, most]; else the file is damaged, and the result is `least`.
   int64_t Count(int64_t least, int64_t most);
 
-  // Reads the header and returns whether it has `signature`. If not, the replay was saved with other settings. Reads
-  // files of version 1 too, whose header had no checksum.
+  // Reads the header and returns whether it has `signature`. If not, the replay was saved with other settings. In files
+  // of version 1, the header has no checksum.
   bool CheckHeader(const FileSignature& signature);
+  // The version of the format, which the header says.
+  int version() const { return version_; }
 
   // Reads the checksum, which must be the end of the file.
   Status Finish();
@@ -100,6 +106,7 @@ class Reader {
   const std::string path_;
   std::unique_ptr<FILE, CloseFile> file_;
   Status status_;
+  int version_;
   uint64_t sum_ = 0;
 };
 
@@ -149,4 +156,4 @@ constexpr int64_t kMostInFile = int64_t{1} << 62;
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_REPLAY_FILE_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_REPLAY_FILE_H_

@@ -1,15 +1,15 @@
 // What the ops of both replays share: attributes and inputs with rows, outputs, and ops whose input is a text.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_REPLAY_OP_HELPERS_H_
-#define SCALABLE_AGENTS_LEARNER_CC_REPLAY_OP_HELPERS_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_REPLAY_OP_HELPERS_H_
+#define SCALABLE_AGENTS_REPLAY_CC_REPLAY_OP_HELPERS_H_
 
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "replay/cc/row_store.h"
 #include "ops/cc/field.h"
 #include "ops/cc/op_helpers.h"
+#include "replay/cc/row_store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/util/work_sharder.h"
 
@@ -199,4 +199,4 @@ struct RestoreWork {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_REPLAY_OP_HELPERS_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_REPLAY_OP_HELPERS_H_

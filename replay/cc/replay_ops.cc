@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "ops/cc/field.h"
+#include "ops/cc/op_helpers.h"
 #include "replay/cc/replay_op_helpers.h"
 #include "replay/cc/replay_resource.h"
 #include "replay/cc/sequence_replay.h"
-#include "ops/cc/field.h"
-#include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -26,7 +26,7 @@ using tensorflow::errors::InvalidArgument;
 
 REGISTER_OP("SequenceReplayInsert")
     .Input("handle: resource")
-    .Input("life_id: int64")
+    .Input("stream_id: int64")
     .Input("index: int64")
     .Input("first_step: int64")
     .Input("starts_episode: bool")
@@ -42,7 +42,7 @@ REGISTER_OP("SequenceReplayInsert")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(
-        "Inserts B unrolls: life_id, index, first_step [B], starts_episode, rows and states [T+1, B, ...]. Returns "
+        "Inserts B unrolls: stream_id, index, first_step [B], starts_episode, rows and states [T+1, B, ...]. Returns "
         "the n new sequences: key [n], trains [length, n], and the trained rows of some components with one more row, "
         "[length + 1, n, ...].");
 
@@ -53,8 +53,8 @@ REGISTER_OP("SequenceReplaySample")
     .Output("key: int64")
     .Output("probability: float")
     .Output("age: int64")
-    .Output("life_id: int64")
-    .Output("life_row: int64")
+    .Output("stream_id: int64")
+    .Output("stream_row: int64")
     .Output("padding: int64")
     .Output("trains: bool")
     .Output("rows: row_types")
@@ -125,7 +125,7 @@ class InsertOp : public tensorflow::OpKernel {
     if (starts.dims() != 2 || starts.dim_size(0) < 2) {
       return InvalidArgument("starts_episode: want [T+1, B], got ", starts.shape().DebugString());
     }
-    for (const char* name : {"life_id", "index", "first_step"}) {
+    for (const char* name : {"stream_id", "index", "first_step"}) {
       TF_RETURN_IF_ERROR(CheckVector(context, name, starts.dim_size(1)));
     }
     TF_RETURN_IF_ERROR(CheckRows(context, "rows", resource.rows, starts.dim_size(0), starts.dim_size(1)));
@@ -151,7 +151,7 @@ class InsertOp : public tensorflow::OpKernel {
     std::vector<std::shared_ptr<const Sequence>> inserted;
     for (int64_t i = 0; i < num_unrolls; ++i) {
       NewUnroll unroll;
-      unroll.life_id = context->input(1).vec<int64_t>()(i);
+      unroll.stream_id = context->input(1).vec<int64_t>()(i);
       unroll.index = context->input(2).vec<int64_t>()(i);
       unroll.first_step = context->input(3).vec<int64_t>()(i);
       unroll.num_rows = starts.dim_size(0);
@@ -223,8 +223,8 @@ class SampleOp : public tensorflow::OpKernel {
       ids[0]->vec<int64_t>()(i) = sampled[i].sequence->key;
       ids[1]->vec<float>()(i) = sampled[i].probability;
       ids[2]->vec<int64_t>()(i) = sampled[i].age;
-      ids[3]->vec<int64_t>()(i) = sampled[i].sequence->life_id;
-      ids[4]->vec<int64_t>()(i) = sampled[i].sequence->life_row;
+      ids[3]->vec<int64_t>()(i) = sampled[i].sequence->stream_id;
+      ids[4]->vec<int64_t>()(i) = sampled[i].sequence->stream_row;
       ids[5]->vec<int64_t>()(i) = sampled[i].sequence->padding();
     }
     TF_RETURN_IF_ERROR(SetTrains(context, options.geometry, batch_size,

@@ -1,14 +1,14 @@
 // The TensorFlow resource of the ops of the replay.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_REPLAY_RESOURCE_H_
-#define SCALABLE_AGENTS_LEARNER_CC_REPLAY_RESOURCE_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_REPLAY_RESOURCE_H_
+#define SCALABLE_AGENTS_REPLAY_CC_REPLAY_RESOURCE_H_
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ops/cc/field.h"
 #include "replay/cc/replay_op_helpers.h"
 #include "replay/cc/sequence_replay.h"
-#include "ops/cc/field.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -32,4 +32,4 @@ class ReplayResource : public tensorflow::ResourceBase {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_REPLAY_RESOURCE_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_REPLAY_RESOURCE_H_

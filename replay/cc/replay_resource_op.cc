@@ -1,11 +1,11 @@
 // The TensorFlow op that makes a replay of sequences. Its Python interface is replay/sequence_replay.py.
 #include <vector>
 
+#include "ops/cc/field.h"
+#include "ops/cc/op_helpers.h"
 #include "replay/cc/replay_op_helpers.h"
 #include "replay/cc/replay_resource.h"
 #include "replay/cc/sequence_replay.h"
-#include "ops/cc/field.h"
-#include "ops/cc/op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"

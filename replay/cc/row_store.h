@@ -1,6 +1,6 @@
-// The rows of a stream: what one actor has lived, each row once, in pieces of equal size.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_ROW_STORE_H_
-#define SCALABLE_AGENTS_LEARNER_CC_ROW_STORE_H_
+// The rows of a stream without gaps, each one once, in slabs of equal size.
+#ifndef SCALABLE_AGENTS_REPLAY_CC_ROW_STORE_H_
+#define SCALABLE_AGENTS_REPLAY_CC_ROW_STORE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -58,7 +58,7 @@ class RowLayout {
 };
 
 // kRowsPerSlab rows. Rows are written once, in their order. A row that has been published may be read while later ones
-// are written. The number of owners decides how long a slab lives.
+// are written. A slab exists as long as it has owners.
 class Slab {
  public:
   // Throws std::bad_alloc without memory.
@@ -82,11 +82,11 @@ class Slab {
   std::atomic<int> num_rows_{0};
 };
 
-// Consecutive rows of a stream, by the slabs that have them. Copies share the slabs.
+// Consecutive rows, by the slabs that have them. Copies share the slabs.
 class RowRange {
  public:
   RowRange() = default;
-  // Rows [begin, end) of a stream; slabs[0] begins with row slabs_begin, a multiple of kRowsPerSlab.
+  // Rows [begin, end); slabs[0] begins with row slabs_begin, a multiple of kRowsPerSlab.
   RowRange(int64_t begin, int64_t end, int64_t slabs_begin, std::vector<std::shared_ptr<Slab>> slabs);
 
   int64_t begin() const { return begin_; }
@@ -108,7 +108,7 @@ class RowRange {
   std::vector<std::shared_ptr<Slab>> slabs_;
 };
 
-// The rows of a stream that may still be needed. Not thread-safe.
+// The rows that may still be needed, numbered from 0. Not thread-safe.
 class RowStream {
  public:
   RowStream(const RowLayout* layout, std::shared_ptr<StoreCounters> counters)
@@ -131,9 +131,9 @@ class RowStream {
   const std::shared_ptr<StoreCounters> counters_;
   std::vector<std::shared_ptr<Slab>> slabs_;
   int64_t slabs_begin_ = 0;  // The first row of slabs_[0].
-  int64_t num_rows_ = 0;     // Of the whole stream, also of dropped slabs.
+  int64_t num_rows_ = 0;     // Also of dropped slabs.
 };
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_ROW_STORE_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_ROW_STORE_H_

@@ -14,7 +14,7 @@ namespace {
 // A sequence of priority 0 would never be sampled again, and if all had this priority, none could be.
 constexpr double kSmallestPriority = 1e-6;
 
-// A life is forgotten when so many sequences, or as many as the capacity, have come since it was heard of last.
+// A stream is forgotten when so many sequences, or as many as the capacity, have come since its last unroll.
 constexpr int64_t kForgottenAfter = 10'000;
 
 ReplayOptions WithHistory(ReplayOptions options, const RowLayout& layout) {
@@ -31,21 +31,21 @@ SequenceReplay::SequenceReplay(const ReplayOptions& options)
       weights_(options.capacity) {}
 
 Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted) {
-  const std::shared_ptr<Life> life = lives_.Find(unroll.life_id, next_key());
-  MutexLock lock(life->mutex);
+  const std::shared_ptr<Stream> stream = streams_.Find(unroll.stream_id, next_key());
+  MutexLock lock(stream->mutex);
   std::vector<std::shared_ptr<Sequence>> sequences;
   const Status status = WithMemory([&] {
-    life->mutex.AssertHeld();
-    Append(unroll, life.get(), &sequences);
+    stream->mutex.AssertHeld();
+    Append(unroll, stream.get(), &sequences);
     return Status();
   });
   if (!status.ok()) {
-    life->stream.reset();
+    stream->segment.reset();
     return ResourceExhausted("there is not enough memory for the rows of another unroll");
   }
-  // Both are deleted without the replay's lock. The actors of lives that are forgotten have surely ended.
+  // Both are destroyed without the replay's lock. Forgotten streams belong to actors that have stopped.
   const auto replaced = Add(sequences);
-  const auto forgotten = lives_.Forget(next_key() - std::max(options_.capacity, kForgottenAfter));
+  const auto forgotten = streams_.Forget(next_key() - std::max(options_.capacity, kForgottenAfter));
   inserted->insert(inserted->end(), sequences.begin(), sequences.end());
   return Status();
 }
@@ -55,30 +55,31 @@ int64_t SequenceReplay::next_key() const {
   return next_key_;
 }
 
-void SequenceReplay::Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences) {
-  const Continuation continuation = lives_.Admit(unroll.index, life);
+void SequenceReplay::Append(const NewUnroll& unroll, Stream* stream,
+                            std::vector<std::shared_ptr<Sequence>>* sequences) {
+  const Continuation continuation = streams_.Admit(unroll.index, stream);
   if (continuation == Continuation::kRepeated) return;
   const bool is_new = continuation == Continuation::kFirst;
   if (is_new) {
-    life->stream = std::make_unique<Stream>(&layout_, counters_, options_.geometry, unroll.first_step);
-    life->stream->life_row = unroll.index * (unroll.num_rows - 1);
+    stream->segment = std::make_unique<Segment>(&layout_, counters_, options_.geometry, unroll.first_step);
+    stream->segment->stream_row = unroll.index * (unroll.num_rows - 1);
   }
-  Stream& stream = *life->stream;
+  Segment& segment = *stream->segment;
   std::vector<Window> windows;
   for (int i = is_new ? 0 : 1; i < unroll.num_rows; ++i) {
-    const int64_t row = stream.rows.num_rows();
+    const int64_t row = segment.rows.num_rows();
     // Before the row is added to the planner, which may complete a window that needs the state.
-    if (row > 0 && stream.planner.WantsState(row - 1, options_.state_offsets)) {
-      stream.states.emplace_back(row - 1, StateOf(unroll, i));
+    if (row > 0 && segment.planner.WantsState(row - 1, options_.state_offsets)) {
+      segment.states.emplace_back(row - 1, StateOf(unroll, i));
     }
-    stream.rows.Append(unroll.rows, i);
+    segment.rows.Append(unroll.rows, i);
     windows.clear();
-    stream.planner.Add(*unroll.starts_episode.row(i), *unroll.rows[options_.done].row(i), &windows);
-    for (const Window& window : windows) sequences->push_back(MakeSequence(window, *life));
-    const int64_t oldest = stream.planner.next_first();
-    while (!stream.states.empty() && stream.states.front().first < oldest) stream.states.pop_front();
+    segment.planner.Add(*unroll.starts_episode.row(i), *unroll.rows[options_.done].row(i), &windows);
+    for (const Window& window : windows) sequences->push_back(MakeSequence(window, *stream));
+    const int64_t oldest = segment.planner.next_first();
+    while (!segment.states.empty() && segment.states.front().first < oldest) segment.states.pop_front();
   }
-  stream.rows.DropBefore(std::max<int64_t>(stream.planner.next_first() - options_.geometry.history, 0));
+  segment.rows.DropBefore(std::max<int64_t>(segment.planner.next_first() - options_.geometry.history, 0));
 }
 
 RecurrentState SequenceReplay::StateOf(const NewUnroll& unroll, int row) const {
@@ -90,17 +91,17 @@ RecurrentState SequenceReplay::StateOf(const NewUnroll& unroll, int row) const {
   return state;
 }
 
-std::shared_ptr<Sequence> SequenceReplay::MakeSequence(const Window& window, const Life& life) const {
-  const Stream& stream = *life.stream;
+std::shared_ptr<Sequence> SequenceReplay::MakeSequence(const Window& window, const Stream& stream) const {
+  const Segment& segment = *stream.segment;
   auto sequence = std::make_shared<Sequence>();
-  sequence->life_id = life.id;
-  sequence->life_row = stream.life_row + window.first;
+  sequence->stream_id = stream.id;
+  sequence->stream_row = segment.stream_row + window.first;
   sequence->first = window.first;
-  sequence->rows = stream.rows.Range(std::max(window.begin, window.first), window.end, options_.geometry.history);
+  sequence->rows = segment.rows.Range(std::max(window.begin, window.first), window.end, options_.geometry.history);
   for (int offset : options_.state_offsets) {
     const int64_t row = window.first + offset;
     RecurrentState found;
-    for (const auto& [its_row, state] : stream.states) {
+    for (const auto& [its_row, state] : segment.states) {
       // A row before the window is one of an earlier episode.
       if (its_row == row && row >= window.begin) found = state;
     }
@@ -173,14 +174,14 @@ void SequenceReplay::ReadState(const Sequence& sequence, int number, int field, 
 }
 
 ReplayStatistics SequenceReplay::GetStatistics() const {
-  const LifeTable<Stream>::Counts lives = lives_.counts();
+  const StreamTable<Segment>::Counts streams = streams_.counts();
   MutexLock lock(mutex_);
   ReplayStatistics statistics = statistics_;
   statistics.size = next_key_ - first_key_;
   statistics.inserted = next_key_;
-  statistics.gaps = lives.gaps;
-  statistics.repeated_unrolls = lives.repeated_unrolls;
-  statistics.streams = lives.lives;
+  statistics.gaps = streams.gaps;
+  statistics.repeated_unrolls = streams.repeated_unrolls;
+  statistics.streams = streams.streams;
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
   return statistics;

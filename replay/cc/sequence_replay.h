@@ -1,6 +1,6 @@
 // A replay of sequences, prioritised or uniform: the C++ core, without TensorFlow.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_SEQUENCE_REPLAY_H_
-#define SCALABLE_AGENTS_LEARNER_CC_SEQUENCE_REPLAY_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_SEQUENCE_REPLAY_H_
+#define SCALABLE_AGENTS_REPLAY_CC_SEQUENCE_REPLAY_H_
 
 #include <cstdint>
 #include <deque>
@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "replay/cc/life_table.h"
-#include "replay/cc/replay_file.h"
-#include "replay/cc/row_store.h"
-#include "replay/cc/sum_tree.h"
-#include "replay/cc/window_planner.h"
 #include "ops/cc/mutex.h"
 #include "ops/cc/status.h"
+#include "replay/cc/replay_file.h"
+#include "replay/cc/row_store.h"
+#include "replay/cc/stream_table.h"
+#include "replay/cc/sum_tree.h"
+#include "replay/cc/window_planner.h"
 
 namespace scalable_agents {
 
@@ -32,13 +32,13 @@ struct ReplayOptions {
 // A recurrent state: its fields one after the other.
 using RecurrentState = std::shared_ptr<const std::vector<char>>;
 
-// A sequence in the replay. It does not change, and lives as long as somebody reads it.
+// A sequence in the replay. It does not change, and exists as long as somebody reads it.
 struct Sequence {
   int64_t key = 0;
-  int64_t life_id = 0;
-  int64_t life_row = 0;                // Number of row `first` in its life, where row 0 of the first unroll is 0.
+  int64_t stream_id = 0;
+  int64_t stream_row = 0;              // Number of row `first` in its stream, where row 0 of the first unroll is 0.
   int64_t sampled_batches_before = 0;  // Batches that had been sampled when it was inserted.
-  int64_t first = 0;                   // Rows first to first + geometry.num_rows() - 1 of the stream.
+  int64_t first = 0;                   // Rows first to first + geometry.num_rows() - 1 of the segment.
   RowRange rows;                       // The rows that exist.
   std::vector<RecurrentState> states;  // By state offset; null if there is none.
 
@@ -60,11 +60,11 @@ struct Sampled {
 
 // The rows of an unroll, as actor/unroll.py describes it, for insertion.
 struct NewUnroll {
-  int64_t life_id = 0, index = 0;
+  int64_t stream_id = 0, index = 0;
   int num_rows = 0;                 // T + 1.
   std::vector<StridedRows> rows;    // By component; of a stack, the newest frame.
   StridedRows starts_episode;       // One byte each.
-  int64_t first_step = 0;           // Number of row 0, counted from the start of its episode, or of its life with
+  int64_t first_step = 0;           // Number of row 0, counted from the start of its episode, or of its stream with
                                     // cross_episodes.
   std::vector<StridedRows> states;  // By field. Row i has the recurrent state before row i - 1: like all of an agent's
                                     // outputs it comes one row after the observation that was acted on. Only the
@@ -76,23 +76,23 @@ struct ReplayStatistics {
   int64_t inserted = 0;          // Sequences ever inserted.
   int64_t sampled = 0;           // Sequences ever sampled.
   int64_t stale_updates = 0;     // Priorities that came for sequences which had been dropped.
-  int64_t gaps = 0;              // Times that a stream was ended because unrolls were missing.
+  int64_t gaps = 0;              // Times that unrolls of a stream were missing.
   int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
   int64_t streams = 0;
   int64_t rows = 0;   // Rows in memory.
   int64_t bytes = 0;  // Memory of the rows.
 };
 
-// Any thread may call any method. Bytes are copied without the lock of the replay; only two unrolls of the same life
+// Any thread may call any method. Bytes are copied without the lock of the replay; only two unrolls of the same stream
 // wait for each other.
 class SequenceReplay {
  public:
   explicit SequenceReplay(const ReplayOptions& options);
 
-  // Appends the rows of an unroll to the stream of its life; row 0, which repeats the last row of the unroll before,
-  // only if this is the stream's first unroll. If the index is not the next one, unrolls were lost, and a new stream
+  // Appends the rows of an unroll to its stream. Row 0 repeats the last row of the unroll before, so it is only
+  // appended with a segment's first unroll. If the index is not the next one, unrolls were lost, and a new segment
   // begins. Appends the new sequences to `inserted`. If priorities are used, they are not sampled before they have one.
-  // kResourceExhausted: there is not enough memory; the stream is dropped.
+  // kResourceExhausted: there is not enough memory; the segment is dropped.
   Status Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted);
 
   // Draws n sequences, independently of each other and with replacement. The same contents and seed give the same ones.
@@ -126,23 +126,23 @@ class SequenceReplay {
   const ReplayOptions& options() const { return options_; }
 
  private:
-  // What one life has lived since it began, or since the last gap.
-  struct Stream {
-    Stream(const RowLayout* layout, const std::shared_ptr<StoreCounters>& counters, const SequenceGeometry& geometry,
-           int64_t first_step)
+  // What is kept of a stream since its start or its last gap.
+  struct Segment {
+    Segment(const RowLayout* layout, const std::shared_ptr<StoreCounters>& counters, const SequenceGeometry& geometry,
+            int64_t first_step)
         : rows(layout, counters), planner(geometry, first_step) {}
     RowStream rows;
     WindowPlanner planner;
     std::deque<std::pair<int64_t, RecurrentState>> states;  // The row before which each one was, and the state.
-    int64_t life_row = 0;                                   // Number of row 0 in the life.
+    int64_t stream_row = 0;                                 // Number of row 0 in the stream.
   };
-  using Life = LifeTable<Stream>::Life;
+  using Stream = StreamTable<Segment>::Stream;
 
-  // Appends the rows to the life's stream, and the sequences that are complete with them to `sequences`.
-  void Append(const NewUnroll& unroll, Life* life, std::vector<std::shared_ptr<Sequence>>* sequences)
-      REQUIRES(life->mutex);
+  // Appends the rows to the stream, and the sequences that are complete with them to `sequences`.
+  void Append(const NewUnroll& unroll, Stream* stream, std::vector<std::shared_ptr<Sequence>>* sequences)
+      REQUIRES(stream->mutex);
   RecurrentState StateOf(const NewUnroll& unroll, int row) const;
-  std::shared_ptr<Sequence> MakeSequence(const Window& window, const Life& life) const REQUIRES(life.mutex);
+  std::shared_ptr<Sequence> MakeSequence(const Window& window, const Stream& stream) const REQUIRES(stream.mutex);
   // Gives the sequences their keys and adds them. Returns what they replace, to be deleted without the lock.
   std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
   int64_t next_key() const;
@@ -152,7 +152,7 @@ class SequenceReplay {
   const ReplayOptions options_;
   const RowLayout layout_;
   const std::shared_ptr<StoreCounters> counters_ = std::make_shared<StoreCounters>();
-  LifeTable<Stream> lives_;  // A life's time is the replay's next key when an unroll came last.
+  StreamTable<Segment> streams_;  // A stream's time is the replay's next key at its last unroll.
 
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<const Sequence>> sequences_ GUARDED_BY(mutex_);  // By slot: the newest ones, in a ring.
@@ -165,4 +165,4 @@ class SequenceReplay {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_SEQUENCE_REPLAY_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_SEQUENCE_REPLAY_H_

@@ -49,18 +49,12 @@ Status SequenceReplay::Save(const std::string& path) const {
 
   Writer writer(path);
   writer.Header(Signature());
-  // The second next_key and the second sampled stand where earlier programs had counts for waits, which nobody reads.
-  for (int64_t number : {next_key, sampled_batches, sampled, next_key, sampled, slabs.num_slabs(),
-                         static_cast<int64_t>(sequences.size())}) {
-    writer.Put(number);
-  }
+  writer.Counts({next_key, sampled_batches, sampled, slabs.num_slabs(), static_cast<int64_t>(sequences.size())});
   slabs.WriteSlabs(layout_, &writer);
   for (size_t i = 0; i < sequences.size() && writer.ok(); ++i) {
     const Sequence& sequence = *sequences[i];
-    for (int64_t number :
-         {sequence.key, sequence.life_id, sequence.life_row, sequence.sampled_batches_before, sequence.first}) {
-      writer.Put(number);
-    }
+    writer.Counts(
+        {sequence.key, sequence.stream_id, sequence.stream_row, sequence.sampled_batches_before, sequence.first});
     slabs.WriteBounds(sequence.rows, &writer);
     writer.Put(weights[i]);
     slabs.WriteNumbers(sequence.rows, &writer);
@@ -77,7 +71,9 @@ Status SequenceReplay::Restore(const std::string& path) {
   if (!reader.CheckHeader(Signature())) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile), sampled_batches = reader.Count(0, kMostInFile);
   const int64_t sampled = reader.Count(0, kMostInFile);
-  for (int unused = 0; unused < 2; ++unused) reader.Count(0, kMostInFile);
+  if (reader.version() < 3) {  // These had two counts more, of waits.
+    for (int unused = 0; unused < 2; ++unused) reader.Count(0, kMostInFile);
+  }
   const int64_t num_slabs = reader.Count(0, kMostInFile);
   const int64_t num_sequences = reader.Count(0, std::min(options_.capacity, next_key));
   int64_t state_bytes = 0;
@@ -91,8 +87,8 @@ Status SequenceReplay::Restore(const std::string& path) {
     for (int64_t i = 0; i < num_sequences && reader.ok(); ++i) {
       auto sequence = std::make_shared<Sequence>();
       sequence->key = reader.Count(next_key - num_sequences + i, next_key - num_sequences + i);
-      sequence->life_id = reader.Get<int64_t>();
-      sequence->life_row = reader.Get<int64_t>();
+      sequence->stream_id = reader.Get<int64_t>();
+      sequence->stream_row = reader.Get<int64_t>();
       sequence->sampled_batches_before = reader.Get<int64_t>();
       sequence->first = reader.Count(-kMostInFile, kMostInFile);
       const SlabReader::Bounds bounds = SlabReader::ReadBounds(std::max<int64_t>(sequence->first, 0), &reader);

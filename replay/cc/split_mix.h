@@ -1,6 +1,6 @@
 // A small random number generator for draws that a seed repeats.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_SPLIT_MIX_H_
-#define SCALABLE_AGENTS_LEARNER_CC_SPLIT_MIX_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_SPLIT_MIX_H_
+#define SCALABLE_AGENTS_REPLAY_CC_SPLIT_MIX_H_
 
 #include <cstdint>
 
@@ -17,4 +17,4 @@ inline double NextUniform(uint64_t* state) {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_SPLIT_MIX_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_SPLIT_MIX_H_

@@ -1,6 +1,6 @@
 // A sum tree: draws slots with probabilities in proportion to their weights.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_SUM_TREE_H_
-#define SCALABLE_AGENTS_LEARNER_CC_SUM_TREE_H_
+#ifndef SCALABLE_AGENTS_REPLAY_CC_SUM_TREE_H_
+#define SCALABLE_AGENTS_REPLAY_CC_SUM_TREE_H_
 
 #include <cstdint>
 #include <vector>
@@ -54,4 +54,4 @@ class SumTree {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_SUM_TREE_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_SUM_TREE_H_

@@ -1,6 +1,6 @@
-// Decides which rows of a stream form the sequences that R2D2 replays.
-#ifndef SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_
-#define SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_
+// Decides which rows of a segment form the sequences that R2D2 replays.
+#ifndef SCALABLE_AGENTS_REPLAY_CC_WINDOW_PLANNER_H_
+#define SCALABLE_AGENTS_REPLAY_CC_WINDOW_PLANNER_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -20,14 +20,14 @@ struct SequenceGeometry {
   int num_rows() const { return burn_in + length + 1; }
 };
 
-// The place of a sequence in a stream. Its rows are first to first + num_rows() - 1, of which those outside of
+// The place of a sequence in a segment. Its rows are first to first + num_rows() - 1, of which those outside of
 // [begin, end) do not exist: they are padding before an episode's start or after its end.
 struct Window {
   int64_t first = 0;
   int64_t begin = 0, end = 0;
 };
 
-// Plans the windows of one stream, row by row.
+// Plans the windows of one segment, row by row.
 //
 // The trained steps of an episode's sequences begin at its first row, and then every `period` rows. So the burn-in of
 // the first sequence is padding. The last row of an episode is the one in which the next episode starts: it has the
@@ -37,13 +37,13 @@ struct Window {
 // A sequence of a running episode is complete one row after its last one. The actor's value of the last row, from which
 // first priorities are computed, comes with the action taken there, and so one row later (actor/unroll.py).
 //
-// A stream may begin in the middle of an episode, after rows were lost. Its first rows then only complete stacks of
+// A segment may begin in the middle of an episode, after rows were lost. Its first rows then only complete stacks of
 // frames, and its first sequence has a whole burn-in. It begins where one would have begun without the loss, because
 // the actor sends the recurrent states for these rows only. With cross_episodes all sequences have a whole burn-in, and
-// the starts of episodes have no meaning: the first sequence begins at the first row of the life.
+// the starts of episodes have no meaning: the first sequence begins at the first row of the stream.
 class WindowPlanner {
  public:
-  // first_step: the number of the stream's first row in its episode, or in its life with cross_episodes.
+  // first_step: the number of the segment's first row in its episode, or in its stream with cross_episodes.
   WindowPlanner(const SequenceGeometry& geometry, int64_t first_step) : geometry_(geometry), first_step_(first_step) {}
 
   // Adds the next row. `starts_episode` says whether a new episode starts with its observation; `done` also says that
@@ -79,7 +79,7 @@ class WindowPlanner {
   int64_t next_first() const { return trained_ - geometry_.burn_in; }
 
  private:
-  // Begins with the windows of an episode, or of what there is of one, from `row` on.
+  // Starts planning an episode at `row`. The episode may be incomplete.
   void Begin(int64_t row, bool starts_episode) {
     begin_ = std::max(row, stacked_from_);
     const bool is_start = starts_episode && begin_ == row && !geometry_.cross_episodes;
@@ -110,4 +110,4 @@ class WindowPlanner {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_LEARNER_CC_WINDOW_PLANNER_H_
+#endif  // SCALABLE_AGENTS_REPLAY_CC_WINDOW_PLANNER_H_

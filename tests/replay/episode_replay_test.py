@@ -226,7 +226,7 @@ class EpisodeReplayTest(parameterized.TestCase):
     replayed = replay.next(replayed.key, replayed.next_step, 0)
     self.assertEqual((int(replayed.key[0]), int(replayed.next_step[0])), (0, 4))
     _insert(replay, [life], [2], 8)  # 24 steps, of which the capacity keeps 16.
-    self.assertEqual(replay.statistics()[:4], (16, 2, 24, 3))
+    self.assertEqual(replay.statistics()[:3], (16, 2, 3))
     self.assertEqual(replay.size(), 16)
     replayed = replay.next(replayed.key, replayed.next_step, 0)
     self.assertIn(int(replayed.key[0]), (1, 2))
@@ -293,7 +293,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       path = os.path.join(folder, 'episodes')
       replay.save(path)
       restored.restore(path)
-      for name in ('steps', 'episodes', 'inserted_steps', 'inserted_episodes', 'replayed_unrolls'):
+      for name in ('steps', 'episodes', 'inserted_episodes', 'replayed_unrolls'):
         self.assertEqual(getattr(restored.statistics(), name), getattr(replay.statistics(), name))
       for seed in range(5):
         want, got = (one.next(position.key, position.next_step, seed) for one in (replay, restored))
@@ -350,7 +350,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       _make(**arguments)
 
   @parameterized.parameters(
-      ([1], [0, 0], {}, r'life_id: want \[2\], got \[1\]'),
+      ([1], [0, 0], {}, r'stream_id: want \[2\], got \[1\]'),
       ([1, 2], [[0, 0]], {}, r'index: want \[2\], got \[1,2\]'),
       ([1, 2], [0, 0], dict(number=([5, 2], tf.int32)), r'component 2: want int64 \[5,2\], got int32 \[5,2\]'),
       ([1, 2], [0, 0], dict(reward=([4, 2], tf.float32)), r'component 3: want float \[5,2\], got float \[4,2\]'),

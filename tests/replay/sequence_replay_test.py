@@ -278,7 +278,7 @@ class ReplayTest(parameterized.TestCase):
 
   def test_refuses_wrong_shapes_and_priorities(self):
     replay = _make()
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'life_id: want \[2\], got \[1\]'):
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'stream_id: want \[2\], got \[1\]'):
       rows = Row(*(tf.zeros([5, 2, *spec.shape], spec.dtype) for spec in _SPEC))
       replay.insert([1], [0, 0], [0, 0], rows.done, rows, {'state': tf.zeros([5, 2, 2])})
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r'rows, component 2: want int64 \[5,1\], got int32'):

@@ -20,14 +20,14 @@ namespace {
 using std::chrono::milliseconds;
 using Slots = std::vector<uint32_t>;
 
-// Worker 0 with actors 0 and 1 dies. Worker 1 with actor 2 lives.
+// Worker 0 with actors 0 and 1 dies. Worker 1 with actor 2 goes on.
 class DeathTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(pool_.Attach(0, first_life_, 0).ok());
+    ASSERT_TRUE(pool_.Attach(0, first_, 0).ok());
     ASSERT_TRUE(pool_.Attach(1, other_, 2).ok());
-    first_life_.ClosePoolsSocket();
-    first_life_.Answer(first_life_.Await());
+    first_.ClosePoolsSocket();
+    first_.Answer(first_.Await());
     other_.Serve();
   }
 
@@ -37,10 +37,10 @@ class DeathTest : public testing::Test {
     EXPECT_EQ(fault.reason, "the worker closed its connection");
   }
 
-  // Attaches the second life, and checks that the pool gives only rows of this life from then on.
+  // Attaches the second incarnation, and checks that the pool gives only rows of this incarnation from then on.
   void ExpectCleanStart() {
-    ASSERT_TRUE(pool_.Attach(0, second_life_, 0).ok());
-    second_life_.Serve();
+    ASSERT_TRUE(pool_.Attach(0, second_, 0).ok());
+    second_.Serve();
     pool_.ActAllTheTime();
     Checker checker(4);
     std::set<std::pair<int, int>> seen;
@@ -48,12 +48,12 @@ class DeathTest : public testing::Test {
       const DeliveredUnroll unroll = pool_.AwaitUnroll();
       checker.Check(unroll);
       if (HasFatalFailure()) return;
-      seen.insert({unroll.Get<int32_t>(kActor), unroll.Get<int64_t>(kLife)});
+      seen.insert({unroll.Get<int32_t>(kActor), unroll.Get<int64_t>(kIncarnation)});
     }
     EXPECT_EQ(seen, (std::set<std::pair<int, int>>{{0, 12}, {1, 12}, {2, 20}}));
   }
 
-  FakeWorker first_life_{2, 11}, second_life_{2, 12}, other_{1, 20};
+  FakeWorker first_{2, 11}, second_{2, 12}, other_{1, 20};
   TestPool pool_{3, 4, 3};
 };
 
@@ -62,14 +62,14 @@ TEST_F(DeathTest, InTheMidstOfAnUnroll) {
   while (acted.size() < 3) {
     for (int actor : pool_.Act()) acted.insert(actor);
   }
-  ASSERT_EQ(first_life_.Await().size(), 2);
-  first_life_.Die();
+  ASSERT_EQ(first_.Await().size(), 2);
+  first_.Die();
   ExpectFault();
   ExpectCleanStart();
 }
 
 // Runs one environment for `steps` steps, with unrolls of two steps. Returns the indices of its unrolls.
-std::vector<int64_t> LiveFor(int steps, FakeWorker* worker, TestPool* pool, std::set<int64_t>* life_ids) {
+std::vector<int64_t> LiveFor(int steps, FakeWorker* worker, TestPool* pool, std::set<int64_t>* stream_ids) {
   EXPECT_TRUE(pool->Attach(0, *worker, 5).ok());
   worker->ClosePoolsSocket();
   worker->Answer(worker->Await());
@@ -81,7 +81,7 @@ std::vector<int64_t> LiveFor(int steps, FakeWorker* worker, TestPool* pool, std:
     const DeliveredUnroll unroll = pool->AwaitUnroll();
     EXPECT_EQ(unroll.Get<uint8_t>(kDone), indices.empty() || IsDone(step - 2));
     indices.push_back(unroll.Get<int64_t>(kIndex));
-    life_ids->insert(unroll.Get<int64_t>(kLifeId));
+    stream_ids->insert(unroll.Get<int64_t>(kStreamId));
   }
   EXPECT_EQ(pool->Act(), std::vector<int>({5}));  // It dies during a step, not while it waits for inference.
   EXPECT_EQ(worker->Await(), Slots({0}));
@@ -90,15 +90,15 @@ std::vector<int64_t> LiveFor(int steps, FakeWorker* worker, TestPool* pool, std:
   return indices;
 }
 
-TEST(ActorPoolFaultsTest, EveryLifeCountsItsUnrollsFromZero) {
+TEST(ActorPoolFaultsTest, EveryIncarnationCountsItsUnrollsFromZero) {
   TestPool pool(1, 2);
-  std::set<int64_t> life_ids;
-  FakeWorker first_life(1, 11), second_life(1, 12), third_life(1, 13);
+  std::set<int64_t> stream_ids;
+  FakeWorker first(1, 11), second(1, 12), third(1, 13);
   using Indices = std::vector<int64_t>;
-  EXPECT_EQ(LiveFor(6, &first_life, &pool, &life_ids), Indices({0, 1, 2}));
-  EXPECT_EQ(LiveFor(1, &second_life, &pool, &life_ids), Indices());  // Its partial unroll is dropped.
-  EXPECT_EQ(LiveFor(5, &third_life, &pool, &life_ids), Indices({0, 1}));
-  EXPECT_EQ(life_ids, (std::set<int64_t>{0, 2}));
+  EXPECT_EQ(LiveFor(6, &first, &pool, &stream_ids), Indices({0, 1, 2}));
+  EXPECT_EQ(LiveFor(1, &second, &pool, &stream_ids), Indices());  // Its partial unroll is dropped.
+  EXPECT_EQ(LiveFor(5, &third, &pool, &stream_ids), Indices({0, 1}));
+  EXPECT_EQ(stream_ids, (std::set<int64_t>{0, 2}));
 }
 
 TEST_F(DeathTest, WhileInferenceActsForIt) {
@@ -111,30 +111,30 @@ TEST_F(DeathTest, WhileInferenceActsForIt) {
       ASSERT_TRUE(pool_.Complete(delivered.batch).ok());
     }
   }
-  first_life_.Die();
+  first_.Die();
   ExpectFault();
   EXPECT_TRUE(pool_.Complete(delivered.batch).ok());
   ExpectCleanStart();
 }
 
 TEST_F(DeathTest, WhileInferenceActsForItsSuccessorsPredecessor) {
-  // The batch of the first life completes after the second life has begun, and must not affect it.
+  // The batch of the first incarnation completes after the second one has begun, and must not affect it.
   Delivered delivered = pool_.AwaitBatch();
   while (delivered.batch.items[0]->worker != 0) {
     ASSERT_TRUE(pool_.Complete(delivered.batch).ok());
     delivered = pool_.AwaitBatch();
   }
-  first_life_.Die();
+  first_.Die();
   ExpectFault();
-  ASSERT_TRUE(pool_.Attach(0, second_life_, 0).ok());
-  EXPECT_EQ(second_life_.Await(), Slots({0, 1}));
+  ASSERT_TRUE(pool_.Attach(0, second_, 0).ok());
+  EXPECT_EQ(second_.Await(), Slots({0, 1}));
   EXPECT_TRUE(pool_.Complete(delivered.batch).ok());
-  EXPECT_FALSE(second_life_.IsAsked());
+  EXPECT_FALSE(second_.IsAsked());
 }
 
 TEST_F(DeathTest, WhileItsActorsWaitForRoom) {
   auto everyone_has_stepped = [&] {
-    if (first_life_.IsAsked()) first_life_.Answer(first_life_.Await());
+    if (first_.IsAsked()) first_.Answer(first_.Await());
     const auto statistics = pool_->GetStatistics();
     return statistics.steps == 3 + statistics.rows;
   };
@@ -145,7 +145,7 @@ TEST_F(DeathTest, WhileItsActorsWaitForRoom) {
     if (!delivered) break;  // All actors wait.
     ASSERT_TRUE(pool_.Complete(delivered->batch).ok());
   }
-  first_life_.Die();
+  first_.Die();
   ExpectFault();
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(pool_.AwaitUnroll().status.ok());  // Full unrolls are kept.
 }
@@ -255,8 +255,8 @@ TEST(ActorPoolFaultsTest, RegressionTooManyOpenFilesAreAnError) {
 }
 
 TEST(ActorPoolFaultsTest, WorkersDieWhileEverybodyIsBusy) {
-  constexpr int kLives = 10;
-  std::vector<std::unique_ptr<FakeWorker>> lives;
+  constexpr int kIncarnations = 10;
+  std::vector<std::unique_ptr<FakeWorker>> incarnations;
   FakeWorker other(2, 1000);
   TestPool pool(4, 3, 2);
   ASSERT_TRUE(pool.Attach(1, other, 2, 2).ok());
@@ -264,17 +264,17 @@ TEST(ActorPoolFaultsTest, WorkersDieWhileEverybodyIsBusy) {
   pool.ActAllTheTime();
   Checker checker(3);
   std::set<int64_t> seen;
-  for (int life = 1; life <= kLives; ++life) {
-    lives.push_back(std::make_unique<FakeWorker>(2, life));
-    ASSERT_TRUE(pool.Attach(0, *lives.back(), 0, 2).ok());
-    lives.back()->Serve();
-    while (seen.count(life) == 0) {
+  for (int incarnation = 1; incarnation <= kIncarnations; ++incarnation) {
+    incarnations.push_back(std::make_unique<FakeWorker>(2, incarnation));
+    ASSERT_TRUE(pool.Attach(0, *incarnations.back(), 0, 2).ok());
+    incarnations.back()->Serve();
+    while (seen.count(incarnation) == 0) {
       const DeliveredUnroll unroll = pool.AwaitUnroll();
       checker.Check(unroll);
       if (HasFatalFailure()) return;
-      seen.insert(unroll.Get<int64_t>(kLife));
+      seen.insert(unroll.Get<int64_t>(kIncarnation));
     }
-    lives.back()->Die();
+    incarnations.back()->Die();
     EXPECT_EQ(pool.AwaitFault().worker, 0);
   }
 }

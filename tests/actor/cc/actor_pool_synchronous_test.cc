@@ -70,17 +70,17 @@ TEST(ActorPoolSynchronousTest, SynchronousReleasesAreCounted) {
 }
 
 TEST(ActorPoolSynchronousTest, SynchronousPoolSurvivesADeath) {
-  FakeWorker first_life(1, 11), second_life(1, 12), other(1, 20);
+  FakeWorker first(1, 11), second(1, 12), other(1, 20);
   TestPool pool(2, 2, 1, true);
-  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(0, first, 0).ok());
   ASSERT_TRUE(pool.Attach(1, other, 1).ok());
-  first_life.Serve();
+  first.Serve();
   other.Serve();
   EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
-  first_life.Die();
+  first.Die();
   EXPECT_EQ(pool.AwaitFault().worker, 0);
-  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
-  second_life.Serve();
+  ASSERT_TRUE(pool.Attach(0, second, 0).ok());
+  second.Serve();
   Checker checker(2);
   for (int unroll = 0; unroll < 3; ++unroll) {
     pool->Release();
@@ -91,15 +91,15 @@ TEST(ActorPoolSynchronousTest, SynchronousPoolSurvivesADeath) {
 }
 
 TEST(ActorPoolSynchronousTest, SynchronousPoolForgetsARowWhoseWorkerDied) {
-  FakeWorker first_life(1, 11), second_life(1, 12), other(1, 20);
+  FakeWorker first(1, 11), second(1, 12), other(1, 20);
   TestPool pool(2, 2, 1, true);
-  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(0, first, 0).ok());
   ASSERT_TRUE(pool.Attach(1, other, 1).ok());
-  first_life.Answer(first_life.Await());  // The pool reads it before the worker's end.
-  first_life.Die();
+  first.Answer(first.Await());  // The pool reads it before the worker's end.
+  first.Die();
   EXPECT_EQ(pool.AwaitFault().worker, 0);
-  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
-  second_life.Answer(second_life.Await());
+  ASSERT_TRUE(pool.Attach(0, second, 0).ok());
+  second.Answer(second.Await());
   pool.AskForBatch();
   EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());
   other.Answer(other.Await());

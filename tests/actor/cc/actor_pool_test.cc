@@ -222,18 +222,18 @@ TEST(ActorPoolTest, RegressionCloseWhileEverybodyIsBusy) {
 }
 
 TEST(ActorPoolTest, RetiredActorsRestAndTheOthersGoOn) {
-  FakeWorker first_life(2, 1), second_life(2, 2), other(1, 3);
+  FakeWorker first(2, 1), second(2, 2), other(1, 3);
   TestPool pool(3, 2);
-  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(0, first, 0).ok());
   ASSERT_TRUE(pool.Attach(1, other, 2).ok());
-  first_life.Answer(first_life.Await());
+  first.Answer(first.Await());
   EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));
   EXPECT_TRUE(pool->Retire(1).ok());
-  first_life.Answer(first_life.Await());  // The answer for its current step.
+  first.Answer(first.Await());  // The answer for its current step.
   EXPECT_EQ(pool.Act(), std::vector<int>({0}));
-  EXPECT_EQ(first_life.Await(), Slots({0}));
+  EXPECT_EQ(first.Await(), Slots({0}));
   EXPECT_TRUE(pool->Retire(0).ok());
-  first_life.Answer({0});
+  first.Answer({0});
   other.Serve();
   pool.ActAllTheTime();
   Checker checker(2);
@@ -242,28 +242,28 @@ TEST(ActorPoolTest, RetiredActorsRestAndTheOthersGoOn) {
     checker.Check(unroll);
     EXPECT_EQ(unroll.Get<int32_t>(kActor), 2);
   }
-  EXPECT_FALSE(first_life.IsAsked());
-  first_life.ClosePoolsSocket();
-  first_life.Die();
+  EXPECT_FALSE(first.IsAsked());
+  first.ClosePoolsSocket();
+  first.Die();
   EXPECT_EQ(pool.AwaitFault().worker, 0);
-  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
-  second_life.Answer(second_life.Await());  // First observations, which the pool ignores.
+  ASSERT_TRUE(pool.Attach(0, second, 0).ok());
+  second.Answer(second.Await());  // First observations, which the pool ignores.
   for (int i = 0; i < 20; ++i) EXPECT_EQ(pool.AwaitUnroll().Get<int32_t>(kActor), 2);
-  EXPECT_FALSE(second_life.IsAsked());
+  EXPECT_FALSE(second.IsAsked());
 }
 
 TEST(ActorPoolTest, StatisticsCountAndNeverFall) {
-  FakeWorker first_life(2, 1), second_life(2, 2);
+  FakeWorker first(2, 1), second(2, 2);
   TestPool pool(2, 2, 1);
   std::vector<ActorPool::Statistics> seen;
   auto look = [&] { seen.push_back(pool->GetStatistics()); };
   look();
-  ASSERT_TRUE(pool.Attach(0, first_life, 0).ok());
-  first_life.Answer(first_life.Await());
+  ASSERT_TRUE(pool.Attach(0, first, 0).ok());
+  first.Answer(first.Await());
   for (int i = 0; i < 4; ++i) {  // Now the actors wait for room.
     pool.Act();
     look();
-    first_life.Answer(first_life.Await());
+    first.Answer(first.Await());
   }
   ASSERT_TRUE(Eventually([&] { return pool->GetStatistics().blocked_ns > 0; }));
   look();
@@ -271,12 +271,12 @@ TEST(ActorPoolTest, StatisticsCountAndNeverFall) {
   EXPECT_EQ(seen.back().batches, 4);
   EXPECT_EQ(seen.back().rows, 2 * 4);
   EXPECT_EQ(seen.back().stepping_ns, 2 * 5);  // A fake worker counts a nanosecond per step.
-  first_life.Die();
+  first.Die();
   pool.AwaitFault();
   look();
-  ASSERT_TRUE(pool.Attach(0, second_life, 0).ok());
+  ASSERT_TRUE(pool.Attach(0, second, 0).ok());
   look();
-  second_life.Serve();
+  second.Serve();
   for (int i = 0; i < 4; ++i) {
     if (i < 2) pool.AwaitUnroll();
     pool.Act();

@@ -17,11 +17,11 @@
 
 namespace scalable_agents {
 
-// A slot. All fields but `action` are the environment's output, which identifies the life and the step.
+// A slot. All fields but `action` are the environment's output, which identifies the worker's incarnation and the step.
 struct Row {
   int32_t action;
   int32_t acted;  // The action that led to this row, -1 in the first row.
-  int64_t life;
+  int64_t incarnation;
   int64_t step;  // 0 in the first row.
   float reward;
   uint8_t done;
@@ -29,12 +29,12 @@ struct Row {
 
 constexpr int kEpisodeSteps = 7;
 
-inline bool IsDone(int64_t step) { return step % kEpisodeSteps == 0; }  // True for a life's first row.
-inline float RewardOf(int64_t life, int64_t step) { return 1000 * life + step; }
+inline bool IsDone(int64_t step) { return step % kEpisodeSteps == 0; }  // True for an incarnation's first row.
+inline float RewardOf(int64_t incarnation, int64_t step) { return 1000 * incarnation + step; }
 
 class FakeWorker {
  public:
-  FakeWorker(int slots, int64_t life) : slots_(slots), life_(life), steps_(slots, -1) {
+  FakeWorker(int slots, int64_t incarnation) : slots_(slots), incarnation_(incarnation), steps_(slots, -1) {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     pools_ = ends[0];
@@ -78,7 +78,7 @@ class FakeWorker {
 
   // Marks the beginning or the end of long work.
   void SetLongWork(bool under_way) {
-    __atomic_store_n(reinterpret_cast<int64_t*>(mapped_) + 2, under_way, __ATOMIC_RELAXED);
+    __atomic_store_n(Number(EnvironmentChannel::kLongWork), under_way, __ATOMIC_RELAXED);
   }
 
   void Send(const std::vector<uint32_t>& slots) {
@@ -91,12 +91,12 @@ class FakeWorker {
       Row* row = reinterpret_cast<Row*>(mapped_ + EnvironmentChannel::kHeaderBytes + slot * sizeof(Row));
       const int64_t step = ++steps_[slot];
       row->acted = step == 0 ? -1 : row->action;
-      row->life = life_;
+      row->incarnation = incarnation_;
       row->step = step;
-      row->reward = step == 0 ? 0 : RewardOf(life_, step);
+      row->reward = step == 0 ? 0 : RewardOf(incarnation_, step);
       row->done = IsDone(step);
     }
-    int64_t* stepping_ns = reinterpret_cast<int64_t*>(mapped_);
+    int64_t* stepping_ns = Number(EnvironmentChannel::kSteppingNs);
     __atomic_store_n(stepping_ns, *stepping_ns + static_cast<int64_t>(slots.size()), __ATOMIC_RELAXED);
     Send(slots);
   }
@@ -131,8 +131,10 @@ class FakeWorker {
  private:
   size_t bytes() const { return EnvironmentChannel::kHeaderBytes + slots_ * sizeof(Row); }
 
+  int64_t* Number(int place) { return reinterpret_cast<int64_t*>(mapped_) + place; }
+
   const int slots_;
-  const int64_t life_;
+  const int64_t incarnation_;
   std::vector<int64_t> steps_;  // The step of each slot, -1 before the first message.
   int pools_ = -1, ours_ = -1, memory_ = -1;
   char* mapped_ = nullptr;

@@ -28,12 +28,12 @@ namespace scalable_agents {
 enum {
   kLevel,
   kActor,
-  kLifeId,
+  kStreamId,
   kIndex,
   kCount,
   kTag,
   kActed,
-  kLife,
+  kIncarnation,
   kStep,
   kReward,
   kDone,
@@ -48,7 +48,7 @@ inline int32_t LevelOf(int actor_id) { return 100 + actor_id % 3; }
 
 // The tests' policy. Its state counts the rows from the last done row on, including that row.
 inline int32_t ActionFor(int32_t actor_id, const Row& row) {
-  return (31 * actor_id + 7 * row.life + 3 * row.step) % 1000 + 1;
+  return (31 * actor_id + 7 * row.incarnation + 3 * row.step) % 1000 + 1;
 }
 inline int64_t CountAfter(int64_t count_before, const Row& row) { return row.done ? 1 : count_before + 1; }
 inline int64_t ExpectedCountBefore(int64_t step) { return step == 0 ? 0 : (step - 1) % kEpisodeSteps + 1; }
@@ -88,7 +88,7 @@ class TestPool {
     options.slot_bytes = sizeof(Row);
     options.action_offset = offsetof(Row, action);
     options.layout.environment_fields = {{offsetof(Row, acted), 4},
-                                         {offsetof(Row, life), 8},
+                                         {offsetof(Row, incarnation), 8},
                                          {offsetof(Row, step), 8},
                                          {offsetof(Row, reward), 4},
                                          {offsetof(Row, done), 1}};
@@ -225,25 +225,25 @@ class Checker {
   void Check(const DeliveredUnroll& unroll) {
     ASSERT_TRUE(unroll.status.ok()) << unroll.status.message();
     const int32_t actor = unroll.Get<int32_t>(kActor);
-    const int64_t life = unroll.Get<int64_t>(kLife);
+    const int64_t incarnation = unroll.Get<int64_t>(kIncarnation);
     const int64_t first_step = unroll.Get<int64_t>(kStep);
-    // The first unroll of a life starts at step 0. Otherwise row 0 repeats the last row of the unroll before.
+    // The first unroll of an incarnation starts at step 0. Otherwise row 0 repeats the last row of the unroll before.
     const auto before = last_.find(actor);
-    const bool same_life = before != last_.end() && before->second.life == life;
-    EXPECT_EQ(first_step, same_life ? before->second.step : 0);
+    const bool same_incarnation = before != last_.end() && before->second.incarnation == incarnation;
+    EXPECT_EQ(first_step, same_incarnation ? before->second.step : 0);
     EXPECT_EQ(unroll.Get<int64_t>(kIndex) * unroll_length_, first_step);
-    const int64_t life_id = unroll.Get<int64_t>(kLifeId);
-    if (same_life) {
-      EXPECT_EQ(life_id, before->second.life_id);
+    const int64_t stream_id = unroll.Get<int64_t>(kStreamId);
+    if (same_incarnation) {
+      EXPECT_EQ(stream_id, before->second.stream_id);
     } else {
-      EXPECT_TRUE(life_ids_.insert(life_id).second) << "another life has id " << life_id << ", too";
+      EXPECT_TRUE(stream_ids_.insert(stream_id).second) << "another stream has id " << stream_id << ", too";
     }
     EXPECT_EQ(unroll.Get<int32_t>(kLevel), LevelOf(actor));
     EXPECT_EQ(unroll.Get<int64_t>(kCount), ExpectedCountBefore(first_step));
     EXPECT_EQ(unroll.Get<int32_t>(kTag), first_step == 0 ? 0 : actor + 1);
-    for (int t = 0; t <= unroll_length_; ++t) CheckRow(unroll, t, actor, life, first_step + t);
-    EXPECT_EQ(unroll.Get<int64_t>(kVersion, 0), same_life ? before->second.version : 0);
-    last_[actor] = {life, life_id, first_step + unroll_length_, unroll.Get<int64_t>(kVersion, unroll_length_)};
+    for (int t = 0; t <= unroll_length_; ++t) CheckRow(unroll, t, actor, incarnation, first_step + t);
+    EXPECT_EQ(unroll.Get<int64_t>(kVersion, 0), same_incarnation ? before->second.version : 0);
+    last_[actor] = {incarnation, stream_id, first_step + unroll_length_, unroll.Get<int64_t>(kVersion, unroll_length_)};
     ++unrolls_[actor];
   }
 
@@ -256,11 +256,11 @@ class Checker {
 
  private:
   struct Last {
-    int64_t life, life_id, step, version;
+    int64_t incarnation, stream_id, step, version;
   };
 
-  void CheckRow(const DeliveredUnroll& unroll, int t, int32_t actor, int64_t life, int64_t step) {
-    EXPECT_EQ(unroll.Get<int64_t>(kLife, t), life);
+  void CheckRow(const DeliveredUnroll& unroll, int t, int32_t actor, int64_t incarnation, int64_t step) {
+    EXPECT_EQ(unroll.Get<int64_t>(kIncarnation, t), incarnation);
     ASSERT_EQ(unroll.Get<int64_t>(kStep, t), step);
     EXPECT_EQ(unroll.Get<uint8_t>(kDone, t), IsDone(step));
     const int32_t action = unroll.Get<int32_t>(kAction, t);
@@ -271,16 +271,16 @@ class Checker {
       EXPECT_EQ(version, 0);
       EXPECT_EQ(unroll.Get<float>(kReward, t), 0);
     } else {
-      EXPECT_EQ(action, ActionFor(actor, Row{0, 0, life, step - 1, 0, 0}));
+      EXPECT_EQ(action, ActionFor(actor, Row{0, 0, incarnation, step - 1, 0, 0}));
       EXPECT_EQ(unroll.Get<int32_t>(kActed, t), action);
       EXPECT_GT(version, t == 0 ? 0 : unroll.Get<int64_t>(kVersion, t - 1));
-      EXPECT_EQ(unroll.Get<float>(kReward, t), RewardOf(life, step));
+      EXPECT_EQ(unroll.Get<float>(kReward, t), RewardOf(incarnation, step));
     }
   }
 
   const int unroll_length_;
   std::map<int32_t, Last> last_;
-  std::set<int64_t> life_ids_;
+  std::set<int64_t> stream_ids_;
   std::map<int32_t, int> unrolls_;
 };
 

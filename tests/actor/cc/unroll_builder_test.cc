@@ -17,7 +17,7 @@ namespace {
 enum {
   kLevel,
   kActor,
-  kLife,
+  kStream,
   kIndex,
   kFirstState,
   kSecondState,
@@ -84,12 +84,12 @@ class UnrollBuilderTest : public testing::Test {
     return value;
   }
 
-  // Checks that the unroll has rows `first` to `first` + 2, and the ids of its life.
+  // Checks that the unroll has rows `first` to `first` + 2, and the ids of its stream.
   static void Check(const Unroll& unroll, int64_t index, int first) {
     ASSERT_EQ(unroll.size(), kComponents);
     EXPECT_EQ(Get<int32_t>(unroll, kLevel), 7);
     EXPECT_EQ(Get<int32_t>(unroll, kActor), 8);
-    EXPECT_EQ(Get<int64_t>(unroll, kLife), int64_t{1} << 40);
+    EXPECT_EQ(Get<int64_t>(unroll, kStream), int64_t{1} << 40);
     EXPECT_EQ(Get<int64_t>(unroll, kIndex), index);
     EXPECT_EQ(Get<int64_t>(unroll, kFirstState), 100 + first);
     EXPECT_EQ(unroll[kSecondState].data[1], first);
@@ -103,7 +103,7 @@ class UnrollBuilderTest : public testing::Test {
   }
 
   UnrollLayout layout_;
-  LifeTag tag_ = {7, 8, int64_t{1} << 40};
+  StreamTag tag_ = {7, 8, int64_t{1} << 40};
   int allocations_left_ = -1;  // Negative: no limit.
   const UnrollBuilder::Allocate allocate_ = [this](int component) { return Allocate(component); };
   std::unique_ptr<Decision> decision_;

@@ -21,17 +21,17 @@ constexpr int kUnrollLength = 5;
 
 TEST(EpisodeReplayTest, ReplayersGoThroughWholeEpisodes) {
   EpisodeReplay replay(TestEpisodeOptions(10'000));
-  const std::vector<Life> lives = {{0, {40}}, {1, {7, 1, 30, 13}}, {2, {1}}, {3, {6, 12, 5, 3}}};
+  const std::vector<TestStream> streams = {{0, {40}}, {1, {7, 1, 30, 13}}, {2, {1}}, {3, {6, 12, 5, 3}}};
   for (int index = 0; index < 41; ++index) {
-    for (const Life& life : lives) ASSERT_TRUE(Insert(life, &replay, index, kUnrollLength).ok());
+    for (const TestStream& stream : streams) ASSERT_TRUE(Insert(stream, &replay, index, kUnrollLength).ok());
   }
   const EpisodeReplayStatistics statistics = replay.GetStatistics();
-  // Rows 0 to 205 of each life, of which some episodes are whole: 5 of life 0, 4 times 4 of life 1, and so on.
+  // Rows 0 to 205 of each stream, of which some episodes are whole: 5 of stream 0, 4 times 4 of stream 1, and so on.
   EXPECT_EQ(statistics.episodes, 5 + 4 * 4 + 205 + (4 * 7 + 3));
   EXPECT_EQ(statistics.steps, 200 + 204 + 205 + (26 * 7 + 23));
-  EXPECT_EQ(statistics.inserted_steps, statistics.steps);
+  EXPECT_EQ(statistics.inserted_episodes, statistics.episodes);
   EXPECT_EQ(statistics.streams, 4);
-  std::vector<int64_t> next_row(lives.size());  // Episodes of a life have keys in the order of time.
+  std::vector<int64_t> next_row(streams.size());  // Episodes of a stream have keys in the order of time.
   for (int64_t key = 0; key < statistics.episodes; ++key) {
     std::shared_ptr<const Episode> episode;
     for (int64_t step = 0; step == 0 || step < episode->num_steps(); step += kReplayedLength) {
@@ -39,24 +39,24 @@ TEST(EpisodeReplayTest, ReplayersGoThroughWholeEpisodes) {
       episode = unroll.parts[0].episode;
       ASSERT_EQ(episode->key, key);
       ASSERT_EQ(unroll.parts[0].first_step, step);
-      ASSERT_EQ(Check(replay, unroll, lives), "");
+      ASSERT_EQ(Check(replay, unroll, streams), "");
     }
-    int64_t& row = next_row[episode->life_id];
-    EXPECT_EQ(episode->life_row, row);
+    int64_t& row = next_row[episode->stream_id];
+    EXPECT_EQ(episode->stream_row, row);
     row += episode->num_steps();
   }
 }
 
 TEST(EpisodeReplayTest, ReplayersGoOnWithAnotherEpisode) {
   EpisodeReplay replay(TestEpisodeOptions(10'000));
-  const std::vector<Life> lives = {{0, {40}}, {1, {1}}, {2, {3, kReplayedLength}}};
-  for (const Life& life : lives) Insert(life, &replay, 0, 90);
+  const std::vector<TestStream> streams = {{0, {40}}, {1, {1}}, {2, {3, kReplayedLength}}};
+  for (const TestStream& stream : streams) Insert(stream, &replay, 0, 90);
   int64_t key = -1, step = 0;
   size_t most_parts = 0;
   bool ends_with_the_unroll = false;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const ReplayedUnroll unroll = Next(&replay, key, step, seed);
-    ASSERT_EQ(Check(replay, unroll, lives), "");
+    ASSERT_EQ(Check(replay, unroll, streams), "");
     if (seed > 0) {  // It goes on where the unroll before ended.
       EXPECT_EQ(unroll.parts[0].episode->key, key);
       EXPECT_EQ(unroll.parts[0].first_step, step);
@@ -73,7 +73,7 @@ TEST(EpisodeReplayTest, ReplayersGoOnWithAnotherEpisode) {
 // Episodes are drawn uniformly and replayed to their ends, so that the steps of long ones come as often.
 TEST(EpisodeReplayTest, StepsAreReplayedEquallyOften) {
   EpisodeReplay replay(TestEpisodeOptions(10'000));
-  Insert(Life(0, {1, 3, 5, 11, 40}), &replay, 0, 120);  // Each length twice.
+  Insert(TestStream(0, {1, 3, 5, 11, 40}), &replay, 0, 120);  // Each length twice.
   constexpr int kReplayers = 64, kCalls = 400;
   std::vector<int64_t> keys(kReplayers, -1), steps(kReplayers);
   std::map<int64_t, int64_t> count_by_length;  // Replayed steps of all episodes with so many steps.
@@ -97,74 +97,73 @@ TEST(EpisodeReplayTest, StepsAreReplayedEquallyOften) {
   }
 }
 
-TEST(EpisodeReplayTest, AStreamThatBeginsInAnEpisodeSkipsItsRest) {
+TEST(EpisodeReplayTest, ASegmentThatBeginsInAnEpisodeSkipsItsRest) {
   EpisodeReplay replay(TestEpisodeOptions(1000));
-  const Life life(0, {33, 20});
-  for (int index = 2; index < 6; ++index) Insert(life, &replay, index, kUnrollLength);  // Rows 10 to 30.
+  const TestStream stream(0, {33, 20});
+  for (int index = 2; index < 6; ++index) Insert(stream, &replay, index, kUnrollLength);  // Rows 10 to 30.
   EXPECT_EQ(replay.GetStatistics().rows, 0);
   EXPECT_EQ(replay.GetStatistics().bytes, 0);
-  for (int index = 6; index < 11; ++index) Insert(life, &replay, index, kUnrollLength);  // To row 55.
+  for (int index = 6; index < 11; ++index) Insert(stream, &replay, index, kUnrollLength);  // To row 55.
   EXPECT_EQ(replay.GetStatistics().episodes, 1);
   const ReplayedUnroll unroll = Next(&replay, 0, 0);
-  EXPECT_EQ(unroll.parts[0].episode->life_row, 33);
+  EXPECT_EQ(unroll.parts[0].episode->stream_row, 33);
   EXPECT_EQ(unroll.parts[0].episode->num_steps(), 20);
-  EXPECT_EQ(Check(replay, unroll, {life}), "");
+  EXPECT_EQ(Check(replay, unroll, {stream}), "");
 }
 
 TEST(EpisodeReplayTest, NoEpisodeSpansAGap) {
   EpisodeReplay replay(TestEpisodeOptions(1000));
-  const Life life(0, {20});
-  for (int index : {0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 9, 10, 11}) Insert(life, &replay, index, kUnrollLength);
+  const TestStream stream(0, {20});
+  for (int index : {0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 9, 10, 11}) Insert(stream, &replay, index, kUnrollLength);
   // The episode from row 0 is whole. The next one lacks rows 26 to 29. The one from row 40 is whole.
   const EpisodeReplayStatistics statistics = replay.GetStatistics();
   EXPECT_EQ(statistics.episodes, 2);
   EXPECT_EQ(statistics.gaps, 1);
   EXPECT_EQ(statistics.repeated_unrolls, 2);
-  EXPECT_EQ(Next(&replay, 1, 0).parts[0].episode->life_row, 40);
-  EXPECT_EQ(Check(replay, Next(&replay, 1, 18), {life}), "");
+  EXPECT_EQ(Next(&replay, 1, 0).parts[0].episode->stream_row, 40);
+  EXPECT_EQ(Check(replay, Next(&replay, 1, 18), {stream}), "");
   // The first row after a gap may start an episode.
-  for (int index = 16; index < 20; ++index) Insert(life, &replay, index, kUnrollLength);
-  EXPECT_EQ(Next(&replay, 2, 0).parts[0].episode->life_row, 80);
+  for (int index = 16; index < 20; ++index) Insert(stream, &replay, index, kUnrollLength);
+  EXPECT_EQ(Next(&replay, 2, 0).parts[0].episode->stream_row, 80);
 }
 
 TEST(EpisodeReplayTest, TheOldestEpisodesMakeRoom) {
   EpisodeReplay replay(TestEpisodeOptions(30));
-  const Life life(0, {8, 12, 5, 40, 3});
+  const TestStream stream(0, {8, 12, 5, 40, 3});
   std::vector<int64_t> steps, episodes;
   for (int index = 0; index < 14; ++index) {
-    Insert(life, &replay, index, 5);
+    Insert(stream, &replay, index, 5);
     steps.push_back(replay.GetStatistics().steps);
     episodes.push_back(replay.GetStatistics().episodes);
   }
   // Episodes end with rows 8, 20, 25, 65 and 68. The longest one does not fit, but it is kept until the next one comes.
   EXPECT_EQ(steps, (std::vector<int64_t>{0, 8, 8, 20, 25, 25, 25, 25, 25, 25, 25, 25, 40, 3}));
   EXPECT_EQ(episodes, (std::vector<int64_t>{0, 1, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 1, 1}));
-  EXPECT_EQ(replay.GetStatistics().inserted_steps, 68);
   EXPECT_EQ(replay.GetStatistics().inserted_episodes, 5);
   EXPECT_EQ(Next(&replay, 4, 0).parts[0].episode->num_steps(), 3);
   // Exactly as many steps as the capacity fit.
   EpisodeReplay exact(TestEpisodeOptions(20));
-  Insert(life, &exact, 0, 20);
+  Insert(stream, &exact, 0, 20);
   EXPECT_EQ(exact.GetStatistics().steps, 20);
 }
 
 TEST(EpisodeReplayTest, OneUnrollMayHaveMoreThanTheCapacity) {
   EpisodeReplay replay(TestEpisodeOptions(10));
-  const Life life(0, {4});
-  Insert(life, &replay, 0, 100);
+  const TestStream stream(0, {4});
+  Insert(stream, &replay, 0, 100);
   EXPECT_EQ(replay.GetStatistics().steps, 8);
-  EXPECT_EQ(replay.GetStatistics().inserted_steps, 100);
-  EXPECT_EQ(Check(replay, Next(&replay, 24, 0), {life}), "");
-  EXPECT_EQ(Next(&replay, 24, 0).parts[0].episode->life_row, 96);
+  EXPECT_EQ(replay.GetStatistics().inserted_episodes, 25);
+  EXPECT_EQ(Check(replay, Next(&replay, 24, 0), {stream}), "");
+  EXPECT_EQ(Next(&replay, 24, 0).parts[0].episode->stream_row, 96);
 }
 
 TEST(EpisodeReplayTest, MemoryIsThatOfTheEpisodesAndOfRunningOnes) {
   EpisodeReplay replay(TestEpisodeOptions(100));
-  const Life life(0, {25});
-  for (int index = 0; index < 400; ++index) Insert(life, &replay, index, kUnrollLength);
+  const TestStream stream(0, {25});
+  for (int index = 0; index < 400; ++index) Insert(stream, &replay, index, kUnrollLength);
   EXPECT_LE(replay.GetStatistics().rows, 100 + 25 + 2 * RowLayout::kRowsPerSlab);
-  for (int other = 2; other < 40; ++other) Insert(Life(other, {100}), &replay, 0, 100);
-  // The last one of these episodes, and the row with which each life's next episode has begun.
+  for (int other = 2; other < 40; ++other) Insert(TestStream(other, {100}), &replay, 0, 100);
+  // The last one of these episodes, and the row with which each stream's next episode has begun.
   EXPECT_EQ(replay.GetStatistics().episodes, 1);
   EXPECT_LE(replay.GetStatistics().rows, 101 + 39 * RowLayout::kRowsPerSlab);
 }
@@ -173,9 +172,9 @@ TEST(EpisodeReplayTest, AnEpisodeThatIsTooLongIsDropped) {
   EpisodeReplayOptions options = TestEpisodeOptions(1000);
   options.longest_episode = 20;
   EpisodeReplay replay(options);
-  const Life life(0, {20, 21, 1000, 7});
+  const TestStream stream(0, {20, 21, 1000, 7});
   for (int index = 0; index < 400; ++index) {
-    ASSERT_TRUE(Insert(life, &replay, index, kUnrollLength).ok());
+    ASSERT_TRUE(Insert(stream, &replay, index, kUnrollLength).ok());
     EXPECT_LE(replay.GetStatistics().rows - replay.GetStatistics().steps, 20 + 2 * RowLayout::kRowsPerSlab);
   }
   // Rows 0 to 2,000: the first episode, the fourth one and the fifth one are kept. The third one had begun with row 41.
@@ -186,23 +185,23 @@ TEST(EpisodeReplayTest, AnEpisodeThatIsTooLongIsDropped) {
   const std::vector<int64_t> begins = {0, 1041, 1048};
   for (int64_t key = 0; key < 3; ++key) {
     const ReplayedUnroll unroll = Next(&replay, key, 0);
-    EXPECT_EQ(unroll.parts[0].episode->life_row, begins[key]);
-    EXPECT_EQ(Check(replay, unroll, {life}), "");
+    EXPECT_EQ(unroll.parts[0].episode->stream_row, begins[key]);
+    EXPECT_EQ(Check(replay, unroll, {stream}), "");
   }
   // One unroll may have everything: the end of an episode, one that is too long, and the start of another.
   EpisodeReplay other(options);
-  Insert(life, &other, 0, 1100);
+  Insert(stream, &other, 0, 1100);
   EXPECT_EQ(other.GetStatistics().episodes, 3);
   EXPECT_EQ(other.GetStatistics().steps, 20 + 7 + 20);
 }
 
 TEST(EpisodeReplayTest, AnEpisodeOutlivesItsPlaceInTheReplayWhileItIsRead) {
   EpisodeReplay replay(TestEpisodeOptions(20));
-  const Life life(0, {15});
-  Insert(life, &replay, 0, 15);
+  const TestStream stream(0, {15});
+  Insert(stream, &replay, 0, 15);
   const ReplayedUnroll unroll = Next(&replay, 0, 6);
-  for (int index = 1; index < 10; ++index) Insert(life, &replay, index, 15);
-  EXPECT_EQ(Check(replay, unroll, {life}), "");
+  for (int index = 1; index < 10; ++index) Insert(stream, &replay, index, 15);
+  EXPECT_EQ(Check(replay, unroll, {stream}), "");
   const ReplayedUnroll other = Next(&replay, 0, 12);  // The episode is gone, and another one is drawn.
   EXPECT_EQ(other.parts[0].episode->key, 9);
   EXPECT_EQ(other.parts[0].first_step, 0);
@@ -211,7 +210,7 @@ TEST(EpisodeReplayTest, AnEpisodeOutlivesItsPlaceInTheReplayWhileItIsRead) {
 TEST(EpisodeReplayTest, EpisodesAreEquallyLikely) {
   constexpr int kDraws = 100'000, kEpisodes = 20;
   EpisodeReplay replay(TestEpisodeOptions(10'000));
-  Insert(Life(1, {1, 200, 3, 17}), &replay, 0, 221 * 5);
+  Insert(TestStream(1, {1, 200, 3, 17}), &replay, 0, 221 * 5);
   ASSERT_EQ(replay.GetStatistics().episodes, kEpisodes);
   std::vector<ReplayedUnroll> unrolls;
   ASSERT_TRUE(replay.Next(std::vector<int64_t>(kDraws, -1), std::vector<int64_t>(kDraws, 0), 1, 1, &unrolls).ok());
@@ -225,7 +224,7 @@ TEST(EpisodeReplayTest, EpisodesAreEquallyLikely) {
 
 TEST(EpisodeReplayTest, TheSameContentsAndArgumentsGiveTheSameUnrolls) {
   EpisodeReplay replay(TestEpisodeOptions(10'000));
-  Insert(Life(1, {9, 4}), &replay, 0, 500);
+  Insert(TestStream(1, {9, 4}), &replay, 0, 500);
   const auto positions = [&](uint64_t seed) {
     std::vector<ReplayedUnroll> unrolls;
     // Two replayers go on; one has reached the end; one names an episode that is not there yet.
@@ -246,7 +245,7 @@ TEST(EpisodeReplayTest, TheSameContentsAndArgumentsGiveTheSameUnrolls) {
 
 TEST(EpisodeReplayTest, BelowTheMinimumSizeNothingIsReplayed) {
   EpisodeReplay replay(TestEpisodeOptions(100));
-  const Life life(0, {20});
+  const TestStream stream(0, {20});
   std::vector<ReplayedUnroll> unrolls;
   const auto expect_nothing = [&](int64_t minimum_size) {
     ASSERT_TRUE(replay.Next({-1, 0}, {0, 3}, 0, minimum_size, &unrolls).ok());
@@ -261,33 +260,33 @@ TEST(EpisodeReplayTest, BelowTheMinimumSizeNothingIsReplayed) {
     }
   };
   expect_nothing(0);
-  Insert(life, &replay, 0, 19);  // The row with the last reward is missing.
+  Insert(stream, &replay, 0, 19);  // The row with the last reward is missing.
   expect_nothing(1);
   EXPECT_EQ(replay.GetStatistics().rows, 20);
-  Insert(life, &replay, 1, 19);
+  Insert(stream, &replay, 1, 19);
   expect_nothing(21);
   EXPECT_EQ(replay.GetStatistics().replayed_unrolls, 0);
   ASSERT_TRUE(replay.Next({-1}, {0}, 0, 20, &unrolls).ok());
-  EXPECT_EQ(Check(replay, unrolls[0], {life}), "");
+  EXPECT_EQ(Check(replay, unrolls[0], {stream}), "");
 }
 
 TEST(EpisodeReplayTest, RefusesImpossiblePositions) {
   EpisodeReplay replay(TestEpisodeOptions(100));
-  Insert(Life(1, {5}), &replay, 0, 10);
+  Insert(TestStream(1, {5}), &replay, 0, 10);
   std::vector<ReplayedUnroll> unrolls;
   EXPECT_EQ(replay.Next({0}, {-1}, 0, 1, &unrolls).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(replay.Next({0, 1}, {0}, 0, 1, &unrolls).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(unrolls.empty());
 }
 
-TEST(EpisodeReplayTest, WithoutMemoryTheStreamIsDropped) {
+TEST(EpisodeReplayTest, WithoutMemoryTheSegmentIsDropped) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer ends the program when there is not enough memory";
 #endif
   EpisodeReplayOptions options = TestEpisodeOptions(100);
   options.components.push_back({int64_t{1} << 57, 1, 1});  // A slab of such rows never fits.
   EpisodeReplay replay(options);
-  const LivedUnroll lived(Life(1, {5}), 0, 10);
+  const TestUnroll lived(TestStream(1, {5}), 0, 10);
   std::vector<StridedRows> rows = lived.rows();
   rows.push_back(rows[0]);
   for (int index : {0, 1}) {
@@ -299,31 +298,31 @@ TEST(EpisodeReplayTest, WithoutMemoryTheStreamIsDropped) {
   EXPECT_EQ(replay.GetStatistics().rows, 0);
 }
 
-TEST(EpisodeReplayTest, ForgetsLivesThatHaveEnded) {
+TEST(EpisodeReplayTest, ForgetsStreamsThatHaveEnded) {
   EpisodeReplay replay(TestEpisodeOptions(100));
-  Insert(Life(1, {50}), &replay, 0, 40);
-  const Life life(2, {1});
-  const LivedUnroll unroll(life, 0, 1);
+  Insert(TestStream(1, {50}), &replay, 0, 40);
+  const TestStream stream(2, {1});
+  const TestUnroll unroll(stream, 0, 1);
   for (int i = 0; i < 100'000; ++i) replay.Insert(2, 0, 2, unroll.rows());  // All but the first one are repeated.
   EXPECT_EQ(replay.GetStatistics().streams, 2);
   replay.Insert(2, 0, 2, unroll.rows());
   EXPECT_EQ(replay.GetStatistics().streams, 1);
-  EXPECT_EQ(replay.GetStatistics().rows, 2);  // The rows of life 1 are gone.
+  EXPECT_EQ(replay.GetStatistics().rows, 2);  // The rows of stream 1 are gone.
 }
 
 // ThreadSanitizer watches: everything at once, from many threads. Every row tells where it is from.
 TEST(EpisodeReplayTest, ManyThreadsInsertReplayAndSave) {
   EpisodeReplay replay(TestEpisodeOptions(200));
   constexpr int kWriters = 3, kUnrolls = 600;
-  const std::vector<Life> lives = {{0, {60}}, {1, {7, 1, 30, 13}}, {2, {8, 9, 12, 1}}, {3, {4}}};
-  Insert(lives[3], &replay, 0, 20);
+  const std::vector<TestStream> streams = {{0, {60}}, {1, {7, 1, 30, 13}}, {2, {8, 9, 12, 1}}, {3, {4}}};
+  Insert(streams[3], &replay, 0, 20);
   std::atomic<int> writing{kWriters}, failures{0};
   std::vector<std::thread> threads;
   for (int writer = 0; writer < kWriters; ++writer) {
     threads.emplace_back([&, writer] {
       for (int index = 0; index < kUnrolls; ++index) {
         if (index % 37 == 36) continue;  // An unroll is lost.
-        if (!Insert(lives[writer], &replay, index, kUnrollLength).ok()) ++failures;
+        if (!Insert(streams[writer], &replay, index, kUnrollLength).ok()) ++failures;
       }
       --writing;
     });
@@ -336,7 +335,7 @@ TEST(EpisodeReplayTest, ManyThreadsInsertReplayAndSave) {
         if (!replay.Next(keys, steps, seed, 1, &unrolls).ok()) ++failures;
         for (size_t i = 0; i < unrolls.size(); ++i) {
           const ReplayedUnroll& unroll = unrolls[i];
-          if (!Check(replay, unroll, lives).empty()) ++failures;
+          if (!Check(replay, unroll, streams).empty()) ++failures;
           const ReplayedUnroll::Part& first = unroll.parts[0];
           if (first.first_step > 0 && (first.first_step != steps[i] || first.episode->key != keys[i])) ++failures;
           keys[i] = unroll.next_key;
@@ -351,7 +350,7 @@ TEST(EpisodeReplayTest, ManyThreadsInsertReplayAndSave) {
       if (!replay.Save(path).ok()) ++failures;
       EpisodeReplay restored(TestEpisodeOptions(200));
       if (!restored.Restore(path).ok()) ++failures;
-      if (!Check(restored, Next(&restored, -1, 0), lives).empty()) ++failures;
+      if (!Check(restored, Next(&restored, -1, 0), streams).empty()) ++failures;
       if (replay.GetStatistics().steps > 200) ++failures;
     }
     remove(path.c_str());

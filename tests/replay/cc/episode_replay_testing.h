@@ -1,13 +1,13 @@
 // What tests of the replay of episodes insert, and checks of what they get.
-#ifndef SCALABLE_AGENTS_TESTS_LEARNER_CC_EPISODE_REPLAY_TESTING_H_
-#define SCALABLE_AGENTS_TESTS_LEARNER_CC_EPISODE_REPLAY_TESTING_H_
+#ifndef SCALABLE_AGENTS_TESTS_REPLAY_CC_EPISODE_REPLAY_TESTING_H_
+#define SCALABLE_AGENTS_TESTS_REPLAY_CC_EPISODE_REPLAY_TESTING_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "replay/cc/episode_replay.h"
-#include "tests/replay/cc/life_testing.h"
+#include "tests/replay/cc/stream_testing.h"
 
 namespace scalable_agents {
 
@@ -24,8 +24,8 @@ inline EpisodeReplayOptions TestEpisodeOptions(int64_t capacity) {
 }
 
 // Inserts unroll number `index` of `length` steps.
-inline Status Insert(const Life& life, EpisodeReplay* replay, int64_t index, int length) {
-  return replay->Insert(life.id(), index, length + 1, LivedUnroll(life, index, length).rows());
+inline Status Insert(const TestStream& stream, EpisodeReplay* replay, int64_t index, int length) {
+  return replay->Insert(stream.id(), index, length + 1, TestUnroll(stream, index, length).rows());
 }
 
 // The next unroll of one replayer.
@@ -34,8 +34,9 @@ inline ReplayedUnroll Next(EpisodeReplay* replay, int64_t key, int64_t step, uin
   return replay->Next({key}, {step}, seed, 1, &unrolls).ok() ? unrolls[0] : ReplayedUnroll();
 }
 
-// Says whether an unroll is right: '' or what is wrong. lives[id] is the life with this id.
-inline std::string Check(const EpisodeReplay& replay, const ReplayedUnroll& unroll, const std::vector<Life>& lives) {
+// Says whether an unroll is right: '' or what is wrong. streams[id] is the stream with this id.
+inline std::string Check(const EpisodeReplay& replay, const ReplayedUnroll& unroll,
+                         const std::vector<TestStream>& streams) {
   constexpr int kRows = kReplayedLength + 1;
   if (unroll.parts.empty() || unroll.parts[0].row != 0) return "it does not begin with row 0";
   std::vector<Where> where(kRows);
@@ -46,26 +47,30 @@ inline std::string Check(const EpisodeReplay& replay, const ReplayedUnroll& unro
   size_t part = 0;
   for (int i = 0; i < kRows; ++i) {
     const ReplayedUnroll::Part* now = &unroll.parts[part];
-    const Life* life = &lives[now->episode->life_id];
-    int64_t row = now->episode->life_row + now->first_step + i - now->row;
+    const TestStream* stream = &streams[now->episode->stream_id];
+    int64_t row = now->episode->stream_row + now->first_step + i - now->row;
     if (i == now->row && !(i == 0 && now->first_step > 0)) {
       // The episode begins here.
-      const int64_t begin = now->episode->life_row, end = begin + now->episode->num_steps();
-      if (!life->Starts(begin) || !life->Starts(end)) return "not an episode: it begins with " + std::to_string(begin);
+      const int64_t begin = now->episode->stream_row, end = begin + now->episode->num_steps();
+      if (!stream->Starts(begin) || !stream->Starts(end))
+        return "not an episode: it begins with " + std::to_string(begin);
       for (int64_t other = begin + 1; other < end; ++other) {
-        if (life->Starts(other)) return "another episode begins with row " + std::to_string(other);
+        if (stream->Starts(other)) return "another episode begins with row " + std::to_string(other);
       }
     }
-    if (where[i].life != life->id() || where[i].row != row) return "row " + std::to_string(i) + " is from elsewhere";
-    if (done[i] != life->Starts(row)) return "done in row " + std::to_string(i);
-    if (i > 0 && row == now->episode->life_row + now->episode->num_steps()) {  // The next episode's first observation.
+    if (where[i].stream != stream->id() || where[i].row != row)
+      return "row " + std::to_string(i) + " is from elsewhere";
+    if (done[i] != stream->Starts(row)) return "done in row " + std::to_string(i);
+    if (i > 0 &&
+        row == now->episode->stream_row + now->episode->num_steps()) {  // The next episode's first observation.
       if (++part == unroll.parts.size() || unroll.parts[part].row != i) return "no episode goes on";
       now = &unroll.parts[part];
       if (now->first_step != 0) return "the next episode does not begin with its first step";
-      life = &lives[now->episode->life_id];
-      row = now->episode->life_row;
+      stream = &streams[now->episode->stream_id];
+      row = now->episode->stream_row;
     }
-    const std::string wrong = life->CheckFrames(row, now->episode->life_row, frames.data() + i * kFrameBytes * kStack);
+    const std::string wrong =
+        stream->CheckFrames(row, now->episode->stream_row, frames.data() + i * kFrameBytes * kStack);
     if (!wrong.empty()) return wrong;
   }
   const ReplayedUnroll::Part& last = unroll.parts.back();
@@ -77,4 +82,4 @@ inline std::string Check(const EpisodeReplay& replay, const ReplayedUnroll& unro
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_TESTS_LEARNER_CC_EPISODE_REPLAY_TESTING_H_
+#endif  // SCALABLE_AGENTS_TESTS_REPLAY_CC_EPISODE_REPLAY_TESTING_H_

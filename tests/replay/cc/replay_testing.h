@@ -1,6 +1,6 @@
 // Unrolls for tests of the replay of sequences.
-#ifndef SCALABLE_AGENTS_TESTS_LEARNER_CC_REPLAY_TESTING_H_
-#define SCALABLE_AGENTS_TESTS_LEARNER_CC_REPLAY_TESTING_H_
+#ifndef SCALABLE_AGENTS_TESTS_REPLAY_CC_REPLAY_TESTING_H_
+#define SCALABLE_AGENTS_TESTS_REPLAY_CC_REPLAY_TESTING_H_
 
 #include <cstdint>
 #include <memory>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "replay/cc/sequence_replay.h"
-#include "tests/replay/cc/life_testing.h"
+#include "tests/replay/cc/stream_testing.h"
 
 namespace scalable_agents {
 
@@ -24,10 +24,10 @@ inline ReplayOptions TestOptions(const SequenceGeometry& geometry, int64_t capac
   return options;
 }
 
-// An actor that lives episodes of given lengths, one after the other, for ever.
-class TestLife : public Life {
+// A TestStream that inserts its unrolls into a replay of sequences.
+class SequenceStream : public TestStream {
  public:
-  using Life::Life;
+  using TestStream::TestStream;
 
   // Inserts unroll number `index` of `length` steps. Returns the new sequences.
   std::vector<std::shared_ptr<const Sequence>> Insert(SequenceReplay* replay, int64_t index, int length) const {
@@ -37,9 +37,9 @@ class TestLife : public Life {
       state.push_back({id(), static_cast<int32_t>(row - 1)});  // The state before the row before.
       state2.push_back(row - 1);
     }
-    const LivedUnroll lived(*this, index, length);
+    const TestUnroll lived(*this, index, length);
     NewUnroll unroll;
-    unroll.life_id = id();
+    unroll.stream_id = id();
     unroll.index = index;
     unroll.num_rows = length + 1;
     unroll.rows = lived.rows();
@@ -58,9 +58,9 @@ class TestLife : public Life {
 
   const Status& status() const { return status_; }  // Of the last insertion.
 
-  // Says whether every row, frame and state of a sequence of this life is right: '' or what is wrong. `stream_row` is
-  // the row of the life with which its stream began.
-  std::string Check(const SequenceReplay& replay, const Sequence& sequence, int64_t stream_row = 0) const {
+  // Says whether every row, frame and state of a sequence of this stream is right: '' or what is wrong. `segment_row`
+  // is the row of the stream with which its segment began.
+  std::string Check(const SequenceReplay& replay, const Sequence& sequence, int64_t segment_row = 0) const {
     const SequenceGeometry& geometry = replay.options().geometry;
     std::vector<Where> where(geometry.num_rows());
     replay.Read(sequence, kWhere, 0, geometry.num_rows(), reinterpret_cast<char*>(where.data()), sizeof(Where));
@@ -68,11 +68,11 @@ class TestLife : public Life {
     replay.Read(sequence, kFrame, 0, geometry.num_rows(), frames.data(), kFrameBytes * kStack);
     int64_t episode = -1;  // The row in which the episode of the last row began.
     for (int offset = 0; offset < geometry.num_rows(); ++offset) {
-      const int64_t row = sequence.life_row + offset;
+      const int64_t row = sequence.stream_row + offset;
       const int64_t place = sequence.first + offset;
       const bool exists = place >= sequence.rows.begin() && place < sequence.rows.end();
       if (exists) {
-        for (episode = row; !Starts(episode) && episode > stream_row;) --episode;
+        for (episode = row; !Starts(episode) && episode > segment_row;) --episode;
       }
       const std::string wrong =
           CheckRow(row, exists, episode, where[offset], frames.data() + offset * kFrameBytes * kStack);
@@ -83,8 +83,8 @@ class TestLife : public Life {
     replay.ReadState(sequence, 0, 0, reinterpret_cast<char*>(&state));
     replay.ReadState(sequence, 0, 1, reinterpret_cast<char*>(&state2));
     const bool is_padded = sequence.first < sequence.rows.begin();  // Then there is no state.
-    const int64_t row = is_padded ? 0 : sequence.life_row;
-    if (state.life != (is_padded ? 0 : id()) || state.row != row) return "state of row " + std::to_string(state.row);
+    const int64_t row = is_padded ? 0 : sequence.stream_row;
+    if (state.stream != (is_padded ? 0 : id()) || state.row != row) return "state of row " + std::to_string(state.row);
     return state2 == static_cast<int16_t>(row) ? "" : "second field of the state";
   }
 
@@ -94,4 +94,4 @@ class TestLife : public Life {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_TESTS_LEARNER_CC_REPLAY_TESTING_H_
+#endif  // SCALABLE_AGENTS_TESTS_REPLAY_CC_REPLAY_TESTING_H_

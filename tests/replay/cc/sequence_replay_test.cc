@@ -28,20 +28,20 @@ void SetAll(SequenceReplay* replay, const Inserted& sequences, double priority) 
   for (const auto& sequence : sequences) ASSERT_TRUE(replay->Update({sequence->key}, {priority}).ok());
 }
 
-TEST(SequenceReplayTest, SequencesHaveTheRowsStacksAndStatesOfTheirLives) {
+TEST(SequenceReplayTest, SequencesHaveTheRowsStacksAndStatesOfTheirStreams) {
   SequenceReplay replay(TestOptions(kGeometry, 1000));
-  const std::vector<TestLife> lives = {{1, {1000}}, {2, {7, 1, 30, 13}}, {3, {1}}, {4, {8, 9, 12, 13}}};
+  const std::vector<SequenceStream> streams = {{1, {1000}}, {2, {7, 1, 30, 13}}, {3, {1}}, {4, {8, 9, 12, 13}}};
   std::map<int64_t, int> num_checked;
   for (int index = 0; index < 40; ++index) {
-    for (const TestLife& life : lives) {
-      for (const auto& sequence : life.Insert(&replay, index, kUnrollLength)) {
-        EXPECT_EQ(life.Check(replay, *sequence), "");
-        ++num_checked[sequence->life_id];
+    for (const SequenceStream& stream : streams) {
+      for (const auto& sequence : stream.Insert(&replay, index, kUnrollLength)) {
+        EXPECT_EQ(stream.Check(replay, *sequence), "");
+        ++num_checked[sequence->stream_id];
       }
-      EXPECT_TRUE(life.status().ok());
+      EXPECT_TRUE(stream.status().ok());
     }
   }
-  // Life 1: a sequence every four rows, from 9 rows before the last one on. Life 3: one per episode.
+  // TestStream 1: a sequence every four rows, from 9 rows before the last one on. TestStream 3: one per episode.
   EXPECT_EQ(num_checked[1], (200 - 9) / 4 + 1);
   EXPECT_EQ(num_checked[3], 200);
   EXPECT_EQ(replay.GetStatistics().inserted, num_checked[1] + num_checked[2] + num_checked[3] + num_checked[4]);
@@ -49,38 +49,38 @@ TEST(SequenceReplayTest, SequencesHaveTheRowsStacksAndStatesOfTheirLives) {
 
 TEST(SequenceReplayTest, SaysWhichStepsAreTrained) {
   SequenceReplay replay(TestOptions(kGeometry, 10));
-  const Inserted sequences = TestLife(1, {3, 1000}).Insert(&replay, 0, kUnrollLength);
+  const Inserted sequences = SequenceStream(1, {3, 1000}).Insert(&replay, 0, kUnrollLength);
   ASSERT_EQ(sequences.size(), 1u);
   for (int step = 0; step < kGeometry.length; ++step) EXPECT_EQ(sequences[0]->Trains(kGeometry, step), step < 3);
 }
 
-TEST(SequenceReplayTest, AGapEndsTheStream) {
+TEST(SequenceReplayTest, AGapEndsTheSegment) {
   SequenceReplay replay(TestOptions(kGeometry, 1000));
-  const TestLife life(1, {1000});
-  for (int index = 0; index < 4; ++index) life.Insert(&replay, index, kUnrollLength);
+  const SequenceStream stream(1, {1000});
+  for (int index = 0; index < 4; ++index) stream.Insert(&replay, index, kUnrollLength);
   Inserted after;
   for (int index = 6; index < 11; ++index) {
-    for (const auto& sequence : life.Insert(&replay, index, kUnrollLength)) after.push_back(sequence);
+    for (const auto& sequence : stream.Insert(&replay, index, kUnrollLength)) after.push_back(sequence);
   }
   EXPECT_EQ(replay.GetStatistics().gaps, 1);
   // Rows 30 to 55 came after the gap. The first three of them only complete stacks. Sequences begin at multiples of 4,
   // as they would have without the gap.
   ASSERT_EQ(after.size(), 2u);
-  EXPECT_EQ(after[0]->life_row, 36);
-  EXPECT_EQ(after[1]->life_row, 40);
-  for (const auto& sequence : after) EXPECT_EQ(life.Check(replay, *sequence, 30), "");
+  EXPECT_EQ(after[0]->stream_row, 36);
+  EXPECT_EQ(after[1]->stream_row, 40);
+  for (const auto& sequence : after) EXPECT_EQ(stream.Check(replay, *sequence, 30), "");
   // Older unrolls, and one that came twice, change nothing.
-  EXPECT_TRUE(life.Insert(&replay, 5, kUnrollLength).empty());
-  EXPECT_TRUE(life.Insert(&replay, 10, kUnrollLength).empty());
+  EXPECT_TRUE(stream.Insert(&replay, 5, kUnrollLength).empty());
+  EXPECT_TRUE(stream.Insert(&replay, 10, kUnrollLength).empty());
   EXPECT_EQ(replay.GetStatistics().repeated_unrolls, 2);
-  EXPECT_EQ(life.Check(replay, *life.Insert(&replay, 11, kUnrollLength).at(0), 30), "");
+  EXPECT_EQ(stream.Check(replay, *stream.Insert(&replay, 11, kUnrollLength).at(0), 30), "");
 }
 
 TEST(SequenceReplayTest, KeepsTheNewestSequencesAndOnlyTheirRows) {
   constexpr int64_t kCapacity = 10;
   SequenceReplay replay(TestOptions(kGeometry, kCapacity));
-  const TestLife life(1, {1000});
-  for (int index = 0; index < 200; ++index) SetAll(&replay, life.Insert(&replay, index, kUnrollLength), 1);
+  const SequenceStream stream(1, {1000});
+  for (int index = 0; index < 200; ++index) SetAll(&replay, stream.Insert(&replay, index, kUnrollLength), 1);
   const ReplayStatistics statistics = replay.GetStatistics();
   EXPECT_EQ(statistics.size, kCapacity);
   // Ten sequences of 13 rows that begin every 4 rows, what the next ones need, and at most a slab at each end.
@@ -90,7 +90,7 @@ TEST(SequenceReplayTest, KeepsTheNewestSequencesAndOnlyTheirRows) {
   std::set<int64_t> keys;
   for (const Sampled& one : sampled) {
     keys.insert(one.sequence->key);
-    ASSERT_EQ(life.Check(replay, *one.sequence), "");
+    ASSERT_EQ(stream.Check(replay, *one.sequence), "");
   }
   EXPECT_EQ(keys.size(), static_cast<size_t>(kCapacity));
   EXPECT_EQ(*keys.begin(), statistics.inserted - kCapacity);
@@ -98,21 +98,21 @@ TEST(SequenceReplayTest, KeepsTheNewestSequencesAndOnlyTheirRows) {
 
 TEST(SequenceReplayTest, AReadSequenceOutlivesItsPlaceInTheReplay) {
   SequenceReplay replay(TestOptions(kGeometry, 2));
-  const TestLife life(1, {1000});
+  const SequenceStream stream(1, {1000});
   Inserted old;
   for (int index = 0; index < 100; ++index) {
-    const Inserted sequences = life.Insert(&replay, index, kUnrollLength);
+    const Inserted sequences = stream.Insert(&replay, index, kUnrollLength);
     if (index == 3) old = sequences;
   }
   ASSERT_FALSE(old.empty());
-  EXPECT_EQ(life.Check(replay, *old[0]), "");
+  EXPECT_EQ(stream.Check(replay, *old[0]), "");
 }
 
 TEST(SequenceReplayTest, DrawsInProportionToPowersOfThePriorities) {
   constexpr int kDraws = 200'000;
   SequenceReplay replay(TestOptions(kGeometry, 100, 0.9));
-  const TestLife life(1, {4});
-  Inserted sequences = life.Insert(&replay, 0, 20);
+  const SequenceStream stream(1, {4});
+  Inserted sequences = stream.Insert(&replay, 0, 20);
   ASSERT_EQ(sequences.size(), 5u);
   const std::vector<double> priorities = {1, 2, 0.5, 8, 0};  // The last one counts as 1e-6.
   double total = 0;
@@ -138,7 +138,7 @@ TEST(SequenceReplayTest, DrawsInProportionToPowersOfThePriorities) {
 
 TEST(SequenceReplayTest, WithoutPrioritiesAllAreEquallyLikely) {
   SequenceReplay replay(TestOptions(kGeometry, 100, 0));
-  TestLife(1, {4}).Insert(&replay, 0, 20);
+  SequenceStream(1, {4}).Insert(&replay, 0, 20);
   ASSERT_TRUE(replay.Update({0, 1}, {100, 0}).ok());  // Makes no difference.
   std::vector<Sampled> sampled;
   ASSERT_TRUE(replay.Sample(100, 1, &sampled).ok());
@@ -149,7 +149,7 @@ TEST(SequenceReplayTest, OnlySequencesWithAPriorityAreSampled) {
   SequenceReplay replay(TestOptions(kGeometry, 100));
   std::vector<Sampled> sampled;
   EXPECT_EQ(replay.Sample(1, 1, &sampled).code(), StatusCode::kUnavailable);
-  const Inserted sequences = TestLife(1, {4}).Insert(&replay, 0, 20);
+  const Inserted sequences = SequenceStream(1, {4}).Insert(&replay, 0, 20);
   EXPECT_EQ(replay.Sample(1, 1, &sampled).code(), StatusCode::kUnavailable);
   SetAll(&replay, {sequences[3]}, 1);
   ASSERT_TRUE(replay.Sample(10, 1, &sampled).ok());
@@ -158,7 +158,7 @@ TEST(SequenceReplayTest, OnlySequencesWithAPriorityAreSampled) {
 
 TEST(SequenceReplayTest, TheSeedDeterminesTheSample) {
   SequenceReplay replay(TestOptions(kGeometry, 100));
-  SetAll(&replay, TestLife(1, {1}).Insert(&replay, 0, 50), 1);
+  SetAll(&replay, SequenceStream(1, {1}).Insert(&replay, 0, 50), 1);
   const auto keys = [&](uint64_t seed) {
     std::vector<Sampled> sampled;
     EXPECT_TRUE(replay.Sample(20, seed, &sampled).ok());
@@ -172,15 +172,15 @@ TEST(SequenceReplayTest, TheSeedDeterminesTheSample) {
 
 TEST(SequenceReplayTest, AgeCountsTheBatchesSinceInsertion) {
   SequenceReplay replay(TestOptions(kGeometry, 100));
-  const TestLife life(1, {20});
-  SetAll(&replay, life.Insert(&replay, 0, 20), 1);
+  const SequenceStream stream(1, {20});
+  SetAll(&replay, stream.Insert(&replay, 0, 20), 1);
   std::vector<Sampled> sampled;
   for (int batch = 0; batch < 3; ++batch) {
     sampled.clear();
     ASSERT_TRUE(replay.Sample(2, batch, &sampled).ok());
     EXPECT_EQ(sampled[0].age, batch);
   }
-  for (const auto& sequence : life.Insert(&replay, 1, 20)) {
+  for (const auto& sequence : stream.Insert(&replay, 1, 20)) {
     ASSERT_TRUE(replay.Update({sequence->key}, {1e12}).ok());
   }
   sampled.clear();
@@ -190,7 +190,7 @@ TEST(SequenceReplayTest, AgeCountsTheBatchesSinceInsertion) {
 
 TEST(SequenceReplayTest, StaleKeysAreCountedAndIgnored) {
   SequenceReplay replay(TestOptions(kGeometry, 3));
-  SetAll(&replay, TestLife(1, {4}).Insert(&replay, 0, 20), 1);  // Keys 0 to 4, of which 0 and 1 came too late.
+  SetAll(&replay, SequenceStream(1, {4}).Insert(&replay, 0, 20), 1);  // Keys 0 to 4, of which 0 and 1 came too late.
   EXPECT_EQ(replay.GetStatistics().stale_updates, 2);
   ASSERT_TRUE(replay.Update({0, 1, 2, 5, -1}, {9, 9, 9, 9, 9}).ok());
   EXPECT_EQ(replay.GetStatistics().stale_updates, 6);
@@ -210,14 +210,15 @@ TEST(SequenceReplayTest, RefusesImpossiblePriorities) {
   EXPECT_EQ(replay.Update({0, 1}, {1}).code(), StatusCode::kInvalidArgument);
 }
 
-TEST(SequenceReplayTest, ForgetsLivesThatHaveEnded) {
+TEST(SequenceReplayTest, ForgetsStreamsThatHaveEnded) {
   SequenceReplay replay(TestOptions(kGeometry, 20));
-  for (int life = 0; life < 5'000; ++life) TestLife(life, {4}).Insert(&replay, 0, 20);  // 25,000 sequences.
+  for (int stream = 0; stream < 5'000; ++stream)
+    SequenceStream(stream, {4}).Insert(&replay, 0, 20);  // 25,000 sequences.
   EXPECT_LE(replay.GetStatistics().streams, 10'000 / 5 + 1);
   // One that is heard of again and again is not forgotten, even if many others make more than the replay can hold.
   SequenceReplay small(TestOptions(kGeometry, 4));
   for (int index = 0; index < 30; ++index) {
-    for (int life = 0; life < 12; ++life) TestLife(life, {1000}).Insert(&small, index, 20);
+    for (int stream = 0; stream < 12; ++stream) SequenceStream(stream, {1000}).Insert(&small, index, 20);
   }
   EXPECT_EQ(small.GetStatistics().inserted, 12 * ((30 * 20 - 9) / 4 + 1));
 }
@@ -226,16 +227,16 @@ TEST(SequenceReplayTest, ForgetsLivesThatHaveEnded) {
 TEST(SequenceReplayTest, ManyThreadsInsertSampleUpdateAndSave) {
   SequenceReplay replay(TestOptions(kGeometry, 50));
   constexpr int kWriters = 3, kUnrolls = 120;
-  const std::vector<TestLife> lives = {{0, {1000}}, {1, {7, 1, 30, 13}}, {2, {8, 9, 12, 13}}};
-  SetAll(&replay, TestLife(3, {4}).Insert(&replay, 0, 20), 1);
+  const std::vector<SequenceStream> streams = {{0, {1000}}, {1, {7, 1, 30, 13}}, {2, {8, 9, 12, 13}}};
+  SetAll(&replay, SequenceStream(3, {4}).Insert(&replay, 0, 20), 1);
   std::vector<std::thread> threads;
   std::atomic<int> writing{kWriters};
   std::atomic<int> failures{0};
   for (int writer = 0; writer < kWriters; ++writer) {
     threads.emplace_back([&, writer] {
-      const TestLife life = lives[writer];
+      const SequenceStream stream = streams[writer];
       for (int index = 0; index < kUnrolls; ++index) {
-        for (const auto& sequence : life.Insert(&replay, index, kUnrollLength)) {
+        for (const auto& sequence : stream.Insert(&replay, index, kUnrollLength)) {
           if (!replay.Update({sequence->key}, {1. + index}).ok()) ++failures;
         }
       }
@@ -248,8 +249,8 @@ TEST(SequenceReplayTest, ManyThreadsInsertSampleUpdateAndSave) {
         std::vector<Sampled> sampled;
         if (!replay.Sample(4, seed, &sampled).ok()) ++failures;
         for (const Sampled& one : sampled) {
-          const int64_t life = one.sequence->life_id;
-          if (life < kWriters && !lives[life].Check(replay, *one.sequence).empty()) ++failures;
+          const int64_t stream = one.sequence->stream_id;
+          if (stream < kWriters && !streams[stream].Check(replay, *one.sequence).empty()) ++failures;
           replay.Update({one.sequence->key}, {static_cast<double>(seed % 7)});
         }
       }

@@ -63,7 +63,7 @@ TEST(WindowPlannerTest, ShortEpisodesAreOneSequenceEach) {
   ExpectWindows(PlanAll(kPaper, StartsAt(20, {0, 1, 4, 13})), {{-40, 0, 2}, {-39, 1, 5}, {-36, 4, 14}});
 }
 
-TEST(WindowPlannerTest, AStreamThatBeginsInAnEpisodeHasAWholeBurnIn) {
+TEST(WindowPlannerTest, ASegmentThatBeginsInAnEpisodeHasAWholeBurnIn) {
   // The first three rows only complete the stacks of frames. Row 3 is step 40 of its episode, where a sequence begins.
   // The next episode is like any other.
   ExpectWindows(PlanAll(kPaper, StartsAt(125, {}), 37), {{3, 3, 125}});
@@ -95,7 +95,8 @@ TEST(WindowPlannerTest, AfterAGapSequencesBeginWhereTheyWouldHaveBegunWithoutIt)
 }
 
 TEST(WindowPlannerTest, ALostLifeAfterAGapLeavesTheStacksToBeCompleted) {
-  // The stream begins with a lost life, which starts an episode for the learner only: the frames before it are missing.
+  // The segment begins with a lost life, which starts an episode for the learner only: the frames before it are
+  // missing.
   WindowPlanner planner(kPaper, 0);
   std::vector<Window> windows;
   for (int row = 0; row < 122; ++row) planner.Add(row == 0 || row == 1 || row == 120, false, &windows);
@@ -114,7 +115,7 @@ TEST(WindowPlannerTest, CrossEpisodesIgnoresTheirEnds) {
   ExpectWindows(PlanAll(geometry, StartsAt(125, {50}), 37), {{3, 3, 125}});
 }
 
-// For many random streams: what must hold for the steps of each episode, whatever the geometry.
+// For many random segments: what must hold for the steps of each episode, whatever the geometry.
 TEST(WindowPlannerTest, TrainsEveryStepOfEveryCompleteEpisode) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 500; ++trial) {

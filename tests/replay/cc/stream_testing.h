@@ -1,6 +1,6 @@
-// The rows of actors' lives, for tests of the replays. Every byte of a row tells where the row comes from.
-#ifndef SCALABLE_AGENTS_TESTS_LEARNER_CC_LIFE_TESTING_H_
-#define SCALABLE_AGENTS_TESTS_LEARNER_CC_LIFE_TESTING_H_
+// The rows of streams, for tests of the replays. Every byte of a row tells where the row comes from.
+#ifndef SCALABLE_AGENTS_TESTS_REPLAY_CC_STREAM_TESTING_H_
+#define SCALABLE_AGENTS_TESTS_REPLAY_CC_STREAM_TESTING_H_
 
 #include <cstdint>
 #include <string>
@@ -16,19 +16,19 @@ constexpr int kFrameBytes = 6, kStack = 4, kUnit = 1;
 
 // Where a row comes from.
 struct Where {
-  int32_t life, row;
+  int32_t stream, row;
 };
 
 inline std::vector<RowComponent> TestComponents() {
   return {{1, 1, 1}, {sizeof(Where), 1, 1}, {kFrameBytes, kStack, kUnit}};
 }
 
-inline char FrameByte(int32_t life, int64_t row, int i) { return 1 + (life * 31 + row * 7 + i) % 250; }
+inline char FrameByte(int32_t stream, int64_t row, int i) { return 1 + (stream * 31 + row * 7 + i) % 250; }
 
-// An actor that lives episodes of given lengths, one after the other, for ever.
-class Life {
+// A stream of episodes of given lengths, one after the other, for ever.
+class TestStream {
  public:
-  Life(int32_t id, std::vector<int> episode_lengths) : id_(id), lengths_(std::move(episode_lengths)) {}
+  TestStream(int32_t id, std::vector<int> episode_lengths) : id_(id), lengths_(std::move(episode_lengths)) {}
 
   int32_t id() const { return id_; }
 
@@ -39,10 +39,10 @@ class Life {
   }
 
   // Says whether a row that was read is right: '' or what is wrong. If it does not exist, it must be zeros. Else its
-  // episode, or what the stream has of it, began with row `episode`.
+  // episode, or what the segment has of it, began with row `episode`.
   std::string CheckRow(int64_t row, bool exists, int64_t episode, const Where& where, const char* frames) const {
     const std::string at = "row " + std::to_string(row) + ": ";
-    if (where.life != (exists ? id_ : 0)) return at + "life " + std::to_string(where.life);
+    if (where.stream != (exists ? id_ : 0)) return at + "stream " + std::to_string(where.stream);
     if (where.row != (exists ? row : 0)) return at + "is row " + std::to_string(where.row);
     return CheckFrames(row, exists ? episode : row + 1, frames);
   }
@@ -65,14 +65,14 @@ class Life {
   const std::vector<int> lengths_;
 };
 
-// Unroll number `index` of `length` steps of a life.
-class LivedUnroll {
+// Unroll number `index` of `length` steps of a stream.
+class TestUnroll {
  public:
-  LivedUnroll(const Life& life, int64_t index, int length) {
+  TestUnroll(const TestStream& stream, int64_t index, int length) {
     for (int64_t row = index * length; row <= (index + 1) * length; ++row) {
-      done_.push_back(life.Starts(row));
-      where_.push_back({life.id(), static_cast<int32_t>(row)});
-      for (int i = 0; i < kFrameBytes; ++i) frames_.push_back(FrameByte(life.id(), row, i));
+      done_.push_back(stream.Starts(row));
+      where_.push_back({stream.id(), static_cast<int32_t>(row)});
+      for (int i = 0; i < kFrameBytes; ++i) frames_.push_back(FrameByte(stream.id(), row, i));
     }
   }
 
@@ -90,4 +90,4 @@ class LivedUnroll {
 
 }  // namespace scalable_agents
 
-#endif  // SCALABLE_AGENTS_TESTS_LEARNER_CC_LIFE_TESTING_H_
+#endif  // SCALABLE_AGENTS_TESTS_REPLAY_CC_STREAM_TESTING_H_
