@@ -14,18 +14,12 @@ int64_t Nanoseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
 }
 
-BatcherOptions InferenceBatches(const ActorPool::Options& options) {
-  BatcherOptions batches;
-  batches.maximum_batch_size = std::max(options.num_environments, 1);
-  return batches;
-}
-
 }  // namespace
 
 ActorPool::ActorPool(const Options& options, UnrollBuilder::Allocate allocate)
     : options_(options),
       allocate_(std::move(allocate)),
-      batcher_(InferenceBatches(options)),
+      batcher_({1, std::max(options.num_environments, 1), -1}),
       listener_([this](int worker) { ReadMessage(worker); }, [this](Clock::time_point now) { CheckTimeouts(now); }) {}
 
 ActorPool::~ActorPool() { Close(""); }

@@ -1,7 +1,6 @@
 // TensorFlow ops that use an actor pool. The op in actor_pool_resource_op.cc makes the pool.
 #include <string.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -102,24 +101,18 @@ REGISTER_OP("ActorPoolClose")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Ends every wait. `cause` ends the error's message.");
 
-class AttachOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<PoolResource>(context);
-    if (!resource) return;
-    auto scalar = [&](int input) { return context->input(input).scalar<int32_t>()(); };
-    const auto actor_ids = context->input(4).vec<int32_t>();
-    const auto level_ids = context->input(5).vec<int32_t>();
-    const auto groups = context->input(6).vec<int32_t>();
-    OP_REQUIRES(context, actor_ids.size() == level_ids.size() && actor_ids.size() == groups.size(),
-                InvalidArgument("actor_ids, level_ids and groups: want one value per slot each"));
-    std::vector<ActorPool::Environment> environments;
-    for (int i = 0; i < actor_ids.size(); ++i) environments.push_back({actor_ids(i), level_ids(i), groups(i)});
-    OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.Attach(scalar(1), scalar(2), scalar(3), environments)));
+absl::Status Attach(OpKernelContext* context, PoolResource* resource) {
+  auto scalar = [&](int input) { return context->input(input).scalar<int32_t>()(); };
+  const auto actor_ids = context->input(4).vec<int32_t>();
+  const auto level_ids = context->input(5).vec<int32_t>();
+  const auto groups = context->input(6).vec<int32_t>();
+  if (actor_ids.size() != level_ids.size() || actor_ids.size() != groups.size()) {
+    return InvalidArgument("actor_ids, level_ids and groups: want one value per slot each");
   }
-};
+  std::vector<ActorPool::Environment> environments;
+  for (int i = 0; i < actor_ids.size(); ++i) environments.push_back({actor_ids(i), level_ids(i), groups(i)});
+  return ToTensorFlow(resource->pool.Attach(scalar(1), scalar(2), scalar(3), environments));
+}
 
 class NextBatchOp : public tensorflow::AsyncOpKernel {
  public:
@@ -177,44 +170,21 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
   }
 };
 
-class CompleteBatchOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<PoolResource>(context);
-    if (!resource) return;
-    const int64_t id = context->input(1).scalar<int64_t>()();
-    std::vector<const char*> outputs, states;
-    const int64_t size = resource->pool.BatchSize(id);
-    if (size >= 0) {  // Otherwise the pool reports the invalid id.
-      OP_REQUIRES_OK(context, Check(context, "agent_output", resource->fields.output, size, &outputs));
-      OP_REQUIRES_OK(context, Check(context, "agent_state", resource->fields.state, size, &states));
-    }
-    OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.CompleteBatch(id, context->input(2).scalar<int64_t>()(),
-                                                                      outputs, states)));
-  }
-
- private:
-  static absl::Status Check(OpKernelContext* context, const std::string& name, const std::vector<Field>& fields,
-                            int64_t size, std::vector<const char*>* data) {
+absl::Status CompleteBatch(OpKernelContext* context, PoolResource* resource) {
+  int64_t id, version;
+  TF_RETURN_IF_ERROR(GetScalar(context, "id", &id));
+  TF_RETURN_IF_ERROR(GetScalar(context, "version", &version));
+  std::vector<const char*> outputs, states;
+  const int64_t size = resource->pool.BatchSize(id);
+  if (size >= 0) {  // Otherwise the pool reports the invalid id.
     OpInputList inputs;
-    TF_RETURN_IF_ERROR(context->input_list(name, &inputs));
-    if (inputs.size() != static_cast<int>(fields.size())) {
-      return InvalidArgument(name, ": want ", fields.size(), " fields, got ", inputs.size());
-    }
-    for (size_t i = 0; i < fields.size(); ++i) {
-      const TensorShape want = Prepend(size, fields[i].shape);
-      if (inputs[i].shape() != want || inputs[i].dtype() != fields[i].type) {
-        return InvalidArgument(name, ", field ", i, ": want ", tensorflow::DataTypeString(fields[i].type), " ",
-                               want.DebugString(), ", got ", tensorflow::DataTypeString(inputs[i].dtype()), " ",
-                               inputs[i].shape().DebugString());
-      }
-      data->push_back(Data(inputs[i]));
-    }
-    return absl::OkStatus();
+    TF_RETURN_IF_ERROR(GetInputs(context, "agent_output", "field", resource->fields.output, {size}, &inputs));
+    for (const Tensor& input : inputs) outputs.push_back(Data(input));
+    TF_RETURN_IF_ERROR(GetInputs(context, "agent_state", "field", resource->fields.state, {size}, &inputs));
+    for (const Tensor& input : inputs) states.push_back(Data(input));
   }
-};
+  return ToTensorFlow(resource->pool.CompleteBatch(id, version, outputs, states));
+}
 
 class NextUnrollOp : public tensorflow::AsyncOpKernel {
  public:
@@ -263,61 +233,40 @@ class NextFaultOp : public tensorflow::AsyncOpKernel {
   }
 };
 
-class ReleaseOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* context) override {
-    if (auto resource = ResourceOf<PoolResource>(context)) resource->pool.Release();
-  }
-};
+absl::Status Release(OpKernelContext*, PoolResource* resource) {
+  resource->pool.Release();
+  return absl::OkStatus();
+}
 
-class RetireOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<PoolResource>(context);
-    if (!resource) return;
-    const Tensor& actor_id = context->input(1);
-    OP_REQUIRES(context, actor_id.NumElements() == 1,
-                InvalidArgument("actor_id: want a scalar, got ", actor_id.shape().DebugString()));
-    OP_REQUIRES_OK(context, ToTensorFlow(resource->pool.Retire(actor_id.flat<int32_t>()(0))));
-  }
-};
+absl::Status Retire(OpKernelContext* context, PoolResource* resource) {
+  int32_t actor_id;
+  TF_RETURN_IF_ERROR(GetScalar(context, "actor_id", &actor_id));
+  return ToTensorFlow(resource->pool.Retire(actor_id));
+}
 
-class StatisticsOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<PoolResource>(context);
-    if (!resource) return;
-    const ActorPool::Statistics s = resource->pool.GetStatistics();
-    const std::vector<int64_t> values = {s.steps,       s.batches,   s.rows, s.inference_waiting_ns,
-                                         s.stepping_ns, s.blocked_ns};
-    Tensor* statistics;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({static_cast<int64_t>(values.size())}), &statistics));
-    std::copy(values.begin(), values.end(), statistics->vec<int64_t>().data());
-  }
-};
+absl::Status Statistics(OpKernelContext* context, PoolResource* resource) {
+  const ActorPool::Statistics s = resource->pool.GetStatistics();
+  return SetCounts(context, {s.steps, s.batches, s.rows, s.inference_waiting_ns, s.stepping_ns, s.blocked_ns});
+}
 
-class CloseOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<PoolResource>(context);
-    if (resource) resource->pool.Close(context->input(1).scalar<tensorflow::tstring>()());
-  }
-};
+absl::Status Close(OpKernelContext* context, PoolResource* resource) {
+  tensorflow::tstring cause;
+  TF_RETURN_IF_ERROR(GetScalar(context, "cause", &cause));
+  resource->pool.Close(cause);
+  return absl::OkStatus();
+}
 
-REGISTER_KERNEL_BUILDER(Name("ActorPoolAttach").Device(tensorflow::DEVICE_CPU), AttachOp);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolAttach").Device(tensorflow::DEVICE_CPU), ResourceOp<PoolResource, Attach>);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextBatch").Device(tensorflow::DEVICE_CPU), NextBatchOp);
-REGISTER_KERNEL_BUILDER(Name("ActorPoolCompleteBatch").Device(tensorflow::DEVICE_CPU), CompleteBatchOp);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolCompleteBatch").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<PoolResource, CompleteBatch>);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextUnroll").Device(tensorflow::DEVICE_CPU), NextUnrollOp);
 REGISTER_KERNEL_BUILDER(Name("ActorPoolNextFault").Device(tensorflow::DEVICE_CPU), NextFaultOp);
-REGISTER_KERNEL_BUILDER(Name("ActorPoolRelease").Device(tensorflow::DEVICE_CPU), ReleaseOp);
-REGISTER_KERNEL_BUILDER(Name("ActorPoolRetire").Device(tensorflow::DEVICE_CPU), RetireOp);
-REGISTER_KERNEL_BUILDER(Name("ActorPoolStatistics").Device(tensorflow::DEVICE_CPU), StatisticsOp);
-REGISTER_KERNEL_BUILDER(Name("ActorPoolClose").Device(tensorflow::DEVICE_CPU), CloseOp);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolRelease").Device(tensorflow::DEVICE_CPU), ResourceOp<PoolResource, Release>);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolRetire").Device(tensorflow::DEVICE_CPU), ResourceOp<PoolResource, Retire>);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolStatistics").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<PoolResource, Statistics>);
+REGISTER_KERNEL_BUILDER(Name("ActorPoolClose").Device(tensorflow::DEVICE_CPU), ResourceOp<PoolResource, Close>);
 
 }  // namespace
 }  // namespace scalable_agents

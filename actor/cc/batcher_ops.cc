@@ -192,63 +192,54 @@ class GetInputsOp : public tensorflow::AsyncOpKernel {
   }
 };
 
-class SetOutputsOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<BatcherResource>(context);
-    if (!resource) return;
-    OpInputList outputs;
-    OP_REQUIRES_OK(context, context->input_list("outputs", &outputs));
-    const int64_t id = context->input(1).scalar<int64_t>()();
-    const absl::Status status = Check(resource->batcher.Size(id), id, outputs);
-    if (!status.ok()) {
-      resource->Close(std::string(status.message()));
-      context->SetStatus(status);
-      return;
-    }
-    const auto rows = resource->batcher.Take(id);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i]->pending.Finish([&](OpKernelContext* caller) {
-        // A copy, since a slice of the batch may lack the alignment that kernels expect.
-        for (int j = 0; j < outputs.size(); ++j) {
-          caller->set_output(j, tensorflow::tensor::DeepCopy(outputs[j].Slice(i, i + 1)));
-        }
-        return absl::OkStatus();
-      });
+absl::Status CheckOutputs(int64_t size, int64_t id, const OpInputList& outputs) {
+  if (size < 0) return InvalidArgument("Invalid computation id. Id: ", id);
+  for (const Tensor& output : outputs) {
+    if (output.dims() < 1) return InvalidArgument("Output must have a batch dimension, got a scalar");
+    if (output.dim_size(0) != size) {
+      return InvalidArgument("Output must have the same batch dimension as the input batch: want ", size, ", got ",
+                             output.dim_size(0));
     }
   }
+  return absl::OkStatus();
+}
 
- private:
-  static absl::Status Check(int64_t size, int64_t id, const OpInputList& outputs) {
-    if (size < 0) return InvalidArgument("Invalid computation id. Id: ", id);
-    for (const Tensor& output : outputs) {
-      if (output.dims() < 1) return InvalidArgument("Output must have a batch dimension, got a scalar");
-      if (output.dim_size(0) != size) {
-        return InvalidArgument("Output must have the same batch dimension as the input batch: want ", size, ", got ",
-                               output.dim_size(0));
+absl::Status SetOutputs(OpKernelContext* context, BatcherResource* resource) {
+  OpInputList outputs;
+  TF_RETURN_IF_ERROR(context->input_list("outputs", &outputs));
+  int64_t id;
+  TF_RETURN_IF_ERROR(GetScalar(context, "id", &id));
+  const absl::Status status = CheckOutputs(resource->batcher.Size(id), id, outputs);
+  if (!status.ok()) {
+    resource->Close(std::string(status.message()));
+    return status;
+  }
+  const auto rows = resource->batcher.Take(id);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i]->pending.Finish([&](OpKernelContext* caller) {
+      // A copy, since a slice of the batch may lack the alignment that kernels expect.
+      for (int j = 0; j < outputs.size(); ++j) {
+        caller->set_output(j, tensorflow::tensor::DeepCopy(outputs[j].Slice(i, i + 1)));
       }
-    }
-    return absl::OkStatus();
+      return absl::OkStatus();
+    });
   }
-};
+  return absl::OkStatus();
+}
 
-class CloseOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<BatcherResource>(context);
-    if (resource) resource->Close(context->input(1).scalar<tensorflow::tstring>()());
-  }
-};
+absl::Status Close(OpKernelContext* context, BatcherResource* resource) {
+  tensorflow::tstring cause;
+  TF_RETURN_IF_ERROR(GetScalar(context, "cause", &cause));
+  resource->Close(cause);
+  return absl::OkStatus();
+}
 
 REGISTER_KERNEL_BUILDER(Name("DynamicBatcher").Device(tensorflow::DEVICE_CPU), DynamicBatcherOp);
 REGISTER_KERNEL_BUILDER(Name("DynamicBatcherCompute").Device(tensorflow::DEVICE_CPU), ComputeOp);
 REGISTER_KERNEL_BUILDER(Name("DynamicBatcherGetInputs").Device(tensorflow::DEVICE_CPU), GetInputsOp);
-REGISTER_KERNEL_BUILDER(Name("DynamicBatcherSetOutputs").Device(tensorflow::DEVICE_CPU), SetOutputsOp);
-REGISTER_KERNEL_BUILDER(Name("DynamicBatcherClose").Device(tensorflow::DEVICE_CPU), CloseOp);
+REGISTER_KERNEL_BUILDER(Name("DynamicBatcherSetOutputs").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<BatcherResource, SetOutputs>);
+REGISTER_KERNEL_BUILDER(Name("DynamicBatcherClose").Device(tensorflow::DEVICE_CPU), ResourceOp<BatcherResource, Close>);
 
 }  // namespace
 }  // namespace scalable_agents

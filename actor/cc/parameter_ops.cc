@@ -16,6 +16,7 @@ using tensorflow::OpInputList;
 using tensorflow::OpKernelContext;
 using tensorflow::OpOutputList;
 using tensorflow::Tensor;
+using tensorflow::errors::InvalidArgument;
 
 REGISTER_OP("ParameterSnapshot")
     .Output("handle: resource")
@@ -78,49 +79,39 @@ class SnapshotOp : public tensorflow::ResourceOpKernel<SnapshotResource> {
   }
 };
 
-class PublishOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status Publish(OpKernelContext* context, SnapshotResource* resource) {
+  OpInputList parameters;
+  TF_RETURN_IF_ERROR(context->input_list("parameters", &parameters));
+  auto snapshot = std::make_shared<SnapshotResource::Snapshot>();
+  snapshot->version = context->input(1);
+  snapshot->parameters.assign(parameters.begin(), parameters.end());
+  resource->Publish(std::move(snapshot));
+  return absl::OkStatus();
+}
 
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<SnapshotResource>(context);
-    if (!resource) return;
-    OpInputList parameters;
-    OP_REQUIRES_OK(context, context->input_list("parameters", &parameters));
-    auto snapshot = std::make_shared<SnapshotResource::Snapshot>();
-    snapshot->version = context->input(1);
-    snapshot->parameters.assign(parameters.begin(), parameters.end());
-    resource->Publish(std::move(snapshot));
+absl::Status Latest(OpKernelContext* context, SnapshotResource* resource) {
+  const auto snapshot = resource->latest();
+  if (!snapshot) return tensorflow::errors::FailedPrecondition("no parameters have been published yet");
+  OpOutputList parameters;
+  TF_RETURN_IF_ERROR(context->output_list("parameters", &parameters));
+  if (parameters.size() != static_cast<int>(snapshot->parameters.size())) {
+    return InvalidArgument("parameters: want ", snapshot->parameters.size(), ", got ", parameters.size());
   }
-};
-
-class LatestOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<SnapshotResource>(context);
-    if (!resource) return;
-    const auto snapshot = resource->latest();
-    OP_REQUIRES(context, snapshot != nullptr,
-                tensorflow::errors::FailedPrecondition("no parameters have been published yet"));
-    OpOutputList parameters;
-    OP_REQUIRES_OK(context, context->output_list("parameters", &parameters));
-    OP_REQUIRES(context, parameters.size() == static_cast<int>(snapshot->parameters.size()),
-                tensorflow::errors::InvalidArgument("parameters: want ", snapshot->parameters.size(), ", got ",
-                                                    parameters.size()));
-    for (int i = 0; i < parameters.size(); ++i) {
-      OP_REQUIRES(context, snapshot->parameters[i].dtype() == parameters.expected_output_dtype(i),
-                  tensorflow::errors::InvalidArgument("parameter ", i, " has another type than was published"));
-      parameters.set(i, snapshot->parameters[i]);
+  for (int i = 0; i < parameters.size(); ++i) {
+    if (snapshot->parameters[i].dtype() != parameters.expected_output_dtype(i)) {
+      return InvalidArgument("parameter ", i, " has another type than was published");
     }
-    context->set_output(0, snapshot->version);
+    parameters.set(i, snapshot->parameters[i]);
   }
-};
+  context->set_output(0, snapshot->version);
+  return absl::OkStatus();
+}
 
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshot").Device(tensorflow::DEVICE_CPU), SnapshotOp);
-REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotPublish").Device(tensorflow::DEVICE_CPU), PublishOp);
-REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLatest").Device(tensorflow::DEVICE_CPU), LatestOp);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotPublish").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<SnapshotResource, Publish>);
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLatest").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<SnapshotResource, Latest>);
 
 }  // namespace
 }  // namespace scalable_agents

@@ -51,6 +51,30 @@ inline absl::Status GetFields(tensorflow::OpKernelConstruction* context, const s
   return absl::OkStatus();
 }
 
+// Reads the list of inputs `name`, which must have the types of `fields`, and their shapes after `sizes`. `part` says
+// what one of them is called.
+inline absl::Status GetInputs(tensorflow::OpKernelContext* context, const char* name, const char* part,
+                              const std::vector<Field>& fields, const tensorflow::TensorShape& sizes,
+                              tensorflow::OpInputList* inputs) {
+  using tensorflow::DataTypeString;
+  using tensorflow::errors::InvalidArgument;
+  TF_RETURN_IF_ERROR(context->input_list(name, inputs));
+  if (inputs->size() != static_cast<int>(fields.size())) {
+    return InvalidArgument(name, ": want ", fields.size(), ", got ", inputs->size());
+  }
+  for (size_t i = 0; i < fields.size(); ++i) {
+    tensorflow::TensorShape want = sizes;
+    want.AppendShape(fields[i].shape);
+    const tensorflow::Tensor& input = (*inputs)[i];
+    if (input.shape() != want || input.dtype() != fields[i].type) {
+      return InvalidArgument(name, ", ", part, " ", i, ": want ", DataTypeString(fields[i].type), " ",
+                             want.DebugString(), ", got ", DataTypeString(input.dtype()), " ",
+                             input.shape().DebugString());
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace scalable_agents
 
 #endif  // SCALABLE_AGENTS_OPS_CC_FIELD_H_

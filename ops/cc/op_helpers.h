@@ -1,11 +1,13 @@
-// Helpers for kernels: the conversion of statuses, ops that wait, and the lookup of resources.
+// Helpers for kernels: the conversion of statuses, ops that wait, ops of a resource, inputs and outputs.
 #ifndef SCALABLE_AGENTS_OPS_CC_OP_HELPERS_H_
 #define SCALABLE_AGENTS_OPS_CC_OP_HELPERS_H_
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "ops/cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -76,6 +78,45 @@ std::shared_ptr<Resource> ResourceOf(tensorflow::OpKernelContext* context) {
     return nullptr;
   }
   return std::shared_ptr<Resource>(resource, [](Resource* held) { held->Unref(); });
+}
+
+// An op that calls Run(context, resource) with the resource of input 0.
+template <typename Resource, absl::Status (*Run)(tensorflow::OpKernelContext*, Resource*)>
+class ResourceOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    auto resource = ResourceOf<Resource>(context);
+    if (!resource) return;
+    absl::Status result;
+    const Status memory = WithMemory([&] {
+      result = Run(context, resource.get());
+      return Status();
+    });
+    OP_REQUIRES_OK(context, memory.ok() ? result : ToTensorFlow(memory));
+  }
+};
+
+// Reads an input that must be a scalar.
+template <typename T>
+absl::Status GetScalar(tensorflow::OpKernelContext* context, const char* name, T* scalar) {
+  const tensorflow::Tensor* input;
+  TF_RETURN_IF_ERROR(context->input(name, &input));
+  if (input->NumElements() != 1) {
+    return tensorflow::errors::InvalidArgument(name, ": want a scalar, got ", input->shape().DebugString());
+  }
+  *scalar = input->flat<T>()(0);
+  return absl::OkStatus();
+}
+
+// Makes output 0 a vector of these numbers.
+inline absl::Status SetCounts(tensorflow::OpKernelContext* context, const std::vector<int64_t>& counts) {
+  tensorflow::Tensor* output;
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(counts.size())}), &output));
+  std::copy(counts.begin(), counts.end(), output->vec<int64_t>().data());
+  return absl::OkStatus();
 }
 
 }  // namespace scalable_agents

@@ -143,11 +143,7 @@ void EpisodeReplay::Read(const ReplayedUnroll& unroll, int component, char* to, 
 }
 
 EpisodeReplayStatistics EpisodeReplay::GetStatistics() const {
-  const StreamTable<Segment>::Counts streams = streams_.counts();
-  EpisodeReplayStatistics statistics;
-  statistics.gaps = streams.gaps;
-  statistics.repeated_unrolls = streams.repeated_unrolls;
-  statistics.streams = streams.streams;
+  EpisodeReplayStatistics statistics = {streams_.statistics()};
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
   statistics.long_episodes = long_episodes_;

@@ -52,16 +52,11 @@ struct ReplayedUnroll {
   int64_t next_key = -1, next_step = 0;
 };
 
-struct EpisodeReplayStatistics {
+struct EpisodeReplayStatistics : StreamStatistics {
   int64_t steps = 0;              // Of the episodes in the replay.
   int64_t episodes = 0;           // In the replay.
   int64_t inserted_episodes = 0;  // Ever inserted.
   int64_t replayed_unrolls = 0;
-  int64_t gaps = 0;              // Times that unrolls of a stream were missing.
-  int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
-  int64_t streams = 0;
-  int64_t rows = 0;           // Rows in memory.
-  int64_t bytes = 0;          // Memory of the rows.
   int64_t long_episodes = 0;  // Episodes that were dropped because they were too long.
 };
 

@@ -69,11 +69,9 @@ Status EpisodeReplay::Restore(const std::string& path) {
       steps += episode->num_steps();
       episodes.push_back(std::move(episode));
     }
-    return Status();
+    return reader.Finish();
   });
   if (!status.ok()) return status;
-  const Status finished = reader.Finish();
-  if (!finished.ok()) return finished;
 
   MutexLock lock(mutex_);
   if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");

@@ -5,7 +5,6 @@
 #include "ops/cc/field.h"
 #include "ops/cc/op_helpers.h"
 #include "replay/cc/episode_replay.h"
-#include "replay/cc/episode_replay_resource.h"
 #include "replay/cc/replay_op_helpers.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -21,6 +20,8 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::errors::InvalidArgument;
+
+using Resource = ReplayResource<EpisodeReplay>;
 
 REGISTER_OP("EpisodeReplay")
     .Output("handle: resource")
@@ -88,7 +89,7 @@ REGISTER_OP("EpisodeReplayRestore")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Restores what was saved. Unavailable: the file cannot be read. InvalidArgument: it is damaged or another.");
 
-class ReplayOp : public tensorflow::ResourceOpKernel<EpisodeReplayResource> {
+class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
  public:
   explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
     OP_REQUIRES_OK(context, GetRowAttributes(context, &rows_));
@@ -111,9 +112,9 @@ class ReplayOp : public tensorflow::ResourceOpKernel<EpisodeReplayResource> {
   }
 
  private:
-  absl::Status CreateResource(EpisodeReplayResource** resource) override {
+  absl::Status CreateResource(Resource** resource) override {
     return ToTensorFlow(WithMemory([&] {
-      *resource = new EpisodeReplayResource(options_, rows_.fields);
+      *resource = new Resource(options_, rows_.fields);
       return Status();
     }));
   }
@@ -122,115 +123,82 @@ class ReplayOp : public tensorflow::ResourceOpKernel<EpisodeReplayResource> {
   RowAttributes rows_;
 };
 
-class InsertOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<EpisodeReplayResource>(context);
-    if (!resource) return;
-    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Insert(context, resource.get()); }));
+absl::Status Insert(OpKernelContext* context, Resource* resource) {
+  OpInputList rows;
+  TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
+  const TensorShape& shape = rows[0].shape();
+  if (shape.dims() < 2 || shape.dim_size(0) < 2) {
+    return InvalidArgument("rows, component 0: want [T+1, B, ...], got ", shape.DebugString());
   }
-
- private:
-  static absl::Status Insert(OpKernelContext* context, EpisodeReplayResource* resource) {
-    OpInputList rows;
-    TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
-    const TensorShape& shape = rows[0].shape();
-    if (shape.dims() < 2 || shape.dim_size(0) < 2) {
-      return InvalidArgument("rows, component 0: want [T+1, B, ...], got ", shape.DebugString());
-    }
-    const int64_t num_rows = shape.dim_size(0), num_unrolls = shape.dim_size(1);
-    TF_RETURN_IF_ERROR(CheckVector(context, "stream_id", num_unrolls));
-    TF_RETURN_IF_ERROR(CheckVector(context, "index", num_unrolls));
-    TF_RETURN_IF_ERROR(CheckRows(context, "rows", resource->rows, num_rows, num_unrolls));
-    for (int64_t i = 0; i < num_unrolls; ++i) {
-      const Status status =
-          resource->replay.Insert(context->input(1).vec<int64_t>()(i), context->input(2).vec<int64_t>()(i), num_rows,
-                                  RowsOf(rows, resource->rows, i, num_unrolls));
-      if (!status.ok()) return ToTensorFlow(status);
-    }
-    return absl::OkStatus();
-  }
-};
-
-class NextOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<EpisodeReplayResource>(context);
-    if (!resource) return;
-    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Next(context, resource.get()); }));
-  }
-
- private:
-  static absl::Status Next(OpKernelContext* context, EpisodeReplayResource* resource) {
-    EpisodeReplay& replay = resource->replay;
-    const Tensor &keys = context->input(1), &steps = context->input(2);
-    if (keys.dims() != 1) return InvalidArgument("key: want [N], got ", keys.shape().DebugString());
-    const int64_t n = keys.dim_size(0), length = replay.options().unroll_length;
-    TF_RETURN_IF_ERROR(CheckVector(context, "step", n));
-    for (int input : {3, 4}) {
-      if (context->input(input).NumElements() != 1) return InvalidArgument("seed and minimum_size: want scalars");
-    }
-    const auto scalar = [context](int input) { return context->input(input).flat<int64_t>()(0); };
-    const auto vector = [n](const Tensor& tensor) {
-      const int64_t* data = tensor.vec<int64_t>().data();
-      return std::vector<int64_t>(data, data + n);
-    };
-    RowOutputs rows;
-    TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, replay.options().components, length + 1, n));
-    std::vector<ReplayedUnroll> unrolls;
-    const Status status = replay.Next(vector(keys), vector(steps), scalar(3), scalar(4), &unrolls);
+  const int64_t num_rows = shape.dim_size(0), num_unrolls = shape.dim_size(1);
+  TF_RETURN_IF_ERROR(CheckVector(context, "stream_id", num_unrolls));
+  TF_RETURN_IF_ERROR(CheckVector(context, "index", num_unrolls));
+  TF_RETURN_IF_ERROR(GetInputs(context, "rows", "component", resource->rows, {num_rows, num_unrolls}, &rows));
+  for (int64_t i = 0; i < num_unrolls; ++i) {
+    const Status status =
+        resource->replay.Insert(context->input(1).vec<int64_t>()(i), context->input(2).vec<int64_t>()(i), num_rows,
+                                RowsOf(rows, resource->rows, i, num_unrolls));
     if (!status.ok()) return ToTensorFlow(status);
-
-    std::vector<Tensor*> numbers(4);
-    for (size_t j = 0; j < numbers.size(); ++j) {
-      TF_RETURN_IF_ERROR(context->allocate_output(j, TensorShape({n}), &numbers[j]));
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      const ReplayedUnroll& unroll = unrolls[i];
-      int64_t stream_id = 0, stream_row = 0;
-      if (!unroll.parts.empty()) {
-        const Episode& episode = *unroll.parts[0].episode;
-        stream_id = episode.stream_id;
-        stream_row = episode.stream_row + unroll.parts[0].first_step;
-      }
-      const int64_t values[] = {unroll.next_key, unroll.next_step, stream_id, stream_row};
-      for (size_t j = 0; j < numbers.size(); ++j) numbers[j]->vec<int64_t>()(i) = values[j];
-    }
-    rows.ForAll(context, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        rows.Fill(
-            i, [&](int component, char* to, int64_t to_stride) { replay.Read(unrolls[i], component, to, to_stride); });
-      }
-    });
-    return absl::OkStatus();
   }
-};
+  return absl::OkStatus();
+}
 
-class StatisticsOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status Next(OpKernelContext* context, Resource* resource) {
+  EpisodeReplay& replay = resource->replay;
+  const Tensor &keys = context->input(1), &steps = context->input(2);
+  if (keys.dims() != 1) return InvalidArgument("key: want [N], got ", keys.shape().DebugString());
+  const int64_t n = keys.dim_size(0), length = replay.options().unroll_length;
+  TF_RETURN_IF_ERROR(CheckVector(context, "step", n));
+  int64_t seed, minimum_size;
+  TF_RETURN_IF_ERROR(GetScalar(context, "seed", &seed));
+  TF_RETURN_IF_ERROR(GetScalar(context, "minimum_size", &minimum_size));
+  const auto vector = [n](const Tensor& tensor) {
+    const int64_t* data = tensor.vec<int64_t>().data();
+    return std::vector<int64_t>(data, data + n);
+  };
+  RowOutputs rows;
+  TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, replay.options().components, length + 1, n));
+  std::vector<ReplayedUnroll> unrolls;
+  const Status status = replay.Next(vector(keys), vector(steps), seed, minimum_size, &unrolls);
+  if (!status.ok()) return ToTensorFlow(status);
 
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<EpisodeReplayResource>(context);
-    if (!resource) return;
-    const EpisodeReplayStatistics s = resource->replay.GetStatistics();
-    OP_REQUIRES_OK(context, SetCounts(context, {s.steps, s.episodes, s.inserted_episodes, s.replayed_unrolls, s.gaps,
-                                                s.repeated_unrolls, s.streams, s.rows, s.bytes, s.long_episodes}));
+  std::vector<Tensor*> numbers(4);
+  for (size_t j = 0; j < numbers.size(); ++j) {
+    TF_RETURN_IF_ERROR(context->allocate_output(j, TensorShape({n}), &numbers[j]));
   }
-};
+  for (int64_t i = 0; i < n; ++i) {
+    const ReplayedUnroll& unroll = unrolls[i];
+    int64_t stream_id = 0, stream_row = 0;
+    if (!unroll.parts.empty()) {
+      const Episode& episode = *unroll.parts[0].episode;
+      stream_id = episode.stream_id;
+      stream_row = episode.stream_row + unroll.parts[0].first_step;
+    }
+    const int64_t values[] = {unroll.next_key, unroll.next_step, stream_id, stream_row};
+    for (size_t j = 0; j < numbers.size(); ++j) numbers[j]->vec<int64_t>()(i) = values[j];
+  }
+  rows.ForAll(context, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      rows.Fill(i,
+                [&](int component, char* to, int64_t to_stride) { replay.Read(unrolls[i], component, to, to_stride); });
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Statistics(OpKernelContext* context, Resource* resource) {
+  const EpisodeReplayStatistics s = resource->replay.GetStatistics();
+  return SetCounts(context, {s.steps, s.episodes, s.inserted_episodes, s.replayed_unrolls, s.gaps, s.repeated_unrolls,
+                             s.streams, s.rows, s.bytes, s.long_episodes});
+}
 
 REGISTER_KERNEL_BUILDER(Name("EpisodeReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);
-REGISTER_KERNEL_BUILDER(Name("EpisodeReplayInsert").Device(tensorflow::DEVICE_CPU), InsertOp);
-REGISTER_KERNEL_BUILDER(Name("EpisodeReplayNext").Device(tensorflow::DEVICE_CPU), NextOp);
-REGISTER_KERNEL_BUILDER(Name("EpisodeReplayStatistics").Device(tensorflow::DEVICE_CPU), StatisticsOp);
-REGISTER_KERNEL_BUILDER(Name("EpisodeReplaySave").Device(tensorflow::DEVICE_CPU),
-                        TextOp<EpisodeReplayResource, SaveWork>);
-REGISTER_KERNEL_BUILDER(Name("EpisodeReplayRestore").Device(tensorflow::DEVICE_CPU),
-                        TextOp<EpisodeReplayResource, RestoreWork>);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayInsert").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Insert>);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayNext").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Next>);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayStatistics").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<Resource, Statistics>);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplaySave").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Save>);
+REGISTER_KERNEL_BUILDER(Name("EpisodeReplayRestore").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Restore>);
 
 }  // namespace
 }  // namespace scalable_agents

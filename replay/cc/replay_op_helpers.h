@@ -1,16 +1,16 @@
-// What the ops of both replays share: attributes and inputs with rows, outputs, and ops whose input is a text.
+// What the ops of both replays share: the resource, attributes and inputs with rows, outputs, and files.
 #ifndef SCALABLE_AGENTS_REPLAY_CC_REPLAY_OP_HELPERS_H_
 #define SCALABLE_AGENTS_REPLAY_CC_REPLAY_OP_HELPERS_H_
 
-#include <algorithm>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/cc/field.h"
 #include "ops/cc/op_helpers.h"
 #include "replay/cc/row_store.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/util/work_sharder.h"
 
 namespace scalable_agents {
@@ -45,33 +45,25 @@ inline absl::Status GetRowAttributes(tensorflow::OpKernelConstruction* context, 
   return absl::OkStatus();
 }
 
+// A replay, and the types and shapes of what it stores.
+template <typename Replay>
+class ReplayResource : public tensorflow::ResourceBase {
+ public:
+  template <typename Options>
+  ReplayResource(const Options& options, std::vector<Field> rows, std::vector<Field> states = {})
+      : rows(std::move(rows)), states(std::move(states)), replay(options) {}
+  std::string DebugString() const override { return "Replay"; }
+
+  const std::vector<Field> rows, states;  // Of a stack of frames, the newest frame.
+  Replay replay;
+};
+
 // Checks that an input is a vector of a given size.
 inline absl::Status CheckVector(tensorflow::OpKernelContext* context, const char* name, int64_t size) {
   const tensorflow::Tensor* vector;
   TF_RETURN_IF_ERROR(context->input(name, &vector));
   if (vector->shape() == tensorflow::TensorShape({size})) return absl::OkStatus();
   return tensorflow::errors::InvalidArgument(name, ": want [", size, "], got ", vector->shape().DebugString());
-}
-
-// Checks that a list of inputs has the types of `fields`, and shapes [num_rows, num_unrolls, ...].
-inline absl::Status CheckRows(tensorflow::OpKernelContext* context, const char* name, const std::vector<Field>& fields,
-                              int64_t num_rows, int64_t num_unrolls) {
-  using tensorflow::DataTypeString;
-  using tensorflow::errors::InvalidArgument;
-  tensorflow::OpInputList inputs;
-  TF_RETURN_IF_ERROR(context->input_list(name, &inputs));
-  if (inputs.size() != static_cast<int>(fields.size())) {
-    return InvalidArgument(name, ": want ", fields.size(), ", got ", inputs.size());
-  }
-  for (size_t i = 0; i < fields.size(); ++i) {
-    const tensorflow::TensorShape want = Prepend(num_rows, Prepend(num_unrolls, fields[i].shape));
-    if (inputs[i].shape() != want || inputs[i].dtype() != fields[i].type) {
-      return InvalidArgument(name, ", component ", i, ": want ", DataTypeString(fields[i].type), " ",
-                             want.DebugString(), ", got ", DataTypeString(inputs[i].dtype()), " ",
-                             inputs[i].shape().DebugString());
-    }
-  }
-  return absl::OkStatus();
 }
 
 // The rows of unroll number `unroll`, of num_unrolls, in a tensor [rows, num_unrolls, ...] with so many bytes in a row.
@@ -148,54 +140,19 @@ class RowOutputs {
   int64_t num_items_ = 0, bytes_per_item_ = 0;
 };
 
-// Returns the status of `work`, or an error if there is not enough memory for it.
-template <typename Work>
-absl::Status WithMemoryForOp(const Work& work) {
-  absl::Status result;
-  const Status memory = WithMemory([&] {
-    result = work();
-    return Status();
-  });
-  return memory.ok() ? result : ToTensorFlow(memory);
+template <typename Resource>
+absl::Status Save(tensorflow::OpKernelContext* context, Resource* resource) {
+  tensorflow::tstring path;
+  TF_RETURN_IF_ERROR(GetScalar(context, "path", &path));
+  return ToTensorFlow(resource->replay.Save(path));
 }
 
-// Makes output 0 a vector of these numbers.
-inline absl::Status SetCounts(tensorflow::OpKernelContext* context, const std::vector<int64_t>& counts) {
-  tensorflow::Tensor* output;
-  TF_RETURN_IF_ERROR(
-      context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(counts.size())}), &output));
-  std::copy(counts.begin(), counts.end(), output->vec<int64_t>().data());
-  return absl::OkStatus();
+template <typename Resource>
+absl::Status Restore(tensorflow::OpKernelContext* context, Resource* resource) {
+  tensorflow::tstring path;
+  TF_RETURN_IF_ERROR(GetScalar(context, "path", &path));
+  return ToTensorFlow(resource->replay.Restore(path));
 }
-
-// An op whose other input is a text. `Work` is called with the resource's replay and the text.
-template <typename Resource, typename Work>
-class TextOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(tensorflow::OpKernelContext* context) override {
-    auto resource = ResourceOf<Resource>(context);
-    if (!resource) return;
-    OP_REQUIRES(context, context->input(1).NumElements() == 1, tensorflow::errors::InvalidArgument("want one text"));
-    const std::string text = context->input(1).flat<tensorflow::tstring>()(0);
-    OP_REQUIRES_OK(context, ToTensorFlow(WithMemory([&] { return Work()(&resource->replay, text); })));
-  }
-};
-
-// Works for TextOp: the text is the path of a file.
-struct SaveWork {
-  template <typename Replay>
-  Status operator()(Replay* replay, const std::string& path) const {
-    return replay->Save(path);
-  }
-};
-struct RestoreWork {
-  template <typename Replay>
-  Status operator()(Replay* replay, const std::string& path) const {
-    return replay->Restore(path);
-  }
-};
 
 }  // namespace scalable_agents
 

@@ -7,10 +7,11 @@
 #include "ops/cc/field.h"
 #include "ops/cc/op_helpers.h"
 #include "replay/cc/replay_op_helpers.h"
-#include "replay/cc/replay_resource.h"
 #include "replay/cc/sequence_replay.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace scalable_agents {
@@ -23,6 +24,29 @@ using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::errors::InvalidArgument;
+
+using Resource = ReplayResource<SequenceReplay>;
+
+REGISTER_OP("SequenceReplay")
+    .Output("handle: resource")
+    .Attr("row_types: list(type) >= 1")
+    .Attr("row_shapes: list(shape) >= 1")
+    .Attr("stacks: list(int) >= 1")
+    .Attr("done_component: int")
+    .Attr("state_types: list(type) >= 0")
+    .Attr("state_shapes: list(shape) >= 0")
+    .Attr("state_offsets: list(int) >= 0")
+    .Attr("burn_in: int")
+    .Attr("length: int")
+    .Attr("period: int")
+    .Attr("cross_episodes: bool")
+    .Attr("capacity: int")
+    .Attr("priority_exponent: float")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame.");
 
 REGISTER_OP("SequenceReplayInsert")
     .Input("handle: resource")
@@ -106,193 +130,193 @@ absl::Status SetTrains(OpKernelContext* context, const SequenceGeometry& geometr
   return absl::OkStatus();
 }
 
-class InsertOp : public tensorflow::OpKernel {
+class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
  public:
-  explicit InsertOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("signal_components", &signal_components_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<ReplayResource>(context);
-    if (!resource) return;
-    OP_REQUIRES_OK(context, Check(context, *resource));
-    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Insert(context, resource.get()); }));
+  explicit ReplayOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
+    OP_REQUIRES_OK(context, GetRowAttributes(context, &rows_));
+    options_.components = rows_.components;
+    options_.done = rows_.done;
+    OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
+    float priority_exponent;
+    OP_REQUIRES_OK(context, context->GetAttr("state_offsets", &options_.state_offsets));
+    OP_REQUIRES_OK(context, context->GetAttr("burn_in", &options_.geometry.burn_in));
+    OP_REQUIRES_OK(context, context->GetAttr("length", &options_.geometry.length));
+    OP_REQUIRES_OK(context, context->GetAttr("period", &options_.geometry.period));
+    OP_REQUIRES_OK(context, context->GetAttr("cross_episodes", &options_.geometry.cross_episodes));
+    OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
+    OP_REQUIRES_OK(context, context->GetAttr("priority_exponent", &priority_exponent));
+    options_.priority_exponent = priority_exponent;
+    const SequenceGeometry& geometry = options_.geometry;
+    OP_REQUIRES(context, geometry.burn_in >= 0 && geometry.length >= 1 && geometry.period >= 1,
+                InvalidArgument("burn_in, length and period: want at least 0, 1 and 1, got ", geometry.burn_in, ", ",
+                                geometry.length, " and ", geometry.period));
+    OP_REQUIRES(context, geometry.period <= geometry.length,
+                InvalidArgument("period: want at most the length of ", geometry.length, ", got ", geometry.period,
+                                ": steps between two sequences would never be trained"));
+    OP_REQUIRES(context, options_.capacity >= 1, InvalidArgument("capacity: want at least 1, got ", options_.capacity));
+    OP_REQUIRES(context, priority_exponent >= 0,
+                InvalidArgument("priority_exponent: want at least 0, got ", priority_exponent));
+    for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());
+    for (int offset : options_.state_offsets) {
+      OP_REQUIRES(context, offset >= 0 && offset < geometry.num_rows(),
+                  InvalidArgument("state_offsets: want 0 to ", geometry.num_rows() - 1, ", got ", offset));
+    }
   }
 
  private:
-  absl::Status Check(OpKernelContext* context, const ReplayResource& resource) const {
-    const Tensor& starts = context->input(4);
-    if (starts.dims() != 2 || starts.dim_size(0) < 2) {
-      return InvalidArgument("starts_episode: want [T+1, B], got ", starts.shape().DebugString());
-    }
-    for (const char* name : {"stream_id", "index", "first_step"}) {
-      TF_RETURN_IF_ERROR(CheckVector(context, name, starts.dim_size(1)));
-    }
-    TF_RETURN_IF_ERROR(CheckRows(context, "rows", resource.rows, starts.dim_size(0), starts.dim_size(1)));
-    TF_RETURN_IF_ERROR(CheckRows(context, "states", resource.states, starts.dim_size(0), starts.dim_size(1)));
-    for (size_t i = 0; i < signal_components_.size(); ++i) {
-      const int component = signal_components_[i];
-      if (component < 0 || component >= static_cast<int>(resource.rows.size()) ||
-          context->num_outputs() != 2 + static_cast<int>(signal_components_.size()) ||
-          context->expected_output_dtype(2 + i) != resource.rows[component].type) {
-        return InvalidArgument("signal_components: want indices of row components, and the types of these, got ",
-                               component);
-      }
-    }
-    return absl::OkStatus();
+  absl::Status CreateResource(Resource** resource) override {
+    return ToTensorFlow(WithMemory([&] {
+      *resource = new Resource(options_, rows_.fields, states_);
+      return Status();
+    }));
   }
 
-  absl::Status Insert(OpKernelContext* context, ReplayResource* resource) const {
-    OpInputList rows, states;
-    TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
-    TF_RETURN_IF_ERROR(context->input_list("states", &states));
-    const Tensor& starts = context->input(4);
-    const int64_t num_unrolls = starts.dim_size(1);
-    std::vector<std::shared_ptr<const Sequence>> inserted;
-    for (int64_t i = 0; i < num_unrolls; ++i) {
-      NewUnroll unroll;
-      unroll.stream_id = context->input(1).vec<int64_t>()(i);
-      unroll.index = context->input(2).vec<int64_t>()(i);
-      unroll.first_step = context->input(3).vec<int64_t>()(i);
-      unroll.num_rows = starts.dim_size(0);
-      unroll.starts_episode = RowsOf(starts, 1, i, num_unrolls);
-      unroll.rows = RowsOf(rows, resource->rows, i, num_unrolls);
-      unroll.states = RowsOf(states, resource->states, i, num_unrolls);
-      const Status status = resource->replay.Insert(unroll, &inserted);
-      if (!status.ok()) return ToTensorFlow(status);
-    }
-    return SetOutputs(context, *resource, inserted);
-  }
-
-  absl::Status SetOutputs(OpKernelContext* context, const ReplayResource& resource,
-                          const std::vector<std::shared_ptr<const Sequence>>& inserted) const {
-    const SequenceGeometry& geometry = resource.replay.options().geometry;
-    const int64_t n = inserted.size();
-    Tensor* keys;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({n}), &keys));
-    for (int64_t i = 0; i < n; ++i) keys->vec<int64_t>()(i) = inserted[i]->key;
-    TF_RETURN_IF_ERROR(SetTrains(context, geometry, n, [&](int64_t i) -> const Sequence& { return *inserted[i]; }));
-    OpOutputList signals;
-    TF_RETURN_IF_ERROR(context->output_list("signals", &signals));
-    for (size_t j = 0; j < signal_components_.size(); ++j) {
-      const int component = signal_components_[j];
-      const int64_t bytes = resource.replay.options().components[component].read_bytes();
-      Tensor* signal;
-      TF_RETURN_IF_ERROR(signals.allocate(j, resource.ReadShapeOf(component, geometry.length + 1, n), &signal));
-      for (int64_t i = 0; i < n; ++i) {
-        resource.replay.Read(*inserted[i], component, geometry.burn_in + 1, geometry.length + 1,
-                             Data(*signal) + i * bytes, n * bytes);
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  std::vector<int> signal_components_;
+  ReplayOptions options_;
+  RowAttributes rows_;
+  std::vector<Field> states_;
 };
 
-class SampleOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<ReplayResource>(context);
-    if (!resource) return;
-    for (int input : {1, 2}) {
-      OP_REQUIRES(context, context->input(input).NumElements() == 1,
-                  InvalidArgument("batch_size and seed: want scalars"));
+// The rows of new sequences that Insert returns: [length + 1, n, ...] of each of these components.
+absl::Status SetSignals(OpKernelContext* context, const Resource& resource, const std::vector<int>& components,
+                        const std::vector<std::shared_ptr<const Sequence>>& inserted) {
+  const ReplayOptions& options = resource.replay.options();
+  const int64_t n = inserted.size(), num_rows = options.geometry.length + 1;
+  OpOutputList signals;
+  TF_RETURN_IF_ERROR(context->output_list("signals", &signals));
+  for (size_t j = 0; j < components.size(); ++j) {
+    const RowComponent& component = options.components[components[j]];
+    const int64_t bytes = component.read_bytes();
+    Tensor* signal;
+    TF_RETURN_IF_ERROR(signals.allocate(j, ReadShape(resource.rows[components[j]], component, num_rows, n), &signal));
+    for (int64_t i = 0; i < n; ++i) {
+      resource.replay.Read(*inserted[i], components[j], options.geometry.burn_in + 1, num_rows,
+                           Data(*signal) + i * bytes, n * bytes);
     }
-    const int64_t batch_size = context->input(1).flat<int64_t>()(0);
-    OP_REQUIRES(context, batch_size >= 1, InvalidArgument("batch_size: want at least 1, got ", batch_size));
-    OP_REQUIRES(context,
-                context->num_outputs() == static_cast<int>(7 + resource->rows.size() + resource->states.size()),
-                InvalidArgument("row_types and state_types: want those of the replay"));
-    OP_REQUIRES_OK(context, WithMemoryForOp([&] { return Sample(context, resource.get(), batch_size); }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Insert(OpKernelContext* context, Resource* resource) {
+  const Tensor& starts = context->input(4);
+  if (starts.dims() != 2 || starts.dim_size(0) < 2) {
+    return InvalidArgument("starts_episode: want [T+1, B], got ", starts.shape().DebugString());
+  }
+  const int64_t num_rows = starts.dim_size(0), num_unrolls = starts.dim_size(1);
+  for (const char* name : {"stream_id", "index", "first_step"}) {
+    TF_RETURN_IF_ERROR(CheckVector(context, name, num_unrolls));
+  }
+  OpInputList rows, states;
+  TF_RETURN_IF_ERROR(GetInputs(context, "rows", "component", resource->rows, starts.shape(), &rows));
+  TF_RETURN_IF_ERROR(GetInputs(context, "states", "component", resource->states, starts.shape(), &states));
+  std::vector<int> signals;
+  TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(context->op_kernel().def(), "signal_components", &signals));
+  for (size_t i = 0; i < signals.size(); ++i) {
+    if (signals[i] < 0 || signals[i] >= static_cast<int>(resource->rows.size()) ||
+        context->num_outputs() != 2 + static_cast<int>(signals.size()) ||
+        context->expected_output_dtype(2 + i) != resource->rows[signals[i]].type) {
+      return InvalidArgument("signal_components: want indices of row components, and the types of these, got ",
+                             signals[i]);
+    }
   }
 
- private:
-  static absl::Status Sample(OpKernelContext* context, ReplayResource* resource, int64_t batch_size) {
-    const ReplayOptions& options = resource->replay.options();
-    std::vector<Tensor*> ids(6);
-    for (int i = 0; i < 6; ++i) {
-      TF_RETURN_IF_ERROR(context->allocate_output(i, TensorShape({batch_size}), &ids[i]));
-    }
-    std::vector<Sampled> sampled;
-    const Status status = resource->replay.Sample(batch_size, context->input(2).flat<int64_t>()(0), &sampled);
+  std::vector<std::shared_ptr<const Sequence>> inserted;
+  for (int64_t i = 0; i < num_unrolls; ++i) {
+    NewUnroll unroll;
+    unroll.stream_id = context->input(1).vec<int64_t>()(i);
+    unroll.index = context->input(2).vec<int64_t>()(i);
+    unroll.first_step = context->input(3).vec<int64_t>()(i);
+    unroll.num_rows = num_rows;
+    unroll.starts_episode = RowsOf(starts, 1, i, num_unrolls);
+    unroll.rows = RowsOf(rows, resource->rows, i, num_unrolls);
+    unroll.states = RowsOf(states, resource->states, i, num_unrolls);
+    const Status status = resource->replay.Insert(unroll, &inserted);
     if (!status.ok()) return ToTensorFlow(status);
-    for (int64_t i = 0; i < batch_size; ++i) {
-      ids[0]->vec<int64_t>()(i) = sampled[i].sequence->key;
-      ids[1]->vec<float>()(i) = sampled[i].probability;
-      ids[2]->vec<int64_t>()(i) = sampled[i].age;
-      ids[3]->vec<int64_t>()(i) = sampled[i].sequence->stream_id;
-      ids[4]->vec<int64_t>()(i) = sampled[i].sequence->stream_row;
-      ids[5]->vec<int64_t>()(i) = sampled[i].sequence->padding();
-    }
-    TF_RETURN_IF_ERROR(SetTrains(context, options.geometry, batch_size,
-                                 [&](int64_t i) -> const Sequence& { return *sampled[i].sequence; }));
-    const int64_t num_rows = options.geometry.num_rows(), num_states = options.state_offsets.size();
-    RowOutputs rows;
-    TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, options.components, num_rows, batch_size));
-    OpOutputList state_outputs;
-    TF_RETURN_IF_ERROR(context->output_list("states", &state_outputs));
-    std::vector<Tensor*> states(resource->states.size());
-    for (size_t j = 0; j < states.size(); ++j) {
-      TF_RETURN_IF_ERROR(Allocate(resource->states[j].type,
-                                  Prepend(num_states, Prepend(batch_size, resource->states[j].shape)), j,
-                                  &state_outputs, &states[j]));
-    }
-    rows.ForAll(context, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Sequence& sequence = *sampled[i].sequence;
-        rows.Fill(i, [&](int component, char* to, int64_t to_stride) {
-          resource->replay.Read(sequence, component, 0, num_rows, to, to_stride);
-        });
-        for (size_t j = 0; j < states.size(); ++j) {
-          const int64_t bytes = options.state_bytes[j];
-          for (int64_t k = 0; k < num_states; ++k) {
-            resource->replay.ReadState(sequence, k, j, Data(*states[j]) + (k * batch_size + i) * bytes);
-          }
+  }
+
+  const int64_t n = inserted.size();
+  Tensor* keys;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({n}), &keys));
+  for (int64_t i = 0; i < n; ++i) keys->vec<int64_t>()(i) = inserted[i]->key;
+  TF_RETURN_IF_ERROR(SetTrains(context, resource->replay.options().geometry, n,
+                               [&](int64_t i) -> const Sequence& { return *inserted[i]; }));
+  return SetSignals(context, *resource, signals, inserted);
+}
+
+absl::Status Sample(OpKernelContext* context, Resource* resource) {
+  int64_t batch_size, seed;
+  TF_RETURN_IF_ERROR(GetScalar(context, "batch_size", &batch_size));
+  TF_RETURN_IF_ERROR(GetScalar(context, "seed", &seed));
+  if (batch_size < 1) return InvalidArgument("batch_size: want at least 1, got ", batch_size);
+  if (context->num_outputs() != static_cast<int>(7 + resource->rows.size() + resource->states.size())) {
+    return InvalidArgument("row_types and state_types: want those of the replay");
+  }
+  const ReplayOptions& options = resource->replay.options();
+  std::vector<Tensor*> ids(6);
+  for (int i = 0; i < 6; ++i) {
+    TF_RETURN_IF_ERROR(context->allocate_output(i, TensorShape({batch_size}), &ids[i]));
+  }
+  std::vector<Sampled> sampled;
+  const Status status = resource->replay.Sample(batch_size, seed, &sampled);
+  if (!status.ok()) return ToTensorFlow(status);
+  for (int64_t i = 0; i < batch_size; ++i) {
+    ids[0]->vec<int64_t>()(i) = sampled[i].sequence->key;
+    ids[1]->vec<float>()(i) = sampled[i].probability;
+    ids[2]->vec<int64_t>()(i) = sampled[i].age;
+    ids[3]->vec<int64_t>()(i) = sampled[i].sequence->stream_id;
+    ids[4]->vec<int64_t>()(i) = sampled[i].sequence->stream_row;
+    ids[5]->vec<int64_t>()(i) = sampled[i].sequence->padding();
+  }
+  TF_RETURN_IF_ERROR(SetTrains(context, options.geometry, batch_size,
+                               [&](int64_t i) -> const Sequence& { return *sampled[i].sequence; }));
+  const int64_t num_rows = options.geometry.num_rows(), num_states = options.state_offsets.size();
+  RowOutputs rows;
+  TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, options.components, num_rows, batch_size));
+  OpOutputList state_outputs;
+  TF_RETURN_IF_ERROR(context->output_list("states", &state_outputs));
+  std::vector<Tensor*> states(resource->states.size());
+  for (size_t j = 0; j < states.size(); ++j) {
+    TF_RETURN_IF_ERROR(Allocate(resource->states[j].type,
+                                Prepend(num_states, Prepend(batch_size, resource->states[j].shape)), j, &state_outputs,
+                                &states[j]));
+  }
+  rows.ForAll(context, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Sequence& sequence = *sampled[i].sequence;
+      rows.Fill(i, [&](int component, char* to, int64_t to_stride) {
+        resource->replay.Read(sequence, component, 0, num_rows, to, to_stride);
+      });
+      for (size_t j = 0; j < states.size(); ++j) {
+        const int64_t bytes = options.state_bytes[j];
+        for (int64_t k = 0; k < num_states; ++k) {
+          resource->replay.ReadState(sequence, k, j, Data(*states[j]) + (k * batch_size + i) * bytes);
         }
       }
-    });
-    return absl::OkStatus();
-  }
-};
+    }
+  });
+  return absl::OkStatus();
+}
 
-class UpdateOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status Update(OpKernelContext* context, Resource* resource) {
+  const auto keys = context->input(1).flat<int64_t>();
+  const auto priorities = context->input(2).flat<float>();
+  return ToTensorFlow(resource->replay.Update({keys.data(), keys.data() + keys.size()},
+                                              {priorities.data(), priorities.data() + priorities.size()}));
+}
 
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<ReplayResource>(context);
-    if (!resource) return;
-    const auto keys = context->input(1).flat<int64_t>();
-    const auto priorities = context->input(2).flat<float>();
-    OP_REQUIRES_OK(context,
-                   ToTensorFlow(resource->replay.Update({keys.data(), keys.data() + keys.size()},
-                                                        {priorities.data(), priorities.data() + priorities.size()})));
-  }
-};
+absl::Status Statistics(OpKernelContext* context, Resource* resource) {
+  const ReplayStatistics s = resource->replay.GetStatistics();
+  return SetCounts(context, {s.size, s.inserted, s.sampled, s.stale_updates, s.gaps, s.repeated_unrolls, s.streams,
+                             s.rows, s.bytes});
+}
 
-class StatisticsOp : public tensorflow::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    auto resource = ResourceOf<ReplayResource>(context);
-    if (!resource) return;
-    const ReplayStatistics s = resource->replay.GetStatistics();
-    OP_REQUIRES_OK(context, SetCounts(context, {s.size, s.inserted, s.sampled, s.stale_updates, s.gaps,
-                                                s.repeated_unrolls, s.streams, s.rows, s.bytes}));
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("SequenceReplayInsert").Device(tensorflow::DEVICE_CPU), InsertOp);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplaySample").Device(tensorflow::DEVICE_CPU), SampleOp);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplayUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplayStatistics").Device(tensorflow::DEVICE_CPU), StatisticsOp);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplaySave").Device(tensorflow::DEVICE_CPU), TextOp<ReplayResource, SaveWork>);
-REGISTER_KERNEL_BUILDER(Name("SequenceReplayRestore").Device(tensorflow::DEVICE_CPU),
-                        TextOp<ReplayResource, RestoreWork>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayInsert").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Insert>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplaySample").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Sample>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayUpdate").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Update>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayStatistics").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<Resource, Statistics>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplaySave").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Save>);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayRestore").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Restore>);
 
 }  // namespace
 }  // namespace scalable_agents

@@ -136,7 +136,7 @@ Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sa
     sampled->push_back({sequence, weights_.Get(slot) / total, sampled_batches_ - sequence->sampled_batches_before});
   }
   ++sampled_batches_;
-  statistics_.sampled += n;
+  sampled_ += n;
   return Status();
 }
 
@@ -154,7 +154,7 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
   MutexLock lock(mutex_);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (keys[i] < first_key_ || keys[i] >= next_key_) {
-      ++statistics_.stale_updates;
+      ++stale_updates_;
       continue;
     }
     weights_.Set(Slot(keys[i]), std::pow(std::max(priorities[i], kSmallestPriority), options_.priority_exponent));
@@ -174,16 +174,14 @@ void SequenceReplay::ReadState(const Sequence& sequence, int number, int field, 
 }
 
 ReplayStatistics SequenceReplay::GetStatistics() const {
-  const StreamTable<Segment>::Counts streams = streams_.counts();
-  MutexLock lock(mutex_);
-  ReplayStatistics statistics = statistics_;
-  statistics.size = next_key_ - first_key_;
-  statistics.inserted = next_key_;
-  statistics.gaps = streams.gaps;
-  statistics.repeated_unrolls = streams.repeated_unrolls;
-  statistics.streams = streams.streams;
+  ReplayStatistics statistics = {streams_.statistics()};
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
+  MutexLock lock(mutex_);
+  statistics.size = next_key_ - first_key_;
+  statistics.inserted = next_key_;
+  statistics.sampled = sampled_;
+  statistics.stale_updates = stale_updates_;
   return statistics;
 }
 

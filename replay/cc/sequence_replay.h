@@ -71,16 +71,11 @@ struct NewUnroll {
                                     // states that WindowPlanner::WantsState names are read.
 };
 
-struct ReplayStatistics {
-  int64_t size = 0;              // Sequences in the replay.
-  int64_t inserted = 0;          // Sequences ever inserted.
-  int64_t sampled = 0;           // Sequences ever sampled.
-  int64_t stale_updates = 0;     // Priorities that came for sequences which had been dropped.
-  int64_t gaps = 0;              // Times that unrolls of a stream were missing.
-  int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
-  int64_t streams = 0;
-  int64_t rows = 0;   // Rows in memory.
-  int64_t bytes = 0;  // Memory of the rows.
+struct ReplayStatistics : StreamStatistics {
+  int64_t size = 0;           // Sequences in the replay.
+  int64_t inserted = 0;       // Sequences ever inserted.
+  int64_t sampled = 0;        // Sequences ever sampled.
+  int64_t stale_updates = 0;  // Priorities that came for sequences which had been dropped.
 };
 
 // Any thread may call any method. Bytes are copied without the lock of the replay; only two unrolls of the same stream
@@ -160,7 +155,8 @@ class SequenceReplay {
   int64_t next_key_ GUARDED_BY(mutex_) = 0;
   int64_t first_key_ GUARDED_BY(mutex_) = 0;  // Keys from first_key_ to next_key_ - 1 are in the replay.
   int64_t sampled_batches_ GUARDED_BY(mutex_) = 0;
-  ReplayStatistics statistics_ GUARDED_BY(mutex_);
+  int64_t sampled_ GUARDED_BY(mutex_) = 0;
+  int64_t stale_updates_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace scalable_agents

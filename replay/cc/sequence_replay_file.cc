@@ -42,7 +42,7 @@ Status SequenceReplay::Save(const std::string& path) const {
     }
     next_key = next_key_;
     sampled_batches = sampled_batches_;
-    sampled = statistics_.sampled;
+    sampled = sampled_;
   }
   SlabWriter slabs;
   for (const auto& sequence : sequences) slabs.Add(sequence->rows);
@@ -86,7 +86,8 @@ Status SequenceReplay::Restore(const std::string& path) {
     slabs.ReadSlabs(layout_, counters_, num_slabs, &reader);
     for (int64_t i = 0; i < num_sequences && reader.ok(); ++i) {
       auto sequence = std::make_shared<Sequence>();
-      sequence->key = reader.Count(next_key - num_sequences + i, next_key - num_sequences + i);
+      const int64_t key = next_key - num_sequences + i;
+      sequence->key = reader.Count(key, key);
       sequence->stream_id = reader.Get<int64_t>();
       sequence->stream_row = reader.Get<int64_t>();
       sequence->sampled_batches_before = reader.Get<int64_t>();
@@ -106,24 +107,20 @@ Status SequenceReplay::Restore(const std::string& path) {
       }
       sequences.push_back(std::move(sequence));
     }
-    return Status();
+    return reader.Finish();
   });
   if (!status.ok()) return status;
-  const Status finished = reader.Finish();
-  if (!finished.ok()) return finished;
 
-  {
-    MutexLock lock(mutex_);
-    if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");
-    next_key_ = next_key;
-    first_key_ = next_key - num_sequences;
-    sampled_batches_ = sampled_batches;
-    statistics_.sampled = sampled;
-    for (int64_t i = 0; i < num_sequences; ++i) {
-      const int64_t slot = Slot(sequences[i]->key);
-      sequences_[slot] = sequences[i];
-      weights_.Set(slot, weights[i]);
-    }
+  MutexLock lock(mutex_);
+  if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");
+  next_key_ = next_key;
+  first_key_ = next_key - num_sequences;
+  sampled_batches_ = sampled_batches;
+  sampled_ = sampled;
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    const int64_t slot = Slot(sequences[i]->key);
+    sequences_[slot] = sequences[i];
+    weights_.Set(slot, weights[i]);
   }
   return Status();
 }

@@ -21,6 +21,15 @@ enum class Continuation {
   kRepeated,  // It came before, or is older than the last one.
 };
 
+// Counts of streams and of the rows that are stored of them.
+struct StreamStatistics {
+  int64_t gaps = 0;              // Times that unrolls of a stream were missing.
+  int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one. They are ignored.
+  int64_t streams = 0;
+  int64_t rows = 0;   // Rows in memory.
+  int64_t bytes = 0;  // Memory of the rows.
+};
+
 // Finds streams by their ids. A `Segment` is what is kept of a stream since its start or its last gap. Thread-safe.
 template <typename Segment>
 class StreamTable {
@@ -32,12 +41,6 @@ class StreamTable {
     std::unique_ptr<Segment> segment GUARDED_BY(mutex);  // Null: the next unroll begins a new one.
     int64_t next_index GUARDED_BY(mutex) = 0;            // Of the unroll that continues the segment.
     int64_t last_time = 0;                               // When it was found last. The table's lock guards it.
-  };
-
-  struct Counts {
-    int64_t streams = 0;
-    int64_t gaps = 0;              // Times that unrolls of a stream were missing.
-    int64_t repeated_unrolls = 0;  // Unrolls that were not the next one, but an older one.
   };
 
   // Returns a stream. If it is new, it has no segment. `now` is any count that grows with time.
@@ -59,13 +62,13 @@ class StreamTable {
   Continuation Admit(int64_t index, Stream* stream) REQUIRES(stream->mutex) {
     if (stream->segment && index < stream->next_index) {
       MutexLock lock(mutex_);
-      ++counts_.repeated_unrolls;
+      ++statistics_.repeated_unrolls;
       return Continuation::kRepeated;
     }
     if (stream->segment && index > stream->next_index) {
       stream->segment.reset();
       MutexLock lock(mutex_);
-      ++counts_.gaps;
+      ++statistics_.gaps;
     }
     stream->next_index = index + 1;
     return stream->segment ? Continuation::kNext : Continuation::kFirst;
@@ -83,18 +86,19 @@ class StreamTable {
     return forgotten;
   }
 
-  Counts counts() const {
+  // Returns the counts of streams, without those of rows.
+  StreamStatistics statistics() const {
     MutexLock lock(mutex_);
-    Counts counts = counts_;
-    counts.streams = streams_.size();
-    return counts;
+    StreamStatistics statistics = statistics_;
+    statistics.streams = streams_.size();
+    return statistics;
   }
 
  private:
   mutable Mutex mutex_;
   std::list<std::shared_ptr<Stream>> streams_ GUARDED_BY(mutex_);  // The one that was found last is the last.
   std::unordered_map<int64_t, typename std::list<std::shared_ptr<Stream>>::iterator> stream_by_id_ GUARDED_BY(mutex_);
-  Counts counts_ GUARDED_BY(mutex_);
+  StreamStatistics statistics_ GUARDED_BY(mutex_);
 };
 
 }  // namespace scalable_agents

@@ -370,7 +370,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       ([[0, 1]], [0, 1], 0, r'key: want \[N\], got \[1,2\]'),
       ([0, 1], [0], 0, r'step: want \[2\], got \[1\]'),
       ([0, 1], [0, -1], 0, 'step: want at least 0, got -1'),
-      ([0, 1], [0, 1], [1, 2], 'seed and minimum_size: want scalars'))
+      ([0, 1], [0, 1], [1, 2], r'seed: want a scalar, got \[2\]'))
   def test_refuses_wrong_positions(self, key, step, seed, message):
     replay = _make()
     _insert(replay, [Life(0, [10])], [0], 40)

@@ -37,7 +37,7 @@ TEST(StreamTableTest, FindsTheSameStreamAgain) {
   EXPECT_EQ(one->segment, nullptr);
   EXPECT_NE(table.Find(2, 0), one);
   EXPECT_EQ(table.Find(1, 0), one);
-  EXPECT_EQ(table.counts().streams, 2);
+  EXPECT_EQ(table.statistics().streams, 2);
 }
 
 TEST(StreamTableTest, SaysHowUnrollsContinueTheSegment) {
@@ -52,8 +52,8 @@ TEST(StreamTableTest, SaysHowUnrollsContinueTheSegment) {
   EXPECT_EQ(Admit(&table, 1, 6), Continuation::kRepeated);
   EXPECT_EQ(Admit(&table, 1, 8), Continuation::kNext);
   EXPECT_EQ(table.Find(1, 0)->segment->num_unrolls, 2);
-  EXPECT_EQ(table.counts().gaps, 1);
-  EXPECT_EQ(table.counts().repeated_unrolls, 3);
+  EXPECT_EQ(table.statistics().gaps, 1);
+  EXPECT_EQ(table.statistics().repeated_unrolls, 3);
 }
 
 TEST(StreamTableTest, ASegmentThatWasDroppedLeavesNoGap) {
@@ -62,7 +62,7 @@ TEST(StreamTableTest, ASegmentThatWasDroppedLeavesNoGap) {
   table.Find(1, 0)->segment.reset();
   EXPECT_EQ(Admit(&table, 1, 5), Continuation::kFirst);
   EXPECT_EQ(Admit(&table, 1, 6), Continuation::kNext);
-  EXPECT_EQ(table.counts().gaps, 0);
+  EXPECT_EQ(table.statistics().gaps, 0);
 }
 
 TEST(StreamTableTest, ForgetsTheStreamsThatWereNotHeardOfForLong) {
@@ -73,7 +73,7 @@ TEST(StreamTableTest, ForgetsTheStreamsThatWereNotHeardOfForLong) {
   std::vector<int64_t> ids;
   for (const auto& stream : forgotten) ids.push_back(stream->id);
   EXPECT_EQ(ids, (std::vector<int64_t>{0, 1, 3, 4}));
-  EXPECT_EQ(table.counts().streams, 6);
+  EXPECT_EQ(table.statistics().streams, 6);
   EXPECT_EQ(Admit(&table, 2, 2, 11), Continuation::kNext);
   EXPECT_EQ(Admit(&table, 3, 1, 11), Continuation::kFirst);  // A new stream with the same id.
   EXPECT_TRUE(table.Forget(5).empty());
@@ -90,12 +90,12 @@ TEST(StreamTableTest, ManyThreadsAdmitAndForget) {
         Admit(&table, 4, index, index);  // All threads have this stream.
         Admit(&table, 100 + index, 0, index);
         table.Forget(index - 10);
-        table.counts();
+        table.statistics();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(table.counts().streams, 10);
+  EXPECT_GT(table.statistics().streams, 10);
 }
 
 }  // namespace
