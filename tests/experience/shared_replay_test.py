@@ -15,11 +15,11 @@ from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.experience import replay_testing
 
 _INSERT = replay_testing.LENGTH  # Agent steps of an insert.
-_life_ids = itertools.count(1)
+_stream_ids = itertools.count(1)
 
 
 def _life(episode_steps=6):
-  return replay_testing.Life(next(_life_ids), episode_steps)
+  return replay_testing.Life(next(_stream_ids), episode_steps)
 
 
 class JobTest(replay_testing.TestCase):
