@@ -8,7 +8,7 @@ import dataclasses
 import math
 
 from scalable_agents.agents import sweeps
-from scalable_agents.cluster import cluster_config
+from scalable_agents.processes import ports
 from scalable_agents.records import runtime_config
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -373,7 +373,7 @@ def validate_laser(config: LaserConfig) -> None:
                      f'{config.replay_capacity}')
   if config.shared_replay:
     try:
-      cluster_config.split_address(config.shared_replay)
+      ports.split_address(config.shared_replay)
     except ValueError as error:
       raise ValueError(f'--shared_replay={error}') from error
     if config.replay_sampling != 'episodes' or not config.replay_share:

@@ -8,6 +8,7 @@ The first agent that connects decides what the replay holds and its capacity. //
 one machine. The replay is saved at intervals; the same command continues with it. Ctrl-C saves it and ends the process.
 """
 
+from scalable_agents.processes import ports
 from scalable_agents.processes import quiet
 
 if __name__ == '__main__':
@@ -16,7 +17,6 @@ if __name__ == '__main__':
 import dataclasses
 import time
 
-from scalable_agents.cluster import cluster_config
 from scalable_agents.experience import replay_port
 from scalable_agents.processes import run_flags
 from scalable_agents.processes import stop_signals
@@ -48,7 +48,7 @@ def validate(config: ReplayConfig):
   if not config.logdir:
     raise ValueError('--logdir=: want a folder')
   try:
-    cluster_config.split_address(config.shared_replay)
+    ports.split_address(config.shared_replay)
   except ValueError as error:
     raise ValueError(f'--shared_replay={error}') from error
 
@@ -63,7 +63,7 @@ def main():
   port = replay_port.ReplayPort(config.shared_replay, logdir, line.message)
   quiet.keep_log(run_directory.path(logdir, run_directory.LIBRARY_LOG))
   signals.install()  # `keep_log` has its own handler of SIGTERM.
-  _, number = cluster_config.split_address(config.shared_replay)
+  _, number = ports.split_address(config.shared_replay)
   line.message(f'port {number} is open on all interfaces, for anybody: whoever reaches it can run code in this '
                'process. Keep it on a private network')
   shown = 0.

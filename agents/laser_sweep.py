@@ -24,8 +24,8 @@ import sys
 
 from scalable_agents.agents import registry
 from scalable_agents.agents import sweeps
-from scalable_agents.cluster import cluster_config
 from scalable_agents.processes import free_ports
+from scalable_agents.processes import ports
 from scalable_agents.processes import run_flags
 from scalable_agents.processes import run_launcher
 from scalable_agents.records import errors
@@ -66,7 +66,7 @@ def validate(config: SweepConfig):
     raise ValueError('--logdir=: want a folder')
   if config.print_commands:
     try:
-      cluster_config.split_address(config.print_commands)
+      ports.split_address(config.print_commands)
     except ValueError as error:
       raise ValueError(f'--print_commands={error}') from error
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 
+from scalable_agents.processes import ports
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
@@ -59,7 +60,7 @@ def validate(config: ClusterConfig) -> None:
           'HOST:PORT of the learner together with --job_name, or neither of them on a single machine')
   for address in config.learner_addresses.split(',') if config.job_name else []:
     try:
-      split_address(address)
+      ports.split_address(address)
     except ValueError as error:
       raise ValueError(f'--learner_addresses={error}') from error
   require(not config.job_name or _all_differ(config.learner_addresses.split(',')), 'learner_addresses',
@@ -90,17 +91,9 @@ def host_name(task: int) -> str:
   return f'{socket.gethostname()}-{os.getpid()}' if task < 0 else f'task_{task}'
 
 
-def split_address(address: str) -> tuple[str, int]:
-  """Returns host and port. Raises ValueError if the address is not HOST:PORT."""
-  host, _, port = address.rpartition(':')
-  if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
-    raise ValueError(f'{address}: want HOST:PORT')
-  return host, int(port)
-
-
 def _all_differ(addresses):
   """Returns whether all addresses differ. Upper case and leading zeros of the port make no difference."""
-  different = {(host.lower(), port) for host, port in map(split_address, addresses)}
+  different = {(host.lower(), port) for host, port in map(ports.split_address, addresses)}
   return len(different) == len(addresses)
 
 

@@ -6,7 +6,6 @@ an unroll waits for room in the learner's queue. It does not notice that the lea
 
 import contextlib
 import json
-import socket
 import threading
 from typing import NamedTuple
 
@@ -14,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
 from scalable_agents.ops import ops
+from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 
 LARGEST_PUSH = 8      # Unrolls per call, since each call costs a fraction of a millisecond.
-ANSWER_SECONDS = 5.   # A healthy learner answers within this time.
 # After this many signs of life without an answer to the session without a deadline, that session counts as dead.
 _PATIENCE_BEATS = 12
 
@@ -34,10 +33,6 @@ class LearnerNodes(NamedTuple):
   parameters: list[tf.Tensor]     # The latest published parameters.
   unrolls: list[list[tf.Tensor]]  # LARGEST_PUSH unrolls; each is a list of placeholders of its components.
   enqueue_unrolls: list[tf.Operation]  # Operation k puts `unrolls[k]` into the queue, after operation k - 1.
-
-
-class NotReadyError(Exception):
-  """A process answers at the address, but it is not this learner, or the learner is not ready yet."""
 
 
 def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: list[tf.TensorSpec],
@@ -74,16 +69,6 @@ def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: li
         unrolls, enqueue_unrolls)
 
 
-def reason(error: Exception) -> str:
-  """Returns a few words for the user about an error of a connection."""
-  if isinstance(error, tf.errors.DeadlineExceededError):
-    return 'it does not answer'
-  text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
-  if text.startswith('Graph execution error:'):  # TensorFlow's account of the graph's nodes follows.
-    return 'the connection broke'
-  return text.split('\n', maxsplit=1)[0].split(' [[', maxsplit=1)[0]
-
-
 class Connection:
   """Two sessions with one learner: one with a deadline, for signs of life, and one without a deadline."""
 
@@ -93,20 +78,20 @@ class Connection:
     Raises:
       OSError, tf.errors.OpError or NotReadyError: no learner answers at the address, HOST:PORT.
     """
-    check_address(address)
+    ports.check_address(address)
     self.failure = ''          # Why a call failed, '' if none has failed.
     self.in_hand, self.is_lost = {}, False  # Lane -> its block of unrolls in flight; whether these count as lost.
     self.latest_version = -1   # The version of the parameters last received; -1 before the first.
     self.unanswered_beats = 0  # Signs of life since the session without a deadline last answered.
     self._address, self._learner = address, learner
-    self._hearing, self._data = self._session(ANSWER_SECONDS), None
+    self._hearing, self._data = self._session(ports.ANSWER_SECONDS), None
     self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
     try:
       self.greeting = json.loads(self._hearing.run(learner.greeting))
     except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resources yet.
-      raise NotReadyError('it is starting') from error
+      raise sessions.NotReadyError('it is starting') from error
     except tf.errors.InvalidArgumentError as error:  # That process has no such task.
-      raise NotReadyError('it is a learner of another place in --learner_addresses') from error
+      raise sessions.NotReadyError('it is a learner of another place in --learner_addresses') from error
 
   def open(self):
     """Opens the session without a deadline. This may block for ever."""
@@ -120,7 +105,7 @@ class Connection:
     threading.Thread(target=self._close, daemon=True).start()
 
   def _session(self, answer_seconds=None):
-    return make_session(self._address, self._learner.graph, self._learner.greeting.device.rpartition('/')[0],
+    return sessions.make_session(self._address, self._learner.graph, self._learner.greeting.device.rpartition('/')[0],
                         answer_seconds)
 
   def _close(self):
@@ -172,26 +157,3 @@ class Connection:
     return version
 
 
-def check_address(address: str):
-  """Checks that a process listens at HOST:PORT. Raises OSError, with a clear message."""
-  host, port = cluster_config.split_address(address)
-  try:
-    socket.create_connection((host.strip('[]'), port), ANSWER_SECONDS).close()
-  except UnicodeError as error:
-    raise OSError(f'{host} is not a valid host name') from error
-
-
-def make_session(address: str, graph: tf.Graph, task: str, answer_seconds: float | None = None) -> tf.compat.v1.Session:
-  """Makes a session that runs a graph in another process.
-
-  Args:
-    address: HOST:PORT of the process.
-    graph: the graph. All its nodes are in that process.
-    task: the device name of the process, '/job:JOB/replica:0/task:N'.
-    answer_seconds: the deadline of calls; None for no deadline.
-  """
-  config = tf.compat.v1.ConfigProto(device_filters=[task])
-  config.rpc_options.disable_session_connection_sharing = True  # Otherwise a new session could reuse a dead connection.
-  if answer_seconds:
-    config.operation_timeout_in_ms = int(1000 * answer_seconds)
-  return tf.compat.v1.Session(f'grpc://{address}', graph, config)

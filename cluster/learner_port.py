@@ -10,10 +10,8 @@ process.
 
 import collections
 from collections.abc import Iterable
-import errno
 import json
 import re
-import socket
 import threading
 import time
 from typing import Any, NamedTuple
@@ -26,15 +24,16 @@ from tensorflow.python.eager import context
 
 from scalable_agents.cluster import cluster_config
 from scalable_agents.experience import intake
+from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 
 JOB = 'worker'  # The job name that tf.distribute.MultiWorkerMirroredStrategy requires.
 UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # Names of the resources.
 REPORTS_CAPACITY = 1 << 16  # Reports in the queue.
-BEAT_SECONDS = 5.  # The time between two reports of an actor host.
 
-_FORGOTTEN_SECONDS = 4 * BEAT_SECONDS  # An actor host without a report for this long counts as gone.
+_FORGOTTEN_SECONDS = 4 * ports.BEAT_SECONDS  # An actor host without a report for this long counts as gone.
 # At the end of a run the port stays open for a while, so that actor hosts learn of the end.
-_FAREWELL_SECONDS = 3 * BEAT_SECONDS  # The longest wait while known actor hosts have not left.
+_FAREWELL_SECONDS = 3 * ports.BEAT_SECONDS  # The longest wait while known actor hosts have not left.
 _LINGER_SECONDS = 2.  # The wait without known hosts. Hosts that look for the learner try to connect every second.
 _FAREWELL_TICK_SECONDS = 0.05
 _LONGEST_REPORT = 4096  # Bytes.
@@ -43,12 +42,8 @@ _NAME = r'[\w.-]{1,300}'
 _HEALTH_CHECK_SECONDS = 1  # The time between two health checks of the other learners.
 
 
-class ClusterError(Exception):
-  """The port cannot be used. The message is one line: the problem, its place and the remedy."""
-
-
 class Report(NamedTuple):
-  """The report that an actor host sends every BEAT_SECONDS."""
+  """The report that an actor host sends every ports.BEAT_SECONDS."""
   host: int                  # The actor host's number, from cluster_config.host_number.
   name: str                  # The host's name in the names of metrics.
   frames_per_second: float   # Environment frames.
@@ -64,11 +59,11 @@ def configure_devices(num_learners: int):
   """Configures a device for each learner of this process. Must run before TensorFlow computes anything.
 
   Raises:
-    ClusterError: there are too few GPUs.
+    ports.PortError: there are too few GPUs.
   """
   gpus = tf.config.list_physical_devices('GPU')
   if gpus and num_learners > len(gpus):
-    raise ClusterError(f'--num_learners={num_learners}: this machine has {len(gpus)} GPUs')
+    raise ports.PortError(f'--num_learners={num_learners}: this machine has {len(gpus)} GPUs')
   if not gpus and num_learners > 1:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * num_learners)
@@ -78,12 +73,12 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
   """Returns the strategy that synchronises the learners of a run. A single learner has TensorFlow's default one.
 
   Raises:
-    ClusterError: there are several processes, and this one cannot have that many learners.
+    ports.PortError: there are several processes, and this one cannot have that many learners.
   """
   if port and port.strategy:
     here = port.strategy.extended.worker_devices
     if num_learners != len(here):
-      raise ClusterError(f'--num_learners={num_learners}: with several --learner_addresses a process has one learner '
+      raise ports.PortError(f'--num_learners={num_learners}: with several --learner_addresses a process has one learner '
                          f'per GPU, or one learner without GPUs: here {len(here)}')
     return port.strategy
   if num_learners == 1:
@@ -94,11 +89,6 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
                                         tf.distribute.ReductionToOneDevice())
 
 
-def specs(nest) -> list[list]:
-  """Returns the dtype and shape of each tf.TensorSpec of a nest, as lists that JSON can hold."""
-  return [[spec.dtype.name, list(spec.shape)] for spec in tf.nest.flatten(nest)]
-
-
 def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str, Any]:
   """Returns what an actor host and its learner must have in common, for JSON.
 
@@ -106,7 +96,7 @@ def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str
     settings: see LearnerPort.
     unroll_spec, parameter_specs: see LearnerPort.offer.
   """
-  return {'settings': settings, 'unroll': specs(unroll_spec), 'parameters': specs(parameter_specs),
+  return {'settings': settings, 'unroll': sessions.specs(unroll_spec), 'parameters': sessions.specs(parameter_specs),
           'report': list(Report._fields)}
 
 
@@ -121,10 +111,10 @@ class LearnerPort:
       config: the configuration of a learner. The port opens on all network interfaces of the machine.
       settings: the settings that actor hosts must share with this learner. JSON can hold them.
     Raises:
-      ClusterError: another process has the port, or another learner ended before all had connected.
+      ports.PortError: another process has the port, or another learner ended before all had connected.
     """
     addresses, task = config.learner_addresses.split(','), max(config.task, 0)
-    self._lock = take_port(addresses[task], 'learner', 'learner_addresses')
+    self._lock = ports.take_port(addresses[task], 'learner', 'learner_addresses')
     self.settings = settings
     self.environment_restarts = 0  # The restarts that actor hosts have reported to this learner.
     cluster = tf.train.ClusterSpec({JOB: addresses})
@@ -137,10 +127,10 @@ class LearnerPort:
       else:
         tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
     except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:
-      raise ClusterError('a learner of this cluster ended before all were connected, so all learners end: start all of '
+      raise ports.PortError('a learner of this cluster ended before all were connected, so all learners end: start all of '
                          'them again') from error
     except tf.errors.OpError as error:
-      raise ClusterError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
+      raise ports.PortError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
     with tf.device('/CPU:0'):
       self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(
@@ -302,30 +292,3 @@ def _configure_health_check(timeout_seconds):
   check._check_health_retry_limit = timeout_seconds
 
 
-def take_port(address: str, owner: str, flag: str) -> socket.socket:
-  """Checks that no process uses the port, which gRPC would share, and reserves it in this project.
-
-  Args:
-    address: HOST:PORT.
-    owner: who opens it, for messages.
-    flag: the flag that has the address, for messages.
-  Returns:
-    A lock that keeps others from the port until it is closed.
-  Raises:
-    ClusterError: the port is in use.
-  """
-  _, port = cluster_config.split_address(address)
-  lock = socket.socket(socket.AF_UNIX)
-  try:
-    lock.bind(f'\0scalable_agents at port {port}')  # No file. It ends with the process.
-    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
-      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Ignore closed connections of an earlier learner.
-      probe.bind(('', port))
-  except OSError as error:
-    lock.close()
-    if error.errno != errno.EADDRINUSE:
-      raise ClusterError(f'{address}: port {port} cannot be opened ({error.strerror}): choose another one in '
-                         f'--{flag}') from error
-    raise ClusterError(f'{address}: port {port} is in use on this machine ({error.strerror}): another {owner}? Stop '
-                       f'it, or choose another port in --{flag}') from error
-  return lock

@@ -22,6 +22,8 @@ from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import outbox
 from scalable_agents.ops import ops
+from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 
 _PUSHERS = 2
 _PUSH_BYTES = 4_500_000     # Bytes per call. More would not fit into the processor's caches.
@@ -114,7 +116,7 @@ class RemoteLearner:
     for lane in self._lanes:
       lane.close()
     if self._heart.is_alive():
-      self._heart.join(2 * learner_connection.ANSWER_SECONDS)
+      self._heart.join(2 * ports.ANSWER_SECONDS)
     if self._connection:
       self._connection.close()
 
@@ -124,7 +126,7 @@ class RemoteLearner:
       target(*[connection, *args] if connection else [])
     except Exception as error:  # `check` raises it.
       if connection and (isinstance(error, tf.errors.OpError) or not self._is_current(connection)):
-        connection.failure = learner_connection.reason(error)  # The run may have ended: the greeting tells.
+        connection.failure = sessions.reason(error)  # The run may have ended: the greeting tells.
         self._nudge.set()
         return
       self._error = error
@@ -145,14 +147,14 @@ class RemoteLearner:
         elif said != heard:
           self._say(f'the learner at {self._address} answers again')
         heard = said = time.monotonic()
-      except (tf.errors.OpError, OSError, learner_connection.NotReadyError) as error:
+      except (tf.errors.OpError, OSError, sessions.NotReadyError) as error:
         now = time.monotonic()
         if now - said >= (_FIRST_WORD_SECONDS if said == heard else _LATER_WORDS_SECONDS):
           said = now
-          self._say(f'no learner at {self._address} for {now - heard:.0f} s: {learner_connection.reason(error)}')
+          self._say(f'no learner at {self._address} for {now - heard:.0f} s: {sessions.reason(error)}')
       if before is not self._connection:
         self._stop.wait(_RETRY_SECONDS)  # Limits the rate of connections that fail at once.
-      self._nudge.wait(learner_port.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
+      self._nudge.wait(ports.BEAT_SECONDS if heard == said else _RETRY_SECONDS)
       self._nudge.clear()
     self._take_leave()
 
@@ -172,7 +174,7 @@ class RemoteLearner:
       if isinstance(error, tf.errors.DeadlineExceededError) and not connection.failure and (
           silence_seconds < _PATIENCE_SECONDS):
         raise
-      connection.failure = connection.failure or learner_connection.reason(error)
+      connection.failure = connection.failure or sessions.reason(error)
     return self._connect()
 
   def _connect(self):

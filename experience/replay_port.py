@@ -22,11 +22,10 @@ import uuid
 
 import tensorflow as tf
 
-from scalable_agents.cluster import cluster_config
-from scalable_agents.cluster import learner_port
 from scalable_agents.experience import memory
 from scalable_agents.experience import pace as pace_lib
 from scalable_agents.ops import messages
+from scalable_agents.processes import ports
 from scalable_agents.records import errors
 from scalable_agents.records import folders
 from scalable_agents.records import run_directory
@@ -37,7 +36,7 @@ JOB = 'replay'
 TASK = f'/job:{JOB}/replica:0/task:0'
 REPLAY, REPORTS, GREETING = 'replay', 'reports', 'greeting'  # Names of the resources.
 REPORTS_CAPACITY = 1 << 16
-FORGOTTEN_SECONDS = 4 * learner_port.BEAT_SECONDS  # An agent without a report for this long counts as gone.
+FORGOTTEN_SECONDS = 4 * ports.BEAT_SECONDS  # An agent without a report for this long counts as gone.
 
 _CONTRACT, _CONTENTS, _LOCK = 'replay.json', 'replay', '.lock'  # Files in the folder.
 _LONGEST_REPORT = 1 << 16  # Bytes.
@@ -111,8 +110,8 @@ class ReplayPort:
   def _open(self, address):
     """Opens the port and restores what was saved. Raises errors.UserError."""
     try:
-      self._lock = learner_port.take_port(address, 'replay', 'shared_replay')
-    except learner_port.ClusterError as error:
+      self._lock = ports.take_port(address, 'replay', 'shared_replay')
+    except ports.PortError as error:
       raise errors.UserError(str(error)) from error
     tf.config.set_visible_devices([], 'GPU')  # Their memory is for the agents.
     try:
@@ -244,7 +243,7 @@ class ReplayPort:
 
 def _check_is_here(address: str):
   """Checks that HOST of HOST:PORT is this machine, where alone the port would open. Raises errors.UserError."""
-  host, port = cluster_config.split_address(address)
+  host, port = ports.split_address(address)
   advice = f'start the replay on the machine of that name, or give localhost:{port}, which opens on all interfaces too'
   try:
     places = socket.getaddrinfo(host.strip('[]'), None, type=socket.SOCK_STREAM)

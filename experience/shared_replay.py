@@ -17,9 +17,9 @@ import uuid
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.cluster import learner_connection
-from scalable_agents.cluster import learner_port
 from scalable_agents.experience import replay_port
+from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 from scalable_agents.records import errors
 from scalable_agents.replay import episode_replay
 from scalable_agents.replay import replay_rows
@@ -31,10 +31,10 @@ _FAREWELL_SECONDS = 1.      # Time to tell the replay job that this agent leaves
 _FIRST_WORD_SECONDS = 5.    # After this long without a replay, the user gets a message.
 _LATER_WORDS_SECONDS = 30.  # The time between further messages.
 # What a call raises if there is no replay job. A session that another thread has closed raises RuntimeError.
-_LOST = (tf.errors.OpError, OSError, RuntimeError, learner_connection.NotReadyError)
+_LOST = (tf.errors.OpError, OSError, RuntimeError, sessions.NotReadyError)
 
 
-class _OtherSettingsError(learner_connection.NotReadyError):
+class _OtherSettingsError(sessions.NotReadyError):
   """The replay is for agents with other settings."""
 
 
@@ -106,7 +106,7 @@ class SharedReplay:
         right: [B] bool. The others are not stored.
     """
     rows = replay_rows.Rows(row_spec, frame_stacks)
-    contract = dict(rows=learner_port.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(rows.numbers),
+    contract = dict(rows=sessions.specs(row_spec), stacks=tf.nest.flatten(frame_stacks), done=done(rows.numbers),
                     observation=tf.nest.flatten(observation(rows.numbers)), unroll_length=unroll_length,
                     replay_capacity=capacity, settings=settings)
     self._contract = json.loads(json.dumps(contract))
@@ -227,7 +227,7 @@ class SharedReplay:
 
   def _beat(self):
     """Reports every few seconds, so that the others go on to wait for this agent while it is slow."""
-    while not self._closed.wait(learner_port.BEAT_SECONDS):
+    while not self._closed.wait(ports.BEAT_SECONDS):
       if connection := self._connection:
         try:
           self._report(connection)
@@ -272,7 +272,7 @@ class SharedReplay:
           if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
             said = now
             self._complaints.append(
-                f'no replay at {self._address} for {now - began:.0f} s: {learner_connection.reason(error)}')
+                f'no replay at {self._address} for {now - began:.0f} s: {sessions.reason(error)}')
         self._closed.wait(_RETRY_SECONDS)
       raise StopIteration
     finally:
@@ -282,8 +282,8 @@ class SharedReplay:
     """Returns the connection; makes one if there is none. Raises an error if that fails."""
     with self._lock:
       if not self._connection:
-        learner_connection.check_address(self._address)
-        session = learner_connection.make_session(
+        ports.check_address(self._address)
+        session = sessions.make_session(
             self._address, self._nodes.graph, replay_port.TASK, _ANSWER_SECONDS)
         try:
           greeting = self._greeting(session)
@@ -292,7 +292,7 @@ class SharedReplay:
             raise _OtherSettingsError(f'the replay is for agents with other settings: {difference}')
           session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(contract=self._contract)})
           if greeting['contract'] is None:  # This agent may be the first one.
-            raise learner_connection.NotReadyError('it is starting')
+            raise sessions.NotReadyError('it is starting')
         except Exception:
           _close(session)
           raise
@@ -303,9 +303,9 @@ class SharedReplay:
     try:
       return json.loads(session.run(self._nodes.greeting))
     except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resource yet.
-      raise learner_connection.NotReadyError('it is starting') from error
+      raise sessions.NotReadyError('it is starting') from error
     except tf.errors.InvalidArgumentError as error:
-      raise learner_connection.NotReadyError('the process there is no replay job') from error
+      raise sessions.NotReadyError('the process there is no replay job') from error
 
   def _disconnect(self, connection):
     """Gives up a connection that has failed, if there is one."""

@@ -28,6 +28,7 @@ from scalable_agents.experience import memory
 from scalable_agents.launch import preset as preset_lib
 from scalable_agents.population import population_member
 from scalable_agents.processes import python_path
+from scalable_agents.processes import ports
 from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
@@ -209,12 +210,12 @@ def _join_learners(job, screen):
         # The learners wait for each other in C++, and Python's signal handlers do not run meanwhile. So SIGINT gets its
         # default action here. SIGTERM has it since quiet.keep_log. Trainer.train installs handlers for both again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-      _, number = cluster_config.split_address(addresses[task])
+      _, number = ports.split_address(addresses[task])
       print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
             f'Keep it on a private network{others}', file=screen, flush=True)
       port = learner_port.LearnerPort(membership, _common(job))
     return port, learner_port.make_strategy(membership.num_learners, port)
-  except learner_port.ClusterError as error:
+  except ports.PortError as error:
     raise errors.UserError(str(error)) from error
 
 

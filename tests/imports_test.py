@@ -30,7 +30,6 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'tables': 'environments records processes training cluster population launch agents',
     'tools': 'environments records processes actor learner replay experience training cluster launch agents tables',
 }
-_EXCEPTIONS = {('experience', 'cluster')}  # To be removed.
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
 _KERNELS = 'processes/kernels.py'
@@ -87,7 +86,7 @@ def violations(sources):
 def _may_import(package, other):
   if package == 'tests':
     return other in _ARROWS or other == 'tests'
-  return other == package or other in _ARROWS[package].split() or (package, other) in _EXCEPTIONS
+  return other == package or other in _ARROWS[package].split()
 
 
 def _may_know_flags(path, source):

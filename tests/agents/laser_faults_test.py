@@ -18,12 +18,13 @@ import psutil
 import tensorflow as tf
 
 from scalable_agents.agents import configs
-from scalable_agents.cluster import learner_connection
 from scalable_agents.environments import catch
 from scalable_agents.experience import replay_port
 from scalable_agents.experience import shared_replay
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.ops import ops
+from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.tests.cluster import cluster_testing
@@ -60,8 +61,8 @@ class Brake:
   def _run(self):
     while not self._released.is_set():
       try:
-        learner_connection.check_address(self._address)
-        session = learner_connection.make_session(self._address, self._nodes.graph, replay_port.TASK, 2.)
+        ports.check_address(self._address)
+        session = sessions.make_session(self._address, self._nodes.graph, replay_port.TASK, 2.)
         self._report(session, leaving=False)
         self.joins += 1
         while not self._released.wait(0.05):

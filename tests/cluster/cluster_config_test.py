@@ -5,6 +5,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.cluster import cluster_config
+from scalable_agents.processes import ports
 
 
 class SettingsTest(parameterized.TestCase):
@@ -42,12 +43,12 @@ class SettingsTest(parameterized.TestCase):
 
   @parameterized.parameters(('host:80', 'host', 80), ('10.0.0.1:65535', '10.0.0.1', 65535), ('[::1]:1', '[::1]', 1))
   def test_split_address(self, address, host, port):
-    self.assertEqual(cluster_config.split_address(address), (host, port))
+    self.assertEqual(ports.split_address(address), (host, port))
 
   @parameterized.parameters('host', 'host:', ':80', 'host:0', 'host:65536', 'host:-1', 'host:port', '')
   def test_split_address_of_something_else(self, address):
     with self.assertRaisesRegex(ValueError, f'^{address}: want HOST:PORT$'):
-      cluster_config.split_address(address)
+      ports.split_address(address)
 
 
 class NumbersTest(parameterized.TestCase):

@@ -18,6 +18,7 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
 from scalable_agents.learner import queue as unroll_queue
+from scalable_agents.processes import ports
 from scalable_agents.processes import quiet
 
 SETTINGS = {'agent': 'impala', '--level_name': 'catch', '--unroll_length': 20, '--torso': 'shallow'}
@@ -193,7 +194,7 @@ class Learner:
   """
 
   def __init__(self, port: int, settings=None):
-    """Starts the process, publishes version 1 and admits actor hosts. Raises learner_port.ClusterError."""
+    """Starts the process, publishes version 1 and admits actor hosts. Raises ports.PortError."""
     context = processes()
     self._pipe, other_end = context.Pipe()
     self._process = context.Process(
@@ -247,7 +248,7 @@ def _serve(pipe, address, settings):
   try:
     port = learner_port.LearnerPort(
         cluster_config.ClusterConfig(job_name='learner', learner_addresses=address), settings)
-  except learner_port.ClusterError as error:
+  except ports.PortError as error:
     pipe.send(error)
     return
   parameters = parameters_lib.ParameterSnapshot(PARAMETER_SPECS, learner_port.PARAMETERS)

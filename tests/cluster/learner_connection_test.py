@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
+from scalable_agents.processes import sessions
 from scalable_agents.tests.cluster import cluster_testing
 
 _HOST = 7
@@ -78,8 +79,8 @@ class ReasonTest(absltest.TestCase):
                           (tf.errors.UnavailableError(None, None, 'gone [[node]]\nfar'), 'gone'),
                           (ConnectionRefusedError(111, 'Connection refused'), 'Connection refused'),
                           (OSError('no name of a host'), 'no name of a host'),
-                          (learner_connection.NotReadyError('it is starting'), 'it is starting')):
-      self.assertEqual(learner_connection.reason(error), reason)
+                          (sessions.NotReadyError('it is starting'), 'it is starting')):
+      self.assertEqual(sessions.reason(error), reason)
 
 
 if __name__ == '__main__':

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
+from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 
@@ -32,13 +34,13 @@ def _learner(port):
 class PortTest(absltest.TestCase):
 
   def test_specs_are_fit_for_json(self):
-    got = learner_port.specs(cluster_testing.UNROLL_SPEC)
+    got = sessions.specs(cluster_testing.UNROLL_SPEC)
     self.assertEqual(got, [['int32', []], *3 * [['int64', []]], ['float32', [5, 2000]]])
     self.assertEqual(json.loads(json.dumps(got)), got)
 
   def _check_refused(self, port):
     with self.assertRaisesRegex(
-        learner_port.ClusterError, f'^localhost:{port}: port {port} is in use on this machine .*: another learner.*$'):
+        ports.PortError, f'^localhost:{port}: port {port} is in use on this machine .*: another learner.*$'):
       learner_port.LearnerPort(_learner(port), {})
 
   def test_where_somebody_listens(self):
@@ -53,7 +55,7 @@ class PortTest(absltest.TestCase):
         try:
           stack.enter_context(cluster_testing.Learner(port))
           return None
-        except learner_port.ClusterError as error:
+        except ports.PortError as error:
           return str(error)
       with futures.ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(start, range(2)))

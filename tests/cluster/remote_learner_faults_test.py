@@ -13,6 +13,7 @@ import tensorflow as tf
 from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import remote_learner
+from scalable_agents.processes import ports
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.cluster import remote_learner_testing
@@ -149,7 +150,7 @@ class EndTest(remote_learner_testing.TestCase):
       remote.check()
 
   def test_the_end_of_the_run_ends_the_contact_and_failing_connections_are_made_in_no_rush(self):
-    self.enterContext(mock.patch.object(learner_connection, 'ANSWER_SECONDS', 30.))  # The farewell may take as long.
+    self.enterContext(mock.patch.object(ports, 'ANSWER_SECONDS', 30.))  # The farewell may take as long.
     learner = self._start_learner()
     remote = self.connected(self.port)
     began = time.monotonic()

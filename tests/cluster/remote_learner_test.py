@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.cluster import cluster_config
-from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import remote_learner
+from scalable_agents.processes import ports
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.cluster import remote_learner_testing
@@ -100,7 +100,7 @@ class WellTest(remote_learner_testing.TestCase):
     end()
 
   def test_the_learner_knows_its_hosts(self):
-    self.enterContext(mock.patch.object(learner_connection, 'ANSWER_SECONDS', 30.))  # The farewell may take as long.
+    self.enterContext(mock.patch.object(ports, 'ANSWER_SECONDS', 30.))  # The farewell may take as long.
     remote = self.connected(self.port)
     name = f'actor/task_{remote_learner_testing.HOST}/frames_per_second'
     waiting.wait_until(lambda: self.learner.metrics().get(name) == 1)

@@ -11,6 +11,7 @@ from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import remote_learner
+from scalable_agents.processes import ports
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 
@@ -30,7 +31,7 @@ class TestCase(parameterized.TestCase):
     self.said, self.ended, self.due = [], threading.Event(), True
     self.set_constants(_RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_WORD_SECONDS=1., _LATER_WORDS_SECONDS=1.)
     self.enterContext(mock.patch.multiple(learner_connection, ANSWER_SECONDS=1., LARGEST_PUSH=LARGEST_PUSH))
-    self.enterContext(mock.patch.object(learner_port, 'BEAT_SECONDS', 0.2))
+    self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 0.2))
 
   def set_constants(self, **constants):
     self.enterContext(mock.patch.multiple(remote_learner, **constants))

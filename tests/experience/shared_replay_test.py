@@ -8,7 +8,7 @@ from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.cluster import learner_port
+from scalable_agents.processes import ports
 from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
@@ -223,7 +223,7 @@ class WithoutReplayTest(replay_testing.TestCase):
       self.wait_until_said(agents[outcomes.index(0)], f'the replay at localhost:{self.port} answers again')
 
   def test_a_silent_agent_is_forgotten_and_joins_again(self):
-    self.enterContext(mock.patch.object(learner_port, 'BEAT_SECONDS', 1e6))
+    self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 1e6))
     silent, other = (self.agent(self.port, tolerance=0) for _ in range(2))
     lives = _life(), _life()
     with replay_testing.folder() as folder, replay_testing.job_that_forgets(self.port, folder):
