@@ -8,8 +8,8 @@ import setuptools
 from setuptools.command import build_ext
 
 # The repository's root is the package `scalable_agents`. These folders are its subpackages. Tests are not installed.
-_FOLDERS = ('actor', 'agents', 'cluster', 'environments', 'evaluation', 'experience', 'launch', 'learner', 'ops',
-            'population', 'processes', 'records', 'replay', 'tables', 'tools', 'training')
+_FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluation', 'experience', 'launch', 'learner',
+            'networks', 'ops', 'population', 'processes', 'records', 'replay', 'tables', 'tools', 'training')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 

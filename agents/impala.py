@@ -15,7 +15,6 @@ from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import configs
-from scalable_agents.agents import networks
 from scalable_agents.agents import sweeps
 from scalable_agents.experience import experience
 from scalable_agents.experience import intake as intake_lib
@@ -27,6 +26,7 @@ from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import pixel_control
 from scalable_agents.learner import policies
+from scalable_agents.networks import networks
 from scalable_agents.training import definition
 
 

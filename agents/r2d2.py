@@ -16,7 +16,6 @@ from scalable_agents.actor import acting
 from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import configs
-from scalable_agents.agents import q_networks
 from scalable_agents.agents import sweeps
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import replay_experience
@@ -25,6 +24,7 @@ from scalable_agents.learner import losses
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import q_learning
 from scalable_agents.learner import value_rescaling
+from scalable_agents.networks import q_networks
 from scalable_agents.training import definition
 
 

@@ -78,8 +78,8 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
   if port and port.strategy:
     here = port.strategy.extended.worker_devices
     if num_learners != len(here):
-      raise ports.PortError(f'--num_learners={num_learners}: with several --learner_addresses a process has one learner '
-                         f'per GPU, or one learner without GPUs: here {len(here)}')
+      raise ports.PortError(f'--num_learners={num_learners}: with several --learner_addresses a process has one '
+                            f'learner per GPU, or one learner without GPUs: here {len(here)}')
     return port.strategy
   if num_learners == 1:
     return tf.distribute.get_strategy()
@@ -127,8 +127,8 @@ class LearnerPort:
       else:
         tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
     except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:
-      raise ports.PortError('a learner of this cluster ended before all were connected, so all learners end: start all of '
-                         'them again') from error
+      raise ports.PortError('a learner of this cluster ended before all were connected, so all learners end: start all '
+                            'of them again') from error
     except tf.errors.OpError as error:
       raise ports.PortError(f'{addresses[task]}: the port could not be opened: {error.message}') from error
     with tf.device('/CPU:0'):

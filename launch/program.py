@@ -27,8 +27,8 @@ from scalable_agents.evaluation import evaluations
 from scalable_agents.experience import memory
 from scalable_agents.launch import preset as preset_lib
 from scalable_agents.population import population_member
-from scalable_agents.processes import python_path
 from scalable_agents.processes import ports
+from scalable_agents.processes import python_path
 from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint

@@ -18,6 +18,7 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'processes': 'records',
     'actor': 'environments ops processes',
     'learner': 'actor records',
+    'networks': 'actor',
     'replay': 'ops',
     'experience': 'environments ops records processes actor learner replay',
     'training': 'environments records processes actor learner experience',
@@ -25,10 +26,12 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'evaluation': 'environments records processes actor training',
     'population': 'environments records processes learner training',
     'launch': 'environments records processes actor experience training cluster evaluation population',
-    'agents': ('environments records processes actor learner replay experience training cluster evaluation population '
-               'launch'),
+    'agents': ('environments records processes actor learner networks replay experience training cluster evaluation '
+               'population launch'),
+    'benchmark': 'environments records processes actor learner replay experience training launch agents',
     'tables': 'environments records processes training cluster population launch agents',
-    'tools': 'environments records processes actor learner replay experience training cluster launch agents tables',
+    'tools': ('environments records processes actor learner replay experience training cluster launch agents benchmark '
+              'tables'),
 }
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'

@@ -26,15 +26,15 @@ import signal
 import numpy as np
 import tree
 
+from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import laser_parts
+from scalable_agents.benchmark import r2d2_parts
+from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import kernels
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
-from scalable_agents.tools import benchmark_parts
-from scalable_agents.tools import laser_parts
 from scalable_agents.tools import peers
-from scalable_agents.tools import r2d2_parts
-from scalable_agents.tools import training_rate
 
 _STDERR = 2
 # What the learners that are compared with IMPALA's have and IMPALA's has not.

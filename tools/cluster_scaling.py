@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.benchmark import training_rate
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import remote_learner
@@ -33,7 +34,6 @@ from scalable_agents.processes import free_ports
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
-from scalable_agents.tools import training_rate
 
 _KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # (agent steps per unroll, shape of the pixels).
 _FRAMES_PER_STEP = 4

@@ -10,10 +10,10 @@ import dataclasses
 import json
 import statistics
 
+from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.tools import training_rate
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 from scalable_agents.actor import unroll as unroll_lib
-from scalable_agents.agents import networks
 from scalable_agents.experience import experience
 from scalable_agents.learner import learner_step
 from scalable_agents.learner import optimizers
+from scalable_agents.networks import networks
 from scalable_agents.records import runtime_config
 from scalable_agents.records.settings import setting
 from scalable_agents.training import definition

@@ -15,12 +15,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import psutil
 
+from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import laser_parts
+from scalable_agents.benchmark import r2d2_parts
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
 from scalable_agents.tools import benchmark
-from scalable_agents.tools import benchmark_parts
-from scalable_agents.tools import laser_parts
-from scalable_agents.tools import r2d2_parts
 
 _SECONDS = 0.05
 _PONG = benchmark_parts.pong('float32')

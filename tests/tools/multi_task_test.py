@@ -10,9 +10,9 @@ from unittest import mock
 
 from absl.testing import absltest
 
+from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import python_path
 from scalable_agents.tools import multi_task
-from scalable_agents.tools import training_rate
 
 _GAMES = ('pong', 'breakout')
 

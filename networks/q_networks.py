@@ -10,7 +10,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.actor import acting
-from scalable_agents.agents import networks
+from scalable_agents.networks import networks
 
 _HIDDEN = 512
 

@@ -1,10 +1,10 @@
-"""Tests of tools/constant_training.py."""
+"""Tests of benchmark/constant_training.py."""
 
 from absl.testing import absltest
 
 from scalable_agents.agents import configs
+from scalable_agents.benchmark import constant_training
 from scalable_agents.records import run_rows
-from scalable_agents.tools import constant_training
 from scalable_agents.training import run_config
 
 

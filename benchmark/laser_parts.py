@@ -3,7 +3,7 @@
 The functions import TensorFlow themselves, as those of benchmark_parts.py do.
 """
 
-from scalable_agents.tools import benchmark_parts
+from scalable_agents.benchmark import benchmark_parts
 
 _EPISODE_UNROLLS = 42  # An episode of Pong has about 800 agent steps.
 
@@ -33,9 +33,9 @@ def replayers(seconds, workload, use_lstm):
   from scalable_agents.actor import parameters
   from scalable_agents.actor import unroll
   from scalable_agents.agents import impala
+  from scalable_agents.benchmark import constant_environment
   from scalable_agents.experience import mixed_experience
   from scalable_agents.experience import replayers as replayers_lib
-  from scalable_agents.tools import constant_environment
   workload = workload._replace(config=workload.config | {'use_lstm': use_lstm})
   definition, config = benchmark_parts.definition_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, definition, config)

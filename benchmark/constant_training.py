@@ -1,6 +1,6 @@
 """Trains IMPALA on `constant_environment`. benchmark.py starts this program and ends it with a signal.
 
-  python -m scalable_agents.tools.constant_training '{"level_name": "dmlab"}' '{"logdir": "/tmp/run"}'
+  python -m scalable_agents.benchmark.constant_training '{"level_name": "dmlab"}' '{"logdir": "/tmp/run"}'
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from scalable_agents.actor import actor_host
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.agents import registry
+from scalable_agents.benchmark import constant_environment
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.records import run_directory
-from scalable_agents.tools import constant_environment
 from scalable_agents.training import definition
 from scalable_agents.training import run_config
 from scalable_agents.training import train_loop

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scalable_agents.agents import registry
+from scalable_agents.benchmark import constant_environment
+from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
-from scalable_agents.tools import constant_environment
-from scalable_agents.tools import training_rate
 
 GAME = 'pong'
 LEVELS = {'atari': 57, 'dmlab': 30}  # Numbers of levels of PopArt-IMPALA.
@@ -294,7 +294,7 @@ def actor_pool(seconds, workload):
   environments = 32 * cores
   unroll_length, batch_size = workload.config['unroll_length'], workload.config['batch_size']
   workers = environment_workers.EnvironmentWorkers(
-      'scalable_agents.tools.constant_environment:Constant',
+      'scalable_agents.benchmark.constant_environment:Constant',
       [{'level_name': workload.level, 'seed': i} for i in range(environments)], cores)
   pool = actor_pool_lib.ActorPool(workers, unroll_length, _agent_output_spec(), (), [0] * environments, batch_size)
   pool.start()
@@ -356,7 +356,7 @@ def training_rows(seconds, workload):
     if workload.config['level_name'] == GAME:
       return [f'scalable_agents.agents.{workload.agent}_atari57', *(
           f'--{name}={value}' for name, value in (workload.config | run).items())]
-    return ['scalable_agents.tools.constant_training', json.dumps(workload.config), json.dumps(run)]
+    return ['scalable_agents.benchmark.constant_training', json.dumps(workload.config), json.dumps(run)]
 
   return training_rate.steady_rows(
       arguments, seconds, lambda rows: any(row['inference_batch_size'] for row in rows))

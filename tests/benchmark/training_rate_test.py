@@ -1,4 +1,4 @@
-"""Tests of tools/training_rate.py."""
+"""Tests of benchmark/training_rate.py."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ import sys
 from absl.testing import absltest
 import psutil
 
+from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import python_path
-from scalable_agents.tools import training_rate
 
 _WRITER = '''
 import json, os, sys, time
@@ -47,7 +47,7 @@ class SteadyRowsTest(absltest.TestCase):
     self.assertEmpty(psutil.Process().children())
 
   def test_regression_a_training_ends_with_who_measures_it(self):
-    program = ('from scalable_agents.tools import training_rate\n'
+    program = ('from scalable_agents.benchmark import training_rate\n'
                'training_rate.steady_rows(lambda run: ["writer_of_rows", run["logdir"]], 1000.)')
     measuring = subprocess.Popen([sys.executable, '-c', program], env=python_path.environment())
     while not (children := psutil.Process(measuring.pid).children()):

@@ -1,10 +1,10 @@
-"""Tests of tools/constant_environment.py."""
+"""Tests of benchmark/constant_environment.py."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from scalable_agents.tools import constant_environment
+from scalable_agents.benchmark import constant_environment
 
 
 class ConstantTest(parameterized.TestCase):

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
-from scalable_agents.agents import q_networks
+from scalable_agents.networks import q_networks
 
 _ATARI = {'pixels': tf.TensorSpec([84, 84, 4], tf.uint8)}
 _VECTOR = {'vector': tf.TensorSpec([4], tf.float32)}

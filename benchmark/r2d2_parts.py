@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 
-from scalable_agents.tools import benchmark_parts
+from scalable_agents.benchmark import benchmark_parts
 
 SEQUENCES = 1_000_000  # For the cost of priorities.
 

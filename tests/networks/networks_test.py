@@ -1,4 +1,4 @@
-"""Tests agents/networks.py against naive NumPy networks and the paper's parameter counts."""
+"""Tests networks/networks.py against naive NumPy networks and the paper's parameter counts."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.agents import networks
+from scalable_agents.networks import networks
 
 
 def _count(module):
