@@ -7,27 +7,8 @@ import sys
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
-from scalable_agents.records import settings
 from scalable_agents.tables import layout
 from scalable_agents.tables import runs as runs_lib
-
-
-def validate(config, tables: str) -> None:
-  """Checks the flags of a program that makes a table, or figures of runs, or both.
-
-  Args:
-    config: has the settings `table`, '' for no table, `runs`, `output` and `figures`.
-    tables: says in a message which tables there are, for example 'one of 1, 3'.
-  Raises:
-    ValueError: with one line: the flag, its value and the allowed values.
-  """
-  settings.check(config)
-  if not config.table and not config.figures:
-    raise ValueError(f'--table=: want {tables}, or --figures')
-  if config.figures and not config.runs:
-    raise ValueError('--runs: want the runs to draw')
-  if not config.output:
-    raise ValueError('--output: want a folder')
 
 
 def read_runs(text: str, evaluated: bool, agents: Sequence[str] = ('impala',)) -> list[runs_lib.Run]:

@@ -14,8 +14,9 @@ from scalable_agents.population import population_directory
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records.settings import setting
-from scalable_agents.tables import figures
-from scalable_agents.tables import lineage
+from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.figures import impala as impala_figures
+from scalable_agents.tables.figures import lineage
 
 _SCHEDULES = 'schedules.png'
 
@@ -41,7 +42,7 @@ def main():
   ancestry = lineage.ancestry(members, best)
   bold = {name: [lineage.schedule(members[segment.member], name, segment) for segment in ancestry] for name in lines}
   file = os.path.join(folder, _SCHEDULES)
-  figures.draw_schedules(lines, bold, population_directory.member_name(best), file)
+  drawing.save(impala_figures.draw_schedules(lines, bold, population_directory.member_name(best)), file)
   print(f'wrote {file}')
 
 

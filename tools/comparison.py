@@ -22,8 +22,8 @@ from scalable_agents.records import errors
 from scalable_agents.records import run_rows
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
-from scalable_agents.tables import drawing
 from scalable_agents.tables import files
+from scalable_agents.tables.figures import drawing
 
 _POINTS = 60  # Points of a curve.
 

@@ -17,11 +17,8 @@ from scalable_agents.experience import mixed_experience
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.population import population_member
-from scalable_agents.tables import impala as impala_tables
-from scalable_agents.tables import laser as laser_tables
-from scalable_agents.tables import popart_impala as popart_tables
 from scalable_agents.tables import population as population_figure
-from scalable_agents.tables import r2d2 as r2d2_tables
+from scalable_agents.tables import tables
 from scalable_agents.tests import source_tree
 from scalable_agents.tools import reward_scales
 from scalable_agents.training import run_config
@@ -30,9 +27,8 @@ _CONFIGS = (
     configs.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, configs.R2d2Config,
     r2d2_history.HistoryConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
-    population_member.PopulationConfig, run_config.RunConfig, impala_tables.TablesConfig,
-    laser_tables.LaserTablesConfig, population_figure.PopulationFigureConfig, popart_tables.PopArtTablesConfig,
-    r2d2_tables.R2d2TablesConfig, reward_scales.RewardScalesConfig)
+    population_member.PopulationConfig, run_config.RunConfig, tables.TablesConfig,
+    population_figure.PopulationFigureConfig, reward_scales.RewardScalesConfig)
 
 
 class FlagsTest(parameterized.TestCase):

@@ -7,8 +7,8 @@ from matplotlib import figure
 import numpy as np
 
 from scalable_agents.population import population_directory
-from scalable_agents.tables import curves
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.figures import curves
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -34,9 +34,7 @@ class CurvesTest(absltest.TestCase):
   def test_without_returns_nothing_is_drawn(self):
     run_directories.make(self.folder, 'run')
     runs, _ = runs_lib.read([f'{self.folder}/*'], False)
-    file = os.path.join(self.folder, 'picture.png')
-    self.assertFalse(curves.draw_returns({'A': runs}, file))
-    self.assertFalse(os.path.exists(file))
+    self.assertIsNone(curves.draw_returns({'A': runs}))
 
   def test_a_line_has_the_mean_and_the_area_the_range(self):
     axes = figure.Figure().subplots()

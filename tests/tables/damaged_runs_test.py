@@ -26,11 +26,8 @@ from scalable_agents.records import errors
 from scalable_agents.records import learning_curve
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
-from scalable_agents.tables import impala
-from scalable_agents.tables import laser
-from scalable_agents.tables import popart_impala
 from scalable_agents.tables import population
-from scalable_agents.tables import r2d2
+from scalable_agents.tables import tables
 from scalable_agents.tests.tables import run_directories
 
 _DAMAGES = ('cut', 'drop', 'value', 'value')  # Of each file in each kind of run.
@@ -78,13 +75,14 @@ def _laser(folder):
 _KINDS = {  # Name -> what makes a run, its files that are damaged, and the programs that read it, with their flags.
     'impala': (_impala, ('config.json', 'metrics.jsonl', 'evaluation.json', 'evaluations.jsonl', 'fitness.json',
                          'evolution.jsonl'), (
-        (impala, impala.TablesConfig(table='3', figures=True)), (impala, impala.TablesConfig(table='2', figures=True)),
-        (popart_impala, popart_impala.PopArtTablesConfig(table='1', figures=True)),
+        (tables, tables.TablesConfig('impala', '3', figures=True)),
+        (tables, tables.TablesConfig('impala', '2', figures=True)),
+        (tables, tables.TablesConfig('popart_impala', '1', figures=True)),
         (population, population.PopulationFigureConfig()))),
     'r2d2': (_r2d2, ('config.json', 'metrics.jsonl', 'evaluation.json', 'restricted_history.json'), (
-        (r2d2, r2d2.R2d2TablesConfig(table='4', figures=True)),)),
+        (tables, tables.TablesConfig('r2d2', '4', figures=True)),)),
     'laser': (_laser, ('config.json', 'metrics.jsonl', 'episodes.csv'), (
-        (laser, laser.LaserTablesConfig(table='1', figures=True)),)),
+        (tables, tables.TablesConfig('laser', '1', figures=True)),)),
 }
 
 

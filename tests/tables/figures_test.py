@@ -9,11 +9,12 @@ import numpy as np
 from scalable_agents.environments import dmlab30
 from scalable_agents.population import population_directory
 from scalable_agents.records import run_directory
-from scalable_agents.tables import figures
 from scalable_agents.tables import paper_tables
 from scalable_agents.tables import published
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
+from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.figures import impala as impala_figures
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -25,7 +26,6 @@ class FiguresTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = self.create_tempdir().full_path
-    self.file = os.path.join(self.create_tempdir().full_path, 'picture.png')
 
   def _runs(self, evaluated=True, pattern='*'):
     runs, _ = runs_lib.read([f'{self.folder}/{pattern}'], evaluated)
@@ -42,7 +42,7 @@ class FiguresTest(parameterized.TestCase):
     for suite, number, panels, levels, title in (
         ('dmlab30', 'B.1', 2, 30, "the paper's test scores (table B.1; the paper's figure B.1 shows training scores)"),
         ('atari57', 'C.1', 3, 57, "evaluation scores and the paper's scores (table C.1)")):
-      drawn = pictures.panels(self, figures.draw_bars, suite, self._gathered(number))
+      drawn = pictures.panels(self, impala_figures.draw_bars, suite, self._gathered(number))
       self.assertLen(drawn, panels)
       self.assertIn(title, self._title(drawn[0]))
       for axes in drawn:
@@ -52,7 +52,7 @@ class FiguresTest(parameterized.TestCase):
   def test_bars_are_human_normalised_and_at_their_level(self):
     for seed in (1, 2):
       run_directories.make(self.folder, str(seed), {level: mean * seed for level, mean in _PBT.items()}, seed=seed)
-    first, axes = pictures.panels(self, figures.draw_bars, 'dmlab30', self._gathered('B.1'))
+    first, axes = pictures.panels(self, impala_figures.draw_bars, 'dmlab30', self._gathered('B.1'))
     labels = {label.get_text(): position for position, label in zip(first.get_yticks(), first.get_yticklabels())}
     bars = {round(bar.get_y() + bar.get_height() / 2, 3): bar.get_width() for bar in axes.patches}
     self.assertLen(bars, 60)
@@ -66,7 +66,7 @@ class FiguresTest(parameterized.TestCase):
     for seed in (1, 2):
       run_directories.make(self.folder, f'population_{seed}/member_00', _PBT, population_size=24, seed=seed,
                            curves={level: [None, 1.0, 2.0, 4.0] for level in dmlab30.LEVELS[:3]})
-    panels = pictures.panels(self, figures.draw_learning_curves, 'dmlab30',
+    panels = pictures.panels(self, impala_figures.draw_learning_curves, 'dmlab30',
                              self._gathered('3', 'population_*/member_*'))
     self.assertEqual([axes.get_title(loc='left') for axes in panels], list(dmlab30.LEVELS[:3]))
     self.assertStartsWith(self._title(panels[0]), 'Training returns')
@@ -85,35 +85,34 @@ class FiguresTest(parameterized.TestCase):
     for logdir in logdirs:
       population_directory.write_fitness(logdir, population_directory.Fitness(400, 0., copied))
     population_directory.append_evolution(logdirs[0], population_directory.Evolution(250, 0., 1, 200, copied))
-    (axes,) = pictures.panels(self, figures.draw_learning_curves, 'dmlab30',
+    (axes,) = pictures.panels(self, impala_figures.draw_learning_curves, 'dmlab30',
                               self._gathered('3', 'population/member_00'))
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[100, 10], [200, 20], [300, 30], [400, 40]])
 
   def test_an_agent_whose_levels_are_not_printed_has_the_line_of_the_one_whose_are(self):
     run_directories.make(self.folder, 'run', _PBT, torso='shallow', curves={'rooms_watermaze': [1.0, 2.0]})
-    axes, = pictures.panels(self, figures.draw_learning_curves, 'dmlab30', self._gathered('3'))
+    axes, = pictures.panels(self, impala_figures.draw_learning_curves, 'dmlab30', self._gathered('3'))
     self.assertEqual([line.get_label() for line in axes.lines],
                      ['IMPALA, shallow', "IMPALA, deep, PBT: the paper's test scores (table B.1)"])
     self.assertEqual(set(axes.lines[1].get_ydata()), {31.1})
 
   def test_long_curves_are_thinned_out_and_keep_their_end(self):
     run_directories.single_game(self.folder, 'run', 20.0, curves={'pong': list(range(5001))})
-    axes, = pictures.panels(self, figures.draw_learning_curves, 'atari57', self._gathered('C.1'))
+    axes, = pictures.panels(self, impala_figures.draw_learning_curves, 'atari57', self._gathered('C.1'))
     curve = axes.lines[0].get_ydata()
     self.assertBetween(len(curve), 400, 502)
     self.assertEqual(curve[-1], 5000)
 
   def test_without_curves_nothing_is_drawn(self):
     run_directories.single_game(self.folder, 'run', 20.0)
-    self.assertFalse(figures.draw_learning_curves('atari57', self._gathered('C.1'), self.file))
-    self.assertFalse(os.path.exists(self.file))
+    self.assertIsNone(impala_figures.draw_learning_curves('atari57', self._gathered('C.1')))
 
   def test_stability_is_falling_and_leaves_out_what_has_no_score(self):
     for index, (correction, final) in enumerate((('vtrace', 3.0), ('vtrace', 9.0), ('none', 1.0), ('vtrace', None))):
       run_directories.single_game(self.folder, str(index), curves={'pong': [final]} if final else None,
                                   off_policy_correction=correction, sweep_index=index)
     run_directories.single_game(self.folder, 'other', curves={'breakout': [100.0]}, level_name='breakout')
-    panels = pictures.panels(self, figures.draw_stability, sweep.samples(self._runs(evaluated=False)))
+    panels = pictures.panels(self, impala_figures.draw_stability, sweep.samples(self._runs(evaluated=False)))
     self.assertEqual([axes.get_title(loc='left') for axes in panels], ['breakout', 'pong'])
     self.assertIn('final training scores', self._title(panels[0]))
     lines = {container.get_label(): container[0].get_xydata() for container in panels[1].containers}
@@ -127,7 +126,7 @@ class FiguresTest(parameterized.TestCase):
         run_directories.single_game(self.folder, f'{index}_{seed}', curves={'pong': [None, 0., final + seed - 1.5]},
                                     frames=300, sweep_index=index, learning_rate=1e-3 * (index + 1), seed=seed)
     run_directories.single_game(self.folder, 'lag', curves={'pong': [1., 2.]}, frames=200, policy_lag=10)
-    axes, = pictures.panels(self, figures.draw_sweep_curves, sweep.samples(self._runs(evaluated=False)))
+    axes, = pictures.panels(self, impala_figures.draw_sweep_curves, sweep.samples(self._runs(evaluated=False)))
     self.assertIn('by final training score', self._title(axes))
     lines = {line.get_label(): line.get_xydata() for line in axes.lines}
     self.assertEqual(
@@ -143,7 +142,7 @@ class FiguresTest(parameterized.TestCase):
         run_directories.single_game(self.folder, f'{values}_{index}', curves={'pong': [0., final]}, frames=200,
                                     sweep_index=index, learning_rate=1e-3 * (index + 1), action_values=values)
     run_directories.single_game(self.folder, 'other', level_name='breakout', curves={'breakout': [1., 2.]})
-    panels = pictures.panels(self, figures.draw_action_values, sweep.samples(self._runs(evaluated=False)))
+    panels = pictures.panels(self, impala_figures.draw_action_values, sweep.samples(self._runs(evaluated=False)))
     name = 'deep, vtrace, action_values='
     self.assertEqual([{line.get_label(): line.get_ydata()[-1] for line in axes.lines} for axes in panels],
                      [{f'{name}bootstrapped': 6., f'{name}one_step': 2.},
@@ -154,18 +153,18 @@ class FiguresTest(parameterized.TestCase):
   def test_one_estimate_of_action_values_is_not_drawn(self):
     for name, values in (('old', None), ('new', 'bootstrapped')):
       run_directories.single_game(self.folder, name, curves={'pong': [1., 2.]}, action_values=values)
-    self.assertFalse(figures.draw_action_values(sweep.samples(self._runs(evaluated=False)), self.file))
+    self.assertIsNone(impala_figures.draw_action_values(sweep.samples(self._runs(evaluated=False))))
 
   def test_a_sweep_without_scores_has_no_curves(self):
     run_directories.single_game(self.folder, '0')
-    for draw in (figures.draw_sweep_curves, figures.draw_action_values):
-      self.assertFalse(draw(sweep.samples(self._runs(evaluated=False)), self.file))
+    for draw in (impala_figures.draw_sweep_curves, impala_figures.draw_action_values):
+      self.assertIsNone(draw(sweep.samples(self._runs(evaluated=False))))
 
   def test_schedules_have_a_line_per_member_and_the_fittest_bold(self):
     members = {'learning_rate': [[(0, 1.0), (500, 1.0)], [(0, 2.0), (100, 3.0), (400, 3.0)]],
                'entropy_cost': [[(0, 0.1), (500, 0.1)], [(0, 0.2), (400, 0.2)]]}
     fittest = {'learning_rate': [[(100, 3.0), (400, 3.0)]], 'entropy_cost': [[(100, 0.2), (400, 0.2)]]}
-    panels = pictures.panels(self, figures.draw_schedules, members, fittest, 'member_01')
+    panels = pictures.panels(self, impala_figures.draw_schedules, members, fittest, 'member_01')
     self.assertEqual([axes.get_title(loc='left') for axes in panels], ['learning_rate', 'entropy_cost'])
     self.assertIn('figure F.1', self._title(panels[0]))
     for axes in panels:
@@ -176,9 +175,9 @@ class FiguresTest(parameterized.TestCase):
     np.testing.assert_array_equal(panels[0].lines[2].get_xydata(), [[100, 3], [400, 3]])
 
   def test_a_folder_that_is_gone_is_named(self):
-    self.file = os.path.join(self.folder, 'gone', 'picture.png')
+    picture = impala_figures.draw_bars('dmlab30', self._gathered('B.1'))
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'gone'):
-      figures.draw_bars('dmlab30', self._gathered('B.1'), self.file)
+      drawing.save(picture, os.path.join(self.folder, 'gone', 'picture.png'))
 
 
 if __name__ == '__main__':

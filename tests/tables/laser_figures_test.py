@@ -8,9 +8,9 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import laser_figures
 from scalable_agents.tables import laser_published
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.figures import laser as laser_figures
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -171,11 +171,9 @@ class LaserFiguresTest(parameterized.TestCase):
   def test_without_data_nothing_is_drawn(self, draw):
     run_directories.laser(self.folder, 'no_episodes')
     self._make('impala', 1., **_IMPALA)
-    file = os.path.join(self.folder, 'picture.png')
-    self.assertFalse(draw([run for run in self._runs() if run.agent == 'laser'], file))
-    self.assertFalse(draw([run for run in self._runs() if run.agent == 'impala'], file))
-    self.assertFalse(draw([], file))
-    self.assertFalse(os.path.exists(file))
+    self.assertIsNone(draw([run for run in self._runs() if run.agent == 'laser']))
+    self.assertIsNone(draw([run for run in self._runs() if run.agent == 'impala']))
+    self.assertIsNone(draw([]))
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ import math
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.tables import lineage
+from scalable_agents.tables.figures import lineage
 from scalable_agents.tests.tables import run_directories
 
 

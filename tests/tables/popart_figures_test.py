@@ -8,8 +8,8 @@ import numpy as np
 
 from scalable_agents.environments import scores
 from scalable_agents.population import population_directory
-from scalable_agents.tables import popart_figures
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.figures import popart_impala as popart_figures
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -21,7 +21,6 @@ class PopArtFiguresTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = self.create_tempdir().full_path
-    self.file = os.path.join(self.create_tempdir().full_path, 'picture.png')
 
   def _make(self, name, medians, mean=(1., 2.), pong=(-20., 10.), **flags):
     """Makes a run of PopArt on two games, with two rows."""
@@ -122,10 +121,9 @@ class PopArtFiguresTest(absltest.TestCase):
   def test_nothing_to_draw(self):
     run_directories.make(self.folder, 'run', binary='popart_impala_atari57', level_name='catch')
     runs = self._runs()
-    self.assertFalse(popart_figures.draw_scores(self._agents(), self.file))
-    self.assertFalse(popart_figures.draw_statistics(runs[0], self.file))
-    self.assertFalse(popart_figures.draw_levels(self._agents(), self.file))
-    self.assertFalse(os.path.exists(self.file))
+    self.assertIsNone(popart_figures.draw_scores(self._agents()))
+    self.assertIsNone(popart_figures.draw_statistics(runs[0]))
+    self.assertIsNone(popart_figures.draw_levels(self._agents()))
 
 
 if __name__ == '__main__':

@@ -1,6 +1,5 @@
 """Tests that the figures of R2D2 show the correct numbers, and that they are drawn only for runs with the data."""
 
-import os
 import pathlib
 
 from absl.testing import absltest
@@ -10,9 +9,9 @@ import numpy as np
 from scalable_agents.agents import r2d2_history
 from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
-from scalable_agents.tables import r2d2_figures
 from scalable_agents.tables import r2d2_published
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.figures import r2d2 as r2d2_figures
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -97,7 +96,7 @@ class R2d2FiguresTest(parameterized.TestCase):
     self._measured('a', [None, None], [1., 2.])
     self._make('b')
     self._make('c', measure_delta_q=True)
-    self.assertFalse(r2d2_figures.draw_delta_q(self._runs(), os.path.join(self.folder, 'picture.png')))
+    self.assertIsNone(r2d2_figures.draw_delta_q(self._runs()))
 
   def test_ablations_have_a_panel_per_level_and_a_line_per_variant(self):
     self._make('a', (1., 9.), discount=0.99)
@@ -136,7 +135,7 @@ class R2d2FiguresTest(parameterized.TestCase):
     file.write_text(text, encoding='utf-8')
     with self.assertRaisesRegex(run_directory.RunDirectoryError,
                                 f'^{file}(, line 1)? is damaged .*: run //agents:r2d2_history again$'):
-      r2d2_figures.draw_memory(self._runs(), os.path.join(self.folder, 'picture.png'))
+      r2d2_figures.draw_memory(self._runs())
 
   def test_the_results_have_the_name_that_the_evaluation_gives_them(self):
     self.assertEqual(r2d2_figures.HISTORIES, r2d2_history.RESULTS)
@@ -165,15 +164,13 @@ class R2d2FiguresTest(parameterized.TestCase):
     self._make('pong')
     self._make('watermaze', level='rooms_watermaze')
     run_directories.r2d2(self.folder, 'without_rows', level_name='breakout')
-    file = os.path.join(self.folder, 'picture.png')
-    self.assertFalse(draw(self._runs(), file))
-    self.assertFalse(draw([], file))
-    self.assertFalse(os.path.exists(file))
+    self.assertIsNone(draw(self._runs()))
+    self.assertIsNone(draw([]))
 
   def test_games_without_common_frames_have_no_median(self):
     self._make('a')
     run_directories.r2d2(self.folder, 'b', level_name='breakout', frames=100, curves={'breakout': [1., 2.]})
-    self.assertFalse(r2d2_figures.draw_atari_median(self._runs(), os.path.join(self.folder, 'picture.png')))
+    self.assertIsNone(r2d2_figures.draw_atari_median(self._runs()))
 
 
 if __name__ == '__main__':

@@ -17,7 +17,7 @@ from scalable_agents.records import learning_curve
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
-from scalable_agents.tables import impala
+from scalable_agents.tables import files
 from scalable_agents.tables import runs
 from scalable_agents.tests.training import training
 
@@ -104,7 +104,7 @@ class RunNamesTest(absltest.TestCase):
         self.assertEqual([row['environment_frames'] for row in rows], [100, 200, 300, 400])
         self.assertCountEqual(os.listdir(self._logdir(f'{name}/checkpoints')), [
             'checkpoint', 'ckpt-3.data-00000-of-00001', 'ckpt-3.index', 'ckpt-4.data-00000-of-00001', 'ckpt-4.index'])
-        run, = impala.read_runs(impala.TablesConfig(runs=self._logdir(name)))
+        run, = files.read_runs(self._logdir(name), evaluated=True)
         self.assertEqual(run.logdir, self._logdir(name))
         self.assertEqual(run.evaluation.means, {'pong': value[name]})
 
@@ -132,7 +132,7 @@ class RunNamesTest(absltest.TestCase):
     for name in ('a,b', 'c', 'd', ' e'):
       self._train(name, 100)
       self._evaluate(name)
-    listed = lambda text: [os.path.basename(run.logdir) for run in impala.read_runs(impala.TablesConfig(runs=text))]
+    listed = lambda text: [os.path.basename(run.logdir) for run in files.read_runs(text, evaluated=True)]
     folder = self._folder
     self.assertEqual(listed(f'{folder}/c, {folder}/d'), ['c', 'd'])
     self.assertEqual(listed(f'{folder}/?,{folder}/ e'), ['c', 'd', ' e'])

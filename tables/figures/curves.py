@@ -5,21 +5,60 @@ Returns are those of training, or of evaluations during training (--evaluation_i
 
 from collections.abc import Iterable, Mapping, Sequence
 import math
+import os
 from typing import Any
 
+from matplotlib import figure
 import numpy as np
 
 from scalable_agents.population import population_directory
 from scalable_agents.records import run_rows
-from scalable_agents.tables import drawing
-from scalable_agents.tables import figures
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.figures import lineage
 
 EVALUATED, TRAINING = ', evaluated', ', training'  # Ends of names that say which returns are drawn.
 _POINTS = 300
 
 Groups = Mapping[str, Sequence[runs_lib.Run]]  # Name -> runs that differ only in the seed, or also in the level.
 Rows = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # Name -> the rows of metrics.jsonl of each run.
+
+
+def rows_of_run(run: runs_lib.Run) -> list[dict[str, Any]]:
+  """Returns evenly spaced rows of metrics.jsonl. For a member of a population, they follow the agent's ancestry."""
+  population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
+  members = lineage.read(population) if run.population > 1 else {}
+  if index not in members:
+    return run_rows.read_metrics(run.logdir, runs_lib.ROWS)
+  segments = lineage.ancestry(members, index, math.inf)
+  logdirs = population_directory.members(population)
+  rows = {member: run_rows.read_metrics(logdirs[member], runs_lib.ROWS)
+          for member in {segment.member for segment in segments}}
+  return [row for segment in reversed(segments) for row in rows[segment.member]
+          if segment.begin < row['environment_frames'] <= segment.end]
+
+
+def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple[figure.Figure, dict[str, Any]]:
+  """Makes a picture for returns against frames, with a panel for each level.
+
+  Args:
+    levels: the levels.
+    are_evaluated: whether there are returns of evaluations among them. Otherwise all are those of training.
+  """
+  columns = min(6, math.ceil(math.sqrt(len(levels))))
+  lines = math.ceil(len(levels) / columns)
+  picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
+  grid = picture.subplots(lines, columns, squeeze=False).flat
+  panels = dict(zip(levels, grid, strict=False))
+  for level, axes in panels.items():
+    axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
+    drawing.plain(axes, 'both')
+  for axes in grid[len(levels):]:
+    axes.set_visible(False)
+  picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
+  quantity = 'mean return' if are_evaluated else 'return of the last 100 training episodes'
+  picture.supylabel(quantity, color=drawing.INK, fontsize=10)
+  return picture, panels
 
 
 def fittest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
@@ -29,7 +68,7 @@ def fittest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
 
 def rows_of(groups: Groups) -> Rows:
   """Reads the rows of the runs. Raises run_directory.RunDirectoryError if a metrics.jsonl is damaged."""
-  return {name: [figures.rows_of(run) for run in runs] for name, runs in groups.items()}
+  return {name: [rows_of_run(run) for run in runs] for name, runs in groups.items()}
 
 
 def returns_of(groups: Groups) -> Rows:
@@ -117,31 +156,25 @@ def draw_lines(axes: Any, rows: Rows, metric: str, styles: Mapping[str, dict[str
         drawing.mean_and_range(axes, frames, values, label(name, len(found)), styles[name])
 
 
-def draw_returns(groups: Groups, file: str, title: str = 'Returns') -> bool:
+def draw_returns(groups: Groups, title: str = 'Returns') -> figure.Figure | None:
   """Draws a panel per level with returns against frames (see `returns_of`), and a line per group.
 
   Args:
     groups: the runs.
-    file: path of the PNG file to write.
     title: the figure's title.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: as for `returns_of`, or the picture cannot be written.
   """
   rows, prefix = returns_of(groups), 'episode_return/'
   styles = styles_of(rows)
   names = {name for of_group in rows.values() for of_run in of_group for row in of_run[-1:] for name in row}
   levels = sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
   if not levels:
-    return False
-  picture, panels = figures.grid_of_returns(levels, are_evaluated(rows))
+    return None
+  picture, panels = grid_of_returns(levels, are_evaluated(rows))
   for level, axes in panels.items():
     draw_lines(axes, rows, prefix + level, styles)
     drawing.frames_axis(axes)
   drawing.title_and_legend(picture, title, panels.values())
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
 def _fitness(run):

@@ -16,12 +16,12 @@ import numpy as np
 from scalable_agents.environments import scores
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
-from scalable_agents.tables import curves
-from scalable_agents.tables import drawing
 from scalable_agents.tables import r2d2_published
 from scalable_agents.tables import r2d2_variants
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.figures import curves
+from scalable_agents.tables.figures import drawing
 
 _DELTA_Q = {'delta_q/first': 'first', 'delta_q/last': 'last'}  # Metric -> the trained step.
 _RETURN = 'episode_return'
@@ -39,7 +39,7 @@ _MEMORY_FIELDS = ('mean_return', 'greedy_match', 'value_difference')  # In the f
 _MEMORY_AXES = Memory('mean return', 'greedy action match (%)', 'difference of max Q')
 
 
-def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws Delta Q as bars, and the returns (curves.returns_of), with a row of panels for each level. Figures 1b and 1c.
 
   There is a bar and a line for each training strategy. A bar is the median over training, since the start,
@@ -47,11 +47,6 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
 
   Args:
     runs: runs of R2D2. Only those with --measure_delta_q are drawn.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was anything to draw.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl or evaluations.jsonl is damaged, or the picture cannot be written.
   """
   measured = [run for run in runs if run.flags.get('measure_delta_q')]
   groups = r2d2_variants.by_strategy(measured)
@@ -63,7 +58,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
         runs_of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(run)
   if not of_levels:
-    return False
+    return None
   picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_levels), 2, squeeze=False)
   for (left, right), (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
@@ -78,8 +73,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run], file: str) -> bool:
     drawing.plain(left, 'y')
     drawing.plain(right, 'both')
   drawing.title_and_legend(picture, 'ΔQ, the discrepancy of action values, and returns (figure 1)', panels.flat)
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
 def _draw_bars(axes: Any, rows: curves.Rows, styles: Mapping[str, dict[str, str]]):
@@ -95,35 +89,25 @@ def _draw_bars(axes: Any, rows: curves.Rows, styles: Mapping[str, dict[str, str]
   axes.set_xticks(range(len(_DELTA_Q)), [f'{step} trained step' for step in _DELTA_Q.values()])
 
 
-def draw_ablations(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_ablations(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws returns (curves.returns_of) against frames: a panel per level, and a line per variant. Figures 4, 7 and 8.
 
   Args:
     runs: runs of R2D2. Levels on which all runs are of one variant are left out.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl or evaluations.jsonl is damaged, or the picture cannot be written.
   """
   variants = {}  # Level -> variants.
   for run in runs:
     variants.setdefault(run.flags['level_name'], set()).add(r2d2_variants.variant(run))
   compared = [run for run in runs if len(variants[run.flags['level_name']]) > 1]
   groups = r2d2_variants.by_variant(compared)
-  return curves.draw_returns(groups, file, 'Returns of variants of R2D2 (figure 4)')
+  return curves.draw_returns(groups, 'Returns of variants of R2D2 (figure 4)')
 
 
-def draw_memory(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws three panels per level against the length k of the history, with a line per training strategy. Figure 5.
 
   Args:
     runs: runs of R2D2. Only those with restricted_history.json are drawn.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was anything to draw.
-  Raises:
-    run_directory.RunDirectoryError: a restricted_history.json is damaged, or the picture cannot be written.
   """
   memories = {run.logdir: read_memory(run) for run in runs}
   groups = r2d2_variants.by_strategy([run for run in runs if memories[run.logdir]])
@@ -134,15 +118,14 @@ def draw_memory(runs: Sequence[runs_lib.Run], file: str) -> bool:
       for level, histories in memories[run.logdir].items():
         of_levels.setdefault(level, {}).setdefault(name, []).append(histories)
   if not of_levels:
-    return False
+    return None
   picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_levels), len(_MEMORY_AXES), squeeze=False)
   for row, (level, found) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_histories(row, found, styles)
     row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10)
   drawing.title_and_legend(picture, 'Evaluations with a restricted memory (figure 5)', panels.flat)
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
 def _draw_histories(panels: Sequence[Any], found: Mapping[str, Sequence[Mapping[float, Memory]]],
@@ -181,7 +164,7 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
   return run_directory.read_json(os.path.join(run.logdir, HISTORIES), parse, 'run //agents:r2d2_history again') or {}
 
 
-def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_atari_median(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws the median human-normalised score over Atari games against frames, with a line per variant. Figure 9.
 
   A game's score is the mean over the runs on this game, of evaluations or of training (curves.returns_of). A line has
@@ -190,11 +173,6 @@ def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
 
   Args:
     runs: runs of R2D2. Variants with a single game are left out.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl or evaluations.jsonl is damaged, or the picture cannot be written.
   """
   suite = scores.SUITES['atari57']
   picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
@@ -213,7 +191,7 @@ def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
         axes.plot(frames, median, linewidth=1.6, label=f'{name}, {len(found)} games', **styles[name])
         drawn |= found.keys()
   if not drawn:
-    return False
+    return None
   paper = r2d2_published.PAPER.level_scores[suite.name][r2d2_published.R2D2]
   axes.axhline(scores.summarise({game: paper[game] for game in drawn}).median, color=drawing.INK, linewidth=1.2,
                linestyle='--', label=f"R2D2: the paper's final evaluated scores, {len(drawn)} games")
@@ -224,8 +202,7 @@ def draw_atari_median(runs: Sequence[runs_lib.Run], file: str) -> bool:
   drawing.plain(axes, 'both')
   kind = 'score' if curves.are_evaluated(returns) else 'training score'
   drawing.title_and_legend(picture, f'Median {kind} over Atari games (figure 9)', [axes])
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
 def _median(found: Mapping[str, Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -235,3 +212,11 @@ def _median(found: Mapping[str, Sequence[np.ndarray]]) -> tuple[np.ndarray, np.n
   of_games = [scores.human_normalised(game, of_game.mean(axis=0))
               for game, of_game in zip(found, np.split(values, ends[:-1]), strict=True)]
   return frames, np.median(of_games, axis=0)
+
+
+def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
+  """Returns all figures by name, given runs of R2D2 and other agents."""
+  of_r2d2 = curves.fittest([run for run in runs if run.agent == runs_lib.R2D2])
+  return {f'r2d2_{name}': draw(of_r2d2) for name, draw in (
+      ('delta_q', draw_delta_q), ('ablations', draw_ablations), ('memory', draw_memory),
+      ('atari_median', draw_atari_median))}

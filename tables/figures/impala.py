@@ -6,8 +6,6 @@ Espeholt et al. 2018, tables B.1 and C.1 (bars), figures 4 and E.1 (a sweep's cu
 
 import collections
 from collections.abc import Mapping, Sequence
-import math
-import os
 import textwrap
 from typing import Any
 
@@ -16,14 +14,13 @@ from matplotlib import ticker
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.population import population_directory
-from scalable_agents.records import run_rows
-from scalable_agents.tables import drawing
-from scalable_agents.tables import lineage
+from scalable_agents.tables import paper_tables
 from scalable_agents.tables import published
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import sweep
+from scalable_agents.tables.figures import curves
+from scalable_agents.tables.figures import drawing
 
 _POINTS = 500  # Points of a mean curve.
 _EXTENT_WIDTH = 52  # Characters per line.
@@ -35,7 +32,7 @@ _BARS_TITLES = {
     'atari57': "Atari-57: evaluation scores and the paper's scores (table C.1)"}
 
 
-def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str):
+def draw_bars(suite_name: str, gathered: Mapping[str, results.Result]) -> figure.Figure:
   """Draws human-normalised evaluation scores of all levels as bars.
 
   There is a panel for each agent whose scores per level the paper prints. Each level has a bar for the runs and a bar
@@ -44,9 +41,6 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
   Args:
     suite_name: name of the suite.
     gathered: agent -> result, for all agents in the suite's table of levels.
-    file: path of the PNG file to write.
-  Raises:
-    run_directory.RunDirectoryError: the picture cannot be written.
   """
   suite = scores.SUITES[suite_name]
   names = [name for name in published.LEVEL_SCORES[suite_name] if name in published.AGENTS]
@@ -74,10 +68,10 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result], file: str
     axes.set_ylim(-0.7, len(order) - 0.3)
   panels[0].set_yticks(positions, order, fontsize=8)
   drawing.title_and_legend(picture, _BARS_TITLES[suite_name], panels)
-  drawing.save(picture, file)
+  return picture
 
 
-def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result], file: str) -> bool:
+def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]) -> figure.Figure | None:
   """Draws a panel per level with training returns against frames, and the paper's evaluation score as a line.
 
   The curve of a population's member follows the members that its agent was copied from, as in the paper's appendix F.
@@ -88,77 +82,43 @@ def draw_learning_curves(suite_name: str, gathered: Mapping[str, results.Result]
   Args:
     suite_name: name of the suite.
     gathered: agent -> result.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
   suite = scores.SUITES[suite_name]
-  curves = {}  # Level -> [(agent, frames, returns)].
+  by_level = {}  # Level -> [(agent, frames, returns)].
   for name, result in gathered.items():
     for run in result.runs:
       for level, curve in _curves(run, suite.levels).items():
-        curves.setdefault(level, []).append((name, *curve))
-  if not curves:
-    return False
-  levels = [level for level in suite.levels if level in curves]
-  picture, panels = grid_of_returns(levels)
+        by_level.setdefault(level, []).append((name, *curve))
+  if not by_level:
+    return None
+  levels = [level for level in suite.levels if level in by_level]
+  picture, panels = curves.grid_of_returns(levels)
   agents = (name for name, agent in published.AGENTS.items() if agent.suite == suite_name)
   colours = dict(zip(agents, drawing.LINES, strict=False))
   tested = dict(zip(suite.levels, suite.test_levels, strict=True))
   for level, axes in panels.items():
-    for name, frames, returns in curves[level]:
+    for name, frames, returns in by_level[level]:
       axes.plot(frames, returns, color=colours[name], linewidth=1.2, label=name)
-    for name in dict.fromkeys(_with_levels(suite_name, name) for name, _, _ in curves[level]):
+    for name in dict.fromkeys(_with_levels(suite_name, name) for name, _, _ in by_level[level]):
       axes.axhline(published.LEVEL_SCORES[suite_name][name][tested[level]], color=colours[name], linewidth=1.2,
                    linestyle='--', label=f'{name}: {_PAPERS_SCORES[suite_name]}')
     drawing.frames_axis(axes)
   drawing.title_and_legend(picture, f'Training returns. Dashed lines: {_PAPERS_SCORES[suite_name]}, from evaluations',
                            panels.values())
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
-def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple[figure.Figure, dict[str, Any]]:
-  """Makes a picture for returns against frames, with a panel for each level.
-
-  Args:
-    levels: the levels.
-    are_evaluated: whether there are returns of evaluations among them. Otherwise all are those of training.
-  """
-  columns = min(6, math.ceil(math.sqrt(len(levels))))
-  lines = math.ceil(len(levels) / columns)
-  picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
-  grid = picture.subplots(lines, columns, squeeze=False).flat
-  panels = dict(zip(levels, grid, strict=False))
-  for level, axes in panels.items():
-    axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
-    drawing.plain(axes, 'both')
-  for axes in grid[len(levels):]:
-    axes.set_visible(False)
-  picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
-  quantity = 'mean return' if are_evaluated else 'return of the last 100 training episodes'
-  picture.supylabel(quantity, color=drawing.INK, fontsize=10)
-  return picture, panels
-
-
-def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
+def draw_sweep_curves(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   """Draws training scores of a sweep against frames: a panel per level, and a line per setting.
 
   A line is the mean of the best three samples of the setting.
 
   Args:
     found: from `sweep.samples`.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: the picture cannot be written.
   """
   best = sweep.best_three(found)
   if not best:
-    return False
+    return None
   samples = collections.Counter((sample.level, sample.line) for sample in found)
   picture, panels = _level_panels(list(dict.fromkeys(level for level, _ in best)))
   for level, axes in panels.items():
@@ -171,22 +131,16 @@ def draw_sweep_curves(found: Sequence[sweep.Sample], file: str) -> bool:
     drawing.frames_axis(axes)
     _legend_below(axes)
   drawing.title(picture, 'Mean of the best 3 samples by final training score (figure 4, upper row)')
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
-def draw_action_values(found: Sequence[sweep.Sample], file: str) -> bool:
+def draw_action_values(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   """Draws training scores for several values of --action_values: two panels per level, and a line per setting.
 
   A line is the mean of the best three samples of the setting (left, figure E.3), or of all samples (right, figure E.4).
 
   Args:
     found: from `sweep.samples`. Levels with a single value of --action_values are left out.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: the picture cannot be written.
   """
   values, lines = {}, {}  # Level -> values of the setting; level -> setting -> samples, best first.
   for sample in found:
@@ -195,7 +149,7 @@ def draw_action_values(found: Sequence[sweep.Sample], file: str) -> bool:
       lines.setdefault(sample.level, {}).setdefault(sample.line, []).append(sample)
   levels = [level for level in lines if len(values[level]) > 1]
   if not levels:
-    return False
+    return None
   names = dict.fromkeys(line for level in levels for line in lines[level])
   styles = {name: drawing.line_style(number) for number, name in enumerate(names)}
   picture = figure.Figure(figsize=(10.5, 1 + 0.13 * len(names) + 3 * len(levels)), dpi=110, layout='constrained')
@@ -211,18 +165,14 @@ def draw_action_values(found: Sequence[sweep.Sample], file: str) -> bool:
       drawing.plain(axes, 'both')
   drawing.title_and_legend(picture, "Estimates of the action's value in the policy gradient (figures E.3 and E.4)",
                            panels.flat)
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
-def draw_stability(found: Sequence[sweep.Sample], file: str):
+def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
   """Draws the final training scores of a sweep's samples, best first: a panel per level, and a line per setting.
 
   Args:
     found: from `sweep.samples`.
-    file: path of the PNG file to write.
-  Raises:
-    run_directory.RunDirectoryError: the picture cannot be written.
   """
   picture, panels = _level_panels(list(dict.fromkeys(sample.level for sample in found)))
   for level, axes in panels.items():
@@ -245,20 +195,17 @@ def draw_stability(found: Sequence[sweep.Sample], file: str):
     axes.set_xlim(0.5, most + 0.5)
     _legend_below(axes)
   drawing.title(picture, 'Stability: final training scores of all samples (figure 4, lower row)')
-  drawing.save(picture, file)
+  return picture
 
 
 def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mapping[str, Sequence[sweep.Points]],
-                   name: str, file: str):
+                   name: str) -> figure.Figure:
   """Draws the hyper-parameters of a population against environment frames, with a panel per hyper-parameter.
 
   Args:
     members: hyper-parameter -> a line per member. A point is (frames, value from there on).
     fittest: hyper-parameter -> the segments of the fittest member's ancestry, which are drawn bold.
     name: name of the fittest member.
-    file: path of the PNG file to write.
-  Raises:
-    run_directory.RunDirectoryError: the picture cannot be written.
   """
   picture = figure.Figure(figsize=(1 + 3.6 * len(members), 3.6), dpi=110, layout='constrained')
   panels = picture.subplots(1, len(members), squeeze=False)[0]
@@ -276,7 +223,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
   picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
   drawing.title_and_legend(
       picture, "Hyper-parameters in the population (the paper's figure F.1 shows the learning rate)", panels)
-  drawing.save(picture, file)
+  return picture
 
 
 def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
@@ -294,8 +241,8 @@ def _mean_curve(samples: Sequence[sweep.Sample]) -> tuple[np.ndarray, np.ndarray
 
   A sample's curve is the mean over its seeds. The result is the mean over the samples, up to the shortest curve's end.
   """
-  curves = [np.transpose(curve) for sample in samples for curve in sample.curves]
-  begin, end = max(frames[0] for frames, _ in curves), min(frames[-1] for frames, _ in curves)
+  all_curves = [np.transpose(curve) for sample in samples for curve in sample.curves]
+  begin, end = max(frames[0] for frames, _ in all_curves), min(frames[-1] for frames, _ in all_curves)
   at = np.linspace(min(begin, end), end, _POINTS)
   means = [np.mean([np.interp(at, *np.transpose(curve)) for curve in sample.curves], axis=0) for sample in samples]
   return at, np.mean(means, axis=0)
@@ -308,28 +255,14 @@ def _legend_below(axes: Any):
 
 def _curves(run: runs_lib.Run, levels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Returns frames [N] and training returns [N] by level. Levels without returns are left out. Rows are thinned."""
-  rows = rows_of(run)
-  curves = {}
+  rows = curves.rows_of_run(run)
+  found = {}
   for level in levels:
     points = [(row['environment_frames'], row[f'episode_return/{level}']) for row in rows
               if row.get(f'episode_return/{level}') is not None]
     if points:
-      curves[level] = tuple(np.transpose(runs_lib.thinned(points)))
-  return curves
-
-
-def rows_of(run: runs_lib.Run) -> list[dict[str, Any]]:
-  """Returns evenly spaced rows of metrics.jsonl. For a member of a population, they follow the agent's ancestry."""
-  population, index = os.path.dirname(run.logdir), population_directory.member_index(run.logdir)
-  members = lineage.read(population) if run.population > 1 else {}
-  if index not in members:
-    return run_rows.read_metrics(run.logdir, runs_lib.ROWS)
-  segments = lineage.ancestry(members, index, math.inf)
-  logdirs = population_directory.members(population)
-  rows = {member: run_rows.read_metrics(logdirs[member], runs_lib.ROWS)
-          for member in {segment.member for segment in segments}}
-  return [row for segment in reversed(segments) for row in rows[segment.member]
-          if segment.begin < row['environment_frames'] <= segment.end]
+      found[level] = tuple(np.transpose(runs_lib.thinned(points)))
+  return found
 
 
 def _with_levels(suite_name: str, agent: str) -> str:
@@ -347,3 +280,17 @@ def _normalised_paper(suite_name: str, agent: str, level: str) -> float:
 def _spread(level: str, score: results.Score) -> float:
   """Returns the standard deviation over seeds, in per cent of a human."""
   return scores.human_normalised(level, score.mean + (score.spread or 0)) - scores.human_normalised(level, score.mean)
+
+
+def pictures(table: paper_tables.PaperTable, runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
+  """Returns the figures of a table by name."""
+  of_levels, _ = paper_tables.gather(paper_tables.levels_table(table.suite), runs)
+  gathered, _ = paper_tables.gather(table, runs)
+  return {f'{table.suite}_scores': draw_bars(table.suite, of_levels),
+          f'{table.suite}_learning_curves': draw_learning_curves(table.suite, gathered)}
+
+
+def sweep_pictures(found: Sequence[sweep.Sample]) -> dict[str, figure.Figure | None]:
+  """Returns the figures of a sweep by name."""
+  return {'stability': draw_stability(found), 'best_three_curves': draw_sweep_curves(found),
+          'action_values': draw_action_values(found)}

@@ -12,14 +12,14 @@ from matplotlib import figure
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import curves
-from scalable_agents.tables import drawing
 from scalable_agents.tables import laser_published
 from scalable_agents.tables import laser_sweeps
 from scalable_agents.tables import laser_variants
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import training_returns
+from scalable_agents.tables.figures import curves
+from scalable_agents.tables.figures import drawing
 
 # Suite -> environment frames of a point of a curve, and the number of buckets that it is the mean of. A.3.
 _POINTS = {'atari57': (1_000_000, 1), 'dmlab30': (100_000_000, 10)}
@@ -34,49 +34,34 @@ class _Curve(NamedTuple):
   levels: frozenset[str]
 
 
-def draw_data_efficiency(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_data_efficiency(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws scores of LASER and of other agents against frames, without ablations. Figures 1 and 3.
 
   Args:
     runs: runs of LASER and of the agents that it is compared with.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve of LASER to draw.
-  Raises:
-    run_directory.RunDirectoryError: a file of a run is damaged, or the picture cannot be written.
   """
   compared = [run for run in runs if run.agent != runs_lib.LASER or not laser_variants.ablations(run)]
   if not any(run.agent == runs_lib.LASER for run in compared):
-    return False
-  return _draw_scores(_by_task(compared), 'Data efficiency (figures 1 and 3)', file)
+    return None
+  return _draw_scores(_by_task(compared), 'Data efficiency (figures 1 and 3)')
 
 
-def draw_ablations(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_ablations(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws scores of all variants against frames. Figures 2, 3 and 4.
 
   Args:
     runs: as for `draw_data_efficiency`. Tasks on which all runs of LASER are of one variant are left out.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: a file of a run is damaged, or the picture cannot be written.
   """
   compared = {task: group for task, group in _by_task(runs).items()
               if len(laser_variants.by_variant([run for run in group if run.agent == runs_lib.LASER])) > 1}
-  return _draw_scores(compared, 'Variants of LASER (figures 2, 3 and 4)', file)
+  return _draw_scores(compared, 'Variants of LASER (figures 2, 3 and 4)')
 
 
-def draw_rejected(runs: Sequence[runs_lib.Run], file: str) -> bool:
+def draw_rejected(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   """Draws the share of steps outside the trust region against frames: a row of panels per level, a line per variant.
 
   Args:
     runs: runs of LASER. Runs of other agents are left out.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
   groups = laser_variants.by_variant([run for run in runs if run.agent == runs_lib.LASER])
   styles = curves.styles_of(groups)
@@ -86,7 +71,7 @@ def draw_rejected(runs: Sequence[runs_lib.Run], file: str) -> bool:
       if any(len(curves.points(of_run, metric)) for metric in _REJECTED):
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
   if not of_levels:
-    return False
+    return None
   picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_levels), len(_REJECTED), squeeze=False)
   for row, (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
@@ -99,8 +84,7 @@ def draw_rejected(runs: Sequence[runs_lib.Run], file: str) -> bool:
       drawing.frames_axis(axes)
       drawing.plain(axes, 'both')
   drawing.title_and_legend(picture, 'Steps outside the trust region, which are not learned from', panels.flat)
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
 def _by_task(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
@@ -113,11 +97,11 @@ def _by_task(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   return found
 
 
-def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str, file: str) -> bool:
+def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str) -> figure.Figure | None:
   """Draws a panel per task and a line per variant: the mean over repetitions of a sweep, from the worst to the best."""
   of_tasks = {task: found for task, group in tasks.items() if (found := _curves(group))[1]}
   if not of_tasks:
-    return False
+    return None
   styles = curves.styles_of(dict.fromkeys(name for _, lines in of_tasks.values() for name in lines))
   picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 4 * len(of_tasks)), dpi=110, layout='constrained')
   panels = picture.subplots(len(of_tasks), 1, squeeze=False)[:, 0]
@@ -135,8 +119,7 @@ def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str, file: 
     drawing.frames_axis(axes)
     drawing.plain(axes, 'both')
   drawing.title_and_legend(picture, title, panels)
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
 def _curves(runs: Sequence[runs_lib.Run]) -> tuple[int, dict[str, _Curve]]:
@@ -246,3 +229,9 @@ def _draw_papers(axes: Any, levels: Sequence[str]):
       axes.axhline(score, color=drawing.INK, linewidth=1.2, linestyle=style,
                    label=f"{name}: {score:,.1f} (the paper's table 2{of_several})")
   axes.set_ylim(limits)
+
+
+def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
+  """Returns all figures by name."""
+  return {f'laser_{name}': draw(runs) for name, draw in (
+      ('data_efficiency', draw_data_efficiency), ('ablations', draw_ablations), ('rejected', draw_rejected))}

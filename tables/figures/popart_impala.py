@@ -5,18 +5,19 @@ level. All show training, so the runs need not be evaluated. The runs may be on 
 """
 
 from collections.abc import Mapping, Sequence
+import os
 
 from matplotlib import figure
 import numpy as np
 
 from scalable_agents.environments import scores
+from scalable_agents.records import errors
 from scalable_agents.records import run_rows
-from scalable_agents.tables import curves
-from scalable_agents.tables import drawing
-from scalable_agents.tables import figures
 from scalable_agents.tables import popart_tables
 from scalable_agents.tables import results
 from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.figures import curves
+from scalable_agents.tables.figures import drawing
 
 # Figure 3 shows these games. A run's other levels follow, up to four levels in all.
 _PAPERS_GAMES = ('breakout', 'crazy_climber', 'qbert', 'seaquest')
@@ -46,7 +47,7 @@ def by_agent(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   return found
 
 
-def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
+def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure | None:
   """Draws the score of the suite in training against frames, a line per agent. Figures 1, 2, 4 and 5.
 
   The line is the mean over an agent's runs, or over the fittest members of its populations, where all of them have
@@ -55,11 +56,6 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
 
   Args:
     agents: from `by_agent`, at least one.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a curve to draw. Only runs on several levels of one suite have a score.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
   one = next(iter(agents.values()))[0]  # All are on the same levels.
   measure = popart_tables.summary_measure(one)
@@ -68,7 +64,7 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   axes = picture.subplots()
   curves.draw_lines(axes, rows, f'suite_score/{measure}', styles)
   if not axes.lines:
-    return False
+    return None
   for name, (score, how) in popart_tables.published_scores(one).items():
     style = styles.setdefault(name, drawing.line_style(len(styles)))
     axes.axhline(score, color=style['color'], linewidth=1.2, linestyle='--', label=f'{name}: the paper, {how}')
@@ -78,29 +74,23 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   drawing.plain(axes, 'both')
   levels = one.flags['level_name'].replace(',', ', ')
   drawing.title_and_legend(picture, f'Training scores on {levels}', [axes])
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
-def draw_statistics(run: runs_lib.Run, file: str) -> bool:
+def draw_statistics(run: runs_lib.Run) -> figure.Figure | None:
   """Draws the statistics of PopArt and the returns of four levels against frames. Figure 3.
 
   Upper row: mu, with the area from mu - sigma to mu + sigma. Lower row: returns of training episodes.
 
   Args:
     run: a run of PopArt-IMPALA.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was anything to draw.
-  Raises:
-    run_directory.RunDirectoryError: its metrics.jsonl is damaged, or the picture cannot be written.
   """
-  rows = figures.rows_of(run)
+  rows = curves.rows_of_run(run)
   prefix = 'popart/mean/'
   levels = [name.removeprefix(prefix) for name in (rows[-1] if rows else ()) if name.startswith(prefix)]
   levels = sorted(levels, key=lambda level: level not in _PAPERS_GAMES)[:len(_PAPERS_GAMES)]
   if not levels:
-    return False
+    return None
   picture = figure.Figure(figsize=(1 + 3 * max(len(levels), 2), 5), dpi=110, layout='constrained')
   panels = picture.subplots(2, len(levels), sharex=True, squeeze=False)
   for (upper, lower), level in zip(panels.T, levels, strict=True):
@@ -118,25 +108,19 @@ def draw_statistics(run: runs_lib.Run, file: str) -> bool:
       drawing.plain(axes, 'both')
   picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
   drawing.title_and_legend(picture, 'Statistics of the value targets, and undiscounted returns', panels.flat)
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
-def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool:
+def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure | None:
   """Draws the human-normalised score of each level at the end of training as bars, one for each agent.
 
   Args:
     agents: from `by_agent`. A bar is the mean over an agent's runs.
-    file: path of the PNG file to write.
-  Returns:
-    Whether there was a bar to draw.
-  Raises:
-    run_directory.RunDirectoryError: a metrics.jsonl is damaged, or the picture cannot be written.
   """
   bars = {name: reached for name, of_agent in agents.items() if (reached := _final_scores(of_agent))}
   levels = list(dict.fromkeys(level for reached in bars.values() for level in reached))
   if not levels:
-    return False
+    return None
   first = next(iter(bars.values()))
   levels.sort(key=lambda level: first.get(level, 0.))
   picture = figure.Figure(figsize=(8, 1.6 + len(levels) * (0.12 + 0.16 * len(bars))), dpi=110, layout='constrained')
@@ -151,8 +135,7 @@ def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]], file: str) -> bool
   axes.set_xlabel('human-normalised training score (%)', color=drawing.INK)
   drawing.plain(axes, 'x')
   drawing.title_and_legend(picture, 'Scores of the last training episodes per level', [axes])
-  drawing.save(picture, file)
-  return True
+  return picture
 
 
 def _final_scores(runs: Sequence[runs_lib.Run]) -> Mapping[str, float]:
@@ -164,3 +147,25 @@ def _final_scores(runs: Sequence[runs_lib.Run]) -> Mapping[str, float]:
       if prefix == 'episode_return' and value is not None and scores.has_reference(level):
         values.setdefault(level, []).append(scores.human_normalised(level, value))
   return {level: float(np.mean(each)) for level, each in values.items()}
+
+
+def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
+  """Returns all figures by name.
+
+  Raises:
+    errors.UserError: the runs cannot be compared.
+  """
+  try:
+    agents = by_agent(runs)
+  except ValueError as error:
+    raise errors.UserError(f'--figures: {error}') from error
+  found = {'popart_scores': draw_scores(agents), 'popart_returns': curves.draw_returns(agents),
+           'popart_levels': draw_levels(agents)}
+  with_statistics = [run for name, of_agent in agents.items() if name.endswith(popart_tables.POPART)
+                     for run in of_agent]
+  names = [os.path.basename(run.logdir) for run in with_statistics]
+  for run, name in zip(with_statistics, names, strict=True):
+    if names.count(name) > 1 or run.population > 1:  # A member's folder has the name of the population.
+      name = f'{os.path.basename(os.path.dirname(run.logdir))}_{name}'
+    found[f'popart_statistics_{name}'] = draw_statistics(run)
+  return found

@@ -1,0 +1,164 @@
+"""Makes the tables and figures of a paper, with the results of your runs next to the paper's numbers.
+
+  bazel run //tables:tables -- --paper=impala --table=3 --runs='runs/dmlab30_*' --output=results
+  bazel run //tables:tables -- --paper=r2d2 --figures --runs='runs/watermaze_*'
+
+Prints the table and writes it as Markdown and CSV. //tables:impala, //tables:popart_impala, //tables:r2d2 and
+//tables:laser are this program for one paper:
+
+  impala         Espeholt et al. 2018: tables 2, 3, 4, B.1 and C.1, figures 4 and E.1 to E.4. The table "sweep" lists
+                 the samples of a sweep, best first. --figures draws learning curves and bars of scores per level. For
+                 tables 2 and sweep: the best samples' curves, the stability, and the variants of --action_values.
+  popart_impala  Hessel et al. 2019: the summary of results, and figures 1 to 5: training scores and returns,
+                 statistics, scores per level.
+  r2d2           Kapturowski et al. 2019: tables 1, 3 and 4. Figures: runs with --measure_delta_q (figure 1), several
+                 variants on one level (4, 7 and 8), runs with results of //agents:r2d2_history (5), and runs on
+                 several Atari games (9).
+  laser          Schmitt et al. 2020: tables 1 and 2. Figures: data efficiency (1 and 3), ablations (2, 3 and 4), and
+                 the share of steps outside the trust region.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.records import settings
+from scalable_agents.records.settings import setting
+from scalable_agents.tables import files
+from scalable_agents.tables import laser_tables
+from scalable_agents.tables import layout
+from scalable_agents.tables import off_policy_table
+from scalable_agents.tables import paper_tables
+from scalable_agents.tables import popart_tables
+from scalable_agents.tables import r2d2_tables
+from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables import sweep
+from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.figures import impala
+from scalable_agents.tables.figures import laser
+from scalable_agents.tables.figures import popart_impala
+from scalable_agents.tables.figures import r2d2
+
+_SWEEP = 'sweep'
+_OF_SAMPLES = (off_policy_table.NUMBER, _SWEEP)  # The IMPALA paper's tables whose runs need not be evaluated.
+_Runs = Sequence[runs_lib.Run]
+
+
+class _Paper(NamedTuple):
+  """What the program makes for a paper."""
+  tables: Sequence[str]                               # Numbers of the tables.
+  agents: Callable[[str], Sequence[str]]              # Number -> agents, as in config.json, whose runs are wanted.
+  evaluated: Callable[[str], bool]                    # Number -> whether the runs must be evaluated.
+  table: Callable[[str, _Runs], layout.Table]
+  pictures: Callable[[str, _Runs], Mapping[str, Any]]  # Name -> picture, None if the runs do not have the data.
+  nothing: str = ''                                   # The message if no picture has data.
+  prefix: str = ''                                    # Of the tables' files.
+
+
+def _impala_table(number: str, runs: _Runs) -> layout.Table:
+  if number not in _OF_SAMPLES:
+    table = paper_tables.TABLES[number]
+    return paper_tables.make(table, *paper_tables.gather(table, runs))
+  return (sweep if number == _SWEEP else off_policy_table).table(sweep.samples(runs))
+
+
+def _impala_pictures(number: str, runs: _Runs) -> Mapping[str, Any]:
+  if number in _OF_SAMPLES:
+    return impala.sweep_pictures(sweep.samples(runs))
+  return impala.pictures(paper_tables.TABLES[number], runs)
+
+
+_PAPERS = {
+    'impala': _Paper(
+        (off_policy_table.NUMBER, *paper_tables.TABLES, _SWEEP),
+        lambda table: runs_lib.AGENTS if table == _SWEEP else ('impala',), lambda table: table not in _OF_SAMPLES,
+        _impala_table, _impala_pictures),
+    'popart_impala': _Paper(
+        ('1',), lambda _: runs_lib.AGENTS, bool, lambda _, runs: popart_tables.table(runs),
+        lambda _, runs: popart_impala.pictures(runs), 'these runs have no metrics to draw', 'popart_'),
+    'r2d2': _Paper(
+        r2d2_tables.NUMBERS, lambda table: r2d2_tables.AGENTS if table else (runs_lib.R2D2,), bool, r2d2_tables.table,
+        lambda _, runs: r2d2.pictures(runs),
+        'these runs have nothing to draw: want runs with --measure_delta_q, several variants on one level, runs with '
+        f'{r2d2.HISTORIES}, or several Atari games', 'r2d2_'),
+    'laser': _Paper(
+        laser_tables.NUMBERS, lambda _: laser_tables.AGENTS, lambda _: False, laser_tables.table,
+        lambda _, runs: laser.pictures(runs),
+        'these runs have nothing to draw: want runs of LASER that have finished episodes', 'laser_'),
+}
+_TABLES = '; '.join(f'{name}: {", ".join(paper.tables)}' for name, paper in _PAPERS.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class TablesConfig:
+  """The flags."""
+
+  paper: str = setting('impala', 'The paper.', choices=tuple(_PAPERS))
+  table: str = setting('', f'The table to make ({_TABLES}). Its runs must be evaluated, except for tables 2 and sweep '
+                           'of impala, and those of laser. Default: no table.')
+  runs: str = setting('', 'Run directories to compare with the paper: paths or patterns with *, separated by commas. '
+                          'A sweep may also be of PopArt-IMPALA, tables of r2d2 may have runs of IMPALA, and figures '
+                          'of laser runs of other agents. Without it, the table has only the numbers of the paper.')
+  output: str = setting('results', 'Folder to write to.')
+  figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')
+
+
+def validate(config: TablesConfig):
+  """Raises ValueError with one line: the flag, its value and the allowed values."""
+  settings.check(config)
+  known = _PAPERS[config.paper].tables
+  if config.table not in (known if config.paper == 'impala' else ('', *known)):
+    raise ValueError(f'--table={config.table}: want one of {", ".join(known)}')
+  if not config.table and not config.figures:
+    wanted = f'one of {", ".join(known)}' if len(known) > 1 else known[0]
+    raise ValueError(f'--table=: want {wanted}, or --figures')
+  if config.paper == 'impala':
+    if not config.runs and (config.table == _SWEEP or config.table in _OF_SAMPLES and config.figures):
+      raise ValueError('--runs: want the runs of a sweep')
+  elif config.figures and not config.runs:
+    raise ValueError('--runs: want the runs to draw')
+  if not config.output:
+    raise ValueError('--output: want a folder')
+
+
+def draw(config: TablesConfig, runs: _Runs, folder: str) -> list[str]:
+  """Draws the figures for which the runs have the data. Returns the files.
+
+  Raises:
+    errors.UserError: there is nothing to draw, or a file of a run is damaged, or a picture cannot be written.
+  """
+  paper = _PAPERS[config.paper]
+  drawn = []
+  for name, picture in paper.pictures(config.table, runs).items():
+    if picture:
+      drawn.append(os.path.join(folder, f'{name}.png'))
+      drawing.save(picture, drawn[-1])
+  if not drawn:
+    raise errors.UserError(f'--figures: {paper.nothing}')
+  return drawn
+
+
+def main():
+  """Reads the flags and the runs, and writes the table and the figures."""
+  config = run_flags.config_from_flags(TablesConfig, validate)
+  paper = _PAPERS[config.paper]
+  runs = files.read_runs(config.runs, paper.evaluated(config.table), paper.agents(config.table))
+  folder = files.make_folder(config.output)
+  if config.table:
+    name = _SWEEP if config.table == _SWEEP else f'{paper.prefix}table_{config.table}'
+    files.write(paper.table(config.table, runs), folder, name)
+  for file in draw(config, runs, folder) if config.figures else []:
+    print(f'wrote {file}')
+
+
+def start(paper: str):
+  """Runs the program to its end, where --paper has this default."""
+  run_flags.define(TablesConfig(paper=paper))
+  run_flags.run_main(main)
+
+
+if __name__ == '__main__':
+  start('impala')
