@@ -30,8 +30,8 @@ class TestCase(parameterized.TestCase):
     self.addCleanup(self.leave_nothing_behind)
     self.said, self.ended, self.due = [], threading.Event(), True
     self.set_constants(_RETRY_SECONDS=0.2, _PATIENCE_SECONDS=30., _FIRST_WORD_SECONDS=1., _LATER_WORDS_SECONDS=1.)
-    self.enterContext(mock.patch.multiple(learner_connection, ANSWER_SECONDS=1., LARGEST_PUSH=LARGEST_PUSH))
-    self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 0.2))
+    self.enterContext(mock.patch.object(learner_connection, 'LARGEST_PUSH', LARGEST_PUSH))
+    self.enterContext(mock.patch.multiple(ports, ANSWER_SECONDS=1., BEAT_SECONDS=0.2))
 
   def set_constants(self, **constants):
     self.enterContext(mock.patch.multiple(remote_learner, **constants))
