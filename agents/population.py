@@ -63,6 +63,7 @@ def first_sample(config: LauncherConfig) -> int:
 def validate(config: LauncherConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
+  registry.check_name(config.agent)
   if config.population_size == 1:
     raise ValueError("--population_size=1: want at least 2, or 0 for the paper's number")
   if not config.logdir:

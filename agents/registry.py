@@ -122,6 +122,12 @@ def find(name: str) -> preset.Preset:
   return found if isinstance(found, preset.Preset) else preset.Preset(name, found.config(), atari57_protocol.Protocol())
 
 
+def check_name(name: str) -> None:
+  """Raises ValueError, with one line, if `find` cannot know the name. Imports no agent."""
+  if name not in PRESETS and ':' not in name:
+    raise ValueError(f'--agent={name}: want module:NAME or one of {", ".join(PRESETS)}')
+
+
 def command(name: str) -> list[str]:
   """Returns the arguments after `python` that start the program of a preset; see `find`."""
   if name in PRESETS:

@@ -26,6 +26,7 @@ from scalable_agents.evaluation import evaluation_results
 from scalable_agents.evaluation import evaluations
 from scalable_agents.experience import memory
 from scalable_agents.launch import preset as preset_lib
+from scalable_agents.population import population_config
 from scalable_agents.population import population_member
 from scalable_agents.processes import ports
 from scalable_agents.processes import python_path
@@ -48,7 +49,7 @@ def run(preset: preset_lib.Preset) -> NoReturn:
   The settings of a population and of a cluster are flags too, and are the same for all binaries.
   """
   agent: definition.Definition = python_path.load(preset.agent)
-  for defaults in (preset.config, preset.protocol, population_member.PopulationConfig(),
+  for defaults in (preset.config, preset.protocol, population_config.PopulationConfig(),
                    cluster_config.ClusterConfig(), preset.run):
     run_flags.define(defaults)
 
@@ -101,14 +102,14 @@ def _read_flags(preset, agent) -> definition.Job:
     run_settings = dataclasses.replace(run_settings, logdir=f'{run_settings.logdir}_learner_{cluster.task}')
   if run_settings.mode == 'test':
     stored = run_directory.read_config(run_settings.logdir)['flags']
-    for part in (agent.config, type(preset.protocol), population_member.PopulationConfig,
+    for part in (agent.config, type(preset.protocol), population_config.PopulationConfig,
                  cluster_config.ClusterConfig):
       run_flags.check_stored(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
     cluster = dataclasses.replace(cluster, num_learners=stored.get('num_learners', 1))
     config = run_flags.config_from_flags(agent.config, agent.validate, stored)
   elif run_settings.video:
     raise errors.UserError('--video: only with --mode=test')
-  population = run_flags.config_from_flags(population_member.PopulationConfig, population_member.validate, stored)
+  population = run_flags.config_from_flags(population_config.PopulationConfig, population_config.validate, stored)
   config = _with_sample(agent, config, population.population_size > 1)
   protocol = run_flags.config_from_flags(type(preset.protocol), stored=stored)
   if cluster.job_name and config.synchronous:
@@ -118,7 +119,7 @@ def _read_flags(preset, agent) -> definition.Job:
                            '--learner_addresses, and --num_learners for several')
   if not stored and cluster.job_name != 'actor':
     try:
-      population_member.validate_member(population, config.learning_rate_decay, run_settings.logdir)
+      population_config.validate_member(population, config.learning_rate_decay, run_settings.logdir)
     except ValueError as error:
       raise errors.UserError(str(error)) from error
   return definition.Job(agent, preset.agent, config, protocol, run_settings, _levels(config), cluster, population)

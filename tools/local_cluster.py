@@ -47,6 +47,7 @@ class LocalClusterConfig:
 def validate(config: LocalClusterConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
+  registry.check_name(config.agent)
   if not config.actors and not config.learner_environments:
     raise ValueError('--actors=0: want at least 1, or 0 with --learner_environments')
 

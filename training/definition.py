@@ -130,7 +130,7 @@ class Job:
   run: run_config.RunConfig             # What does not affect what is learned.
   levels: tuple[str, ...]               # The names of the levels. A level_id is an index into these.
   cluster: Any = None                   # cluster_config.ClusterConfig, this process's part in a cluster.
-  population: Any = None                # population_member.PopulationConfig.
+  population: Any = None                # population_config.PopulationConfig.
 
   def settings(self) -> dict[str, Any]:
     """Returns all settings, by name."""

@@ -16,7 +16,7 @@ from scalable_agents.cluster import cluster_config
 from scalable_agents.experience import mixed_experience
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
-from scalable_agents.population import population_member
+from scalable_agents.population import population_config
 from scalable_agents.tables import population as population_figure
 from scalable_agents.tables import tables
 from scalable_agents.tests import source_tree
@@ -27,7 +27,7 @@ _CONFIGS = (
     configs.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, configs.R2d2Config,
     r2d2_history.HistoryConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
-    population_member.PopulationConfig, run_config.RunConfig, tables.TablesConfig,
+    population_config.PopulationConfig, run_config.RunConfig, tables.TablesConfig,
     population_figure.PopulationFigureConfig, reward_scales.RewardScalesConfig)
 
 

@@ -14,6 +14,7 @@ from scalable_agents.cluster import learner_port
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.population import pbt
+from scalable_agents.population import population_config
 from scalable_agents.population import population_directory
 from scalable_agents.population import population_member
 from scalable_agents.records import checkpoint
@@ -78,7 +79,7 @@ class MemberTest(parameterized.TestCase):
     of_agent = (variable for variable in learner.agent.variables if id(variable) not in trainable)
     for variable in (*learner.optimizer.mean_squares, *learner.optimizer.momenta, *of_agent):
       variable.assign(variable + 10. * index)
-    population = population_member.PopulationConfig(size, _PATIENCE, initial_frames)
+    population = population_config.PopulationConfig(size, _PATIENCE, initial_frames)
     directory = self.enterContext(run_directory.Run(self._logdir(index)))
     member = population_member.Member(learner, self.reports.append, population, levels, index, directory)
     return member, learner
@@ -286,25 +287,25 @@ class FitnessTest(absltest.TestCase):
 class ConfigTest(parameterized.TestCase):
 
   def test_defaults_are_appendix_f_without_a_population(self):
-    config = population_member.PopulationConfig()
-    population_member.validate(config)
-    self.assertEqual(config, population_member.PopulationConfig(1, 5000, 20_000_000))
+    config = population_config.PopulationConfig()
+    population_config.validate(config)
+    self.assertEqual(config, population_config.PopulationConfig(1, 5000, 20_000_000))
 
   @parameterized.parameters(
       ('population_size', 0, 1), ('population_episodes', 0, 1), ('population_initial_frames', -1, 0))
   def test_bad_values_are_named(self, name, value, least):
     with self.assertRaisesRegex(ValueError, f'^--{name}={value}: want a whole number from {least} to [0-9]+$'):
-      population_member.validate(population_member.PopulationConfig(**{name: value}))
+      population_config.validate(population_config.PopulationConfig(**{name: value}))
 
   def test_who_may_be_a_member(self):
-    alone, population = (population_member.PopulationConfig(population_size=size) for size in (1, 12))
-    population_member.validate_member(alone, True, '/runs/pong')
-    population_member.validate_member(population, False, '/runs/member_11')
+    alone, population = (population_config.PopulationConfig(population_size=size) for size in (1, 12))
+    population_config.validate_member(alone, True, '/runs/pong')
+    population_config.validate_member(population, False, '/runs/member_11')
     with self.assertRaisesRegex(ValueError, '^--learning_rate_decay: '):
-      population_member.validate_member(population, True, '/runs/member_11')
+      population_config.validate_member(population, True, '/runs/member_11')
     for name in ('pong', 'member_12', 'member_1'):
       with self.assertRaisesRegex(ValueError, f'^--logdir=/runs/{name}: want member_00 to member_11 in '):
-        population_member.validate_member(population, False, f'/runs/{name}')
+        population_config.validate_member(population, False, f'/runs/{name}')
 
 
 if __name__ == '__main__':

@@ -36,12 +36,6 @@ def _departures(name, protocol=(), **flags):
 
 class DeparturesTest(parameterized.TestCase):
 
-  @parameterized.parameters(*_BINARIES)
-  def test_the_papers_settings_are_the_binarys_defaults(self, suite):
-    defaults = _defaults(suite)
-    paper = departures.PAPER[suite]
-    self.assertEqual({name: defaults[name] for name in paper}, paper)
-
   @parameterized.parameters(*published.AGENTS)
   def test_every_setting_is_known_and_no_default_departs(self, name):
     self.assertEmpty(_departures(name))

@@ -14,6 +14,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import psutil
 
+from scalable_agents.agents import registry
 from scalable_agents.processes import free_ports
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
@@ -112,8 +113,7 @@ class BinaryTest(parameterized.TestCase):
     self.assertGreaterEqual(rows[-1]['environment_frames'], frames)  # All are actors': the learner has no environments.
 
   @parameterized.parameters(
-      (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want one of impala_atari57, impala_dmlab30, laser_atari57, '
-       'laser_dmlab30, popart_impala_atari57, popart_impala_dmlab30, r2d2_atari57, r2d2_dmlab30, r2d2_plus_dmlab30'),
+      (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want module:NAME or one of ' + ', '.join(registry.PRESETS)),
       (['--learners=0'], '--learners=0: want a whole number from 1 to 1024'),
       (['--learner_environments=-1'], '--learner_environments=-1: want a whole number from 0 to 10000'),
       (['--actors=0'], '--actors=0: want at least 1, or 0 with --learner_environments'),

@@ -31,7 +31,7 @@ from scalable_agents.environments import registry
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import preset
 from scalable_agents.launch import program
-from scalable_agents.population import population_member
+from scalable_agents.population import population_config
 from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
@@ -51,7 +51,7 @@ _DEADLINE_SECONDS = 300.  # Deadline for everything that takes a few seconds on 
 def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
   """Makes a run directory with an ImpalaConfig. Returns an untrained Learner and the Checkpointer that saves it."""
   flags = {}
-  for settings in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
+  for settings in (config, protocol, population_config.PopulationConfig(), cluster_config.ClusterConfig(),
                    run_config.RunConfig(logdir=str(logdir))):
     flags |= dataclasses.asdict(settings)
   run_directory.open_run(
@@ -93,7 +93,7 @@ def run_preset(name, *arguments):
 def run_in_this_process(agent, config, protocol, *arguments):
   """Does what program.run does in this process, with flags of its own. Raises errors and draws no learning curve."""
   flag_values = flags.FlagValues()
-  for defaults in (config, protocol, population_member.PopulationConfig(), cluster_config.ClusterConfig(),
+  for defaults in (config, protocol, population_config.PopulationConfig(), cluster_config.ClusterConfig(),
                    run_config.RunConfig()):
     run_flags.define(defaults, flag_values)
   flag_values(['program', *arguments])
