@@ -94,7 +94,7 @@ class BinaryTest(parameterized.TestCase):
     self.assertLen({*samples[1], *samples[101], *samples[201]}, 3 * 24)
 
   @parameterized.parameters(
-      (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want module:NAME or one of impala_atari57, .*, laser_dmlab30'),
+      (['--agent=ape_x_atari57'], '--agent=ape_x_atari57: want module:NAME or one of impala_atari57, .*dmlab30'),
       (['--population_size=1'], "--population_size=1: want at least 2, or 0 for the paper's number"),
       (['--seed=-1'], '--seed=-1: want a whole number from 0 to 2147482623'),
       (['--logdir='], '--logdir=: want a folder'),
