@@ -7,8 +7,8 @@ import sys
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
-from scalable_agents.tables import layout
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.results import runs as runs_lib
 
 
 def read_runs(text: str, evaluated: bool, agents: Sequence[str] = ('impala',)) -> list[runs_lib.Run]:

@@ -28,19 +28,19 @@ from scalable_agents.records import errors
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
-from scalable_agents.tables import laser_tables
-from scalable_agents.tables import layout
-from scalable_agents.tables import off_policy_table
-from scalable_agents.tables import paper_tables
-from scalable_agents.tables import popart_tables
-from scalable_agents.tables import r2d2_tables
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import sweep
 from scalable_agents.tables.figures import drawing
 from scalable_agents.tables.figures import impala
 from scalable_agents.tables.figures import laser
 from scalable_agents.tables.figures import popart_impala
 from scalable_agents.tables.figures import r2d2
+from scalable_agents.tables.papers import laser_tables
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import off_policy_table
+from scalable_agents.tables.papers import paper_tables
+from scalable_agents.tables.papers import popart_tables
+from scalable_agents.tables.papers import r2d2_tables
+from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.results import runs as runs_lib
 
 _SWEEP = 'sweep'
 _OF_SAMPLES = (off_policy_table.NUMBER, _SWEEP)  # The IMPALA paper's tables whose runs need not be evaluated.

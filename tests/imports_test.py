@@ -2,8 +2,8 @@
 
 Programs that may import TensorFlow must select its kernels first.
 
-_ARROWS lists the packages from the lowest to the highest. A package imports only packages above it in the list, so
-there is no loop. tests test all of them.
+_ARROWS lists the folders of modules from the lowest to the highest. A folder imports only folders above it in the list,
+so there is no loop. tests test all of them.
 """
 
 from absl.testing import absltest
@@ -29,9 +29,12 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'agents': ('environments records processes actor learner networks replay experience training cluster evaluation '
                'population launch'),
     'benchmark': 'environments records processes actor learner replay experience training launch agents',
-    'tables': 'environments records processes training cluster population launch agents',
+    'tables/results': 'environments records training cluster population launch agents',
+    'tables/papers': 'environments records training agents tables/results',
+    'tables/figures': 'environments records population tables/results tables/papers',
+    'tables': 'environments records processes population agents tables/results tables/papers tables/figures',
     'tools': ('environments records processes actor learner replay experience training cluster launch agents benchmark '
-              'tables'),
+              'tables tables/figures tables/results'),
 }
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
@@ -63,7 +66,7 @@ def violations(sources):
   found = []
   imports = {path: source_tree.imported_names(source) for path, source in sources.items()}
   for path, source in sources.items():
-    package = path.split('/')[0]
+    package = _folder(path.split('/')[:-1])
     if package not in {*_ARROWS, 'tests'}:
       found.append(f'{path}: no arrows known for {package}')
       continue
@@ -71,7 +74,7 @@ def violations(sources):
       project, *parts = name.split('.')
       if not project:
         found.append(f'{path}: relative import {name}')
-      elif project == source_tree.PROJECT and not _may_import(package, parts[0] if parts else ''):
+      elif project == source_tree.PROJECT and not _may_import(package, _folder(parts)):
         found.append(f'{path}: {package} must not import {name}')
       elif name.startswith('absl.flags') and not _may_know_flags(path, source):
         found.append(f'{path}: only binaries read flags')
@@ -84,6 +87,12 @@ def violations(sources):
     found.extend(f'{path}: workers load it, but it imports {name}'
                  for name in imports[path] if name.split('.')[0] in _TENSORFLOW)
   return sorted(found)
+
+
+def _folder(parts):
+  """Returns the folder of _ARROWS that has a path or a dotted name, both split into parts; else the first part."""
+  folder = '/'.join(parts[:2])
+  return folder if folder in _ARROWS else parts[0] if parts else ''
 
 
 def _may_import(package, other):
@@ -163,6 +172,7 @@ class ImportsTest(parameterized.TestCase):
       ('agents/a.py', 'if True:\n  from scalable_agents.tables import make', 'agents must not import'),
       ('agents/a.py', 'import scalable_agents', 'agents must not import scalable_agents'),
       ('tables/a.py', 'from scalable_agents.tests import imports_test', 'tables must not import'),
+      ('tables/results/a.py', 'from scalable_agents.tables import tables', 'tables/results must not import'),
       ('utils/a.py', 'import os', 'no arrows known for utils'),
       ('tools/a.py', "def f():\n  import tensorflow as tf\nif __name__ == '__main__':\n  f()", 'without one of'),
       ('actor/__init__.py', 'import os', 'not empty'),

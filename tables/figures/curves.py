@@ -13,9 +13,9 @@ import numpy as np
 
 from scalable_agents.population import population_directory
 from scalable_agents.records import run_rows
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables.figures import drawing
 from scalable_agents.tables.figures import lineage
+from scalable_agents.tables.results import runs as runs_lib
 
 EVALUATED, TRAINING = ', evaluated', ', training'  # Ends of names that say which returns are drawn.
 _POINTS = 300

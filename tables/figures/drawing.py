@@ -8,7 +8,7 @@ from matplotlib import ticker
 import numpy as np
 
 from scalable_agents.records import run_directory
-from scalable_agents.tables import results
+from scalable_agents.tables.results import results
 
 INK = '#3b3b3b'
 PAPER = '#b8c4d0'

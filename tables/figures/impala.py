@@ -14,13 +14,13 @@ from matplotlib import ticker
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import paper_tables
-from scalable_agents.tables import published
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import sweep
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.papers import paper_tables
+from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 _POINTS = 500  # Points of a mean curve.
 _EXTENT_WIDTH = 52  # Characters per line.

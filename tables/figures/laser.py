@@ -12,14 +12,14 @@ from matplotlib import figure
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import laser_published
-from scalable_agents.tables import laser_sweeps
-from scalable_agents.tables import laser_variants
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import training_returns
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.papers import laser_sweeps
+from scalable_agents.tables.papers import laser_variants
+from scalable_agents.tables.results import laser_published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
+from scalable_agents.tables.results import training_returns
 
 # Suite -> environment frames of a point of a curve, and the number of buckets that it is the mean of. A.3.
 _POINTS = {'atari57': (1_000_000, 1), 'dmlab30': (100_000_000, 10)}

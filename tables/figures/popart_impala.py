@@ -13,11 +13,11 @@ import numpy as np
 from scalable_agents.environments import scores
 from scalable_agents.records import errors
 from scalable_agents.records import run_rows
-from scalable_agents.tables import popart_tables
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.papers import popart_tables
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 # Figure 3 shows these games. A run's other levels follow, up to four levels in all.
 _PAPERS_GAMES = ('breakout', 'crazy_climber', 'qbert', 'seaquest')

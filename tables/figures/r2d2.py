@@ -16,12 +16,12 @@ import numpy as np
 from scalable_agents.environments import scores
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
-from scalable_agents.tables import r2d2_published
-from scalable_agents.tables import r2d2_variants
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.papers import r2d2_variants
+from scalable_agents.tables.results import r2d2_published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 _DELTA_Q = {'delta_q/first': 'first', 'delta_q/last': 'last'}  # Metric -> the trained step.
 _RETURN = 'episode_return'

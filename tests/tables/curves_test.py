@@ -7,8 +7,8 @@ from matplotlib import figure
 import numpy as np
 
 from scalable_agents.population import population_directory
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables.figures import curves
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 

@@ -7,9 +7,9 @@ from scalable_agents.agents import configs
 from scalable_agents.agents import registry
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
-from scalable_agents.tables import departures
-from scalable_agents.tables import published
-from scalable_agents.tables import runs
+from scalable_agents.tables.results import departures
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.training import run_config
 

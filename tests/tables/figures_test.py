@@ -9,12 +9,12 @@ import numpy as np
 from scalable_agents.environments import dmlab30
 from scalable_agents.population import population_directory
 from scalable_agents.records import run_directory
-from scalable_agents.tables import paper_tables
-from scalable_agents.tables import published
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import sweep
 from scalable_agents.tables.figures import drawing
 from scalable_agents.tables.figures import impala as impala_figures
+from scalable_agents.tables.papers import paper_tables
+from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 

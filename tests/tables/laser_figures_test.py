@@ -8,9 +8,9 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import laser_published
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables.figures import laser as laser_figures
+from scalable_agents.tables.results import laser_published
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 

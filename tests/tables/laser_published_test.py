@@ -5,7 +5,7 @@ from absl.testing import parameterized
 
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
-from scalable_agents.tables import laser_published
+from scalable_agents.tables.results import laser_published
 
 _PAPER = laser_published.PAPER
 

@@ -2,8 +2,8 @@
 
 from absl.testing import absltest
 
-from scalable_agents.tables import laser_sweeps
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import laser_sweeps
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 

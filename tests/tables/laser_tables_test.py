@@ -11,11 +11,11 @@ import numpy as np
 from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import registry
 from scalable_agents.environments import scores
-from scalable_agents.tables import departures
-from scalable_agents.tables import laser_published
-from scalable_agents.tables import laser_tables
-from scalable_agents.tables import layout
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import laser_tables
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.results import departures
+from scalable_agents.tables.results import laser_published
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training import run_config

@@ -5,8 +5,8 @@ import math
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.tables import laser_variants
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import laser_variants
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 _SHARED = {'shared_replay': 'here:1'}

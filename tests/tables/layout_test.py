@@ -2,8 +2,8 @@
 
 from absl.testing import absltest
 
-from scalable_agents.tables import layout
-from scalable_agents.tables import results
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.results import results
 
 _TABLE = layout.Table('A title', ['level', *layout.comparison_columns('us')], [
     ['pong', *layout.compared(21.0, results.Cell(results.Score(19.456, 1.23, 3), 'in full'), 1)],

@@ -7,10 +7,10 @@ from scalable_agents.agents import registry
 from scalable_agents.environments import dmlab
 from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.learner import off_policy
-from scalable_agents.tables import layout
-from scalable_agents.tables import off_policy_table
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import sweep
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import off_policy_table
+from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 

@@ -3,10 +3,10 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.tables import layout
-from scalable_agents.tables import paper_tables
-from scalable_agents.tables import published
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import paper_tables
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 

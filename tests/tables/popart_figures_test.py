@@ -8,8 +8,8 @@ import numpy as np
 
 from scalable_agents.environments import scores
 from scalable_agents.population import population_directory
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables.figures import popart_impala as popart_figures
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 

@@ -12,9 +12,9 @@ from scalable_agents.environments import dmlab30
 from scalable_agents.environments import scores
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
-from scalable_agents.tables import layout
-from scalable_agents.tables import popart_tables
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import popart_tables
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 

@@ -4,7 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import published
+from scalable_agents.tables.results import published
 
 
 class PublishedTest(parameterized.TestCase):

@@ -9,9 +9,9 @@ import numpy as np
 from scalable_agents.agents import r2d2_history
 from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
-from scalable_agents.tables import r2d2_published
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables.figures import r2d2 as r2d2_figures
+from scalable_agents.tables.results import r2d2_published
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 

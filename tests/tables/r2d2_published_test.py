@@ -4,7 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import r2d2_published
+from scalable_agents.tables.results import r2d2_published
 
 _PAPER = r2d2_published.PAPER
 

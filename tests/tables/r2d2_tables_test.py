@@ -9,11 +9,11 @@ from absl.testing import parameterized
 from scalable_agents.agents import registry
 from scalable_agents.environments import scores
 from scalable_agents.launch import dmlab30_protocol
-from scalable_agents.tables import departures
-from scalable_agents.tables import layout
-from scalable_agents.tables import r2d2_published
-from scalable_agents.tables import r2d2_tables
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import r2d2_tables
+from scalable_agents.tables.results import departures
+from scalable_agents.tables.results import r2d2_published
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 from scalable_agents.training import run_config

@@ -3,8 +3,8 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.tables import r2d2_variants
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import r2d2_variants
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 _CLIPPED = {'reward_transform': 'abs_one', 'value_rescaling': False}

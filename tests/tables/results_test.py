@@ -10,9 +10,9 @@ from absl.testing import parameterized
 from scalable_agents.environments import atari57
 from scalable_agents.environments import dmlab30
 from scalable_agents.environments import scores
-from scalable_agents.tables import published
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 _EXPERTS = published.AGENTS['IMPALA, deep, experts']

@@ -18,7 +18,7 @@ from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
 from scalable_agents.tables import files
-from scalable_agents.tables import runs
+from scalable_agents.tables.results import runs
 from scalable_agents.tests.training import training
 
 _CAFE = 'caf\u00e9'

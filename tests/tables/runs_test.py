@@ -7,8 +7,8 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from scalable_agents.tables import published
-from scalable_agents.tables import runs
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs
 from scalable_agents.tests.tables import run_directories
 
 _DMLAB = {'level_name': 'dmlab30', 'use_lstm': True}

@@ -8,9 +8,9 @@ from absl.testing import parameterized
 from scalable_agents.environments import atari57
 from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
-from scalable_agents.tables import layout
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import sweep
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 

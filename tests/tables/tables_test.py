@@ -16,9 +16,9 @@ from scalable_agents.environments import scores
 from scalable_agents.population import population_directory
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
-from scalable_agents.tables import runs as runs_lib
 from scalable_agents.tables import tables
 from scalable_agents.tables.figures import r2d2
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import programs
 from scalable_agents.tests.tables import run_directories
 

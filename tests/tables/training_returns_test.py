@@ -7,8 +7,8 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.records import run_directory
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import training_returns
+from scalable_agents.tables.results import runs as runs_lib
+from scalable_agents.tables.results import training_returns
 from scalable_agents.tests.tables import run_directories
 
 

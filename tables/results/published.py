@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import suite
 
-rows = functools.partial(suite.rows, folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))
+rows = functools.partial(suite.rows, folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'data'))
 
 
 class Agent(NamedTuple):

@@ -1,8 +1,8 @@
 """The R2D2 paper's agents and their published scores. Kapturowski et al. 2019, tables 1, 3 and 4."""
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import published
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs as runs_lib
 
 R2D2, PLUS, FEED_FORWARD = 'R2D2', 'R2D2+', 'R2D2, feed-forward'
 ORIGINAL = 'IMPALA, deep (original)'  # The experts of Espeholt et al. 2018.

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import layout
-from scalable_agents.tables import paper_tables
-from scalable_agents.tables import published
-from scalable_agents.tables import r2d2_published
-from scalable_agents.tables import r2d2_variants
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import paper_tables
+from scalable_agents.tables.papers import r2d2_variants
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import r2d2_published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 AGENTS = (runs_lib.R2D2, 'impala')  # As in config.json. Runs of IMPALA may be re-runs in tables 1 and 3.
 _PAPER = r2d2_published.PAPER

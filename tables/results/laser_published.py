@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import published
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs as runs_lib
 
 SHARED_50M, SHARED_200M = 'LASER, shared replay, 50M', 'LASER, shared replay, 200M'
 SINGLE_200M = 'LASER, no sweep, 200M'

@@ -7,8 +7,8 @@ burn-in (section 3).
 from collections.abc import Sequence
 from typing import Any
 
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 _ABLATIONS = {  # Name -> its settings.
     'Feed-Forward': {'use_lstm': False},

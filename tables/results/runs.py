@@ -15,7 +15,7 @@ from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
-from scalable_agents.tables import published
+from scalable_agents.tables.results import published
 
 # Settings that all runs have, and one that runs of R2D2 do not have.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int}

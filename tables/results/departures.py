@@ -18,8 +18,8 @@ from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.population import population_config
 from scalable_agents.records import settings
-from scalable_agents.tables import published
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.training import run_config
 
 # These settings determine to which agent of the paper a run corresponds, or how far it was scaled down. The tables show

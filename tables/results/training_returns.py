@@ -10,7 +10,7 @@ import numpy as np
 
 from scalable_agents.environments import registry
 from scalable_agents.records import run_rows
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import runs as runs_lib
 
 WINDOW = 100  # Episodes of a mean. Appendix D.
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from scalable_agents.environments import scores
 from scalable_agents.environments import suite as suite_lib
-from scalable_agents.tables import layout
-from scalable_agents.tables import published
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 _IMPALA, _MULTI_HEAD, POPART = 'IMPALA', 'MultiHead-IMPALA', 'PopArt-IMPALA'
 _PIXEL = 'Pixel-'  # Before the name of an agent with pixel control.
@@ -37,7 +37,7 @@ _COLUMNS = (
     _Column('dmlab30_test_mean_capped', _DMLAB, 'test: mean capped', 'mean_capped', False),
 )
 _PRINTED = {row['agent']: row for row in suite_lib.rows(
-    'popart_table_1.csv', folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data'))}
+    'popart_table_1.csv', folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'data'))}
 # "Efficient multi-task learning in simulation" says this of the network and of rollouts. "Implementation notes" refer
 # to the IMPALA paper, whose Atari agent has no LSTM and unrolls of 20 steps.
 _TEXT = (('use_lstm', True), ('unroll_length', 100))

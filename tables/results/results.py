@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
 from scalable_agents.records import run_rows
-from scalable_agents.tables import departures
-from scalable_agents.tables import published
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import departures
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import runs as runs_lib
 
 NOT_RUN = 'not run'
 IN_FULL = 'in full'

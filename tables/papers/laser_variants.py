@@ -12,9 +12,9 @@ import fractions
 import math
 from typing import Any
 
-from scalable_agents.tables import laser_sweeps
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import laser_sweeps
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 _OTHER_AGENTS = ('popart_impala', 'impala')
 

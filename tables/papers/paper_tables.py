@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import layout
-from scalable_agents.tables import published
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean'}  # Fields of scores.SuiteScore.
 _AgentOf = Callable[[runs_lib.Run, Iterable[published.Agent]], published.Agent | None]

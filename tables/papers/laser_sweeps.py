@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import os
 from typing import Any, NamedTuple
 
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 
 class Key(NamedTuple):

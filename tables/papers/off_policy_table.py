@@ -9,12 +9,12 @@ import statistics
 from typing import NamedTuple
 
 from scalable_agents.agents import sweeps
-from scalable_agents.tables import departures
-from scalable_agents.tables import layout
-from scalable_agents.tables import published
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import sweep
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import sweep
+from scalable_agents.tables.results import departures
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 NUMBER = '2'
 _BEST = 3          # Of so many hyper-parameters the paper takes the mean.

@@ -5,7 +5,7 @@ import csv
 import io
 from typing import Any, NamedTuple
 
-from scalable_agents.tables import results
+from scalable_agents.tables.results import results
 
 _MISSING = '–'
 

@@ -10,13 +10,13 @@ import statistics
 from typing import NamedTuple
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import laser_published
-from scalable_agents.tables import laser_sweeps
-from scalable_agents.tables import laser_variants
-from scalable_agents.tables import published
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import training_returns
+from scalable_agents.tables.papers import laser_sweeps
+from scalable_agents.tables.papers import laser_variants
+from scalable_agents.tables.results import laser_published
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
+from scalable_agents.tables.results import training_returns
 
 _AllReturns = Mapping[str, training_returns.Returns]  # Directory -> its episodes.
 

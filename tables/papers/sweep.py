@@ -14,9 +14,9 @@ from scalable_agents.agents import sweeps
 from scalable_agents.environments import scores
 from scalable_agents.records import run_rows
 from scalable_agents.records import runtime_config
-from scalable_agents.tables import layout
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
 
 # The name of a line does not repeat these settings.
 _IN_OTHER_COLUMNS = {'torso', 'off_policy_correction', 'sweep_index', *sweeps.IMPALA.ranges}

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from scalable_agents.environments import scores
-from scalable_agents.tables import laser_published
-from scalable_agents.tables import laser_results
-from scalable_agents.tables import layout
-from scalable_agents.tables import paper_tables
-from scalable_agents.tables import published
-from scalable_agents.tables import results
-from scalable_agents.tables import runs as runs_lib
-from scalable_agents.tables import training_returns
+from scalable_agents.tables.papers import laser_results
+from scalable_agents.tables.papers import layout
+from scalable_agents.tables.papers import paper_tables
+from scalable_agents.tables.results import laser_published
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
+from scalable_agents.tables.results import training_returns
 
 _SUMMARY, _OF_LEVELS = NUMBERS = ('1', '2')
 AGENTS = (runs_lib.LASER, *runs_lib.AGENTS)  # As in config.json. The others are only in figures.
