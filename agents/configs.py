@@ -24,10 +24,6 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
   """Every hyper-parameter. The defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
 
   # The task.
-  level_name: str = setting(
-      'pong', "The level to play: one of the binary's suite (a game of Atari-57 or a level of DMLab-30), a built-in "
-      'task or gymnasium:ID. For several levels at once: a suite (atari57 or dmlab30), or names separated by commas. '
-      'Environments are assigned to the levels in turn.')
   total_environment_frames: int = setting(
       200_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
       'levels. Section 5.3.2 uses 200 million per Atari game, which is 11_400_000_000 for atari57.', at_least=1,
@@ -75,10 +71,6 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
       'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
       'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
       'et al. 2020, Algorithm 1).', choices=('bootstrapped', 'one_step', 'target'))
-  policy_lag: int = setting(
-      0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters. For each '
-      'update of lag one copy of the parameters is kept in memory. After a resume the lag grows from 0 again, as at '
-      'the start. Section E.1.', at_least=0, at_most=10_000)
 
   # The replay.
   replay_share: float = setting(
@@ -119,18 +111,6 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
       f'instead of the flags of these names: 0 to {sweeps.IMPALA.num_samples - 1}, or any number in a population. -1 '
       'for no sample. Table D.1.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
 
-  # The run.
-  queue_size: int = setting(
-      1, 'Largest number of unrolls in the queue between actors and learner. When the queue is full, actors wait. '
-      'Unrolls of the next batch, and unrolls that actors have just finished, do not count. Released code.',
-      at_least=1, at_most=100_000)
-  synchronous: bool = setting(
-      False, 'Let environments, inference and learning take turns, so that the seed determines the run. This is '
-      'slower. Ours.')
-  seed: int = setting(
-      1, 'Seed of the initial weights, the sampled actions and the environments.', at_least=0,
-      at_most=settings.MAX_SEED)
-
 
 def validate_impala(config: ImpalaConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
@@ -170,9 +150,6 @@ class R2d2Config(runtime_config.RuntimeConfig):
   """Every hyper-parameter. The defaults are the paper's for Atari (table 2, section 2.3)."""
 
   # The task.
-  level_name: str = setting(
-      'pong', "The level to play: one of the binary's suite, a built-in task or gymnasium:ID. For several levels: a "
-      'suite (atari57 or dmlab30), or names separated by commas. Environments are assigned to the levels in turn.')
   total_environment_frames: int = setting(
       10_000_000_000, 'Number of environment frames to train for (agent steps times action repeats), summed over all '
       'levels. The paper has 10 billion per level.', at_least=1, at_most=settings.MAX_FRAMES)
@@ -197,9 +174,6 @@ class R2d2Config(runtime_config.RuntimeConfig):
       0, 'Number N of actors in the whole cluster. Each process takes its share of the N epsilons; for each epsilon to '
       'have one actor, give actor hosts a --task and as many actors each. 0: each process spreads its own actors '
       'evenly over the whole range.', at_least=0, at_most=settings.MAX_ENVIRONMENTS)
-  policy_lag: int = setting(
-      0, 'Number of updates by which the parameters of the actors are held back, to study stale parameters.',
-      at_least=0, at_most=10_000)
 
   # Sequences.
   burn_in: int = setting(
@@ -259,8 +233,6 @@ class R2d2Config(runtime_config.RuntimeConfig):
 
   # The optimiser.
   learning_rate: float = setting(1e-4, 'Learning rate of Adam at the start. Table 2.', at_least=0)
-  learning_rate_decay: bool = setting(
-      False, 'Decay the learning rate linearly to 0 over total_environment_frames. Ours.')
   adam_beta1: float = setting(0.9, 'Adam: decay of the first moment, per update.', at_least=0, less_than=1)
   adam_beta2: float = setting(0.999, 'Adam: decay of the second moment, per update.', at_least=0, less_than=1)
   adam_epsilon: float = setting(1e-3, 'Adam: number added to the root of the second moment. Table 2.', at_least=0)
@@ -275,11 +247,6 @@ class R2d2Config(runtime_config.RuntimeConfig):
   queue_size: int = setting(
       4, 'Largest number of unrolls in the queue between actors and learner; when it is full, actors wait. Ours.',
       at_least=1, at_most=100_000)
-  synchronous: bool = setting(
-      False, 'Let environments, inference and learning take turns, so that the seed determines the run. Slower. Ours.')
-  seed: int = setting(
-      1, 'Seed of the initial weights, the actions, the samples and the environments.', at_least=0,
-      at_most=settings.MAX_SEED)
 
 
 def validate_r2d2(config: R2d2Config) -> None:

@@ -39,6 +39,9 @@ _ARROWS = {  # Package -> the other packages that it may import.
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
 _KERNELS = 'processes/kernels.py'
+# Launchers and tables start without TensorFlow.
+_LIGHT = ('agents/registry.py', 'agents/population.py', 'agents/laser_sweep.py', 'tables/tables.py',
+          'tools/local_cluster.py')
 _CHOICES = ('kernels.choose()', 'quiet.start()', 'train.main(')  # Of TensorFlow's kernels.
 # Beside the binaries these may know flags: they make them, once for all binaries.
 _FLAG_MAKERS = {'launch/program.py', 'processes/run_flags.py', 'training/run_config.py'}
@@ -138,6 +141,12 @@ class ImportsTest(parameterized.TestCase):
     self.assertEqual(source_tree.imported_names(root), {'scalable_agents.moved_modules'})
     found = violations(sources)
     self.assertMultiLineEqual('\n'.join(found), '')
+
+  def test_launchers_and_tables_do_not_import_tensorflow(self):
+    sources = source_tree.texts('*.py')
+    imports = {path: source_tree.imported_names(source) for path, source in sources.items()}
+    for path in _LIGHT:
+      self.assertFalse(_may_import_tensorflow(path, imports), path)
 
   def test_every_folder_of_modules_is_a_package_that_setup_installs(self):
     setup = (source_tree.ROOT / 'setup.py').read_text(encoding='utf-8')
