@@ -60,7 +60,7 @@ def _make_learner(collected):
       _check('variables', learner.variables, _LEARNING)
       _check('batch', tf.nest.flatten(batch), _LEARNING)
       metrics, feedback = step(batch)
-      _check('results', [metrics], _LEARNING)
+      _check('results', tf.nest.flatten(metrics), _LEARNING)
       return metrics, feedback
     learner.step = checked_step
     return learner
@@ -118,7 +118,7 @@ def _replay():
     for seed in range(2):
       assert np.all(draw(tf.constant(seed, tf.int64)).key >= 0)
       replay.draw(2, tf.constant(seed, tf.int64))
-  _check('inputs of the copy', unroll.call_args.args[0], _LEARNING)
+  _check('inputs of the copy', tf.nest.flatten(unroll.call_args.args[0]), _LEARNING)
 
 
 def _main(logdir):
