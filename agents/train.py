@@ -31,6 +31,9 @@ def main(name: str) -> None:
 
 
 if __name__ == '__main__':
-  agent = [argument for argument in sys.argv[1:] if argument.startswith('--agent=')]
-  sys.argv = [argument for argument in sys.argv if argument not in agent]
-  main(agent[-1].removeprefix('--agent=') if agent else '')
+  names = [argument.removeprefix('--agent=') for argument in sys.argv[1:] if argument.startswith('--agent=')]
+  sys.argv = [argument for argument in sys.argv if not argument.startswith('--agent=')]
+  if not names and '--help' in sys.argv:
+    print(__doc__)
+  else:
+    main(names[-1] if names else '')
