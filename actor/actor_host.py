@@ -35,11 +35,17 @@ _ENVIRONMENT = 'scalable_agents.environments.registry:make_from_json'
 
 class HostSettings(Protocol):
   """The settings of an actor host, for which processes/run_flags.py has flags."""
-  num_environments: int | str         # Or 'auto', see `counts`.
-  num_environment_workers: int | str  # Or 'auto'.
-  num_inference_threads: int | str    # Or 'auto'.
-  environment_timeout_seconds: float  # A worker that does not answer for this time is replaced.
-  worker_niceness: int                # See environment_workers.EnvironmentWorkers.
+
+  @property
+  def num_environments(self) -> int | str: ...         # Or 'auto', see `counts`.
+  @property
+  def num_environment_workers(self) -> int | str: ...  # Or 'auto'.
+  @property
+  def num_inference_threads(self) -> int | str: ...    # Or 'auto'.
+  @property
+  def environment_timeout_seconds(self) -> float: ...  # A worker that does not answer for this time is replaced.
+  @property
+  def worker_niceness(self) -> int: ...                # See environment_workers.EnvironmentWorkers.
 
 
 def counts(run: HostSettings, levels: Sequence[str]) -> tuple[int, int, int]:

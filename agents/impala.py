@@ -1,8 +1,8 @@
 """IMPALA: importance weighted actor-learner architectures.
 
 Espeholt et al. 2018. Many actors play with slightly old parameters. One learner corrects for the difference with
-V-trace. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that the runtime
-calls to make a learner (training/definition.py lists what the runtime needs).
+V-trace. This file has, in this order, the agent, its loss, and its definition (training/definition.py). configs.py has
+the hyper-parameters.
 """
 
 from typing import Any, NamedTuple

@@ -5,8 +5,8 @@ importance weights, so it learns about an implied policy between the behaviour p
 this policy is far from the target policy would mislead, and are left out: the trust region of section 4. A share of
 online steps in each batch keeps the rest of the bias harmless (proposition 3).
 
-This file has only what differs from PopArt-IMPALA and IMPALA (popart_impala.py, impala.py): further hyper-parameters,
-the loss, and the experience.
+This file has only what differs from PopArt-IMPALA and IMPALA (popart_impala.py, impala.py): the loss and the
+experience.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.LaserConfig) -
     agent: the network that learns.
     batch: an Unroll of [T+1, B, ...] tensors, whose observations come from `Agent.prepare`, and a
       mixed_experience.MixedSample; () if the batch is all online.
-    config: configs.LaserConfig; its `entropy_cost` may be a variable.
+    config: LaserConfig; its `entropy_cost` may be a variable.
   Returns:
     learner_step.Loss. Its `means` include the share of rejected steps and the mean relevance, of online and of replayed
     steps. Its feedback are the priorities of replayed unrolls.

@@ -1,8 +1,7 @@
 """PopArt-IMPALA: IMPALA with a value for each level and adaptive normalisation of the value targets.
 
 Hessel et al. 2019, "Multi-task Deep Reinforcement Learning with PopArt". This file has only what differs from IMPALA
-(impala.py): further hyper-parameters, value heads, the loss, and the step after each update. The policy does not see
-the level.
+(impala.py): value heads, the loss, and the step after each update. The policy does not see the level.
 
 MultiHead-IMPALA, the paper's baseline with a value for each level and without normalisation, is this agent with
 --value_normalization=none.
@@ -48,7 +47,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.PopArtImpalaCo
   Args:
     agent: the network that learns.
     batch: as for `impala.loss`.
-    config: configs.PopArtImpalaConfig; its `entropy_cost` may be a variable.
+    config: PopArtImpalaConfig; its `entropy_cost` may be a variable.
   Returns:
     learner_step.Loss. Its `means` are [N] float32: the value loss of each level, and with normalisation the statistics
     before this update. With normalisation, its `gathered` are the popart.Moments of [B] and the level ids [B] of the

@@ -2,8 +2,8 @@
 
 Kapturowski et al. 2019. Many actors with different epsilons fill a prioritised replay with sequences. One learner
 learns from them by n-step double Q-learning. The stored recurrent state and a burn-in give its LSTM a state like that
-of the actor. This file has, in this order, the hyper-parameters, the agent, its loss, and the functions that make a
-learner and its replay (training/definition.py lists what the runtime needs).
+of the actor. This file has, in this order, the agent, its loss, its replay, and its definition
+(training/definition.py). configs.py has the hyper-parameters.
 """
 
 import operator

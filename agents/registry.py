@@ -5,6 +5,7 @@ line: `find` also takes 'module:NAME'. This module does not import TensorFlow.
 """
 
 import dataclasses
+from typing import Any
 
 from scalable_agents.agents import configs
 from scalable_agents.environments import dmlab30
@@ -23,6 +24,12 @@ AGENTS = {  # By the name of the definition.
     'laser': f'{_HERE}.laser:LASER',
 }
 
+
+def _converted(config_class: type, config: Any, **changes: Any) -> Any:
+  """Returns a config of a class with further settings, with the values of `config` and changes."""
+  return config_class(**(dataclasses.asdict(config) | changes))
+
+
 _IMPALA_DMLAB30 = configs.ImpalaConfig(
     level_name='dmlab30',
     total_environment_frames=10_000_000_000,  # Released code. The paper does not state it.
@@ -38,7 +45,7 @@ _IMPALA_DMLAB30 = configs.ImpalaConfig(
 # A reset that compiles a map may take half a minute, and longer if many maps are compiled at once.
 _DMLAB30_RUN = run_config.RunConfig(environment_timeout_seconds=300., test_num_episodes=dmlab30.SUITE.test_episodes)
 _LARGE_ACTION_SET = dmlab30_protocol.Protocol(action_set='popart')  # Hessel et al. 2019, "DmLab-30".
-_POPART_DMLAB30 = configs.PopArtImpalaConfig(**dataclasses.asdict(_IMPALA_DMLAB30))
+_POPART_DMLAB30 = _converted(configs.PopArtImpalaConfig, _IMPALA_DMLAB30)
 _REPLAY_SAVE_SECONDS = 600.  # Between two checkpoints, because the replay is saved with each.
 _R2D2_DMLAB30 = preset.Preset(
     AGENTS['r2d2'],
@@ -90,7 +97,8 @@ PRESETS = {  # By the name of the binary.
         run_config.RunConfig(checkpoint_interval_seconds=_REPLAY_SAVE_SECONDS)),
     'laser_dmlab30': preset.Preset(
         AGENTS['laser'],
-        configs.LaserConfig(**(dataclasses.asdict(_POPART_DMLAB30) | dict(
+        _converted(
+            configs.LaserConfig, _POPART_DMLAB30,
             use_pixel_control=True,
             unroll_length=79,
             batch_size=256,              # 32 new unrolls, as IMPALA has, and 224 replayed ones: 7/8 (figures 2 and 3).
@@ -98,7 +106,7 @@ PRESETS = {  # By the name of the binary.
             replay_capacity=10_000_000,
             learning_rate_decay=False,
             trust_region_threshold=0.1,  # As on Atari.
-        ))),
+        ),
         _LARGE_ACTION_SET,
         dataclasses.replace(_DMLAB30_RUN, checkpoint_interval_seconds=_REPLAY_SAVE_SECONDS)),
 }

@@ -58,7 +58,7 @@ class ActLoop:
     task = number % len(addresses)  # Learners have the first numbers, so tasks 0, 1, ... take the learners in turn.
     self._stop = threading.Event()
     self._signals = stop_signals.StopSignals()
-    self._last_report = None
+    self._last_report: learner_port.Report | None = None
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals, steps at the last report.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,

@@ -171,7 +171,7 @@ class LearnerPort:
     report, _ = self._reports.get(host, (None, 0.))
     return f'environment {number} of ' + (report.name if report else f'host {host}')
 
-  def metrics(self) -> dict[str, float]:
+  def metrics(self) -> dict[str, Any]:
     """Returns the metrics of actor hosts for a row of metrics.jsonl. Policy lags are means since the last call."""
     hosts = self._hosts()
     row = {'actor_hosts': len(hosts)}

@@ -5,7 +5,7 @@ to new agent steps is the same on every machine: if the actors are ahead, they w
 the learner is ahead, it waits here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import os
 from typing import Any, NamedTuple, Protocol
 
@@ -83,7 +83,7 @@ class ReplayExperience(experience.Experience):
   is not finite is stored as 0, since it would be sampled again and again.
   """
 
-  def __init__(self, intake: intake_lib.Intake, frame_stacks: dict[str, int], settings: ReplaySettings, seed: int,
+  def __init__(self, intake: intake_lib.Intake, frame_stacks: Mapping[str, int], settings: ReplaySettings, seed: int,
                starts: Callable[[unroll_lib.EnvironmentOutput], tf.Tensor],
                first_priorities: Callable[[unroll_lib.Unroll, tf.Tensor], tf.Tensor]):
     """Makes an empty replay.

@@ -74,7 +74,7 @@ def main(preset: preset_lib.Preset, agent: definition.Definition):
   except ValueError as error:
     raise errors.UserError(str(error)) from error
   is_idle = job.run.num_environments == 0 and job.cluster.job_name == 'learner' and job.run.mode == 'train'
-  if job.run.num_environments != 'auto' and job.run.num_environments < len(job.levels) and not is_idle:
+  if isinstance(job.run.num_environments, int) and job.run.num_environments < len(job.levels) and not is_idle:
     raise errors.UserError(
         f'--num_environments={job.run.num_environments}: want at least {len(job.levels)}, one per level')
   try:

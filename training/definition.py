@@ -6,7 +6,7 @@ agents/impala.py has the definition of IMPALA, IMPALA. The runtime imports no ag
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import tensorflow as tf
 
@@ -27,11 +27,12 @@ from scalable_agents.training import sweep as sweep_lib
 
 class EnvironmentProtocol(Protocol):
   """The settings of the environments of a binary, such as atari57_protocol.Protocol: a frozen dataclass of settings."""
+  __dataclass_fields__: ClassVar[dict[str, Any]]
 
-  def validate(self, levels: Sequence[str]) -> None:
+  def validate(self, levels: Sequence[str], /) -> None:
     """Raises ValueError, with one line, if a setting is out of its range or does not fit these levels."""
 
-  def environments(self, levels: Sequence[str], training: bool) -> dict[str, Any]:
+  def environments(self, levels: Sequence[str], /, training: bool) -> dict[str, Any]:
     """Returns the `protocol` argument of registry.make_from_json.
 
     Args:

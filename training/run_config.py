@@ -69,7 +69,8 @@ class RunConfig:
   test_policy: str = setting(
       '', 'In evaluations: how actions are selected. sampled: from the policy. greedy: the most probable or most '
       'valuable action. epsilon: a random action with probability --test_epsilon, otherwise the greedy one. Default: '
-      "the first one that the agent's module names (IMPALA: sampled).", choices=('', 'sampled', 'greedy', 'epsilon'))
+      "the first one that the agent's definition names (IMPALA: sampled).",
+      choices=('', 'sampled', 'greedy', 'epsilon'))
   test_epsilon: float = setting(
       0.001, 'With --test_policy=epsilon: the probability of a random action.', at_least=0, at_most=1)
   video: str = setting('', 'With --mode=test: record an episode to this .mp4 or .gif file.')

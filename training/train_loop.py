@@ -10,7 +10,7 @@ Threads:
   - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import threading
@@ -66,11 +66,12 @@ class Port(Protocol):
   """
   unrolls_name: str
   parameters_name: str
-  settings: Mapping[str, Any]
+  settings: dict[str, Any]
   environment_restarts: int
 
   def actor_name(self, actor_id: int) -> str:
     """Says which actor of which host this is."""
+    ...
 
   def offer(self, unroll_spec: Any, parameter_specs: Any) -> None:
     """Lets actor hosts connect."""
@@ -80,9 +81,11 @@ class Port(Protocol):
 
   def metrics(self) -> dict[str, Any]:
     """Metrics of the actor hosts, by name."""
+    ...
 
-  def complaint(self) -> str | None:
-    """A line for the user about hosts that are gone."""
+  def complaint(self) -> str:
+    """A line for the user about malformed reports, or ''."""
+    ...
 
   def announce_end(self) -> None:
     """Tells the actor hosts that the training is over."""
@@ -99,6 +102,7 @@ class Evaluations(Protocol):
 
   def results(self) -> list[dict[str, Any]]:
     """Rows for evaluations.jsonl since the last call."""
+    ...
 
   def finish(self, saved_frames: int, is_interrupted: Callable[[], bool]) -> None:
     """Waits for the evaluation of the last checkpoint."""
@@ -184,7 +188,8 @@ class Trainer:
     levels = self._job.levels
     spec = dataclasses.replace(
         definition.environment_spec(self._host, levels), protocol=self._job.shared_protocol())
-    of_cluster = {} if not self._port else dict(  # Unrolls of this process's own environments need no check.
+    # Unrolls of this process's own environments need no check.
+    of_cluster: dict[str, Any] = {} if not self._port else dict(
         check=lambda batch: unroll_check.is_valid(batch, len(levels), spec.num_actions),
         streams_may_have_begun=saver_lib.has_checkpoint(self._directory), shared_name=self._port.unrolls_name,
         actor_name=self._port.actor_name)
@@ -233,10 +238,10 @@ class Trainer:
     threading.Thread(target=self._watch_machine, name='machine watcher', daemon=True).start()
     self._end.wait()
     # If an error ended the training, the learner may be started again, and the actor hosts wait for it.
-    is_the_end = self._port is not None and self._is_well()
+    ended = self._port if self._port and self._is_well() else None
     self._host.pool.close()
-    if is_the_end:
-      self._port.announce_end()
+    if ended:
+      ended.announce_end()
     self._experience.close()
     if self._end.signals.count:
       self._end.await_update(learner)
@@ -246,8 +251,8 @@ class Trainer:
     if learner.is_alive():  # An update is running, so a checkpoint could hold a half-made update.
       self._log.close_progress()
       self._log.say('ended during an update; run the same command to continue from the last checkpoint')
-      if is_the_end:
-        self._port.wait_for_farewells()
+      if ended:
+        ended.wait_for_farewells()
       quiet.leave(0)
     try:
       self._leave()
@@ -256,8 +261,8 @@ class Trainer:
       if self._evaluations:
         self._evaluations.close()
       self._log.close()
-      if is_the_end:
-        self._port.wait_for_farewells()
+      if ended:
+        ended.wait_for_farewells()
 
   def _is_well(self):
     """Whether the training ended without an error: all frames were trained, or a signal has reached all learners."""

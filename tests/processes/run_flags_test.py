@@ -205,7 +205,7 @@ class AbslTest(parameterized.TestCase):
 
   def _is_refused(self, argument):
     """Returns whether the argument is refused, and checks that the message is one line that names the flag."""
-    with absltest.mock.patch.object(run_flags, '_fail', _refuse), flagsaver.flagsaver():
+    with absltest.mock.patch.object(run_flags, 'fail', _refuse), flagsaver.flagsaver():
       try:
         run_flags._parse(['program', argument], False, flags.FLAGS)
         return False
