@@ -18,7 +18,7 @@ if __name__ == '__main__':
 import contextlib
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import sonnet as snt
@@ -33,6 +33,7 @@ from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
+from scalable_agents.networks import networks
 from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
@@ -95,6 +96,7 @@ class RestrictedAgent(snt.Module):
   def __init__(self, agent: r2d2.Agent, config: configs.R2d2Config, history: float):
     super().__init__('restricted')
     self._network, self._config, self._history = agent.online, config, history
+    self._core = cast(networks.LSTMCore, agent.online.core)  # `main` refuses runs without an LSTM.
     self._num_earlier = max(history - 1, 0)  # Observations before the present one.
     self.acting_variables = agent.acting_variables
     with tf.device('/CPU:0'):
@@ -114,7 +116,7 @@ class RestrictedAgent(snt.Module):
     whole, *restricted = agent_state if self._history < math.inf else (agent_state,)
     resets = r2d2.resets(inputs, self._config)
     encoded = self._network.encode(inputs._replace(observation=self._network.prepare(inputs.observation)))
-    output, whole = self._network.core.step(encoded, resets, whole)
+    output, whole = self._core.step(encoded, resets, whole)
     true_values = values = self._network.head(output)                           # [B, A].
     if restricted:
       values, restricted = self._recompute(encoded, resets, *restricted)
@@ -134,7 +136,7 @@ class RestrictedAgent(snt.Module):
     # Resetting in every row up to the first one of the history has the state be zero there.
     first = self._num_earlier - num_earlier                                     # [B].
     is_before = tf.range(self._num_earlier + 1)[:, tf.newaxis] <= first         # [history, B].
-    outputs, _ = self._network.core.unroll(
+    outputs, _ = self._core.unroll(
         tf.transpose(inputs, [1, 0, 2]), is_before, self._network.initial_state(tf.shape(encoded)[0]))
     output = outputs[-1] if self._history else tf.zeros_like(outputs[-1])
     return self._network.head(output), (inputs[:, 1:], tf.minimum(num_earlier + 1, self._num_earlier))
@@ -179,7 +181,7 @@ def evaluate(config: HistoryConfig, agent_config: configs.R2d2Config, levels, le
   agents = []
 
   def make_restricted():
-    agents.append(RestrictedAgent(make_agent(), agent_config, history))
+    agents.append(RestrictedAgent(cast(r2d2.Agent, make_agent()), agent_config, history))
     return agents[-1]
 
   loaded, screen = evaluation.load(directory), quiet.screen()

@@ -287,16 +287,15 @@ class Trainer:
     except Exception as error:  # Raised below.
       failure = error
     self._saver.save(self._write_last_row)
-    if self._evaluations:
-      self._finish_evaluations()
+    self._finish_evaluations()
     self._log.finish_curve()
     self._log.close_progress()
     self._log.say(f'{self._frames:,} frames trained, ' + (
         f'see {self._directory.logdir}' if self._has_finished() else 'run the same command to continue'))
     if isinstance(failure, environment_workers.WorkerError):
       raise errors.UserError(str(failure)) from failure
-    if failure or self._error:
-      raise failure or self._error
+    if error := failure or self._error:
+      raise error
 
   def _has_finished(self):
     return self._frames >= self._config.total_environment_frames
@@ -381,21 +380,23 @@ class Trainer:
                     present=self._member.metrics() if self._member else {}, other_restarts=restarts)
 
     if self._evaluations:
-      self._log_evaluations()
+      self._log_evaluations(self._evaluations)
       if not self._saver.is_writing:
         self._saved_frames = self._saving_frames
       self._evaluations.begin_if_due(self._saved_frames)
 
-  def _log_evaluations(self):
-    for row in self._evaluations.results():
+  def _log_evaluations(self, evaluations):
+    for row in evaluations.results():
       self._log.add_evaluation(row)
 
   def _finish_evaluations(self):
     """Waits for the evaluation of the last checkpoint if the run is complete, until a signal. Else ends it."""
+    if not self._evaluations:
+      return
     if self._has_finished() and not self._error:
       self._evaluations.finish(self._frames, lambda: self._end.signals.count > 0)
     self._evaluations.close()
-    self._log_evaluations()
+    self._log_evaluations(self._evaluations)
 
   def _write_last_row(self):
     """Writes a row if there were updates since the last one. metrics.jsonl must reach as far as each checkpoint."""
