@@ -202,7 +202,7 @@ def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
                 f'see "What to install" in {root / "docs" / "suites.md"}')
 
 
-def check_kernels(python=sys.executable, script=ROOT / 'training' / 'kernels.py'):
+def check_kernels(python=sys.executable, script=ROOT / 'processes' / 'kernels.py'):
   """Checks that TensorFlow uses oneDNN's kernels on the CPU. They are on unless the user has turned them off."""
   answer = ask(python, '-P', str(script))
   if not answer.worked:

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.agents import configs
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import mixed_experience
 from scalable_agents.experience import replayers
@@ -265,12 +266,12 @@ class SplitTest(parameterized.TestCase):
 
   @parameterized.parameters((160, 0.8), (32, 0.), (2, 0.5), (2, 0.3))
   def test_shares_that_are_possible(self, batch_size, share):
-    mixed_experience.validate_share(batch_size, share)
+    configs.validate_impala(configs.ImpalaConfig(batch_size=batch_size, replay_share=share))
 
   @parameterized.parameters((1, 0.5, 1, 0), (1, 0.9, 0, 1), (4, 0.1, 4, 0), (4, 0.95, 0, 4))
   def test_shares_that_are_not(self, batch_size, share, online, replayed):
     with self.assertRaises(ValueError) as caught:
-      mixed_experience.validate_share(batch_size, share)
+      configs.validate_impala(configs.ImpalaConfig(batch_size=batch_size, replay_share=share))
     self.assertEqual(str(caught.exception),
                      f'--replay_share={share}: a batch of {batch_size} unrolls would have {online} new and {replayed} '
                      'replayed ones: want at least one of each, for example with a larger --batch_size')
