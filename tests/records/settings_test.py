@@ -80,8 +80,8 @@ class EverySettingTest(parameterized.TestCase):
     self.assertContainsSubset({
         'ImpalaConfig', 'RunConfig', 'ClusterConfig', 'PopulationConfig', 'LauncherConfig', 'TablesConfig',
         'PopulationFigureConfig', 'LocalClusterConfig', 'Protocol', 'BenchmarkConfig', 'MultiTaskConfig',
-        'ClusterScalingConfig', 'PopArtImpalaConfig', 'PopArtTablesConfig', 'RewardScalesConfig', 'R2d2Config',
-        'R2d2TablesConfig', 'HistoryConfig', 'LaserConfig', 'ReplayConfig', 'SweepConfig'},
+        'ClusterScalingConfig', 'PopArtImpalaConfig', 'RewardScalesConfig', 'R2d2Config', 'HistoryConfig',
+        'LaserConfig', 'ReplayConfig', 'SweepConfig'},
         {config.__name__ for config in _CONFIGS})
 
   def test_numbers_have_bounds(self):
@@ -145,7 +145,8 @@ class EverySettingTest(parameterized.TestCase):
 
   def test_the_modules_own_checks_look_at_all_settings(self):
     for config, module in _CONFIGS.items():
-      validate = getattr(module, 'validate', None)
+      agent = config.__name__.removesuffix('Config').lower()
+      validate = getattr(module, 'validate', None) or getattr(module, f'validate_{agent}', None)
       if validate and validate.__annotations__['config'] is config:
         for field in dataclasses.fields(config):
           with self.assertRaisesRegex(ValueError, f'^--{field.name}=None: want '):
