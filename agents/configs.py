@@ -111,22 +111,22 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
       f'instead of the flags of these names: 0 to {sweeps.IMPALA.num_samples - 1}, or any number in a population. -1 '
       'for no sample. Table D.1.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
 
+  def split_batch(self) -> tuple[int, int]:
+    """Returns the numbers of online and of replayed unrolls in a batch."""
+    replayed = round(self.batch_size * self.replay_share)
+    return self.batch_size - replayed, replayed
+
 
 def validate_impala(config: ImpalaConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
   settings.check(config)
   if not config.level_name:
     raise ValueError('--level_name=: want the name of a level')
-  _validate_share(config.batch_size, config.replay_share)
-
-
-def _validate_share(batch_size: int, replay_share: float) -> None:
-  """Raises ValueError, with one line, if a batch of this size cannot be shared out."""
-  replayed = round(batch_size * replay_share)
-  online = batch_size - replayed
-  if not online or bool(replayed) != (replay_share > 0):
-    raise ValueError(f'--replay_share={replay_share:g}: a batch of {batch_size} unrolls would have {online} new and '
-                     f'{replayed} replayed ones: want at least one of each, for example with a larger --batch_size')
+  online, replayed = config.split_batch()
+  if not online or bool(replayed) != (config.replay_share > 0):
+    raise ValueError(f'--replay_share={config.replay_share:g}: a batch of {config.batch_size} unrolls would have '
+                     f'{online} new and {replayed} replayed ones: want at least one of each, for example with a larger '
+                     '--batch_size')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -179,6 +179,7 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) 
   policy_gradient_loss = losses.policy_gradient_loss(
       off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages)
   baseline_loss = losses.baseline_loss(targets.vs, v_tm1)
+  # With pi_tm1, the gradients of both terms would be added in another order, which changes their last bits.
   entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]))
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
@@ -210,7 +211,7 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
     return experience.QueueExperience(intake, config.batch_size)
   replay = unroll_replay.UnrollReplay(intake.unroll_spec, spec.frame_stacks, config.replay_capacity, config.batch_size,
                                       minimum_size=1)
-  sizes = mixed_experience.MixedSettings(*mixed_experience.split(config.batch_size, config.replay_share))
+  sizes = mixed_experience.MixedSettings(*config.split_batch())
   return mixed_experience.MixedExperience(intake, replay, sizes, seed)
 
 

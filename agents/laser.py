@@ -84,7 +84,7 @@ def tuned(config: configs.LaserConfig) -> dict[str, bool]:
 def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, config: configs.LaserConfig, seed: int,
                     parameters: parameters_lib.Parameters) -> experience.Experience:
   """Makes the experience, a queue and a replay; see Definition."""
-  num_new, num_replayed = mixed_experience.split(config.batch_size, config.replay_share)
+  num_new, num_replayed = config.split_batch()
   if not num_replayed:
     return experience.QueueExperience(intake, config.batch_size)
   if not config.learn_online:

@@ -94,6 +94,7 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   policy_gradient_loss = losses.policy_gradient_loss(
       off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages / scale_tm1, weights)
   baseline_loss = losses.baseline_loss(normalized_targets, n_tm1, weights)
+  # With pi_tm1, the gradients of both terms would be added in another order, which changes their last bits.
   entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), entropy_weights)
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}

@@ -126,14 +126,18 @@ def find(name: str) -> preset.Preset:
   try:
     found = python_path.load(name)
   except (ImportError, AttributeError, ValueError) as error:
-    raise errors.UserError(f'--agent={name}: want module:NAME or one of {", ".join(PRESETS)} ({error})') from error
+    raise errors.UserError(f'{_unknown(name)} ({error})') from error
   return found if isinstance(found, preset.Preset) else preset.Preset(name, found.config(), atari57_protocol.Protocol())
 
 
 def check_name(name: str) -> None:
   """Raises ValueError, with one line, if `find` cannot know the name. Imports no agent."""
   if name not in PRESETS and ':' not in name:
-    raise ValueError(f'--agent={name}: want module:NAME or one of {", ".join(PRESETS)}')
+    raise ValueError(_unknown(name))
+
+
+def _unknown(name):
+  return f'--agent={name}: want module:NAME or one of {", ".join(PRESETS)}'
 
 
 def command(name: str) -> list[str]:

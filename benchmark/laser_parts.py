@@ -34,14 +34,13 @@ def replayers(seconds, workload, use_lstm):
   from scalable_agents.actor import unroll
   from scalable_agents.agents import impala
   from scalable_agents.benchmark import constant_environment
-  from scalable_agents.experience import mixed_experience
   from scalable_agents.experience import replayers as replayers_lib
   workload = workload._replace(config=workload.config | {'use_lstm': use_lstm})
   definition, config = benchmark_parts.definition_and_config(workload)
   agent = benchmark_parts.make_agent(tf, workload, definition, config)
   snapshot = parameters.ParameterSnapshot(inference.specs(agent.acting_variables))
   snapshot.publish(0, list(agent.acting_variables))
-  num_new, num_replayed = mixed_experience.split(config.batch_size, config.replay_share)
+  num_new, num_replayed = config.split_batch()
   rows = [config.unroll_length + 1, num_new]
   numbers = iter(range(1 << 60))
   logits = tf.zeros([*rows, constant_environment.LEVELS[workload.level].num_actions])

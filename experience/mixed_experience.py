@@ -35,12 +35,6 @@ class MixedSettings(NamedTuple):
   is_saved: bool = True     # Whether checkpoints include the replay. Else it is filled again.
 
 
-def split(batch_size: int, replay_share: float) -> tuple[int, int]:
-  """Returns the numbers of online and of replayed unrolls in a batch."""
-  replayed = round(batch_size * replay_share)
-  return batch_size - replayed, replayed
-
-
 class MixedExperience(experience.Experience):
   """Gives batches of new and replayed unrolls; see Experience. Batch.sample is a MixedSample.
 

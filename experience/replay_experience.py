@@ -25,7 +25,7 @@ _FILE = 'replay'  # In the folder beside a checkpoint.
 
 
 class Config(Protocol):
-  """The settings of an agent that learns from sequences; r2d2.R2d2Config explains them."""
+  """The settings of an agent that learns from sequences; agents/configs.py explains them."""
   burn_in: int
   sequence_length: int
   sequence_period: int

@@ -49,7 +49,7 @@ class ConfigTest(parameterized.TestCase):
   def test_atari_has_the_papers_values(self):
     config, protocol = registry.PRESETS['laser_atari57'].config, registry.PRESETS['laser_atari57'].protocol
     configs.validate_laser(config)
-    self.assertEqual(mixed_experience.split(config.batch_size, config.replay_share), (32, 128))  # Section 5.1.
+    self.assertEqual(config.split_batch(), (32, 128))  # Section 5.1.
     self.assertEqual(
         (config.torso, config.use_lstm, config.unroll_length, config.discount, config.clip_gradient_norm,
          config.learning_rate_decay, config.replay_capacity),
@@ -67,7 +67,7 @@ class ConfigTest(parameterized.TestCase):
   def test_dmlab_has_the_papers_values(self):
     config = registry.PRESETS['laser_dmlab30'].config
     configs.validate_laser(config)
-    self.assertEqual(mixed_experience.split(config.batch_size, config.replay_share), (32, 224))  # Figures 2 and 3.
+    self.assertEqual(config.split_batch(), (32, 224))  # Figures 2 and 3.
     self.assertEqual(
         (config.unroll_length, config.use_lstm, config.value_normalization, config.use_pixel_control,
          config.rmsprop_epsilon, config.clip_gradient_norm, config.replay_capacity, config.total_environment_frames),

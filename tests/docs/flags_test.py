@@ -13,7 +13,6 @@ from scalable_agents.agents import population
 from scalable_agents.agents import r2d2_history
 from scalable_agents.agents import registry
 from scalable_agents.cluster import cluster_config
-from scalable_agents.experience import mixed_experience
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.population import population_config
@@ -54,9 +53,10 @@ class FlagsTest(parameterized.TestCase):
     flags = [(float(row['replay_share']), int(row['batch_size'])) for row in rows if row]
     self.assertEqual({share for share, _ in flags}, {0., 0.5, 0.75, 0.875})
     for config in (registry.PRESETS['laser_atari57'].config, registry.PRESETS['laser_dmlab30'].config):
-      of_agent = mixed_experience.split(config.batch_size, config.replay_share)[0]
+      of_agent = config.split_batch()[0]
       for share, batch_size in flags:
-        self.assertEqual(mixed_experience.split(batch_size, share)[0], of_agent, (share, batch_size))
+        online, _ = configs.LaserConfig(batch_size=batch_size, replay_share=share).split_batch()
+        self.assertEqual(online, of_agent, (share, batch_size))
 
 
 if __name__ == '__main__':

@@ -262,7 +262,7 @@ class SplitTest(parameterized.TestCase):
   @parameterized.parameters((160, 0.8, 32, 128), (256, 0.875, 32, 224), (32, 0.5, 16, 16), (32, 0., 32, 0),
                             (2, 0.5, 1, 1), (10, 0.99, 0, 10))
   def test_split(self, batch_size, share, online, replayed):
-    self.assertEqual(mixed_experience.split(batch_size, share), (online, replayed))
+    self.assertEqual(configs.ImpalaConfig(batch_size=batch_size, replay_share=share).split_batch(), (online, replayed))
 
   @parameterized.parameters((160, 0.8), (32, 0.), (2, 0.5), (2, 0.3))
   def test_shares_that_are_possible(self, batch_size, share):
