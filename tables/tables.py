@@ -50,7 +50,7 @@ _Runs = Sequence[runs_lib.Run]
 class _Paper(NamedTuple):
   """What the program makes for a paper."""
   tables: Sequence[str]                               # Numbers of the tables.
-  agents: Callable[[str], Sequence[str]]              # Number -> agents, as in config.json, whose runs are wanted.
+  agents: Callable[[str], Sequence[str]]              # Number -> agents, see runs.read.
   evaluated: Callable[[str], bool]                    # Number -> whether the runs must be evaluated.
   table: Callable[[str, _Runs], layout.Table]
   pictures: Callable[[str, _Runs], Mapping[str, Any]]  # Name -> picture, None if the runs do not have the data.
@@ -74,7 +74,7 @@ def _impala_pictures(number: str, runs: _Runs) -> Mapping[str, Any]:
 _PAPERS = {
     'impala': _Paper(
         (off_policy_table.NUMBER, *paper_tables.TABLES, _SWEEP),
-        lambda table: runs_lib.AGENTS if table == _SWEEP else ('impala',), lambda table: table not in _OF_SAMPLES,
+        lambda table: () if table == _SWEEP else ('impala',), lambda table: table not in _OF_SAMPLES,
         _impala_table, _impala_pictures),
     'popart_impala': _Paper(
         ('1',), lambda _: runs_lib.AGENTS, bool, lambda _, runs: popart_tables.table(runs),
@@ -100,7 +100,8 @@ class TablesConfig:
   table: str = setting('', f'The table to make ({_TABLES}). Its runs must be evaluated, except for tables 2 and sweep '
                            'of impala, and those of laser. Default: no table.')
   runs: str = setting('', 'Run directories to compare with the paper: paths or patterns with *, separated by commas. '
-                          'A sweep may also be of PopArt-IMPALA, tables of r2d2 may have runs of IMPALA, and figures '
+                          "A sweep may be of any agent with IMPALA's settings, also of one that is not in the "
+                          'registry; tables of r2d2 may have runs of IMPALA, and figures '
                           'of laser runs of other agents. Without it, the table has only the numbers of the paper.')
   output: str = setting('results', 'Folder to write to.')
   figures: bool = setting(False, 'Also draw the figures for which these runs have the data.')

@@ -93,7 +93,7 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
       directory. If a run has several learners, only the first learner's directory is read. The directories of the
       others are skipped if a pattern matches them.
     evaluated: whether to read evaluation.json, which must then exist.
-    agents: names of agents, as in config.json, whose runs are wanted.
+    agents: names of agents, as in config.json, whose runs are wanted. Empty: of all agents with IMPALA's settings.
     skip: called with a one-line message for each path that a pattern matches and that is `Unwanted`. None: these count
       like other inputs that are not runs.
   Returns:
@@ -178,10 +178,10 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
   if not os.path.lexists(run_directory.path(logdir, run_directory.CONFIG)):  # It may also be a file, such as a log.
     raise Unwanted(run_directory.no_run(logdir))
   config = run_directory.read_config(logdir)
-  wanted = f'want runs of {" or ".join(NAMES[name] for name in agents)}'
+  wanted = f'want runs of {" or ".join(NAMES[name] for name in agents) or "agents with the settings of IMPALA"}'
   flags = config['flags']
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
-  if agent not in (None, *agents):
+  if agents and agent not in (None, *agents):
     raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
   required = _FLAGS if agent == R2D2 else _FLAGS | _ACTOR_CRITIC_FLAGS
   missing = [name for name in required if name not in flags]

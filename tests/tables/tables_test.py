@@ -132,11 +132,13 @@ class TablesTest(parameterized.TestCase):
       self.assertCountEqual(os.listdir(os.path.join(self.runs, 'out', module)), [
           'table_3.md', 'table_3.csv', 'dmlab30_scores.png', 'dmlab30_learning_curves.png'])
 
-  def test_a_sweep(self):
+  def test_a_sweep_and_an_agent_that_is_not_in_the_registry(self):
     for index in range(3):
       run_directories.single_game(self.runs, str(index), curves={'pong': [index]}, sweep_index=index)
-    _, written = self._run('impala', 'sweep', f'{self.runs}/*', figures=True)
+    run_directories.single_game(self.runs, 'toy', curves={'pong': [7.]}, agent='toy')
+    screen, written = self._run('impala', 'sweep', f'{self.runs}/*', figures=True)
     self.assertCountEqual(written, ['sweep.md', 'sweep.csv', 'stability.png', 'best_three_curves.png'])
+    self.assertRegex(screen, r'deep, vtrace, agent=toy +\| 1 .* 7.00 ')
 
   def test_table_2_of_a_small_task_and_its_figures(self):
     for correction in ('vtrace', 'none'):
