@@ -224,7 +224,7 @@ class RunTest(parameterized.TestCase):
     before = self._variables('run')
     begin()
     tf.nest.map_structure(np.testing.assert_array_equal, self._variables('run'), before)
-    for policy in ('', *_definition(name).evaluation_policies):
+    for policy in ('', *_definition(name).evaluation_policies[1:]):  # The first one is the default.
       self._run(name, 'run', '--synchronous', '--total_environment_frames=160', '--mode=test',
                 '--test_num_episodes=5', f'--test_policy={policy}', '--test_epsilon=0.25')
       evaluation = json.loads((self.folder / 'run' / 'evaluation.json').read_text())
@@ -232,12 +232,12 @@ class RunTest(parameterized.TestCase):
       self.assertEqual(evaluation['protocol']['actions'], 'epsilon 0.25' if kind == acting.EPSILON else kind)
       self.assertLen(evaluation['levels']['catch']['episode_returns'], 5)
 
-  @parameterized.parameters('r2d2_atari57', _TOY)  # population_member_test has IMPALA and PopArt.
-  def test_is_in_a_population(self, name):
+  def test_is_in_a_population(self):
+    """With a replay and a network that is not published. population_member_test has IMPALA and PopArt."""
     population = ('--population_size=2', '--population_episodes=3', '--population_initial_frames=0', '--synchronous',
                   '--total_environment_frames=160')
     for index in range(2):
-      self._run(name, f'member_0{index}', *population, f'--sweep_index={index}', f'--seed={index + 1}')
+      self._run(_TOY, f'member_0{index}', *population, f'--sweep_index={index}', f'--seed={index + 1}')
       logdir = str(self.folder / f'member_0{index}')
       fitness = population_directory.read_fitness(logdir)
       self.assertContainsSubset({'learning_rate'}, fitness.hyper_parameters)
@@ -250,7 +250,7 @@ class RunTest(parameterized.TestCase):
 class ClusterTest(parameterized.TestCase):
   """Tests two learners in a process without environments, and an actor host."""
 
-  @parameterized.parameters(*_RUN)
+  @parameterized.parameters('laser_atari57', 'r2d2_atari57')  # toy_q_test has the toy agent.
   def test_learns_from_actors_in_another_process(self, name):
     port, = free_ports.find(1)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')

@@ -42,14 +42,13 @@ class RestrictedAgentTest(parameterized.TestCase):
         environment.discount[t], tf.constant(done[t]), {'vector': environment.observation['vector'][t]})
               for t in range(num_rows)]
 
-    def values_of(first, t, b):
-      """The values of row t if the LSTM begins with zeros at row `first`. If that is after t, it has not seen any."""
-      values = agent.online.head(tf.zeros([batch, 512]))
+    # The values [B, A] of row t if the LSTM begins with zeros at row `first`. If that is after t, it has not seen any.
+    values_of = {(t + 1, t): agent.online.head(tf.zeros([batch, 512])).numpy() for t in range(num_rows)}
+    for first in range(num_rows):
       state = agent.online.initial_state(batch)
-      for row in range(first, t + 1):
-        values, state = agent.online.step(inputs[row], state)
-      return values.numpy()[b]
-
+      for t in range(first, num_rows):
+        values, state = agent.online.step(inputs[t], state)
+        values_of[first, t] = values.numpy()
     state, selection = restricted.initial_state(batch), acting.Selection(acting.EPSILON, 0.)
     step = tf.function(lambda one, state: restricted.step(one, state, tf.zeros([2], tf.int64), selection))
     matches, differences = [], []
@@ -57,7 +56,7 @@ class RestrictedAgentTest(parameterized.TestCase):
       output, state = step(inputs[t], state)
       for b in range(batch):
         episode = np.flatnonzero(done[:t + 1, b])[-1]
-        got, whole = values_of(max(episode, t + 1 - min(history, t + 1)), t, b), values_of(episode, t, b)
+        got, whole = values_of[max(episode, t + 1 - min(history, t + 1)), t][b], values_of[episode, t][b]
         self.assertEqual(output.action[b], np.argmax(got))
         matches.append(np.argmax(got) == np.argmax(whole))
         differences.append(abs(got.max() - whole.max()))

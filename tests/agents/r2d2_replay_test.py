@@ -1,6 +1,7 @@
 """Tests of R2D2's way into the replay and out of it: states, masks and priorities belong to the same steps."""
 
 import dataclasses
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,6 +13,7 @@ from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
 from scalable_agents.experience import intake as intake_lib
+from scalable_agents.networks import q_networks
 from scalable_agents.tests.training import unrolls
 
 _SEQUENCE = dict(burn_in=3, sequence_length=6, sequence_period=3)
@@ -24,9 +26,13 @@ def _config(**settings):
 class ReplayTest(parameterized.TestCase):
   """Unrolls that the agent itself has made go through the replay and come back as sequences."""
 
+  def setUp(self):
+    super().setUp()
+    self.enterContext(mock.patch.object(q_networks, '_HIDDEN', 32))
+
   def _play(self, agent, config, num_unrolls, num_actors=3):
-    """Returns unrolls of [T+1, B, ...] as the actor pool makes them: random observations, the agent's own actions."""
-    random = np.random.RandomState(1)
+    """Yields unrolls of [T+1, B, ...] as the actor pool makes them: random observations, the agent's own actions."""
+    random, step = np.random.RandomState(1), tf.function(agent.step)
     spec = unrolls.environment_spec()
     state, output = agent.initial_state(num_actors), None
     rows, first_states = [], []
@@ -45,7 +51,8 @@ class ReplayTest(parameterized.TestCase):
       rows.append((environment, output))
       inputs = acting.ActorInput(tf.range(num_actors), tf.zeros([num_actors]), output.action, environment.reward,
                                  discount, done, environment.observation)
-      output, state = agent.step(inputs, state, tf.constant([1, row], tf.int64))
+      inputs = tf.nest.map_structure(tf.convert_to_tensor, inputs)
+      output, state = step(inputs, state, tf.constant([1, row], tf.int64))
     stack = lambda first: tf.nest.map_structure(
         lambda *values: tf.stack(values), *rows[first:first + config.unroll_length + 1])
     for index in range(num_unrolls):
@@ -66,6 +73,14 @@ class ReplayTest(parameterized.TestCase):
       for actor in range(3):
         intake.put(sent(unroll, actor))
     return sequences
+
+  def _states(self, agent, inputs):
+    """Steps the network through all rows of the three actors. Returns the state before each row, of [3, D] arrays."""
+    state, states, step = agent.online.initial_state(3), [], tf.function(agent.online.step)
+    for row in range(len(inputs.done)):
+      states.append(tf.nest.map_structure(lambda x: x.numpy(), state))
+      _, state = step(tf.nest.map_structure(lambda x: tf.constant(x[row]), inputs), state)
+    return states
 
   @parameterized.parameters(
       dict(), dict(burn_in=0), dict(sequence_period=5, unroll_length=4), dict(use_lstm=False), dict(n_step=9),
@@ -111,15 +126,13 @@ class ReplayTest(parameterized.TestCase):
     batch, _ = self._experience(agent, config, played).take_batch()
     rows = tf.nest.map_structure(
         lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]), *map(acting.inputs_of, played))
+    states = self._states(agent, rows)
     num_checked = 0
     for b in np.flatnonzero(batch.sample.padding == 0):
       actor, first = int(batch.unroll.actor_id[b]), int(batch.unroll.index[b])
-      state = agent.online.initial_state(1)
-      for row in range(first):
-        _, state = agent.online.step(tf.nest.map_structure(lambda x: x[row, actor:actor + 1], rows), state)
       if not batch.unroll.environment_output.done[0, b]:  # Else the state is reset.
-        for got, want in zip(batch.unroll.agent_state, state):
-          np.testing.assert_allclose(got[b], want[0], rtol=1e-4, atol=1e-5)
+        for got, want in zip(batch.unroll.agent_state, states[first]):
+          np.testing.assert_allclose(got[b], want[actor], rtol=1e-4, atol=1e-5)
         num_checked += 1
     self.assertGreater(num_checked, 5)
 
@@ -138,10 +151,7 @@ class ReplayTest(parameterized.TestCase):
     inputs = tf.nest.map_structure(
         lambda *parts: np.concatenate([parts[0], *(part[1:] for part in parts[1:])]), *map(acting.inputs_of, played))
     resets = r2d2.resets(inputs, config)
-    state, states = agent.online.initial_state(3), []  # Before each row of the three actors.
-    for row in range(len(resets)):
-      states.append(tf.nest.map_structure(lambda x: x.numpy(), state))
-      _, state = agent.online.step(tf.nest.map_structure(lambda x: x[row], inputs._replace(done=resets)), state)
+    states = self._states(agent, inputs._replace(done=resets))
     offsets = [0] + [config.burn_in, config.burn_in + config.sequence_length - 1] * config.measure_delta_q
     num_checked = 0
     for number, offset in enumerate(offsets):

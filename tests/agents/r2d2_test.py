@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import unittest
 from unittest import mock
 
 from absl.testing import absltest
@@ -15,10 +16,15 @@ from scalable_agents.agents import r2d2
 from scalable_agents.agents import registry
 from scalable_agents.experience import replay_experience
 from scalable_agents.learner import learner_step
+from scalable_agents.networks import q_networks
 from scalable_agents.tests.training import unrolls
 
 _PIXELS = {'pixels': tf.TensorSpec([36, 36, 2], tf.uint8)}
 _SEQUENCE = dict(burn_in=3, sequence_length=6, sequence_period=3)
+
+
+def setUpModule():
+  unittest.enterModuleContext(mock.patch.object(q_networks, '_HIDDEN', 64))
 
 
 def _config(**settings):
@@ -56,20 +62,20 @@ def _h_inverse(x):
   return np.sign(x) * (((np.sqrt(1 + 4e-3 * (np.abs(x) + 1 + 1e-3)) - 1) / 2e-3)**2 - 1)
 
 
-def _slow_values(network, batch, config, b):
-  """Steps a network through sequence b, row by row: [burn_in + m + 1, A] float64."""
+def _slow_values(network, batch, config):
+  """Steps a network through the sequences, row by row: [burn_in + m + 1, B, A] float64."""
   environment, actions = batch.unroll.environment_output, batch.unroll.agent_output.action
-  state = tf.nest.map_structure(lambda x: x[b:b + 1], batch.unroll.agent_state)
+  state = batch.unroll.agent_state
   if config.recurrent_state == 'zero':
-    state = network.initial_state(1)
+    state = network.initial_state(actions.shape[1])
   values = []
   for row in range(actions.shape[0]):
-    reset = environment.done[row, b:b + 1]
+    reset = environment.done[row]
     if config.reset_on_life_loss:
-      reset |= environment.discount[row, b:b + 1] == 0
-    inputs = tf.nest.map_structure(lambda x: x[row, b:b + 1], acting.inputs_of(batch.unroll))
+      reset |= environment.discount[row] == 0
+    inputs = tf.nest.map_structure(lambda x: x[row], acting.inputs_of(batch.unroll))
     out, state = network.step(inputs._replace(done=reset, observation=network.prepare(inputs.observation)), state)
-    values.append(out.numpy()[0].astype(np.float64))
+    values.append(out.numpy().astype(np.float64))
   return np.array(values)
 
 
@@ -82,9 +88,9 @@ def _slow_loss(agent, batch, config):
   h, h_inverse = (_h, _h_inverse) if config.value_rescaling else (lambda x: x, lambda x: x)
   clip = lambda r: np.clip(r, -1, 1) if config.reward_transform == 'abs_one' else r
   total, priorities, trained_values, length = 0., [], [], config.sequence_length
+  values = [_slow_values(network, batch, config)[config.burn_in:] for network in (agent.online, agent.target)]
   for b in range(actions.shape[1]):
-    online, target = (_slow_values(network, batch, config, b)[config.burn_in:]
-                      for network in (agent.online, agent.target))
+    online, target = (of_network[:, b] for of_network in values)
     rewards = clip(environment.reward.numpy()[config.burn_in + 1:, b].astype(np.float64))
     discounts = config.discount * environment.discount.numpy()[config.burn_in + 1:, b]
     taken = actions[config.burn_in + 1:, b]
@@ -234,8 +240,9 @@ class DeltaQTest(parameterized.TestCase):
         unroll=batch.unroll._replace(environment_output=environment._replace(
             done=tf.concat([[[False, False, False, True]], tf.zeros_like(environment.done[1:])], axis=0))))
     differences = {0: [], config.sequence_length - 1: []}
+    all_values = _slow_values(agent.online, batch, config)
     for b in (0, 2):  # Sequences 1 and 3 begin their episodes, with and without padding.
-      values = _slow_values(agent.online, batch, config, b)
+      values = all_values[:, b]
       largest = abs(values[config.burn_in:-1][trains[:, b]].max())
       for number, step in enumerate(differences):
         if not batch.sample.trains[step, b]:
