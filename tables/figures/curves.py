@@ -47,13 +47,12 @@ def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple
   """
   columns = min(6, math.ceil(math.sqrt(len(levels))))
   lines = math.ceil(len(levels) / columns)
-  picture = figure.Figure(figsize=(1 + 3.4 * max(columns, 2), 1 + 2.5 * lines), dpi=110, layout='constrained')
-  grid = picture.subplots(lines, columns, squeeze=False).flat
-  panels = dict(zip(levels, grid, strict=False))
+  picture, grid = drawing.grid(lines, columns, 1 + 3.4 * max(columns, 2), 1 + 2.5 * lines)
+  panels = dict(zip(levels, grid.flat, strict=False))
   for level, axes in panels.items():
     axes.set_title(level, color=drawing.INK, loc='left', fontsize=9)
     drawing.plain(axes, 'both')
-  for axes in grid[len(levels):]:
+  for axes in grid.flat[len(levels):]:
     axes.set_visible(False)
   picture.supxlabel('environment frames', color=drawing.INK, fontsize=10)
   quantity = 'mean return' if are_evaluated else 'return of the last 100 training episodes'

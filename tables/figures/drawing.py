@@ -18,6 +18,22 @@ _SCORES = (-100, 0, 50, 100, 1000, 10_000)  # Per cent, marked on logarithmic ax
 _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
 
 
+def grid(rows: int, columns: int, width: float, height: float, **shared: bool) -> tuple[figure.Figure, np.ndarray]:
+  """Makes a picture with panels.
+
+  Args:
+    rows: rows of panels.
+    columns: columns of panels.
+    width: of the picture, in inches.
+    height: of the picture, in inches.
+    **shared: `sharex` and `sharey` of matplotlib: whether the panels have the same axes.
+  Returns:
+    The picture and its panels, [rows, columns].
+  """
+  picture = figure.Figure(figsize=(width, height), dpi=110, layout='constrained')
+  return picture, picture.subplots(rows, columns, squeeze=False, **shared)
+
+
 def line_style(number: int) -> dict[str, str]:
   """Returns the colour and style of the line with this number."""
   return {'color': LINES[number % len(LINES)], 'linestyle': _STYLES[number // len(LINES) % len(_STYLES)]}
@@ -33,6 +49,22 @@ def frames_axis(axes: Any):
   axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda frames, _: results.short(int(frames))))
   axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
   axes.set_xlim(left=0)
+
+
+def frames_panel(axes: Any, quantity: str, title: str = '', frames: str = 'environment frames'):
+  """Labels and styles a panel of curves against environment frames.
+
+  Args:
+    axes: the panel.
+    quantity: label of the vertical axis.
+    title: the panel's title.
+    frames: label of the horizontal axis.
+  """
+  axes.set_title(title, color=INK, loc='left', fontsize=10)
+  axes.set_xlabel(frames, color=INK)
+  axes.set_ylabel(quantity, color=INK)
+  frames_axis(axes)
+  plain(axes, 'both')
 
 
 def scores_axis(axes: Any, is_logarithmic: bool):

@@ -46,8 +46,8 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result]) -> figure
   names = [name for name in published.LEVEL_SCORES[suite_name] if name in published.AGENTS]
   order = sorted(suite.test_levels, key=lambda level: _normalised_paper(suite_name, names[-1], level))
   positions = np.arange(len(order))
-  picture = figure.Figure(figsize=(3 + 3.6 * len(names), 1.4 + 0.22 * len(order)), dpi=110, layout='constrained')
-  panels = picture.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+  picture, (panels,) = drawing.grid(1, len(names), 3 + 3.6 * len(names), 1.4 + 0.22 * len(order), sharex=True,
+                                    sharey=True)
   extents = {name: textwrap.wrap(gathered[name].summary(suite.summary).extent, _EXTENT_WIDTH) for name in names}
   above_extents = 6 + 11 * max(map(len, extents.values()))  # Points.
   for name, axes in zip(names, panels, strict=True):
@@ -151,18 +151,13 @@ def draw_action_values(found: Sequence[sweep.Sample]) -> figure.Figure | None:
   if not levels:
     return None
   names = dict.fromkeys(line for level in levels for line in lines[level])
-  styles = {name: drawing.line_style(number) for number, name in enumerate(names)}
-  picture = figure.Figure(figsize=(10.5, 1 + 0.13 * len(names) + 3 * len(levels)), dpi=110, layout='constrained')
-  panels = picture.subplots(len(levels), 2, squeeze=False)
+  styles = curves.styles_of(names)
+  picture, panels = drawing.grid(len(levels), 2, 10.5, 1 + 0.13 * len(names) + 3 * len(levels))
   for level, row in zip(levels, panels, strict=True):
     for axes, most, shown in zip(row, (3, None), ('best 3 samples', 'all samples'), strict=True):
       for line, samples in lines[level].items():
         axes.plot(*_mean_curve(samples[:most]), linewidth=1.6, label=line, **styles[line])
-      axes.set_title(f'{level}: mean of {shown}', color=drawing.INK, loc='left', fontsize=10)
-      axes.set_xlabel('environment frames', color=drawing.INK)
-      axes.set_ylabel(f'training {sweep.unit(level)}', color=drawing.INK)
-      drawing.frames_axis(axes)
-      drawing.plain(axes, 'both')
+      drawing.frames_panel(axes, f'training {sweep.unit(level)}', f'{level}: mean of {shown}')
   drawing.title_and_legend(picture, "Estimates of the action's value in the policy gradient (figures E.3 and E.4)",
                            panels.flat)
   return picture
@@ -176,13 +171,10 @@ def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
   """
   picture, panels = _level_panels(list(dict.fromkeys(sample.level for sample in found)))
   for level, axes in panels.items():
-    most = 1
-    lines = {}
+    most, lines = 1, {}
     for sample in found:
       if sample.level == level:
-        reached = lines.setdefault(sample.line, [])
-        if sample.score:
-          reached.append(sample.score)
+        lines.setdefault(sample.line, []).extend([sample.score] if sample.score else [])
     for number, (line, reached) in enumerate(lines.items()):
       if reached:
         ranks = np.arange(1, len(reached) + 1)
@@ -207,8 +199,7 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
     fittest: hyper-parameter -> the segments of the fittest member's ancestry, which are drawn bold.
     name: name of the fittest member.
   """
-  picture = figure.Figure(figsize=(1 + 3.6 * len(members), 3.6), dpi=110, layout='constrained')
-  panels = picture.subplots(1, len(members), squeeze=False)[0]
+  picture, (panels,) = drawing.grid(1, len(members), 1 + 3.6 * len(members), 3.6)
   for hyper_parameter, axes in zip(members, panels, strict=True):
     for points in members[hyper_parameter]:
       axes.step(*np.transpose(points), where='post', color=drawing.PAPER, linewidth=0.9, label='members')
@@ -228,8 +219,8 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
 
 def _level_panels(levels: Sequence[str]) -> tuple[figure.Figure, dict[str, Any]]:
   """Makes a picture with a panel for each level."""
-  picture = figure.Figure(figsize=(1.5 + 4.5 * max(len(levels), 2), 4.6), dpi=110, layout='constrained')
-  panels = dict(zip(levels, picture.subplots(1, len(levels), squeeze=False)[0], strict=True))
+  picture, (row,) = drawing.grid(1, len(levels), 1.5 + 4.5 * max(len(levels), 2), 4.6)
+  panels = dict(zip(levels, row, strict=True))
   for level, axes in panels.items():
     axes.set_title(level, color=drawing.INK, loc='left', fontweight='bold', fontsize=10)
     drawing.plain(axes, 'both')

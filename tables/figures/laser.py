@@ -72,17 +72,12 @@ def draw_rejected(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
   if not of_levels:
     return None
-  picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
-  panels = picture.subplots(len(of_levels), len(_REJECTED), squeeze=False)
+  picture, panels = drawing.grid(len(of_levels), 2, 11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels))
   for row, (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
     for axes, (metric, steps) in zip(row, _REJECTED.items(), strict=True):
       curves.draw_lines(axes, rows, metric, styles)
-      axes.set_title(f'{level}: {steps} steps', color=drawing.INK, loc='left', fontsize=10)
-      axes.set_xlabel('environment frames', color=drawing.INK)
-      axes.set_ylabel('rejected share', color=drawing.INK)
       axes.set_ylim(bottom=0)
-      drawing.frames_axis(axes)
-      drawing.plain(axes, 'both')
+      drawing.frames_panel(axes, 'rejected share', f'{level}: {steps} steps')
   drawing.title_and_legend(picture, 'Steps outside the trust region, which are not learned from', panels.flat)
   return picture
 
@@ -103,22 +98,17 @@ def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str) -> fig
   if not of_tasks:
     return None
   styles = curves.styles_of(dict.fromkeys(name for _, lines in of_tasks.values() for name in lines))
-  picture = figure.Figure(figsize=(11, 1.2 + 0.13 * len(styles) + 4 * len(of_tasks)), dpi=110, layout='constrained')
-  panels = picture.subplots(len(of_tasks), 1, squeeze=False)[:, 0]
-  for axes, (task, (width, lines)) in zip(panels, of_tasks.items(), strict=True):
+  picture, panels = drawing.grid(len(of_tasks), 1, 11, 1.2 + 0.13 * len(styles) + 4 * len(of_tasks))
+  for axes, (task, (width, lines)) in zip(panels.flat, of_tasks.items(), strict=True):
     for name, curve in lines.items():
       filled = np.flatnonzero(np.isfinite(curve.values).all(axis=0))
       drawing.mean_and_range(axes, width * (filled + 1.), curve.values[:, filled], _label(name, curve), styles[name])
     levels = sorted(set().union(*(curve.levels for curve in lines.values())))
     _draw_papers(axes, levels)
     shown = levels[0] if len(levels) == 1 else f'{task}: {len(levels)} levels'
-    axes.set_title(f'{shown}; returns averaged over {results.short(width)} frames', color=drawing.INK, loc='left',
-                   fontsize=10)
-    axes.set_xlabel('environment frames per agent', color=drawing.INK)
-    axes.set_ylabel(_quantity(levels), color=drawing.INK)
-    drawing.frames_axis(axes)
-    drawing.plain(axes, 'both')
-  drawing.title_and_legend(picture, title, panels)
+    drawing.frames_panel(axes, _quantity(levels), f'{shown}; returns averaged over {results.short(width)} frames',
+                         'environment frames per agent')
+  drawing.title_and_legend(picture, title, panels.flat)
   return picture
 
 

@@ -60,18 +60,14 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
   one = next(iter(agents.values()))[0]  # All are on the same levels.
   measure = popart_tables.summary_measure(one)
   rows, styles = curves.rows_of(agents), curves.styles_of(agents)
-  picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
-  axes = picture.subplots()
+  picture, ((axes,),) = drawing.grid(1, 1, 7, 4.6)
   curves.draw_lines(axes, rows, f'suite_score/{measure}', styles)
   if not axes.lines:
     return None
   for name, (score, how) in popart_tables.published_scores(one).items():
     style = styles.setdefault(name, drawing.line_style(len(styles)))
     axes.axhline(score, color=style['color'], linewidth=1.2, linestyle='--', label=f'{name}: the paper, {how}')
-  axes.set_xlabel('environment frames', color=drawing.INK)
-  axes.set_ylabel(_MEASURES[measure], color=drawing.INK)
-  drawing.frames_axis(axes)
-  drawing.plain(axes, 'both')
+  drawing.frames_panel(axes, _MEASURES[measure])
   levels = one.flags['level_name'].replace(',', ', ')
   drawing.title_and_legend(picture, f'Training scores on {levels}', [axes])
   return picture
@@ -91,8 +87,7 @@ def draw_statistics(run: runs_lib.Run) -> figure.Figure | None:
   levels = sorted(levels, key=lambda level: level not in _PAPERS_GAMES)[:len(_PAPERS_GAMES)]
   if not levels:
     return None
-  picture = figure.Figure(figsize=(1 + 3 * max(len(levels), 2), 5), dpi=110, layout='constrained')
-  panels = picture.subplots(2, len(levels), sharex=True, squeeze=False)
+  picture, panels = drawing.grid(2, len(levels), 1 + 3 * max(len(levels), 2), 5, sharex=True)
   for (upper, lower), level in zip(panels.T, levels, strict=True):
     means, scales = (curves.points(rows, f'popart/{name}/{level}') for name in ('mean', 'scale'))
     if len(means):
@@ -123,8 +118,7 @@ def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
     return None
   first = next(iter(bars.values()))
   levels.sort(key=lambda level: first.get(level, 0.))
-  picture = figure.Figure(figsize=(8, 1.6 + len(levels) * (0.12 + 0.16 * len(bars))), dpi=110, layout='constrained')
-  axes = picture.subplots()
+  picture, ((axes,),) = drawing.grid(1, 1, 8, 1.6 + len(levels) * (0.12 + 0.16 * len(bars)))
   height = 0.8 / len(bars)
   for number, (name, reached) in enumerate(bars.items()):
     at = [levels.index(level) + 0.4 - (number + 0.5) * height for level in reached]

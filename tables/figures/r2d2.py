@@ -59,19 +59,15 @@ def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         runs_of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(run)
   if not of_levels:
     return None
-  picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.9 * len(of_levels)), dpi=110, layout='constrained')
-  panels = picture.subplots(len(of_levels), 2, squeeze=False)
+  picture, panels = drawing.grid(len(of_levels), 2, 11, 1.2 + 0.25 * len(styles) + 2.9 * len(of_levels))
   for (left, right), (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_bars(left, rows, styles)
     returns = curves.returns_of(runs_of_levels[level])
     curves.draw_lines(right, returns, _RETURN, dict(zip(returns, (styles[name] for name in rows), strict=True)))
     left.set_title(level, color=drawing.INK, loc='left', fontsize=10)
     left.set_ylabel('ΔQ, median over training', color=drawing.INK)
-    right.set_ylabel('mean return' if curves.are_evaluated(returns) else 'training return', color=drawing.INK)
-    right.set_xlabel('environment frames', color=drawing.INK)
-    drawing.frames_axis(right)
     drawing.plain(left, 'y')
-    drawing.plain(right, 'both')
+    drawing.frames_panel(right, 'mean return' if curves.are_evaluated(returns) else 'training return')
   drawing.title_and_legend(picture, 'ΔQ, the discrepancy of action values, and returns (figure 1)', panels.flat)
   return picture
 
@@ -119,8 +115,7 @@ def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         of_levels.setdefault(level, {}).setdefault(name, []).append(histories)
   if not of_levels:
     return None
-  picture = figure.Figure(figsize=(11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels)), dpi=110, layout='constrained')
-  panels = picture.subplots(len(of_levels), len(_MEMORY_AXES), squeeze=False)
+  picture, panels = drawing.grid(len(of_levels), 3, 11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels))
   for row, (level, found) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_histories(row, found, styles)
     row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10)
@@ -175,8 +170,7 @@ def draw_atari_median(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
     runs: runs of R2D2. Variants with a single game are left out.
   """
   suite = scores.SUITES['atari57']
-  picture = figure.Figure(figsize=(7, 4.6), dpi=110, layout='constrained')
-  axes = picture.subplots()
+  picture, ((axes,),) = drawing.grid(1, 1, 7, 4.6)
   drawn = set()  # Games.
   groups = r2d2_variants.by_variant(runs)
   returns = curves.returns_of(groups)
@@ -195,11 +189,8 @@ def draw_atari_median(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   paper = r2d2_published.PAPER.level_scores[suite.name][r2d2_published.R2D2]
   axes.axhline(scores.summarise({game: paper[game] for game in drawn}).median, color=drawing.INK, linewidth=1.2,
                linestyle='--', label=f"R2D2: the paper's final evaluated scores, {len(drawn)} games")
-  axes.set_xlabel('environment frames per run', color=drawing.INK)
-  axes.set_ylabel('median human-normalised score (%)', color=drawing.INK)
   drawing.vertical_scores_axis(axes)
-  drawing.frames_axis(axes)
-  drawing.plain(axes, 'both')
+  drawing.frames_panel(axes, 'median human-normalised score (%)', frames='environment frames per run')
   kind = 'score' if curves.are_evaluated(returns) else 'training score'
   drawing.title_and_legend(picture, f'Median {kind} over Atari games (figure 9)', [axes])
   return picture
