@@ -62,7 +62,11 @@ def grid_of_returns(levels: Sequence[str], are_evaluated: bool = False) -> tuple
 
 def fittest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
   """Returns the fittest member of each population, and all runs without a population."""
-  return [max(members, key=_fitness) for members in runs_lib.populations(runs)]
+  def fitness(run):
+    found = population_directory.read_fitness(run.logdir)
+    return found.fitness if found else -math.inf
+
+  return [max(members, key=fitness) for members in runs_lib.populations(runs)]
 
 
 def rows_of(groups: Groups) -> Rows:
@@ -174,8 +178,3 @@ def draw_returns(groups: Groups, title: str = 'Returns') -> figure.Figure | None
     drawing.frames_axis(axes)
   drawing.title_and_legend(picture, title, panels.values())
   return picture
-
-
-def _fitness(run):
-  fitness = population_directory.read_fitness(run.logdir)
-  return fitness.fitness if fitness else -math.inf

@@ -84,12 +84,11 @@ def draw_rejected(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
 
 def _by_task(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
   """Groups runs whose scores can be compared. Runs on single games of Atari-57 are of one task."""
-  found = {}
-  for run in runs:
-    name, suite = run.flags['level_name'], runs_lib.suite_of(run)
-    is_of_suite = suite is not None and name != suite.name
-    found.setdefault(f'single levels of {suite.name}' if is_of_suite else name, []).append(run)
-  return found
+  def task(run):
+    suite = runs_lib.suite_of(run)
+    return f'single levels of {suite.name}' if suite and runs_lib.is_expert(run) else run.flags['level_name']
+
+  return runs_lib.grouped(runs, task)
 
 
 def _draw_scores(tasks: Mapping[str, Sequence[runs_lib.Run]], title: str) -> figure.Figure | None:
@@ -140,11 +139,8 @@ def _curve(runs, returns: Mapping[str, training_returns.Returns], width: int, nu
     number: points of the curve.
     parts: buckets of a point.
   """
-  by_level = {}
-  for run in runs:
-    by_level.setdefault(run.flags['level_name'], []).append(run)
-  repetitions = laser_sweeps.repetitions({level: laser_sweeps.sweeps(group) for level, group in by_level.items()})
-  of_agents = [[_buckets(agent, returns, width, parts * number) for agent in agents] for agents in repetitions]
+  of_agents = [[_buckets(agent, returns, width, parts * number) for agent in agents]
+               for agents in laser_sweeps.repetitions(runs)]
   most = max(len(found) for agents in of_agents for found in agents)
   complete = [[found for found in agents if len(found) == most] for agents in of_agents]
   levels = next(frozenset(found) for agents in complete for found in agents)

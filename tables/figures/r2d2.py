@@ -91,10 +91,9 @@ def draw_ablations(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   Args:
     runs: runs of R2D2. Levels on which all runs are of one variant are left out.
   """
-  variants = {}  # Level -> variants.
-  for run in runs:
-    variants.setdefault(run.flags['level_name'], set()).add(r2d2_variants.variant(run))
-  compared = [run for run in runs if len(variants[run.flags['level_name']]) > 1]
+  compared_levels = {level for level, group in runs_lib.by_level(runs).items()
+                     if len(set(map(r2d2_variants.variant, group))) > 1}
+  compared = [run for run in runs if run.flags['level_name'] in compared_levels]
   groups = r2d2_variants.by_variant(compared)
   return curves.draw_returns(groups, 'Returns of variants of R2D2 (figure 4)')
 

@@ -5,7 +5,6 @@ counts: the one with the highest median score over the levels.
 """
 
 from collections.abc import Mapping, Sequence
-import json
 import statistics
 from typing import NamedTuple
 
@@ -49,10 +48,8 @@ class Result:
     """
     self._agent, self._returns = agent, returns
     self._suite = scores.SUITES[agent.suite]
-    by_setting = {}
-    for run in runs:
-      by_setting.setdefault(json.dumps(laser_sweeps.settings(run), sort_keys=True), []).append(run)
-    candidates = [self._repetitions(self._longest(group)) for group in by_setting.values()]
+    by_setting = runs_lib.grouped(runs, laser_sweeps.setting)
+    candidates = [self._repetitions(results.longest(group, agent.frames)) for group in by_setting.values()]
     self._best = max(candidates, key=self._rank, default=[])
     shown = dict.fromkeys(run.logdir for best in self._best for run in best.runs.values())
     self.note = ''
@@ -79,24 +76,10 @@ class Result:
     return results.Cell(results.mean_over_seeds(values) if values else None,
                         self._extent(complete or self._best, levels))
 
-  def _frames(self, run: runs_lib.Run) -> int:
-    """Returns the environment frames that count of a run that is trained to its end."""
-    return min(run.flags['total_environment_frames'], self._agent.frames)
-
-  def _longest(self, runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
-    most = {}
-    for run in runs:
-      level = run.flags['level_name']
-      most[level] = max(most.get(level, 0), self._frames(run))
-    return [run for run in runs if self._frames(run) == most[run.flags['level_name']]]
-
   def _repetitions(self, runs: Sequence[runs_lib.Run]) -> list[_Best]:
     """Returns the best agent of each repetition of a sweep, given runs of one setting."""
-    by_level = {}
-    for run in runs:
-      by_level.setdefault(run.flags['level_name'], []).append(run)
-    agents = laser_sweeps.repetitions({level: laser_sweeps.sweeps(group) for level, group in by_level.items()})
-    return [max((self._reached(agent, len(of_one)) for agent in of_one), key=self._rank_of) for of_one in agents]
+    return [max((self._reached(agent, len(agents)) for agent in agents), key=self._rank_of)
+            for agents in laser_sweeps.repetitions(runs)]
 
   def _reached(self, agent: laser_sweeps.Agent, num_agents: int) -> _Best:
     runs, reached = {}, {}
@@ -134,7 +117,8 @@ class Result:
     """Returns the run as if it had ended when it was scored, unless its learning rate depends on the end."""
     if run.flags.get('learning_rate_decay'):
       return run
-    return run._replace(flags=run.flags | {'total_environment_frames': self._frames(run)})
+    frames = min(run.flags['total_environment_frames'], self._agent.frames)
+    return run._replace(flags=run.flags | {'total_environment_frames': frames})
 
 
 def _summary(best: _Best) -> scores.SuiteScore:
@@ -153,16 +137,10 @@ def assign(runs: Sequence[runs_lib.Run]) -> tuple[dict[str, list[runs_lib.Run]],
   Returns:
     A dict from the name of an agent to its runs, and notes on runs that belong to none.
   """
-  by_sweep, others = {}, []
-  for run in runs:
-    is_game = runs_lib.suite_of(run) is scores.SUITES['atari57'] and runs_lib.is_expert(run)
-    if run.agent == runs_lib.LASER and (is_game or run.flags['level_name'] == 'dmlab30'):
-      setting = json.dumps(laser_sweeps.settings(run), sort_keys=True)
-      by_sweep.setdefault((setting, run.flags['level_name']), []).append(run)
-    else:
-      others.append(run)
   found = {name: [] for name in laser_published.AGENTS}
-  for group in by_sweep.values():
+  groups = runs_lib.grouped(runs, lambda run: _is_papers(run) and (laser_sweeps.setting(run), run.flags['level_name']))
+  others = groups.pop(False, [])
+  for group in groups.values():
     for name in _names_of(group):
       found[name] += group
   notes = []
@@ -179,6 +157,12 @@ def assign(runs: Sequence[runs_lib.Run]) -> tuple[dict[str, list[runs_lib.Run]],
     notes.append('Ablations, which are not in the table: '
                  + ', '.join(f'{logdir} ({variant})' for logdir, variant in left_out.items()))
   return found, notes
+
+
+def _is_papers(run: runs_lib.Run) -> bool:
+  """Returns whether a run is of LASER, and on levels of the paper."""
+  is_game = runs_lib.suite_of(run) is scores.SUITES['atari57'] and runs_lib.is_expert(run)
+  return run.agent == runs_lib.LASER and (is_game or run.flags['level_name'] == 'dmlab30')
 
 
 def _names_of(group: Sequence[runs_lib.Run]) -> list[str]:

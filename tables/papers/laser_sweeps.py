@@ -5,6 +5,7 @@ swept, such as the learning rate. On each level (or group of levels, in multi-ta
 """
 
 from collections.abc import Mapping, Sequence
+import json
 import os
 from typing import Any, NamedTuple
 
@@ -35,6 +36,11 @@ def settings(run: runs_lib.Run) -> dict[str, Any]:
       'shares': is_shared(run)}
 
 
+def setting(run: runs_lib.Run) -> str:
+  """Returns a key that is equal for runs with equal `settings`."""
+  return json.dumps(settings(run), sort_keys=True)
+
+
 def sweeps(runs: Sequence[runs_lib.Run]) -> list[Sweep]:
   """Groups runs on one level, with equal `settings`, into sweeps.
 
@@ -56,15 +62,13 @@ def sweeps(runs: Sequence[runs_lib.Run]) -> list[Sweep]:
   return [together[place] for place in sorted(together, key=str)] + apart
 
 
-def repetitions(of_levels: Mapping[str, Sequence[Sweep]]) -> list[list[Agent]]:
-  """Returns the agents of each repetition of a sweep.
+def repetitions(runs: Sequence[runs_lib.Run]) -> list[list[Agent]]:
+  """Returns the agents of each repetition of a sweep, given its runs, which have equal `settings`.
 
   The n-th repetition has the n-th sweep on each level. If a level has a single run there, this run belongs to every
   agent. Agents with runs on fewer levels than others are left out.
-
-  Args:
-    of_levels: value of --level_name -> the sweeps on it.
   """
+  of_levels = {level: sweeps(group) for level, group in runs_lib.by_level(runs).items()}
   found = []
   for number in range(max(map(len, of_levels.values()), default=0)):
     of_one = {level: each[number] for level, each in of_levels.items() if len(each) > number}

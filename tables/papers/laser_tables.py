@@ -56,21 +56,18 @@ def table(number: str, runs: Sequence[runs_lib.Run]) -> layout.Table:
 
 def _summary_table(found, notes) -> layout.Table:
   """Makes table 1, with a row for each number of the paper."""
-  columns = ['agent', 'benchmark', 'score (%)', 'paper', 'from its levels', 'this run', 'difference', 'run']
-  rows = []
+  numbers = []
   for row in laser_published.ROWS:
     cell = found[row.ours].summary(row.measure) if row.ours else results.Cell(None, 'another agent')
-    paper, run, difference, extent = layout.compared(row.printed, cell, 1)
-    again = paper_tables.recomputed(row.suite, row.ours, _PAPER) if row.suite in _PAPER.level_scores else None
-    rows.append([row.agent, f'{_BENCHMARKS[row.suite]}, {results.short(row.frames)} frames',
-                 paper_tables.MEASURES[row.measure], paper,
-                 layout.Number(getattr(again, row.measure) if again else None, 2), run, difference, extent])
+    again = paper_tables.recomputed(row.suite, row.ours, _PAPER) if row.ours else None
+    benchmark = f'{_BENCHMARKS[row.suite]}, {results.short(row.frames)} frames'
+    numbers.append(paper_tables.SummaryNumber(row.agent, benchmark, row.measure, row.printed, again, cell))
   explained = [
       "From its levels: computed from the paper's rows in table 2 with the function that scores runs.",
       "All scores on DMLab-30 are of training episodes. Also PopArt-IMPALA's 73.5 is the training score of its paper, "
       'where the test score is 72.8. //tables:popart_impala compares runs of this agent.']
-  return layout.Table('Table 1: Human-normalised scores on Atari-57 and DMLab-30', columns, rows,
-                      [f'{_HOW} {results.REWARD_FORM}', *explained, *_disagreements(), *notes])
+  return paper_tables.summary_table(
+      numbers, [f'{_HOW} {results.REWARD_FORM}', *explained, *_disagreements(), *notes])
 
 
 def _disagreements() -> list[str]:

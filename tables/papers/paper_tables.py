@@ -24,6 +24,16 @@ class PaperTable(NamedTuple):
   more_measures: Sequence[str] = ()  # Fields of scores.SuiteScore that the paper does not print.
 
 
+class SummaryNumber(NamedTuple):
+  """A number in a table about both suites."""
+  agent: str      # In the paper's words.
+  benchmark: str  # The suite, and the frames if the paper has several numbers.
+  measure: str    # Field of scores.SuiteScore.
+  printed: float
+  again: scores.SuiteScore | None  # From `recomputed`.
+  cell: results.Cell  # The runs' result.
+
+
 class Result(Protocol):
   """The results of the runs of an agent: results.Result and laser_results.Result."""
 
@@ -105,8 +115,22 @@ def make(table: PaperTable, gathered: Mapping[str, Result], notes: Sequence[str]
 
 def recomputed(suite: str, agent: str, paper: published.Paper = published.IMPALA) -> scores.SuiteScore | None:
   """Scores the paper's own rows with the function that scores runs. Returns None if the paper's rows are incomplete."""
-  means = paper.level_scores[suite].get(agent, {})
+  means = paper.level_scores.get(suite, {}).get(agent, {})
   return scores.summarise(means) if len(means) == len(scores.SUITES[suite].test_levels) else None
+
+
+def summary_table(numbers: Iterable[SummaryNumber], notes: Sequence[str]) -> layout.Table:
+  """Makes a table 1 of scores on both suites, with a row for each number of the paper."""
+  columns = ['agent', 'benchmark', 'score (%)', 'paper', 'from its levels', 'this run', 'difference', 'run']
+  rows = []
+  for agent, benchmark, measure, printed, again, cell in numbers:
+    paper, *run = layout.compared(printed, cell, 1)
+    rows.append([agent, benchmark, MEASURES[measure], paper, _from_levels(again, measure), *run])
+  return layout.Table('Table 1: Human-normalised scores on Atari-57 and DMLab-30', columns, rows, notes)
+
+
+def _from_levels(again: scores.SuiteScore | None, measure: str) -> layout.Number:
+  return layout.Number(getattr(again, measure) if again else None, 2)
 
 
 def _measures(table: PaperTable) -> list[str]:
@@ -130,7 +154,7 @@ def _agents_table(table, gathered, notes) -> layout.Table:
     for measure in measures:
       cell = gathered[agent].summary(measure) if agent in gathered else results.Cell(None, results.NOT_RUN)
       paper, run, difference, extent = layout.compared(printed.get(measure), cell, table.decimals)
-      row += [paper, layout.Number(getattr(again, measure) if again else None, 2), run, difference]
+      row += [paper, _from_levels(again, measure), run, difference]
     rows.append([*row, extent])  # The extent is the same for every measure.
   explained = (f"From its levels: computed from the paper's rows in table {levels_table(table.suite).number} with the "
                'function that scores runs. The paper rounds those rows.')

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 import functools
-import os
 from typing import NamedTuple
 
 from scalable_agents.environments import scores
-from scalable_agents.environments import suite as suite_lib
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.results import published
 from scalable_agents.tables.results import results
@@ -36,8 +34,7 @@ _COLUMNS = (
     _Column('dmlab30_train_mean_capped', _DMLAB, 'train: mean capped', 'mean_capped', True),
     _Column('dmlab30_test_mean_capped', _DMLAB, 'test: mean capped', 'mean_capped', False),
 )
-_PRINTED = {row['agent']: row for row in suite_lib.rows(
-    'popart_table_1.csv', folder=os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'data'))}
+_PRINTED = {row['agent']: row for row in published.rows('popart_table_1.csv')}
 # "Efficient multi-task learning in simulation" says this of the network and of rollouts. "Implementation notes" refer
 # to the IMPALA paper, whose Atari agent has no LSTM and unrolls of 20 steps.
 _TEXT = (('use_lstm', True), ('unroll_length', 100))

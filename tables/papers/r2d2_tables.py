@@ -61,9 +61,7 @@ def table(number: str, runs: Sequence[runs_lib.Run]) -> layout.Table:
 
 def _without_ablations(runs: Sequence[runs_lib.Run]) -> tuple[list[runs_lib.Run], list[str]]:
   """Leaves out ablations of an agent if there are also runs with fewer ablations. Returns the others, and a note."""
-  by_agent = {}
-  for run in runs:
-    by_agent.setdefault(agent_of(run, _PAPER.agents), []).append(run)
+  by_agent = runs_lib.grouped(runs, lambda run: agent_of(run, _PAPER.agents))
   left_out = {}  # Directory -> variant.
   for agent, of_agent in by_agent.items():
     if agent and agent.family == runs_lib.R2D2:
@@ -80,18 +78,14 @@ def _summary_table(runs, notes) -> layout.Table:
   """Makes table 1, with a row for each number of the paper."""
   gathered, others = paper_tables.assign(_PAPER.agents, runs, agent_of)
   trained = {(agent.name, agent.suite): result for agent, result in gathered.items()}
-  columns = ['agent', 'benchmark', 'score (%)', 'paper', 'from its levels', 'this run', 'difference', 'run']
-  rows = []
+  numbers = []
   names = dict.fromkeys(row['agent'] for row in published.rows('r2d2_table_1.csv'))
   for name, suite in ((name, suite) for name in names for suite in _BENCHMARKS):
     again = _recomputed(suite, name)
     for measure, printed in _PAPER.summaries[suite].get(name, {}).items():
       result = trained.get((name, suite))
       cell = result.summary(measure) if result else results.Cell(None, results.NOT_RUN)
-      paper, run, difference, extent = layout.compared(printed, cell, 1)
-      from_levels = layout.Number(getattr(again, measure) if again else None, 2)
-      rows.append([name, _BENCHMARKS[suite], paper_tables.MEASURES[measure], paper, from_levels, run, difference,
-                   extent])
+      numbers.append(paper_tables.SummaryNumber(name, _BENCHMARKS[suite], measure, printed, again, cell))
   original = published.SUMMARIES['dmlab30'][_EXPERTS]['mean_capped']
   explained = [
       "From its levels: computed from the paper's rows in tables 3 and 4 with the function that scores runs. The paper "
@@ -99,8 +93,7 @@ def _summary_table(runs, notes) -> layout.Table:
       f"{r2d2_published.ORIGINAL}, DMLab-30: from the rows of the IMPALA paper's table B.1. That paper prints "
       f'{original} for the mean capped score.',
       paper_tables.explanation(*_BENCHMARKS), _SEEDS]
-  return layout.Table('Table 1: Human-normalised scores on Atari-57 and DMLab-30', columns, rows,
-                      explained + others + notes)
+  return paper_tables.summary_table(numbers, explained + others + notes)
 
 
 def _recomputed(suite: str, name: str) -> scores.SuiteScore | None:

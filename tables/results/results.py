@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Callable, Container, Iterable, Sequence
 import json
+import math
 import statistics
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ class Result:
     for run in self._fittest(runs):
       by_setting.setdefault(setting(run, agent.experts), []).append(run)
       self._sweeps.setdefault(self._sweep_of(run), set()).add(setting(run, agent.experts))
-    groups = [_longest(group) if agent.experts else group for group in by_setting.values()]
+    groups = [longest(group) if agent.experts else group for group in by_setting.values()]
     self.num_settings = len(groups)
     self.runs = max(groups, key=self._rank, default=[])
     self.note = ''
@@ -260,14 +261,13 @@ def mean_over_seeds(values: Sequence[float]) -> Score:
   return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
-def _longest(runs: Iterable[runs_lib.Run]) -> list[runs_lib.Run]:
-  """Returns the runs with the largest number of frames for each level."""
-  by_level = {}
-  for run in runs:
-    by_level.setdefault(run.flags['level_name'], []).append(run)
-  longest = {level: max(run.flags['total_environment_frames'] for run in group) for level, group in by_level.items()}
-  return [run for level, group in by_level.items() for run in group
-          if run.flags['total_environment_frames'] == longest[level]]
+def longest(runs: Iterable[runs_lib.Run], at_most: float = math.inf) -> list[runs_lib.Run]:
+  """Returns the runs with the largest number of frames for each level. Frames after `at_most` do not count."""
+  found = []
+  for group in runs_lib.by_level(runs).values():
+    frames = [min(run.flags['total_environment_frames'], at_most) for run in group]
+    found += [run for run, trained in zip(group, frames, strict=True) if trained == max(frames)]
+  return found
 
 
 def _complete(runs: Iterable[runs_lib.Run], num_levels: int) -> list[dict[str, float]]:

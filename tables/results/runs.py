@@ -122,12 +122,22 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
   return runs, faults
 
 
-def populations(runs: Iterable[Run]) -> list[list[Run]]:
-  """Groups the members of each population, which are in the same folder. A run without a population is alone."""
+def grouped(runs: Iterable[Run], key: Callable[[Run], Any]) -> dict[Any, list[Run]]:
+  """Groups runs by what `key` returns for each, in the order of the first run of each group."""
   groups = {}
   for run in runs:
-    groups.setdefault(os.path.dirname(run.logdir) if run.population > 1 else run.logdir, []).append(run)
-  return list(groups.values())
+    groups.setdefault(key(run), []).append(run)
+  return groups
+
+
+def by_level(runs: Iterable[Run]) -> dict[str, list[Run]]:
+  """Groups runs by the value of --level_name."""
+  return grouped(runs, lambda run: run.flags['level_name'])
+
+
+def populations(runs: Iterable[Run]) -> list[list[Run]]:
+  """Groups the members of each population, which are in the same folder. A run without a population is alone."""
+  return list(grouped(runs, lambda run: os.path.dirname(run.logdir) if run.population > 1 else run.logdir).values())
 
 
 def suite_of(run: Run) -> suite_lib.Suite | None:

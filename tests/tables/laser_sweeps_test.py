@@ -52,11 +52,8 @@ class LaserSweepsTest(absltest.TestCase):
     self.assertEqual(self._sweeps('*/*'), [{'population/member_00', 'population/member_01'}])
 
   def _repetitions(self):
-    by_level = {}
-    for run in self._runs():
-      by_level.setdefault(run.flags['level_name'], []).append(run)
-    found = laser_sweeps.repetitions({level: laser_sweeps.sweeps(runs) for level, runs in by_level.items()})
-    return [[{self._name(run) for run in agent.values()} for agent in agents] for agents in found]
+    return [[{self._name(run) for run in agent.values()} for agent in agents]
+            for agents in laser_sweeps.repetitions(self._runs())]
 
   def test_an_agent_has_the_same_hyper_parameters_on_all_levels(self):
     for level in ('pong', 'qbert'):
