@@ -141,7 +141,7 @@ class InferenceTest(parameterized.TestCase):
     take = tf.function(lambda: [pool.next_unroll() for _ in range(10)])
     unrolls, version = [], 1
     seeds = lambda: {int(seed) for unroll in unrolls for seed in unroll.agent_output.seed[1:, 0]}
-    while len({int(v) for unroll in unrolls for v in unroll.parameter_version}) < 30 or len(seeds()) < loops:
+    while len({int(v) for unroll in unrolls for v in unroll.parameter_version}) < 10 or len(seeds()) < loops:
       taken = waiting.start(take)
       while not taken.ended.wait(0.001):
         version += 1

@@ -46,19 +46,15 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
   @parameterized.parameters(
       dict(level_name='catch', num_environments=48), dict(level_name='recall', num_environments=4, use_lstm=True))
   def test_a_synchronous_run_is_determined_by_its_seed_and_not_by_its_workers(self, num_environments, **settings):
-    settings |= dict(updates=30, batch_size=16, learning_rate_decay=True)
+    settings |= dict(updates=10, batch_size=16, learning_rate_decay=True)
     first, second = (_plain(self.rows(num_environments=num_environments, num_workers=workers, **settings))
                      for workers in (2, 3))
-    self.assertLen(first, 30)
+    self.assertLen(first, 10)
     self.assertEqual(first, second)
     self.assertContainsSubset(
         {'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'episode_return'},
         first[0])
-    self.assertLen({row['loss/total'] for row in first}, 30)
-
-  def test_another_seed_is_another_run(self):
-    first, second = (_plain(self.rows(seed=seed)) for seed in (1, 2))
-    self.assertNotEqual(first[0]['loss/total'], second[0]['loss/total'])
+    self.assertLen({row['loss/total'] for row in first}, 10)
 
   @parameterized.parameters(
       dict(level_name='recall', use_lstm=True, rmsprop_momentum=0.5),
@@ -102,11 +98,15 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
 
   @parameterized.parameters((0, 4), (3, 4), (2, 16))
   def test_actors_play_with_the_parameters_of_policy_lag_updates_ago(self, lag, num_environments):
-    """Checks the versions in the unrolls, their logits, and the published parameters at the start of each update."""
-    history, lags, agents = [], [], []
+    """Checks the versions in the unrolls, their logits, and the published parameters at the start of each update.
+
+    Nothing is collected while an update runs.
+    """
+    history, lags, agents, steps = [], [], [], []
 
     def before(learner, unroll):
       update = int(learner.update_steps)
+      steps.append(trainer._host.pool.statistics().steps)
       history.append([variable.numpy() for variable in learner.agent.acting_variables])
       versions = unroll.parameter_version.numpy()
       # In a round each environment plays one unroll. Each batch of a round is one update older than the one before it.
@@ -136,6 +136,8 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     trainer.train()
     self.assertEqual([row['policy_lag'] for row in training.rows(trainer.logdir)], lags)
     self.assertEqual(lags[-1], lag + 7 % (num_environments // 4))
+    if num_environments == 4:  # A round is a batch of 4 unrolls of 5 steps.
+      self.assertEqual(np.diff(steps).tolist(), [20] * 7)
 
   def test_the_next_batch_is_collected_while_an_update_runs(self):
     collected, begun = [threading.Event() for _ in range(8)], itertools.count(1)
@@ -164,17 +166,6 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     _, arrived = take.get_concrete_function().structured_outputs
     self.assertEqual([values.shape for values in arrived.episodes], 3 * [[5 * 4]])
     self.assertEqual((arrived.actor_ids.shape, arrived.parameter_versions.shape), ([4], [5, 4]))
-
-  def test_a_synchronous_run_collects_nothing_while_an_update_runs(self):
-    steps = []
-
-    def before(*unused):
-      pool = trainer._host.pool
-      steps.append(pool.statistics().steps)
-
-    trainer = self.trainer(_learner(before), updates=4)
-    trainer.train()
-    self.assertEqual(np.diff(steps).tolist(), [20, 20, 20])  # 4 environments, 5 steps.
 
   def test_actors_wait_for_a_slow_learner(self):
     """Tests back-pressure: the number of unrolls played is bounded, however long an update takes."""
