@@ -13,17 +13,13 @@ from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
 
-class CurvesTest(absltest.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class CurvesTest(run_directories.TestCase):
 
   def test_returns_have_a_panel_per_level_and_a_line_per_group(self):
     for name, pong in (('a_1', [-20., 10.]), ('a_2', [-20., 20.]), ('b', [-21., -15.])):
       run_directories.make(self.folder, name, frames=1000, level_name='pong,breakout',
                            curves={'pong': pong, 'breakout': [None, 20.]})
-    runs, _ = runs_lib.read([f'{self.folder}/*'], False)
+    runs = self.read()
     panels = pictures.panels(self, curves.draw_returns, {'A': runs[:2], 'B': runs[2:]})
     found = {axes.get_title('left'): {line.get_label(): [*line.get_ydata()[[0, -1]]] for line in axes.lines}
              for axes in panels}
@@ -33,7 +29,7 @@ class CurvesTest(absltest.TestCase):
 
   def test_without_returns_nothing_is_drawn(self):
     run_directories.make(self.folder, 'run')
-    runs, _ = runs_lib.read([f'{self.folder}/*'], False)
+    runs = self.read()
     self.assertIsNone(curves.draw_returns({'A': runs}))
 
   def test_a_line_has_the_mean_and_the_area_the_range(self):

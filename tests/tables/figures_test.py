@@ -3,7 +3,6 @@
 import os
 
 from absl.testing import absltest
-from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.environments import dmlab30
@@ -14,25 +13,16 @@ from scalable_agents.tables.figures import impala as impala_figures
 from scalable_agents.tables.papers import paper_tables
 from scalable_agents.tables.papers import sweep
 from scalable_agents.tables.results import published
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
 _PBT = published.LEVEL_SCORES['dmlab30']['IMPALA, deep, PBT']
 
 
-class FiguresTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
-
-  def _runs(self, evaluated=True, pattern='*'):
-    runs, _ = runs_lib.read([f'{self.folder}/{pattern}'], evaluated)
-    return runs
+class FiguresTest(run_directories.TestCase):
 
   def _gathered(self, number, pattern='*'):
-    return paper_tables.gather(paper_tables.TABLES[number], self._runs(pattern=pattern))[0]
+    return paper_tables.gather(paper_tables.TABLES[number], self.read(True, pattern))[0]
 
   def _title(self, axes):
     """Returns the title of the picture, which may be the title of its legend."""
@@ -112,7 +102,7 @@ class FiguresTest(parameterized.TestCase):
       run_directories.single_game(self.folder, str(index), curves={'pong': [final]} if final else None,
                                   off_policy_correction=correction, sweep_index=index)
     run_directories.single_game(self.folder, 'other', curves={'breakout': [100.0]}, level_name='breakout')
-    panels = pictures.panels(self, impala_figures.draw_stability, sweep.samples(self._runs(evaluated=False)))
+    panels = pictures.panels(self, impala_figures.draw_stability, sweep.samples(self.read()))
     self.assertEqual([axes.get_title(loc='left') for axes in panels], ['breakout', 'pong'])
     self.assertIn('final training scores', self._title(panels[0]))
     lines = {container.get_label(): container[0].get_xydata() for container in panels[1].containers}
@@ -126,7 +116,7 @@ class FiguresTest(parameterized.TestCase):
         run_directories.single_game(self.folder, f'{index}_{seed}', curves={'pong': [None, 0., final + seed - 1.5]},
                                     frames=300, sweep_index=index, learning_rate=1e-3 * (index + 1), seed=seed)
     run_directories.single_game(self.folder, 'lag', curves={'pong': [1., 2.]}, frames=200, policy_lag=10)
-    axes, = pictures.panels(self, impala_figures.draw_sweep_curves, sweep.samples(self._runs(evaluated=False)))
+    axes, = pictures.panels(self, impala_figures.draw_sweep_curves, sweep.samples(self.read()))
     self.assertIn('by final training score', self._title(axes))
     lines = {line.get_label(): line.get_xydata() for line in axes.lines}
     self.assertEqual(
@@ -142,7 +132,7 @@ class FiguresTest(parameterized.TestCase):
         run_directories.single_game(self.folder, f'{values}_{index}', curves={'pong': [0., final]}, frames=200,
                                     sweep_index=index, learning_rate=1e-3 * (index + 1), action_values=values)
     run_directories.single_game(self.folder, 'other', level_name='breakout', curves={'breakout': [1., 2.]})
-    panels = pictures.panels(self, impala_figures.draw_action_values, sweep.samples(self._runs(evaluated=False)))
+    panels = pictures.panels(self, impala_figures.draw_action_values, sweep.samples(self.read()))
     name = 'deep, vtrace, action_values='
     self.assertEqual([{line.get_label(): line.get_ydata()[-1] for line in axes.lines} for axes in panels],
                      [{f'{name}bootstrapped': 6., f'{name}one_step': 2.},
@@ -153,12 +143,12 @@ class FiguresTest(parameterized.TestCase):
   def test_one_estimate_of_action_values_is_not_drawn(self):
     for name, values in (('old', None), ('new', 'bootstrapped')):
       run_directories.single_game(self.folder, name, curves={'pong': [1., 2.]}, action_values=values)
-    self.assertIsNone(impala_figures.draw_action_values(sweep.samples(self._runs(evaluated=False))))
+    self.assertIsNone(impala_figures.draw_action_values(sweep.samples(self.read())))
 
   def test_a_sweep_without_scores_has_no_curves(self):
     run_directories.single_game(self.folder, '0')
     for draw in (impala_figures.draw_sweep_curves, impala_figures.draw_action_values):
-      self.assertIsNone(draw(sweep.samples(self._runs(evaluated=False))))
+      self.assertIsNone(draw(sweep.samples(self.read())))
 
   def test_schedules_have_a_line_per_member_and_the_fittest_bold(self):
     members = {'learning_rate': [[(0, 1.0), (500, 1.0)], [(0, 2.0), (100, 3.0), (400, 3.0)]],

@@ -1,7 +1,6 @@
 """Tests that LASER's figures show the correct numbers, and that they are drawn only for runs with the data."""
 
 import math
-import os
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -10,7 +9,6 @@ import numpy as np
 from scalable_agents.environments import scores
 from scalable_agents.tables.figures import laser as laser_figures
 from scalable_agents.tables.results import laser_published
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -30,25 +28,15 @@ def _area(axes, number):
   return at_end.min(), at_end.max()
 
 
-class LaserFiguresTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class LaserFiguresTest(run_directories.TestCase):
 
   def _make(self, name, final, level='catch', frames=10_000, **settings):
     """Makes a run whose 200 returns rise from 0 to `final` in steps, or has the returns `final`."""
     returns = final if isinstance(final, (list, dict)) else [final * (number // 4) / 49 for number in range(200)]
     run_directories.laser(self.folder, name, returns, level_name=level, total_environment_frames=frames, **settings)
 
-  def _runs(self):
-    places = [place for place, _, files in os.walk(self.folder) if 'config.json' in files]
-    runs, faults = runs_lib.read(sorted(places), False, (runs_lib.LASER, *runs_lib.AGENTS))
-    self.assertEmpty(faults)
-    return runs
-
   def _panels(self, draw):
-    return pictures.panels(self, draw, self._runs())
+    return pictures.panels(self, draw, self.read())
 
   def test_a_line_is_the_mean_over_seeds_from_the_worst_to_the_best(self):
     for seed, final in enumerate((1., 2., 6.)):
@@ -171,8 +159,8 @@ class LaserFiguresTest(parameterized.TestCase):
   def test_without_data_nothing_is_drawn(self, draw):
     run_directories.laser(self.folder, 'no_episodes')
     self._make('impala', 1., **_IMPALA)
-    self.assertIsNone(draw([run for run in self._runs() if run.agent == 'laser']))
-    self.assertIsNone(draw([run for run in self._runs() if run.agent == 'impala']))
+    self.assertIsNone(draw([run for run in self.read() if run.agent == 'laser']))
+    self.assertIsNone(draw([run for run in self.read() if run.agent == 'impala']))
     self.assertIsNone(draw([]))
 
 

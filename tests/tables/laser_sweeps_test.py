@@ -3,29 +3,19 @@
 from absl.testing import absltest
 
 from scalable_agents.tables.papers import laser_sweeps
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 
-class LaserSweepsTest(absltest.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class LaserSweepsTest(run_directories.TestCase):
 
   def _make(self, name, rate=6e-4, **settings):
     return run_directories.laser(self.folder, name, learning_rate=rate, **settings)
 
-  def _runs(self, pattern='*'):
-    runs, faults = runs_lib.read([f'{self.folder}/{pattern}'], False, (runs_lib.LASER, *runs_lib.AGENTS))
-    self.assertEmpty(faults)
-    return runs
-
   def _name(self, run):
     return run.logdir.removeprefix(f'{self.folder}/')
 
-  def _sweeps(self, pattern='*'):
-    return [{self._name(run) for run in sweep.values()} for sweep in laser_sweeps.sweeps(self._runs(pattern))]
+  def _sweeps(self):
+    return [{self._name(run) for run in sweep.values()} for sweep in laser_sweeps.sweeps(self.read())]
 
   def test_agents_with_own_replays_are_repeated_for_each_combination(self):
     for seed, name in enumerate(('a', 'b', 'c')):
@@ -38,7 +28,7 @@ class LaserSweepsTest(absltest.TestCase):
     for repetition in ('x', 'y'):
       for index in range(3):  # The last two have the same hyper-parameters.
         self._make(f'{repetition}/agent_{index}', 1e-4 * min(index, 1), seed=index, shared_replay='here:1')
-    self.assertEqual(self._sweeps('*/*'), [{f'{repetition}/agent_{index}' for index in range(3)}
+    self.assertEqual(self._sweeps(), [{f'{repetition}/agent_{index}' for index in range(3)}
                                            for repetition in ('x', 'y')])
 
   def test_replays_at_several_addresses_are_several_sweeps(self):
@@ -49,11 +39,11 @@ class LaserSweepsTest(absltest.TestCase):
   def test_members_of_a_population_are_a_sweep(self):
     for index in range(2):
       self._make(f'population/member_0{index}', population_size=2)
-    self.assertEqual(self._sweeps('*/*'), [{'population/member_00', 'population/member_01'}])
+    self.assertEqual(self._sweeps(), [{'population/member_00', 'population/member_01'}])
 
   def _repetitions(self):
     return [[{self._name(run) for run in agent.values()} for agent in agents]
-            for agents in laser_sweeps.repetitions(self._runs())]
+            for agents in laser_sweeps.repetitions(self.read())]
 
   def test_an_agent_has_the_same_hyper_parameters_on_all_levels(self):
     for level in ('pong', 'qbert'):
@@ -77,7 +67,7 @@ class LaserSweepsTest(absltest.TestCase):
                total_environment_frames=100)
     self._make('c', trust_region_threshold=0.2, shared_replay='here:1')
     self._make('d')
-    a, b, c, d = map(laser_sweeps.settings, self._runs())
+    a, b, c, d = map(laser_sweeps.settings, self.read())
     self.assertEqual(a, b)
     self.assertEqual({name for name in a if a[name] != c[name]}, {'trust_region_threshold'})
     self.assertEqual({name for name in a if a[name] != d[name]}, {'shares'})
@@ -85,7 +75,7 @@ class LaserSweepsTest(absltest.TestCase):
   def test_levels_trained_together_are_a_setting(self):
     self._make('a', level_name='pong,qbert')
     self._make('b', level_name='atari57')
-    self.assertEqual([laser_sweeps.settings(run)['level_name'] for run in self._runs()], ['pong,qbert', 'atari57'])
+    self.assertEqual([laser_sweeps.settings(run)['level_name'] for run in self.read()], ['pong,qbert', 'atari57'])
 
 
 if __name__ == '__main__':

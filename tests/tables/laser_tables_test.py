@@ -1,7 +1,6 @@
 """Tests of LASER's tables: which runs are in which cell, their scores, and what departs from the paper."""
 
 import math
-import os
 import pathlib
 
 from absl.testing import absltest
@@ -24,20 +23,11 @@ _PRESETS = registry.PRESETS
 _GOLDEN = pathlib.Path(__file__).parent / 'golden'
 _M = 1_000_000
 _SHARED = {'shared_replay': 'here:1'}
+_mean = run_directories.mean_return
 _SINGLE = {'batch_size': 256, 'replay_share': 0.875, 'replay_capacity': 15 * _M, 'learning_rate_decay': True}
 
 
-def _mean(level, share):
-  """Returns the mean return of an agent with this human-normalised score."""
-  reference = {level: score for suite in scores.SUITES.values() for level, score in suite.scores.items()}[level]
-  return reference.random + share * (reference.human - reference.random)
-
-
-class LaserTablesTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class LaserTablesTest(run_directories.TestCase):
 
   def _make(self, name, returns, level='pong', config=_PRESETS['laser_atari57'].config,
             protocol=_PRESETS['laser_atari57'].protocol, **others):
@@ -47,15 +37,9 @@ class LaserTablesTest(parameterized.TestCase):
     returns = returns if isinstance(returns, (list, dict)) else 200 * [returns]
     run_directories.laser(self.folder, name, returns, defaults=flags, frames=others.get('frames'))
 
-  def _runs(self):
-    places = [place for place, _, files in os.walk(self.folder) if 'config.json' in files]
-    runs, faults = runs_lib.read(sorted(places), False, laser_tables.AGENTS)
-    self.assertEmpty(faults)
-    return runs
-
   def _table(self, number='2'):
     """Returns a table as a dict of its first columns -> column -> value, and the notes."""
-    table = laser_tables.table(number, self._runs())
+    table = laser_tables.table(number, self.read())
     for row in table.rows:
       self.assertLen(row, len(table.columns))
     first = 1 if number == '2' else 3
@@ -86,7 +70,7 @@ class LaserTablesTest(parameterized.TestCase):
     self._make('dmlab30', {level: 100 * [_mean(level, 0.02 * place)] for place, level in enumerate(levels)}, 'dmlab30',
                _PRESETS['laser_dmlab30'].config, _PRESETS['popart_impala_dmlab30'].protocol, frames=1000 * _M,
                total_environment_frames=10_000 * _M)
-    text = layout.markdown(laser_tables.table(number, self._runs())).replace(f'{self.folder}/', '')
+    text = layout.markdown(laser_tables.table(number, self.read())).replace(f'{self.folder}/', '')
     self.assertMultiLineEqual(text, (_GOLDEN / f'laser_table_{number}_with_runs.md').read_text(encoding='utf-8'))
 
   def test_the_papers_numbers_and_why_they_differ(self):

@@ -6,7 +6,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.tables.papers import laser_variants
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 _SHARED = {'shared_replay': 'here:1'}
@@ -14,18 +13,12 @@ _NAIVE = {'trust_region_threshold': math.inf}
 _IMPALA = {'agent': 'impala', 'replay_share': 0.}
 
 
-class LaserVariantsTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class LaserVariantsTest(run_directories.TestCase):
 
   def _runs(self, *settings):
     for number, flags in enumerate(settings):
       run_directories.laser(self.folder, f'run_{number}', **flags)
-    runs, faults = runs_lib.read([f'{self.folder}/*'], False, (runs_lib.LASER, *runs_lib.AGENTS))
-    self.assertEmpty(faults)
-    return runs
+    return self.read()
 
   def _groups(self, *settings):
     return [(name, [run.logdir[-1] for run in runs])

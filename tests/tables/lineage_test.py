@@ -10,11 +10,10 @@ from scalable_agents.tables.figures import lineage
 from scalable_agents.tests.tables import run_directories
 
 
-class LineageTest(parameterized.TestCase):
+class LineageTest(run_directories.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.folder = self.create_tempdir().full_path
     self._make = functools.partial(run_directories.member, self.folder)
 
   def _segments(self, index):

@@ -10,7 +10,6 @@ from scalable_agents.learner import off_policy
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import off_policy_table
 from scalable_agents.tables.papers import sweep
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
 
@@ -18,11 +17,10 @@ _PRESETS = registry.PRESETS
 _TASK = 'seekavoid_arena_01'
 
 
-class OffPolicyTableTest(parameterized.TestCase):
+class OffPolicyTableTest(run_directories.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.folder = self.create_tempdir().full_path
     self.number = 0
 
   def _make(self, final, level='catch', **settings):
@@ -32,9 +30,7 @@ class OffPolicyTableTest(parameterized.TestCase):
                          **{'total_environment_frames': 30_000, 'agent': 'impala'} | settings)
 
   def _table(self):
-    runs, faults = runs_lib.read([f'{self.folder}/*'] * bool(self.number), False)
-    self.assertEmpty(faults)
-    table = off_policy_table.table(sweep.samples(runs))
+    table = off_policy_table.table(sweep.samples(self.read()))
     return {tuple(row[:3]): row[3:] for row in table.rows}, table.notes
 
   def test_without_runs_it_has_all_numbers_of_the_paper(self):

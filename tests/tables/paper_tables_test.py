@@ -6,22 +6,15 @@ from absl.testing import parameterized
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import paper_tables
 from scalable_agents.tables.results import published
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 
-class PaperTablesTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class PaperTablesTest(run_directories.TestCase):
 
   def _make(self, number):
     """Returns the table of the folder's runs, as dicts of column -> value by the first column, and its notes."""
-    runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=True)
-    self.assertEmpty(faults)
     table = paper_tables.TABLES[number]
-    made = paper_tables.make(table, *paper_tables.gather(table, runs))
+    made = paper_tables.make(table, *paper_tables.gather(table, self.read(True)))
     for row in made.rows:
       self.assertLen(row, len(made.columns))
     return {row[0]: dict(zip(made.columns, row)) for row in made.rows}, made.notes

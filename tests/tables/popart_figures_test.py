@@ -9,18 +9,13 @@ import numpy as np
 from scalable_agents.environments import scores
 from scalable_agents.population import population_directory
 from scalable_agents.tables.figures import popart_impala as popart_figures
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
 _GAMES = 'pong,breakout'
 
 
-class PopArtFiguresTest(absltest.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class PopArtFiguresTest(run_directories.TestCase):
 
   def _make(self, name, medians, mean=(1., 2.), pong=(-20., 10.), **flags):
     """Makes a run of PopArt on two games, with two rows."""
@@ -30,11 +25,8 @@ class PopArtFiguresTest(absltest.TestCase):
               'popart/mean/breakout': [0., 1.], 'popart/scale/breakout': [1., 1.]},
         **{'binary': 'popart_impala_atari57', 'level_name': _GAMES, 'value_normalization': 'popart'} | flags)
 
-  def _runs(self):
-    return runs_lib.read([f'{self.folder}/*'], False, runs_lib.AGENTS)[0]
-
   def _agents(self):
-    return popart_figures.by_agent(self._runs())
+    return popart_figures.by_agent(self.read())
 
   def test_scores_have_a_line_per_agent_from_worst_to_best(self):
     self._make('popart_1', [10., 30.])
@@ -51,7 +43,7 @@ class PopArtFiguresTest(absltest.TestCase):
 
   def test_statistics(self):
     self._make('run', [1., 2.])
-    panels = pictures.panels(self, popart_figures.draw_statistics, self._runs()[0])
+    panels = pictures.panels(self, popart_figures.draw_statistics, self.read()[0])
     self.assertEqual([axes.get_title('left') for axes in panels], ['breakout', 'pong', '', ''])
     lines = [[*axes.lines[0].get_ydata()] for axes in panels]
     self.assertEqual(lines, [[0., 1.], [1., 2.], [20.], [-20., 10.]])  # Above: mu. Below: returns.
@@ -60,7 +52,7 @@ class PopArtFiguresTest(absltest.TestCase):
     run_directories.make(self.folder, 'run', frames=1000, curves={'catch': [-1., 0.]}, binary='popart_impala_atari57',
                          more={'popart/mean/catch': [3., 5.], 'popart/scale/catch': [0.5, 0.25]},
                          level_name='catch', value_normalization='popart')
-    upper, lower = pictures.panels(self, popart_figures.draw_statistics, self._runs()[0])
+    upper, lower = pictures.panels(self, popart_figures.draw_statistics, self.read()[0])
     np.testing.assert_allclose(upper.lines[0].get_ydata(), [3., 5.])
     area = upper.collections[0].get_paths()[0].vertices
     self.assertEqual((area[:, 1].min(), area[:, 1].max()), (2.5, 5.25))
@@ -102,8 +94,7 @@ class PopArtFiguresTest(absltest.TestCase):
       self._make(name, [fitness, 2 * fitness], population_size=3)
       population_directory.write_fitness(os.path.join(self.folder, name),
                                          population_directory.Fitness(1000, fitness, {'learning_rate': 6e-4}))
-    runs = runs_lib.read([f'{self.folder}/population/*'], False, runs_lib.AGENTS)[0]
-    axes, = pictures.panels(self, popart_figures.draw_scores, popart_figures.by_agent(runs))
+    axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
     self.assertEqual([(line.get_label(), line.get_ydata()[-1]) for line in axes.lines], [('PopArt-IMPALA', 60.)])
 
   def test_runs_that_cannot_be_compared(self):
@@ -120,7 +111,7 @@ class PopArtFiguresTest(absltest.TestCase):
 
   def test_nothing_to_draw(self):
     run_directories.make(self.folder, 'run', binary='popart_impala_atari57', level_name='catch')
-    runs = self._runs()
+    runs = self.read()
     self.assertIsNone(popart_figures.draw_scores(self._agents()))
     self.assertIsNone(popart_figures.draw_statistics(runs[0]))
     self.assertIsNone(popart_figures.draw_levels(self._agents()))

@@ -36,17 +36,11 @@ def _means(suite, share, levels=None):
           for level in levels or suite.test_levels}
 
 
-class PopArtTablesTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class PopArtTablesTest(run_directories.TestCase):
 
   def _rows(self):
     """Returns the table's rows as dicts from (agent, benchmark, score) to (this run, run), and the notes."""
-    runs, faults = runs_lib.read([f'{self.folder}/*'], True, runs_lib.AGENTS)
-    self.assertEmpty(faults)
-    table = popart_tables.table(runs)
+    table = popart_tables.table(self.read(True))
     return {tuple(row[:3]): (row[4].value and row[4].value.mean, row[6]) for row in table.rows}, table.notes
 
   def _make(self, name, flags, share, binary, **others):

@@ -13,11 +13,10 @@ from scalable_agents.tests.tables import run_directories
 _start = functools.partial(programs.start, population.__name__)
 
 
-class PopulationTest(absltest.TestCase):
+class PopulationTest(run_directories.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.folder = self.create_tempdir().full_path
     self._make = functools.partial(run_directories.member, self.folder)
 
   def test_the_picture(self):

@@ -11,7 +11,6 @@ from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
 from scalable_agents.tables.figures import r2d2 as r2d2_figures
 from scalable_agents.tables.results import r2d2_published
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
@@ -27,11 +26,7 @@ def _lines(axes):
   return {line.get_label(): [*line.get_ydata()] for line in axes.lines}
 
 
-class R2d2FiguresTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class R2d2FiguresTest(run_directories.TestCase):
 
   def _make(self, name, returns=(1., 2.), level='pong', **settings):
     """Makes a run with two rows."""
@@ -40,13 +35,8 @@ class R2d2FiguresTest(parameterized.TestCase):
   def _measured(self, name, first, last, **settings):
     return self._make(name, measure_delta_q=True, more={'delta_q/first': first, 'delta_q/last': last}, **settings)
 
-  def _runs(self):
-    runs, faults = runs_lib.read([f'{self.folder}/*'], False, (runs_lib.R2D2,))
-    self.assertEmpty(faults)
-    return runs
-
   def _panels(self, draw):
-    return pictures.panels(self, draw, self._runs())
+    return pictures.panels(self, draw, self.read())
 
   def test_delta_q_has_bars_and_returns_per_strategy_and_level(self):
     self._measured('a', [None, 4.], [1., 2.], returns=(0., 6.), recurrent_state='zero', burn_in=0)
@@ -96,7 +86,7 @@ class R2d2FiguresTest(parameterized.TestCase):
     self._measured('a', [None, None], [1., 2.])
     self._make('b')
     self._make('c', measure_delta_q=True)
-    self.assertIsNone(r2d2_figures.draw_delta_q(self._runs()))
+    self.assertIsNone(r2d2_figures.draw_delta_q(self.read()))
 
   def test_ablations_have_a_panel_per_level_and_a_line_per_variant(self):
     self._make('a', (1., 9.), discount=0.99)
@@ -135,7 +125,7 @@ class R2d2FiguresTest(parameterized.TestCase):
     file.write_text(text, encoding='utf-8')
     with self.assertRaisesRegex(run_directory.RunDirectoryError,
                                 f'^{file}(, line 1)? is damaged .*: run //agents:r2d2_history again$'):
-      r2d2_figures.draw_memory(self._runs())
+      r2d2_figures.draw_memory(self.read())
 
   def test_the_results_have_the_name_that_the_evaluation_gives_them(self):
     self.assertEqual(r2d2_figures.HISTORIES, r2d2_history.RESULTS)
@@ -164,13 +154,13 @@ class R2d2FiguresTest(parameterized.TestCase):
     self._make('pong')
     self._make('watermaze', level='rooms_watermaze')
     run_directories.r2d2(self.folder, 'without_rows', level_name='breakout')
-    self.assertIsNone(draw(self._runs()))
+    self.assertIsNone(draw(self.read()))
     self.assertIsNone(draw([]))
 
   def test_games_without_common_frames_have_no_median(self):
     self._make('a')
     run_directories.r2d2(self.folder, 'b', level_name='breakout', frames=100, curves={'breakout': [1., 2.]})
-    self.assertIsNone(r2d2_figures.draw_atari_median(self._runs()))
+    self.assertIsNone(r2d2_figures.draw_atari_median(self.read()))
 
 
 if __name__ == '__main__':

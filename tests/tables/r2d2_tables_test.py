@@ -27,19 +27,10 @@ _CONFIGS = {'R2D2': _PRESETS['r2d2_atari57'].config, 'R2D2 on DMLab-30': _PRESET
             'R2D2+': _PRESETS['r2d2_plus_dmlab30'].config,
             'IMPALA, deep (re-run)': _PRESETS['impala_dmlab30'].config}
 _LEVELS = {'R2D2': 'pong'}
+_mean = run_directories.mean_return
 
 
-def _mean(level, share):
-  """Returns the mean return of an agent with this human-normalised score."""
-  reference = {level: score for suite in scores.SUITES.values() for level, score in suite.scores.items()}[level]
-  return reference.random + share * (reference.human - reference.random)
-
-
-class R2d2TablesTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class R2d2TablesTest(run_directories.TestCase):
 
   def _make(self, name, share, level=None, **others):
     """Makes a run that was started and evaluated with the flags of a binary, and `others`."""
@@ -55,14 +46,9 @@ class R2d2TablesTest(parameterized.TestCase):
                          frames=others.get('frames'), protocol=played, agent='r2d2' if is_r2d2 else 'impala',
                          defaults=flags)
 
-  def _runs(self):
-    runs, faults = runs_lib.read([f'{self.folder}/*'], True, r2d2_tables.AGENTS)
-    self.assertEmpty(faults)
-    return runs
-
   def _table(self, number):
     """Returns a table of levels as a dict of level -> column -> value, and the notes."""
-    table = r2d2_tables.table(number, self._runs())
+    table = r2d2_tables.table(number, self.read(True))
     for row in table.rows:
       self.assertLen(row, len(table.columns))
     return {row[0]: dict(zip(table.columns, row)) for row in table.rows}, table.notes
@@ -85,7 +71,7 @@ class R2d2TablesTest(parameterized.TestCase):
         self._make('R2D2+', 0.02 * place, level, frames=300_000_000)
       self._make('R2D2 on DMLab-30', 0.03 * place, level, torso='shallow', batch_size=32)
     self._make('IMPALA, deep (re-run)', 0.5)
-    text = layout.markdown(r2d2_tables.table(number, self._runs())).replace(f'{self.folder}/', '')
+    text = layout.markdown(r2d2_tables.table(number, self.read(True))).replace(f'{self.folder}/', '')
     self.assertMultiLineEqual(text, (_GOLDEN / f'r2d2_table_{number}_with_runs.md').read_text(encoding='utf-8'))
 
   def test_the_papers_numbers(self):
@@ -147,7 +133,7 @@ class R2d2TablesTest(parameterized.TestCase):
 
   def test_the_feed_forward_variant_has_one_seed(self):
     self._make('R2D2', 0.5, use_lstm=False)
-    rows = {tuple(row[:3]): row[-1] for row in r2d2_tables.table('1', self._runs()).rows}
+    rows = {tuple(row[:3]): row[-1] for row in r2d2_tables.table('1', self.read(True)).rows}
     self.assertEqual(rows['R2D2, feed-forward', 'Atari-57', 'median'], 'scaled down: 1 of 57 levels')
 
   def test_every_setting_departs_that_is_not_free(self):
@@ -173,7 +159,7 @@ class R2d2TablesTest(parameterized.TestCase):
         f'None of these agents (a single level of atari57, dqn, no LSTM, R2D2, population of 1, 1 learner): '
         f'{self.folder}/run_002',
         f'Ablations, which are not in the table: {self.folder}/run_001 (Clipped)'])
-    runs = [run for run in self._runs() if run.flags['reward_transform'] == 'abs_one']
+    runs = [run for run in self.read(True) if run.flags['reward_transform'] == 'abs_one']
     alone = {row[0]: row for row in r2d2_tables.table('4', runs).rows}['pong']
     self.assertEqual(alone[-1], 'scaled down: 1 of 3 seeds; departs from the paper: value_rescaling=False, '
                      'reward_transform=abs_one')

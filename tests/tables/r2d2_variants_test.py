@@ -4,25 +4,18 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.tables.papers import r2d2_variants
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 _CLIPPED = {'reward_transform': 'abs_one', 'value_rescaling': False}
 _PLUS = {'torso': 'deep', 'reward_transform': 'soft_asymmetric', 'batch_size': 32, 'target_update_interval': 400}
 
 
-class R2d2VariantsTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class R2d2VariantsTest(run_directories.TestCase):
 
   def _runs(self, *settings):
     for number, flags in enumerate(settings):
       run_directories.r2d2(self.folder, f'run_{number}', **flags)
-    runs, faults = runs_lib.read([f'{self.folder}/*'], False, (runs_lib.R2D2,))
-    self.assertEmpty(faults)
-    return runs
+    return self.read()
 
   def _groups(self, group, *settings):
     return {name: [run.logdir[-1] for run in runs] for name, runs in group(self._runs(*settings)).items()}

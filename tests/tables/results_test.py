@@ -1,6 +1,5 @@
 """Tests which runs are averaged and which are chosen, and how their extent is described."""
 
-import glob
 import os
 import statistics
 
@@ -20,11 +19,10 @@ _MULTI_TASK = published.AGENTS['IMPALA, deep, multi-task']
 _PAPER = published.LEVEL_SCORES['atari57']['IMPALA, deep, experts']
 
 
-class ResultsTest(parameterized.TestCase):
+class ResultsTest(run_directories.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.folder = self.create_tempdir().full_path
     self.names = iter(range(1000))
 
   def _expert(self, mean, **settings):
@@ -39,9 +37,7 @@ class ResultsTest(parameterized.TestCase):
     return run_directories.make(folder, f'member_{number:02d}', means, level_name='atari57', use_lstm=False, **settings)
 
   def _result(self, agent):
-    logdirs = glob.glob(f'{self.folder}/run_*') + glob.glob(f'{self.folder}/population*/member_*')
-    runs, faults = runs_lib.read(sorted(logdirs), evaluated=True)
-    self.assertEmpty(faults)
+    runs = self.read(True)
     for run in runs:
       self.assertEqual(runs_lib.agent_of(run, [agent]), agent)
     return results.Result(agent, runs)

@@ -1,11 +1,16 @@
 """Makes run directories like those of the binaries, for the tests of tables."""
 
+import fnmatch
 import json
 import os
 
+from absl.testing import parameterized
+
+from scalable_agents.environments import scores
 from scalable_agents.population import population_directory
 from scalable_agents.records import run_directory
 from scalable_agents.records.settings import to_json
+from scalable_agents.tables.results import runs as runs_lib
 
 _FLAGS = {'level_name': 'dmlab30', 'total_environment_frames': 10_000_000_000, 'torso': 'deep', 'use_lstm': True,
           'off_policy_correction': 'vtrace', 'learning_rate': 6e-4, 'entropy_cost': 0.01, 'rmsprop_epsilon': 0.1,
@@ -20,6 +25,28 @@ _LASER_FLAGS = _FLAGS | {
     'rmsprop_epsilon': 0.01, 'clip_rho_threshold': 1.0, 'replay_share': 0.8, 'replay_capacity': 10_000_000,
     'trust_region_threshold': 0.1, 'relevance': 'implied', 'replay_sampling': 'episodes', 'importance_exponent': 1.0,
     'learn_online': True, 'shared_replay': ''}
+
+
+class TestCase(parameterized.TestCase):
+  """A test with a folder for run directories."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def read(self, evaluated=False, pattern='*'):
+    """Reads the runs in the folder and the folders in it, in the order of their names, if these match the pattern."""
+    places = [place for place, _, files in os.walk(self.folder) if 'config.json' in files]
+    wanted = sorted(place for place in places if fnmatch.fnmatch(os.path.relpath(place, self.folder), pattern))
+    runs, faults = runs_lib.read(wanted, evaluated, tuple(runs_lib.NAMES))
+    self.assertEmpty(faults)
+    return runs
+
+
+def mean_return(level, share):
+  """Returns the mean return of an agent with this human-normalised score on a level."""
+  reference = {level: score for suite in scores.SUITES.values() for level, score in suite.scores.items()}[level]
+  return reference.random + share * (reference.human - reference.random)
 
 
 def make(folder, name, means=None, episodes=500, frames=None, curves=None, binary='impala_dmlab30', protocol=None,

@@ -17,11 +17,7 @@ _ATARI = {'level_name': 'atari57', 'use_lstm': False}
 _GAME = {'level_name': 'pong', 'use_lstm': False}
 
 
-class RunsTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class RunsTest(run_directories.TestCase):
 
   def _read_one(self, logdir, evaluated=True):
     (run,), faults = runs.read([logdir], evaluated)

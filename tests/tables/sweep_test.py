@@ -3,27 +3,19 @@
 import pathlib
 
 from absl.testing import absltest
-from absl.testing import parameterized
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
 from scalable_agents.tables.papers import layout
 from scalable_agents.tables.papers import sweep
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import run_directories
 
 
-class SweepTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class SweepTest(run_directories.TestCase):
 
   def _samples(self):
-    runs, faults = runs_lib.read([f'{self.folder}/*'], evaluated=False, agents=runs_lib.AGENTS)
-    self.assertEmpty(faults)
-    return sweep.samples(runs)
+    return sweep.samples(self.read())
 
   def _pong(self, index, final, **settings):
     return run_directories.single_game(self.folder, f'{index}_{len(settings)}_{settings.get("seed", 1)}',

@@ -7,7 +7,6 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.records import run_directory
-from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tables.results import training_returns
 from scalable_agents.tests.tables import run_directories
 
@@ -18,16 +17,11 @@ def _episodes(number, seed=0):
   return np.stack([np.sort(random.randint(1, 1000, number)), random.normal(size=number)], axis=1)
 
 
-class TrainingReturnsTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
+class TrainingReturnsTest(run_directories.TestCase):
 
   def _read(self, *arguments, **settings):
-    (run,), faults = runs_lib.read([run_directories.laser(self.folder, 'run', *arguments, **settings)], False,
-                                   (runs_lib.LASER,))
-    self.assertEmpty(faults)
+    run_directories.laser(self.folder, 'run', *arguments, **settings)
+    run, = self.read()
     return training_returns.read(run)
 
   def test_episodes_are_read_by_level(self):
@@ -40,7 +34,7 @@ class TrainingReturnsTest(parameterized.TestCase):
     logdir = run_directories.laser(self.folder, 'run', [1.], frames=100)
     with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as stream:
       stream.write('{"environment_frames": 300, "wall_seconds": 1.0}\n')
-    (run,), _ = runs_lib.read([logdir], False, (runs_lib.LASER,))
+    run, = self.read()
     self.assertEqual(training_returns.read(run).frames, 300)
 
   def test_a_run_without_episodes_has_no_returns(self):
@@ -50,7 +44,7 @@ class TrainingReturnsTest(parameterized.TestCase):
     logdir = run_directories.laser(self.folder, 'run', [1., 2.])
     with open(os.path.join(logdir, 'episodes.csv'), 'a', encoding='utf-8') as stream:
       stream.write('many,pong,1,1\n')
-    (run,), _ = runs_lib.read([logdir], False, (runs_lib.LASER,))
+    run, = self.read()
     with self.assertRaisesRegex(run_directory.RunDirectoryError, 'episodes.csv, line 4'):
       training_returns.read(run)
 
