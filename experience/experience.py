@@ -12,10 +12,15 @@ are not counted when the unroll is learned from, and a replayed unroll does not 
 experience returns these counts with the batches.
 """
 
+import os
 from typing import Any
+
+import tensorflow as tf
 
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.learner import learner_step
+
+_FILE = 'replay'  # In the folder beside a checkpoint.
 
 
 class Experience:
@@ -111,3 +116,47 @@ class QueueExperience(Experience):
     """See Experience."""
     unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
     return learner_step.Batch(unroll), arrived
+
+
+class ReplayingExperience(Experience):
+  """Batches come out of a replay. Subclasses implement `take_batch`, `_take_in`, `_is_ready` and `metrics`."""
+
+  def __init__(self, intake: intake_lib.Intake, unrolls_per_batch: int, replay: Any, is_saved: bool, seed: int):
+    """Takes `unrolls_per_batch` unrolls for each batch. `replay` has `update`, `save` and `restore`."""
+    super().__init__(intake, unrolls_per_batch)
+    self.is_required = is_saved
+    self._replay = replay
+    self._seed = seed
+    self._fill = tf.function(lambda: self._take_in()[1], autograph=False)
+    with tf.device('/CPU:0'):
+      self._num_batches = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+  def _take_in(self):
+    """Moves `unrolls_per_batch` unrolls from the intake to the replay. Returns them and their counts."""
+    raise NotImplementedError
+
+  def _is_ready(self):
+    """Returns whether the replay has enough for a batch."""
+    raise NotImplementedError
+
+  def _next_seed(self):
+    number = self._num_batches.assign_add(1)
+    return tf.random.stateless_uniform([], [self._seed, number], None, None, tf.int64)
+
+  def fill(self) -> intake_lib.Arrived | None:
+    """See Experience."""
+    with tf.device('/CPU:0'):
+      return None if self._is_ready() else self._fill()
+
+  def update(self, sample: Any, feedback: tf.Tensor) -> None:
+    """Sets new priorities of what was drawn, [B] float32."""
+    self._replay.update(sample.key, feedback)
+
+  def save(self, folder: str) -> None:
+    """See Experience."""
+    if self.is_required and self.metrics()['replay_size']:
+      self._replay.save(os.path.join(folder, _FILE))
+
+  def restore(self, folder: str) -> None:
+    """See Experience."""
+    self._replay.restore(os.path.join(folder, _FILE))

@@ -5,7 +5,6 @@ from once, online, unless all learning is from the replay, and go into the repla
 steps is the same on every machine.
 """
 
-import os
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -16,8 +15,6 @@ from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import unroll_replay
 from scalable_agents.learner import learner_step
 from scalable_agents.records import metrics
-
-_FILE = 'replay'  # In the folder beside a checkpoint.
 
 
 class MixedSample(NamedTuple):
@@ -35,7 +32,7 @@ class MixedSettings(NamedTuple):
   is_saved: bool = True     # Whether checkpoints include the replay. Else it is filled again.
 
 
-class MixedExperience(experience.Experience):
+class MixedExperience(experience.ReplayingExperience):
   """Gives batches of new and replayed unrolls; see Experience. Batch.sample is a MixedSample.
 
   Level and actor of a batch's unrolls are [T+1, B], those of each row, because a replayer may go on with an episode of
@@ -51,27 +48,17 @@ class MixedExperience(experience.Experience):
       settings: the settings.
       seed: of the draws.
     """
-    super().__init__(intake, settings.num_new)
-    self.is_required = settings.is_saved
-    self._replay = replay
+    super().__init__(intake, settings.num_new, replay, settings.is_saved, seed)
     self._settings = settings
-    self._seed = seed
-    self._fill = tf.function(self._take_in, autograph=False)
-    with tf.device('/CPU:0'):
-      self._num_batches = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-  def fill(self) -> intake_lib.Arrived | None:
-    """See Experience."""
-    with tf.device('/CPU:0'):
-      return None if self._replay.is_ready() else self._fill()[1]
+  def _is_ready(self):
+    return self._replay.is_ready()
 
   def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
     """See Experience."""
     with tf.device('/CPU:0'):
-      number = self._num_batches.assign_add(1)
-      seed = tf.random.stateless_uniform([], [self._seed, number], None, None, tf.int64)
       # Before the new unrolls are inserted, so that no unroll is in a batch twice.
-      drawn = self._replay.draw(self._settings.num_replayed, seed)
+      drawn = self._replay.draw(self._settings.num_replayed, self._next_seed())
       new, arrived = self._take_in()
       unroll, num_online = drawn.unroll, 0
       # Rows of nothing are of no version. With version 0, they would seem to be old.
@@ -85,14 +72,9 @@ class MixedExperience(experience.Experience):
       return learner_step.Batch(unroll, MixedSample(is_online, drawn.probability, drawn.key)), arrived
 
   def _take_in(self):
-    """Moves num_new unrolls from the intake to the replay. Returns them and their counts."""
     unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
     self._replay.insert(unroll)
     return unroll, arrived
-
-  def update(self, sample: MixedSample, feedback: tf.Tensor) -> None:
-    """Sets new priorities of the replayed unrolls, [R] float32. Without priorities they are not used."""
-    self._replay.update(sample.key, feedback)
 
   def metrics(self) -> dict[str, Any]:
     """See Experience."""
@@ -102,15 +84,10 @@ class MixedExperience(experience.Experience):
     """See Experience."""
     return super().complaints() + self._replay.complaints()
 
-  def save(self, folder: str) -> None:
-    """See Experience."""
-    if self._settings.is_saved and self._replay.metrics()['replay_size']:
-      self._replay.save(os.path.join(folder, _FILE))
-
   def restore(self, folder: str) -> None:
     """See Experience."""
     if self._settings.is_saved:  # Otherwise the run had a replay of its own before, and shares one now.
-      self._replay.restore(os.path.join(folder, _FILE))
+      super().restore(folder)
 
   def close(self) -> None:
     """See Experience."""

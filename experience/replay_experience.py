@@ -6,7 +6,6 @@ the learner is ahead, it waits here.
 """
 
 from collections.abc import Callable, Mapping
-import os
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -20,8 +19,6 @@ from scalable_agents.learner import learner_step
 from scalable_agents.ops import ops
 from scalable_agents.records import metrics
 from scalable_agents.replay import sequence_replay as replay_lib
-
-_FILE = 'replay'  # In the folder beside a checkpoint.
 
 
 class Config(Protocol):
@@ -75,7 +72,7 @@ def settings_of(config: Config, unrolls_per_batch: int) -> ReplaySettings:
       config.priority_exponent, (0, *trained) if config.measure_delta_q else (0,), is_saved=config.save_replay)
 
 
-class ReplayExperience(experience.Experience):
+class ReplayExperience(experience.ReplayingExperience):
   """Gives batches of sequences from a replay; see Experience. Batch.sample is a SequenceSample.
 
   Unrolls must come from `to_send`. In batches, the fields `agent_state` and `episode_step` of agent_output are (), and
@@ -100,12 +97,9 @@ class ReplayExperience(experience.Experience):
     Raises:
       errors.UserError: the machine has too little memory for a full replay.
     """
-    super().__init__(intake, settings.unrolls_per_batch)
-    self.is_required = settings.is_saved
     self._settings = settings
     self._starts = starts
     self._first_priorities = first_priorities
-    self._seed = seed
     row, stacks = stored_unrolls.spec_and_stacks(_rows(intake.unroll_spec), frame_stacks)
     state = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), intake.unroll_spec.agent_output.agent_state.state)
@@ -117,32 +111,25 @@ class ReplayExperience(experience.Experience):
         replay_lib.batch_bytes(row, stacks, settings.geometry, settings.batch_size), settings.batch_size,
         settings.unrolls_per_batch * unroll_bytes,
         f'{settings.unrolls_per_batch:,} new unrolls per update (fewer with a larger --samples_per_period)')
-    self._replay = replay_lib.SequenceReplay(
+    replay = replay_lib.SequenceReplay(
         row, state, settings.geometry, settings.capacity, done=lambda rows: rows.environment_output.done,
         frame_stacks=stacks, state_offsets=settings.state_offsets, signals=_numbers,
         priority_exponent=settings.priority_exponent)
-    self._fill = tf.function(self._take_in, autograph=False)
-    with tf.device('/CPU:0'):
-      self._num_batches = tf.Variable(0, dtype=tf.int64, trainable=False)
+    super().__init__(intake, settings.unrolls_per_batch, replay, settings.is_saved, seed)
 
-  def fill(self) -> intake_lib.Arrived | None:
-    """See Experience."""
-    with tf.device('/CPU:0'):
-      return self._fill() if self._replay.size() < self._settings.minimum_size else None
+  def _is_ready(self):
+    return self._replay.size() >= self._settings.minimum_size
 
   def take_batch(self) -> tuple[learner_step.Batch, intake_lib.Arrived]:
     """See Experience."""
     with tf.device('/CPU:0'):
-      arrived = self._take_in()
-      number = self._num_batches.assign_add(1)
-      seed = tf.random.stateless_uniform([], [self._seed, number], None, None, tf.int64)
-      sample = self._replay.sample(self._settings.batch_size, seed)
+      _, arrived = self._take_in()
+      sample = self._replay.sample(self._settings.batch_size, self._next_seed())
       return learner_step.Batch(self._unroll(sample), SequenceSample(
           sample.trains, sample.probability, sample.padding,
           tf.nest.map_structure(lambda states: states[1:], sample.states), sample.age, sample.key)), arrived
 
   def _take_in(self):
-    """Moves unrolls_per_batch unrolls from the intake to the replay. Returns their counts."""
     unroll, arrived = self._intake.take_batch(self.unrolls_per_batch)
     first_step = tf.cast(unroll.agent_output.episode_step[1], tf.int64)  # Outputs come a row later.
     inserted = self._replay.insert(
@@ -151,18 +138,17 @@ class ReplayExperience(experience.Experience):
     priority = self._first_priorities(inserted.signals, inserted.trains)
     # Huge rewards may lead to infinity. The learner soon draws such a sequence, skips the update, and tells the user.
     self._replay.update(inserted.key, tf.where(tf.math.is_finite(priority), priority, priority.dtype.max))
-    return arrived
+    return unroll, arrived
 
   def _unroll(self, sample):
     """Returns the sampled sequences as unrolls."""
     always = self._settings.geometry.burn_in + 1  # This row is never padding.
     exists = tf.concat([tf.range(always, dtype=tf.int64)[:, tf.newaxis] >= sample.padding, sample.trains], axis=0)
-    first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
-    return stored_unrolls.as_unroll(sample.rows, exists, always, sample.stream_id, sample.stream_row, first_state)
-
-  def update(self, sample: SequenceSample, feedback: tf.Tensor) -> None:
-    """Sets new priorities, [B] float32."""
-    self._replay.update(sample.key, feedback)
+    rows, first_state = sample.rows, tf.nest.map_structure(lambda states: states[0], sample.states)
+    # Padding gets the version of another row, or it would seem to be old.
+    version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
+    return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], stream_id=sample.stream_id,
+                         index=sample.stream_row, agent_state=first_state, parameter_version=version)
 
   def metrics(self) -> dict[str, Any]:
     """See Experience."""
@@ -172,15 +158,6 @@ class ReplayExperience(experience.Experience):
         'replay_megabytes': counts.bytes * 1e-6, 'replay_gaps': counts.gaps,
         'replay_stale_updates': counts.stale_updates, 'sequences_inserted': counts.inserted,
         'sequences_sampled': counts.sampled})
-
-  def save(self, folder: str) -> None:
-    """See Experience."""
-    if self._settings.is_saved and self._replay.statistics().size:
-      self._replay.save(os.path.join(folder, _FILE))
-
-  def restore(self, folder: str) -> None:
-    """See Experience."""
-    self._replay.restore(os.path.join(folder, _FILE))
 
 
 def to_send(unroll: unroll_lib.Unroll, settings: ReplaySettings) -> unroll_lib.Unroll:

@@ -51,12 +51,13 @@ class Statistics(NamedTuple):
   long_episodes: int      # Episodes that were dropped because they were longer than the longest one that is kept.
 
 
-class EpisodeReplay:
+class EpisodeReplay(replay_rows.Replay):
   """Keeps the newest complete episodes. Any number of threads may call all methods at once. Nothing waits.
 
   Every episode has a key: 0, 1, 2 and so on, in the order in which they become complete. While all episodes together
   have more steps than the capacity, the oldest one is dropped. The newest one is kept, however long it is.
   """
+  kind, statistics_type = 'episode_replay', Statistics
 
   def __init__(self, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any],
                observation: Callable[[Any], Any], frame_stacks=None, longest_episode: int = LONGEST_EPISODE,
@@ -85,7 +86,7 @@ class EpisodeReplay:
       self._handle = ops.episode_replay(
           **self._rows.attributes(done), observed_components=tf.nest.flatten(observation(self._rows.numbers)),
           unroll_length=unroll_length, capacity=capacity, longest_episode=longest_episode,
-          shared_name=shared_name or ops.unique_name('episode_replay'))
+          shared_name=shared_name or ops.unique_name(self.kind))
     if tf.executing_eagerly():  # In a graph, the handle is that of whichever process runs the graph.
       ops.delete_with(self, self._handle)
 
@@ -129,41 +130,6 @@ class EpisodeReplay:
     for vector in vectors:
       vector.set_shape([num_replayers])
     return Replayed(self._rows.pack(rows, self.unroll_length + 1, num_replayers), *vectors)
-
-  def size(self) -> tf.Tensor:
-    """The number of agent steps of the episodes in the replay: [] int64. For use in graphs."""
-    return self.counts()[0]
-
-  def statistics(self) -> Statistics:
-    """Returns the counts of this moment."""
-    return Statistics(*map(int, self.counts().numpy()))
-
-  def save(self, path: str):
-    """Writes the episodes to a file, while others go on to insert and replay.
-
-    Episodes that are not complete yet are not saved. After `restore`, each stream begins anew.
-
-    Raises:
-      OSError: the file cannot be written. It is incomplete then.
-    """
-    replay_rows.with_file(ops.episode_replay_save, self._handle, path)
-
-  def restore(self, path: str):
-    """Restores what `save` wrote into this replay, which must be empty. Positions in episodes stay valid.
-
-    Raises:
-      OSError: the file cannot be read, or is damaged.
-      ValueError: the file belongs to a replay with other arguments, or does not fit into memory. unroll_length may
-        differ.
-    """
-    replay_rows.with_file(ops.episode_replay_restore, self._handle, path)
-
-  def counts(self) -> tf.Tensor:
-    """The counts of this moment, in the order of Statistics: [n] int64. For use in graphs."""
-    with tf.device('/CPU:0'):
-      statistics = ops.episode_replay_statistics(self._handle)
-    statistics.set_shape([len(Statistics._fields)])
-    return statistics
 
 
 def memory_bytes(row_spec, capacity: int) -> int:

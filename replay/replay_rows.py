@@ -1,6 +1,6 @@
-"""The rows of a replay, as its ops take and return them, and the errors of its files.
+"""The rows of a replay, as its ops take and return them, its counts and its files.
 
-Both replays use it: that of sequences (replay.py) and that of whole episodes (episode_replay.py).
+Both replays use it: that of sequences (sequence_replay.py) and that of whole episodes (episode_replay.py).
 """
 
 from collections.abc import Callable
@@ -60,21 +60,57 @@ def read_bytes(row_spec, frame_stacks) -> int:
   return sum(ops.num_bytes(spec) * stack for spec, stack in zip(specs, stacks, strict=True))
 
 
-def with_file(operation, handle: tf.Tensor, path: str):
-  """Saves or restores a replay.
+class Replay:
+  """What both replays have in common: their counts and their files. Subclasses set the attributes.
 
-  Args:
-    operation: the op, which takes handle and path.
-    handle: the replay's handle.
-    path: the file.
-  Raises:
-    OSError: the file cannot be written or read, or is damaged.
-    ValueError: the file belongs to a replay with other arguments, or does not fit into memory.
+  Attributes:
+    kind: the beginning of the names of the ops, for example 'episode_replay'.
+    statistics_type: the NamedTuple of the counts. The first one is the size.
   """
-  try:
+  kind: str
+  statistics_type: Any
+  _handle: tf.Tensor
+
+  def size(self) -> tf.Tensor:
+    """The size, in the unit of the capacity: [] int64. For use in graphs."""
+    return self.counts()[0]
+
+  def statistics(self) -> Any:
+    """Returns the counts of this moment, a `statistics_type`."""
+    return self.statistics_type(*map(int, self.counts().numpy()))
+
+  def counts(self) -> tf.Tensor:
+    """The counts of this moment, in the order of `statistics_type`: [n] int64. For use in graphs."""
     with tf.device('/CPU:0'):
-      operation(handle, path)
-  except tf.errors.UnavailableError as error:
-    raise OSError(messages.plain_message(error.message)) from error
-  except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
-    raise ValueError(messages.plain_message(error.message)) from error
+      counts = getattr(ops, f'{self.kind}_statistics')(self._handle)
+    counts.set_shape([len(self.statistics_type._fields)])
+    return counts
+
+  def save(self, path: str):
+    """Writes the contents to a file, while others go on to insert and read.
+
+    Rows that belong to no sequence or no complete episode yet are not saved. After `restore`, each stream begins anew.
+
+    Raises:
+      OSError: the file cannot be written. It is incomplete then.
+    """
+    self._with_file('save', path)
+
+  def restore(self, path: str):
+    """Restores what `save` wrote into this replay, which must be empty. Keys and positions in episodes stay valid.
+
+    Raises:
+      OSError: the file cannot be read, or is damaged.
+      ValueError: the file belongs to a replay with other arguments, or does not fit into memory. The unroll_length of
+        an EpisodeReplay may differ.
+    """
+    self._with_file('restore', path)
+
+  def _with_file(self, operation, path):
+    try:
+      with tf.device('/CPU:0'):
+        getattr(ops, f'{self.kind}_{operation}')(self._handle, path)
+    except tf.errors.UnavailableError as error:
+      raise OSError(messages.plain_message(error.message)) from error
+    except (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError) as error:
+      raise ValueError(messages.plain_message(error.message)) from error

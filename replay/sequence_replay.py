@@ -62,12 +62,13 @@ class Statistics(NamedTuple):
   bytes: int             # Memory of the rows.
 
 
-class SequenceReplay:
+class SequenceReplay(replay_rows.Replay):
   """Keeps the newest sequences. Any number of threads may call all methods at once. Nothing waits.
 
   Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
   makes room for the next one.
   """
+  kind, statistics_type = 'sequence_replay', Statistics
 
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
@@ -104,7 +105,7 @@ class SequenceReplay:
           state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
           state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
           period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
-          priority_exponent=priority_exponent, shared_name=ops.unique_name('sequence_replay'))
+          priority_exponent=priority_exponent, shared_name=ops.unique_name(self.kind))
     ops.delete_with(self, self._handle)
 
   def insert(self, stream_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
@@ -178,37 +179,6 @@ class SequenceReplay:
     """
     with tf.device('/CPU:0'):
       return ops.sequence_replay_update(self._handle, key, priority)
-
-  def size(self) -> tf.Tensor:
-    """The number of sequences in the replay: [] int64. For use in graphs."""
-    return self._statistics()[0]
-
-  def statistics(self) -> Statistics:
-    """Returns the counts of this moment."""
-    return Statistics(*map(int, self._statistics().numpy()))
-
-  def save(self, path: str):
-    """Writes the sequences and priorities to a file, while others go on to insert and sample.
-
-    Rows that belong to no sequence yet are not saved. After `restore`, each stream begins anew.
-
-    Raises:
-      OSError: the file cannot be written. It is incomplete then.
-    """
-    replay_rows.with_file(ops.sequence_replay_save, self._handle, path)
-
-  def restore(self, path: str):
-    """Restores what `save` wrote into this replay, which must be empty.
-
-    Raises:
-      OSError: the file cannot be read, or is damaged.
-      ValueError: the file belongs to a replay with other arguments, or does not fit into memory.
-    """
-    replay_rows.with_file(ops.sequence_replay_restore, self._handle, path)
-
-  def _statistics(self):
-    with tf.device('/CPU:0'):
-      return ops.sequence_replay_statistics(self._handle)
 
 
 def needs_state(step: tf.Tensor, geometry: Geometry, state_offsets=(0,)) -> tf.Tensor:
