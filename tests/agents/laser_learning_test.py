@@ -117,6 +117,7 @@ class LearningTest(absltest.TestCase):
       return np.mean(returns[3 * len(returns) // 4:])
 
     vtrace, one_step, epsilon, none = map(train, ('vtrace', 'one_step', 'epsilon', 'none'))
+    self.assertGreater(vtrace, 0.8)
     self.assertGreater(vtrace, one_step + 0.1)
     self.assertGreater(one_step, epsilon - 0.1)
     self.assertGreater(epsilon, none + 0.1)

@@ -56,11 +56,6 @@ class LearningTest(absltest.TestCase):
     rows = training_runs.train(self, dataclasses.replace(agent, network=make), config, num_environments=32, until=until)
     return agents[0], rows[-1]
 
-  def test_catch_is_solved(self):
-    _, last = self._train(level_name='catch', total_environment_frames=50_000, batch_size=8, unroll_length=10,
-                          learning_rate=1e-3, until=_returns_more_than(0.9))
-    self.assertGreater(last['episode_return'], 0.9)
-
   def test_only_a_recurrent_agent_recalls(self):
     settings = dict(level_name='recall', batch_size=8, unroll_length=20, learning_rate=1e-3)
     _, with_memory = self._train(use_lstm=True, total_environment_frames=50_000, until=_returns_more_than(0.9),
@@ -77,7 +72,7 @@ class LearningTest(absltest.TestCase):
 
   def test_an_agent_that_does_not_listen_learns_what_it_can(self):
     """It can learn to catch the ball. In the two tasks that depend on the words, it returns 0 at best."""
-    _, last = self._train(make_agent=_Deaf, **_OBEY)
+    _, last = self._train(make_agent=_Deaf, **_OBEY | dict(total_environment_frames=30_000))
     self.assertLess(last['episode_return/obey_ball'], 0.4)
     self.assertLess(last['episode_return/obey_side'], 0.4)
     self.assertGreater(last['episode_return/obey_nothing'], 0.2)
@@ -101,7 +96,7 @@ class LearningTest(absltest.TestCase):
                     entropy_cost=0.3)
     _, true = self._train(reward_transform='none', total_environment_frames=40_000, until=_returns_more_than(18.),
                           **_POPART, **settings)
-    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=30_000, **_POPART, **settings)
+    _, clipped = self._train(reward_transform='abs_one', total_environment_frames=16_000, **_POPART, **settings)
     self.assertGreater(true['episode_return'], 18.)
     # The policy that always picks returns 4. A random policy returns 3.25 on average.
     self.assertBetween(clipped['episode_return'], 0.9 * harvest.Harvest.clipped_return,
@@ -112,7 +107,7 @@ class LearningTest(absltest.TestCase):
     returns = {}
     for correction in ('vtrace', 'none'):
       agent, _ = self._train(
-          level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=20_000, batch_size=8,
+          level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=10_000, batch_size=8,
           unroll_length=20, policy_lag=10_000, off_policy_correction=correction, learning_rate=1e-3)
       rungs = {'vector': tf.eye(ladder.RUNGS)}
       zeros = tf.zeros([ladder.RUNGS])
