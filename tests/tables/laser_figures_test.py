@@ -17,10 +17,6 @@ _SHARED = {'shared_replay': 'here:1'}
 _IMPALA = {'agent': 'impala', 'replay_share': 0.}
 
 
-def _lines(axes):
-  return {line.get_label(): [*line.get_ydata()] for line in axes.lines}
-
-
 def _area(axes, number):
   """Returns the lowest and the highest value of the area around a line at its end."""
   vertices = axes.collections[number].get_paths()[0].vertices
@@ -43,7 +39,7 @@ class LaserFiguresTest(run_directories.TestCase):
       self._make(f'laser_{seed}', final, seed=seed)
     self._make('impala', 2., **_IMPALA)
     axes, = self._panels(laser_figures.draw_data_efficiency)
-    lines = _lines(axes)
+    lines = pictures.lines(axes)
     self.assertEqual(list(lines), ['LASER, 3 repetitions', 'IMPALA'])
     np.testing.assert_allclose(lines['LASER, 3 repetitions'], 3. * np.arange(50) / 49)
     np.testing.assert_allclose(lines['IMPALA'], 2. * np.arange(50) / 49)
@@ -59,7 +55,7 @@ class LaserFiguresTest(run_directories.TestCase):
         self._make(f'{repetition}/agent_{index}', [value + repetition for value in returns],
                    learning_rate=1e-4 * (index + 1), **_SHARED)
     axes, = self._panels(laser_figures.draw_data_efficiency)
-    (label, line), = _lines(axes).items()
+    (label, line), = pictures.lines(axes).items()
     self.assertEqual(label, 'LASER, best of 2 agents, 2 repetitions')
     np.testing.assert_allclose(line, [5.5] * 25 + [8.5] * 25)
 
@@ -68,7 +64,7 @@ class LaserFiguresTest(run_directories.TestCase):
     axes, = self._panels(laser_figures.draw_data_efficiency)
     self.assertEqual(axes.get_title('left'), 'pong; returns averaged over 1M frames')
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [1.] * 50 + [3.] * 50)
-    labels = {label: values[0] for label, values in _lines(axes).items() if "paper's" in label}
+    labels = {label: values[0] for label, values in pictures.lines(axes).items() if "paper's" in label}
     self.assertEqual(labels, {f"{laser_published.SHARED_200M}: 21.0 (the paper's table 2)": 21.,
                               f"{laser_published.RAINBOW}: 20.9 (the paper's table 2)": 20.9})
     self.assertLess(axes.get_ylim()[1], 4.)  # The curve is visible, although it is far below the paper's score.
@@ -91,7 +87,7 @@ class LaserFiguresTest(run_directories.TestCase):
         self._make(f'{level}/agent_{index}', [random + share * (human - random)] * 200, level,
                    learning_rate=3e-4 * (index + 1), **_SHARED)
     axes, = self._panels(laser_figures.draw_data_efficiency)
-    lines = _lines(axes)
+    lines = pictures.lines(axes)
     np.testing.assert_allclose(lines['LASER, best of 2 agents, 3 levels'], [40.] * 50)
     self.assertEqual(axes.get_ylabel(), 'median human-normalised score (%)')
     paper = laser_published.PAPER.level_scores['atari57'][laser_published.RAINBOW]
@@ -106,8 +102,8 @@ class LaserFiguresTest(run_directories.TestCase):
     self._make('tasks', {'catch': [1.] * 100, 'recall': [0.] * 100}, 'catch,recall')
     panels = {axes.get_title('left').split(';')[0]: axes for axes in self._panels(laser_figures.draw_data_efficiency)}
     self.assertCountEqual(panels, ['pong', 'pong,qbert: 2 levels', 'catch,recall: 2 levels'])
-    np.testing.assert_allclose(_lines(panels['pong,qbert: 2 levels'])['LASER, 2 levels'], [100.] * 50)
-    np.testing.assert_allclose(_lines(panels['catch,recall: 2 levels'])['LASER, 2 levels'], [0.5] * 50)
+    np.testing.assert_allclose(pictures.lines(panels['pong,qbert: 2 levels'])['LASER, 2 levels'], [100.] * 50)
+    np.testing.assert_allclose(pictures.lines(panels['catch,recall: 2 levels'])['LASER, 2 levels'], [0.5] * 50)
     self.assertEqual(panels['catch,recall: 2 levels'].get_ylabel(), 'mean training return')
 
   def test_frames_beyond_the_end_of_training_do_not_count(self):
@@ -123,7 +119,7 @@ class LaserFiguresTest(run_directories.TestCase):
     run_directories.laser(self.folder, 'b', [0.5] * 100, level_name='catch', total_environment_frames=10_000,
                           frames=5_000, learning_rate=2e-4)
     axes, = self._panels(laser_figures.draw_data_efficiency)
-    self.assertLen(_lines(axes)['LASER, best of 2 agents'], 25)
+    self.assertLen(pictures.lines(axes)['LASER, best of 2 agents'], 25)
 
   def test_ablations_are_only_in_the_figure_of_variants(self):
     for number, flags in enumerate(({}, {'learn_online': False}, {'trust_region_threshold': math.inf}, _IMPALA)):
@@ -132,7 +128,7 @@ class LaserFiguresTest(run_directories.TestCase):
         (laser_figures.draw_data_efficiency, {'LASER': 0., 'IMPALA': 3.}),
         (laser_figures.draw_ablations, {'LASER': 0., 'No trust region': 2., 'Pure replay': 1., 'IMPALA': 3.})):
       axes, = self._panels(draw)
-      self.assertEqual({name: values[-1] for name, values in _lines(axes).items()}, expected)
+      self.assertEqual(pictures.ends(axes), expected)
 
   def test_variants_of_one_level_only_are_compared(self):
     self._make('a', 1.)
@@ -151,7 +147,7 @@ class LaserFiguresTest(run_directories.TestCase):
     left, right = self._panels(laser_figures.draw_rejected)
     self.assertEqual([axes.get_title('left') for axes in (left, right)], ['catch: new steps', 'catch: replayed steps'])
     for axes, ends in ((left, (0.3, 0.)), (right, (0.6, 0.05))):
-      lines = _lines(axes)
+      lines = pictures.lines(axes)
       self.assertEqual(list(lines), ['LASER, b = 0.1, 2 runs', 'LASER, b = 0.5'])
       np.testing.assert_allclose([values[-1] for values in lines.values()], ends)
 

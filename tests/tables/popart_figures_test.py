@@ -84,7 +84,7 @@ class PopArtFiguresTest(run_directories.TestCase):
                          more={'suite_score/mean_capped': [5., 6.]}, action_set='popart')
     axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
     self.assertEqual(axes.get_ylabel(), 'mean capped human-normalised score (%)')
-    lines = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}
+    lines = pictures.ends(axes)
     self.assertEqual(lines, {'PopArt-IMPALA': 6., 'IMPALA: the paper, train: mean capped': 60.6,
                              'PopArt-IMPALA: the paper, train: mean capped': 73.5})
 

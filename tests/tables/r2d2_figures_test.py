@@ -22,10 +22,6 @@ def _legend(axes):
   return [text.get_text() for text in axes.figure.legends[0].get_texts()]
 
 
-def _lines(axes):
-  return {line.get_label(): [*line.get_ydata()] for line in axes.lines}
-
-
 class R2d2FiguresTest(run_directories.TestCase):
 
   def _make(self, name, returns=(1., 2.), level='pong', **settings):
@@ -52,7 +48,7 @@ class R2d2FiguresTest(run_directories.TestCase):
     np.testing.assert_allclose(places, [-0.2, 0.8, 0.2, 1.2])
     spread, = [bars.errorbar for bars in left.containers if getattr(bars, 'errorbar', None)]
     np.testing.assert_allclose(spread.lines[2][0].get_segments()[0][:, 1], [2 - 0.5**0.5, 2 + 0.5**0.5])
-    lines = _lines(right)
+    lines = pictures.lines(right)
     np.testing.assert_allclose([lines[label][-1] for label in bars], [6., 9.])
     self.assertEqual(right.get_xlabel(), 'environment frames')
     self.assertCountEqual(_legend(left), ['stored state, burn-in 40', *bars])
@@ -62,7 +58,7 @@ class R2d2FiguresTest(run_directories.TestCase):
     run_directories.evaluate(measured, 'pong', (3., 8.), 1000)
     self._measured('b', [None, 3.], [1., 2.], returns=(0., 5.), recurrent_state='zero')
     _, right = self._panels(r2d2_figures.draw_delta_q)
-    self.assertEqual({name: values[-1] for name, values in _lines(right).items()},
+    self.assertEqual(pictures.ends(right),
                      {'stored state, burn-in 40, evaluated': 8., 'zero state, burn-in 40, training': 5.})
     self.assertEqual(right.get_ylabel(), 'mean return')
 
@@ -72,14 +68,14 @@ class R2d2FiguresTest(run_directories.TestCase):
                                'rooms_collect_good_objects_test', (2., last), 1000)
     self._make('c', level='rooms_collect_good_objects_train', seed=2, use_lstm=False)
     axes, = self._panels(r2d2_figures.draw_ablations)
-    self.assertEqual({name: values[-1] for name, values in _lines(axes).items()},
+    self.assertEqual(pictures.ends(axes),
                      {'R2D2, evaluated': 9., 'Discount, evaluated': 7., 'Feed-Forward, training': 2.})
 
   def test_the_median_of_evaluated_runs_says_so(self):
     for game in ('pong', 'breakout'):
       run_directories.evaluate(self._make(game, level=game), game, scores.SUITES['atari57'].scores[game], 1000)
     axes, = self._panels(r2d2_figures.draw_atari_median)
-    median = _lines(axes)['R2D2, evaluated, 2 games']
+    median = pictures.lines(axes)['R2D2, evaluated, 2 games']
     np.testing.assert_allclose([median[0], median[-1]], [0., 100.], atol=1e-9)
 
   def test_runs_without_delta_q_are_left_out(self):
@@ -96,7 +92,7 @@ class R2d2FiguresTest(run_directories.TestCase):
     self._make('e', level='qbert')  # There is no ablation.
     axes, = self._panels(r2d2_figures.draw_ablations)
     self.assertEqual(axes.get_title('left'), 'pong')
-    self.assertEqual({name: values[-1] for name, values in _lines(axes).items()},
+    self.assertEqual(pictures.ends(axes),
                      {'R2D2, 2 runs': 6., 'Feed-Forward': 3., 'Discount': 9.})
     self.assertEqual(_legend(axes), ['R2D2, 2 runs', 'Feed-Forward', 'Discount'])
 
@@ -111,8 +107,9 @@ class R2d2FiguresTest(run_directories.TestCase):
     self.assertEqual([axes.get_ylabel() for axes in panels],
                      ['mean return', 'greedy action match (%)', 'difference of max Q'])
     stored, zero = 'stored state, burn-in 40, 2 runs', 'zero state, burn-in 40'
-    self.assertEqual([_lines(axes)[stored] for axes in panels], [[11., 9., 3.], [100., 75., 50.], [0., 0.5, 1.]])
-    self.assertEqual([_lines(axes)[zero] for axes in panels],
+    self.assertEqual([pictures.lines(axes)[stored] for axes in panels],
+                     [[11., 9., 3.], [100., 75., 50.], [0., 0.5, 1.]])
+    self.assertEqual([pictures.lines(axes)[zero] for axes in panels],
                      [[10., 8., 2., 1.], [100., 75., 50., 25.], [0., 0.5, 1., 2.]])
     self.assertEqual([*panels[0].lines[1].get_xdata()], [0, 1, 2])
     self.assertEqual([text.get_text() for text in panels[0].get_xticklabels()], ['∞', '120', '40', '0'])
@@ -142,7 +139,7 @@ class R2d2FiguresTest(run_directories.TestCase):
     self._make('g', returns('pong', 1.), discount=0.99)
     axes, = self._panels(r2d2_figures.draw_atari_median)
     paper = r2d2_published.PAPER.level_scores['atari57']['R2D2']
-    lines = _lines(axes)
+    lines = pictures.lines(axes)
     self.assertEqual(_legend(axes),
                      ['R2D2, 3 games', 'Feed-Forward, 2 games', "R2D2: the paper's final evaluated scores, 3 games"])
     np.testing.assert_allclose([lines[name][-1] for name in _legend(axes)],
