@@ -69,7 +69,7 @@ def fittest(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
   return [max(members, key=fitness) for members in runs_lib.populations(runs)]
 
 
-def rows_of(groups: Groups) -> Rows:
+def rows_of(groups: Groups) -> dict[str, list[list[dict[str, Any]]]]:
   """Reads the rows of the runs. Raises run_directory.RunDirectoryError if a metrics.jsonl is damaged."""
   return {name: [rows_of_run(run) for run in runs] for name, runs in groups.items()}
 

@@ -18,7 +18,8 @@ _SCORES = (-100, 0, 50, 100, 1000, 10_000)  # Per cent, marked on logarithmic ax
 _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have been used.
 
 
-def grid(rows: int, columns: int, width: float, height: float, **shared: bool) -> tuple[figure.Figure, np.ndarray]:
+def grid(rows: int, columns: int, width: float, height: float, sharex: bool = False,
+         sharey: bool = False) -> tuple[figure.Figure, np.ndarray]:
   """Makes a picture with panels.
 
   Args:
@@ -26,12 +27,13 @@ def grid(rows: int, columns: int, width: float, height: float, **shared: bool) -
     columns: columns of panels.
     width: of the picture, in inches.
     height: of the picture, in inches.
-    **shared: `sharex` and `sharey` of matplotlib: whether the panels have the same axes.
+    sharex: whether the panels have the same horizontal axis.
+    sharey: whether they have the same vertical axis.
   Returns:
     The picture and its panels, [rows, columns].
   """
   picture = figure.Figure(figsize=(width, height), dpi=110, layout='constrained')
-  return picture, picture.subplots(rows, columns, squeeze=False, **shared)
+  return picture, picture.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
 
 
 def line_style(number: int) -> dict[str, str]:

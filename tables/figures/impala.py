@@ -57,7 +57,7 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result]) -> figure
                for position, level in zip(positions, order, strict=True)
                for cell in [gathered[name].level(level)] if cell.score]
     if reached:
-      at, values, spreads = np.transpose(reached)
+      at, values, spreads = np.array(reached).T
       axes.barh(at - 0.2, values, 0.4, color=drawing.LINES[0], label='this run',
                 xerr=spreads if spreads.any() else None, error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
     drawing.scores_axis(axes, is_logarithmic=suite.summary == 'median')  # These scores are not capped.

@@ -166,8 +166,12 @@ def _buckets(agent: laser_sweeps.Agent, returns: Mapping[str, training_returns.R
   return found
 
 
-def _score(of_levels: Mapping[str, np.ndarray]) -> np.ndarray:
-  """Returns the score of an agent in each bucket, given its returns. Several levels of suites have a median score."""
+def _score(of_levels: Mapping[str, Any]) -> np.ndarray:
+  """Returns the score of an agent in each bucket, [buckets]. Several levels of suites have a median score.
+
+  Args:
+    of_levels: level -> returns in each bucket, [buckets].
+  """
   if len(of_levels) == 1 or not all(map(scores.has_reference, of_levels)):
     return np.mean(list(of_levels.values()), axis=0)
   return np.median([scores.human_normalised(level, values) for level, values in of_levels.items()], axis=0)

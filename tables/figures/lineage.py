@@ -76,22 +76,23 @@ def ancestry(members: Mapping[int, Member], index: int, end: float | None = None
     end: environment frames of the agent. Default: the number at which the member's fitness was measured.
   """
   segments = []
-  end = members[index].fitness.environment_frames if end is None else end
-  while index in members:
+  member: int | None = index
+  until: float | None = members[index].fitness.environment_frames if end is None else end
+  while member is not None and until is not None and member in members:
     # A snapshot is made before the evolution with the same number of frames.
-    copies = [evolution for evolution in members[index].evolutions
-              if evolution.parent is not None and evolution.environment_frames < end]
-    segment = Segment(index, copies[-1].environment_frames if copies else 0, end)
+    copies = [evolution for evolution in members[member].evolutions
+              if evolution.parent is not None and evolution.environment_frames < until]
+    segment = Segment(member, copies[-1].environment_frames if copies else 0, until)
     if segment in segments:  # If members lost evolutions in a crash, each may be an ancestor of the other.
       break
     segments.append(segment)
     if not copies:
       break
-    index, end = copies[-1].parent, copies[-1].parent_environment_frames
+    member, until = copies[-1].parent, copies[-1].parent_environment_frames
   return segments
 
 
-def schedule(member: Member, name: str, segment: Segment | None = None) -> list[tuple[int, float]]:
+def schedule(member: Member, name: str, segment: Segment | None = None) -> list[tuple[float, float]]:
   """Returns the values of a hyper-parameter as points (environment frames, value from that number on).
 
   Args:

@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 
 _MEMORY_FIELDS = ('mean_return', 'greedy_match', 'value_difference')  # In the file.
-_MEMORY_AXES = Memory('mean return', 'greedy action match (%)', 'difference of max Q')
+_MEMORY_AXES = ('mean return', 'greedy action match (%)', 'difference of max Q')  # Of each field of Memory.
 
 
 def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:

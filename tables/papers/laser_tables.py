@@ -78,7 +78,7 @@ def _disagreements() -> list[str]:
       parts.append(f'{printed["median"]:g} and {again.median:.1f} ({name})')
   game, intended = _KUNG_FU
   rows = _PAPER.level_scores['atari57'][laser_published.SINGLE_200M]
-  other = scores.summarise(rows | {game: intended})
+  other = scores.summarise({**rows, game: intended})
   return [
       f'The medians that the paper prints differ from those of its table 2: {"; ".join(parts)}. Table 2 has the last '
       'returns, probably of one agent. The printed numbers are probably from figure 1: the best agent at each time.',

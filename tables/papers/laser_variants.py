@@ -68,7 +68,7 @@ def by_variant(runs: Sequence[runs_lib.Run]) -> dict[str, list[runs_lib.Run]]:
     full_name = ', '.join([name, *others])
     groups.setdefault(full_name, []).append(run)
     order[full_name] = _order(run, those, common)
-  return {name: groups[name] for name in sorted(groups, key=order.get)}
+  return {name: groups[name] for name in sorted(groups, key=lambda name: order[name])}
 
 
 def _parameters(run: runs_lib.Run, settings: Mapping[str, Any]) -> dict[str, Any]:

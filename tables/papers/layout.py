@@ -84,5 +84,5 @@ def _text(cell: str | Number, signed: bool) -> str:
 def _values(cell: str | Number, scored: bool) -> Sequence[Any]:
   value = cell.value if isinstance(cell, Number) else cell
   if scored:
-    return tuple(value) if value is not None else (None,) * len(results.Score._fields)
+    return tuple(value) if isinstance(value, results.Score) else (None,) * len(results.Score._fields)
   return (value,)

@@ -63,7 +63,7 @@ def _key(sample: sweep.Sample) -> _Key:
               methods[sample.flags['off_policy_correction']])
 
 
-def _of_one_setting(key: _Key, samples: Sequence[sweep.Sample]) -> tuple[list[sweep.Sample], str]:
+def _of_one_setting(key: _Key, samples: Sequence[sweep.Sample]) -> tuple[Sequence[sweep.Sample], str]:
   """Returns the samples of one setting, best sample first, and a note if there are other settings.
 
   It is the setting with the fewest departures from the paper, so that ablations do not stand for the agent. Among
@@ -77,7 +77,7 @@ def _of_one_setting(key: _Key, samples: Sequence[sweep.Sample]) -> tuple[list[sw
   fewest = {line: min(len(departures.departures(_run(sample), _agent(key))) for sample in of_line)
             for line, of_line in by_line.items()}
   # A setting without scores comes last.
-  line = min(by_line, key=lambda name: (not _scored(by_line[name]), fewest[name], -(_mean(by_line[name]) or 0)))
+  line = min(by_line, key=lambda name: (not _scored(by_line[name]), fewest[name], -_mean(by_line[name])))
   why = 'the best of those with' if list(fewest.values()).count(fewest[line]) > 1 else 'with'
   return by_line[line], (f'of {len(by_line)} settings this one is shown, {why} the fewest departures from the paper: '
                          f'{line}')
@@ -97,17 +97,16 @@ def _scored(samples: Sequence[sweep.Sample]) -> list[sweep.Sample]:
   return [sample for sample in samples if sample.score][:_BEST]
 
 
-def _mean(samples: Sequence[sweep.Sample]) -> float | None:
-  """Returns the mean score of the best samples."""
-  best = _scored(samples)
-  return statistics.fmean(sample.score.mean for sample in best) if best else None
+def _mean(samples: Sequence[sweep.Sample]) -> float:
+  """Returns the mean score of the best samples, 0 if none has a score."""
+  return statistics.fmean([sample.score.mean for sample in _scored(samples) if sample.score] or [0.])
 
 
 def _cell(key: _Key, samples: Sequence[sweep.Sample]) -> results.Cell:
   best = _scored(samples)
   if not best:
     return results.Cell(None, 'no run has finished an episode' if samples else results.NOT_RUN)
-  one, seeds = best[0].score, [sample.score.seeds for sample in best]
+  one, seeds = best[0].score, [sample.score.seeds for sample in best if sample.score]
   score = one if len(best) == 1 else results.Score(_mean(best), None, min(seeds))
   shown = f'best {len(best)} of {len(samples)}, {sum(seeds)} {"runs" if sum(seeds) > 1 else "run"}'
   frames = min(sample.frames for sample in best)

@@ -22,7 +22,7 @@ from scalable_agents.tables.results import runs as runs_lib
 _IN_OTHER_COLUMNS = {'torso', 'off_policy_correction', 'sweep_index', *sweeps.IMPALA.ranges}
 _NUMBER = re.compile(r'(\d[\d_]*(?:\.\d+)?)')
 
-Points = Sequence[tuple[int, float]]  # (environment frames, score).
+Points = Sequence[tuple[float, float]]  # (environment frames, score).
 
 
 class Sample(NamedTuple):
@@ -49,8 +49,8 @@ def samples(runs: Sequence[runs_lib.Run]) -> list[Sample]:
   found = []
   for (line, _), group in by_setting.items():
     scored = [_scored(run) for run in group]
-    finals = [points[-1][1] if points else None for points in scored]
-    score = None if None in finals else results.mean_over_seeds(finals)
+    finals = [final for points in scored for _, final in points[-1:] if final is not None]
+    score = results.mean_over_seeds(finals) if len(finals) == len(scored) else None
     frames = min(points[-1][0] if points else 0 for points in scored)
     curves = [[(at, value) for at, value in points if value is not None] for points in scored]
     found.append(Sample(group[0].flags['level_name'], line, group[0].flags, score, frames, curves))
@@ -92,7 +92,7 @@ def table(found: Sequence[Sample]) -> layout.Table:
            for level in dict.fromkeys(sample.level for sample in found)]
   # The mean of the best three samples is the score in the paper's table 2.
   notes += [f'{level}, {line}: the mean of the best 3 samples is '
-            f'{statistics.fmean(sample.score.mean for sample in best):.2f}.'
+            f'{statistics.fmean(sample.score.mean for sample in best if sample.score):.2f}.'
             for (level, line), best in best_three(found).items() if len(best) == 3]
   notes.append('Setting: the network, the correction, and every other setting in which runs of the level differ, '
                f'except {", ".join(sweeps.IMPALA.ranges)}.')

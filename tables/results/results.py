@@ -1,7 +1,7 @@
 """The results of runs as agents of the paper: per level and over a suite, with the spread over seeds."""
 
 import collections
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 import json
 import math
 import statistics
@@ -78,10 +78,10 @@ class Result:
 
   def level(self, level: str) -> Cell:
     """Returns the mean return on a level."""
-    played = [run for run in self.runs if level in run.evaluation.means]
+    played = [run for run in self.runs if level in run.means]
     if not played:
       return Cell(None, NOT_RUN)
-    return Cell(mean_over_seeds([run.evaluation.means[level] for run in played]), self._extent(played))
+    return Cell(mean_over_seeds([run.means[level] for run in played]), self._extent(played))
 
   def summary(self, measure: str) -> Cell:
     """Returns a field of scores.SuiteScore. There is no score if a level is missing."""
@@ -90,7 +90,7 @@ class Result:
     num_levels = len(self._suite.test_levels)
     complete = _complete(self.runs, num_levels)
     if not complete:
-      evaluated = {level for run in self.runs for level in run.evaluation.means}
+      evaluated = {level for run in self.runs for level in run.means}
       return Cell(None, 'no seed has all levels' if len(evaluated) == num_levels else
                   self._extent(self.runs, num_levels))
     return Cell(mean_over_seeds([getattr(scores.summarise(sample), measure) for sample in complete]),
@@ -131,7 +131,7 @@ class Result:
   def _rank(self, group: Sequence[runs_lib.Run]):
     seeds = {}
     for run in group:
-      for level, mean in run.evaluation.means.items():
+      for level, mean in run.means.items():
         seeds.setdefault(level, []).append(mean)
     means = {level: statistics.fmean(values) for level, values in seeds.items()}
     is_as_papers = extent((), group, self._agent) == IN_FULL
@@ -142,7 +142,7 @@ class Result:
   def _extent(self, runs: Sequence[runs_lib.Run], num_levels: int = 0) -> str:
     """Returns IN_FULL or a text with all differences from the paper. `num_levels`: the wanted number, 0 for any."""
     agent = self._agent
-    evaluated = collections.Counter(level for run in runs for level in run.evaluation.means)
+    evaluated = collections.Counter(level for run in runs for level in run.means)
     less = []
     if len(evaluated) < num_levels:
       less.append(f'{len(evaluated)} of {num_levels} levels')
@@ -150,8 +150,8 @@ class Result:
     if samples < agent.samples:
       less.append(f'{samples} of {agent.samples} hyper-parameters')
     less += self._scaled_down(runs)
-    actors = [run.actors for run in runs]
-    if agent.actors and None in actors:
+    actors = [run.actors for run in runs if run.actors is not None]
+    if agent.actors and len(actors) < len(runs):
       less.append(f'an unknown number of {agent.actors} actors')
     elif agent.actors and min(actors) < agent.actors:
       less.append(f'{span(min(actors), max(actors), str)} of {agent.actors} actors')
@@ -226,7 +226,7 @@ def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
   return {name: value for name, value in values.items() if name not in apart}
 
 
-def differing(levels: Sequence[str], of_runs: Sequence[dict[str, Any]], apart: Container[str]) -> list[list[str]]:
+def differing(levels: Sequence[Hashable], of_runs: Sequence[dict[str, Any]], apart: Container[str]) -> list[list[str]]:
   """Returns for each run the settings in which it differs from other runs of its level, as 'name=value'.
 
   Args:
@@ -251,7 +251,7 @@ def short(frames: int) -> str:
   return str(frames)
 
 
-def span(least: int, most: int, write: Callable[[float], str]) -> str:
+def span(least: int, most: int, write: Callable[[int], str]) -> str:
   """Returns a text for the numbers from `least` to `most`, given what writes a number."""
   return write(least) if write(least) == write(most) else f'{write(least)} to {write(most)}'
 
@@ -277,7 +277,7 @@ def _complete(runs: Iterable[runs_lib.Run], num_levels: int) -> list[dict[str, f
   """
   samples = []  # (seed, {level: score})
   for run in runs:
-    means = run.evaluation.means
+    means = run.means
     for seed, sample in samples:
       if seed == run.flags['seed'] and not sample.keys() & means.keys():
         sample.update(means)

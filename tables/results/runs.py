@@ -52,6 +52,11 @@ class Run(NamedTuple):
   agent: str = 'impala'          # The agent's name in config.json.
 
   @property
+  def means(self) -> dict[str, float]:
+    """The mean return of each test level; {} if the evaluation was not read."""
+    return self.evaluation.means if self.evaluation else {}
+
+  @property
   def family(self) -> str:
     """The agent whose settings the run has, as in published.Agent."""
     return self.agent if self.agent in (R2D2, LASER) else 'impala'
