@@ -227,7 +227,7 @@ class LearnerTest(parameterized.TestCase):
   def test_statistics_follow_and_values_are_preserved(self, xla, decay, optimizer):
     """A learner whose statistics never change (decay 0) makes the same update, so it has the same values after it."""
     learner, targets, unroll = self._step(xla, popart_decay=decay, optimizer=optimizer)
-    still, *_ = self._step(xla, popart_decay=0., optimizer=optimizer)
+    still, *_ = self._step(popart_decay=0., optimizer=optimizer)
     mu, nu = _MU.copy(), _SIGMA**2 + _MU**2
     for level, rollout in zip(_LEVEL_IDS, targets.T):
       mu[level] = (1 - decay) * mu[level] + decay * rollout.mean()
