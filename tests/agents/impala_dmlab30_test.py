@@ -181,18 +181,6 @@ class LifeOfARunTest(absltest.TestCase):
     self.assertContainsSubset({'loss/pixel_control', f'popart/scale/{_TRAINED[0]}'}, row)
     self.assertEqual(row['skipped_updates'], 0)
 
-  def test_laser_has_no_pixel_control_on_levels_without_pixels(self):
-    signal_handlers.restore_after(self)
-    logdir = self.create_tempdir().full_path
-    training.run_preset(
-        'laser_dmlab30', '--level_name=quiz', '--torso=shallow', '--unroll_length=3', '--batch_size=8',
-        '--replay_share=0.75', '--replay_capacity=1_000', '--replay_minimum_size=50', '--num_environments=2',
-        '--total_environment_frames=300', f'--logdir={logdir}')
-    self.assertNotIn('loss/pixel_control', training.rows(logdir)[-1])
-    training.run_preset(
-        'laser_dmlab30', f'--logdir={logdir}', '--mode=test', '--num_environments=2', '--test_num_episodes=2')
-    self.assertTrue(os.path.exists(run_directory.path(logdir, run_directory.EVALUATION)))
-
   def test_built_in_tasks_can_be_tried_without_lab(self):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path

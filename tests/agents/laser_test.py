@@ -132,6 +132,13 @@ class AgentTest(absltest.TestCase):
     self.assertEqual(want, 5_522_259)
     self.assertEqual(sum(int(np.prod(variable.shape)) for variable in agent.trainable_variables), want)
 
+  def test_levels_without_pixels_have_no_pixel_control(self):
+    config = registry.PRESETS['laser_dmlab30'].config
+    agent = laser.Agent(unrolls.environment_spec(), config)
+    loss = laser.loss(agent, learner_step.Batch(unrolls.random_unroll(agent)), config)
+    self.assertTrue(config.use_pixel_control)
+    self.assertNotIn('loss/pixel_control', loss.terms)
+
 
 class LearnerTest(parameterized.TestCase):
 
