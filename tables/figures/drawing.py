@@ -20,18 +20,7 @@ _STYLES = ('-', '--', ':', '-.')  # The next style is used when all colours have
 
 def grid(rows: int, columns: int, width: float, height: float, sharex: bool = False,
          sharey: bool = False) -> tuple[figure.Figure, np.ndarray]:
-  """Makes a picture with panels.
-
-  Args:
-    rows: rows of panels.
-    columns: columns of panels.
-    width: of the picture, in inches.
-    height: of the picture, in inches.
-    sharex: whether the panels have the same horizontal axis.
-    sharey: whether they have the same vertical axis.
-  Returns:
-    The picture and its panels, [rows, columns].
-  """
+  """Returns a picture, with its width and height in inches, and its panels, [rows, columns]."""
   picture = figure.Figure(figsize=(width, height), dpi=110, layout='constrained')
   return picture, picture.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
 
@@ -54,14 +43,7 @@ def frames_axis(axes: Any):
 
 
 def frames_panel(axes: Any, quantity: str, title: str = '', frames: str = 'environment frames'):
-  """Labels and styles a panel of curves against environment frames.
-
-  Args:
-    axes: the panel.
-    quantity: label of the vertical axis.
-    title: the panel's title.
-    frames: label of the horizontal axis.
-  """
+  """Labels and styles a panel of a quantity against environment frames. `frames`: label of the horizontal axis."""
   axes.set_title(title, color=INK, loc='left', fontsize=10)
   axes.set_xlabel(frames, color=INK)
   axes.set_ylabel(quantity, color=INK)

@@ -56,14 +56,6 @@ AGENTS = {agent.name: agent for agent in (
     Agent('IMPALA, deep, multi-task', 'atari57', False, 'deep', False, 57 * _ATARI_FRAMES, 24, 1),
 )}
 
-# The columns of the CSV files of levels, by the agents' names in tables 3 and 4.
-LEVEL_COLUMNS = {
-    'dmlab30': {'IMPALA-Experts, deep': 'experts', 'IMPALA, deep, PBT': 'impala'},
-    'atari57': {'ACKTR': 'acktr', 'Reactor, experts': 'reactor', 'IMPALA, deep, multi-task': 'impala_deep_multitask',
-                'IMPALA, shallow, experts': 'impala_shallow', 'IMPALA, deep, experts': 'impala_deep'},
-}
-
-
 def level_scores(file: str, level: str, columns: Mapping[str, str]) -> dict[str, dict[str, float]]:
   """Reads the scores per level that a paper prints.
 
@@ -89,8 +81,11 @@ SUMMARIES: dict[str, dict[str, dict[str, float]]] = {
 
 # See Paper. In the order of table B.1 or C.1.
 LEVEL_SCORES: dict[str, dict[str, dict[str, float]]] = {
-    'dmlab30': level_scores('impala_table_B1.csv', 'level', LEVEL_COLUMNS['dmlab30']),
-    'atari57': level_scores('impala_table_C1.csv', 'game', LEVEL_COLUMNS['atari57']),
+    'dmlab30': level_scores('impala_table_B1.csv', 'level', {
+        'IMPALA-Experts, deep': 'experts', 'IMPALA, deep, PBT': 'impala'}),
+    'atari57': level_scores('impala_table_C1.csv', 'game', {
+        'ACKTR': 'acktr', 'Reactor, experts': 'reactor', 'IMPALA, deep, multi-task': 'impala_deep_multitask',
+        'IMPALA, shallow, experts': 'impala_shallow', 'IMPALA, deep, experts': 'impala_deep'}),
 }
 
 IMPALA = Paper(tuple(AGENTS.values()), SUMMARIES, LEVEL_SCORES)

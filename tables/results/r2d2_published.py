@@ -16,12 +16,6 @@ _DMLAB = (_ACTIONS, _POLICY)
 # Section 4.2 and the caption of table 1.
 _PLUS = (*_DMLAB, ('reward_transform', 'soft_asymmetric'), ('target_update_interval', 400), ('batch_size', 32))
 
-_LEVEL_COLUMNS = {
-    'dmlab30': {_SHALLOW: 'impala_shallow_rerun', _DEEP: 'impala_deep_rerun', R2D2: 'r2d2', PLUS: 'r2d2_plus'},
-    'atari57': {'Reactor': 'reactor', 'IMPALA, shallow (original)': 'impala_shallow', ORIGINAL: 'impala_deep',
-                'Ape-X': 'apex', R2D2: 'r2d2'},
-}
-
 
 def _agent(name: str, suite: str, torso: str, use_lstm: bool, settings: tuple, seeds: int = 3) -> published.Agent:
   """Returns an agent with the paper's number of actors, table 2. Caption of table 1: 3 seeds, feed-forward 1 seed."""
@@ -44,8 +38,11 @@ PAPER = published.Paper(
         published.Agent(_SHALLOW, 'dmlab30', True, 'shallow', True, _FRAMES, 1, 1, (_ACTIONS,)),
         published.Agent(_DEEP, 'dmlab30', True, 'deep', True, _FRAMES, 1, 1, (_ACTIONS,))),
     summaries={suite: _summaries(suite) for suite in scores.SUITES},
-    level_scores={'dmlab30': published.level_scores('r2d2_table_3.csv', 'level', _LEVEL_COLUMNS['dmlab30']),
-                  'atari57': published.level_scores('r2d2_table_4.csv', 'game', _LEVEL_COLUMNS['atari57'])})
+    level_scores={'dmlab30': published.level_scores('r2d2_table_3.csv', 'level', {
+                      _SHALLOW: 'impala_shallow_rerun', _DEEP: 'impala_deep_rerun', R2D2: 'r2d2', PLUS: 'r2d2_plus'}),
+                  'atari57': published.level_scores('r2d2_table_4.csv', 'game', {
+                      'Reactor': 'reactor', 'IMPALA, shallow (original)': 'impala_shallow', ORIGINAL: 'impala_deep',
+                      'Ape-X': 'apex', R2D2: 'r2d2'})})
 
 # Table 4 also prints a human's scores.
 HUMAN = published.level_scores('r2d2_table_4.csv', 'game', {'human': 'human'})['human']

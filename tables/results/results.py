@@ -65,7 +65,7 @@ class Result:
     self._sweeps = {}  # Settings that a sweep has in common, as JSON -> the settings of its samples.
     for run in self._fittest(runs):
       by_setting.setdefault(setting(run, agent.experts), []).append(run)
-      self._sweeps.setdefault(self._sweep_of(run), set()).add(setting(run, agent.experts))
+      self._sweeps.setdefault(setting(run, agent.experts, swept=False), set()).add(setting(run, agent.experts))
     groups = [longest(group) if agent.experts else group for group in by_setting.values()]
     self.num_settings = len(groups)
     self.runs = max(groups, key=self._rank, default=[])
@@ -122,12 +122,6 @@ class Result:
     """Returns the best member of each population, and all runs without a population."""
     return [max(members, key=lambda run: self._rank([run])) for members in runs_lib.populations(runs)]
 
-  def _sweep_of(self, run: runs_lib.Run) -> str:
-    """Returns a key that is equal for the samples of a sweep."""
-    apart = {'sweep_index', *SWEEPS[run.family].ranges}
-    values = settings_of(run, self._agent.experts)
-    return json.dumps({name: value for name, value in values.items() if name not in apart}, sort_keys=True)
-
   def _rank(self, group: Sequence[runs_lib.Run]):
     seeds = {}
     for run in group:
@@ -146,7 +140,7 @@ class Result:
     less = []
     if len(evaluated) < num_levels:
       less.append(f'{len(evaluated)} of {num_levels} levels')
-    samples = len(self._sweeps[self._sweep_of(runs[0])])
+    samples = len(self._sweeps[setting(runs[0], agent.experts, swept=False)])
     if samples < agent.samples:
       less.append(f'{samples} of {agent.samples} hyper-parameters')
     less += self._scaled_down(runs)
@@ -202,21 +196,21 @@ def written(value: Any) -> str:
   return f'{value:g}' if isinstance(value, float) and float(f'{value:g}') == value else str(value)
 
 
-def setting(run: runs_lib.Run, expert: bool) -> str:
+def setting(run: runs_lib.Run, expert: bool, swept: bool = True) -> str:
   """Returns a key that is equal for runs that differ only in their seed.
 
   Runs of experts may also differ in the level and the number of frames. Members of a population may also differ in
-  their initial hyper-parameters.
+  their initial hyper-parameters, and the samples of a sweep in theirs if not `swept`.
   """
-  return json.dumps(settings_of(run, expert), sort_keys=True)
+  return json.dumps(settings_of(run, expert, swept), sort_keys=True)
 
 
-def settings_of(run: runs_lib.Run, expert: bool) -> dict[str, Any]:
+def settings_of(run: runs_lib.Run, expert: bool, swept: bool = True) -> dict[str, Any]:
   """Returns the settings that `setting` compares, by name."""
   apart = set(departures.FREE)
   if expert:
     apart |= {'level_name', 'total_environment_frames'}
-  if run.population > 1:
+  if run.population > 1 or not swept:
     apart |= {'sweep_index', *SWEEPS[run.family].ranges}
   suite = runs_lib.suite_of(run)
   # Settings that are missing in an older run had the default values.
