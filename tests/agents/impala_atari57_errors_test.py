@@ -36,24 +36,13 @@ def _make_run(logdir):
   (logdir / 'episodes.csv').write_bytes(run_rows.EPISODES_HEADER)
 
 
-def _in_new_folder(logdir):
-  del logdir
-
-
-def _in_a_run(logdir):
-  _make_run(logdir)
-
-
-def _with_half_a_config(logdir):
-  _make_run(logdir)
-  config = logdir / 'config.json'
-  os.truncate(config, config.stat().st_size // 2)
-
-
-def _with_half_a_checkpoint(logdir):
-  _make_run(logdir)
-  data, = logdir.glob('checkpoints/ckpt-2.data*')
-  os.truncate(data, data.stat().st_size // 2)
+def _with_half_of(pattern):
+  """Returns a function that makes a run directory in which the file of this pattern is cut in half."""
+  def prepare(logdir):
+    _make_run(logdir)
+    file, = logdir.glob(pattern)
+    os.truncate(file, file.stat().st_size // 2)
+  return prepare
 
 
 def _without_its_checkpoints(logdir):
@@ -62,23 +51,25 @@ def _without_its_checkpoints(logdir):
   shutil.rmtree(logdir / 'checkpoints')
 
 
-# Name -> function that prepares the run directory, flags, and a pattern of the message; {} is the run directory.
+# Name -> None or a function that makes the run directory, flags, and a pattern of the message; {} is that directory.
 _CASES = {
     'unknown_game': (
-        _in_new_folder, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
-    'unknown_gymnasium_id': (_in_new_folder, ('--level_name=gymnasium:CartPol-v1',), r'--level_name: .*CartPole-v1.*'),
+        None, ('--level_name=pnog',), r"--level_name: unknown level 'pnog': did you mean pong\?"),
+    'unknown_gymnasium_id': (None, ('--level_name=gymnasium:CartPol-v1',), r'--level_name: .*CartPole-v1.*'),
     'no_environments': (
-        _in_new_folder, (*_FLAGS, '--num_environments=0'), '--num_environments=0: want at least 1, one per level'),
-    'unknown_flag': (_in_new_folder, (*_FLAGS, '--learning_rat=1'), '.*learning_rat.*'),
+        None, (*_FLAGS, '--num_environments=0'), '--num_environments=0: want at least 1, one per level'),
+    'unknown_flag': (None, (*_FLAGS, '--learning_rat=1'), '.*learning_rat.*'),
     'other_settings': (
-        _in_a_run, ('--level_name=catch', '--batch_size=3', '--entropy_cost=0.5'),
+        _make_run, ('--level_name=catch', '--batch_size=3', '--entropy_cost=0.5'),
         '{} belongs to another configuration: --batch_size .*32.* 3 .*--entropy_cost .*0.01.* 0.5 .*--torso .*'),
-    'damaged_config': (_with_half_a_config, _FLAGS, '{}/config.json, line [0-9]+ is damaged .*choose another --logdir'),
+    'damaged_config': (
+        _with_half_of('config.json'), _FLAGS, '{}/config.json, line [0-9]+ is damaged .*choose another --logdir'),
     'damaged_checkpoint': (
-        _with_half_a_checkpoint, _FLAGS, 'checkpoint {}/checkpoints/ckpt-2 is damaged .*to go on from ckpt-1.*'),
+        _with_half_of('checkpoints/ckpt-2.data*'), _FLAGS,
+        'checkpoint {}/checkpoints/ckpt-2 is damaged .*to go on from ckpt-1.*'),
     'no_checkpoints': (_without_its_checkpoints, _FLAGS, '{} has metrics of a run and no checkpoint .*put .* back.*'),
     'atari_protocol': (
-        _in_new_folder, ('--level_name=pong', '--max_episode_frames=20'),
+        None, ('--level_name=pong', '--max_episode_frames=20'),
         r'--noop_max: want an integer in \[0, max_episode_frames = 20\), got 30'),
 }
 
@@ -101,7 +92,8 @@ class BadInputTest(parameterized.TestCase):
     """Prepares a run directory, gets the message from `start(logdir, flags)`, and checks message and directory."""
     prepare, flags, said = case
     logdir = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
-    prepare(logdir)
+    if prepare:
+      prepare(logdir)
     before = _files(logdir)
     self.assertRegex(start(logdir, flags), f'^{said}$'.replace('{}', str(logdir)))
     self.assertEqual(_files(logdir), before)
