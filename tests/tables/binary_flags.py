@@ -14,3 +14,14 @@ def of(*configs, **others):
   for config in (*configs, *common):
     flags |= dataclasses.asdict(config)
   return flags | others
+
+
+# These settings are free for every agent.
+FREE = frozenset({*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
+                  'learner_timeout_seconds'})
+
+
+def others(flags, apart):
+  """Returns another value of each of these flags, by name, without those in `apart`."""
+  return {name: value + '_' if isinstance(value, str) else not value if isinstance(value, bool) else value * 2 + 1
+          for name, value in flags.items() if name not in apart}

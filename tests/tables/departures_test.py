@@ -11,7 +11,6 @@ from scalable_agents.tables.results import departures
 from scalable_agents.tables.results import published
 from scalable_agents.tables.results import runs
 from scalable_agents.tests.tables import binary_flags
-from scalable_agents.training import run_config
 
 _BINARIES = {'atari57': (configs.ImpalaConfig(), atari57_protocol.Protocol()),
              'dmlab30': (registry.PRESETS['impala_dmlab30'].config, dmlab30_protocol.Protocol())}
@@ -45,8 +44,7 @@ class DeparturesTest(parameterized.TestCase):
       ('IMPALA, deep', ('learning_rate', 'entropy_cost', 'renderer', 'level_cache', 'dataset_path')))
   def test_every_setting_departs_that_is_neither_free_nor_swept(self, name, not_departing):
     shown_otherwise = {'level_name', 'torso', 'use_lstm', 'off_policy_correction', 'population_size', 'num_learners'}
-    free = {*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses',
-            'task', 'learner_timeout_seconds', *not_departing}
+    free = binary_flags.FREE | {*not_departing}
     for setting, value in _defaults(published.AGENTS[name].suite).items():
       if setting not in shown_otherwise:
         other = value + '_' if isinstance(value, str) else not value if isinstance(value, bool) else value * 1.1 + 1e-5

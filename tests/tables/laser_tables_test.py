@@ -15,7 +15,6 @@ from scalable_agents.tables.results import laser_published
 from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training import run_config
 
 _PRESETS = registry.PRESETS
 _M = 1_000_000
@@ -168,8 +167,7 @@ class LaserTablesTest(run_directories.TestCase):
     self.assertEqual(self._table('2')[1][-1], 'Not Atari: agent_0, agent_1')
 
   def test_every_setting_departs_that_is_not_free(self):
-    free = {*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
-            'learner_timeout_seconds', 'save_replay', 'shared_replay', 'trust_region_threshold'}
+    free = binary_flags.FREE | {'save_replay', 'shared_replay', 'trust_region_threshold'}
     shown_otherwise = {'level_name', 'population_size', 'num_learners', 'off_policy_correction'}
     for name, config, protocol, others in (
         (laser_published.SINGLE_200M, _PRESETS['laser_atari57'].config, _PRESETS['laser_atari57'].protocol, _SINGLE),
@@ -181,10 +179,8 @@ class LaserTablesTest(run_directories.TestCase):
       found = lambda changed: departures.departures(runs_lib.Run('', flags | changed, None, 'laser'), agent)
       self.assertEmpty(found({}))
       not_departing = free | ({'renderer', 'level_cache', 'dataset_path'} if agent.suite == 'dmlab30' else set())
-      for setting, value in flags.items():
-        if setting not in shown_otherwise:
-          other = value + '_' if isinstance(value, str) else not value if isinstance(value, bool) else value * 2 + 1
-          self.assertEqual(found({setting: other}), {} if setting in not_departing else {setting: other}, setting)
+      for setting, other in binary_flags.others(flags, shown_otherwise).items():
+        self.assertEqual(found({setting: other}), {} if setting in not_departing else {setting: other}, setting)
 
   def test_the_sweep_on_atari_is_the_papers(self):
     for rate, entropy in laser_sweep._GRID:

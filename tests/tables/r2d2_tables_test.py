@@ -15,7 +15,6 @@ from scalable_agents.tables.results import r2d2_published
 from scalable_agents.tables.results import runs as runs_lib
 from scalable_agents.tests.tables import binary_flags
 from scalable_agents.tests.tables import run_directories
-from scalable_agents.training import run_config
 
 _PRESETS = registry.PRESETS
 _PROTOCOLS = {'R2D2': _PRESETS['r2d2_atari57'].protocol, 'R2D2 on DMLab-30': _PRESETS['r2d2_dmlab30'].protocol,
@@ -131,15 +130,12 @@ class R2d2TablesTest(run_directories.TestCase):
   def test_every_setting_departs_that_is_not_free(self):
     agent = r2d2_published.PAPER.agents[0]
     flags = binary_flags.of(_CONFIGS['R2D2'], _PROTOCOLS['R2D2'])
-    free = {*run_config.FREE_FLAGS, 'seed', 'sweep_index', 'job_name', 'learner_addresses', 'task',
-            'learner_timeout_seconds', 'measure_delta_q', 'save_replay'}
+    free = binary_flags.FREE | {'measure_delta_q', 'save_replay'}
     shown_otherwise = {'level_name', 'population_size', 'num_learners', 'num_actors'}
     run = lambda changed: runs_lib.Run('', flags | changed, runs_lib.Evaluation({}, 0, 0), 'r2d2')
     self.assertEmpty(departures.departures(run({}), agent))
-    for name, value in flags.items():
-      if name not in shown_otherwise:
-        other = value + '_' if isinstance(value, str) else not value if isinstance(value, bool) else value * 2 + 1
-        self.assertEqual(departures.departures(run({name: other}), agent), {} if name in free else {name: other})
+    for name, other in binary_flags.others(flags, shown_otherwise).items():
+      self.assertEqual(departures.departures(run({name: other}), agent), {} if name in free else {name: other})
 
   def test_ablations_are_left_out(self):
     self._make('R2D2', 0.5)

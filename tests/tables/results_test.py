@@ -62,8 +62,15 @@ class ResultsTest(run_directories.TestCase):
       ({'frames': 199_999_999}, 'scaled down: 199M of 200M frames'),
       ({'frames': 300_000_000}, 'in full'),
       ({'episodes': 10}, 'scaled down: 10 of 200 episodes'),
-      ({'episodes': 10, 'frames': 123_456}, 'scaled down: 123K of 200M frames, 10 of 200 episodes'))
-  def test_what_is_less_than_in_the_paper_is_said(self, settings, extent):
+      ({'episodes': 10, 'frames': 123_456}, 'scaled down: 123K of 200M frames, 10 of 200 episodes'),
+      ({'protocol': {'atari': {'sticky_actions': 0.25, 'noop_max': 0}}},
+       'departs from the paper: noop_max=0, sticky_actions=0.25'),
+      ({'protocol': {'atari': {'full_action_set': False, 'sticky_actions': 0.0}}}, 'in full'),
+      ({'protocol': {'atari': None, 'dmlab': None, 'actions': 'sampled'}}, 'in full'),
+      ({'protocol': {'actions': 'epsilon 0.001'}}, 'departs from the paper: test_policy=epsilon 0.001'),
+      ({'optimizer': 'adam', 'discount': 0.9, 'unroll_length': 5, 'clip_gradient_norm': 0., 'batch_size': 32},
+       'departs from the paper: optimizer=adam, discount=0.9, unroll_length=5, clip_gradient_norm=0'))
+  def test_what_is_less_or_other_than_in_the_paper_is_said(self, settings, extent):
     self._expert(18.0, **settings)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
 
@@ -93,15 +100,6 @@ class ResultsTest(run_directories.TestCase):
     score = self._result(_MULTI_TASK).level('breakout').score
     self.assertEqual(score.seeds, 2)
     self.assertAlmostEqual(score.mean, 0.8 * _PAPER['breakout'])
-
-  @parameterized.parameters(
-      ({'atari': {'sticky_actions': 0.25, 'noop_max': 0}}, 'departs from the paper: noop_max=0, sticky_actions=0.25'),
-      ({'atari': {'full_action_set': False, 'sticky_actions': 0.0}}, 'in full'),
-      ({'atari': None, 'dmlab': None, 'actions': 'sampled'}, 'in full'),
-      ({'actions': 'epsilon 0.001'}, 'departs from the paper: test_policy=epsilon 0.001'))
-  def test_another_protocol_is_said(self, protocol, extent):
-    self._expert(18.0, protocol=protocol)
-    self.assertEqual(self._result(_EXPERTS).level('pong').extent, extent)
 
   @parameterized.parameters(
       ({'action_set': 'popart', 'renderer': 'hardware', 'level_cache': '/maps'},
@@ -137,11 +135,6 @@ class ResultsTest(run_directories.TestCase):
       run_directories.make(self.folder, f'run_{index}', dict.fromkeys(dmlab30.TEST_LEVELS, value), **settings)
     self.assertEqual(self._result(agent).level('rooms_watermaze').score.mean, 1.)
 
-  def test_other_hyper_parameters_are_said(self):
-    self._expert(18.0, optimizer='adam', discount=0.9, unroll_length=5, clip_gradient_norm=0., batch_size=32)
-    self.assertEqual(self._result(_EXPERTS).level('pong').extent,
-                     'departs from the paper: optimizer=adam, discount=0.9, unroll_length=5, clip_gradient_norm=0')
-
   def test_what_is_less_and_what_is_other_are_both_said(self):
     self._expert(18.0, discount=0.9, frames=8_000_000)
     self.assertEqual(self._result(_EXPERTS).level('pong').extent,
@@ -162,15 +155,11 @@ class ResultsTest(run_directories.TestCase):
       run_directories.make(self.folder, f'run_{next(self.names)}', means, seed=seed, **settings)
     self.assertEqual(self._result(published.AGENTS['IMPALA, deep, PBT, 8 learners']).num_settings, 2)
 
-  def test_seeds_that_got_differently_far_are_given_as_a_range(self):
+  @parameterized.parameters((12_500_000, '12.5M'), (200_000_000, '200M'))
+  def test_seeds_that_got_differently_far_are_given_as_a_range(self, frames, shown):
     self._expert(18.0, frames=8_000_000, seed=1)
-    self._expert(19.0, frames=12_500_000, seed=2)
-    self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 8M to 12.5M of 200M frames')
-
-  def test_one_seed_that_is_scaled_down_is_enough(self):
-    self._expert(18.0, frames=8_000_000, seed=1)
-    self._expert(19.0, seed=2)
-    self.assertEqual(self._result(_EXPERTS).level('pong').extent, 'scaled down: 8M to 200M of 200M frames')
+    self._expert(19.0, frames=frames, seed=2)
+    self.assertEqual(self._result(_EXPERTS).level('pong').extent, f'scaled down: 8M to {shown} of 200M frames')
 
   def test_experts_sum_up_only_once_every_level_is_there(self):
     for level in atari57.LEVELS[:-1]:
@@ -219,19 +208,12 @@ class ResultsTest(run_directories.TestCase):
     self.assertLen(result.runs, 2)
     self.assertAlmostEqual(result.level('breakout').score.mean, 0.85 * _PAPER['breakout'])
 
-  def test_a_run_in_full_goes_before_a_better_one_that_is_scaled_down(self):
-    self._multi_task(0.8)
-    self._multi_task(0.9, total_environment_frames=10_000_000)
-    self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.8 * _PAPER['breakout'])
-
-  def test_a_run_as_in_the_paper_goes_before_a_better_one_with_other_settings(self):
-    self._multi_task(0.8)
-    self._multi_task(0.9, optimizer='adam')
-    self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.8 * _PAPER['breakout'])
-
-  def test_more_levels_go_before_a_better_score(self):
+  @parameterized.named_parameters(
+      ('is_scaled_down', {'total_environment_frames': 10_000_000}), ('has_other_settings', {'optimizer': 'adam'}),
+      ('has_fewer_levels', {'levels': atari57.LEVELS[:56], 'discount': 0.9}))
+  def test_a_run_as_in_the_paper_goes_before_a_better_one_that(self, others):
     self._multi_task(0.5)
-    self._multi_task(0.9, levels=atari57.LEVELS[:56], discount=0.9)
+    self._multi_task(0.9, **others)
     self.assertAlmostEqual(self._result(_MULTI_TASK).level('breakout').score.mean, 0.5 * _PAPER['breakout'])
 
   def test_of_an_experts_level_the_longest_runs_are_shown(self):
