@@ -35,9 +35,7 @@ class _Key(NamedTuple):
 
 def table(found: Sequence[sweep.Sample]) -> layout.Table:
   """Makes the table, given the samples of runs of IMPALA from `sweep.samples`."""
-  by_row, notes = {}, []
-  for sample in found:
-    by_row.setdefault(_key(sample), []).append(sample)
+  by_row, notes = runs_lib.grouped(found, _key), []
   others = [_Key(task, replay, method) for task in dict.fromkeys(key.task for key in by_row) if task not in TASKS
             for replay in _REPLAYS for method in _CORRECTIONS]
   keys = [_Key(task, replay, method) for task in TASKS for replay in _REPLAYS for method in _CORRECTIONS]
@@ -69,9 +67,7 @@ def _of_one_setting(key: _Key, samples: Sequence[sweep.Sample]) -> tuple[Sequenc
   It is the setting with the fewest departures from the paper, so that ablations do not stand for the agent. Among
   equals, it is the one with the best mean.
   """
-  by_line = {}
-  for sample in samples:
-    by_line.setdefault(sample.line, []).append(sample)
+  by_line = runs_lib.grouped(samples, lambda sample: sample.line)
   if len(by_line) < 2:
     return samples, ''
   fewest = {line: min(len(departures.departures(_run(sample), _agent(key))) for sample in of_line)

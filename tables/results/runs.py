@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 import glob
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
@@ -33,6 +33,7 @@ AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
 ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only some of them are drawn.
+_Item = TypeVar('_Item')
 _BINARY = re.compile(r'(?:.*[/.])?(\w+)_(?:atari57|dmlab30)(?:\.py)?')
 
 
@@ -127,8 +128,8 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
   return runs, faults
 
 
-def grouped(runs: Iterable[Run], key: Callable[[Run], Any]) -> dict[Any, list[Run]]:
-  """Groups runs by what `key` returns for each, in the order of the first run of each group."""
+def grouped(runs: Iterable[_Item], key: Callable[[_Item], Any]) -> dict[Any, list[_Item]]:
+  """Groups runs or samples by what `key` returns for each, in the order of the first one of each group."""
   groups = {}
   for run in runs:
     groups.setdefault(key(run), []).append(run)
