@@ -90,7 +90,8 @@ class ActorPool:
     stacks = [workers.specification.frame_stacks.get(field.name, 1) if single_frames else 1 for field in fields]
     of_unrolls = tf.nest.pack_sequence_as(
         self._environment_spec, list(map(_newest_frame, tf.nest.flatten(self._environment_spec), stacks)))
-    self._output_spec, self._state_spec = agent_output_spec, agent_state_spec
+    self._output_spec = agent_output_spec
+    self._state_spec = agent_state_spec
     outputs, states = tf.nest.flatten(agent_output_spec), tf.nest.flatten(agent_state_spec)
     self.unroll_spec = _unroll_spec(unroll_length, of_unrolls, agent_output_spec, agent_state_spec)
     with tf.device('/CPU:0'):

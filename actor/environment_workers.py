@@ -102,9 +102,11 @@ class EnvironmentWorkers:
     """
     if not 1 <= num_workers <= len(environments):
       raise ValueError(f'num_workers: want 1 to {len(environments)}, the number of environments, got {num_workers}')
-    self._constructor, self._check = constructor, check
+    self._constructor = constructor
+    self._check = check
     self._environments = environments
-    self._timeout_seconds, self._niceness = timeout_seconds, niceness
+    self._timeout_seconds = timeout_seconds
+    self._niceness = niceness
     self._restarts = [0] * num_workers
     self._workers: list[Worker | None] = [None] * num_workers
     self.actor_ids = [list(range(i, len(environments), num_workers)) for i in range(num_workers)]

@@ -70,7 +70,8 @@ class Agent(snt.Module):
       self._torso = networks.TORSOS[config.torso](
           seeds, tf.as_dtype(config.torso_precision), config.centre_pixels)
     elif 'vector' in spec.observation:
-      self._observed, self._torso = 'vector', networks.VectorTorso(seeds)
+      self._observed = 'vector'
+      self._torso = networks.VectorTorso(seeds)
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(spec.observation)}")
     self._language = networks.LanguageEncoder(seeds) if 'instruction' in spec.observation else None

@@ -95,7 +95,9 @@ class RestrictedAgent(snt.Module):
 
   def __init__(self, agent: r2d2.Agent, config: configs.R2d2Config, history: float):
     super().__init__('restricted')
-    self._network, self._config, self._history = agent.online, config, history
+    self._network = agent.online
+    self._config = config
+    self._history = history
     self._core = cast(networks.LSTMCore, agent.online.core)  # `main` refuses runs without an LSTM.
     self._num_earlier = max(history - 1, 0)  # Observations before the present one.
     self.acting_variables = agent.acting_variables

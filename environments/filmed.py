@@ -24,7 +24,8 @@ class Filmed(base.Environment):
       ValueError, ImportError: the environment draws no pictures.
     """
     self._environment = environment
-    self.frames_per_step, self.frame_stacks = environment.frames_per_step, environment.frame_stacks
+    self.frames_per_step = environment.frames_per_step
+    self.frame_stacks = environment.frame_stacks
     self._first = environment.reset()
     super().__init__(environment.action_spec().num_values, environment.observation_spec() | {
         PICTURE: specs.Array(environment.render().shape, np.uint8, name=PICTURE),

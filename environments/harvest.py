@@ -28,14 +28,16 @@ class Harvest(base.Environment):
   def __init__(self, *, seed: int):
     del seed  # Nothing is random.
     super().__init__(2, {'vector': specs.BoundedArray((_STEPS + 1,), np.float32, 0.0, 1.0, name='vector')})
-    self._step, self._has_picked = 0, False
+    self._step = 0
+    self._has_picked = False
 
   def render(self) -> np.ndarray:
     """Returns the observation as a row of squares, white for 1 and black for 0, uint8 [32, 160, 3]."""
     return base.enlarge((255 * self._vector()).astype(np.uint8)[np.newaxis], 32)
 
   def _start_episode(self):
-    self._step, self._has_picked = 0, False
+    self._step = 0
+    self._has_picked = False
     return {'vector': self._vector()}
 
   def _advance(self, action):

@@ -41,7 +41,8 @@ class Quiz(base.Environment):
     return base.enlarge((255 * self._vector()).astype(np.uint8).reshape(np.shape(ANSWERS)), 32)
 
   def _start_episode(self):
-    self._subject, self._question = self._random.randint(_NUM_SUBJECTS), 0
+    self._subject = self._random.randint(_NUM_SUBJECTS)
+    self._question = 0
     return {'vector': self._vector()}
 
   def _advance(self, action):

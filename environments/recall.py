@@ -36,7 +36,8 @@ class Recall(base.Environment):
 
   def _start_episode(self):
     self._cue = self._random.randint(2)
-    self._step, self._question = 0, 1 + self._random.choice(self.delays)
+    self._step = 0
+    self._question = 1 + self._random.choice(self.delays)
     return {'vector': self._vector()}
 
   def _advance(self, action):

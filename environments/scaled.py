@@ -10,8 +10,10 @@ class Scaled(base.Environment):
 
   def __init__(self, environment: base.Environment, factor: float):
     super().__init__(environment.action_spec().num_values, environment.observation_spec())
-    self._environment, self._factor = environment, factor
-    self.frames_per_step, self.frame_stacks = environment.frames_per_step, environment.frame_stacks
+    self._environment = environment
+    self._factor = factor
+    self.frames_per_step = environment.frames_per_step
+    self.frame_stacks = environment.frame_stacks
 
   def render(self) -> np.ndarray:
     return self._environment.render()

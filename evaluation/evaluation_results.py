@@ -156,7 +156,8 @@ class FinishedLevels:
                                     if name not in free or value == dmlab.DUMMY_DATASET}
                 for part, settings in protocol.items()}
     self._of = identity | {'protocol': decisive}
-    self.results, self.are_others = {}, False
+    self.results = {}
+    self.are_others = False
     with contextlib.suppress(run_directory.RunDirectoryError):  # Then all levels are played.
       left = run_directory.read_json(self._file, _unfinished)
       self.are_others = left is not None and left['of'] != self._of

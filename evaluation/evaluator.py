@@ -57,7 +57,8 @@ class Evaluator:
     self._quotas = quotas(num_episodes, level_ids)
     self._episodes: list[list[Episode]] = [[] for _ in level_ids]
     self._missing = self.num_episodes = sum(self._quotas)
-    self._on_finished, self._on_filled = on_finished, on_filled
+    self._on_finished = on_finished
+    self._on_filled = on_filled
 
   @property
   def num_played(self) -> int:

@@ -83,7 +83,8 @@ class Learner(tf.Module):
     super().__init__(name)
     self.agent = agent
     self.config = config
-    self._loss, self._after_update = loss, after_update
+    self._loss = loss
+    self._after_update = after_update
     self._tuned_names = [name for name, in_use in tuned.items() if in_use]
     self._num_learners = tf.distribute.get_strategy().num_replicas_in_sync
     self._device = device or agent.trainable_variables[0].device

@@ -74,7 +74,10 @@ class Convolution(snt.Module):
   def __init__(self, channels: int, kernel: int, stride: int, padding: str, seeds: Seeds, name: str,
                input_scale: float = 1.0):
     super().__init__(name)
-    self._channels, self._kernel, self._stride, self._padding = channels, kernel, stride, padding
+    self._channels = channels
+    self._kernel = kernel
+    self._stride = stride
+    self._padding = padding
     self._input_scale = input_scale
     self._initializer = TruncatedNormal(seeds.next())
 
@@ -140,7 +143,8 @@ class ShallowTorso(snt.Module):
       name: name of the module.
     """
     super().__init__(name)
-    self._dtype, self._centre_pixels = dtype, centre_pixels
+    self._dtype = dtype
+    self._centre_pixels = centre_pixels
     self._conv1 = Convolution(16, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0)
     self._conv2 = Convolution(32, 4, 2, 'VALID', seeds, 'conv2')
     self._linear = Linear(256, seeds, 'linear')
@@ -198,7 +202,8 @@ class DeepTorso(snt.Module):
                name: str = 'deep_torso', channels: tuple[int, ...] = (16, 32, 32)):
     """Makes the layers. `channels` are those of the sections. The other arguments are those of ShallowTorso."""
     super().__init__(name)
-    self._dtype, self._centre_pixels = dtype, centre_pixels
+    self._dtype = dtype
+    self._centre_pixels = centre_pixels
     self._sections = [_ResidualSection(number, seeds, f'section{i}', input_scale=1.0 if i else 1.0 / 255.0)
                       for i, number in enumerate(channels)]
     self._linear = Linear(256, seeds, 'linear')

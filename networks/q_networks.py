@@ -25,7 +25,8 @@ class DqnTorso(snt.Module):
                name: str = 'dqn_torso'):
     """Makes the layers. The arguments are those of networks.ShallowTorso."""
     super().__init__(name)
-    self._dtype, self._centre_pixels = dtype, centre_pixels
+    self._dtype = dtype
+    self._centre_pixels = centre_pixels
     self._convolutions = [
         networks.Convolution(32, 8, 4, 'VALID', seeds, 'conv1', input_scale=1.0 / 255.0),
         networks.Convolution(64, 4, 2, 'VALID', seeds, 'conv2'),
@@ -100,7 +101,8 @@ class QNetwork(snt.Module):
       self._observed = 'pixels'
       self._torso = TORSOS[torso](seeds, tf.as_dtype(torso_precision), centre_pixels)
     elif 'vector' in observation:
-      self._observed, self._torso = 'vector', networks.VectorTorso(seeds)
+      self._observed = 'vector'
+      self._torso = networks.VectorTorso(seeds)
     else:
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(observation)}")
     self._dense = networks.Linear(_HIDDEN, seeds, 'dense') if dense_before_lstm else None

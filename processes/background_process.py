@@ -26,9 +26,11 @@ class BackgroundProcess:
       on_end: called from the thread when a process has ended by itself, with its output and, if it failed, the reason;
         else ''. A process that prints one line and exits with a code other than 0 gives its own reason.
     """
-    self._module, self._on_end = module, on_end
+    self._module = module
+    self._on_end = on_end
     self._thread = self._process = None
-    self._finished, self._lock = False, threading.Lock()
+    self._finished = False
+    self._lock = threading.Lock()
 
   @property
   def is_running(self) -> bool:

@@ -144,7 +144,8 @@ class Child:
     if self._is_registered:  # A program that the process has started may still have its stdout open.
       self._unregister()
     self._output.close()
-    self.code, self.process = self._started().returncode, None
+    self.code = self._started().returncode
+    self.process = None
     self.refusal = self.last_error if self.code == 1 and not self._has_output else None
     self._early_ends = self._early_ends + 1 if time.monotonic() - self._began < _EARLY_END_SECONDS else 0
     return self.reason()

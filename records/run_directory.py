@@ -105,7 +105,8 @@ class Run:
     """
     if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
       raise PermissionError(errno.EACCES, 'no permission to write', self.logdir)
-    self._lock, self._lock_name = os.open(path(self.path, name), os.O_RDWR | os.O_CREAT, 0o666), name
+    self._lock = os.open(path(self.path, name), os.O_RDWR | os.O_CREAT, 0o666)
+    self._lock_name = name
     try:
       fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -141,7 +142,8 @@ class Run:
       made: the folders that were made for the run, deepest first.
     """
     self.has_begun = bool(names - _BEFORE_CONFIG - {CONFIG})
-    self._kept, self._made = names, made
+    self._kept = names
+    self._made = made
 
   def undo(self):
     """Removes the files that a run writes before its first update and the folders made for it. Closes the directory."""

@@ -27,7 +27,8 @@ class Rows:
       row_spec: nest of tf.TensorSpec of one row as it is stored. Of a stack of frames, of the newest frame.
       frame_stacks: nest of int with the structure of row_spec: the number of frames to stack. None: no stacks.
     """
-    self._spec, self._specs = row_spec, tf.nest.flatten(row_spec)
+    self._spec = row_spec
+    self._specs = tf.nest.flatten(row_spec)
     self._stacks = tf.nest.flatten(frame_stacks) if frame_stacks is not None else [1] * len(self._specs)
     self.types = [spec.dtype for spec in self._specs]
     self.numbers = tf.nest.pack_sequence_as(row_spec, list(range(len(self._specs))))

@@ -44,7 +44,8 @@ class _Players:
 
   def __init__(self, first_life: int, seed: int):
     self._environments = [quiz.Quiz(seed=1000 * seed + first_life + i) for i in range(_NUM_NEW)]
-    self._ids, self._index = np.arange(first_life, first_life + _NUM_NEW), 0
+    self._ids = np.arange(first_life, first_life + _NUM_NEW)
+    self._index = 0
     zeros = np.zeros(_NUM_NEW, np.float32)
     self._row = (zeros, zeros, np.ones(_NUM_NEW, bool), self._observe([each.reset() for each in self._environments]),
                  np.zeros(_NUM_NEW, np.int32), np.zeros([_NUM_NEW, _NUM_ACTIONS], np.float32))
@@ -89,7 +90,8 @@ class _Intake:
   """Stands for the queue: it plays when a batch is taken."""
 
   def __init__(self, players, select):
-    self._players, self._select = players, select
+    self._players = players
+    self._select = select
     self.metrics = dict
     self.complaints = list
     self.close = lambda: None

@@ -30,9 +30,11 @@ class Collector:
     self._experience = experience
     self._devices = devices
     self._pool = pool
-    self._num_environments, self._synchronous = num_environments, synchronous
+    self._num_environments = num_environments
+    self._synchronous = synchronous
     # At the start a pool lets each actor play one unroll.
-    self._unrolls_granted, self._unrolls_taken = num_environments, 0
+    self._unrolls_granted = num_environments
+    self._unrolls_taken = 0
     self._take = tf.function(experience.take_batch, autograph=False)
     self._executor = futures.ThreadPoolExecutor(1)
     self._begin()

@@ -24,7 +24,8 @@ class CurveProcess:
       logdir: the run directory.
       say: shows the user a line. It is called from a thread.
     """
-    self._logdir, self._say = logdir, say
+    self._logdir = logdir
+    self._say = say
     self._process = background_process.BackgroundProcess('scalable_agents.training.curve_process', self._report)
 
   def begin(self):

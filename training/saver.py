@@ -29,7 +29,8 @@ class Saver:
     Raises:
       run_directory.RunDirectoryError: the checkpoint is damaged or missing, or cannot be written.
     """
-    self._directory, self._interval_seconds = directory, interval_seconds
+    self._directory = directory
+    self._interval_seconds = interval_seconds
     self._checkpointer = checkpoint.Checkpointer(_checkpoints(directory), beside=beside, **trackables)
     self._last_save = time.monotonic()
     if not self._checkpointer.restore():

@@ -46,7 +46,8 @@ class Result:
       runs: its runs. There may be none.
       returns: directory -> the episodes of the run, for all runs.
     """
-    self._agent, self._returns = agent, returns
+    self._agent = agent
+    self._returns = returns
     self._suite = scores.SUITES[agent.suite]
     by_setting = runs_lib.grouped(runs, laser_sweeps.setting)
     candidates = [self._repetitions(results.longest(group, agent.frames)) for group in by_setting.values()]
