@@ -243,12 +243,12 @@ class FaultTest(parameterized.TestCase):
       ('exits', 'exit', 'its process ended with exit code 3$'),
       ('raises', 'raise', 'RuntimeError: the emulator has crashed$'),
       ('wrong_shape', 'wrong shape', r"ValueError: observation 'record': want shape \(4,\), got \(1,\)$"),
-      ('hangs', 'hang', r'no answer for 3 s \(--environment_timeout_seconds\)$'),
-      ('hangs_in_c', 'hang in C', r'no answer for 3 s \(--environment_timeout_seconds\)$'))
+      ('hangs', 'hang', r'no answer for 5 s \(--environment_timeout_seconds\)$'),
+      ('hangs_in_c', 'hang in C', r'no answer for 5 s \(--environment_timeout_seconds\)$'))
   def test_a_fault_ends_one_stream(self, fault, reason):
     environments = [{} for _ in range(6)]
     environments[1] = {'fault': fault, 'fault_step': 21, 'faulty_below': 6}
-    with pool_testing.PlayedPool(environments, 3, timeout_seconds=3. if 'hang' in fault else 60.) as played:
+    with pool_testing.PlayedPool(environments, 3, timeout_seconds=5. if 'hang' in fault else 60.) as played:
       played.start()
       checker = pool_testing.Checker(played)
       self._check_until_it_restarts(played, checker)

@@ -140,7 +140,7 @@ class EnvironmentWorkersTest(parameterized.TestCase):
 
   def test_a_worker_that_hangs_at_its_start_is_replaced_once(self):
     first_process_only = {'fault': 'hang', 'fault_step': None, 'faulty_below': 1}
-    workers = self._start([first_process_only], timeout_seconds=5.)
+    workers = self._start([first_process_only], timeout_seconds=10.)
     self.assertEqual(workers.early_deaths, 1)
 
   def test_what_the_first_environment_rules_out_does_not_wait_for_the_others(self):
