@@ -51,7 +51,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     raise errors.UserError(f'{request["logdir"]}: there is no checkpoint')
   where = os.path.join(request['logdir'], run_directory.CHECKPOINTS, os.path.basename(loaded.path))
   levels, seed = request['levels'], evaluation.seed_of(config.seed)
-  selection, results, policy = evaluation.selection_of(agent, run), {}, None
+  selection, results, trained = evaluation.selection_of(agent, run), {}, {}
   for level_id in range(len(levels)):
     with evaluation.explaining(where), contextlib.closing(
         actor_host.ActorHost(levels, request['protocol'], run, seed, played=[level_id])) as host:
@@ -59,9 +59,9 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
       policy = evaluation.restore(make_agent, loaded)
       evaluator = evaluation.play(
           policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
+    trained = {'environment_frames': policy.environment_frames, 'learner_steps': policy.learner_steps}
     results |= evaluation_results.of_levels(evaluator, levels, [level_id])
-  return {'environment_frames': policy.environment_frames, 'learner_steps': policy.learner_steps,
-          **evaluation.identify(loaded, run, seed, selection), 'levels': results,
+  return {**trained, **evaluation.identify(loaded, run, seed, selection), 'levels': results,
           'suite': evaluation_results.suite_of(results)}
 
 

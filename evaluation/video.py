@@ -70,8 +70,11 @@ class Writer:
     with self._one_line_errors():
       if self._encoder is None:
         height, width, _ = picture.shape
+        # ffmpeg gets the speed as text, so that a fraction is exact.
         self._encoder = imageio_ffmpeg.write_frames(
-            _unfinished(self._path), (width, height), fps=self._pictures_per_second, macro_block_size=1,
+            _unfinished(self._path), (width, height),
+            fps=self._pictures_per_second,  # pyright: ignore[reportArgumentType]
+            macro_block_size=1,
             **(_GIF if self._path.endswith('.gif') else _MP4))
         self._encoder.send(None)
       self._encoder.send(picture)

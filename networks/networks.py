@@ -7,6 +7,7 @@ zero. The LSTM's kernel has a Glorot uniform distribution over the whole matrix.
 To add a torso, write a module like ShallowTorso and add it to TORSOS.
 """
 
+from collections.abc import Sequence
 import functools
 import math
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class TruncatedNormal(snt.initializers.Initializer):
   def __init__(self, seed):
     self._seed = seed
 
-  def __call__(self, shape, dtype):
+  def __call__(self, shape: Sequence[int], dtype):
     stddev = 1.0 / math.sqrt(math.prod(shape[:-1]))
     return stddev * tf.random.stateless_truncated_normal(shape, self._seed, dtype=dtype)
 
@@ -50,7 +51,7 @@ class GlorotUniform(snt.initializers.Initializer):
   def __init__(self, seed):
     self._seed = seed
 
-  def __call__(self, shape, dtype):
+  def __call__(self, shape: Sequence[int], dtype):
     limit = math.sqrt(6.0 / (shape[0] + shape[1]))
     return tf.random.stateless_uniform(shape, self._seed, -limit, limit, dtype=dtype)
 
