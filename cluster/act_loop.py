@@ -83,7 +83,7 @@ class ActLoop:
         if time.monotonic() - shown >= self._run.log_interval_seconds:
           shown = time.monotonic()
           if self._last_report:
-            self._show()
+            self._show(self._last_report)
     finally:
       self._host.pool.close()
       self._learner.close()
@@ -122,7 +122,7 @@ class ActLoop:
         environment_restarts=self._host.pool.restarts, reconnects=totals.reconnects, lost_unrolls=totals.lost_unrolls)
     return self._last_report
 
-  def _show(self):
-    report, totals = self._last_report, self._learner.totals()
+  def _show(self, report):
+    totals = self._learner.totals()
     self._line.show(f'{report.frames_per_second:,.0f} frames/s, {report.bytes_per_second * 1e-6:,.1f} MB/s, '
                     f'{totals.unrolls:,} unrolls sent, {totals.reconnects} reconnects')

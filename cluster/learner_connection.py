@@ -4,10 +4,9 @@ One session has a deadline, and asks the learner for signs of life. The other se
 an unroll waits for room in the learner's queue. It does not notice that the learner is gone; remote_learner.py does.
 """
 
-import contextlib
 import json
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -84,14 +83,11 @@ class Connection:
     self.latest_version = -1   # The version of the parameters last received; -1 before the first.
     self.unanswered_beats = 0  # Signs of life since the session without a deadline last answered.
     self._address, self._learner = address, learner
-    self._hearing, self._data = self._session(ports.ANSWER_SECONDS), None
+    self._hearing = self._session(ports.ANSWER_SECONDS)
+    self._data: Any = None  # The session without a deadline.
     self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
-    try:
-      self.greeting = json.loads(self._hearing.run(learner.greeting))
-    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resources yet.
-      raise sessions.NotReadyError('it is starting') from error
-    except tf.errors.InvalidArgumentError as error:  # That process has no such task.
-      raise sessions.NotReadyError('it is a learner of another place in --learner_addresses') from error
+    self.greeting = sessions.read_greeting(
+        self._hearing, learner.greeting, 'it is a learner of another place in --learner_addresses')
 
   def open(self):
     """Opens the session without a deadline. This may block for ever."""
@@ -100,18 +96,13 @@ class Connection:
     self._version = self._data.make_callable(self._learner.version)
     self._latest = self._data.make_callable([self._learner.version, self._learner.parameters])
 
-  def close(self):
-    """Closes both sessions in another thread, since closing may block for ever. So may the deletion of a session."""
-    threading.Thread(target=self._close, daemon=True).start()
+  def close(self) -> threading.Thread:
+    """Closes both sessions in a thread, which it returns, since closing may block for ever."""
+    return sessions.close(*filter(None, (self._hearing, self._data)))
 
   def _session(self, answer_seconds=None):
     return sessions.make_session(self._address, self._learner.graph, self._learner.greeting.device.rpartition('/')[0],
-                        answer_seconds)
-
-  def _close(self):
-    for session in filter(None, (self._hearing, self._data)):
-      with contextlib.suppress(tf.errors.OpError):
-        session.close()
+                                 answer_seconds)
 
   def beat(self, report: learner_port.Report) -> dict:
     """Sends a report. Returns the greeting; see learner_port.LearnerPort.offer. Raises tf.errors.OpError."""

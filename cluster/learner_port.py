@@ -285,7 +285,8 @@ def _configure_health_check(timeout_seconds):
   holds Python's lock while it waits for the others, and has a fixed limit of 10 s. This function selects the other way,
   health checks of a second each. A dead process refuses all attempts at once. A frozen process lets each one time out.
   """
-  context.context().configure_coordination_service(service_type='')
+  runtime: Any = context.context()
+  runtime.configure_coordination_service(service_type='')
   check = collective_all_reduce_strategy.CollectiveAllReduceExtended
   check._check_health_interval = _HEALTH_CHECK_SECONDS
   check._check_health_timeout = 1  # Seconds. A check holds Python's lock.

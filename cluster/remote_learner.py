@@ -275,9 +275,7 @@ class RemoteLearner:
 
 def _compare(address, own, greeting):
   """Raises RefusedError, with the differences, if this host's contract differs from the learner's."""
-  ours, theirs = own['settings'], greeting['settings']
-  differing = [f'{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} '
-               'here' for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+  differing = sessions.differences(greeting['settings'], own['settings'])
   for name, what in (('unroll', 'shapes or types of unrolls'), ('parameters', "the network's parameters")):
     if not differing and own[name] != greeting[name]:
       differing.append(f'{what} are {_difference(greeting[name], own[name])}')

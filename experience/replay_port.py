@@ -181,17 +181,17 @@ class ReplayPort:
       return
     try:
       with open(file, encoding='utf-8') as stream:
-        self._make(json.load(stream))
+        replay = self._make(json.load(stream))
       if os.path.exists(contents):
-        self._replay.restore(contents)
-        self._say(f'{self._replay.statistics().steps:,} agent steps restored from {self._directory.logdir}')
+        replay.restore(contents)
+        self._say(f'{replay.statistics().steps:,} agent steps restored from {self._directory.logdir}')
     except (OSError, ValueError, RecursionError) as error:
       raise run_directory.RunDirectoryError(
           f'{self._directory.logdir}: the replay cannot be restored ({error}): remove the folder to begin with an '
           'empty replay, or choose another --logdir') from error
 
   def _make(self, contract):
-    """Makes the replay for a contract. Raises ValueError if it is none, and UserError if memory is too small."""
+    """Makes and returns the replay of a contract. Raises ValueError if it is none, UserError if memory is too small."""
     try:
       needed, capacity = episode_replay.memory_bytes(row_spec(contract), 1), int(contract['replay_capacity'])
       replay = make_replay(contract, REPLAY)
@@ -200,6 +200,7 @@ class ReplayPort:
       raise ValueError(f'its contract describes no replay: {type(error).__name__}: {reason}') from error
     memory.check_replay(needed * capacity, capacity, 'agent steps')
     self._contract, self._replay = contract, replay
+    return replay
 
   def _listen(self):
     """Takes the agents' reports, until the queue is closed."""

@@ -72,11 +72,11 @@ def _make_graph(contract, check) -> _Nodes:
     ids = [placeholder(tf.int64, [None]) for _ in range(2)]
     rows = [placeholder(spec.dtype, [None, None, *spec.shape]) for spec in replay_port.row_spec(contract)]
     possible = check(ids[1], rows)
-    taken_ids, taken_rows = _only(possible, ids, rows)
+    (stream_id, index), taken_rows = _only(possible, ids, rows)
     position = [placeholder(tf.int64, shape) for shape in ([None], [None], [], [])]
     return _Nodes(
         graph, greeting, report, raw.QueueEnqueueV2(handle=reports, components=[report]), [*ids, *rows],
-        replay.insert(*taken_ids, taken_rows), tf.reduce_sum(tf.cast(~possible, tf.int64)), position,
+        replay.insert(stream_id, index, taken_rows), tf.reduce_sum(tf.cast(~possible, tf.int64)), position,
         tf.nest.flatten(replay.next(*position)), replay.counts())
 
 
@@ -240,7 +240,7 @@ class SharedReplay:
     if connection:
       with contextlib.suppress(*_LOST):
         connection.session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(leaving=True)})
-      _close(connection.session)
+      sessions.close(connection.session)
 
   def _call(self, run: Callable[[_Connection], Any], may_be_refused: bool = False) -> Any:
     """Calls `run` with a connection. Waits, and tries again, while there is no replay job.
@@ -286,26 +286,20 @@ class SharedReplay:
         session = sessions.make_session(
             self._address, self._nodes.graph, replay_port.TASK, _ANSWER_SECONDS)
         try:
-          greeting = self._greeting(session)
-          difference = greeting['contract'] and _difference(greeting['contract'], self._contract)
-          if difference:
-            raise _OtherSettingsError(f'the replay is for agents with other settings: {difference}')
+          greeting = sessions.read_greeting(session, self._nodes.greeting, 'the process there is no replay job')
+          theirs, ours = greeting['contract'], self._contract
+          if theirs and theirs != ours:
+            differing = sessions.differences(theirs.get('settings', {}), ours['settings']) or sessions.differences(
+                theirs, ours)
+            raise _OtherSettingsError(f'the replay is for agents with other settings: {"; ".join(differing)}')
           session.run(self._nodes.enqueue_report, {self._nodes.report: self._report_text(contract=self._contract)})
           if greeting['contract'] is None:  # This agent may be the first one.
             raise sessions.NotReadyError('it is starting')
         except Exception:
-          _close(session)
+          sessions.close(session)
           raise
         self._connection = _Connection(session, greeting['life'])
       return self._connection
-
-  def _greeting(self, session):
-    try:
-      return json.loads(session.run(self._nodes.greeting))
-    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resource yet.
-      raise sessions.NotReadyError('it is starting') from error
-    except tf.errors.InvalidArgumentError as error:
-      raise sessions.NotReadyError('the process there is no replay job') from error
 
   def _disconnect(self, connection):
     """Gives up a connection that has failed, if there is one."""
@@ -313,24 +307,4 @@ class SharedReplay:
       if connection and connection is self._connection:
         self._connection = None
     if connection:
-      _close(connection.session)
-
-
-def _close(session):
-  """Closes a session in another thread, because closing may wait if the replay job is gone."""
-  def close():
-    with contextlib.suppress(tf.errors.OpError):
-      session.close()
-  threading.Thread(target=close, daemon=True).start()
-
-
-def _difference(theirs, ours):
-  """Describes the first difference between two contracts; '' if there is none."""
-  for name in ours | theirs:
-    there, here = (contract.get(name, 'missing') for contract in (theirs, ours))
-    if isinstance(here, dict) and isinstance(there, dict):
-      if difference := _difference(there, here):
-        return difference
-    elif there != here:
-      return f'{name} is {there} there and {here} here'
-  return ''
+      sessions.close(connection.session)

@@ -1,5 +1,10 @@
 """Sessions of TensorFlow's runtime with another process."""
 
+import contextlib
+import json
+import threading
+from typing import Any
+
 import tensorflow as tf
 
 
@@ -26,6 +31,43 @@ def make_session(address: str, graph: tf.Graph, task: str, answer_seconds: float
   if answer_seconds:
     config.operation_timeout_in_ms = int(1000 * answer_seconds)
   return tf.compat.v1.Session(f'grpc://{address}', graph, config)
+
+
+def read_greeting(session: tf.compat.v1.Session, greeting: tf.Tensor, other_task: str) -> dict[str, Any]:
+  """Returns a server's greeting, [] string, JSON.
+
+  Args:
+    session: of make_session.
+    greeting: the node.
+    other_task: the message if the process has another task.
+  Raises:
+    NotReadyError: the process has no greeting yet, or another task.
+    tf.errors.OpError: it does not answer.
+  """
+  try:
+    return json.loads(session.run(greeting))
+  except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # No such resources yet.
+    raise NotReadyError('it is starting') from error
+  except tf.errors.InvalidArgumentError as error:
+    raise NotReadyError(other_task) from error
+
+
+def close(*sessions: tf.compat.v1.Session) -> threading.Thread:
+  """Closes sessions in another thread, and returns it. It may block for ever. So may the deletion of a session."""
+  def run():
+    for session in sessions:
+      with contextlib.suppress(tf.errors.OpError):
+        session.close()
+
+  thread = threading.Thread(target=run, daemon=True)
+  thread.start()
+  return thread
+
+
+def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+  """Describes each value in which two dicts differ. JSON can hold them."""
+  return [f'{name} is {json.dumps(theirs.get(name, "absent"))} there and {json.dumps(ours.get(name, "absent"))} here'
+          for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
 
 
 def reason(error: Exception) -> str:

@@ -178,7 +178,7 @@ class LifeOfAClusterTest(_TestCase):
       self._send_with(sender, specs)
     finally:
       for connection in (reader, sender):  # Now, since closing may block for ever once the learner is gone.
-        connection._close()
+        connection.close().join()
 
   def _send_with(self, sender, specs):
     for text in (b'\xff', b'[' * 3000, b'{"host": -1}'):

@@ -170,10 +170,10 @@ class SpeedTest(JobTest):
     address = f'localhost:{self.port}'
     for kwargs, difference in (
         (dict(capacity=800), 'replay_capacity is 400 there and 800 here'),
-        (dict(settings={'levels': ['chain'], 'num_actions': 3}), r"levels is \['catch'\] there and \['chain'\] here"),
+        (dict(settings={'levels': ['chain'], 'num_actions': 3}), r'levels is \["catch"\] there and \["chain"\] here'),
         (dict(settings={'levels': ['catch'], 'num_actions': 4}), 'num_actions is 3 there and 4 here'),
-        (dict(settings={'levels': ['catch']}), 'num_actions is 3 there and missing here'),
-        (dict(settings=replay_testing.SETTINGS | {'noop_max': 0}), 'noop_max is missing there and 0 here')):
+        (dict(settings={'levels': ['catch']}), 'num_actions is 3 there and "absent" here'),
+        (dict(settings=replay_testing.SETTINGS | {'noop_max': 0}), 'noop_max is "absent" there and 0 here')):
       other = self.agent(self.port, **kwargs)
       with self.assertRaisesRegex(
           errors.UserError, f'^--shared_replay={address}: the replay is for agents with other settings: {difference}: '
