@@ -38,7 +38,9 @@ class ActLoop:
       stream: where to show progress.
     """
     config, membership = job.config, job.cluster
-    self._host, self._run, self._number = host, job.run, number
+    self._host = host
+    self._run = job.run
+    self._number = number
     self._name = cluster_config.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
     try:

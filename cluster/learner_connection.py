@@ -1,7 +1,8 @@
 """A connection from an actor host to a learner: a graph with the learner's resources, and sessions that run it.
 
-One session has a deadline, and asks the learner for signs of life. The other session has no deadline, because pushing
-an unroll waits for room in the learner's queue. It does not notice that the learner is gone; remote_learner.py does.
+One session has a deadline, and exchanges heartbeats with the learner. The other session has no deadline, because
+pushing an unroll waits for room in the learner's queue. It does not notice that the learner is gone; remote_learner.py
+does.
 """
 
 import json
@@ -18,7 +19,7 @@ from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 
 LARGEST_PUSH = 8      # Unrolls per call, since each call costs a fraction of a millisecond.
-# After this many signs of life without an answer to the session without a deadline, that session counts as dead.
+# After this many heartbeats without an answer to the session without a deadline, that session counts as dead.
 _PATIENCE_BEATS = 12
 
 
@@ -69,7 +70,7 @@ def make_graph(task: int, unroll_specs: list[tf.TensorSpec], parameter_specs: li
 
 
 class Connection:
-  """Two sessions with one learner: one with a deadline, for signs of life, and one without a deadline."""
+  """Two sessions with one learner: one with a deadline, for heartbeats, and one without a deadline."""
 
   def __init__(self, address: str, learner: LearnerNodes):
     """Connects the session with a deadline.
@@ -79,26 +80,28 @@ class Connection:
     """
     ports.check_address(address)
     self.failure = ''          # Why a call failed, '' if none has failed.
-    self.in_hand, self.is_lost = {}, False  # Lane -> its block of unrolls in flight; whether these count as lost.
+    self.in_flight = {}        # Lane -> its block of unrolls in flight.
+    self.is_lost = False       # Whether these count as lost.
     self.latest_version = -1   # The version of the parameters last received; -1 before the first.
-    self.unanswered_beats = 0  # Signs of life since the session without a deadline last answered.
-    self._address, self._learner = address, learner
-    self._hearing = self._session(ports.ANSWER_SECONDS)
-    self._data: Any = None  # The session without a deadline.
-    self._beat = self._hearing.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
+    self.unanswered_beats = 0  # Heartbeats since the session without a deadline last answered.
+    self._address = address
+    self._learner = learner
+    self._heartbeat_session = self._session(ports.ANSWER_SECONDS)
+    self._data_session: Any = None  # Without a deadline.
+    self._beat = self._heartbeat_session.make_callable([learner.greeting, learner.enqueue_report], [learner.report])
     self.greeting = sessions.read_greeting(
-        self._hearing, learner.greeting, 'it is a learner of another place in --learner_addresses')
+        self._heartbeat_session, learner.greeting, 'it is a learner of another place in --learner_addresses')
 
   def open(self):
     """Opens the session without a deadline. This may block for ever."""
-    self._data = self._session()
+    self._data_session = self._session()
     self._pushes = {}  # Number of unrolls -> callable. Each callable takes memory in the learner.
-    self._version = self._data.make_callable(self._learner.version)
-    self._latest = self._data.make_callable([self._learner.version, self._learner.parameters])
+    self._version = self._data_session.make_callable(self._learner.version)
+    self._latest = self._data_session.make_callable([self._learner.version, self._learner.parameters])
 
   def close(self) -> threading.Thread:
     """Closes both sessions in a thread, which it returns, since closing may block for ever."""
-    return sessions.close(*filter(None, (self._hearing, self._data)))
+    return sessions.close(*filter(None, (self._heartbeat_session, self._data_session)))
 
   def _session(self, answer_seconds=None):
     return sessions.make_session(self._address, self._learner.graph, self._learner.greeting.device.rpartition('/')[0],
@@ -107,7 +110,7 @@ class Connection:
   def beat(self, report: learner_port.Report) -> dict:
     """Sends a report. Returns the greeting; see learner_port.LearnerPort.offer. Raises tf.errors.OpError."""
     greeting, _ = self._beat(json.dumps(report._asdict()))
-    if (now := json.loads(greeting))['life'] != self.greeting['life']:
+    if (now := json.loads(greeting))['incarnation'] != self.greeting['incarnation']:
       raise tf.errors.AbortedError(None, None, 'it is another learner now')
     self.unanswered_beats += 1
     if self.unanswered_beats > _PATIENCE_BEATS and not self.failure:
@@ -132,7 +135,7 @@ class Connection:
     options.feed.extend(placeholder.name for placeholder in sum(self._learner.unrolls[:count], []))
     options.target.extend(enqueue.name for enqueue in self._learner.enqueue_unrolls[:count])
     # Session.run and Session.make_callable would spend a millisecond in Python on the fed values.
-    return self._data._make_callable_from_options(options)
+    return self._data_session._make_callable_from_options(options)
 
   def fetch(self) -> tuple[int, list[np.ndarray] | None]:
     """Returns the latest version and its parameters. The parameters are None if the version is `latest_version`."""

@@ -51,7 +51,7 @@ class Report(NamedTuple):
   environment_restarts: int
   reconnects: int
   lost_unrolls: int          # Unrolls in flight when a connection broke. The learner may have received them.
-  life: str = ''             # A random id of the process.
+  incarnation: str = ''      # A random id of the process.
   leaving: bool = False      # Whether this is the host's last report.
 
 
@@ -136,12 +136,14 @@ class LearnerPort:
       self._queue = tf.raw_ops.FIFOQueueV2(
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
     self._reports = {}  # Host -> (its latest Report, the time of its arrival).
-    self._lives = collections.defaultdict(list)  # Host -> ids of its processes, in the order of arrival.
+    self._incarnations = collections.defaultdict(list)  # Host -> ids of its processes, in the order of arrival.
     self._restarts_of = {}  # Id of a process -> its environment_restarts so far.
     self._unwelcome = []    # Ids of processes that must leave, since an earlier process has the same number.
-    self._malformed, self._last_malformed = 0, ''  # Malformed reports since `complaint`, and the last one's fault.
+    self._malformed = 0        # Malformed reports since `warning`.
+    self._last_malformed = ''  # The last one's fault.
     self._lags = collections.defaultdict(list)  # Host -> the policy lag of each of its unrolls, in updates.
-    self._content, self._greeting_lock = {}, threading.Lock()
+    self._content = {}
+    self._greeting_lock = threading.Lock()
 
   def offer(self, unroll_spec, parameter_specs):
     """Admits actor hosts. The queue and the published parameters must exist by now.
@@ -150,7 +152,7 @@ class LearnerPort:
       unroll_spec: nest of tf.TensorSpec, the unrolls of the queue.
       parameter_specs: list of tf.TensorSpec, the published parameters.
     """
-    self._greet(life=uuid.uuid4().hex, ended=False, unwelcome=[],
+    self._greet(incarnation=uuid.uuid4().hex, ended=False, unwelcome=[],
                 **contract(self.settings, unroll_spec, parameter_specs))
 
   def record_lags(self, updates: int, arrived: Iterable[intake.Arrived]):
@@ -186,7 +188,7 @@ class LearnerPort:
     self._lags.clear()
     return row
 
-  def complaint(self) -> str:
+  def warning(self) -> str:
     """Returns a message about malformed reports since the last call, or '' if there were none."""
     malformed, self._malformed = self._malformed, 0
     return f'malformed reports ignored: {malformed}, the last one {self._last_malformed}' if malformed else ''
@@ -223,25 +225,25 @@ class LearnerPort:
     A new process replaces the one before it. If the earlier process reports again, it has not ended: then the later
     ones have to leave.
     """
-    if report.life in self._unwelcome:
+    if report.incarnation in self._unwelcome:
       return False
-    lives = self._lives[report.host]
-    if report.life not in lives:
-      lives.append(report.life)
-    elif report.life != lives[-1]:
+    incarnations = self._incarnations[report.host]
+    if report.incarnation not in incarnations:
+      incarnations.append(report.incarnation)
+    elif report.incarnation != incarnations[-1]:
       if report.leaving:
         return False  # Its successor has reported already.
-      later = lives.index(report.life) + 1
-      self._unwelcome += lives[later:]
-      del lives[later:]
+      later = incarnations.index(report.incarnation) + 1
+      self._unwelcome += incarnations[later:]
+      del incarnations[later:]
       self._greet(unwelcome=self._unwelcome)
     return True
 
   def _count_restarts(self, report):
     # A process that reported to an earlier learner starts with the restarts that are in that learner's metrics.
-    known = self._restarts_of.get(report.life, report.environment_restarts if report.reconnects else 0)
+    known = self._restarts_of.get(report.incarnation, report.environment_restarts if report.reconnects else 0)
     self.environment_restarts += report.environment_restarts - known
-    self._restarts_of[report.life] = report.environment_restarts
+    self._restarts_of[report.incarnation] = report.environment_restarts
 
   def _greet(self, **changes):
     with self._greeting_lock:  # Another thread may announce the end while a row of metrics is written.

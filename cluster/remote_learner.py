@@ -3,7 +3,7 @@
 Some threads push unrolls through TensorFlow sessions into the learner's queue, and block while it is full. One thread
 fetches parameters. A single thread pushes all unrolls of an actor, so that they arrive in their order. These threads
 use a session without a deadline, which does not notice that the learner is gone. Therefore the heart thread asks for a
-sign of life every few seconds, through a session with a deadline, and makes a new connection where needed. The
+heartbeat every few seconds, through a session with a deadline, and makes a new connection where needed. The
 learner's side is learner_port.py.
 """
 
@@ -28,7 +28,7 @@ from scalable_agents.processes import sessions
 _PUSHERS = 2
 _PUSH_BYTES = 4_500_000     # Bytes per call. More would not fit into the processor's caches.
 _RETRY_SECONDS = 1.         # The time between two attempts to reach the learner.
-_PATIENCE_SECONDS = 15.     # After this long without a sign of life, the host tries a new connection.
+_PATIENCE_SECONDS = 15.     # After this long without a heartbeat, the host tries a new connection.
 _FIRST_WORD_SECONDS = 5.    # After this long without a learner, the user gets a message.
 _LATER_WORDS_SECONDS = 30.  # The time between further messages.
 _TICK_SECONDS = 0.02
@@ -67,8 +67,11 @@ class RemoteLearner:
     """
     self._address = address
     self._own = json.loads(json.dumps(learner_port.contract(settings, unroll_spec, parameter_specs)))
-    self._is_due, self._make_report, self._say, self._on_end = is_due, make_report, say, on_end
-    self._life = uuid.uuid4().hex
+    self._is_due = is_due
+    self._make_report = make_report
+    self._say = say
+    self._on_end = on_end
+    self._incarnation = uuid.uuid4().hex
     size = ops.num_bytes(unroll_spec)
     largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
@@ -77,7 +80,9 @@ class RemoteLearner:
     self._lock = threading.Lock()
     self._totals = Totals(0, 0, 0, 0)  # _lock guards it, the connection and `unsent` of the lanes.
     self._connection = None
-    self._ready, self._stop, self._nudge = threading.Event(), threading.Event(), threading.Event()
+    self._ready = threading.Event()
+    self._stop = threading.Event()
+    self._nudge = threading.Event()
     self._error = None
     self._heart = threading.Thread(target=self._guard, args=[self._keep_contact], name='heart', daemon=True)
 
@@ -133,7 +138,7 @@ class RemoteLearner:
       self._on_end()
 
   def _keep_contact(self):
-    """Connects, asks for signs of life, and reconnects, until the run ends or this object is closed."""
+    """Connects, exchanges heartbeats, and reconnects, until the run ends or this object is closed."""
     heard = said = time.monotonic()
     while not self._stop.is_set():
       before = self._connection
@@ -164,7 +169,7 @@ class RemoteLearner:
       return self._connect()
     try:
       greeting = connection.beat(self._report())
-      if self._life in greeting['unwelcome']:
+      if self._incarnation in greeting['unwelcome']:
         raise RefusedError(f'{self._address}: another actor host has the same number: give each actor host a --task of '
                            'its own, or start this one again if its number was random')
       if greeting['ended'] or not connection.failure:
@@ -188,12 +193,13 @@ class RemoteLearner:
       old, self._connection = self._connection, connection
       if old:
         lost = 0
-        if old.greeting['life'] != greeting['life']:  # A new learner. It drops those that its checkpoint knows.
-          for lane, block in old.in_hand.items():
+        if old.greeting['incarnation'] != greeting['incarnation']:
+          # A new learner. It drops those that its checkpoint knows.
+          for lane, block in old.in_flight.items():
             lane.unsent.appendleft(block)  # Older than all blocks taken since.
-          old.in_hand.clear()
+          old.in_flight.clear()
         else:
-          old.is_lost, lost = True, sum(map(len, old.in_hand.values()))
+          old.is_lost, lost = True, sum(map(len, old.in_flight.values()))
         self._totals = self._totals._replace(reconnects=self._totals.reconnects + 1,
                                              lost_unrolls=self._totals.lost_unrolls + lost)
         old.close()
@@ -206,7 +212,7 @@ class RemoteLearner:
         self._connection.beat(self._report()._replace(leaving=True))
 
   def _report(self):
-    return self._make_report(self.totals())._replace(life=self._life)
+    return self._make_report(self.totals())._replace(incarnation=self._incarnation)
 
   def _is_current(self, connection):
     return connection is self._connection and not self._stop.is_set()
@@ -219,7 +225,7 @@ class RemoteLearner:
     while (block := self._next_block(connection, lane)) is not None:
       connection.push(block)  # Waits for room.
       with self._lock:
-        if connection.in_hand.pop(lane, None) is None:
+        if connection.in_flight.pop(lane, None) is None:
           return  # The next connection sends it again.
         self._totals = self._totals._replace(
             unrolls=self._totals.unrolls + len(block),
@@ -246,7 +252,7 @@ class RemoteLearner:
     with self._lock:
       if not lane.unsent or not self._is_current(connection):
         return None
-      block = connection.in_hand[lane] = lane.unsent.popleft()
+      block = connection.in_flight[lane] = lane.unsent.popleft()
       return block
 
   def _refresh(self, connection):

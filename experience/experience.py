@@ -26,7 +26,7 @@ _FILE = 'replay'  # In the folder beside a checkpoint.
 class Experience:
   """Takes unrolls from the intake and gives batches. Subclasses implement `take_batch`, and override what they need.
 
-  `save`, `metrics` and `complaints` may still be called after `close`.
+  `save`, `metrics` and `warnings` may still be called after `close`.
 
   `take_batch` runs in the thread that collects the next batch, which calls nothing else. `update` runs in the learner's
   thread, and `save` in the thread that writes checkpoints. The other methods may run in any thread.
@@ -80,9 +80,9 @@ class Experience:
     """Metrics of the experience for a row of metrics.jsonl: name -> number, or text; see run_rows.TEXTS."""
     return self._intake.metrics()
 
-  def complaints(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """Messages for the user about faults since the last call, one line each."""
-    return self._intake.complaints()
+    return self._intake.warnings()
 
   def save(self, folder: str) -> None:
     """Writes the state that a resumed run needs to a folder beside the checkpoint. Without state it writes nothing.

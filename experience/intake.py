@@ -76,7 +76,8 @@ class Intake:
     self.unroll_spec = unroll_spec
     self._queue = unroll_queue.UnrollQueue(unroll_spec, capacity, unroll_lib.has_time(unroll_spec), shared_name)
     self._frames_per_step = frames_per_step
-    self._check, self._actor_name = check, actor_name
+    self._check = check
+    self._actor_name = actor_name
     self._order = unroll_order.UnrollOrder(streams_may_have_begun)
     self._dropped = self._complained = 0
     self._last_dropped = 0  # Id of the actor whose unroll was dropped last.
@@ -136,9 +137,9 @@ class Intake:
     """Metrics for a row of metrics.jsonl: unrolls in the queue, and the totals of missing and of late unrolls."""
     return {'queue_size': self._queue.size(), **self._order.metrics()}
 
-  def complaints(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """Messages for the user about unrolls dropped, missing or late since the last call, one line each."""
-    lines = [self._order.complaint()]
+    lines = [self._order.warning()]
     if dropped := self._dropped - self._complained:
       self._complained += dropped
       lines.append(f'unrolls dropped: {dropped}, the last one from {self._actor_name(self._last_dropped)}: level, '

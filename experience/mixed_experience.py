@@ -80,9 +80,9 @@ class MixedExperience(experience.ReplayingExperience):
     """See Experience."""
     return metrics.merge(super().metrics(), self._replay.metrics())
 
-  def complaints(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """See Experience."""
-    return super().complaints() + self._replay.complaints()
+    return super().warnings() + self._replay.warnings()
 
   def restore(self, folder: str) -> None:
     """See Experience."""

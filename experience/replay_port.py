@@ -87,7 +87,9 @@ class ReplayPort:
       errors.UserError: the address is not of this machine, the port or the folder cannot be used, or the contents
         cannot be restored. It leaves no files then.
     """
-    self._say, self._contract, self._replay = say, None, None
+    self._say = say
+    self._contract = None
+    self._replay = None
     _check_is_here(address)
     with contextlib.ExitStack() as on_error:
       self._open_folder(folder)
@@ -124,7 +126,9 @@ class ReplayPort:
           component_types=[tf.string], shapes=[[]], capacity=REPORTS_CAPACITY, shared_name=REPORTS)
     self._pace = pace_lib.Pace(FORGOTTEN_SECONDS)
     self._agents = set()  # The ids of agents that have agreed to the contract. The others wait for these only.
-    self._life, self._stop, self._error = uuid.uuid4().hex, threading.Event(), None
+    self._incarnation = uuid.uuid4().hex
+    self._stop = threading.Event()
+    self._error = None
     self._restore()
     self._greet()
 
@@ -199,7 +203,8 @@ class ReplayPort:
       reason = ' '.join(messages.plain_message(getattr(error, 'message', str(error))).split())
       raise ValueError(f'its contract describes no replay: {type(error).__name__}: {reason}') from error
     memory.check_replay(needed * capacity, capacity, 'agent steps')
-    self._contract, self._replay = contract, replay
+    self._contract = contract
+    self._replay = replay
     return replay
 
   def _listen(self):
@@ -238,7 +243,7 @@ class ReplayPort:
 
   def _greet(self):
     """Tells the agents who serves, what the replay holds, and where each of them would be level with the slowest."""
-    greeting = {'life': self._life, 'contract': self._contract, 'even': self._pace.even(time.monotonic())}
+    greeting = {'incarnation': self._incarnation, 'contract': self._contract, 'even': self._pace.even(time.monotonic())}
     tf.raw_ops.AssignVariableOp(resource=self._greeting, value=tf.constant(json.dumps(greeting)))
 
 

@@ -46,12 +46,14 @@ class Replayers(unroll_replay.Replay):
         zeros, so that an agent can learn from its new unrolls while the first, perhaps long, episodes go on.
       must_fill: whether `is_ready` is false until then, for an agent that learns from replayed unrolls only.
     """
-    self._minimum_size, self._must_fill = minimum_size, must_fill
+    self._minimum_size = minimum_size
+    self._must_fill = must_fill
     self._frame_stacks = frame_stacks
     self._replay = replay
     self._agent = agent
     self._parameters = parameters
-    self._is_shared, self._said_long = isinstance(replay, shared_replay.SharedReplay), False
+    self._is_shared = isinstance(replay, shared_replay.SharedReplay)
+    self._said_long = False
     with tf.device('/CPU:0'):
       def variable(values):
         return tf.Variable(values, trainable=False)
@@ -117,13 +119,13 @@ class Replayers(unroll_replay.Replay):
         metrics['replay_waits_for'] = waits_for
     return metrics
 
-  def complaints(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """See Replay."""
-    complaints = self._replay.complaints() if self._is_shared else []
+    warnings = self._replay.warnings() if self._is_shared else []
     if not self._said_long and self._replay.statistics().long_episodes:
       self._said_long = True
-      complaints.append(_LONG)
-    return complaints
+      warnings.append(_LONG)
+    return warnings
 
   def close(self) -> None:
     """See Replay."""

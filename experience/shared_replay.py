@@ -41,7 +41,7 @@ class _OtherSettingsError(sessions.NotReadyError):
 class _Connection(NamedTuple):
   """A connection to a replay job."""
   session: tf.compat.v1.Session
-  life: str  # The life of the replay job.
+  incarnation: str  # A random id of the replay job's process.
 
 
 class _Nodes(NamedTuple):
@@ -110,17 +110,24 @@ class SharedReplay:
                     observation=tf.nest.flatten(observation(rows.numbers)), unroll_length=unroll_length,
                     replay_capacity=capacity, settings=settings)
     self._contract = json.loads(json.dumps(contract))
-    self._address, self._row_spec, self._tolerance = address, row_spec, tolerance
-    self._specs, self._unroll_length = tf.nest.flatten(row_spec), unroll_length
+    self._address = address
+    self._row_spec = row_spec
+    self._tolerance = tolerance
+    self._specs = tf.nest.flatten(row_spec)
+    self._unroll_length = unroll_length
     self._shapes = [rows.read_shape(number) for number in range(len(self._specs))]
     self._nodes = _make_graph(
         self._contract, lambda index, components: check(index, tf.nest.pack_sequence_as(row_spec, components)))
-    self._agent, self._steps = uuid.uuid4().hex, 0
+    self._agent = uuid.uuid4().hex
+    self._steps = 0
     self._even = None           # Its agent steps if it were where the slowest agent is; None if that is not known.
     self._waits_for_agents = self._waits_for_job = False
-    self._connection, self._lock = None, threading.Lock()  # The lock guards the connection.
-    self._position_life = None  # The life of the replay job that gave the replayers their positions.
-    self._closed, self._complaints, self._num_impossible = threading.Event(), [], 0
+    self._connection = None
+    self._lock = threading.Lock()  # The lock guards the connection.
+    self._position_incarnation = None  # Of the replay job that gave the replayers their positions.
+    self._closed = threading.Event()
+    self._warnings = []
+    self._num_impossible = 0
     self._known = episode_replay.Statistics(*[0] * len(episode_replay.Statistics._fields))
     threading.Thread(target=self._beat, name='replay heart', daemon=True).start()
 
@@ -173,14 +180,14 @@ class SharedReplay:
     """The counts of the replay when they were heard of last. Does not wait."""
     return self._known
 
-  def complaints(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """Messages for the user since the last call, one line each."""
-    complaints, self._complaints = self._complaints, []
+    warnings, self._warnings = self._warnings, []
     number, self._num_impossible = self._num_impossible, 0
     if number:
-      complaints.append(f'unrolls that the shared replay did not store: {number}: level, actor, index, action or '
+      warnings.append(f'unrolls that the shared replay did not store: {number}: level, actor, index, action or '
                         'parameter version out of range, or an observation or output not finite')
-    return complaints
+    return warnings
 
   def close(self):
     """Ends every wait, and tells the replay job that this agent leaves."""
@@ -208,10 +215,10 @@ class SharedReplay:
   def _next(self, key, step, *seed_and_size):
     def run(connection):
       # Another replay job has other episodes with the same keys, if the job was started again.
-      known = np.where(self._position_life == connection.life, key, -1)
+      known = np.where(self._position_incarnation == connection.incarnation, key, -1)
       feed = dict(zip(self._nodes.position, [known, np.where(known < 0, 0, step), *seed_and_size], strict=True))
       *replayed, counts = connection.session.run([*self._nodes.replayed, self._nodes.statistics], feed)
-      self._position_life = connection.life
+      self._position_incarnation = connection.incarnation
       self._known = episode_replay.Statistics(*map(int, counts))
       return replayed
     return self._call(run)
@@ -261,7 +268,7 @@ class SharedReplay:
           connection = self._connected()
           result = run(connection)
           if said:
-            self._complaints.append(f'the replay at {self._address} answers again')
+            self._warnings.append(f'the replay at {self._address} answers again')
           return result
         except _LOST as error:
           if may_be_refused and isinstance(error, _OtherSettingsError):
@@ -271,7 +278,7 @@ class SharedReplay:
           self._waits_for_job, now = True, time.monotonic()
           if now - (said or began) >= (_LATER_WORDS_SECONDS if said else _FIRST_WORD_SECONDS):
             said = now
-            self._complaints.append(
+            self._warnings.append(
                 f'no replay at {self._address} for {now - began:.0f} s: {sessions.reason(error)}')
         self._closed.wait(_RETRY_SECONDS)
       raise StopIteration
@@ -298,7 +305,7 @@ class SharedReplay:
         except Exception:
           sessions.close(session)
           raise
-        self._connection = _Connection(session, greeting['life'])
+        self._connection = _Connection(session, greeting['incarnation'])
       return self._connection
 
   def _disconnect(self, connection):

@@ -34,7 +34,8 @@ class UnrollOrder:
       max_streams: number of streams to remember, >= 1, so that memory stays bounded whatever is sent. If there are
         more, the one with the least recent admission is forgotten. If it comes again, it counts as a new stream.
     """
-    self._streams_may_have_begun, self._max_streams = streams_may_have_begun, max_streams
+    self._streams_may_have_begun = streams_may_have_begun
+    self._max_streams = max_streams
     self._next_index = collections.OrderedDict()  # By stream; the one with the least recent admission is the first.
     self._earlier_next_index = {}  # The same before a restart.
     self._lock = threading.Lock()  # A thread may ask for the state while another one admits.
@@ -78,11 +79,12 @@ class UnrollOrder:
     """Returns counts since the run began: unrolls of known streams that are missing, and unrolls that were late."""
     return {'unrolls_missing': self._missing, 'unrolls_late': self._late}
 
-  def complaint(self) -> str:
+  def warning(self) -> str:
     """A message for the user, one line, about unrolls missing or late since the last call; '' if there are none."""
     with self._lock:
       missing, late = self._missing - self._missing_said, self._late - self._late_said
-      self._missing_said, self._late_said = self._missing, self._late
+      self._missing_said = self._missing
+      self._late_said = self._late
     if not missing and not late:
       return ''
     return f'unrolls lost between actors and learner: {missing}; late or repeated, and dropped: {late}'

@@ -45,7 +45,7 @@ class Replay:
     """Metrics for a row of metrics.jsonl."""
     raise NotImplementedError
 
-  def complaints(self) -> list[str]:
+  def warnings(self) -> list[str]:
     """Messages for the user about faults since the last call, one line each."""
     return []
 

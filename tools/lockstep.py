@@ -42,9 +42,9 @@ class Run(NamedTuple):
 class _Players:
   """Plays `quiz` in many environments, and makes unrolls."""
 
-  def __init__(self, first_life: int, seed: int):
-    self._environments = [quiz.Quiz(seed=1000 * seed + first_life + i) for i in range(_NUM_NEW)]
-    self._ids = np.arange(first_life, first_life + _NUM_NEW)
+  def __init__(self, first_stream: int, seed: int):
+    self._environments = [quiz.Quiz(seed=1000 * seed + first_stream + i) for i in range(_NUM_NEW)]
+    self._ids = np.arange(first_stream, first_stream + _NUM_NEW)
     self._index = 0
     zeros = np.zeros(_NUM_NEW, np.float32)
     self._row = (zeros, zeros, np.ones(_NUM_NEW, bool), self._observe([each.reset() for each in self._environments]),
@@ -93,7 +93,7 @@ class _Intake:
     self._players = players
     self._select = select
     self.metrics = dict
-    self.complaints = list
+    self.warnings = list
     self.close = lambda: None
 
   def take_batch(self, unused_batch_size):

@@ -83,7 +83,7 @@ class Port(Protocol):
     """Metrics of the actor hosts, by name."""
     ...
 
-  def complaint(self) -> str:
+  def warning(self) -> str:
     """A line for the user about malformed reports, or ''."""
     ...
 
@@ -369,13 +369,13 @@ class Trainer:
   def _write_row(self):
     counts = {'learner_steps': int(self.learner.update_steps.numpy()),
               'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
-    complaints = self._experience.complaints()
+    warnings = self._experience.warnings()
     of_port, restarts = {}, 0
     if self._port:
       of_port, restarts = self._port.metrics(), self._port.environment_restarts
-      complaints.append(self._port.complaint())
-    for complaint in filter(None, complaints):
-      self._log.say(complaint)
+      warnings.append(self._port.warning())
+    for warning in filter(None, warnings):
+      self._log.say(warning)
     self._log.write(self._frames, counts, of_port, self._experience.metrics(),
                     present=self._member.metrics() if self._member else {}, other_restarts=restarts)
 

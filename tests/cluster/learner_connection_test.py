@@ -27,7 +27,7 @@ class ConnectionTest(absltest.TestCase):
     self.addCleanup(connection.close)
     return connection
 
-  def test_unrolls_parameters_and_signs_of_life(self):
+  def test_unrolls_parameters_and_heartbeats(self):
     connection = self._connect()
     for numbers in ([0], [1, 2], [3, 4, 5, 6]):
       connection.push([list(cluster_testing.make_unroll(_HOST, number)) for number in numbers])

@@ -122,7 +122,7 @@ class MetricsTest(parameterized.TestCase):
       dict(host=-1), dict(host=cluster_config.MAX_HOSTS), dict(host=1.5), dict(host=True), dict(host='3'),
       dict(host=10 ** 300), dict(frames_per_second=float('nan')), dict(frames_per_second=float('inf')),
       dict(bytes_per_second=-1.), dict(frames_per_second=10 ** 400), dict(environment_restarts=None),
-      dict(reconnects=[1]), dict(lost_unrolls={}), dict(lost_unrolls=1 << 60), dict(life=3), dict(leaving='no'),
+      dict(reconnects=[1]), dict(lost_unrolls={}), dict(lost_unrolls=1 << 60), dict(incarnation=3), dict(leaving='no'),
       dict(more=1))
   def test_a_report_that_cannot_be_right_is_ignored(self, **wrong):
     self._send(json.dumps(learner_port.Report(3, 'task_3', 0., 0., 0, 0, 0)._asdict() | wrong))
@@ -136,8 +136,8 @@ class MetricsTest(parameterized.TestCase):
   def _check_ignored(self, sender='(somebody unknown|task_3)'):
     self._report(5)
     self.assertIn('actor/task_5/reconnects', _port.metrics())
-    self.assertRegex(_port.complaint(), f'^malformed reports ignored: 1, the last one from {sender}: [a-zA-Z_, ]+$')
-    self.assertEqual(_port.complaint(), '')
+    self.assertRegex(_port.warning(), f'^malformed reports ignored: 1, the last one from {sender}: [a-zA-Z_, ]+$')
+    self.assertEqual(_port.warning(), '')
 
   def test_names_of_actors(self):
     self._report(3)
@@ -161,36 +161,36 @@ class MetricsTest(parameterized.TestCase):
 
   def test_restarts_at_actor_hosts_are_counted_once(self):
     before = _port.environment_restarts
-    self._report(3, life='a', environment_restarts=2)
-    self._report(3, life='a', environment_restarts=5)
-    self._report(7, life='b', environment_restarts=4, reconnects=1)  # An earlier learner counted these.
-    self._report(7, life='b', environment_restarts=5, reconnects=1)
-    self._report(3, life='c', environment_restarts=1)  # The successor of the process before.
+    self._report(3, incarnation='a', environment_restarts=2)
+    self._report(3, incarnation='a', environment_restarts=5)
+    self._report(7, incarnation='b', environment_restarts=4, reconnects=1)  # An earlier learner counted these.
+    self._report(7, incarnation='b', environment_restarts=5, reconnects=1)
+    self._report(3, incarnation='c', environment_restarts=1)  # The successor of the process before.
     _port.metrics()
     self.assertEqual(_port.environment_restarts - before, 5 + 1 + 1)
 
   def test_the_later_one_of_two_with_one_number_is_unwelcome(self):
     before = len(_port._unwelcome)
-    self._report(9, life='old')
-    self._report(9, life='older than thought', frames_per_second=1.)  # It seems to be a restart.
+    self._report(9, incarnation='old')
+    self._report(9, incarnation='older than thought', frames_per_second=1.)  # It seems to be a restart.
     _port.metrics()
     self.assertLen(_port._unwelcome, before)
-    self._report(9, life='old', frames_per_second=2.)
-    self._report(9, life='older than thought', leaving=True)
+    self._report(9, incarnation='old', frames_per_second=2.)
+    self._report(9, incarnation='older than thought', leaving=True)
     self.assertEqual(_port.metrics()['actor/task_9/frames_per_second'], 2)
     self.assertEqual(_port._unwelcome[before:], ['older than thought'])
 
   def test_of_three_with_one_number_the_later_ones_are_unwelcome(self):
     before = len(_port._unwelcome)
     for life in 'xyzxyz':
-      self._report(11, life=life)
+      self._report(11, incarnation=life)
     _port.metrics()
     self.assertEqual(_port._unwelcome[before:], ['y', 'z'])
 
   def test_one_that_leaves_late_does_not_take_its_successor_with_it(self):
     before = len(_port._unwelcome)
     for life, leaving in (('p', False), ('q', False), ('p', True), ('q', False)):
-      self._report(12, life=life, leaving=leaving)
+      self._report(12, incarnation=life, leaving=leaving)
     self.assertIn('actor/task_12/reconnects', _port.metrics())
     self.assertLen(_port._unwelcome, before)
 

@@ -88,7 +88,7 @@ class OrderTest(remote_learner_testing.TestCase):
     missing = [(life, index) for life, admitted in self.admitted.items()
                for index in sorted(set(range(admitted[-1])) - set(admitted))]
     self.assertEqual(self.order.metrics(), {'unrolls_missing': len(missing), 'unrolls_late': len(self.late)})
-    self.assertEqual(bool(self.order.complaint()), bool(missing or self.late))
+    self.assertEqual(bool(self.order.warning()), bool(missing or self.late))
     return missing
 
   def test_connections_cut_amid_pushes(self):

@@ -98,6 +98,6 @@ def wait_for_back_pressure(remote, learner):
 
   Then a lane is full. The other one may be empty, if the learner took more from it.
   """
-  waiting.wait_until(lambda: remote._connection.in_hand and
+  waiting.wait_until(lambda: remote._connection.in_flight and
                      max(lane.size() for lane in remote._lanes) == LARGEST_PUSH and
                      learner.size() == cluster_testing.CAPACITY)

@@ -87,9 +87,9 @@ class IntakeTest(parameterized.TestCase):
     taken, arrived = self.take(3)
     self.assertEqual(taken.stream_id.numpy().tolist(), [100, 101, 102])
     self.assertEqual(int(arrived.environment_frames), 3 * 6 * 4)
-    complaint, = self.intake.complaints()
-    self.assertStartsWith(complaint, 'unrolls dropped: 8, the last one from number 5: level, ')
-    self.assertEmpty(self.intake.complaints())
+    warning, = self.intake.warnings()
+    self.assertStartsWith(warning, 'unrolls dropped: 8, the last one from number 5: level, ')
+    self.assertEmpty(self.intake.warnings())
     self.assertEqual(self.intake.metrics(), {'queue_size': 0, 'unrolls_missing': 0, 'unrolls_late': 0})
 
   def test_rewards_that_are_not_finite_are_the_learners_business(self):
@@ -105,8 +105,8 @@ class IntakeTest(parameterized.TestCase):
     self.assertEqual(taken.index.numpy().tolist(), [0, 1, 4, 5])
     self.assertEqual(int(arrived.environment_frames), 4 * 6 * 4)
     self.assertEqual(self.intake.metrics(), {'queue_size': 0, 'unrolls_missing': 2, 'unrolls_late': 2})
-    self.assertLen(self.intake.complaints(), 1)
-    self.assertEmpty(self.intake.complaints())
+    self.assertLen(self.intake.warnings(), 1)
+    self.assertEmpty(self.intake.warnings())
 
   def test_closing_ends_the_wait(self):
     self.intake.close()

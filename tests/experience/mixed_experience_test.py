@@ -185,7 +185,7 @@ class MixedExperienceTest(parameterized.TestCase):
     self.assertGreater(metrics['replay_megabytes'], 0)
     self.assertIn('queue_size', metrics)
     self.assertIn('replay_episodes' if kind == 'episodes' else 'replay_stale_updates', metrics)
-    self.assertEmpty(made.complaints())
+    self.assertEmpty(made.warnings())
 
   def test_every_batch_has_a_seed_of_its_own(self):
     unroll = streams_lib.batch([streams_lib.Stream(1).unroll(0, _LENGTH)] * 3)
@@ -239,9 +239,9 @@ class MixedExperienceTest(parameterized.TestCase):
 
   def test_complaints_and_close_are_those_of_both(self):
     intake, replay = mock.Mock(), mock.Mock()
-    intake.complaints.return_value, replay.complaints.return_value = ['one'], ['other']
+    intake.warnings.return_value, replay.warnings.return_value = ['one'], ['other']
     made = mixed_experience.MixedExperience(intake, replay, _SETTINGS, seed=1)
-    self.assertEqual(made.complaints(), ['one', 'other'])
+    self.assertEqual(made.warnings(), ['one', 'other'])
     made.close()
     intake.close.assert_called_once_with()
     replay.close.assert_called_once_with()

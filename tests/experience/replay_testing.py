@@ -157,7 +157,7 @@ class TestCase(parameterized.TestCase):
 
   def wait_until_said(self, agent: Agent, pattern: str):
     """Waits until the agent has a message for the user."""
-    waiting.wait_until(lambda: any(re.fullmatch(pattern, line) for line in agent.replay.complaints()))
+    waiting.wait_until(lambda: any(re.fullmatch(pattern, line) for line in agent.replay.warnings()))
 
 
 def keep_inserting(agent: Agent, life: Life, indices) -> Any:

@@ -153,7 +153,7 @@ class ReplayersTest(parameterized.TestCase):
     self.assertEqual(metrics, {
         'replay_size': sum(its[-1] for its in starts), 'replay_episodes': sum(len(its) - 1 for its in starts),
         'replay_gaps': 0, 'replay_long_episodes': 0, 'unrolls_replayed': _NUMBER})
-    self.assertEmpty(made.complaints())
+    self.assertEmpty(made.warnings())
     for stream in streams.values():
       made.insert(streams_lib.batch([stream.unroll(30, _LENGTH)]))  # Some are missing.
     self.assertEqual(made.metrics()['replay_gaps'], 3)
@@ -171,8 +171,8 @@ class ReplayersTest(parameterized.TestCase):
           parameter_version=version)]))
       self.assertEqual(made.metrics()['replay_long_episodes'], index)
       self.assertEqual(made.metrics()['replay_megabytes'] < 1., index > 0)
-      self.assertLen(made.complaints(), index)
-    self.assertEmpty(made.complaints())  # Once.
+      self.assertLen(made.warnings(), index)
+    self.assertEmpty(made.warnings())  # Once.
 
   def test_keeps_as_many_agent_steps_as_the_capacity_says(self):
     made, *_ = self._make(capacity=60, longest=9)

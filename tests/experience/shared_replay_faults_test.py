@@ -54,7 +54,7 @@ class FaultsTest(replay_testing.TestCase):
       ends = [self._keep_busy(agent, self.lives[number], over) for number, agent in enumerate(agents, 1)]
       waiting.wait_until(lambda: os.path.exists(contents) and min(agent.inserted for agent in agents) > 20)
       for agent in agents:
-        agent.replay.complaints()  # Of the time before the job was there.
+        agent.replay.warnings()  # Of the time before the job was there.
       job.kill()
     for agent in agents:
       self.wait_until_said(agent, f'no replay at localhost:{self.port} for .* s: .+')
@@ -101,7 +101,7 @@ class FaultsTest(replay_testing.TestCase):
       # If they were not reset, episodes of life 2 would go on in those of life 3, which have their keys.
       stale.replay.size()
       stale.key, stale.step = position
-      stale.replay._position_life = stale.replay._connection.life
+      stale.replay._position_incarnation = stale.replay._connection.incarnation
       mixed = stale.next(seed=2)
       np.testing.assert_array_equal(mixed.stream_id[going_on], 3)
       np.testing.assert_array_equal(mixed.stream_row[going_on] % self.lives[3].steps, position[1][going_on])

@@ -64,7 +64,7 @@ class ContentsTest(JobTest):
         tf.nest.map_structure(np.testing.assert_array_equal, replayed, self.own.next(*position, seed))
       self.assertContainsSubset([life.id for life in lives], seen)
       self.assertEqual(agent.replay.statistics()[:3], self.own.statistics()[:3])
-      self.assertEqual(agent.replay.complaints(), [])
+      self.assertEqual(agent.replay.warnings(), [])
 
   def test_works_in_a_graph(self):
     agent, life = self.agent(self.port), _life()
@@ -112,10 +112,10 @@ class ContentsTest(JobTest):
                       tf.nest.map_structure(lambda part, kept=kept: part[:, kept], rows))
     self.assertEqual(agent.replay.size(), self.own.size())
     self.assertEqual(agent.replay.statistics()[:3], self.own.statistics()[:3])
-    self.assertEqual(agent.replay.complaints(), [
+    self.assertEqual(agent.replay.warnings(), [
         'unrolls that the shared replay did not store: 1: level, actor, index, action or parameter version out of '
         'range, or an observation or output not finite'])
-    self.assertEqual(agent.replay.complaints(), [])
+    self.assertEqual(agent.replay.warnings(), [])
 
 
 class SpeedTest(JobTest):

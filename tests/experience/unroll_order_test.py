@@ -101,7 +101,7 @@ class UnrollOrderTest(parameterized.TestCase):
     order = unroll_order.UnrollOrder()
     self.assertEqual(_admit(order, [(7, 0), (5, 0), (7, 1), (7, 2), (5, 1)]), [True] * 5)
     self.assertEqual(order.metrics(), {'unrolls_missing': 0, 'unrolls_late': 0})
-    self.assertEqual(order.complaint(), '')
+    self.assertEqual(order.warning(), '')
 
   def test_an_unroll_that_comes_behind_its_successor_stays_missing(self):
     order = unroll_order.UnrollOrder()
@@ -122,10 +122,10 @@ class UnrollOrderTest(parameterized.TestCase):
   def test_complains_of_what_is_new(self):
     order = unroll_order.UnrollOrder()
     _admit(order, [(7, 0), (7, 3), (7, 1)])
-    self.assertEqual(order.complaint(), 'unrolls lost between actors and learner: 2; late or repeated, and dropped: 1')
-    self.assertEqual(order.complaint(), '')
+    self.assertEqual(order.warning(), 'unrolls lost between actors and learner: 2; late or repeated, and dropped: 1')
+    self.assertEqual(order.warning(), '')
     _admit(order, [(7, 5)])
-    self.assertStartsWith(order.complaint(), 'unrolls lost between actors and learner: 1; ')
+    self.assertStartsWith(order.warning(), 'unrolls lost between actors and learner: 1; ')
     self.assertEqual(order.metrics()['unrolls_missing'], 3)
 
   @parameterized.parameters(False, True)

@@ -117,7 +117,7 @@ class UnrollReplayTest(parameterized.TestCase):
     self.assertGreater(metrics.pop('replay_megabytes'), 0)
     self.assertEqual(metrics, {'replay_size': 6 * _LENGTH, 'replay_filled': 1., 'replay_gaps': 0,
                                'replay_stale_updates': 1, 'unrolls_replayed': 7})
-    self.assertEmpty(replay.complaints())
+    self.assertEmpty(replay.warnings())
 
   def test_saves_and_restores_priorities_and_states(self):
     replay, path = self._make(priority_exponent=1.), self.create_tempdir().full_path + '/replay'
