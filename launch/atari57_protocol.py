@@ -4,6 +4,7 @@ Espeholt et al. 2018 (IMPALA), section 5.3.2 and table G.1. Built-in and gymnasi
 frozen dataclass with `validate` and `environments`; launch/program.py calls both.
 """
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -40,7 +41,7 @@ class Protocol:
       'Environment frames after which an episode ends (30 minutes of play). The paper states no limit.',
       at_least=1, at_most=_MAX_EPISODE_FRAMES)
 
-  def validate(self, levels: tuple[str, ...]):
+  def validate(self, levels: Sequence[str]):
     """Checks the settings for a run on these levels.
 
     Args:
@@ -57,7 +58,7 @@ class Protocol:
     except ValueError as error:
       raise ValueError(f'--{error}') from error
 
-  def environments(self, levels: tuple[str, ...], training: bool) -> dict[str, Any]:
+  def environments(self, levels: Sequence[str], training: bool) -> dict[str, Any]:
     """Returns the `protocol` argument of `registry.make_from_json`.
 
     Args:

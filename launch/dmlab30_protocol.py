@@ -4,6 +4,7 @@ Espeholt et al. 2018 (IMPALA), sections 5.3.1 and D. Built-in and gymnasium task
 dataclass with `validate` and `environments`; launch/program.py calls both.
 """
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -34,7 +35,7 @@ class Protocol:
       '', 'Folder with the images of Brady, Konkle et al. 2008, 0001.png to 2400.png, which two levels of psychlab '
       'need. dummy selects plain colours instead.', free=True)
 
-  def validate(self, levels: tuple[str, ...]):
+  def validate(self, levels: Sequence[str]):
     """Checks the settings for a run on these levels.
 
     Args:
@@ -62,7 +63,7 @@ class Protocol:
     except ValueError as error:
       raise ValueError(f'--{error}') from error
 
-  def environments(self, unused_levels: tuple[str, ...], training: bool) -> dict[str, Any]:
+  def environments(self, unused_levels: Sequence[str], training: bool) -> dict[str, Any]:
     """Returns the `protocol` argument of `registry.make_from_json`.
 
     Args:
