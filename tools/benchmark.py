@@ -22,6 +22,7 @@ import json
 import multiprocessing
 import os
 import signal
+from typing import Any
 
 import numpy as np
 import tree
@@ -69,7 +70,7 @@ def _executor(processes):
                                      initializer=_begin_part)
 
 
-def _on_all_cores(part, *arguments):
+def _on_all_cores(part, *arguments) -> Any:
   """Runs a part in one process per core at the same time. Returns the means of the results."""
   cores = len(os.sched_getaffinity(0))
   with _executor(cores) as executor:
@@ -77,7 +78,7 @@ def _on_all_cores(part, *arguments):
   return tree.map_structure(lambda *values: float(np.mean(values)), *results)
 
 
-def _alone(part, *arguments):
+def _alone(part, *arguments) -> Any:
   """Runs a part in a process of its own."""
   with _executor(1) as executor:
     return executor.submit(part, *arguments).result()

@@ -169,7 +169,7 @@ def main():
   config = run_flags.config_from_flags(ClusterScalingConfig)
   copied = memory_bandwidth()
   print(f'one core copies {copied * 1e-9:.1f} GB/s of memory')
-  results = {'memory_bytes_per_second': copied}
+  results: dict[str, Any] = {'memory_bytes_per_second': copied}
   for kind, (steps, _) in _KINDS.items():
     cost = measure(kind, config.seconds)
     rate = cost.unrolls_per_second * cost.bytes

@@ -48,12 +48,14 @@ class Experiment(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The flags that all programs have. Each also has `experiment`, and `output`, the folder to write to."""
+  """The flags of all programs. Each has its own values of the last two."""
 
   seeds: int = setting(5, 'Number of runs of each variant. Their seeds are 1, 2, and so on.', at_least=1, at_most=1000)
   frames: int = setting(0, "Environment frames of each agent; 0 for the experiment's own number.", at_least=0,
                         at_most=settings.MAX_FRAMES)
   parallel: int = setting(2, 'Number of runs at a time.', at_least=1, at_most=settings.MAX_PROCESSES)
+  experiment: str = setting('', 'Experiment.')
+  output: str = setting('', 'Folder to write to.')
 
 
 class Curve(NamedTuple):

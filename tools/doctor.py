@@ -112,7 +112,7 @@ def check_python(version=sys.version_info[:3]):
                 'apt-get install python3.11 python3.11-venv && make setup')
 
 
-def check_package(name, module, python=sys.executable, required=True, use=''):
+def check_package(name: str, module, python=sys.executable, required=True, use=''):
   """Checks that a Python package is installed, can be imported and has the pinned version.
 
   Args:

@@ -5,7 +5,7 @@ the actors and their queue are replaced by a loop. Another player that always gu
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 import zlib
 
 import numpy as np
@@ -107,10 +107,10 @@ def settings_of(run: Run) -> configs.LaserConfig:
   num_replayed = 0 if run.replay == NO_REPLAY else _NUM_REPLAYED
   batch_size = _NUM_NEW + num_replayed
   return dataclasses.replace(
-      registry.PRESETS['laser_atari57'].config, level_name='quiz', torso='shallow', unroll_length=_LENGTH,
-      batch_size=batch_size, replay_share=num_replayed / batch_size, replay_capacity=20_000, replay_minimum_size=500,
-      learning_rate=run.learning_rate, entropy_cost=0.2, discount=0.99, reward_transform='none',
-      trust_region_threshold=run.threshold, seed=run.seed)
+      cast(configs.LaserConfig, registry.PRESETS['laser_atari57'].config), level_name='quiz', torso='shallow',
+      unroll_length=_LENGTH, batch_size=batch_size, replay_share=num_replayed / batch_size, replay_capacity=20_000,
+      replay_minimum_size=500, learning_rate=run.learning_rate, entropy_cost=0.2, discount=0.99,
+      reward_transform='none', trust_region_threshold=run.threshold, seed=run.seed)
 
 
 def fingerprint(run: Run) -> str:
@@ -142,7 +142,8 @@ def train(run: Run) -> list[float]:
   def guess(unused_row):
     return random.randint(_NUM_ACTIONS, size=_NUM_NEW).astype(np.int32), np.zeros([_NUM_NEW, _NUM_ACTIONS], np.float32)
 
-  intake = _Intake(players, select)
+  intake: Any = _Intake(players, select)
+  no_parameters: Any = None  # Without a recurrent state, the replayers need none.
   source, guessers = experience.QueueExperience(intake, _NUM_NEW), _Players(_NUM_NEW, run.seed)
   if has_replay:
     example = guessers.unroll(guess)  # For its shapes only.
@@ -151,7 +152,7 @@ def train(run: Run) -> list[float]:
             [each.shape[0], *each.shape[2:]] if has_time else each.shape[1:], each.dtype),
         unroll_lib.has_time(example), example)
     episodes = replayers.own_replay(spec, {}, config.replay_capacity, config.batch_size)
-    replay = replayers.Replayers(spec, {}, episodes, _NUM_REPLAYED, None, None, config.replay_minimum_size)
+    replay = replayers.Replayers(spec, {}, episodes, _NUM_REPLAYED, None, no_parameters, config.replay_minimum_size)
     source = mixed_experience.MixedExperience(
         intake, replay, mixed_experience.MixedSettings(_NUM_NEW, _NUM_REPLAYED), run.seed)
   take_part, updates, curve = run.frames // _BUCKETS, run.frames // (_NUM_NEW * _LENGTH), []
