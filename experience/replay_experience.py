@@ -144,11 +144,8 @@ class ReplayExperience(experience.ReplayingExperience):
     """Returns the sampled sequences as unrolls."""
     always = self._settings.geometry.burn_in + 1  # This row is never padding.
     exists = tf.concat([tf.range(always, dtype=tf.int64)[:, tf.newaxis] >= sample.padding, sample.trains], axis=0)
-    rows, first_state = sample.rows, tf.nest.map_structure(lambda states: states[0], sample.states)
-    # Padding gets the version of another row, or it would seem to be old.
-    version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
-    return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], stream_id=sample.stream_id,
-                         index=sample.stream_row, agent_state=first_state, parameter_version=version)
+    first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
+    return stored_unrolls.as_unroll(sample.rows, exists, always, sample.stream_id, sample.stream_row, first_state)
 
   def metrics(self) -> dict[str, Any]:
     """See Experience."""

@@ -1,4 +1,4 @@
-"""Unrolls as replays store them: what is left out of them.
+"""Unrolls as replays store them: what is left out of them, and how they are made of stored rows again.
 
 A replay stores an Unroll in which every component has a row per step: the ids of the level and of the actor are
 repeated, and the recurrent state and the ids of the stream are left out. Of a stack of frames it stores the
@@ -65,3 +65,20 @@ def spec_and_stacks(rows: unroll_lib.Unroll, frame_stacks: Mapping[str, int]) ->
   no_stacks = tf.nest.map_structure(lambda spec: 1, row)
   return row, no_stacks._replace(environment_output=no_stacks.environment_output._replace(
       observation={name: frame_stacks.get(name, 1) for name in row.environment_output.observation}))
+
+
+def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, stream_id: tf.Tensor, index: tf.Tensor,
+              agent_state) -> unroll_lib.Unroll:
+  """Returns stored rows as unrolls, with the shapes that a learner expects.
+
+  Args:
+    rows: stored rows, an Unroll of [T+1, B, ...].
+    exists: [T+1, B] bool; the other rows are padding.
+    always: number of a row that exists in all unrolls.
+    stream_id, index: [B] int64.
+    agent_state: nest of [B, ...], the recurrent state before row 0.
+  """
+  # Padding gets the version of another row, or it would seem to be old.
+  version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
+  return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], stream_id=stream_id, index=index,
+                       agent_state=agent_state, parameter_version=version)

@@ -56,6 +56,11 @@ class LearningTest(absltest.TestCase):
     rows = training_runs.train(self, dataclasses.replace(agent, network=make), config, num_environments=32, until=until)
     return agents[0], rows[-1]
 
+  def test_catch_is_solved(self):
+    _, last = self._train(level_name='catch', total_environment_frames=50_000, batch_size=8, unroll_length=10,
+                          learning_rate=1e-3, until=_returns_more_than(0.9))
+    self.assertGreater(last['episode_return'], 0.9)
+
   def test_only_a_recurrent_agent_recalls(self):
     settings = dict(level_name='recall', batch_size=8, unroll_length=20, learning_rate=1e-3)
     _, with_memory = self._train(use_lstm=True, total_environment_frames=50_000, until=_returns_more_than(0.9),

@@ -1,4 +1,4 @@
-"""Tests of what replays store of unrolls."""
+"""Tests of what replays store of unrolls, and how unrolls are made of it again."""
 
 from absl.testing import absltest
 import numpy as np
@@ -68,6 +68,22 @@ class StoredUnrollsTest(absltest.TestCase):
     stored = stored_unrolls.of_unroll(unroll._replace(
         environment_output=unroll.environment_output._replace(reward=tf.constant(reward))))
     np.testing.assert_array_equal(stored.environment_output.reward, want)
+
+  def test_unrolls_are_made_again(self):
+    unroll = _batch()
+    exists = tf.constant([[True, True], [True, True], [True, False], [True, False], [True, False]])
+    stored = stored_unrolls.of_unroll(unroll)
+    zeros = tf.nest.map_structure(  # As replays return rows of padding.
+        lambda x: tf.where(tf.reshape(exists, [5, 2] + [1] * (len(x.shape) - 2)), x, tf.zeros_like(x)), stored)
+    made = stored_unrolls.as_unroll(zeros, exists, 0, unroll.stream_id, unroll.index, unroll.agent_state)
+    for name in ('level_id', 'actor_id', 'stream_id', 'index', 'agent_state'):
+      np.testing.assert_array_equal(getattr(made, name), getattr(unroll, name))
+    np.testing.assert_array_equal(made.parameter_version[:, 0], np.arange(20, 25))
+    np.testing.assert_array_equal(made.parameter_version[:, 1], [20, 21, 20, 20, 20])  # Else padding would seem old.
+    np.testing.assert_array_equal(made.environment_output.reward[:, 0], unroll.environment_output.reward[:, 0])
+    # The row that always exists need not be the first one.
+    made = stored_unrolls.as_unroll(zeros, tf.reverse(exists, [0]), 1, *[unroll.stream_id] * 2, ())
+    np.testing.assert_array_equal(made.parameter_version[:, 1], [21, 21, 21, 0, 0])
 
 
 if __name__ == '__main__':
