@@ -2,9 +2,9 @@
 
 Some threads push unrolls through TensorFlow sessions into the learner's queue, and block while it is full. One thread
 fetches parameters. A single thread pushes all unrolls of an actor, so that they arrive in their order. These threads
-use a session without a deadline, which does not notice that the learner is gone. Therefore the heart thread asks for a
-heartbeat every few seconds, through a session with a deadline, and makes a new connection where needed. The
-learner's side is learner_port.py.
+use a session without a deadline, which does not notice that the learner is gone. Therefore the heart thread exchanges
+a heartbeat every few seconds, through a session with a deadline, and makes a new connection where needed. The learner's
+side is learner_port.py.
 """
 
 from collections.abc import Callable

@@ -79,7 +79,7 @@ class Intake:
     self._check = check
     self._actor_name = actor_name
     self._order = unroll_order.UnrollOrder(streams_may_have_begun)
-    self._dropped = self._complained = 0
+    self._dropped = self._warned = 0
     self._last_dropped = 0  # Id of the actor whose unroll was dropped last.
 
   def put(self, unroll: unroll_lib.Unroll):
@@ -140,8 +140,8 @@ class Intake:
   def warnings(self) -> list[str]:
     """Messages for the user about unrolls dropped, missing or late since the last call, one line each."""
     lines = [self._order.warning()]
-    if dropped := self._dropped - self._complained:
-      self._complained += dropped
+    if dropped := self._dropped - self._warned:
+      self._warned += dropped
       lines.append(f'unrolls dropped: {dropped}, the last one from {self._actor_name(self._last_dropped)}: level, '
                    'actor, index, action or parameter version out of range, or an observation, output or state not '
                    'finite')

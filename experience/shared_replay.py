@@ -186,7 +186,7 @@ class SharedReplay:
     number, self._num_impossible = self._num_impossible, 0
     if number:
       warnings.append(f'unrolls that the shared replay did not store: {number}: level, actor, index, action or '
-                        'parameter version out of range, or an observation or output not finite')
+                      'parameter version out of range, or an observation or output not finite')
     return warnings
 
   def close(self):

@@ -57,7 +57,8 @@ class EpisodeReplay(replay_rows.Replay):
   Every episode has a key: 0, 1, 2 and so on, in the order in which they become complete. While all episodes together
   have more steps than the capacity, the oldest one is dropped. The newest one is kept, however long it is.
   """
-  kind, statistics_type = 'episode_replay', Statistics
+  kind = 'episode_replay'
+  statistics_type = Statistics
 
   def __init__(self, row_spec, unroll_length: int, capacity: int, *, done: Callable[[Any], Any],
                observation: Callable[[Any], Any], frame_stacks=None, longest_episode: int = LONGEST_EPISODE,

@@ -68,7 +68,8 @@ class SequenceReplay(replay_rows.Replay):
   Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
   makes room for the next one.
   """
-  kind, statistics_type = 'sequence_replay', Statistics
+  kind = 'sequence_replay'
+  statistics_type = Statistics
 
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),

@@ -171,12 +171,10 @@ def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
   """
   picture, panels = _level_panels(list(dict.fromkeys(sample.level for sample in found)))
   for level, axes in panels.items():
-    most, lines = 1, {}
-    for sample in found:
-      if sample.level == level:
-        lines.setdefault(sample.line, []).extend([sample.score] if sample.score else [])
-    for number, (line, reached) in enumerate(lines.items()):
-      if reached:
+    most = 1
+    lines = runs_lib.grouped((sample for sample in found if sample.level == level), lambda sample: sample.line)
+    for number, (line, samples) in enumerate(lines.items()):
+      if reached := [sample.score for sample in samples if sample.score]:
         ranks = np.arange(1, len(reached) + 1)
         axes.errorbar(ranks, [score.mean for score in reached], [score.spread or 0 for score in reached], marker='o',
                       markersize=3.5, linewidth=1.6, elinewidth=0.8, label=line, **drawing.line_style(number))

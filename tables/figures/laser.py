@@ -72,7 +72,7 @@ def draw_rejected(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         of_levels.setdefault(run.flags['level_name'], {}).setdefault(name, []).append(of_run)
   if not of_levels:
     return None
-  picture, panels = drawing.grid(len(of_levels), 2, 11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels))
+  picture, panels = drawing.grid(len(of_levels), len(_REJECTED), 11, 1.2 + 0.13 * len(styles) + 2.9 * len(of_levels))
   for row, (level, rows) in zip(panels, sorted(of_levels.items()), strict=True):
     for axes, (metric, steps) in zip(row, _REJECTED.items(), strict=True):
       curves.draw_lines(axes, rows, metric, styles)

@@ -114,7 +114,7 @@ def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
         of_levels.setdefault(level, {}).setdefault(name, []).append(histories)
   if not of_levels:
     return None
-  picture, panels = drawing.grid(len(of_levels), 3, 11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels))
+  picture, panels = drawing.grid(len(of_levels), len(_MEMORY_AXES), 11, 1.2 + 0.25 * len(styles) + 2.6 * len(of_levels))
   for row, (level, found) in zip(panels, sorted(of_levels.items()), strict=True):
     _draw_histories(row, found, styles)
     row[0].set_title(level, color=drawing.INK, loc='left', fontsize=10)

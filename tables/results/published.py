@@ -56,6 +56,7 @@ AGENTS = {agent.name: agent for agent in (
     Agent('IMPALA, deep, multi-task', 'atari57', False, 'deep', False, 57 * _ATARI_FRAMES, 24, 1),
 )}
 
+
 def level_scores(file: str, level: str, columns: Mapping[str, str]) -> dict[str, dict[str, float]]:
   """Reads the scores per level that a paper prints.
 

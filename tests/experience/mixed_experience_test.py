@@ -237,7 +237,7 @@ class MixedExperienceTest(parameterized.TestCase):
     made.update(sample, 'priorities')
     replay.update.assert_called_once_with(sample.key, 'priorities')
 
-  def test_complaints_and_close_are_those_of_both(self):
+  def test_warnings_and_close_are_those_of_both(self):
     intake, replay = mock.Mock(), mock.Mock()
     intake.warnings.return_value, replay.warnings.return_value = ['one'], ['other']
     made = mixed_experience.MixedExperience(intake, replay, _SETTINGS, seed=1)

@@ -119,7 +119,7 @@ class UnrollOrderTest(parameterized.TestCase):
     self.assertEqual(_admit(order, [(7, 4), (7, 3), (7, 5)]), [True, False, True])
     self.assertEqual(order.metrics(), {'unrolls_missing': missing, 'unrolls_late': 1})
 
-  def test_complains_of_what_is_new(self):
+  def test_warns_of_what_is_new(self):
     order = unroll_order.UnrollOrder()
     _admit(order, [(7, 0), (7, 3), (7, 1)])
     self.assertEqual(order.warning(), 'unrolls lost between actors and learner: 2; late or repeated, and dropped: 1')

@@ -29,7 +29,7 @@ class LaserSweepsTest(run_directories.TestCase):
       for index in range(3):  # The last two have the same hyper-parameters.
         self._make(f'{repetition}/agent_{index}', 1e-4 * min(index, 1), seed=index, shared_replay='here:1')
     self.assertEqual(self._sweeps(), [{f'{repetition}/agent_{index}' for index in range(3)}
-                                           for repetition in ('x', 'y')])
+                                      for repetition in ('x', 'y')])
 
   def test_replays_at_several_addresses_are_several_sweeps(self):
     for index in range(4):

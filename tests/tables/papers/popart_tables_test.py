@@ -1,6 +1,5 @@
 """Tests of the results table of PopArt-IMPALA: which runs are in which cell, their scores, and what departs."""
 
-
 from absl.testing import absltest
 from absl.testing import parameterized
 
