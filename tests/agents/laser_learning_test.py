@@ -1,4 +1,4 @@
-"""Tests that LASER learns, and that IMPALA's corrections differ with stale data. Runs are reproducible."""
+"""Tests that LASER learns. Runs are reproducible."""
 
 from unittest import mock
 
@@ -66,18 +66,16 @@ class LearningTest(absltest.TestCase):
     online, replayed = (np.mean([row[f'rejected/{name}'] for row in late]) for name in ('online', 'replayed'))
     self.assertLess(online, replayed)
 
-  def test_memory_is_learned_with_recurrent_states_of_the_latest_network(self):
-    rows = self._train(level_name='recall', use_lstm=True, unroll_length=6, learning_rate=3e-3,
-                       total_environment_frames=15_000, until=training_runs.returns_more_than(0.6))
+  def test_memory_is_learned_with_recurrent_states_of_the_latest_network_and_each_time_alike(self):
+    settings = dict(level_name='recall', use_lstm=True, unroll_length=6, optimizer='adam')
+    rows = self._train(**settings, total_environment_frames=10_000, until=training_runs.returns_more_than(0.6))
     self.assertGreater(rows[-1]['episode_return'], 0.6)  # Without memory it is 0.
-
-  def test_a_synchronous_run_is_repeatable(self):
-    settings = dict(level_name='recall', use_lstm=True, unroll_length=6, total_environment_frames=1_500)
-    learned = ('environment_frames', 'learner_steps', 'loss/baseline', 'grad_norm', 'rejected/replayed', 'policy_lag',
-               'episodes', 'episode_return')
-    first, again = ([[row[key] for key in learned] for row in self._train(**settings)] for _ in range(2))
-    self.assertGreater(len(first), 5)
-    self.assertEqual(first, again)
+    again = self._train(**settings, total_environment_frames=600)
+    self.assertGreater(len(again), 5)
+    for one, other in zip(rows, again):
+      for name in ('environment_frames', 'learner_steps', 'loss/baseline', 'grad_norm', 'rejected/replayed',
+                   'policy_lag', 'episodes', 'episode_return'):
+        self.assertEqual(one[name], other[name], name)
 
   def test_experience_of_agents_that_guess_helps_with_the_trust_region_and_hurts_without(self):
     """Schmitt et al. 2020, figure 3: naive sharing is below no replay, and the trust region is above it.
@@ -105,24 +103,6 @@ class LearningTest(absltest.TestCase):
     trusting = train(with_guesses, **shared, trust_region_threshold=0.1)
     self.assertLess(naive, no_replay - 0.3)
     self.assertGreater(trusting, no_replay + 0.2)
-
-  def test_stale_data_needs_a_correction(self):
-    """Espeholt et al. 2018, table 2, with replay. `//tools:off_policy` has more seeds, and runs without replay."""
-    def train(correction, seed):
-      rows = training_runs.train(self, impala.IMPALA, configs.ImpalaConfig(
-          level_name='catch', torso='shallow', synchronous=True, unroll_length=8, batch_size=32, learning_rate=3e-3,
-          learning_rate_decay=False, entropy_cost=0.003, policy_lag=60, replay_share=0.5, seed=seed,
-          off_policy_correction=correction, total_environment_frames=20_000))
-      returns = [row['episode_return'] for row in rows if row['episode_return'] is not None]
-      return np.mean(returns[3 * len(returns) // 4:])
-
-    vtrace, one_step, epsilon, none = (
-        np.mean([train(correction, seed) for seed in (1, 2)])
-        for correction in ('vtrace', 'one_step', 'epsilon', 'none'))
-    self.assertGreater(vtrace, 0.8)
-    self.assertGreater(vtrace, one_step + 0.1)
-    self.assertGreater(one_step, epsilon - 0.1)
-    self.assertGreater(epsilon, none + 0.1)
 
 
 if __name__ == '__main__':

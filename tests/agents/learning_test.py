@@ -9,11 +9,12 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.environments import harvest
+from scalable_agents.learner import off_policy
 from scalable_agents.tests.agents import training_runs
 from scalable_agents.tests.training import ladder
 from scalable_agents.tests.training import training
 
-_OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=40_000, use_lstm=True,
+_OBEY = dict(level_name='obey_ball,obey_side,obey_nothing', total_environment_frames=40_000,
              batch_size=16, unroll_length=8, optimizer='adam', learning_rate=2e-3, entropy_cost=0.05)
 
 _returns_more_than = training_runs.returns_more_than
@@ -57,13 +58,13 @@ class LearningTest(absltest.TestCase):
     return agents[0], rows[-1]
 
   def test_catch_is_solved(self):
-    _, last = self._train(level_name='catch', total_environment_frames=50_000, batch_size=8, unroll_length=10,
-                          learning_rate=1e-3, until=_returns_more_than(0.9))
+    _, last = self._train(level_name='catch', total_environment_frames=20_000, batch_size=8, unroll_length=10,
+                          optimizer='adam', learning_rate=2e-3, until=_returns_more_than(0.9))
     self.assertGreater(last['episode_return'], 0.9)
 
   def test_only_a_recurrent_agent_recalls(self):
-    settings = dict(level_name='recall', batch_size=8, unroll_length=20, learning_rate=1e-3)
-    _, with_memory = self._train(use_lstm=True, total_environment_frames=50_000, until=_returns_more_than(0.9),
+    settings = dict(level_name='recall', batch_size=8, unroll_length=20, optimizer='adam', learning_rate=2e-3)
+    _, with_memory = self._train(use_lstm=True, total_environment_frames=20_000, until=_returns_more_than(0.9),
                                  **settings)
     frames = with_memory['environment_frames']
     _, without = self._train(use_lstm=False, total_environment_frames=frames, **settings)
@@ -77,10 +78,10 @@ class LearningTest(absltest.TestCase):
 
   def test_an_agent_that_does_not_listen_learns_what_it_can(self):
     """It can learn to catch the ball. In the two tasks that depend on the words, it returns 0 at best."""
-    _, last = self._train(make_agent=_Deaf, **_OBEY | dict(total_environment_frames=30_000))
+    _, last = self._train(make_agent=_Deaf, until=_returns_more_than({'obey_nothing': 0.4}), **_OBEY)
     self.assertLess(last['episode_return/obey_ball'], 0.4)
     self.assertLess(last['episode_return/obey_side'], 0.4)
-    self.assertGreater(last['episode_return/obey_nothing'], 0.2)
+    self.assertGreater(last['episode_return/obey_nothing'], 0.4)
 
   def test_only_popart_learns_tasks_with_rewards_of_different_sizes(self):
     wanted = {'catch': 0.9, 'catch_mirror_x10000': 9000.}
@@ -89,11 +90,9 @@ class LearningTest(absltest.TestCase):
     _, popart = self._train(total_environment_frames=120_000, **_POPART, **settings)
     settings['total_environment_frames'] = popart['environment_frames']
     _, heads = self._train(value_normalization='none', **_POPART, **settings)
-    _, one_head = self._train(**settings)
     for level, limit in wanted.items():
       self.assertGreater(popart[f'episode_return/{level}'], limit)
       self.assertLess(heads[f'episode_return/{level}'], 0.5 * limit)
-      self.assertLess(one_head[f'episode_return/{level}'], 0.5 * limit)
 
   def test_clipped_rewards_lead_to_another_policy(self):
     """A clipped harvest is worth 1, less than the four fruits that can be picked instead."""
@@ -107,21 +106,22 @@ class LearningTest(absltest.TestCase):
     self.assertBetween(clipped['episode_return'], 0.9 * harvest.Harvest.clipped_return,
                        1.1 * harvest.Harvest.clipped_return)
 
-  def test_vtrace_learns_from_an_old_policy_and_no_correction_does_not(self):
+  def test_only_vtrace_learns_from_an_old_policy(self):
     """The actors always keep the initial policy: this is the largest lag in the sense of section E.1."""
     returns = {}
-    for correction in ('vtrace', 'none'):
+    for correction in off_policy.CORRECTIONS:
       agent, _ = self._train(
-          level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=10_000, batch_size=8,
-          unroll_length=20, policy_lag=10_000, off_policy_correction=correction, learning_rate=1e-3)
+          level_name=f'gymnasium:{ladder.__name__}:Ladder-v0', total_environment_frames=6_000, batch_size=8,
+          unroll_length=20, policy_lag=10_000, off_policy_correction=correction, learning_rate=3e-3)
       rungs = {'vector': tf.eye(ladder.RUNGS)}
       zeros = tf.zeros([ladder.RUNGS])
       inputs = acting.ActorInput(tf.range(ladder.RUNGS), zeros, tf.cast(zeros, tf.int32), zeros, zeros + 1,
                                  zeros > 0, rungs)
       output, _ = agent.step(inputs, (), tf.zeros([2], tf.int32))
       returns[correction] = ladder.expected_return(tf.nn.softmax(output.policy_logits)[:, 1].numpy())
-    self.assertGreater(returns['vtrace'], 0.9 * ladder.Ladder.optimal_return)
-    self.assertGreater(returns['vtrace'], returns['none'] + 0.3 * ladder.Ladder.optimal_return)
+    self.assertGreater(returns.pop('vtrace'), 0.9 * ladder.Ladder.optimal_return)
+    for correction, expected_return in returns.items():
+      self.assertLess(expected_return, 0.7 * ladder.Ladder.optimal_return, correction)
 
 
 if __name__ == '__main__':

@@ -34,30 +34,27 @@ class LearningTest(parameterized.TestCase):
     """Trains to the end. Returns the rows of metrics.jsonl."""
     return training_runs.train(self, r2d2.R2D2, configs.R2d2Config(**_SMALL | settings), until=until)
 
-  def test_a_synchronous_run_is_repeatable(self):
-    """Replay, first priorities and samples included."""
-    settings = dict(level_name='catch', burn_in=2, sequence_length=8, sequence_period=4, batch_size=8,
-                    samples_per_period=1.07, total_environment_frames=900)
-    learned = ('environment_frames', 'learner_steps', 'loss/td', 'grad_norm', 'value', 'priority', 'replay_age',
-               'policy_lag', 'episodes', 'episode_return')
-    first, again = ([[row[key] for key in learned] for row in self._train(**settings)] for _ in range(2))
-    self.assertGreater(len(first), 5)
-    self.assertEqual(first, again)
-
-  def test_stored_states_and_burn_in_teach_what_zero_states_cannot(self):
-    """The paper's claim: section 3 and figure 1."""
+  def test_stored_states_and_burn_in_teach_what_zero_states_cannot_and_each_time_alike(self):
+    """The paper's claim: section 3 and figure 1. A synchronous run is repeatable, with its replay and priorities."""
     def train(**settings):
       rows = self._train(**_RECALL_LATE | settings)
       late = rows[2 * len(rows) // 3:]
-      return rows[-1], {key: np.median([row[key] for row in late if row.get(key) is not None])
+      return rows, {key: np.median([row[key] for row in late if row.get(key) is not None])
                         for key in ('episode_return', 'delta_q/first', 'delta_q/last')}
 
-    last, stored = train(until=training_runs.returns_more_than(0.5))
+    rows, stored = train(until=training_runs.returns_more_than(0.5))
+    last = rows[-1]
     _, zero = train(burn_in=0, recurrent_state='zero', total_environment_frames=last['environment_frames'])
     self.assertGreater(last['episode_return'], 0.5)
     self.assertLess(zero['episode_return'], 0.2)  # Without memory it is 0.
     self.assertLess(2 * stored['delta_q/first'], zero['delta_q/first'])
     self.assertLess(2 * stored['delta_q/last'], zero['delta_q/last'])
+    again, _ = train(total_environment_frames=1_000)
+    self.assertGreater(len(again), 5)
+    for one, other in zip(rows, again):
+      for name in ('environment_frames', 'learner_steps', 'loss/td', 'grad_norm', 'value', 'priority', 'replay_age',
+                   'policy_lag', 'episodes', 'episode_return'):
+        self.assertEqual(one[name], other[name], name)
 
 
 if __name__ == '__main__':

@@ -43,7 +43,7 @@ def train(test, agent, config, num_environments=16, until=lambda statistics: Fal
   agent.validate(config)
   assert config.synchronous
   run = run_config.RunConfig(logdir=test.create_tempdir().full_path, num_environments=num_environments,
-                            num_environment_workers=2)
+                            num_environment_workers=1)
   levels = registry.expand(config.level_name)
   with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
     host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, True), run, config.seed)
