@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -13,7 +13,6 @@ import tensorflow as tf
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala_dmlab30
 from scalable_agents.agents import registry
-from scalable_agents.processes import python_path
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
 from scalable_agents.tests.environments import lab_module
@@ -22,16 +21,14 @@ from scalable_agents.tests.training import training
 
 _TRAINED = ('rooms_collect_good_objects_train', 'language_select_described_object')
 _TESTED = ('rooms_collect_good_objects_test', 'language_select_described_object')
-_BINARY = impala_dmlab30.__name__
 _SMALL = (f'--level_name={",".join(_TRAINED)}', '--torso=shallow', '--unroll_length=10', '--batch_size=2',
           '--num_environments=2', '--total_environment_frames=800')
 
 
-def _run(*arguments, path=None):
-  """Runs the binary to its end. `path` replaces the search path for modules."""
-  environment = python_path.environment() if path is None else dict(os.environ, PYTHONPATH=path)
-  return subprocess.run([sys.executable, '-m', _BINARY, *arguments], env=environment, text=True, capture_output=True,
-                        check=False)
+def _run(logdir, *flags):
+  """Runs the binary to its end. Returns its exit code and screen."""
+  with training.Training(logdir, *flags, program=impala_dmlab30.__name__) as run:
+    return run.end()[0], run.screen()
 
 
 def _main(*arguments):
@@ -63,10 +60,10 @@ class DefaultsTest(absltest.TestCase):
     self.assertBetween(config.learning_rate, 5e-6, 5e-3)
 
   def test_help_shows_its_flags(self):
-    done = _run('--help')
+    _, screen = _run(self.create_tempdir().full_path, '--help')
     for flag in ('action_set', 'level_cache', 'dataset_path', 'renderer', 'unroll_length', 'test_num_episodes'):
-      self.assertIn(f'--{flag}:', done.stdout.replace('[no]', ''))
-    self.assertNotIn('noop_max', done.stdout)
+      self.assertIn(f'--{flag}:', screen.replace('[no]', ''))
+    self.assertNotIn('noop_max', screen)
 
 
 class MissingLabTest(absltest.TestCase):
@@ -74,12 +71,11 @@ class MissingLabTest(absltest.TestCase):
   def test_the_message_says_what_to_install_and_what_to_try(self):
     if lab_module.IS_REAL:
       self.skipTest('DeepMind Lab is installed')
-    path = os.pathsep.join(path for path in sys.path if path and 'fake_deepmind_lab' not in path)
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    done = _run(f'--logdir={logdir}', path=path)
-    self.assertEqual((done.returncode, done.stdout), (1, ''))
-    self.assertRegex(
-        done.stderr, r'^error: --level_name: \w+: DeepMind Lab, .*build_pip_package.*--level_name=catch.*\n$')
+    with mock.patch.object(sys, 'path', [path for path in sys.path if 'fake_deepmind_lab' not in path]):
+      with self.assertRaisesRegex(
+          errors.UserError, r'^--level_name: \w+: DeepMind Lab, .*build_pip_package.*--level_name=catch.*$'):
+        _main(f'--logdir={logdir}')
     self.assertFalse(os.path.exists(logdir))
 
 
@@ -89,8 +85,8 @@ class LifeOfARunTest(absltest.TestCase):
     watch = lab_module.Watch(self)
     folder = self.create_tempdir().full_path
     logdir, cache, film = (os.path.join(folder, name) for name in ('run', 'maps', 'film.mp4'))
-    done = _run(*_SMALL, f'--logdir={logdir}', f'--level_cache={cache}')
-    self.assertEqual(done.returncode, 0, done.stderr)
+    code, screen = _run(logdir, *_SMALL, f'--level_cache={cache}')
+    self.assertEqual(code, 0, screen)
     row = training.rows(logdir)[-1]
     self.assertEqual((row['environment_frames'], row['environment_restarts']), (800, 0))
     flags = run_directory.read_config(logdir)['flags']
@@ -111,9 +107,8 @@ class LifeOfARunTest(absltest.TestCase):
       _main(*_SMALL, f'--logdir={logdir}', '--renderer=hardware', '--action_set=popart')
 
     watch = lab_module.Watch(self)
-    done = _run(f'--logdir={logdir}', '--mode=test', '--num_environments=2', '--test_num_episodes=2',
-                f'--video={film}')
-    self.assertEqual(done.returncode, 0, done.stderr)
+    code, screen = _run(logdir, '--mode=test', '--num_environments=2', '--test_num_episodes=2', f'--video={film}')
+    self.assertEqual(code, 0, screen)
     with open(run_directory.path(logdir, run_directory.EVALUATION), encoding='utf-8') as file:
       evaluation = json.load(file)
     self.assertCountEqual(evaluation['levels'], _TESTED)
@@ -184,8 +179,8 @@ class LifeOfARunTest(absltest.TestCase):
   def test_built_in_tasks_can_be_tried_without_lab(self):
     signal_handlers.restore_after(self)
     logdir = self.create_tempdir().full_path
-    _main('--level_name=catch', '--torso=shallow', '--unroll_length=6', '--batch_size=2', '--num_environments=2',
-          '--total_environment_frames=100', f'--logdir={logdir}')
+    _main('--level_name=catch', '--torso=shallow', '--nouse_lstm', '--unroll_length=6', '--batch_size=2',
+          '--num_environments=2', '--total_environment_frames=100', f'--logdir={logdir}')
     self.assertGreaterEqual(training.rows(logdir)[-1]['environment_frames'], 100)
 
 

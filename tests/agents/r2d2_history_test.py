@@ -1,9 +1,14 @@
 """Tests of the evaluation with a restricted memory: the LSTM is computed on the last observations only."""
 
+import contextlib
+import functools
+import io
 import json
 import math
 import pathlib
+from unittest import mock
 
+from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
@@ -12,17 +17,21 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
-from scalable_agents.agents import r2d2_atari57
 from scalable_agents.agents import r2d2_history
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.tests.processes import signal_handlers
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 
 _SMALL = ('--level_name=recall_late', '--burn_in=4', '--sequence_length=4', '--sequence_period=2',
           '--unroll_length=10', '--batch_size=8', '--replay_capacity=500', '--replay_minimum_size=20',
-          '--samples_per_period=0.4', '--num_environments=4', '--total_environment_frames=200', '--synchronous')
+          '--samples_per_period=0.4', '--total_environment_frames=200', '--synchronous')
+
+
+def setUpModule():
+  training.configure_tensorflow()
 
 
 class RestrictedAgentTest(parameterized.TestCase):
@@ -83,19 +92,23 @@ class HistoryConfigTest(parameterized.TestCase):
 
 class ProgramTest(parameterized.TestCase):
 
-  def _run(self, module, logdir, *flags):
-    """Runs a program to its end. Returns its exit code and screen."""
-    with training.Training(logdir, *flags, program=module.__name__) as program:
-      return program.end()[0], program.screen()
+  def _main(self, *arguments):
+    """Does what the program does in this process. Returns what it prints. Raises errors instead of printing them."""
+    flag_values = flags.FlagValues()
+    run_flags.define(r2d2_history.HistoryConfig(), flag_values)
+    flag_values(['program', *arguments])
+    read = functools.partial(run_flags.config_from_flags, flag_values=flag_values)
+    with mock.patch.object(run_flags, 'config_from_flags', read), contextlib.redirect_stdout(io.StringIO()) as screen:
+      r2d2_history.main()
+    return screen.getvalue()
 
   def test_with_the_whole_history_it_is_the_plain_evaluation(self):
+    signal_handlers.restore_after(self)
     logdir = pathlib.Path(self.create_tempdir().full_path) / 'run'
-    for module, *flags in (
-        (r2d2_atari57, *_SMALL),
-        (r2d2_atari57, '--mode=test', '--test_num_episodes=6', '--test_policy=greedy', '--num_environments=3'),
-        (r2d2_history, '--num_episodes=6', '--num_environments=3', '--epsilon=0', '--histories=inf,20,1')):
-      code, screen = self._run(module, logdir, *flags)
-      self.assertEqual(code, 0, screen)
+    of_run = f'--logdir={logdir}', '--num_environments=3'
+    training.run_preset('r2d2_atari57', *of_run, *_SMALL)
+    training.run_preset('r2d2_atari57', *of_run, '--mode=test', '--test_num_episodes=6', '--test_policy=greedy')
+    screen = self._main(*of_run, '--num_episodes=6', '--epsilon=0', '--histories=inf,20,1')
     plain = json.loads((logdir / 'evaluation.json').read_text())['levels']['recall_late']['episode_returns']
     results = json.loads((logdir / r2d2_history.RESULTS).read_text())['recall_late']
     self.assertEqual(list(results), ['inf', '20', '1'])
@@ -110,18 +123,16 @@ class ProgramTest(parameterized.TestCase):
       ('', (), '--logdir=: want the folder of a run'),
       ('/absent/run', (), '/absent/run: no run has been started there'),
       ('/absent/run', ('--histories=few',), '--histories=few: want inf or whole numbers'))
-  def test_bad_input_is_one_line(self, logdir, flags, message):
-    code, screen = self._run(r2d2_history, logdir, *flags)
-    self.assertEqual(code, 1)
-    self.assertRegex(screen.strip().splitlines()[-1], f'^error: {message}')
+  def test_bad_input_is_a_users_error(self, logdir, arguments, message):
+    with self.assertRaisesRegex(errors.UserError, f'^{message}'):
+      self._main(f'--logdir={logdir}', *arguments)
 
   @parameterized.parameters(
       {'agent': 'impala', 'flags': {'use_lstm': True}}, {'agent': 'r2d2', 'flags': {'use_lstm': False}})
   def test_other_runs_are_refused(self, **stored):
-    with absltest.mock.patch.object(run_flags, 'config_from_flags', lambda *_: r2d2_history.HistoryConfig('/run')):
-      with absltest.mock.patch.object(run_directory, 'read_config', lambda _: stored):
-        with self.assertRaisesRegex(errors.UserError, '^/run: want the run of an R2D2 agent with an LSTM$'):
-          r2d2_history.main()
+    with mock.patch.object(run_directory, 'read_config', lambda _: stored):
+      with self.assertRaisesRegex(errors.UserError, '^/run: want the run of an R2D2 agent with an LSTM$'):
+        self._main('--logdir=/run')
 
 
 if __name__ == '__main__':
