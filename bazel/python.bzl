@@ -38,6 +38,6 @@ def suite(name, size, deps_by_name, tags = [], **kwargs):
         main = "//tests/suites:suite.py",
         args = ["--files=" + ",".join(["%s/%s.py" % (native.package_name(), test) for test in deps_by_name])],
         tags = tags,
-        deps = [":" + test for test in deps_by_name],
+        deps = ["//tests/suites:ending"] + [":" + test for test in deps_by_name],
         **kwargs
     )

@@ -15,6 +15,7 @@ from scalable_agents.tests import source_tree
 _PYTHON_RULES = {'py_binary', 'py_library', 'py_test'}
 _MACROS = {'binaries': 'py_binary', 'modules': 'py_library', 'suite': 'suite', 'tests': 'py_test'}  # bazel/python.bzl.
 _TEST_END = "\n\n\nif __name__ == '__main__':\n  absltest.main()\n"
+_ABRUPT_END = _TEST_END.replace('  absltest', '  with ending.abrupt_end():\n    absltest')  # Every suite ends so.
 _NO_TARGET = {'__init__.py', 'conftest.py'}
 
 
@@ -69,7 +70,7 @@ def faults(files, builds):
     found.extend(f'{path}: imports {label}, which is not in deps' for label in needed - labels)
     if name.endswith('_test.py') and (rule not in ('py_test', 'suite') or 'absltest.main()' not in source):
       found.append(f'{path}: want a py_test that ends with absltest.main()')
-    elif rule == 'suite' and not source.endswith(_TEST_END):
+    elif rule == 'suite' and not source.endswith((_TEST_END, _ABRUPT_END)):
       found.append(f'{path}: in a suite only absltest.main() may be under __main__, as a suite does not run that part')
   return sorted(found)
 

@@ -27,9 +27,9 @@ from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 from scalable_agents.records import run_directory
 from scalable_agents.records import settings
-from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.experience import forgetful_replay
 from scalable_agents.tests.experience import forgetful_sweep
+from scalable_agents.tests.suites import ending
 from scalable_agents.tests.training import training
 
 _NUM_AGENTS = 4
@@ -215,5 +215,5 @@ class ResumeTest(absltest.TestCase):
 
 
 if __name__ == '__main__':
-  with cluster_testing.abrupt_end():
+  with ending.abrupt_end():
     absltest.main()

@@ -8,6 +8,7 @@ from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.processes import sessions
 from scalable_agents.tests.cluster import cluster_testing
+from scalable_agents.tests.suites import ending
 
 _HOST = 7
 
@@ -84,5 +85,5 @@ class ReasonTest(absltest.TestCase):
 
 
 if __name__ == '__main__':
-  with cluster_testing.abrupt_end():
+  with ending.abrupt_end():
     absltest.main()

@@ -17,6 +17,7 @@ from scalable_agents.processes import ports
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.cluster import remote_learner_testing
+from scalable_agents.tests.suites import ending
 
 
 class WellTest(remote_learner_testing.TestCase):
@@ -185,5 +186,5 @@ class WellTest(remote_learner_testing.TestCase):
 
 
 if __name__ == '__main__':
-  with cluster_testing.abrupt_end():
+  with ending.abrupt_end():
     absltest.main()

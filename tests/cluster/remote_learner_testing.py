@@ -47,7 +47,7 @@ class TestCase(parameterized.TestCase):
 
     remote = remote_learner.RemoteLearner(
         address, task, settings or cluster_testing.SETTINGS, unroll_spec, parameter_specs, cluster_testing.CAPACITY,
-        lambda: self.due, report, self.said.append, self.ended.set)
+        lambda: cluster_testing.are_due() and self.due, report, self.said.append, self.ended.set)
     self._remotes.append(remote)
     remote.start()
     return remote

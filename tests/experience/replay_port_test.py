@@ -19,6 +19,7 @@ from scalable_agents.records import run_directory
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.experience import replay_testing
+from scalable_agents.tests.suites import ending
 
 _REPORT = dict(agent='x', steps=0, leaving=False, contract=None)
 _CONTRACT = dict(rows=[['float32', [2]], ['bool', []]], stacks=[1, 1], done=1, observation=[0],
@@ -219,5 +220,5 @@ class JobTest(replay_testing.TestCase):
 
 
 if __name__ == '__main__':
-  with cluster_testing.abrupt_end():
+  with ending.abrupt_end():
     absltest.main()

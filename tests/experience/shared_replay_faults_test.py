@@ -15,6 +15,7 @@ from scalable_agents.records import run_directory
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.experience import replay_testing
+from scalable_agents.tests.suites import ending
 
 
 class FaultsTest(replay_testing.TestCase):
@@ -174,5 +175,5 @@ class FaultsTest(replay_testing.TestCase):
 
 
 if __name__ == '__main__':
-  with cluster_testing.abrupt_end():
+  with ending.abrupt_end():
     absltest.main()

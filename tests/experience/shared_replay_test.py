@@ -13,6 +13,7 @@ from scalable_agents.records import errors
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.cluster import cluster_testing
 from scalable_agents.tests.experience import replay_testing
+from scalable_agents.tests.suites import ending
 
 _INSERT = replay_testing.LENGTH  # Agent steps of an insert.
 _stream_ids = itertools.count(1)
@@ -240,5 +241,5 @@ class WithoutReplayTest(replay_testing.TestCase):
 
 
 if __name__ == '__main__':
-  with cluster_testing.abrupt_end():
+  with ending.abrupt_end():
     absltest.main()

@@ -11,6 +11,8 @@ import unittest
 from absl import flags
 from absl.testing import absltest
 
+from scalable_agents.tests.suites import ending
+
 _FILES = flags.DEFINE_list('files', [], 'The test files, by their paths in the repository, in the order to run.')
 
 
@@ -35,4 +37,5 @@ def load_tests(loader: unittest.TestLoader, unused_tests, unused_pattern) -> uni
 
 
 if __name__ == '__main__':
-  absltest.main()
+  with ending.abrupt_end():
+    absltest.main()
