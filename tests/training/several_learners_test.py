@@ -42,11 +42,12 @@ class SeveralLearnersTest(parameterized.TestCase):
 
   def _compare(self, updates, xla='never', spec=None, spoil=None, rtol=1e-5, config_class=configs.ImpalaConfig,
                **settings):
-    """Makes the same updates with one learner and with several. Returns both."""
+    """Makes the same updates with one learner and with several. Returns both, and the parameters before."""
     config = config_class(**{'torso': 'shallow', 'total_environment_frames': 10_000, 'optimizer': 'rmsprop',
                              'learning_rate': 1e-3, 'rmsprop_epsilon': 0.1} | settings)
     spec = spec or unrolls.VECTOR
     one = _make(config, spec, xla)
+    before = [variable.numpy() for variable in one.agent.trainable_variables]
     strategy = _strategy()
     with strategy.scope():
       several = _make(config, spec, xla)
@@ -74,26 +75,24 @@ class SeveralLearnersTest(parameterized.TestCase):
     for ours, theirs in zip(several.variables, one.variables, strict=True):
       for local in strategy.experimental_local_results(ours):
         np.testing.assert_allclose(local, theirs, rtol, 1e-6, err_msg=theirs.name)
-    return one, several
+    return one, several, before
 
-  @parameterized.parameters('never', 'always')
-  def test_one_update_is_that_of_one_large_batch(self, xla):
-    one, _ = self._compare(updates=1, xla=xla, spec=unrolls.PIXELS)
+  @parameterized.parameters(('never', unrolls.PIXELS), ('always', unrolls.VECTOR))
+  def test_one_update_is_that_of_one_large_batch(self, xla, spec):
+    one, *_ = self._compare(updates=1, xla=xla, spec=spec)
     self.assertEqual(int(one.update_steps.numpy()), 1)
 
   @parameterized.parameters({'optimizer': 'adam', 'clip_gradient_norm': 0.0},
                             {'use_lstm': True, 'clip_gradient_norm': 0.5})
   def test_many_updates_are(self, **settings):
-    before, _ = self._compare(updates=0, **settings)
-    before = [v.numpy() for v in before.agent.trainable_variables]
-    one, several = self._compare(updates=3, **settings)
+    one, _, before = self._compare(updates=3, **settings)
     moved = [np.abs(new - old).max() for new, old in zip(one.agent.trainable_variables, before)]
     self.assertGreater(min(moved), 1e-6)
     self.assertGreater(max(moved), 1e-5)
 
   def test_the_statistics_of_popart_are_the_same_for_all(self):
-    one, several = self._compare(updates=3, config_class=configs.PopArtImpalaConfig, popart_decay=0.3,
-                                 reward_transform='none')
+    one, several, _ = self._compare(updates=3, config_class=configs.PopArtImpalaConfig, popart_decay=0.3,
+                                    reward_transform='none')
     before = popart.initial_moments(3)
     for ours, theirs, initial in zip(several.agent.statistics, one.agent.statistics, before):
       first, *others = (local.numpy() for local in _strategy().experimental_local_results(ours))
@@ -103,7 +102,7 @@ class SeveralLearnersTest(parameterized.TestCase):
       self.assertEqual((first != initial.numpy()).tolist(), [True, False, True])
 
   def test_what_is_not_finite_for_one_is_learned_by_none(self):
-    _, several = self._compare(updates=3, spoil=1)
+    _, several, _ = self._compare(updates=3, spoil=1)
     self.assertEqual((int(several.update_steps.numpy()), int(several.skipped_updates.numpy())), (2, 1))
     for variable in several.agent.trainable_variables:
       self.assertTrue(np.all(np.isfinite(variable.numpy())))
