@@ -22,8 +22,6 @@ import subprocess
 import sys
 import termios
 
-import tensorflow as tf
-
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
 
@@ -82,14 +80,19 @@ class ForkedProgram:
     self.send_signal(signal.SIGKILL)
 
 
+def run_code(code: str, streams: tuple[int, int, int]) -> ForkedProgram:
+  """Starts a program that runs Python code, with timeit, which runs the code in its argument."""
+  return ForkedProgram('timeit', ['--number=1', '--repeat=1', code], streams)
+
+
 @functools.cache
 def _server():
   """Returns a socket to this process's server. The server ends with this process."""
   ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
   with its:
     process = subprocess.Popen(
-        [sys.executable, '-m', __name__, str(its.fileno())], env=python_path.environment(), pass_fds=[its.fileno()],
-        start_new_session=True, stdin=subprocess.DEVNULL)
+        [sys.executable, '-m', __name__, str(its.fileno()), *_IMPORTED], env=python_path.environment(),
+        pass_fds=[its.fileno()], start_new_session=True, stdin=subprocess.DEVNULL)
   atexit.register(lambda: (ours.close(), process.wait()))
   return ours
 
@@ -150,11 +153,13 @@ def become(request: dict, streams: tuple[int, int, int]):
 
 def _main():
   kernels.choose()
-  for name in _IMPORTED:
+  descriptor, *names = sys.argv[1:]
+  for name in names:
     importlib.import_module(name)
-  tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
+  if tensorflow := sys.modules.get('tensorflow'):
+    tensorflow.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
   gc.freeze()  # The programs share the memory of what is imported.
-  request, streams = _serve(socket.socket(fileno=int(sys.argv[1])))
+  request, streams = _serve(socket.socket(fileno=int(descriptor)))
   become(request, streams)
   runpy.run_module(request['module'], run_name='__main__', alter_sys=True)
 

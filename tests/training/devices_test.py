@@ -1,15 +1,14 @@
 """Tests learning and acting on different devices. Two logical CPU devices represent a CPU and a GPU.
 
-Devices must be made before TensorFlow computes anything, so the tests run in a process of their own.
+Devices must be made before TensorFlow computes anything, so a process of its own trains.
 """
 
 import collections
 import dataclasses
 import io
+import os
 import queue
 import re
-import subprocess
-import sys
 import tempfile
 from unittest import mock
 
@@ -23,9 +22,9 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
 from scalable_agents.experience import replayers
-from scalable_agents.processes import python_path
 from scalable_agents.records import run_directory
 from scalable_agents.tests.experience import streams
+from scalable_agents.tests.launch import forked_program
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import collector
@@ -33,7 +32,6 @@ from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
 _LEARNING, _ACTING = 'CPU:1', 'CPU:0'
-_TRAIN = 'train'
 _PATIENCE_SECONDS = 60.
 
 
@@ -121,7 +119,8 @@ def _replay():
   _check('inputs of the copy', tf.nest.flatten(unroll.call_args.args[0]), _LEARNING)
 
 
-def _main(logdir):
+def train_on_two_devices(logdir):
+  """Makes two devices, and checks where this process learns, acts and replays. Its screen has all placements."""
   cpu, = tf.config.list_physical_devices('CPU')
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   tf.debugging.set_log_device_placement(True)
@@ -133,13 +132,18 @@ def _main(logdir):
 class DevicesTest(absltest.TestCase):
 
   def test_the_learner_has_a_device_of_its_own(self):
-    with tempfile.TemporaryDirectory() as logdir:
-      done = subprocess.run([sys.executable, __file__, _TRAIN, logdir], env=python_path.environment(), text=True,
-                            capture_output=True, check=False)
-      self.assertEqual(done.returncode, 0, done.stderr[-5000:])
+    with tempfile.TemporaryDirectory() as logdir, open(os.devnull, 'rb') as nothing, \
+         tempfile.TemporaryFile('w+') as output, tempfile.TemporaryFile('w+') as errors:
+      process = forked_program.run_code(
+          f'from scalable_agents.tests.training import devices_test; devices_test.train_on_two_devices({logdir!r})',
+          (nothing.fileno(), output.fileno(), errors.fileno()))
+      self.addCleanup(process.kill)
+      code = process.wait()
+      placements, screen = (file.seek(0) or file.read() for file in (output, errors))
+      self.assertEqual(code, 0, screen[-5000:])
       self.assertEqual(training.rows(logdir)[-1]['learner_steps'], 6)
     devices = collections.defaultdict(set)
-    for operation, device in re.findall(r'\((\w+)\): \S*/device:(CPU:\d)\n', done.stdout):
+    for operation, device in re.findall(r'\((\w+)\): \S*/device:(CPU:\d)\n', placements):
       devices[operation].add(device)
     for operation in ('Conv2DBackpropFilter', 'LogSoftmax', 'ResourceApplyRMSProp'):
       self.assertEqual(devices[operation], {_LEARNING})
@@ -149,7 +153,4 @@ class DevicesTest(absltest.TestCase):
 
 
 if __name__ == '__main__':
-  if len(sys.argv) == 3 and sys.argv[1] == _TRAIN:
-    _main(sys.argv[2])
-  else:
-    absltest.main()
+  absltest.main()

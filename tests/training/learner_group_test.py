@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 
@@ -15,7 +14,6 @@ import numpy as np
 from scalable_agents.agents import popart_impala
 from scalable_agents.learner import learner_step
 from scalable_agents.processes import free_ports
-from scalable_agents.processes import python_path
 from scalable_agents.records import run_directory
 from scalable_agents.tests.cluster import learner_process
 from scalable_agents.tests.launch import forked_program
@@ -27,6 +25,12 @@ from scalable_agents.training import learner_group
 _NUM_LEARNERS = 2
 _UPDATES = 3
 _BATCH_SIZE = 4
+# Joins the learners at some addresses as the second one, and takes no part in any update.
+_JOIN = '''import signal
+from scalable_agents.cluster import learner_port, cluster_config
+port = learner_port.LearnerPort(cluster_config.ClusterConfig("learner", {!r}, 1), {{}})
+learner_port.make_strategy(1, port)
+signal.pause()'''
 
 
 def _free_addresses():
@@ -34,17 +38,21 @@ def _free_addresses():
   return ','.join(f'localhost:{port}' for port in free_ports.find(_NUM_LEARNERS))
 
 
+def _start_program(test, start, *arguments):
+  """Starts a program with forked_program. It has no screen of its own, and is killed after the test."""
+  with open(os.devnull, 'r+b') as nothing:
+    process = start(*arguments, (nothing.fileno(), nothing.fileno(), sys.__stderr__.fileno()))
+  test.addCleanup(process.kill)
+  return process
+
+
 class LearnersTogetherTest(absltest.TestCase):
 
   def test_processes_learn_as_one_with_a_large_batch(self):
     folder, addresses = self.create_tempdir().full_path, _free_addresses()
     files = [os.path.join(folder, f'{task}.npz') for task in range(_NUM_LEARNERS)]
-    with open(os.devnull, 'r+b') as nothing:
-      streams = (nothing.fileno(), nothing.fileno(), sys.__stderr__.fileno())
-      processes = [forked_program.ForkedProgram(learner_process.__name__, [addresses, str(task), str(_UPDATES), file],
-                                                streams) for task, file in enumerate(files)]
-    for process in processes:
-      self.addCleanup(process.kill)
+    processes = [_start_program(self, forked_program.ForkedProgram, learner_process.__name__,
+                                [addresses, str(task), str(_UPDATES), file]) for task, file in enumerate(files)]
     config = learner_process.config(task=0)
     one = popart_impala.POPART_IMPALA.make_learner(
         popart_impala.Agent(unrolls.environment_spec(levels=learner_process.LEVELS), config), config, 'never')
@@ -146,13 +154,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     """Tests with a learner that dies, or freezes for too long, or with SIGTERM to the learner that waits for it."""
     first = self._start(
         self.enterContext(contextlib.ExitStack()), 'learner', 0, 0, '--learner_timeout_seconds=3')
-    program = ('import signal, sys\n'
-               'from scalable_agents.cluster import learner_port, cluster_config\n'
-               'port = learner_port.LearnerPort(cluster_config.ClusterConfig("learner", sys.argv[1], 1), {})\n'
-               'learner_port.make_strategy(1, port)\n'
-               'signal.pause()')
-    second = subprocess.Popen([sys.executable, '-c', program, self.addresses], env=python_path.environment())
-    self.addCleanup(second.kill)
+    second = _start_program(self, forked_program.run_code, _JOIN.format(self.addresses))
     first.wait_until(first.workers, 'a worker')
     workers = first.workers()
     if number == signal.SIGTERM:
