@@ -23,7 +23,6 @@ from scalable_agents.agents import impala_atari57
 from scalable_agents.agents import laser
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import registry
-from scalable_agents.agents import registry as agent_registry
 from scalable_agents.agents import sweeps
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
@@ -36,14 +35,6 @@ from scalable_agents.records import run_directory
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 from scalable_agents.training import run_config
-
-_LEAVING_SECONDS = 300.  # It takes less than 5 s on a machine that is not busy; playing on would take hours.
-
-
-def _start(*arguments):
-  """Starts the binary in a process group of its own."""
-  return subprocess.Popen([sys.executable, '-m', impala_atari57.__name__, *arguments], env=python_path.environment(),
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def _files(folder):
@@ -77,7 +68,7 @@ class TrainModeTest(absltest.TestCase):
 
 class ActorHostTest(parameterized.TestCase):
 
-  @parameterized.parameters((2, 128), (4, 64), (8, 32), (16, 16), (64, 4), (1, 256))
+  @parameterized.parameters((2, 128), (64, 4), (1, 256))
   def test_the_actors_of_all_hosts_have_the_epsilons_of_one_ladder(self, num_hosts, num_environments):
     epsilons = []
     for task in range(num_hosts):
@@ -116,7 +107,7 @@ class RunTest(parameterized.TestCase):
     calls = mock.Mock()
     with mock.patch.multiple(run_flags, define=mock.DEFAULT, run_main=lambda main: main()), \
          mock.patch.object(program, 'main', calls.main), mock.patch.object(program.quiet, 'leave', calls.leave):
-      preset = agent_registry.PRESETS['impala_atari57']
+      preset = registry.PRESETS['impala_atari57']
       program.run(preset)
     self.assertEqual(calls.mock_calls, [mock.call.main(preset, impala.IMPALA), mock.call.leave(0)])
 
@@ -149,13 +140,17 @@ class TestModeTest(parameterized.TestCase):
     shutil.copytree(self._made[key], logdir)
     return logdir, run_directory.read_config(logdir)['flags']
 
+  def _evaluate(self, logdir, *flags):
+    """Evaluates a run in another process. Returns what it prints."""
+    with training.Training(logdir, '--mode=test', *flags) as test:
+      self.assertEqual(test.end()[0], 0, test.screen())
+      return test.screen()
+
   def test_games_played_at_random_score_as_the_paper_says(self):
-    games = ('breakout', 'pong', 'qbert', 'seaquest', 'space_invaders')
+    games = ('breakout', 'seaquest', 'space_invaders')
     logdir, _ = self._make_run(level_name=','.join(games))
-    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=2')
-    printed, screen = process.communicate()
-    self.assertEqual(process.returncode, 0, screen)
-    self.assertRegex(printed, r'^2 episodes of each of 5 levels after 0 frames of training')
+    screen = self._evaluate(logdir, '--test_num_episodes=2')
+    self.assertRegex(screen, f'(?m)^2 episodes of each of {len(games)} levels after 0 frames of training')
     evaluation = json.loads(_files(logdir)[run_directory.EVALUATION])
     self.assertEqual(tuple(evaluation['levels']), games)
     for game, result in evaluation['levels'].items():
@@ -171,14 +166,15 @@ class TestModeTest(parameterized.TestCase):
     before = _files(logdir)
     with run_directory.open_run(logdir, stored, run_config.FREE_FLAGS):  # As a trainer does.
       before['.lock'] = _files(logdir)['.lock']
-      process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3')
-      printed, screen = process.communicate()
-    self.assertEqual(process.returncode, 0, screen)
-    self.assertRegex(printed, r'^catch: 3 episodes after 0 frames of training \(0 updates\)\n'
-                              r'  mean return +-?\d\.\d\d\n'
-                              r'  median return +-?1\.00\n'
-                              r'  mean length +4\.00 frames\n$')
-    self.assertRegex(screen, r'^(\d of 3 episodes, [\d,]+ frames/s\n)*3 of 3 episodes, [\d,]+ frames/s\n$')
+      done = subprocess.run([sys.executable, '-m', impala_atari57.__name__, '--mode=test', f'--logdir={logdir}',
+                             '--test_num_episodes=3'], env=python_path.environment(), text=True, capture_output=True,
+                            check=False)
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertRegex(done.stdout, r'^catch: 3 episodes after 0 frames of training \(0 updates\)\n'
+                                  r'  mean return +-?\d\.\d\d\n'
+                                  r'  median return +-?1\.00\n'
+                                  r'  mean length +4\.00 frames\n$')
+    self.assertRegex(done.stderr, r'^(\d of 3 episodes, [\d,]+ frames/s\n)*3 of 3 episodes, [\d,]+ frames/s\n$')
     after = _files(logdir)
     evaluation = json.loads(after.pop(run_directory.EVALUATION))
     self.assertLen(evaluation['levels']['catch']['episode_returns'], 3)
@@ -189,29 +185,22 @@ class TestModeTest(parameterized.TestCase):
   def test_what_environments_print_stays_off_the_screen(self):
     logdir, _ = self._make_run(level_name=faulty_environments.level(faulty_environments.Talkative))
     video = os.path.join(self.create_tempdir().full_path, 'episode.gif')
-    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=3', f'--video={video}')
-    printed, screen = process.communicate()
-    self.assertEqual(process.returncode, 0, screen)
-    self.assertStartsWith(printed, 'gymnasium:')
-    for text in (printed, screen):
-      self.assertNotRegex(text, 'hello|step|picture')
+    screen = self._evaluate(logdir, '--test_num_episodes=3', f'--video={video}')
+    self.assertRegex(screen, '(?m)^gymnasium:')
+    self.assertNotRegex(screen, 'hello|step|picture')
     self.assertTrue(os.path.exists(video))
     with open(run_directory.path(logdir, run_directory.LIBRARY_LOG), encoding='utf-8') as log:
       self.assertIn('hello from the game\n', log.read())
 
   def test_ctrl_c_ends_it_at_once_and_writes_nothing(self):
     logdir, _ = self._make_run()
-    process = _start('--mode=test', f'--logdir={logdir}', '--test_num_episodes=1000000', '--log_interval_seconds=0.1')
-    self.assertIn('of 1,000,000 episodes', process.stderr.readline())
-    with open(f'/proc/{process.pid}/task/{process.pid}/children', encoding='utf-8') as file:
-      workers = file.read().split()
-    self.assertNotEmpty(workers)
-    process.send_signal(signal.SIGINT)
-    printed, screen = process.communicate(timeout=_LEAVING_SECONDS)
-    self.assertEqual(process.returncode, 130)
-    self.assertEqual(printed, '')
-    self.assertNotRegex(screen, 'Traceback|Error')
-    self.assertEmpty([worker for worker in workers if os.path.exists(f'/proc/{worker}')])
+    with training.Training(logdir, '--mode=test', '--test_num_episodes=1000000', '--log_interval_seconds=0.1') as test:
+      test.wait_until(lambda: 'of 1,000,000 episodes' in test.screen(), 'episodes')
+      workers = test.workers()
+      self.assertNotEmpty(workers)
+      self.assertEqual(test.end(signal.SIGINT)[0], 130)
+      self.assertRegex(test.screen(), r'^([\d,]+ of 1,000,000 episodes, [\d,]+ frames/s\n)+$')
+    self.assertEmpty(training.still_alive(workers))
     self.assertNotIn(run_directory.EVALUATION, os.listdir(logdir))
 
   def test_contradicting_flags_are_named(self):
