@@ -23,7 +23,6 @@ import threading
 import time
 import traceback
 
-import dm_env
 import numpy as np
 
 from scalable_agents.actor import shared_memory
@@ -46,6 +45,7 @@ class _Slot:
         (field.name, np.ndarray(field.shape, field.dtype, memory, self._start + field.offset))
         for field in layout.observation]
     self._frames_per_step = environment.frames_per_step
+    self._is_truncated = False
     self._began = False
 
   def advance(self):
@@ -55,12 +55,19 @@ class _Slot:
       self._reset()
       self._write(0., 0., True)
       return
+    if self._is_truncated:  # The last observation had a row of its own.
+      self._is_truncated = False
+      finished = self._episode_return, self._episode_length
+      self._reset()
+      self._write(0., 1., True, *finished)
+      return
     action, = shared_memory.ACTION.unpack_from(self._memory, self._start)
     timestep = self._environment.step(action)
     reward = timestep.reward
     self._episode_return += reward
     self._episode_length += self._frames_per_step
-    if timestep.step_type is dm_env.StepType.LAST:
+    self._is_truncated = timestep.last() and timestep.discount != 0.
+    if timestep.last() and not self._is_truncated:
       finished = self._episode_return, self._episode_length
       self._reset()
       self._write(reward, 0., True, *finished)

@@ -6,6 +6,11 @@ led to: `agent_output[t]` was computed from row t-1, and `environment_output[t]`
 `agent_output.action[t]`. The learner therefore runs its network on rows 0…T, compares its own outputs of rows 0…T-1
 with actions, behaviour logits, rewards and discounts of rows 1…T, and bootstraps from row T.
 
+An episode that a time limit truncates has one more row, which holds its last observation, so that the learner can
+bootstrap from there. The environment's answer to the next action is the reset: in its row `done` is true, the reward is
+0, and the discount is 1, which says that this step is not a real one. No loss counts it, though the frame counts do. In
+the papers' suites and in the built-in tasks a time limit is an ordinary end of an episode, so they have no such steps.
+
 A stream is the unrolls of one actor from the start of its environment in a worker process to the end of that process.
 They are numbered from 0, and `done` is true in row 0 of the first one. A gap in the indices of a stream means that
 unrolls were lost; see experience/unroll_order.py.
@@ -58,6 +63,7 @@ class Steps(NamedTuple):
   r_t: tf.Tensor         # [T, B] float32, raw.
   discount_t: tf.Tensor  # [T, B] float32, 0 at an end of episode or a lost life, else 1 (no gamma).
   done_t: tf.Tensor      # [T, B] bool, x_t starts an episode.
+  real_t: tf.Tensor      # [T, B] bool, the action led to x_t. False for the reset after a truncated episode.
 
 
 def steps(unroll: Unroll, start: int = 0) -> Steps:
@@ -65,7 +71,12 @@ def steps(unroll: Unroll, start: int = 0) -> Steps:
   environment, rows = unroll.environment_output, slice(start + 1, None)
   behaviour_tm1: Any = tree.map_structure(lambda values: values[rows], unroll.agent_output)
   return Steps(behaviour_tm1.action, behaviour_tm1, environment.reward[rows], environment.discount[rows],
-               environment.done[rows])
+               environment.done[rows], is_real(environment)[rows])
+
+
+def is_real(environment_output: EnvironmentOutput) -> tf.Tensor:
+  """Says which rows an action led to: bool, as `done`. The reset after a truncated episode is not such a row."""
+  return ~environment_output.done | (environment_output.discount == 0.)
 
 
 def has_time(unroll: Unroll) -> Unroll:

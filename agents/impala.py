@@ -168,26 +168,26 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) 
   output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
   v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
   r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
-  discount_t = config.discount * steps.discount_t
+  discount_t, weights = config.discount * steps.discount_t, tf.cast(steps.real_t, tf.float32)
   pi_tm1 = policies.categorical(output.policy_logits[:-1])
   mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits)
   log_pi_tm1 = pi_tm1.log_prob(steps.a_tm1)
   log_rho_tm1 = log_pi_tm1 - mu_tm1.log_prob(steps.a_tm1)
   targets = off_policy.targets(
       config.off_policy_correction, log_rho_tm1, discount_t, r_t, v_tm1, v_t[-1], config.clip_rho_threshold,
-      config.clip_pg_rho_threshold, config.vtrace_lambda, action_values=config.action_values)
+      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=steps.real_t, action_values=config.action_values)
 
   policy_gradient_loss = losses.policy_gradient_loss(
-      off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages)
-  baseline_loss = losses.baseline_loss(targets.vs, v_tm1)
+      off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages, weights)
+  baseline_loss = losses.baseline_loss(targets.vs, v_tm1, weights)
   # With pi_tm1, the gradients of both terms would be added in another order, which changes their last bits.
-  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]))
+  entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), weights)
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
   if tf.is_tensor(output.pixel_control):  # The auxiliary task.
     terms['loss/pixel_control'] = pixel_control_loss = pixel_control.loss(
         output.pixel_control, steps.a_tm1, agent.newest_frames(unroll.environment_output.observation), steps.done_t,
-        config.pixel_control_discount)
+        config.pixel_control_discount, weights, steps.real_t)
     total += config.pixel_control_cost * pixel_control_loss
   return learner_step.Loss(total, terms)
 

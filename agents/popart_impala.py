@@ -74,6 +74,9 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
     See `loss`. The feedback is the mean absolute error of each unroll's values, [B] float32.
   """
   steps = unroll_lib.steps(unroll)
+  is_real = tf.cast(steps.real_t, tf.float32)                                              # [T, B].
+  weights, entropy_weights = is_real * weights, is_real * entropy_weights
+  trusted = steps.real_t if trusted is None else steps.real_t & trusted
   level_ids = tf.broadcast_to(unroll.level_id, tf.shape(output.baseline)[:2])              # [T+1, B], of each row.
   means = tf.cast(agent.statistics.first, tf.float32)                                      # [N], mu of each level.
   scales = tf.cast(popart.scale(agent.statistics), tf.float32)                             # [N], sigma of each level.
@@ -114,7 +117,6 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
     return result
   returns, counts, levels = targets.vs, trusted, unroll.level_id                           # [T, B], [T, B], [B].
   if levels.shape.rank == 2:
-    counts = tf.ones_like(returns, tf.bool) if counts is None else counts
     returns, counts, levels = popart.split_levels(returns, counts, level_ids[:-1], means.shape[0])
   rollouts = popart.rollout_moments(returns, config.popart_second_moment, counts)
   return result._replace(means=metrics | {'popart/mean': means, 'popart/scale': scales}, gathered=(rollouts, levels))

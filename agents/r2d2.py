@@ -134,14 +134,14 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.R2d2Config) ->
   # Double Q-learning: the online network selects the action, and the target network evaluates it.
   best = tf.argmax(values[1:], axis=-1, output_type=tf.int32)
   bootstrap_values = tf.gather(target_values[1:], best, batch_dims=2)
-  targets = n_step_targets(steps.r_t, steps.discount_t, bootstrap_values, config)
-  trains = tf.cast(sample.trains, tf.float32)
+  targets = n_step_targets(steps.r_t, steps.discount_t, steps.real_t, bootstrap_values, config)
+  trains = tf.cast(sample.trains & steps.real_t, tf.float32)
   td_errors = (targets - tf.gather(values[:-1], steps.a_tm1, batch_dims=2)) * trains
   weights = q_learning.importance_weights(sample.probability, config.importance_exponent)
   losses_of_sequences = 0.5 * tf.reduce_sum(tf.square(td_errors), axis=0)  # [B].
   num_learners = tf.distribute.get_strategy().num_replicas_in_sync         # They add up their losses.
   total = tf.reduce_mean(weights * losses_of_sequences) / num_learners
-  priorities = q_learning.sequence_priorities(td_errors, sample.trains, config.priority_eta)
+  priorities = q_learning.sequence_priorities(td_errors, sample.trains & steps.real_t, config.priority_eta)
   means = {'value': tf.reduce_sum(trains * tf.reduce_mean(values[:-1], axis=-1)) / tf.reduce_sum(trains),
            'priority': tf.reduce_mean(priorities), 'replay_age': tf.reduce_mean(tf.cast(sample.age, tf.float32))}
   if config.measure_delta_q and config.use_lstm:
@@ -149,12 +149,12 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.R2d2Config) ->
   return learner_step.Loss(total, {'loss/td': total}, means, feedback=priorities)
 
 
-def n_step_targets(r_t: tf.Tensor, discount_t: tf.Tensor, bootstrap_values: tf.Tensor,
+def n_step_targets(r_t: tf.Tensor, discount_t: tf.Tensor, real_t: tf.Tensor, bootstrap_values: tf.Tensor,
                    config: configs.R2d2Config) -> tf.Tensor:
   """y_t = h(sum_{k<n} gamma^k r_{t+k} + gamma^n h^-1(Q(s_{t+n}, a*))). Section 2.3.
 
   Args:
-    r_t, discount_t: [T, B] float32, what the steps led to, as in unroll.Steps.
+    r_t, discount_t, real_t: [T, B], what the steps led to, as in unroll.Steps.
     bootstrap_values: [T, B] float32, Q(s, a*) of the states that they led to, in the scale of the network.
     config: the hyper-parameters.
   Returns:
@@ -163,7 +163,7 @@ def n_step_targets(r_t: tf.Tensor, discount_t: tf.Tensor, bootstrap_values: tf.T
   if config.value_rescaling:
     bootstrap_values = value_rescaling.unrescale(bootstrap_values)
   r_t = losses.transform_rewards(r_t, config.reward_transform)
-  targets = q_learning.n_step_targets(r_t, config.discount * discount_t, bootstrap_values, config.n_step)
+  targets = q_learning.n_step_targets(r_t, config.discount * discount_t, bootstrap_values, config.n_step, real_t)
   return value_rescaling.rescale(targets) if config.value_rescaling else targets
 
 
@@ -221,9 +221,11 @@ def make_experience(intake: intake_lib.Intake, spec: agent_lib.EnvironmentSpec, 
   def first_priorities(unroll, trains):
     """From the actor's own values: they stand for both networks. As in Ape-X."""
     actor, environment = unroll.agent_output, unroll.environment_output
+    real = unroll_lib.is_real(environment)
     # The value of the row that a step led to comes with the next action, one row later.
-    targets = n_step_targets(environment.reward[:-1], environment.discount[:-1], actor.max_value[1:], config)
-    return q_learning.sequence_priorities(targets - actor.action_value[:-1], trains, config.priority_eta)
+    targets = n_step_targets(
+        environment.reward[:-1], environment.discount[:-1], real[:-1], actor.max_value[1:], config)
+    return q_learning.sequence_priorities(targets - actor.action_value[:-1], trains & real[:-1], config.priority_eta)
 
   return replay_experience.ReplayExperience(
       intake, spec.frame_stacks, _replay_settings(config), seed,

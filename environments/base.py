@@ -19,8 +19,9 @@ class Environment(dm_env.Environment):
   Observations are NumPy arrays by name: `pixels` uint8 [H, W, C] or `vector` float32 [N], and optionally `instruction`
   uint8 [instruction.BYTES]. The action is an integer in [0, A). Rewards are floats, neither clipped nor scaled.
 
-  A discount of 0 in a MID step ends the episode only for learning: the environment continues. An episode that reaches
-  a time limit ends like any other episode, with a LAST step and discount 0.
+  A discount of 0 in a MID step ends the episode only for learning: the environment continues. A LAST step with another
+  discount than 0 is a truncation: the agent learns as if the episode went on from its observation. In the papers'
+  suites and in the built-in tasks, an episode that reaches a time limit ends like any other episode, with discount 0.
 
   Attributes:
     frames_per_step: environment frames per agent step. The length of a run is counted in environment frames.

@@ -6,7 +6,11 @@ A level has one of these names:
   a built-in task (`_TASKS`): `catch`;
   a built-in task, `_x` and a number: `catch_x100` or `catch_x0.1`. The rewards are multiplied by this number;
   `gymnasium:` and an id of gymnasium: `gymnasium:CartPole-v1`. `gymnasium:my_package:MyTask-v0` first imports
-    `my_package`, which registers the id.
+    `my_package`, which registers the id;
+  `dm_env:MODULE:FUNCTION`: the function makes a dm_env environment, see dm_env_adapter.py.
+
+The last two may have arguments: `gymnasium:CartPole-v1?max_episode_steps=9` or `dm_env:my_tasks:maze?size=9&loops=2`.
+A value is a Python or JSON literal, or else a string.
 
 To add a built-in task, write a subclass of `base.Environment` whose only argument is `seed`, and add it to `_TASKS`.
 
@@ -14,14 +18,19 @@ Importing this module imports no emulator, no gymnasium and no DeepMind Lab. So 
 import only the packages that their levels need.
 """
 
+import ast
+import contextlib
 import difflib
+import json
 import re
+import urllib.parse
 
 from scalable_agents.environments import atari57
 from scalable_agents.environments import base
 from scalable_agents.environments import catch
 from scalable_agents.environments import catch_variants
 from scalable_agents.environments import chain
+from scalable_agents.environments import dm_env_adapter
 from scalable_agents.environments import dmlab as dmlab_lib
 from scalable_agents.environments import filmed
 from scalable_agents.environments import gymnasium_adapter
@@ -49,11 +58,11 @@ _TASKS = {
 }
 # The factor must not be 0: there would be nothing to learn.
 _SCALED = re.compile(f'({"|".join(_TASKS)})_x(?=.*[1-9])([0-9]{{1,9}}(?:\\.[0-9]{{1,9}})?)')
-_GYMNASIUM = 'gymnasium:'
+_USERS_OWN = {'gymnasium:': gymnasium_adapter.Gymnasium, 'dm_env:': dm_env_adapter.DmEnv}
 
 
 def levels() -> tuple[str, ...]:
-  """Returns all level names, except gymnasium ids and tasks with multiplied rewards.
+  """Returns all level names, except those of users' own environments and of tasks with multiplied rewards.
 
   They are the 57 Atari games, all DeepMind Lab levels and the built-in tasks.
   """
@@ -92,13 +101,13 @@ def check(level_name: str) -> None:
   """Checks that `make` supports a level, without starting an emulator.
 
   Raises:
-    ImportError: a gymnasium id needs a package that is not installed, or DeepMind Lab is not installed.
-    ValueError: the level is unknown (the message has the closest names), or a gymnasium environment has spaces that are
-      not supported.
+    ImportError: a user's own environment needs a module that is not there, or DeepMind Lab is not installed.
+    ValueError: the level is unknown (the message has the closest names), or a user's own environment cannot be made or
+      has spaces that are not supported.
   """
-  if level_name.startswith(_GYMNASIUM):
+  if level_name.startswith(tuple(_USERS_OWN)):
     try:
-      gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=0).close()
+      _make_users_own(level_name, 0).close()
     except (ImportError, ValueError):
       raise
     except Exception as error:  # The user's own code can raise anything.
@@ -136,8 +145,8 @@ def make(level_name: str, *, seed: int, atari: AtariSettings = AtariSettings(),
   if scaled_name := _SCALED.fullmatch(level_name):
     task, factor = scaled_name.groups()
     return scaled.Scaled(_TASKS[task](seed=seed), float(factor))
-  if level_name.startswith(_GYMNASIUM):
-    return gymnasium_adapter.Gymnasium(level_name.removeprefix(_GYMNASIUM), seed=seed)
+  if level_name.startswith(tuple(_USERS_OWN)):
+    return _make_users_own(level_name, seed)
   raise _unknown(level_name)
 
 
@@ -159,6 +168,24 @@ def make_filmed(level_name: str, seed: int, protocol: dict[str, dict]) -> filmed
   return filmed.Filmed(make_from_json(level_name, seed, protocol))
 
 
+def _make_users_own(level_name, seed):
+  kind, _, name = level_name.partition(':')
+  name, has_query, query = name.partition('?')
+  try:
+    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=bool(has_query))
+  except ValueError:
+    raise ValueError(f'{level_name}: want arguments as ?name=value&name=value') from None
+  arguments = {argument: _literal(text) for argument, text in pairs}
+  return _USERS_OWN[f'{kind}:'](name, seed=seed, **arguments)
+
+
+def _literal(text):
+  for parse in (json.loads, ast.literal_eval):
+    with contextlib.suppress(ValueError, SyntaxError):
+      return parse(text)
+  return text
+
+
 def _unknown(level_name):
   closest = difflib.get_close_matches(level_name.lower(), (*levels(), *scores.SUITES), n=3, cutoff=0.5)
   if closest:  # Levels of another suite are alike by chance only.
@@ -166,6 +193,7 @@ def _unknown(level_name):
     home = [closest[0] in suite for suite in suites]
     closest = [name for name in closest if [name in suite for suite in suites] == home]
   hint = f'did you mean {" or ".join(closest)}?' if closest else (
-      f'want an Atari game in snake_case, a level of DMLab-30, one of {", ".join(_TASKS)}, {_GYMNASIUM}ID, a suite '
+      f'want an Atari game in snake_case, a level of DMLab-30, one of {", ".join(_TASKS)}, gymnasium:ID, '
+      f'dm_env:MODULE:FUNCTION, a suite '
       f'({", ".join(scores.SUITES)}) or several levels with commas between them')
   return ValueError(f'unknown level {level_name!r}: {hint}')

@@ -6,19 +6,22 @@ Kapturowski et al. 2019 (R2D2), section 2.3; Schaul et al. 2016, "Prioritized ex
 import tensorflow as tf
 
 
-def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: tf.Tensor, n: int) -> tf.Tensor:
+def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: tf.Tensor, n: int,
+                   real: tf.Tensor | None = None) -> tf.Tensor:
   """The n-step returns: G_t = sum_{k<m} D_k r_{t+k} + D_m v_{t+m} with m = min(n, T - t).
 
   D_k is the product of the first k discounts from step t on. In the last n-1 steps of a sequence, m is smaller: they
-  bootstrap from the last row there is. The paper (section 2.3) does not say how it treats them.
+  bootstrap from the last row there is. The paper (section 2.3) does not say how it treats them. The steps before the
+  end of a truncated episode likewise bootstrap from its last row; see actor/unroll.py.
 
   Args:
     rewards: [T, B] float32, what steps 0 to T-1 earned.
     discounts: [T, B] float32, with gamma; 0 where the step ended an episode.
     bootstrap_values: [T, B] float32, the values v_1 to v_T of the rows that the steps led to.
     n: largest number of steps before bootstrapping, >= 1.
+    real: [T, B] bool, False for the reset after a truncated episode. None: all steps are real.
   Returns:
-    [T, B] float32, without gradient.
+    [T, B] float32, without gradient. The target of a step that is not real has no meaning.
   Raises:
     ValueError: n < 1, or the shapes differ.
   """
@@ -29,6 +32,10 @@ def n_step_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap_values: t
                      f'{rewards.shape}, {discounts.shape} and {bootstrap_values.shape}')
   num_steps = rewards.shape[0]
   n = min(n, num_steps)
+  if real is not None:
+    # A step that is not real earns the value of the state before it, and ends the sum.
+    values_before = tf.concat([bootstrap_values[:1], bootstrap_values[:-1]], axis=0)
+    rewards, discounts = tf.where(real, rewards, values_before), tf.where(real, discounts, 0.)
   # After the last step, further ones earn nothing and stay where they are.
   rewards = tf.concat([rewards, *[tf.zeros_like(rewards[:1])] * (n - 1)], axis=0)
   discounts = tf.concat([discounts, *[tf.ones_like(discounts[:1])] * (n - 1)], axis=0)

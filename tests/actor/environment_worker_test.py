@@ -93,6 +93,18 @@ class EnvironmentWorkerTest(parameterized.TestCase):
         [4., 0., True, 7., 12],   # The end: what was reached, and a new episode's first observation.
         [1., 1., False, 1., 4]])
 
+  def test_a_time_limit_shows_the_last_observation_before_the_reset(self):
+    with _Worker({'seed': 0, 'end': 0.7}, constructor=_LIVES) as worker:
+      rows = []
+      for _ in range(6):
+        self.assertEqual(worker.act(0, 1), [0])
+        rows.append(list(worker.row(0).values()))
+    self.assertEqual(rows[2:], [
+        [2., 0., False, 3., 8, [2, 2]],
+        [4., 1., False, 7., 12, [3, 3]],
+        [0., 1., True, 7., 12, [0, 0]],   # The reset, whatever the action.
+        [1., 1., False, 1., 4, [1, 1]]])
+
   def test_regression_what_is_too_large_for_float32_is_infinite(self):
     with _Worker({'seed': 0, 'factor': 1.5e38}, constructor=_LIVES) as worker:
       rows = []

@@ -107,14 +107,14 @@ class Starting(Constant):
 class Lives(Constant):
   """Episodes of 3 steps; the second step loses a life. Rewards 1, 2, 4; discounts as emulators and others give them.
 
-  All rewards are multiplied by `factor`.
+  All rewards are multiplied by `factor`. `end` is the discount of the last step. It observes the number of the step.
   """
 
   frames_per_step, frame_stacks = 4, {}
 
-  def __init__(self, seed, factor=1.):
+  def __init__(self, seed, factor=1., end=0.):
     super().__init__(seed, shape=(2,))
-    self._number, self._factor = 0, factor
+    self._number, self._factor, self._end = 0, factor, end
 
   def reset(self):
     self._number = 0
@@ -122,10 +122,9 @@ class Lives(Constant):
 
   def step(self, action):
     self._number += 1
-    middle = super().step(action)
+    middle = super().step(action)._replace(observation={'pixels': np.full([2], self._number, np.uint8)})
     if self._number == 3:
-      return middle._replace(step_type=middle.step_type.LAST, reward=4. * self._factor,
-                             discount=0.7)  # A time limit.
+      return middle._replace(step_type=middle.step_type.LAST, reward=4. * self._factor, discount=self._end)
     return middle._replace(reward=self._number * self._factor, discount=0. if self._number == 2 else 0.99)
 
 

@@ -1,5 +1,6 @@
 """Tests of environments/gymnasium_adapter.py with CartPole and with environments that are registered here."""
 
+import os
 import sys
 from unittest import mock
 
@@ -22,7 +23,8 @@ class _Task(gymnasium.Env):
     self.observation_space, self.action_space, self._length = observation_space, action_space, length
     self.seeds, self.actions, self.closed = [], [], False
     self._steps = 0
-    self._array = np.zeros(observation_space.shape or (), observation_space.dtype)
+    if not isinstance(observation_space, spaces.Dict):
+      self._array = np.zeros(observation_space.shape or (), observation_space.dtype)
 
   def _observe(self):
     if isinstance(self.observation_space, spaces.Discrete):
@@ -106,7 +108,7 @@ class CartPoleTest(absltest.TestCase):
         self.assertEqual(time_step.last(), terminated)
         self.assertEqual(time_step.discount, 0.0 if terminated else 1.0)
 
-  def test_the_time_limit_is_an_end(self):
+  def test_the_time_limit_is_a_truncation(self):
     adapter = gymnasium_adapter.Gymnasium('CartPole-v1', seed=0)
     time_step = adapter.reset()
     length = 0
@@ -116,7 +118,7 @@ class CartPoleTest(absltest.TestCase):
       time_step = adapter.step(int(angle + 0.3 * angular_velocity + 0.05 * position + 0.1 * velocity > 0))
       length += 1
     self.assertEqual(length, 500)
-    self.assertEqual(time_step.discount, 0.0)
+    self.assertEqual(time_step.discount, 1.0)
     self.assertTrue(adapter.step(0).first())
 
 
@@ -155,6 +157,19 @@ class ObservationTest(parameterized.TestCase):
     for channel in range(3):
       np.testing.assert_array_equal(pixels[..., channel], frames[channel])
 
+  @parameterized.parameters(
+      # As MiniGrid's: an image, a direction, and a text.
+      (dict(image=spaces.Box(0, 255, (7, 7, 3), np.uint8), direction=spaces.Discrete(4), mission=spaces.Text(9)),
+       'image', 'pixels', (7, 7, 3)),
+      (dict(image=spaces.Box(0, 255, (7, 7), np.uint8), speed=spaces.Box(-1, 1, (2,))), 'image', 'pixels', (7, 7, 1)),
+      (dict(place=spaces.Box(-1, 1, (2,)), mission=spaces.Text(9)), 'place', 'vector', (2,)))
+  def test_a_dict_is_its_image_or_its_only_vector(self, entries, name, kind, shape):
+    adapter, task = _adapter(_Task, observation_space=spaces.Dict(entries))
+    self.assertEqual({key: spec.shape for key, spec in adapter.observation_spec().items()}, {kind: shape})
+    observed = spaces.Dict(entries).sample()
+    with mock.patch.object(task, '_observe', return_value=observed):
+      np.testing.assert_array_equal(adapter.reset().observation[kind], observed[name].reshape(shape))
+
   def test_discrete_observations_are_one_hot_from_their_start(self):
     adapter, _ = _adapter(_Task, observation_space=spaces.Discrete(3, start=-1))
     self.assertEqual(adapter.observation_spec()['vector'].shape, (3,))
@@ -165,8 +180,10 @@ class ObservationTest(parameterized.TestCase):
     np.testing.assert_array_equal(adapter.reset().observation['vector'], [1, 0, 0])
 
   @parameterized.parameters(
-      (spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), spaces.Discrete(2), 'want a Box or Discrete obs'),
-      (spaces.Dict(x=spaces.Discrete(2)), spaces.Discrete(2), 'want a Box or Discrete obs'),
+      (spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), spaces.Discrete(2), 'want an array of numbers .*Tuple'),
+      (spaces.Dict(x=spaces.Discrete(2)), spaces.Discrete(2), 'want a dict of .*, got neither$'),
+      (spaces.Dict(x=spaces.Box(-1, 1, (2,)), y=spaces.Box(-1, 1, (3,))), spaces.Discrete(2),
+       'want a dict .* with one image .* or one vector, got 2 of them: x, y$'),
       (spaces.Box(0, 1, (8, 8, 3), np.float32), spaces.Discrete(2), r'want images as uint8 .*, got float32 \[8, 8, 3'),
       (spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), spaces.Discrete(2), r'want images as .*, got uint8 \[4, 8, 8, 3\]'),
       (spaces.Discrete(2), spaces.Box(-1, 1, (1,)), 'want a Discrete action space, got Box'),
@@ -201,10 +218,18 @@ class StepTest(absltest.TestCase):
     self.assertEqual([time_step.discount for time_step in time_steps[:3]], [1.0, 1.0, 0.0])
     self.assertIs(type(time_steps[0].reward), float)
 
-  def test_truncation_is_the_last_step_with_discount_0(self):
+  def test_truncation_is_the_last_step_with_discount_1(self):
     adapter, _ = _adapter(_Task, max_episode_steps=2, observation_space=spaces.Discrete(2))
     adapter.reset()
     self.assertTrue(adapter.step(0).mid())
+    time_step = adapter.step(0)
+    self.assertTrue(time_step.last())
+    self.assertEqual(time_step.discount, 1.0)
+
+  def test_a_termination_in_the_last_step_before_the_time_limit_is_one(self):
+    adapter, _ = _adapter(_Task, max_episode_steps=2, observation_space=spaces.Discrete(2), length=2)
+    adapter.reset()
+    adapter.step(0)
     time_step = adapter.step(0)
     self.assertTrue(time_step.last())
     self.assertEqual(time_step.discount, 0.0)
@@ -249,6 +274,14 @@ class RenderTest(parameterized.TestCase):
 
 class MakingTest(parameterized.TestCase):
 
+  def test_arguments_reach_the_environment(self):
+    gymnasium.register('adapter_test/Argued-v0', _Task, kwargs=dict(observation_space=spaces.Discrete(2)))
+    adapter = gymnasium_adapter.Gymnasium('adapter_test/Argued-v0', seed=0, length=2, max_episode_steps=9)
+    adapter.reset()
+    self.assertEqual([adapter.step(0).last() for _ in range(2)], [False, True])
+    with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'size'"):
+      gymnasium_adapter.Gymnasium('adapter_test/Argued-v0', seed=0, size=2)
+
   @parameterized.parameters(
       ('CartPol-v1', 'CartPole-v1'), ('CartPole-v99', 'CartPole-v1'), ('NoSuchTaskAtAll-v0', "doesn't exist"),
       ('', 'Malformed environment ID'), ('two words', 'Malformed environment ID'), ('a:b:c', 'too many values'))
@@ -262,7 +295,8 @@ class MakingTest(parameterized.TestCase):
       _adapter(_missing_package)
     with self.assertRaisesRegex(ImportError, "^gymnasium:.*-v0: No module named 'physics'$"):
       _adapter(_fails)
-    with self.assertRaisesRegex(ImportError, "^gymnasium:no_such_package:Task-v0: No module named 'no_such_package'"):
+    with self.assertRaisesRegex(
+        ImportError, f'^gymnasium:no_such_package:Task-v0: no module no_such_package: looked in {os.getcwd()}, in PY'):
       gymnasium_adapter.Gymnasium('no_such_package:Task-v0', seed=0)
 
   def test_gymnasium_itself_missing(self):

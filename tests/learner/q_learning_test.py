@@ -45,6 +45,15 @@ class NStepTargetsTest(parameterized.TestCase):
     got = q_learning.n_step_targets(*map(tf.constant, (rewards, discounts, values)), n)
     np.testing.assert_allclose(got, _slow_targets(rewards, discounts, values, n), rtol=1e-4, atol=1e-5)
 
+  @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(0, 2**31))
+  def test_a_truncated_episode_ends_like_a_sequence(self, before, after, n, seed):
+    rewards, discounts, values = np.random.RandomState(seed).uniform(size=[3, before + 1 + after, 2]).astype(np.float32)
+    real = np.arange(before + 1 + after)[:, np.newaxis] != [before] * 2
+    got = q_learning.n_step_targets(*map(tf.constant, (rewards, discounts, values)), n, tf.constant(real))
+    for part in (slice(0, before), slice(before + 1, None)):
+      want = _slow_targets(rewards[part], discounts[part], values[part], n)
+      np.testing.assert_allclose(got[part], want, rtol=1e-4, atol=1e-5)
+
   def test_one_step_targets(self):
     rewards, discounts, values = (tf.random.stateless_normal([5, 2], [1, seed]) for seed in range(3))
     np.testing.assert_allclose(

@@ -1,0 +1,79 @@
+"""Adapts users' dm_env environments with discrete actions to `base.Environment`."""
+
+from typing import Any
+
+import dm_env
+from dm_env import specs
+import numpy as np
+
+from scalable_agents.environments import base
+from scalable_agents.environments import observations
+from scalable_agents.environments import user_modules
+
+
+class DmEnv(base.Environment):
+  """One dm_env environment, made by a function of the user's.
+
+  The action must be a DiscreteArray. observations.py says which observations it may have. Rewards are raw. Discounts
+  other than 0 count as 1: the agents have a discount of their own. A LAST step with discount 0 is the end of the task.
+  A LAST step with another discount is a time limit: agents then bootstrap from its observation; see actor/unroll.py.
+  """
+
+  def __init__(self, path: str, *, seed: int, **arguments):
+    """Makes the environment.
+
+    Args:
+      path: 'MODULE:FUNCTION'. The function is called with `seed` and the arguments, and returns a dm_env.Environment.
+      seed: random seed, >= 0.
+      **arguments: further arguments of the function.
+
+    Raises:
+      ImportError: the module cannot be imported.
+      ValueError: the module has no such function, or it returns no dm_env.Environment with spaces as above.
+    """
+    self._environment = _make(path, seed, arguments)
+    actions: Any = self._environment.action_spec()
+    if not isinstance(actions, specs.DiscreteArray):
+      raise ValueError(f'dm_env:{path}: want an action of specs.DiscreteArray, got {" ".join(str(actions).split())}')
+    try:
+      spec, self._convert = observations.convert_spec(self._environment.observation_spec())
+    except ValueError as error:
+      raise ValueError(f'dm_env:{path}: {error}') from None
+    super().__init__(int(actions.num_values), spec)
+    self._path = path
+
+  def render(self) -> np.ndarray:
+    """Returns the picture that a method `render` of the user's environment draws, uint8 [H, W, 3].
+
+    Raises:
+      ValueError: it has no such method.
+    """
+    if not hasattr(self._environment, 'render'):
+      raise ValueError(f'dm_env:{self._path}: this environment draws no pictures (it has no method `render`)')
+    return np.asarray(self._environment.render(), np.uint8)  # pyright: ignore[reportAttributeAccessIssue]
+
+  def close(self):
+    self._environment.close()
+
+  def _start_episode(self):
+    return self._convert(self._environment.reset().observation)
+
+  def _advance(self, action):
+    step = self._environment.step(action)
+    return step._replace(reward=float(step.reward), observation=self._convert(step.observation))
+
+
+def _make(path, seed, arguments):
+  module_name, _, function_name = path.partition(':')
+  if not module_name or not function_name:
+    raise ValueError(f'dm_env:{path}: want dm_env:MODULE:FUNCTION')
+  try:
+    function = getattr(user_modules.import_module(module_name), function_name, None)
+  except ImportError as error:
+    raise ImportError(f'dm_env:{path}: {error}') from error
+  if not callable(function):
+    raise ValueError(f'dm_env:{path}: the module {module_name} has no function {function_name}')
+  environment = function(seed=seed, **arguments)
+  if not isinstance(environment, dm_env.Environment):
+    raise ValueError(f'dm_env:{path}: want a dm_env.Environment, got {type(environment).__name__}')
+  return environment

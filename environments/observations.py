@@ -1,0 +1,81 @@
+"""Turns the observations of users' environments into those of `base.Environment`: one image or one vector.
+
+  uint8 [H, W, C], [C, H, W] or [H, W]   'pixels' uint8 [H, W, C], with C = 1 for [H, W]. The channels are the first
+                                         dimension if it is smaller than the last one, as when gymnasium stacks frames.
+  a bounded integer                      'vector' float32 [N], one-hot.
+  other numbers, of <= 2 dimensions      'vector' float32 [N], flattened.
+  a dict                                 its only image, or, without an image, its only array of numbers. Other
+                                         entries are left out, for example the direction and the text of MiniGrid.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dm_env import specs
+import numpy as np
+
+Convert = Callable[[Any], dict[str, np.ndarray]]
+
+
+def convert_spec(spec: Any) -> tuple[dict[str, specs.Array], Convert]:
+  """Returns the specs of the observations by name, and a function that turns an observation into arrays by name.
+
+  Args:
+    spec: a dm_env spec or a dict of them. Entries of the dict that are no `specs.Array` are left out.
+
+  Raises:
+    ValueError: there is not exactly one image or vector.
+  """
+  if isinstance(spec, Mapping):
+    images = [name for name, entry in spec.items() if _is_image(entry)]
+    numbers = [name for name, entry in spec.items() if _is_numeric(entry) and entry.shape]
+    chosen = images or numbers
+    if len(chosen) != 1:
+      raise ValueError('want a dict of observations with one image (uint8) or one vector, got '
+                       + (f'{len(chosen)} of them: {", ".join(map(str, chosen))}' if chosen else 'neither'))
+    name = chosen[0]
+    new_spec, convert = convert_spec(spec[name])
+    return new_spec, lambda observation: convert(observation[name])
+  if not _is_numeric(spec):
+    raise ValueError(f'want an array of numbers or a dict with one, got {_line(spec)}')
+  if _is_image(spec):
+    return _image(spec)
+  if len(spec.shape) > 2:
+    raise ValueError(f'want images as uint8 of two or three dimensions, got {spec.dtype} {list(spec.shape)}')
+  if not spec.shape and isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.integer):
+    return _one_hot(int(spec.minimum), int(spec.maximum))
+  size = int(np.prod(spec.shape))
+  # `np.array` makes a copy, because the environment may write the next observation into the same array.
+  return ({'vector': specs.Array((size,), np.float32, name='vector')},
+          lambda observation: {'vector': np.array(observation, np.float32).reshape(size)})
+
+
+def _is_numeric(spec):
+  return isinstance(spec, specs.Array) and (spec.dtype.kind in 'biuf')
+
+
+def _is_image(spec):
+  return _is_numeric(spec) and spec.dtype == np.uint8 and len(spec.shape) in (2, 3)
+
+
+def _image(spec):
+  channels_first = len(spec.shape) == 3 and spec.shape[0] < spec.shape[2]
+  shape = (*spec.shape[1:], spec.shape[0]) if channels_first else (*spec.shape, 1)[:3]
+
+  def convert(observation):
+    if channels_first:
+      observation = np.moveaxis(observation, 0, -1)
+    return {'pixels': np.array(observation, np.uint8).reshape(shape)}
+
+  pixels: dict[str, specs.Array] = {'pixels': specs.BoundedArray(shape, np.uint8, 0, 255, name='pixels')}
+  return pixels, convert
+
+
+def _one_hot(minimum, maximum):
+  rows = np.eye(maximum - minimum + 1, dtype=np.float32)
+  vector: dict[str, specs.Array] = {'vector': specs.BoundedArray((len(rows),), np.float32, 0.0, 1.0, name='vector')}
+  return vector, lambda observation: {'vector': rows[int(observation) - minimum].copy()}
+
+
+def _line(text):
+  return ' '.join(str(text).split())

@@ -1,0 +1,174 @@
+"""Tests of environments/dm_env_adapter.py, and of levels with arguments, with environments that are made here."""
+
+import os
+import subprocess
+import sys
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import dm_env
+from dm_env import specs
+from dm_env import test_utils
+import numpy as np
+
+from scalable_agents.environments import catch
+from scalable_agents.environments import dm_env_adapter
+from scalable_agents.environments import registry
+from scalable_agents.processes import python_path
+
+_HERE = 'scalable_agents.tests.environments.dm_env_adapter_test'
+
+
+class _Task(dm_env.Environment):
+  """Observes the number of the step, and ends after `length` steps with the discount `end`."""
+
+  def __init__(self, spec=None, actions=None, length=3, end=0.):
+    self._spec = spec or specs.Array((2,), np.float64)
+    self._actions = actions or specs.DiscreteArray(3)
+    self._length, self._end = length, end
+    self.closed = False
+
+  def observation_spec(self):
+    return self._spec
+
+  def action_spec(self):
+    return self._actions
+
+  def _observation(self):
+    if isinstance(self._spec, dict):
+      return {name: np.full(spec.shape, self._step, spec.dtype) for name, spec in self._spec.items()}
+    return np.full(self._spec.shape, self._step, self._spec.dtype)
+
+  def reset(self):
+    self._step = 0
+    return dm_env.restart(self._observation())
+
+  def step(self, action):
+    self._step += 1
+    is_last = self._step == self._length
+    return dm_env.TimeStep(dm_env.StepType.LAST if is_last else dm_env.StepType.MID, 10 * action,
+                           self._end if is_last else 0.99, self._observation())
+
+  def close(self):
+    self.closed = True
+
+
+def make(seed, **arguments):
+  return _Task(**arguments) if seed >= 0 else None
+
+
+def make_catch(seed):
+  return catch.Catch(seed=seed)
+
+
+def make_with_arguments(seed, **arguments):
+  make_with_arguments.got = arguments
+  return _Task()
+
+
+NO_FUNCTION = 3
+
+
+class ContractTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
+
+  def make_object_under_test(self):
+    return dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0)
+
+
+class DmEnvTest(parameterized.TestCase):
+
+  def test_plays_like_the_environment(self):
+    theirs, ours = catch.Catch(seed=4), registry.make(f'dm_env:{_HERE}:make_catch', seed=4)
+    self.assertEqual(ours.action_spec().num_values, theirs.action_spec().num_values)
+    random = np.random.RandomState(0)
+    for _ in range(100):
+      action = random.randint(3)
+      want, got = theirs.step(action), ours.step(action)
+      self.assertEqual((got.step_type, got.reward, got.discount), (want.step_type, want.reward, want.discount))
+      np.testing.assert_array_equal(got.observation['pixels'], want.observation['pixels'])
+    np.testing.assert_array_equal(ours.render(), theirs.render())
+
+  @parameterized.parameters(0., 1.)
+  def test_the_last_discount_tells_a_time_limit_from_an_end(self, end):
+    adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, end=end)
+    adapter.reset()
+    steps = [adapter.step(2) for _ in range(4)]
+    self.assertEqual([step.step_type.name for step in steps], ['MID', 'MID', 'LAST', 'FIRST'])
+    self.assertEqual([step.discount for step in steps[:3]], [0.99, 0.99, end])
+    self.assertEqual([step.reward for step in steps[:3]], [20., 20., 20.])
+    np.testing.assert_array_equal([step.observation['vector'][0] for step in steps], [1, 2, 3, 0])
+
+  @parameterized.parameters(
+      (specs.DiscreteArray(4), 'vector', (4,)), (specs.BoundedArray((), np.int32, -1, 3), 'vector', (5,)),
+      ({'place': specs.Array((2, 3), np.float32), 'name': specs.StringArray(())}, 'vector', (6,)),
+      (specs.BoundedArray((5, 4, 3), np.uint8, 0, 255), 'pixels', (5, 4, 3)))
+  def test_observations(self, spec, name, shape):
+    adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0, spec=spec)
+    self.assertEqual({key: each.shape for key, each in adapter.observation_spec().items()}, {name: shape})
+
+  @parameterized.parameters(
+      ('make', dict(actions=specs.BoundedArray((2,), np.float32, 0, 1)), 'want an action of specs.DiscreteArray'),
+      ('make', dict(spec=specs.StringArray(())), 'want an array of numbers or a dict with one, got StringArray'),
+      ('nothing', {}, 'the module .*dm_env_adapter_test has no function nothing$'),
+      ('NO_FUNCTION', {}, 'the module .*dm_env_adapter_test has no function NO_FUNCTION$'),
+      ('', {}, 'want dm_env:MODULE:FUNCTION$'))
+  def test_what_cannot_be_used_is_one_line(self, function, arguments, message):
+    with self.assertRaisesRegex(ValueError, f'^dm_env:{_HERE}:{function}: {message}'):
+      dm_env_adapter.DmEnv(f'{_HERE}:{function}', seed=0, **arguments)
+
+  def test_what_is_no_environment_is_one_line(self):
+    with self.assertRaisesRegex(ValueError, 'want a dm_env.Environment, got NoneType$'):
+      dm_env_adapter.DmEnv(f'{_HERE}:make', seed=-1)
+
+  def test_an_environment_without_pictures_says_so_and_close_closes(self):
+    adapter = dm_env_adapter.DmEnv(f'{_HERE}:make', seed=0)
+    with self.assertRaisesRegex(ValueError, f'^dm_env:{_HERE}:make: this environment draws no pictures'):
+      adapter.render()
+    adapter.close()
+    self.assertTrue(adapter._environment.closed)
+
+
+class LevelTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('a=1&b=-2.5&c=text', {'a': 1, 'b': -2.5, 'c': 'text'}),
+      ('a=True&b=false&c=None&d=null', {'a': True, 'b': False, 'c': None, 'd': None}),
+      ("a='1'&b=[3]&c=x%26y&d=", {'a': '1', 'b': [3], 'c': 'x&y', 'd': ''}))
+  def test_arguments_are_literals_or_strings(self, query, arguments):
+    level = f'dm_env:{_HERE}:make_with_arguments?{query}'
+    registry.check(level)
+    with mock.patch.dict(sys.modules, {_HERE: sys.modules[__name__]}):
+      registry.make(level, seed=3)
+    self.assertEqual(make_with_arguments.got, arguments)
+
+  @parameterized.parameters('?a', '?a=1&', '?a=1&b')
+  def test_other_arguments_are_one_line(self, query):
+    for function in (registry.check, lambda name: registry.make(name, seed=0)):
+      with self.assertRaisesRegex(ValueError, r'^dm_env:\S+: want arguments as \?name=value&name=value$'):
+        function(f'dm_env:{_HERE}:make{query}')
+
+  def test_a_module_in_the_current_folder_is_found_and_the_message_says_where(self):
+    folder = self.create_tempdir()
+    folder.create_file('my_tasks.py', content=(
+        'from scalable_agents.environments import catch\ndef caught(seed):\n  return catch.Catch(seed=seed)\n'))
+    folder.create_file('my_broken.py', content='import my_missing_library\n')
+    program = ('from scalable_agents.environments import registry\n'
+               'registry.make("dm_env:my_tasks:caught", seed=0).reset()\n'
+               'for module in "my_broken", "my_typo":\n'
+               '  try:\n'
+               '    registry.check(f"dm_env:{module}:make")\n'
+               '  except ImportError as error:\n'
+               '    print(error)\n')
+    # Without a module or a script, Python would search the current folder itself.
+    script = self.create_tempdir().create_file('program.py', content=program).full_path
+    here = {'BUILD_WORKING_DIRECTORY': folder.full_path}
+    for settings in (dict(cwd=folder.full_path, env=python_path.environment()),
+                     dict(cwd=os.path.dirname(script), env=python_path.environment() | here)):
+      printed = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, **settings).stdout
+      self.assertRegex(printed, r"^dm_env:my_broken:make: No module named 'my_missing_library'\n"
+                                rf'dm_env:my_typo:make: no module my_typo: looked in {folder.full_path}, in PYTHONPATH')
+
+
+if __name__ == '__main__':
+  absltest.main()
