@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
 from scalable_agents.agents import configs
-from scalable_agents.agents import impala_atari57
 from scalable_agents.cluster import learner_connection
 from scalable_agents.tests.cluster import cluster_testing
+from scalable_agents.tests.cluster import namespaced
 from scalable_agents.tests.training import faulty_environments
 from scalable_agents.tests.training import training
 
@@ -27,10 +28,7 @@ _SLOW = (*faulty_environments.SLOW_FLAGS, '--total_environment_frames=1000000000
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
             'policy_lag')
 _NONSENSE = 7  # Number of invalid unrolls that a test sends.
-_IN_NAMESPACE = '''
-import os, sys
-os.execvp('ip', ['ip', 'netns', 'exec', {!r}, sys.executable, '-m', {!r}, *sys.argv[1:]])
-'''
+_ADDRESSES = ('10.213.7.1', '10.213.7.2')  # Of two machines.
 
 
 class _TestCase(absltest.TestCase):
@@ -192,46 +190,9 @@ class LifeOfAClusterTest(_TestCase):
 
 class EndTest(_TestCase):
 
-  def test_training_to_the_end(self):
-    flags = (*_SLOW, '--total_environment_frames=4000')
-    actors = [self._actor(task, *flags) for task in range(2)]
-    for actor in actors:  # From then on they try to connect every second, so both connect before the end.
-      actor.wait_until(lambda: 'no learner at ' in actor.screen(), 'a word')
-    learner = self._start('learner', _NONE, *flags)
-    code, _ = learner.end()
-    self.assertEqual(code, 0, learner.screen())
-    self._check_actors_end(actors)
-    self.assertRegex(learner.screen(), f'^port {self.port} opens? .*private network\n')
-    self.assertRegex(learner.screen(), f'\n4,000 frames trained, see {self.logdir}\n$')
-    self.assertNotIn('Traceback', learner.screen())
-    row = training.rows(self.logdir)[-1]
-    self.assertEqual((row['environment_frames'], row['learner_steps']), (4_000, 200))
-
-
-class SeveralLearnersTest(_TestCase):
-
-  def test_in_one_process(self):
-    flags = ('--num_learners=2', '--total_environment_frames=16000')
-    with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
-      run.wait_for_rows(1)
-      self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
-    frames = training.rows(self.logdir)[-1]['environment_frames']
-    self.assertLessEqual(frames, 16_000)
-    with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
-      self.assertEqual(run.end()[0], 0, run.screen())
-    row = training.rows(self.logdir)[-1]  # An update takes two batches of four unrolls of 20 steps.
-    self.assertEqual((row['environment_frames'], row['learner_steps']), (16_000, 100))
-    self.assertGreater(row['episodes'], 0)
-    with training.Training(self.logdir, '--mode=test', '--test_num_episodes=2') as run:
-      self.assertEqual(run.end()[0], 0, run.screen())
-
-
-class NetworkTest(_TestCase):
-
-  def test_two_machines(self):
-    """Makes two network namespaces, joined by a virtual cable."""
+  def _make_machines(self):
+    """Makes two network namespaces, joined by a virtual cable. Returns their names, none where this is not allowed."""
     names = [f'sa-{os.getpid()}-{side}' for side in 'ab']
-    addresses = ('10.213.7.1', '10.213.7.2')
 
     def ip(*arguments):
       return subprocess.run(['ip', *arguments], check=True, capture_output=True, text=True)
@@ -241,22 +202,56 @@ class NetworkTest(_TestCase):
         ip('netns', 'add', name)
         self.addCleanup(subprocess.run, ['ip', 'netns', 'del', name], check=False, capture_output=True)
       ip('-n', names[0], 'link', 'add', 'cable', 'type', 'veth', 'peer', 'name', 'cable', 'netns', names[1])
-      for name, address in zip(names, addresses):
+      for name, address in zip(names, _ADDRESSES):
         ip('-n', name, 'addr', 'add', f'{address}/24', 'dev', 'cable')
         ip('-n', name, 'link', 'set', 'cable', 'up')
         ip('-n', name, 'link', 'set', 'lo', 'up')
       ip('netns', 'exec', names[0], sys.executable, '-c', '')
     except (OSError, subprocess.CalledProcessError) as error:
-      self.skipTest(f'no network namespaces here: {(getattr(error, "stderr", "") or str(error)).strip()}')
-    self.address = f'{addresses[0]}:{self.port}'
-    programs = [['-c', _IN_NAMESPACE.format(name, impala_atari57.__name__)] for name in names]
-    flags = '--total_environment_frames=8000'
-    learner = self._start('learner', _NONE, flags, program=programs[0])
-    actor = self._actor(0, flags, program=programs[1])
+      print(f'no network namespaces here: {(getattr(error, "stderr", "") or str(error)).strip()}')
+      return []
+    return names
+
+  def test_training_to_the_end(self):
+    """The learner and the actor host are on two machines, where network namespaces can be made."""
+    machines = self._make_machines()
+    if machines:
+      self.address = f'{_ADDRESSES[0]}:{self.port}'
+
+    def start(job, *flags):
+      program = {}
+      if machines:
+        self.enterContext(mock.patch.dict(os.environ, {namespaced.NAMESPACE: machines.pop(0)}))
+        program = {'program': namespaced.__name__}
+      return self._start(job, '--total_environment_frames=4000', *flags, **program)
+
+    learner = start('learner', _NONE)
+    actor = start('actor', _ENVIRONMENTS, '--task=0')
     code, _ = learner.end()
     self.assertEqual(code, 0, learner.screen())
     self._check_actors_end([actor])
-    self.assertEqual(training.rows(self.logdir)[-1]['environment_frames'], 8_000)
+    self.assertRegex(learner.screen(), f'^port {self.port} opens? .*private network\n')
+    self.assertRegex(learner.screen(), f'\n4,000 frames trained, see {self.logdir}\n$')
+    self.assertNotIn('Traceback', learner.screen())
+    row = training.rows(self.logdir)[-1]
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (4_000, 50))
+
+
+class SeveralLearnersTest(_TestCase):
+
+  def test_in_one_process(self):
+    flags = ('--num_learners=2', '--total_environment_frames=8000')
+    with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
+      run.wait_for_rows(1)
+      self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+    frames = training.rows(self.logdir)[-1]['environment_frames']
+    self.assertLessEqual(frames, 8_000)
+    with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
+      self.assertEqual(run.end()[0], 0, run.screen())
+    row = training.rows(self.logdir)[-1]  # An update takes two batches of four unrolls of 20 steps.
+    self.assertEqual((row['environment_frames'], row['learner_steps']), (8_000, 50))
+    self.assertGreater(row['episodes'], 0)
+    training.run_preset('impala_atari57', f'--logdir={self.logdir}', '--mode=test', '--test_num_episodes=2')
 
 
 if __name__ == '__main__':
