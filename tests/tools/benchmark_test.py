@@ -41,7 +41,11 @@ class PartsTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     # Not at the top: processes that are spawned, as in another test here, load this file.
+    import tensorflow as tf
+
     from scalable_agents.agents import impala  # noqa: F401  # The copies find it imported.
+    # To optimise a graph takes longer here than to run it.
+    tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
     fork = lambda processes: futures.ProcessPoolExecutor(
         processes, multiprocessing.get_context('fork'), benchmark._begin_part)
     self.enter_context(mock.patch.object(benchmark, '_executor', fork))

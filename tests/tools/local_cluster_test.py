@@ -95,7 +95,7 @@ class BinaryTest(parameterized.TestCase):
 
   def test_trains_to_the_end_and_nothing_is_left(self):
     logdir = os.path.join(self.create_tempdir().full_path, 'run')
-    frames = 6000
+    frames = 4000
     with _binary(logdir, '--agent=impala_atari57', '--learners=1', '--actors=1', '--', *_CATCH,
                  f'--total_environment_frames={frames}') as run:
       run.wait_until(lambda: training.rows(logdir), 'a row')
@@ -104,7 +104,7 @@ class BinaryTest(parameterized.TestCase):
       screen = run.screen()
     self.assertEqual(code, 0, screen)
     self.assertEmpty(training.still_alive(everybody))
-    self.assertRegex(screen, r'(?m)^learner_0: 6,\d+ frames trained, see ')
+    self.assertRegex(screen, r'(?m)^learner_0: 4,\d+ frames trained, see ')
     rows = training.rows(logdir)
     self.assertRegex(screen, '(?m)^actor_0: the learner has ended the run$')
     self.assertNotIn('killed', screen)
