@@ -36,6 +36,10 @@ def _main(*arguments):
   training.run_preset('impala_dmlab30', *arguments)
 
 
+def setUpModule():
+  training.configure_tensorflow()
+
+
 class DefaultsTest(absltest.TestCase):
 
   def test_r2d2_plus_differs_from_r2d2_as_the_paper_says(self):

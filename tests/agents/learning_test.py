@@ -1,6 +1,7 @@
 """Tests that agents learn tasks, and do not learn them without the part that they need. Runs are reproducible."""
 
 import dataclasses
+from unittest import mock
 
 from absl.testing import absltest
 import tensorflow as tf
@@ -10,6 +11,7 @@ from scalable_agents.agents import impala
 from scalable_agents.agents import popart_impala
 from scalable_agents.environments import harvest
 from scalable_agents.learner import off_policy
+from scalable_agents.networks import networks
 from scalable_agents.tests.agents import training_runs
 from scalable_agents.tests.training import ladder
 from scalable_agents.tests.training import training
@@ -35,6 +37,10 @@ class _Deaf(impala.Agent):
 
 
 class LearningTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enterContext(mock.patch.object(networks, 'INSTRUCTION_WORDS', 3))  # Of 16: less to compute.
 
   def _train(self, make_agent=None, until=lambda statistics: False, agent=impala.IMPALA, **settings):
     """Trains in this process until total_environment_frames, or until the statistics of episodes are as wanted.

@@ -38,6 +38,10 @@ def _members(process):
   return found
 
 
+def setUpModule():
+  training.configure_tensorflow()
+
+
 class BinaryTest(parameterized.TestCase):
 
   def test_a_killed_member_is_replaced_and_the_other_one_goes_on(self):

@@ -79,7 +79,7 @@ class EvaluationTestCase(parameterized.TestCase):
     """Makes a run directory with a checkpoint. The policy is uniform, or takes only action `always` if it is given."""
     config = configs.ImpalaConfig(level_name=level, torso='shallow', **settings)
     run = run_config.RunConfig(logdir=self.create_tempdir().full_path, mode='test', num_environments=4,
-                              num_environment_workers=2, test_num_episodes=30)
+                              num_environment_workers=1, test_num_episodes=30)
     learner, checkpointer = training.make_run(run.logdir, config)
     weights, biases = (variable for name in ('w', 'b') for variable in learner.agent.trainable_variables
                      if variable.name == f'agent/policy/{name}:0')
