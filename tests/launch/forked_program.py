@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import termios
+from typing import TextIO
 
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
@@ -42,7 +43,7 @@ class ForkedProgram:
     """Starts it.
 
     Args:
-      module: the name of the program's module, as for `python -m`.
+      module: the name of the program's module, as for `python -m`; or '-c' if the first argument is its code.
       arguments: its command-line arguments.
       streams: the file descriptors of its standard input, output and error. A terminal as the standard input becomes
         the program's controlling terminal.
@@ -80,9 +81,13 @@ class ForkedProgram:
     self.send_signal(signal.SIGKILL)
 
 
-def run_code(code: str, streams: tuple[int, int, int]) -> ForkedProgram:
-  """Starts a program that runs Python code, with timeit, which runs the code in its argument."""
-  return ForkedProgram('timeit', ['--number=1', '--repeat=1', code], streams)
+def start(test, module: str, *arguments: str) -> tuple[ForkedProgram, TextIO]:
+  """Starts a program that ends with a test at the latest. Returns it and what it prints; its errors are the test's."""
+  read, write = os.pipe()
+  with open(os.devnull, 'rb') as nothing, open(write, 'wb') as output:
+    process = ForkedProgram(module, list(arguments), (nothing.fileno(), output.fileno(), sys.__stderr__.fileno()))
+  test.addCleanup(process.kill)
+  return process, test.enterContext(open(read, encoding='utf-8'))
 
 
 @functools.cache
@@ -161,7 +166,11 @@ def _main():
   gc.freeze()  # The programs share the memory of what is imported.
   request, streams = _serve(socket.socket(fileno=int(descriptor)))
   become(request, streams)
-  runpy.run_module(request['module'], run_name='__main__', alter_sys=True)
+  if request['module'] == '-c':
+    sys.argv[:2] = ['-c']
+    exec(request['arguments'][0], {'__name__': '__main__'})
+  else:
+    runpy.run_module(request['module'], run_name='__main__', alter_sys=True)
 
 
 if __name__ == '__main__':

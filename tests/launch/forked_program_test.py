@@ -17,12 +17,21 @@ from scalable_agents.tests.launch import forked_program
 
 _WAITS = 'import os, time; os.write(1, b"waiting"); time.sleep(1000)'
 
+# A client whose server imports nothing, so that it starts sooner.
+_CLIENT = '''
+from scalable_agents.tests.launch import forked_program
+forked_program._IMPORTED = ()
+forked_program.ForkedProgram('-c', ['pass'], (0, 1, 2)).wait()
+print('ready', flush=True)
+input()
+'''
+
 
 def _start(output, code, stdin=None):
-  """Starts a program that runs `code`, and prints to the file `output`."""
+  """Starts a program that runs `code`, with timeit, which runs the code in its argument."""
   with open(os.devnull, 'rb') as nothing:
-    return forked_program.run_code(
-        code, (nothing.fileno() if stdin is None else stdin, output.fileno(), output.fileno()))
+    streams = (nothing.fileno() if stdin is None else stdin, output.fileno(), output.fileno())
+    return forked_program.ForkedProgram('timeit', ['--number=1', '--repeat=1', code], streams)
 
 
 class ForkedProgramTest(parameterized.TestCase):
@@ -80,11 +89,8 @@ class ForkedProgramTest(parameterized.TestCase):
     self.assertIn('KeyboardInterrupt', self._text())
 
   def test_the_server_ends_with_its_client(self):
-    client = subprocess.Popen(
-        [sys.executable, '-c', 'from scalable_agents.tests.launch import forked_program\n'
-         'forked_program._IMPORTED = ()  # It starts sooner.\nforked_program.run_code("pass", (0, 1, 2)).wait()\n'
-         'print("ready", flush=True)\ninput()'],
-        env=python_path.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    client = subprocess.Popen([sys.executable, '-c', _CLIENT], env=python_path.environment(), stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE)
     with client:
       while client.stdout.readline() != b'ready\n':
         pass

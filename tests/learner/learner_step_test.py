@@ -20,7 +20,7 @@ _unroll, _update = unrolls.random_unroll, unrolls.update
 
 
 def setUpModule():
-  training.configure_tensorflow()
+  training.disable_grappler()
 
 
 def _variables(learner):

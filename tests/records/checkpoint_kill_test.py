@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -11,8 +9,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from scalable_agents.processes import python_path
 from scalable_agents.records import checkpoint
+from scalable_agents.tests.launch import forked_program
 
 # Saves a checkpoint, and has the thread write another one, which ends in the way that the second argument says. It is
 # killed by its parent, or by the kernel amid the data because of their size.
@@ -66,12 +64,7 @@ class KillTest(parameterized.TestCase):
     self._directory = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'checkpoints')
 
   def _start(self, end):
-    writer = subprocess.Popen([sys.executable, '-c', _WRITER, self._directory, end], env=python_path.environment(),
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    self.addCleanup(writer.stdout.close)
-    self.addCleanup(writer.wait)
-    self.addCleanup(writer.kill)
-    return writer
+    return forked_program.start(self, '-c', _WRITER, self._directory, end)
 
   def _assert_the_first_is_in_force(self):
     """Also that a process can go on from there, and that it leaves nothing of the second attempt behind."""
@@ -90,8 +83,8 @@ class KillTest(parameterized.TestCase):
 
   @parameterized.parameters(('beside', signal.SIGKILL), ('data', signal.SIGXFSZ), ('recording', signal.SIGKILL))
   def test_a_kill_amid_the_write_leaves_the_one_before_in_force(self, end, by):
-    writer = self._start(end)
-    self.assertEqual(writer.stdout.readline(), 'writing\n')
+    writer, output = self._start(end)
+    self.assertEqual(output.readline(), 'writing\n')
     if by == signal.SIGKILL:
       writer.kill()
     self.assertEqual(writer.wait(), -by)
@@ -99,8 +92,8 @@ class KillTest(parameterized.TestCase):
 
   def test_a_file_that_cannot_grow(self):
     """As on a full disk."""
-    said, _ = self._start('full').communicate()
-    self.assertRegex(said, f'^{self._directory}: no checkpoint could be written [^\n]*File too large[^\n]*\n$')
+    _, output = self._start('full')
+    self.assertRegex(output.read(), f'^{self._directory}: no checkpoint could be written [^\n]*File too large[^\n]*\n$')
     self.assertEmpty([name for name in os.listdir(self._directory) if 'ckpt-2' in name])
     self._assert_the_first_is_in_force()
 

@@ -5,24 +5,24 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import psutil
 import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.learner import optimizers
-from scalable_agents.processes import python_path
 from scalable_agents.records import checkpoint
 from scalable_agents.records import checkpoint_files
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import metrics
 from scalable_agents.records import run_directory
 from scalable_agents.records import run_rows
+from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.launch import forked_program
 
 # Trains by counting: 100 frames per update, all variables equal to the count, a row per update, a checkpoint every
 # other update, by this thread and by the Checkpointer's in turns. Prints the frames after every update, until it is
@@ -317,12 +317,8 @@ class CheckpointTest(parameterized.TestCase):
 class KillTest(absltest.TestCase):
 
   def _start(self):
-    trainer = subprocess.Popen([sys.executable, '-c', _TRAINER, self._logdir], env=python_path.environment(), text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    self.addCleanup(trainer.stdout.close)
-    self.addCleanup(trainer.wait)
-    self.addCleanup(trainer.kill)
-    return trainer, int(trainer.stdout.readline())
+    trainer, output = forked_program.start(self, '-c', _TRAINER, self._logdir)
+    return trainer, output, int(output.readline())
 
   def _assert_resumable(self, logdir):
     """Checks that all files of a run agree on its frames, and returns these."""
@@ -342,14 +338,14 @@ class KillTest(absltest.TestCase):
   def test_a_run_that_is_killed_at_any_time_can_be_resumed(self):
     """A stopped process has left on the disk what a killed one would: many kills for the price of a start."""
     self._logdir = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), 'run')
-    trainer, _ = self._start()
+    trainer, output, _ = self._start()
     moments = random.Random(0)
     restored = []
     for stop in range(25):
       for _ in range(moments.randrange(1, 4)):
-        trainer.stdout.readline()
+        output.readline()
       trainer.send_signal(signal.SIGSTOP)
-      os.waitid(os.P_PID, trainer.pid, os.WSTOPPED)
+      waiting.wait_until(lambda: psutil.Process(trainer.pid).status() == psutil.STATUS_STOPPED)
       copy = f'{self._logdir}_{stop}'
       shutil.copytree(self._logdir, copy)
       trainer.send_signal(signal.SIGCONT)
@@ -359,9 +355,9 @@ class KillTest(absltest.TestCase):
     self.assertGreater(len(set(restored)), 10)
     self.assertEqual(restored, sorted(restored))
 
-    resumed, frames = self._start()
+    resumed, output, frames = self._start()
     self.assertGreaterEqual(frames, restored[-1])
-    self.assertEqual([int(resumed.stdout.readline()) for _ in range(5)], list(range(frames + 100, frames + 600, 100)))
+    self.assertEqual([int(output.readline()) for _ in range(5)], list(range(frames + 100, frames + 600, 100)))
     resumed.kill()
     resumed.wait()
     self.assertGreater(self._assert_resumable(self._logdir), frames)

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 import tempfile
 import weakref
 
@@ -14,11 +12,9 @@ import sonnet as snt
 import tensorflow as tf
 
 from scalable_agents.learner import optimizers
-from scalable_agents.processes import python_path
 from scalable_agents.records import episode_statistics
 from scalable_agents.records import trackable_copy
-
-_MIRRORED = 'mirrored'
+from scalable_agents.tests.launch import forked_program
 
 
 def _files(checkpoint):
@@ -47,8 +43,8 @@ def _agent():
                              statistics=statistics, odd=odd)
 
 
-def _train_mirrored():
-  """Two logical CPU devices, which must be made before TensorFlow computes anything."""
+def train_mirrored():
+  """A program with two logical CPU devices, which must be made before TensorFlow computes anything."""
   cpu, = tf.config.list_physical_devices('CPU')
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   strategy = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
@@ -121,9 +117,9 @@ class TrackableCopyTest(parameterized.TestCase):
     np.testing.assert_array_equal(copies['weights'], np.zeros(10))
 
   def test_mirrored_variables(self):
-    done = subprocess.run([sys.executable, __file__, _MIRRORED], env=python_path.environment(), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    self.assertEqual(done.returncode, 0, done.stdout[-5000:])
+    process, _ = forked_program.start(
+        self, '-c', 'from scalable_agents.tests.records import trackable_copy_test as test; test.train_mirrored()')
+    self.assertEqual(process.wait(), 0)
 
   def test_an_object_whose_values_would_be_lost_is_refused(self):
     original = tf.train.Checkpoint(table=tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0))
@@ -144,7 +140,4 @@ class TrackableCopyTest(parameterized.TestCase):
 
 
 if __name__ == '__main__':
-  if sys.argv[1:] == [_MIRRORED]:
-    _train_mirrored()
-  else:
-    absltest.main()
+  absltest.main()

@@ -6,10 +6,8 @@ Devices must be made before TensorFlow computes anything, so a process of its ow
 import collections
 import dataclasses
 import io
-import os
 import queue
 import re
-import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -33,6 +31,11 @@ from scalable_agents.training import train_loop
 
 _LEARNING, _ACTING = 'CPU:1', 'CPU:0'
 _PATIENCE_SECONDS = 60.
+_PROGRAM = '''
+import sys
+from scalable_agents.tests.training import devices_test
+devices_test.train_on_two_devices(sys.argv[1])
+'''
 
 
 def _check(what, tensors, device):
@@ -132,16 +135,11 @@ def train_on_two_devices(logdir):
 class DevicesTest(absltest.TestCase):
 
   def test_the_learner_has_a_device_of_its_own(self):
-    with tempfile.TemporaryDirectory() as logdir, open(os.devnull, 'rb') as nothing, \
-         tempfile.TemporaryFile('w+') as output, tempfile.TemporaryFile('w+') as errors:
-      process = forked_program.run_code(
-          f'from scalable_agents.tests.training import devices_test; devices_test.train_on_two_devices({logdir!r})',
-          (nothing.fileno(), output.fileno(), errors.fileno()))
-      self.addCleanup(process.kill)
-      code = process.wait()
-      placements, screen = (file.seek(0) or file.read() for file in (output, errors))
-      self.assertEqual(code, 0, screen[-5000:])
-      self.assertEqual(training.rows(logdir)[-1]['learner_steps'], 6)
+    logdir = self.create_tempdir().full_path
+    process, output = forked_program.start(self, '-c', _PROGRAM, logdir)
+    placements = output.read()
+    self.assertEqual(process.wait(), 0)
+    self.assertEqual(training.rows(logdir)[-1]['learner_steps'], 6)
     devices = collections.defaultdict(set)
     for operation, device in re.findall(r'\((\w+)\): \S*/device:(CPU:\d)\n', placements):
       devices[operation].add(device)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import sys
 import time
 
 from absl.testing import absltest
@@ -25,12 +24,14 @@ from scalable_agents.training import learner_group
 _NUM_LEARNERS = 2
 _UPDATES = 3
 _BATCH_SIZE = 4
-# Joins the learners at some addresses as the second one, and takes no part in any update.
-_JOIN = '''import signal
+# Joins the learners of its argument as the second one, and takes no part in any update.
+_JOIN = '''
+import signal, sys
 from scalable_agents.cluster import learner_port, cluster_config
-port = learner_port.LearnerPort(cluster_config.ClusterConfig("learner", {!r}, 1), {{}})
+port = learner_port.LearnerPort(cluster_config.ClusterConfig("learner", sys.argv[1], 1), {})
 learner_port.make_strategy(1, port)
-signal.pause()'''
+signal.pause()
+'''
 
 
 def _free_addresses():
@@ -38,21 +39,13 @@ def _free_addresses():
   return ','.join(f'localhost:{port}' for port in free_ports.find(_NUM_LEARNERS))
 
 
-def _start_program(test, start, *arguments):
-  """Starts a program with forked_program. It has no screen of its own, and is killed after the test."""
-  with open(os.devnull, 'r+b') as nothing:
-    process = start(*arguments, (nothing.fileno(), nothing.fileno(), sys.__stderr__.fileno()))
-  test.addCleanup(process.kill)
-  return process
-
-
 class LearnersTogetherTest(absltest.TestCase):
 
   def test_processes_learn_as_one_with_a_large_batch(self):
     folder, addresses = self.create_tempdir().full_path, _free_addresses()
     files = [os.path.join(folder, f'{task}.npz') for task in range(_NUM_LEARNERS)]
-    processes = [_start_program(self, forked_program.ForkedProgram, learner_process.__name__,
-                                [addresses, str(task), str(_UPDATES), file]) for task, file in enumerate(files)]
+    processes = [forked_program.start(self, learner_process.__name__, addresses, str(task), str(_UPDATES), file)[0]
+                 for task, file in enumerate(files)]
     config = learner_process.config(task=0)
     one = popart_impala.POPART_IMPALA.make_learner(
         popart_impala.Agent(unrolls.environment_spec(levels=learner_process.LEVELS), config), config, 'never')
@@ -154,7 +147,7 @@ class TrainingTogetherTest(parameterized.TestCase):
     """Tests with a learner that dies, or freezes for too long, or with SIGTERM to the learner that waits for it."""
     first = self._start(
         self.enterContext(contextlib.ExitStack()), 'learner', 0, 0, '--learner_timeout_seconds=3')
-    second = _start_program(self, forked_program.run_code, _JOIN.format(self.addresses))
+    second, _ = forked_program.start(self, '-c', _JOIN, self.addresses)
     first.wait_until(first.workers, 'a worker')
     workers = first.workers()
     if number == signal.SIGTERM:

@@ -69,11 +69,13 @@ def make_run(logdir, config, protocol=atari57_protocol.Protocol()):
 
 
 def configure_tensorflow():
-  """Configures TensorFlow as the programs do, but without its graph optimiser, Grappler.
-
-  To optimise a graph takes longer here than to run it. Tests that start programs run optimised graphs.
-  """
+  """Configures TensorFlow as the programs do, but without its graph optimiser, Grappler."""
   train_loop.configure_tensorflow()
+  disable_grappler()
+
+
+def disable_grappler():
+  """Disables TensorFlow's graph optimiser. To optimise a graph takes longer here than to run it."""
   tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
 
 
