@@ -31,6 +31,10 @@ _NONSENSE = 7  # Number of invalid unrolls that a test sends.
 _ADDRESSES = ('10.213.7.1', '10.213.7.2')  # Of two machines.
 
 
+def setUpModule():
+  training.configure_tensorflow()
+
+
 class _TestCase(absltest.TestCase):
 
   def setUp(self):

@@ -49,6 +49,10 @@ def _contents(directory):
   return {path: path.read_bytes() for path in pathlib.Path(directory).rglob('*') if path.is_file()}
 
 
+def setUpModule():
+  training.configure_tensorflow()
+
+
 class RunNamesTest(absltest.TestCase):
 
   def setUp(self):
@@ -93,17 +97,17 @@ class RunNamesTest(absltest.TestCase):
 
   def test_a_run_of_any_name_leaves_its_neighbours_as_they_are(self):
     names = {name: None for pair in _PAIRS for name in pair}
-    value = {name: self._train(name, 200) for name in names}
+    value = {name: self._train(name, 100) for name in names}
     self.assertEqual(len(os.listdir(self._folder)), len(names))
     before = _contents(self._folder)
     for name, _ in _PAIRS:
       with self.subTest(ascii(name)):
-        self.assertEqual(self._train(name, 400), value[name])  # It was restored from its own checkpoint.
+        self.assertEqual(self._train(name, 300), value[name])  # It was restored from its own checkpoint.
         self._evaluate(name)
         rows = run_rows.read_metrics(self._logdir(name))
-        self.assertEqual([row['environment_frames'] for row in rows], [100, 200, 300, 400])
+        self.assertEqual([row['environment_frames'] for row in rows], [100, 200, 300])
         self.assertCountEqual(os.listdir(self._logdir(f'{name}/checkpoints')), [
-            'checkpoint', 'ckpt-3.data-00000-of-00001', 'ckpt-3.index', 'ckpt-4.data-00000-of-00001', 'ckpt-4.index'])
+            'checkpoint', 'ckpt-2.data-00000-of-00001', 'ckpt-2.index', 'ckpt-3.data-00000-of-00001', 'ckpt-3.index'])
         run, = files.read_runs(self._logdir(name), evaluated=True)
         self.assertEqual(run.logdir, self._logdir(name))
         self.assertEqual(run.evaluation.means, {'pong': value[name]})
@@ -139,31 +143,23 @@ class RunNamesTest(absltest.TestCase):
     self.assertEqual(listed(f'{folder}/a,b'), ['a,b'])
     self.assertEqual(listed(''), [])
 
-
-class BinaryTest(absltest.TestCase):
-
   def test_training_resuming_evaluating_and_moving_beside_a_neighbour(self):
-    folder = pathlib.Path(self.create_tempdir().full_path)
+    folder = pathlib.Path(self._folder)
     logdir, neighbour = folder / 'seed[1]', folder / 'seed1'
     flags = ('--level_name=catch', '--torso=shallow', '--unroll_length=5', '--batch_size=2', '--num_environments=2',
-             '--num_environment_workers=1', '--checkpoint_interval_seconds=0.1', '--log_interval_seconds=0.1')
-    endless = '--total_environment_frames=1000000000'
-
-    def start(*more, place=logdir):
-      with training.Training(place, *flags, *more) as process:
-        self.assertEqual(process.end()[0], 0, process.screen())
-
-    start('--total_environment_frames=20', '--checkpoint_interval_seconds=1000', place=neighbour)
+             '--num_environment_workers=1', '--checkpoint_interval_seconds=0.1', '--log_interval_seconds=0.1',
+             '--total_environment_frames=1000000000')
+    self._train(neighbour.name, 200)
     before = _contents(neighbour)
     self.assertEqual(checkpoint.latest(str(neighbour / 'checkpoints')), str(neighbour / 'checkpoints/ckpt-2'))
-    with training.Training(logdir, *flags, endless) as process:
+    with training.Training(logdir, *flags) as process:
       for _ in range(4):  # They have the same numbers as the neighbour's. A checkpoint is deleted after two newer ones.
         process.wait_for_checkpoint()
       process.kill()
     first = training.rows(logdir)[0]
-    start(endless, '--mode=test', '--test_num_episodes=2')
+    training.run_preset('impala_atari57', f'--logdir={logdir}', *flags, '--mode=test', '--test_num_episodes=2')
     self.assertTrue((logdir / 'evaluation.json').exists())
-    with training.Training(logdir, *flags, endless) as process:
+    with training.Training(logdir, *flags) as process:
       self.assertEqual(process.wait_for_rows(1)[0], first)  # The run was resumed.
       logdir.rename(folder / 'moved')
       neighbour.rename(logdir)
