@@ -1,15 +1,17 @@
 #!/bin/bash
-# Runs a learner on the first node of a Slurm job, and one actor host on each other node. Run `make setup` first, then
-# this command from the project's folder, which must be on a file system that the nodes share. Further flags go to every
-# process:
+# Runs a learner on the first node of a Slurm job, and one actor host on each other node. With one node, it runs the
+# training there in one process. Run `make setup` first, on a node with a GPU, then this command from the project's
+# folder, which must be on a file system that the nodes share. Further flags go to every process:
 #
 #   sbatch docs/cluster/slurm.sh --level_name=pong --torso=deep
+#   sbatch --nodes=1 --gres=none docs/cluster/slurm.sh --level_name=pong --torso=shallow    # One node without a GPU.
 #
 # The same command resumes the run. Slurm resumes it by itself after a node has failed.
 #SBATCH --job-name=impala
 #SBATCH --nodes=5
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16
+#SBATCH --gres=gpu:1
 #SBATCH --time=2-00:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -19,20 +21,24 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 logdir=${LOGDIR:-runs/slurm}
 learner=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 num_actors=$((SLURM_JOB_NUM_NODES - 1))
-program=("${PYTHON:-.venv/bin/python}" -m scalable_agents.agents.impala_atari57
-         --learner_addresses="$learner:5000" "$@")
+program=("${PYTHON:-.venv/bin/python}" -m scalable_agents.agents.impala_atari57 "$@")
+part=(--logdir="$logdir")
 
-# An actor host that dies is started again. When the learner ends the run, all actor hosts exit with code 0.
-srun --nodes="$num_actors" --ntasks="$num_actors" --exclude="$learner" --kill-on-bad-exit=0 --label \
-  bash -c 'until "$@" --task="$SLURM_PROCID"; do sleep 10; done' actor "${program[@]}" --job_name=actor &
+if ((num_actors > 0)); then
+  # Each job has a port of its own, so that two jobs can share a node.
+  program+=(--learner_addresses="$learner:$((10000 + SLURM_JOB_ID % 50000))")
+  part+=(--job_name=learner --task=0 --num_environments=0)
+  # An actor host that dies is started again. When the learner ends the run, all actor hosts exit with code 0.
+  srun --nodes="$num_actors" --ntasks="$num_actors" --exclude="$learner" --kill-on-bad-exit=0 --label \
+    bash -c 'until "$@" --task="$SLURM_PROCID"; do sleep 10; done' actor "${program[@]}" --job_name=actor &
+fi
 
 # If the learner dies, it is started again and continues from its checkpoint. The actor hosts reconnect.
-for life in 1 2 3 4 5; do
-  if srun --nodes=1 --ntasks=1 --nodelist="$learner" \
-    "${program[@]}" --job_name=learner --task=0 --logdir="$logdir" --num_environments=0; then
+for attempt in 1 2 3 4 5; do
+  if srun --nodes=1 --ntasks=1 --nodelist="$learner" "${program[@]}" "${part[@]}"; then
     wait
     exit 0
   fi
-  echo "learner: attempt $life ended before the run was complete"
+  echo "learner: attempt $attempt ended before the run was complete"
 done
 exit 1  # The actor hosts end with the script.

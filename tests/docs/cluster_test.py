@@ -27,18 +27,19 @@ from scalable_agents.tests import source_tree
 _FOLDER = source_tree.ROOT / 'docs' / 'cluster'
 _FREE = ('job_name', 'learner_addresses', 'logdir', 'num_environments', 'task')
 
-# Takes the place of Python on a node. Records its arguments. The learner exits with an error once.
+# Takes the place of Python on a node. Records its arguments. The process that learns exits with an error once.
 _PYTHON = f'''#!{sys.executable}
 import json, os, sys
 with open(os.environ['CALLS'], 'a') as file:
   file.write(json.dumps(sys.argv[1:]) + '\\n')
-if '--job_name=learner' in sys.argv and not os.path.exists(os.environ['CALLS'] + '.died'):
+if '--job_name=actor' not in sys.argv and not os.path.exists(os.environ['CALLS'] + '.died'):
   open(os.environ['CALLS'] + '.died', 'w').close()
   sys.exit(1)
 '''
 _SRUN = '''#!/bin/bash
 num_tasks=1
 while [[ $1 == --* ]]; do
+  [[ $1 == --nodes=0 ]] && exec sleep infinity  # As Slurm does.
   [[ $1 == --ntasks=* ]] && num_tasks=${1#*=}
   shift
 done
@@ -47,7 +48,7 @@ for ((SLURM_PROCID = 0; SLURM_PROCID < num_tasks; ++SLURM_PROCID)); do
   "$@" || exit
 done
 '''
-_SCONTROL = '#!/bin/bash\n[[ $* == "show hostnames node[1-3]" ]] && printf "node%d\\n" 1 2 3\n'
+_SCONTROL = '#!/bin/bash\n[[ $* == "show hostnames node[1-"?] ]] && printf "node%d\\n" $(seq ${3:7:1})\n'
 
 
 def _parse(arguments):
@@ -143,7 +144,8 @@ class SlurmTest(absltest.TestCase):
   def test_the_script_parses(self):
     subprocess.run(['bash', '-n', _FOLDER / 'slurm.sh'], check=True)
 
-  def test_what_it_starts(self):
+  def _start(self, num_nodes):
+    """Runs the script on nodes 1 to `num_nodes`. Returns the flags that its processes parse."""
     folder = self.create_tempdir()
     for name, text in (('srun', _SRUN), ('scontrol', _SCONTROL), ('python', _PYTHON)):
       path = folder.create_file(name, content=text).full_path
@@ -151,20 +153,31 @@ class SlurmTest(absltest.TestCase):
     calls = os.path.join(folder.full_path, 'calls')
     environment = dict(
         os.environ, PATH=f'{folder.full_path}:{os.environ["PATH"]}', PYTHON='python', CALLS=calls,
-        SLURM_JOB_NODELIST='node[1-3]', SLURM_JOB_NUM_NODES='3', SLURM_CPUS_PER_TASK='16')
+        SLURM_JOB_NODELIST=f'node[1-{num_nodes}]', SLURM_JOB_NUM_NODES=str(num_nodes), SLURM_CPUS_PER_TASK='16',
+        SLURM_JOB_ID='123456')
     done = subprocess.run(['bash', _FOLDER / 'slurm.sh', '--level_name=pong,breakout', '--torso=shallow'],
-                          env=environment, text=True, capture_output=True, check=False)
+                          env=environment, text=True, capture_output=True, check=False, timeout=60)
     self.assertEqual((done.returncode, done.stderr), (0, ''))
     self.assertEqual(done.stdout, 'learner: attempt 1 ended before the run was complete\n')
-    roles = []
+    parsed = []
     for line in pathlib.Path(calls).read_text(encoding='utf-8').splitlines():
-      *module, level, torso = (arguments := json.loads(line))[:5]
-      self.assertEqual(module[:2], ['-m', 'scalable_agents.agents.impala_atari57'])
+      *module, level, torso = (arguments := json.loads(line))[:4]
+      self.assertEqual(module, ['-m', 'scalable_agents.agents.impala_atari57'])
       self.assertEqual((level, torso), ('--level_name=pong,breakout', '--torso=shallow'))
-      values = _parse(arguments[2:])
-      self.assertEqual(values.learner_addresses, 'node1:5000')
+      parsed.append(_parse(arguments[2:]))
+    return parsed
+
+  def test_what_it_starts(self):
+    roles = []
+    for values in self._start(3):
+      self.assertEqual(values.learner_addresses, 'node1:33456')
       roles.append((values.job_name, values.task, values.logdir))
     self.assertCountEqual(roles, [('learner', 0, 'runs/slurm')] * 2 + [('actor', task, '') for task in range(2)])
+
+  def test_one_node_trains_in_one_process(self):
+    for values in self._start(1):
+      self.assertEqual((values.job_name, values.learner_addresses, values.logdir, values.num_environments),
+                       ('', '', 'runs/slurm', 'auto'))
 
 
 class ReadmeTest(absltest.TestCase):
