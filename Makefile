@@ -6,9 +6,16 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt requirements-dev.txt
+# With an NVIDIA card, TensorFlow also gets its CUDA libraries. GPU=1 asks for them, and GPU= leaves them out.
+GPU ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),1)
+SIZES := TensorFlow alone is 600 MB
+ifneq ($(GPU),)
+REQUIREMENTS += requirements-gpu.txt
+SIZES += and its CUDA libraries are 3 GB
+endif
 # The name contains a checksum of this folder's path, because an editable install in a .venv that was copied or moved
 # still points to the old folder and must be made again.
-INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)
+INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)$(if $(GPU),-gpu)
 OPS := ops/_ops.so
 LINTERS := $(INSTALLED)-lint
 # A link to this folder under the package's name. pyright and editors find the package there; they cannot follow the
@@ -27,14 +34,15 @@ CORE := $(filter-out %_op.cc %_ops.cc,$(wildcard */cc/*.cc))
 # The Bazel targets that `make test` runs.
 TESTS ?= //...
 
-# On processors with bfloat16 instructions, the network's convolutions are almost twice as fast in bfloat16.
+# On processors with bfloat16 instructions, the network's convolutions are almost twice as fast in bfloat16. For
+# `make benchmark`, which measures the CPU. In training, --torso_precision=auto asks the device that computes.
 PRECISION := $(if $(shell grep -sm1 avx512_bf16 /proc/cpuinfo),bfloat16,float32)
 # Settings that learn Pong on a small machine, where the papers use 200 million and 10 billion frames. README.md and
 # docs/r2d2.md explain each difference from the papers.
-PONG_impala := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
+PONG_impala := --level_name=pong --torso=shallow --torso_precision=auto --centre_pixels --num_environments=64 \
   --batch_size=8 --learning_rate=1.6e-3 --rmsprop_decay=0.9 --rmsprop_epsilon=1e-5 --clip_gradient_norm=20 \
   --vtrace_lambda=0.9 --entropy_cost=0.003 --total_environment_frames=20_000_000
-PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=$(PRECISION) --centre_pixels --num_environments=64 \
+PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_pixels --num_environments=64 \
   --full_action_set=False --burn_in=4 --sequence_length=16 --sequence_period=8 --unroll_length=16 --batch_size=16 \
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
@@ -61,7 +69,7 @@ $(PYTHON): | packages
 	echo 'setup: no Python 3.11, 3.12 or 3.13 with venv found; on Debian 12: apt-get install python3-venv' >&2; exit 1
 
 $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
-	@echo 'setup: installing the pinned requirements (TensorFlow alone is 600 MB)'
+	@echo 'setup: installing the pinned requirements ($(SIZES))'
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile \
 	  $(addprefix --requirement ,$(REQUIREMENTS))
 	@# pip would compile these files on one core, and also packages that nothing imports.

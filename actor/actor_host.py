@@ -23,6 +23,7 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import starvation
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.environments import dmlab
+from scalable_agents.processes import devices
 from scalable_agents.processes import machine
 
 _ENVIRONMENTS_PER_CORE = 32
@@ -46,6 +47,8 @@ class HostSettings(Protocol):
   def environment_timeout_seconds(self) -> float: ...  # A worker that does not answer for this time is replaced.
   @property
   def worker_niceness(self) -> int: ...                # See environment_workers.EnvironmentWorkers.
+  @property
+  def inference_device(self) -> str: ...               # One of devices.CHOICES.
 
 
 def counts(run: HostSettings, levels: Sequence[str]) -> tuple[int, int, int]:
@@ -103,11 +106,6 @@ def places_of(level_ids: Sequence[int], first_actor_id: int, offset: float | Non
   return places
 
 
-def inference_device() -> str:
-  """The first GPU, or the CPU without one."""
-  return '/GPU:0' if tf.config.list_logical_devices('GPU') else '/CPU:0'
-
-
 class ActorHost:
   """Environments in worker processes, an actor for each environment, and inference for all of them.
 
@@ -119,6 +117,7 @@ class ActorHost:
     level_ids: the level of each environment.
     specification: environment_workers.Specification of the environments.
     observation_spec: dict of tf.TensorSpec, the same as in `specification`.
+    device: the device of inference.
     pool: from `make_pool`.
     unroll_spec: unroll.Unroll of tf.TensorSpec, what is sent of an unroll; from `make_pool`.
   """
@@ -151,6 +150,7 @@ class ActorHost:
     self.num_environments, self.num_workers, self.num_loops = counts(run, [levels[level_id] for level_id in played])
     self.is_idle = run.num_environments == 0
     self._run = run
+    self.device = devices.choose(run.inference_device)
     self.seed = seed
     self._first_actor_id = first_actor_id
     self._place_offset = place_offset
@@ -196,8 +196,7 @@ class ActorHost:
     """
     if synchronous:
       self.num_loops = 1  # Several loops would race for the batches.
-    self._device = inference_device()
-    with tf.device(self._device):
+    with tf.device(self.device):
       self._agents = [make_agent() for _ in range(self.num_loops)]
     output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
     self.pool = actor_pool.ActorPool(
@@ -242,7 +241,7 @@ class ActorHost:
         return [count + 1]
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 
-    loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self._device, self.actors,
+    loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self.device, self.actors,
                                  selection)
              for number, agent in enumerate(self._agents)]
     pool.start()

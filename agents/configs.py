@@ -15,7 +15,7 @@ from scalable_agents.records.settings import setting
 
 _MAX_STEPS = 100_000         # Larger values are taken for typing errors.
 _MAX_SEQUENCES = 10_000_000
-_PRECISIONS = ('float32', 'bfloat16')
+_PRECISIONS = ('float32', 'bfloat16', 'auto')
 _REWARD_TRANSFORMS = ('abs_one', 'soft_asymmetric', 'optimistic_asymmetric', 'none')  # See learner/losses.py.
 
 
@@ -34,8 +34,9 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
       'deep', 'Convolutional network for pixels: shallow or deep (figure 3), or deep_4x, with four times the channels '
       '(Schmitt et al. 2020, section 5.1).', choices=('shallow', 'deep', 'deep_4x'))
   torso_precision: str = setting(
-      'float32', 'Data type in which the torso for pixels computes: float32 or bfloat16. bfloat16 is up to 1.8 times '
-      'as fast on processors that support it. Parameters, LSTM, heads and losses are always float32. Ours.',
+      'float32', 'Data type in which the torso for pixels computes: float32, bfloat16, or auto, the faster one of '
+      'the two on the device that computes. bfloat16 is up to 1.8 times as fast on processors that support it. '
+      'Parameters, LSTM, heads and losses are always float32. Ours.',
       choices=_PRECISIONS)
   centre_pixels: bool = setting(
       False, 'Subtract from each observation the mean of its pixels before the torso. Pixels are never negative, so '
@@ -157,8 +158,8 @@ class R2d2Config(runtime_config.RuntimeConfig):
   # The network.
   torso: str = setting('dqn', 'Convolutional network for pixels: dqn (appendix), deep (R2D2+) or shallow.',
                        choices=('dqn', 'shallow', 'deep', 'deep_4x'))
-  torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32, or bfloat16, which is faster '
-                                 'on processors that support it. Ours.', choices=_PRECISIONS)
+  torso_precision: str = setting('float32', 'Data type of the torso for pixels: float32; bfloat16, which is faster on '
+                                 'devices that support it; or auto, the faster one. Ours.', choices=_PRECISIONS)
   centre_pixels: bool = setting(
       False, 'Subtract from each observation the mean of its pixels before the torso. Ours.')
   dense_before_lstm: bool = setting(

@@ -68,7 +68,7 @@ class Agent(snt.Module):
     if 'pixels' in spec.observation:
       self._observed = 'pixels'
       self._torso = networks.TORSOS[config.torso](
-          seeds, tf.as_dtype(config.torso_precision), config.centre_pixels)
+          seeds, networks.torso_type(config.torso_precision), config.centre_pixels)
     elif 'vector' in spec.observation:
       self._observed = 'vector'
       self._torso = networks.VectorTorso(seeds)

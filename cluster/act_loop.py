@@ -15,6 +15,7 @@ from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import remote_learner
 from scalable_agents.experience import memory
+from scalable_agents.processes import devices
 from scalable_agents.processes import stop_signals
 from scalable_agents.records import errors
 from scalable_agents.records import progress as progress_lib
@@ -43,6 +44,7 @@ class ActLoop:
     self._number = number
     self._name = cluster_config.host_name(membership.task)
     self._line = progress_lib.Line(0, 0, '{desc}', stream)
+    self._line.message(devices.describe(acts=host.device))
     try:
       # Messages contain the whole fault, since an actor host has no log file.
       host.make_pool(job.agent.maker(host, job.levels, config), config.unroll_length,

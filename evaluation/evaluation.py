@@ -34,6 +34,7 @@ from scalable_agents.evaluation import evaluation_results
 from scalable_agents.evaluation import evaluator as evaluator_lib
 from scalable_agents.evaluation import recording
 from scalable_agents.evaluation import video
+from scalable_agents.processes import devices
 from scalable_agents.records import checkpoint
 from scalable_agents.records import errors
 from scalable_agents.records import progress as progress_lib
@@ -102,6 +103,7 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
   where = os.path.join(directory.logdir, run_directory.CHECKPOINTS, identity['checkpoint'])
   with explaining(where), contextlib.closing(
       actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)) as host:
+    print(devices.describe(acts=host.device), file=screen, flush=True)
     make_agent = job.agent.maker(host, levels, job.config)
     policy = restore(make_agent, loaded)
     if run.video:
@@ -158,7 +160,7 @@ def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded
     checkpoint.CheckpointError: the checkpoint is damaged or does not fit the agent.
   """
   learner = tf.Module()  # Has the part of a Learner that is read from the checkpoint.
-  with tf.device(actor_host.inference_device()):
+  with tf.device(devices.choose()):
     learner.agent = make_agent()
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
   learner.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False)

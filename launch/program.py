@@ -170,7 +170,7 @@ def _train(job):
   with run_directory.open_run(job.run.logdir, values, job.free_settings(), job.agent.name,
                               run_flags.defaults(values)) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow()
+    train_loop.configure_tensorflow(job.run.tf32)
     screen = quiet.screen()
     port, strategy = _join_learners(job, screen)
     resumed = checkpoint.latest(run_directory.path(directory.path, run_directory.CHECKPOINTS))
@@ -248,7 +248,7 @@ def _make_host(job, seed, screen, check=lambda specification: None):
 
 def _act(job):
   """Runs an actor host, which acts for a learner in another process."""
-  train_loop.configure_tensorflow()
+  train_loop.configure_tensorflow(job.run.tf32)
   screen = quiet.screen()
   number = cluster_config.host_number(job.cluster)
   host = _make_host(job, _seed_of_host(job.config.seed, number, time.time_ns()), screen)  # New episodes each time.
@@ -264,6 +264,6 @@ def _test(job):
   with run_directory.open_evaluation(job.run.logdir, values, job.free_settings(), job.agent.name,
                                      run_flags.defaults(values)) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow()
+    train_loop.configure_tensorflow(job.run.tf32)
     summary = evaluation.evaluate(job, directory, quiet.screen())
   print(evaluation_results.report(summary), flush=True)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
+from scalable_agents.processes import devices
+
 INSTRUCTION_WORDS = 16  # DMLab-30's longest instruction has 8.
 LANGUAGE_SIZE = 64
 _BUCKETS = 1000
@@ -121,6 +123,11 @@ class Linear(snt.Module):
     """Maps [..., D] to [..., size] of the same floating-point type."""
     self._initialize(inputs.shape[-1])
     return tf.linalg.matmul(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
+
+
+def torso_type(precision: str) -> tf.DType:
+  """Returns the type of --torso_precision. 'auto' is the faster one on the device on which variables are made now."""
+  return tf.as_dtype(devices.fastest_precision(tf.zeros([]).device) if precision == 'auto' else precision)
 
 
 def cast_pixels(pixels, dtype, centred):

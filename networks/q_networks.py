@@ -99,7 +99,7 @@ class QNetwork(snt.Module):
     self._num_actions = num_actions
     if 'pixels' in observation:
       self._observed = 'pixels'
-      self._torso = TORSOS[torso](seeds, tf.as_dtype(torso_precision), centre_pixels)
+      self._torso = TORSOS[torso](seeds, networks.torso_type(torso_precision), centre_pixels)
     elif 'vector' in observation:
       self._observed = 'vector'
       self._torso = networks.VectorTorso(seeds)

@@ -18,7 +18,7 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'processes': 'records',
     'actor': 'environments ops processes',
     'learner': 'actor records',
-    'networks': 'actor',
+    'networks': 'processes actor',
     'replay': 'ops',
     'experience': 'environments ops records processes actor learner replay',
     'training': 'environments records processes actor learner experience',

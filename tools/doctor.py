@@ -29,6 +29,17 @@ import sys
 from ale_py import roms
 print(len(roms.get_all_rom_ids()), 'games') if roms.get_rom_path('pong') else sys.exit('Pong is missing or damaged')
 '''
+# The number of GPUs, after XLA has compiled for the first one.
+_USE_GPUS = '''
+import tensorflow as tf
+gpus = tf.config.list_physical_devices('GPU')
+for gpu in gpus:
+  tf.config.experimental.set_memory_growth(gpu, True)
+if gpus:
+  with tf.device('/GPU:0'):
+    tf.function(lambda x: x @ x, jit_compile=True)(tf.ones([8, 8])).numpy()
+print(len(gpus))
+'''
 # Lab compiles a map for this level, so this also checks the programs for that. Errors of several lines are joined.
 _OPEN_LEVEL = '''
 import sys
@@ -93,7 +104,7 @@ def requirements(root=ROOT):
       lines = importlib.metadata.requires('scalable_agents') or []
     except importlib.metadata.PackageNotFoundError:
       lines = []
-  return {line.split('==')[0]: line for line in lines if '==' in line}
+  return {line.split('==')[0]: line for line in lines if '==' in line and 'extra ==' not in line}
 
 
 def _install(name, root=ROOT):
@@ -212,16 +223,21 @@ def check_kernels(python=sys.executable, script=ROOT / 'processes' / 'kernels.py
   return Result('ok', 'kernels', answer.text)
 
 
-def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi'):
-  """Checks that TensorFlow finds the machine's GPUs. Training needs no GPU."""
+def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi', root=ROOT):
+  """Checks that TensorFlow finds the machine's GPUs, and that XLA compiles for them. Training needs no GPU."""
   there = ask(nvidia_smi, '--query-gpu=name', '--format=csv,noheader')
   if not there.worked:
     return Result('ok', 'GPUs', 'none: training runs on the CPU')
-  seen = ask(python, '-c', 'import tensorflow as tf; print(len(tf.config.list_physical_devices("GPU")))')
+  seen = ask(python, '-c', _USE_GPUS)
   if seen.worked and seen.text != '0':
-    return Result('ok', 'GPUs', f'{seen.text}, {there.text}')
-  return Result('warn', 'GPUs', f'the machine has {there.text}, but TensorFlow does not find it',
-                _install('tensorflow').replace('tensorflow==', 'tensorflow[and-cuda]=='))
+    return Result('ok', 'GPUs', f'{seen.text}, {there.text}; XLA compiles for it')
+  why = 'TensorFlow does not find it' if seen.worked else f'TensorFlow cannot use it: {seen.text}'
+  if os.environ.get('CUDA_VISIBLE_DEVICES', 'unset') in ('', '-1'):
+    return Result('warn', 'GPUs', f'the machine has {there.text}, but CUDA_VISIBLE_DEVICES hides it',
+                  'unset CUDA_VISIBLE_DEVICES')
+  tensorflow = requirements(root).get('tensorflow', 'tensorflow').replace('tensorflow', 'tensorflow[and-cuda]', 1)
+  return Result('warn', 'GPUs', f'the machine has {there.text}, but {why}', 'make setup GPU=1'
+                if (root / 'Makefile').exists() else f"{sys.executable} -m pip install '{tensorflow}'")
 
 
 def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminfo='/proc/meminfo'):

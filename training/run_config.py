@@ -29,6 +29,13 @@ class RunConfig:
                       choices=MODES)
   xla: str = setting('auto', 'Whether XLA compiles the learner: always, never or auto. auto compiles on a GPU, but not '
                              'on a CPU, where it is not faster.', choices=XLA_MODES)
+  inference_device: str = setting(
+      'auto', 'Where the policy acts: auto, cpu or gpu. auto: on the GPU if there is one. The learner is always on the '
+      'GPU if there is one.', choices=('auto', 'cpu', 'gpu'))
+  tf32: bool = setting(
+      True, 'Let a GPU compute products of float32 numbers in TensorFloat-32, which has 10 bits of precision in place '
+      "of 23 and is several times as fast. This is TensorFlow's default. CPUs and GPUs before Ampere, such as the "
+      "paper's P100, compute in float32.")
   num_environments: settings.Count = setting(
       'auto', 'Number of environments that are stepped in parallel. auto: 32 per core, or 4 per core with levels of '
       'DeepMind Lab, and the same number for each level. A learner with actor hosts may have 0.', at_least=0,

@@ -24,6 +24,7 @@ from scalable_agents.actor import inference
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import memory
 from scalable_agents.experience import unroll_check
+from scalable_agents.processes import devices
 from scalable_agents.processes import kernels
 from scalable_agents.processes import machine
 from scalable_agents.processes import quiet
@@ -43,11 +44,15 @@ _WATCH_INTERVAL_SECONDS = 10.
 _LONGEST_SILENCE_SECONDS = 10.  # If no batch arrives for this time, a row of metrics is written all the same.
 
 
-def configure_tensorflow():
+def configure_tensorflow(tf32: bool = True):
   """Configures TensorFlow in this process. Must be called before TensorFlow computes anything.
 
   It also notes in the log which kernels compute on the CPU.
+
+  Args:
+    tf32: whether a GPU may compute products of float32 numbers in TensorFloat-32.
   """
+  tf.config.experimental.enable_tensor_float_32_execution(tf32)
   # The other half of the cores is for the environments. An idle thread looks for work for a while before it sleeps.
   # With one thread per core this took a fifth of the training process's time.
   tf.config.threading.set_intra_op_parallelism_threads(max(1, machine.num_cores() // 2))
@@ -142,7 +147,7 @@ class Trainer:
     self._config = config
     self._directory = directory
     self._port = port
-    device = learner_device or actor_host.inference_device()
+    device = learner_device or devices.choose()
     self._together = learner_group.LearnerGroup(strategy, device)
     self._together.compare(port.settings if port else {})
     make_agent = job.agent.maker(host, levels, config)
@@ -158,6 +163,8 @@ class Trainer:
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
     self._saver = self._make_saver(statistics)
     self._frames = int(self.learner.environment_frames.numpy())
+    learns = self._together.devices
+    print(devices.describe(learns, '' if host.is_idle else host.device), file=stream, flush=True)
     self._log = run_log.RunLog(directory, host, statistics, levels, self._frames, config.total_environment_frames,
                                0. if config.synchronous else job.run.log_interval_seconds, stream)
     if self._member:

@@ -58,12 +58,6 @@ class CountsTest(parameterized.TestCase):
     self.assertEqual(self._counts(1, atari57.LEVELS), (57, 1, 1))
     self.assertEqual(self._counts(2, atari57.LEVELS), (57, 2, 1))
 
-  def test_inference_is_on_the_cpu_where_there_is_no_gpu(self):
-    with mock.patch.object(tf.config, 'list_logical_devices', return_value=[]):
-      self.assertEqual(actor_host.inference_device(), '/CPU:0')
-    with mock.patch.object(tf.config, 'list_logical_devices', return_value=['one', 'another']):
-      self.assertEqual(actor_host.inference_device(), '/GPU:0')
-
 
 class ActorHostTest(parameterized.TestCase):
 

@@ -169,9 +169,19 @@ class DoctorTest(parameterized.TestCase):
   def test_gpus(self):
     nvidia_smi = self._program("echo 'Fast GPU'")
     self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi').status, 'ok')
-    self.assertEqual(doctor.check_gpus(self._program('echo 1'), nvidia_smi).found, '1, Fast GPU')
-    for python in (self._program('echo 0'), self._program('exit 1')):
-      self.assertEqual(doctor.check_gpus(python, nvidia_smi).status, 'warn')
+    self.assertEqual(doctor.check_gpus(self._program('echo 1'), nvidia_smi).found,
+                     '1, Fast GPU; XLA compiles for it')
+    no_project = pathlib.Path(self.create_tempdir().full_path)
+    for python, found in ((self._program('echo 0'), 'TensorFlow does not find it'),
+                          (self._program('echo no ptxas >&2; exit 1'), 'TensorFlow cannot use it: no ptxas')):
+      with mock.patch.dict(os.environ):
+        os.environ.pop('CUDA_VISIBLE_DEVICES', None)
+        result = doctor.check_gpus(python, nvidia_smi)
+        self.assertEqual((result.status, result.found), ('warn', f'the machine has Fast GPU, but {found}'))
+        self.assertEqual(result.mend, 'make setup GPU=1')
+        self.assertRegex(doctor.check_gpus(python, nvidia_smi, no_project).mend, r"pip install 'tensorflow\[and-cuda\]")
+        os.environ['CUDA_VISIBLE_DEVICES'] = ''
+        self.assertEqual(doctor.check_gpus(python, nvidia_smi).mend, 'unset CUDA_VISIBLE_DEVICES')
 
   def test_shared_memory(self):
     self.assertEqual(doctor.check_shared_memory(wanted_free_bytes=0).status, 'ok')

@@ -1,0 +1,108 @@
+"""The devices that a program learns and acts on: a card, that is a GPU from NVIDIA, or the CPU."""
+
+from collections.abc import Sequence
+import glob
+import importlib.util
+import os
+
+import tensorflow as tf
+
+from scalable_agents.processes import kernels
+from scalable_agents.records import errors
+
+CPU, GPU = '/CPU:0', '/GPU:0'
+CHOICES = ('auto', 'cpu', 'gpu')
+_DRIVER = '/proc/driver/nvidia/gpus/*/information'  # One file per card of the machine, also where TensorFlow sees none.
+_BFLOAT16_CAPABILITY = 8, 0  # From this compute capability on, cards have instructions for bfloat16.
+
+
+def choose(wanted: str = 'auto') -> str:
+  """Returns CPU or GPU, the first one.
+
+  Args:
+    wanted: one of CHOICES. 'auto': the GPU if TensorFlow has one.
+  Raises:
+    errors.UserError: a GPU is wanted and there is none.
+  """
+  if wanted == 'cpu':
+    return CPU
+  if tf.config.list_logical_devices('GPU'):
+    return GPU
+  if wanted == 'gpu':
+    raise errors.UserError(f'--inference_device=gpu: {why_unused() or "this machine has no NVIDIA card"}')
+  return CPU
+
+
+def describe(learns: Sequence[str] = (), acts: str = '') -> str:
+  """Returns the line for the user that says where the program learns and acts, and why not on a card that is there.
+
+  Args:
+    learns: the devices of the learners of this process.
+    acts: the device of inference; '' if this process does not act.
+  """
+  learn, act = ' and '.join(dict.fromkeys(map(_name, learns))), acts and _name(acts)
+  if learn and learn == act:
+    line = f'learns and acts on {learn}'
+  else:
+    line = ', '.join([f'learns on {learn}'] * bool(learn) + [f'acts on {act}'] * bool(act))
+  reason = why_unused()
+  return f'{line}: {reason}' if reason else line
+
+
+def why_unused() -> str:
+  """Returns why TensorFlow uses none of this machine's cards, and what mends it. '' if it uses one or there is none."""
+  cards = _cards()
+  if not cards or tf.config.list_physical_devices('GPU'):
+    return ''
+  install = f"`make setup GPU=1`, or `pip install 'tensorflow[and-cuda]=={tf.__version__}'`"
+  if os.environ.get('CUDA_VISIBLE_DEVICES', 'unset') in ('', '-1'):
+    reason = 'CUDA_VISIBLE_DEVICES hides it; unset it'
+  elif not tf.test.is_built_with_cuda():
+    reason = f'this TensorFlow is built without CUDA; {install}'
+  elif not _has_cuda_libraries():
+    reason = f'TensorFlow has no CUDA libraries; {install}'
+  else:
+    reason = 'TensorFlow cannot use it; tensorflow.log in the run directory says why, and `make doctor` may know'
+  return f'the {cards[0]} of this machine is not used: {reason}'
+
+
+def fastest_precision(device: str) -> str:
+  """Returns the data type that --torso_precision=auto means on a device: 'bfloat16' or 'float32'."""
+  spec = tf.DeviceSpec.from_string(device)
+  if spec.device_type != 'GPU':
+    return 'bfloat16' if kernels.has_bfloat16() else 'float32'
+  capability = _details(spec.device_index or 0).get('compute_capability', (0, 0))
+  return 'bfloat16' if capability >= _BFLOAT16_CAPABILITY else 'float32'
+
+
+def _name(device):
+  spec = tf.DeviceSpec.from_string(device)
+  if spec.device_type == 'CPU':
+    return 'the CPU'
+  number = spec.device_index or 0
+  model = _details(number).get('device_name')
+  return f'GPU:{number}' + (f' ({model})' if model else '')
+
+
+def _details(number):
+  cards = tf.config.list_physical_devices('GPU')
+  # One card may be several logical devices.
+  return tf.config.experimental.get_device_details(cards[min(number, len(cards) - 1)]) if cards else {}
+
+
+def _cards():
+  """Returns the models of this machine's cards."""
+  models = []
+  for path in sorted(glob.glob(_DRIVER)):
+    with open(path, encoding='utf-8', errors='replace') as file:
+      lines = dict(line.split(':', 1) for line in file if ':' in line)
+    models.append(lines.get('Model', 'NVIDIA card').strip())
+  return models
+
+
+def _has_cuda_libraries():
+  """Says whether pip has installed the libraries of `tensorflow[and-cuda]`."""
+  try:
+    return importlib.util.find_spec('nvidia.cudnn') is not None
+  except ModuleNotFoundError:
+    return False

@@ -1,0 +1,79 @@
+"""Tests of processes/devices.py. Cards are simulated: files of the driver, and TensorFlow's lists of devices."""
+
+import os
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import tensorflow as tf
+
+from scalable_agents.processes import devices
+from scalable_agents.processes import kernels
+from scalable_agents.records import errors
+
+
+class DevicesTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._driver = self.create_tempdir()
+    self.enter_context(mock.patch.object(devices, '_DRIVER', f'{self._driver.full_path}/*/information'))
+    environment = self.enter_context(mock.patch.dict(os.environ))
+    environment.pop('CUDA_VISIBLE_DEVICES', None)
+
+  def _put_card_in(self, model='NVIDIA H100'):
+    self._driver.create_file('0000:01:00.0/information', content=f'Model: \t\t {model}\nIRQ: 7\nnonsense\n')
+
+  def _let_tensorflow_have(self, *models, capability=(9, 0)):
+    gpus = [tf.config.PhysicalDevice(f'/physical_device:GPU:{i}', 'GPU') for i in range(len(models))]
+    self.enter_context(mock.patch.object(tf.config, 'list_physical_devices', return_value=gpus))
+    self.enter_context(mock.patch.object(tf.config, 'list_logical_devices', return_value=gpus))
+    self.enter_context(mock.patch.object(
+        tf.config.experimental, 'get_device_details',
+        lambda gpu: {'device_name': models[gpus.index(gpu)], 'compute_capability': capability}))
+
+  def test_without_a_card_all_is_on_the_cpu(self):
+    self.assertEqual([devices.choose(wanted) for wanted in ('auto', 'cpu')], ['/CPU:0', '/CPU:0'])
+    self.assertEqual(devices.describe(['/CPU:0'], '/CPU:0'), 'learns and acts on the CPU')
+    self.assertEqual(devices.describe(acts='/CPU:0'), 'acts on the CPU')
+    with self.assertRaisesRegex(errors.UserError, '^--inference_device=gpu: this machine has no NVIDIA card$'):
+      devices.choose('gpu')
+
+  def test_a_card_that_is_used_is_named(self):
+    self._put_card_in()
+    self._let_tensorflow_have('NVIDIA H100', 'NVIDIA A100')
+    self.assertEqual([devices.choose(wanted) for wanted in devices.CHOICES], ['/GPU:0', '/CPU:0', '/GPU:0'])
+    self.assertEqual(devices.describe(['/GPU:0'], '/GPU:0'), 'learns and acts on GPU:0 (NVIDIA H100)')
+    self.assertEqual(devices.describe(['/GPU:0'], '/CPU:0'), 'learns on GPU:0 (NVIDIA H100), acts on the CPU')
+    self.assertEqual(devices.describe([f'/job:localhost/replica:0/task:0/device:GPU:{i}' for i in range(2)]),
+                     'learns on GPU:0 (NVIDIA H100) and GPU:1 (NVIDIA A100)')
+
+  @parameterized.parameters(
+      (dict(CUDA_VISIBLE_DEVICES='-1'), True, True, 'CUDA_VISIBLE_DEVICES hides it; unset it'),
+      ({}, False, True, 'this TensorFlow is built without CUDA; `make setup GPU=1`, or `pip install .*and-cuda.*`'),
+      ({}, True, False, 'TensorFlow has no CUDA libraries; `make setup GPU=1`, or `pip install .*and-cuda.*`'),
+      ({}, True, True, 'TensorFlow cannot use it; tensorflow.log in the run directory says why, .*'))
+  def test_a_card_that_is_not_used_has_a_reason(self, variables, has_cuda, has_libraries, reason):
+    self._put_card_in('NVIDIA GeForce RTX 3060')
+    with mock.patch.dict(os.environ, variables), mock.patch.object(
+        tf.test, 'is_built_with_cuda', return_value=has_cuda), mock.patch.object(
+            devices.importlib.util, 'find_spec', return_value=has_libraries or None):
+      wanted = f'the NVIDIA GeForce RTX 3060 of this machine is not used: {reason}$'
+      self.assertRegex(devices.describe(['/CPU:0'], '/CPU:0'), f'^learns and acts on the CPU: {wanted}')
+      with self.assertRaisesRegex(errors.UserError, f'^--inference_device=gpu: {wanted}'):
+        devices.choose('gpu')
+
+  @parameterized.parameters(((8, 0), 'bfloat16'), ((9, 0), 'bfloat16'), ((7, 5), 'float32'))
+  def test_cards_from_ampere_on_compute_in_bfloat16(self, capability, precision):
+    self._let_tensorflow_have('a card', capability=capability)
+    self.assertEqual(devices.fastest_precision('/GPU:0'), precision)
+
+  @parameterized.parameters((True, 'bfloat16'), (False, 'float32'))
+  def test_processors_compute_in_bfloat16_if_they_have_instructions_for_it(self, has_bfloat16, precision):
+    self._let_tensorflow_have('a card')
+    with mock.patch.object(kernels, 'has_bfloat16', return_value=has_bfloat16):
+      self.assertEqual(devices.fastest_precision('/job:localhost/replica:0/task:0/device:CPU:0'), precision)
+
+
+if __name__ == '__main__':
+  absltest.main()
