@@ -112,7 +112,8 @@ class LifeOfAClusterTest(_TestCase):
     """Returns an actor host and the learner that it has found."""
     actor = self._actor(0, *_SLOW)
     actor.wait_until(lambda: f'no learner at {self.address} for ' in actor.screen(), 'a word')
-    self.assertRegex(actor.screen(), rf'^acts on the CPU\nno learner at {self.address} for ([5-9]|\d\d+) s: Connection refused\n$')
+    self.assertRegex(actor.screen(), r'^acts on the CPU\n'
+                     rf'no learner at {self.address} for ([5-9]|\d\d+) s: Connection refused\n$')
     learner = self._start('learner', _NONE, *_SLOW)
     row = self._wait_for_row(
         learner, lambda row: _hosts('task_0')(row) and row['actor/task_0/policy_lag'] < row['learner_steps'] / 2,
@@ -124,7 +125,8 @@ class LifeOfAClusterTest(_TestCase):
     wrong = self._actor(2, *_SLOW, '--unroll_length=10')
     code, _ = wrong.end()
     self.assertEqual(code, 1)
-    self.assertRegex(wrong.screen(), f'^acts on the CPU\n(no learner .*\n)*error: {self.address}: the learner has another '
+    self.assertRegex(wrong.screen(), '^acts on the CPU\n(no learner .*\n)*'
+                                     f'error: {self.address}: the learner has another '
                                      'configuration: --unroll_length is 5 there and 10 here. Give all .*\n$')
 
   def _check_nonsense_is_dropped(self, learner):

@@ -95,7 +95,8 @@ class EvaluationTest(evaluation_testing.EvaluationTestCase):
         'action_repeats': 4, 'max_pooled_frames': 2, 'noop_max': 4, 'episode_end_on_life_loss': False,
         'full_action_set': False, 'sticky_actions': 0., 'max_episode_frames': 200})
     self.assertIn('random_paper', protocol['reference_scores'])
-    recorded = re.match(f'acts on the CPU\nrecording an episode to {path}\nrecorded: return [-0-9]+, (196|200) frames\n',
+    recorded = re.match('acts on the CPU\n'
+                        f'recording an episode to {path}\nrecorded: return [-0-9]+, (196|200) frames\n',
                         screen.getvalue())
     frames = imageio_ffmpeg.read_frames(path)
     metadata = next(frames)
