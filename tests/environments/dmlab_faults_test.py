@@ -102,7 +102,7 @@ class FaultTest(parameterized.TestCase):
     left = set(actor_ids)
     while pool.pool.restarts < restarts or left:
       if pool.pool.restarts < restarts:
-        time.sleep(0.01)  # So that the other worker does not play at full speed until a hang is noticed.
+        time.sleep(0.05)  # So that the other worker does not play at full speed until a hang is noticed.
       unroll = pool.take()
       self._check(unroll)
       if pool.pool.restarts >= restarts and unroll.environment_output.episode_length[1:].max() == 4 * _EPISODE_STEPS:

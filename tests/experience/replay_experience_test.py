@@ -171,7 +171,7 @@ class ReplayExperienceTest(parameterized.TestCase):
       seeds = set() if host.pool.restarts >= 6 else seeds
     self.assertGreaterEqual(host.pool.restarts, 6)
 
-  def test_first_priorities_belong_to_their_sequences(self):
+  def test_first_priorities_and_saves_restores_or_fills_again(self):
     experience, _, take = self._start()
     while experience.fill():
       pass
@@ -181,12 +181,6 @@ class ReplayExperienceTest(parameterized.TestCase):
     episodes = batch.unroll.agent_output.place[trained, :, 0].max(axis=0) + 1
     np.testing.assert_allclose(batch.sample.probability / batch.sample.probability[0],
                                np.sqrt(episodes / episodes[0]), rtol=1e-4)
-
-  def test_saves_restores_or_fills_again(self):
-    experience, _, take = self._start()
-    while experience.fill():
-      pass
-    take()
     with tempfile.TemporaryDirectory() as folder:
       experience.save(folder)
       restored, _, take = self._start()
