@@ -147,7 +147,7 @@ class TestModeTest(parameterized.TestCase):
       return test.screen()
 
   def test_games_played_at_random_score_as_the_paper_says(self):
-    games = ('breakout', 'seaquest', 'space_invaders')
+    games = ('breakout', 'qbert', 'seaquest', 'space_invaders')
     logdir, _ = self._make_run(level_name=','.join(games))
     screen = self._evaluate(logdir, '--test_num_episodes=2')
     self.assertRegex(screen, f'(?m)^2 episodes of each of {len(games)} levels after 0 frames of training')
