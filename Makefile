@@ -47,7 +47,7 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
   --samples_per_period=1 --discount=0.99 --learning_rate=5e-4 --adam_epsilon=1e-5 --target_update_interval=200 \
   --replay_capacity=60_000 --replay_minimum_size=4_000 --nosave_replay --total_environment_frames=10_000_000
 
-.PHONY: help setup packages train test lint benchmark doctor clean
+.PHONY: help setup packages train test lint wheel wheel-test benchmark doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## Shows this list.
@@ -107,6 +107,15 @@ lint: $(LINTERS) $(SOURCE)  ## Checks the code without running it. The last line
 	$(VENV)/bin/clang-format --dry-run --Werror $(CPP) || faults=1; \
 	printf '%s\n' $(CORE) | xargs -I FILE -P 4 $(VENV)/bin/clang-tidy --quiet FILE -- || faults=1; \
 	test $$faults = 0 && echo 'lint: no faults' || { echo 'lint: faults found'; exit 1; }
+
+wheel: $(OPS)  ## Builds a wheel in dist/. It installs without a compiler, with Python 3.11 to 3.13.
+	@rm -rf dist
+	SCALABLE_AGENTS_OPS=$(OPS) $(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  --wheel-dir dist .
+	@ls dist
+
+wheel-test: wheel  ## Installs that wheel in an environment of its own, without a compiler, and learns catch.
+	$(PYTHON) tools/check_wheel.py dist/*.whl
 
 benchmark: setup  ## Measures the speed of each part and of the whole training.
 	$(PYTHON) -m scalable_agents.tools.benchmark --torso_precision=$(PRECISION) $(ARGS)

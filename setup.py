@@ -3,8 +3,11 @@
 from concurrent import futures
 import glob
 import os
+import platform
+import shutil
 
 import setuptools
+from setuptools.command import bdist_wheel
 from setuptools.command import build_ext
 
 # The repository's root is the package `scalable_agents`. These folders are its subpackages. Tests are not installed.
@@ -18,6 +21,13 @@ class BuildOps(build_ext.build_ext):
 
   def build_extension(self, ext):
     """Adds TensorFlow's compiler and linker flags. TensorFlow is imported here because only a build needs it."""
+    built = os.environ.get('SCALABLE_AGENTS_OPS')  # `make wheel` has built it already.
+    if built:
+      shutil.copy(built, self.get_ext_fullpath(ext.name))
+      return
+    if not shutil.which(os.environ.get('CXX', 'c++')):
+      raise SystemExit('scalable_agents: its C++ ops need a compiler, and there is no c++ (on Debian: apt-get install '
+                       'g++); a wheel from `make wheel` needs none')
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     import tensorflow as tf
     # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
@@ -38,6 +48,15 @@ class BuildOps(build_ext.build_ext):
     return os.path.join(*fullname.split('.')) + '.so'
 
 
+class Wheel(bdist_wheel.bdist_wheel):
+  """Names the wheel. The op library has no Python symbol, so one wheel serves all versions of Python."""
+
+  def get_tag(self):
+    """See bdist_wheel. The C library may not be older than this machine's."""
+    version = platform.libc_ver()[1].replace('.', '_')
+    return 'py3', 'none', f'manylinux_{version}_{platform.machine()}'
+
+
 setuptools.setup(
     script_name='setup.py',  # Otherwise setuptools takes this file for a module of the root package.
     packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
@@ -51,4 +70,4 @@ setuptools.setup(
             include_dirs=['.'],
             language='c++')
     ],
-    cmdclass={'build_ext': BuildOps})
+    cmdclass={'bdist_wheel': Wheel, 'build_ext': BuildOps})

@@ -1,0 +1,45 @@
+"""Tests of `python -m scalable_agents` and of the installed command `scalable-agents`."""
+
+import subprocess
+import sys
+
+from absl.testing import absltest
+
+from scalable_agents import __main__
+from scalable_agents.agents import registry
+from scalable_agents.processes import python_path
+
+
+def _run(*arguments):
+  return subprocess.run([sys.executable, '-m', 'scalable_agents', *arguments], env=python_path.environment(), text=True,
+                        capture_output=True, check=False)
+
+
+class MainTest(absltest.TestCase):
+
+  def test_all_presets_and_both_populations_are_programs(self):
+    found = __main__.programs()
+    for name in registry.PRESETS:
+      self.assertEqual(found[name][0], f'scalable_agents.agents.{name}')
+    self.assertEqual(found['population'][0], 'scalable_agents.agents.population')
+    self.assertEqual(found['tables.population'][0], 'scalable_agents.tables.population')
+
+  def test_without_a_program_it_lists_them(self):
+    for arguments in ((), ('--help',)):
+      done = _run(*arguments)
+      self.assertEqual((done.returncode, done.stderr), (0, ''))
+      self.assertRegex(done.stdout, r'(?m)^  impala_atari57 +Trains and evaluates IMPALA ')
+
+  def test_a_program_gets_its_flags(self):
+    done = _run('tables', '--paper=nobody')
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertRegex(done.stderr, '^error: .*--paper=nobody.*\n$')
+
+  def test_an_unknown_program_is_one_line(self):
+    done = _run('impala_atari')
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertRegex(done.stderr, "^error: no program 'impala_atari': did you mean impala_atari57 or .*\n$")
+
+
+if __name__ == '__main__':
+  absltest.main()
