@@ -16,6 +16,18 @@ _FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluati
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 
+# The ops load only into the TensorFlow that they were built for, and these follow its versions.
+_EXACT, _SAME_SERIES = {'tensorflow'}, {'tensorboard', 'tf-keras'}
+
+
+def _dependency(requirement):
+  """Returns the range of versions that a pinned requirement stands for: from the tested one to the next major one."""
+  name, version = requirement.split('==')
+  if name in _EXACT:
+    return requirement
+  return f'{name}~={version}' if name in _SAME_SERIES else f'{name}>={version},<{int(version.split(".")[0]) + 1}'
+
+
 class BuildOps(build_ext.build_ext):
   """Compiles against the installed TensorFlow. The output is called `_ops.so`, as in Bazel."""
 
@@ -57,7 +69,11 @@ class Wheel(bdist_wheel.bdist_wheel):
     return 'py3', 'none', f'manylinux_{version}_{platform.machine()}'
 
 
+with open('requirements.txt', encoding='utf-8') as _file:
+  _DEPENDENCIES = [_dependency(line) for line in _file.read().splitlines() if '==' in line]
+
 setuptools.setup(
+    install_requires=_DEPENDENCIES,
     script_name='setup.py',  # Otherwise setuptools takes this file for a module of the root package.
     packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
     package_dir={'scalable_agents': '.'},
