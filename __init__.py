@@ -3,3 +3,11 @@
 __version__ = '0.1.0'  # CHANGELOG.md says what each version brought.
 
 from scalable_agents import moved_modules as moved_modules  # Old names of modules keep working.
+
+
+def __getattr__(name: str):
+  """Imports the Python interface when it is used, because it needs TensorFlow: `load` and `train`."""
+  if name in ('load', 'train'):
+    import importlib
+    return getattr(importlib.import_module('scalable_agents.agents.python_api'), name)
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

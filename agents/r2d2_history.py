@@ -27,6 +27,7 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.actor import actor_host
 from scalable_agents.agents import configs
+from scalable_agents.agents import python_api
 from scalable_agents.agents import r2d2
 from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
@@ -151,11 +152,11 @@ def main():
   stored = run_directory.read_config(config.logdir)
   if stored.get('agent') != r2d2.R2D2.name or not stored['flags'].get('use_lstm'):
     raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
-  agent_config = _stored(configs.R2d2Config, stored, config.logdir)
+  agent_config = python_api.stored_settings(configs.R2d2Config, stored, config.logdir)
   levels = registry.expand(agent_config.level_name)
   protocol_class = dmlab30_protocol.Protocol if any(level in dmlab.LEVELS for level in levels) else (
       atari57_protocol.Protocol)
-  protocol = _stored(protocol_class, stored, config.logdir).environments(levels, training=False)
+  protocol = python_api.stored_settings(protocol_class, stored, config.logdir).environments(levels, training=False)
   with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
@@ -208,13 +209,6 @@ def report(level: str, results: dict[str, dict[str, Any]]) -> str:
     lines.append(f'{"":{len(level)}}  {history:>7} {result["mean_return"]:>12.2f} {result["greedy_match"]:>13.1%} '
                  f'{result["value_difference"]:>20.4f}')
   return '\n'.join(lines)
-
-
-def _stored(config_class, stored, logdir):
-  """Returns the settings of a run."""
-  run_flags.check_stored(config_class, stored['flags'], run_directory.path(logdir, run_directory.CONFIG))
-  names = [field.name for field in dataclasses.fields(config_class) if field.name in stored['flags']]
-  return config_class(**{name: stored['flags'][name] for name in names})
 
 
 if __name__ == '__main__':

@@ -201,7 +201,8 @@ def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
     return Result(
         'warn', 'DeepMind Lab', 'not installed (for DMLab-30)',
         'build the wheel from source as its documentation says (//python/pip_package:build_pip_package), then: '
-        f'{sys.executable} -m pip install deepmind_lab-*.whl')
+        f'{sys.executable} -m pip install deepmind_lab-*.whl; or, with Python 3.13 and Podman or Docker: '
+        f'{sys.executable} -m pip install dmlab-gym && dmlab-gym build')
   answer = ask(python, '-c', _OPEN_LEVEL) if installed.worked else installed
   if answer.worked:
     return Result('ok', 'DeepMind Lab', answer.text)

@@ -97,9 +97,13 @@ def from_flags(default_run: str, flag_values: flags.FlagValues = flags.FLAGS) ->
     run_directory.RunDirectoryError: a path cannot be used or printed.
   """
   run = run_flags.config_from_flags(RunConfig, _validate, flag_values=flag_values)
-  logdir = run.logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run))
   video = run.video and run_flags.user_path(run.video)
-  return dataclasses.replace(run, logdir=run_flags.user_path(logdir), video=video)
+  return dataclasses.replace(run, logdir=directory(run.logdir, default_run), video=video)
+
+
+def directory(logdir: str, default_run: str) -> str:
+  """Returns the absolute path of a run directory: `logdir` or, if it is empty, a folder in runs/."""
+  return run_flags.user_path(logdir or os.path.join('runs', re.sub(r'[^\w.-]', '_', default_run)))
 
 
 def _validate(run: RunConfig):

@@ -1,0 +1,213 @@
+"""The Python interface: `scalable_agents.train` and `scalable_agents.load`. docs/python.md has examples."""
+
+from collections.abc import Mapping
+import dataclasses
+import subprocess
+import sys
+from typing import Any, NamedTuple, cast
+
+from scalable_agents.processes import kernels
+
+kernels.choose()  # Before TensorFlow is imported, unless the user has done so.
+
+import dm_env
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import agent as agent_lib
+from scalable_agents.agents import registry as agents
+from scalable_agents.environments import registry
+from scalable_agents.evaluation import evaluation
+from scalable_agents.processes import python_path
+from scalable_agents.processes import run_flags
+from scalable_agents.records import checkpoint
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.training import run_config
+
+
+class TrainingError(RuntimeError):
+  """The training has ended with an error. The message is its exit code; the reason is on the screen."""
+
+
+def train(agent: str, **settings: Any) -> str:
+  """Trains in a process of its own, as the command does, and waits for it. Resumes the run in `logdir` if there is one.
+
+  Args:
+    agent: the name of a binary, for example 'impala_atari57'; or 'module:NAME' of an agent of your own.
+    **settings: the flags, for example level_name='catch'.
+  Returns:
+    The run directory.
+  Raises:
+    errors.UserError: there is no such agent.
+    TrainingError: the process ended with an error.
+  """
+  agents.find(agent)
+  flags = [f'--{name}={value}' for name, value in settings.items()]
+  done = subprocess.run([sys.executable, *agents.command(agent), *flags], env=python_path.environment(), check=False)
+  if done.returncode:
+    raise TrainingError(f'exit code {done.returncode}')
+  level = settings.get('level_name', agents.find(agent).config.level_name)
+  return run_config.directory(settings.get('logdir', ''), level)
+
+
+class State(NamedTuple):
+  """What a Policy keeps between two steps of B environments."""
+  agent_state: Any         # nest of [B, ...], for example of an LSTM.
+  last_action: np.ndarray  # [B] int32.
+
+
+class Policy:
+  """A trained agent that acts in one environment or in several at once.
+
+  Attributes:
+    config: the hyper-parameters of the run.
+    levels: the names of the levels that the run was trained on, in their version for evaluation.
+    environment_frames: number of frames that the agent was trained for.
+    spec: agent_lib.EnvironmentSpec; `spec.observation` says which observations `step` takes.
+  """
+
+  def __init__(self, job: 'StoredRun', loaded: checkpoint.Loaded, selection: acting.Selection, seed: int):
+    """Makes the network and reads its parameters. To be made by `load`."""
+    self.config, self.levels, self.selection = job.config, job.levels, selection
+    self._protocol = job.protocol
+    self.spec = job.environment_spec()
+    restored = evaluation.restore(lambda: job.agent.network(self.spec, job.config), loaded)
+    self.environment_frames = restored.environment_frames
+    self.agent = restored.agent
+    self._random = np.random.RandomState(seed)
+    self._step = tf.function(
+        lambda inputs, state, random: self.agent.step(inputs, state, random, selection), autograph=False)
+
+  def make_environment(self, level: str = '', seed: int = 0) -> dm_env.Environment:
+    """Makes an environment as evaluations do. Default: the first level of the run."""
+    return registry.make_from_json(level or self.levels[0], seed, self._protocol)
+
+  def step(self, observation: Mapping[str, Any], state: State | None = None, reward: Any = 0.,
+           done: Any = None) -> tuple[Any, State]:
+    """Selects actions.
+
+    Args:
+      observation: name -> array, as in `spec.observation`; or [B, ...] for B environments.
+      state: what the last step returned. None at the first step.
+      reward: the reward of the last action, a number or [B]. Agents with an LSTM observe it.
+      done: whether the observation is the first of an episode, a bool or [B]. Default: where `state` is None.
+    Returns:
+      The action, an int or [B] int32; and the state for the next step.
+    Raises:
+      ValueError: an observation is missing or has another shape.
+    """
+    arrays, is_single = self._arrays(observation)
+    batch = len(next(iter(arrays.values())))
+    if state is None:
+      state, done = State(self.agent.initial_state(batch), np.zeros(batch, np.int32)), True
+    done = np.broadcast_to(np.asarray(False if done is None else done, bool), [batch])
+    inputs = acting.ActorInput(
+        actor_id=tf.range(batch), actor_place=tf.zeros([batch]), last_action=tf.constant(state.last_action),
+        reward=tf.constant(np.broadcast_to(np.asarray(reward, np.float32), [batch])),
+        discount=tf.constant(1. - done, tf.float32), done=tf.constant(done),
+        observation={name: tf.constant(array) for name, array in arrays.items()})
+    seed = tf.constant(self._random.randint(1 << 31, size=2), tf.int64)
+    output, agent_state = self._step(inputs, state.agent_state, seed)
+    action = output.action.numpy()
+    return int(action[0]) if is_single else action, State(agent_state, action)
+
+  def _arrays(self, observation):
+    """Returns the observations with a batch dimension, and whether they had none."""
+    arrays, ranks = {}, set()
+    for name, spec in self.spec.observation.items():
+      if name not in observation:
+        raise ValueError(f'observation: want {sorted(self.spec.observation)}, got {sorted(observation)}')
+      array = np.asarray(observation[name], spec.dtype.as_numpy_dtype)
+      if array.shape[-len(spec.shape):] != tuple(spec.shape) or array.ndim - len(spec.shape) not in (0, 1):
+        raise ValueError(f'observation {name!r}: want shape {tuple(spec.shape)}, or with a batch dimension before it, '
+                         f'got {array.shape}')
+      ranks.add(array.ndim - len(spec.shape))
+      arrays[name] = array
+    if len(ranks) > 1:
+      raise ValueError('observation: some arrays have a batch dimension and others have none')
+    is_single = ranks == {0}
+    return {name: array[np.newaxis] if is_single else array for name, array in arrays.items()}, is_single
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredRun:
+  """The settings of a run, read from its directory."""
+  agent: Any                # definition.Definition.
+  config: Any               # The hyper-parameters.
+  protocol: dict[str, Any]  # Settings of the environments in evaluations; see registry.make_from_json.
+  levels: tuple[str, ...]   # The levels in their version for evaluation.
+
+  def environment_spec(self) -> agent_lib.EnvironmentSpec:
+    """Returns the specification of the environments. For this it makes one, but starts no episode."""
+    environment = registry.make_from_json(self.levels[0], 0, self.protocol)
+    try:
+      observation = {name: tf.TensorSpec(array.shape, array.dtype, name)
+                     for name, array in environment.observation_spec().items()}
+      return agent_lib.EnvironmentSpec(int(environment.action_spec().num_values), observation, self.levels,
+                                       environment.frame_stacks)
+    finally:
+      environment.close()
+
+
+def read(logdir: str, agent: str = '') -> StoredRun:
+  """Reads the settings of a run.
+
+  Args:
+    logdir: the run directory.
+    agent: 'module:NAME' of the run's agent if it is not one of this project's.
+  Raises:
+    errors.UserError: there is no run, its settings are damaged, or its agent is not known.
+  """
+  stored = run_directory.read_config(logdir)
+  name, flags = stored.get('agent'), stored['flags']
+  candidates = [agents.find(agent)] if agent else [
+      preset for preset in agents.PRESETS.values() if preset.agent == agents.AGENTS.get(str(name))]
+  # The protocol of the run's suite is the one whose settings the run has.
+  presets = [preset for preset in candidates
+             if {field.name for field in dataclasses.fields(preset.protocol)} <= flags.keys()]
+  if not presets:
+    raise errors.UserError(f'{logdir}: the agent {name!r} is not one of this project: give its module:NAME')
+  definition = python_path.load(presets[0].agent)
+  config = stored_settings(definition.config, stored, logdir)
+  levels = registry.expand(config.level_name)
+  protocol = stored_settings(type(presets[0].protocol), stored, logdir)
+  return StoredRun(definition, config, protocol.environments(levels, training=False),
+                   tuple(map(registry.test_level, levels)))
+
+
+def stored_settings(config_class: type, stored: dict[str, Any], logdir: str) -> Any:
+  """Returns settings of a run; those that an older version did not store have their defaults.
+
+  Args:
+    config_class: a dataclass of settings.
+    stored: from run_directory.read_config.
+    logdir: the run directory, for messages.
+  Raises:
+    errors.UserError: a setting has a value that it cannot have.
+  """
+  run_flags.check_stored(config_class, stored['flags'], run_directory.path(logdir, run_directory.CONFIG))
+  names = {field.name for field in dataclasses.fields(cast(Any, config_class))}
+  return config_class(**{name: value for name, value in stored['flags'].items() if name in names})
+
+
+def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0, agent: str = '') -> Policy:
+  """Loads the agent of a run's newest checkpoint.
+
+  Args:
+    logdir: the run directory.
+    selection: how actions are selected, as --test_policy: 'sampled', 'greedy' or 'epsilon'. Default: as evaluations do.
+    epsilon: probability of a random action with 'epsilon'.
+    seed: random seed of the actions.
+    agent: 'module:NAME' of the run's agent if it is not one of this project's.
+  Raises:
+    errors.UserError: there is no run or no checkpoint, it is damaged, or the agent cannot select actions in this way.
+  """
+  logdir = run_flags.user_path(logdir)
+  run = read(logdir, agent)
+  loaded = checkpoint.load(run_directory.path(logdir, run_directory.CHECKPOINTS))
+  if not loaded:
+    raise errors.UserError(f'{logdir}: there is no checkpoint: train first')
+  how = run_config.RunConfig(test_policy=selection, test_epsilon=epsilon)
+  return Policy(run, loaded, evaluation.selection_of(run.agent, how), seed)
