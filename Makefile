@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-REQUIREMENTS := requirements.txt requirements-dev.txt
+REQUIREMENTS := requirements.txt requirements-plots.txt requirements-dev.txt
 # With an NVIDIA card, TensorFlow also gets its CUDA libraries. GPU=1 asks for them, and GPU= leaves them out.
 GPU ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),1)
 SIZES := TensorFlow alone is 600 MB
@@ -88,6 +88,8 @@ train: setup  ## Trains IMPALA on Pong and evaluates it. Options: AGENT=r2d2 LOG
 	@test -n '$(PONG_$(AGENT))' || { echo 'train: AGENT=$(AGENT): want impala or r2d2' >&2; exit 1; }
 	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 $(PONG_$(AGENT)) --logdir=$(LOGDIR) $(ARGS)
 	$(PYTHON) -m scalable_agents.agents.$(AGENT)_atari57 --logdir=$(LOGDIR) --mode=test
+	@echo 'all metrics:          $(VENV)/bin/tensorboard --logdir=$(LOGDIR)'
+	@echo 'runs beside others:   $(PYTHON) -m scalable_agents compare_runs --runs=$(LOGDIR),…'
 
 test: packages $(INSTALLED)  ## Runs every test. To run those of one folder: make test TESTS=//tests/learner/...
 	@command -v bazel >/dev/null || { echo 'test: no Bazel; `make setup` says how to install it' >&2; exit 1; }

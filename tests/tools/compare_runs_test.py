@@ -1,0 +1,87 @@
+"""Tests of tools/compare_runs.py with run directories that are made here."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+from unittest import mock
+
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.tools import compare_runs
+
+
+class CompareRunsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def _run(self, name, values, agent='impala', **flags):
+    """Makes a run whose metric has these values after 100, 200, … frames. None: the row does not have it."""
+    logdir = os.path.join(self.folder, name)
+    os.makedirs(logdir)
+    with open(os.path.join(logdir, 'config.json'), 'w', encoding='utf-8') as file:
+      json.dump({'agent': agent, 'flags': {'level_name': 'catch', 'logdir': logdir, **flags}}, file)
+    with open(os.path.join(logdir, 'metrics.jsonl'), 'w', encoding='utf-8') as file:
+      for number, value in enumerate(values, start=1):
+        row = {'environment_frames': 100 * number, 'wall_seconds': number, 'loss/total': -number}
+        file.write(json.dumps(row | ({} if value is None else {'episode_return': value})) + '\n')
+    return logdir
+
+  def _compare(self, pattern='*', metric='episode_return'):
+    output, screen = os.path.join(self.folder, 'output'), io.StringIO()
+    config = compare_runs.CompareConfig(os.path.join(self.folder, pattern), metric, output)
+    with mock.patch.object(run_flags, 'config_from_flags', return_value=config), contextlib.redirect_stdout(screen):
+      compare_runs.main()
+    return output, screen.getvalue()
+
+  def test_runs_that_differ_only_in_their_seeds_are_a_group(self):
+    for seed in range(3):
+      self._run(f'a{seed}', [0., seed, seed / 2], seed=seed, learning_rate=0.1, num_environments=seed)
+      self._run(f'b{seed}', [0., 10.], seed=seed, learning_rate=0.2)
+    output, screen = self._compare()
+    self.assertEqual(screen.splitlines()[1::2][:2], ['learning_rate=0.1', 'learning_rate=0.2'])
+    self.assertRegex(screen, r'learning_rate=0.1\n  3 runs; at the end 0\.5 \(\S+ to \S+\); best 1 \(\S+ to \S+\)\n')
+    self.assertRegex(screen, r'learning_rate=0.2\n  3 runs; at the end 10 \(10 to 10\); best 10 \(10 to 10\)\n')
+    with open(os.path.join(output, 'episode_return.csv'), encoding='utf-8', newline='') as file:
+      rows = list(csv.reader(file))
+    self.assertEqual(rows[0], ['group', 'run', 'seed', 'environment_frames', 'episode_return'])
+    self.assertLen(rows, 1 + 3 * 3 + 3 * 2)
+    self.assertEqual(rows[1], ['learning_rate=0.1', os.path.join(self.folder, 'a0'), '0', '100', '0'])
+    with open(os.path.join(output, 'episode_return.png'), 'rb') as file:
+      self.assertStartsWith(file.read(), b'\x89PNG')
+
+  def test_the_interquartile_mean_and_its_interval(self):
+    middle, low, high = compare_runs.interval([-100., 1., 2., 3., 4., 5., 6., 100.])
+    self.assertAlmostEqual(middle, (2 + 3 + 4 + 5) / 4)  # Without the two smallest and the two largest.
+    self.assertBetween(low, -30., middle)
+    self.assertBetween(high, middle, 40.)
+    self.assertEqual(compare_runs.interval([7.])[0], 7.)
+    self.assertTrue(np.isnan(compare_runs.interval([7.])[1:]).all())
+
+  def test_agents_are_groups_and_rows_without_the_metric_are_left_out(self):
+    self._run('a', [None, 1., 2.])
+    self._run('b', [3.] * 2, agent='r2d2')
+    _, screen = self._compare()
+    self.assertRegex(screen, 'agent=impala\n  1 run; at the end 2; best 2\nagent=r2d2\n  1 run; at the end 3; best 3\n')
+    _, screen = self._compare('a', 'loss/total')
+    self.assertRegex(screen, '^loss/total: .*\nall runs\n  1 run; at the end -3; best -1\nwrote .*loss_total.csv')
+
+  def test_what_cannot_be_compared_is_one_line(self):
+    with self.assertRaisesRegex(errors.UserError, '^--runs: .*/x: no such run directory$'):
+      self._compare('x')
+    self._run('a', [None])
+    with self.assertRaisesRegex(errors.UserError, "/a: no metric 'episode_return': want one of environment_frames, "):
+      self._compare('a')
+    self._run('b', [])
+    with self.assertRaisesRegex(errors.UserError, "/b: no metric 'episode_return'$"):
+      self._compare('b')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,167 @@
+"""Compares runs of your own: any metric of any number of run directories in one figure, a table and a CSV file.
+
+  bazel run //tools:compare_runs -- --runs='runs/catch_*'
+  bazel run //tools:compare_runs -- --runs='runs/a,runs/b_*' --metric=loss/entropy --output=entropy
+
+Runs that differ only in their seeds form a group, which is named after the settings in which the groups differ. In the
+figure, a line is the mean of a group, and the area around it extends from its smallest to its largest value. The table
+has the interquartile mean (IQM) of each group at the end of the runs, and of the best value of each run, with 95 %
+intervals from a bootstrap over the runs. Agarwal et al. 2021, "Deep reinforcement learning at the edge of the
+statistical precipice", whose library rliable computes them.
+"""
+
+from collections.abc import Sequence
+import csv
+import dataclasses
+import glob
+import os
+import textwrap
+from typing import Any, NamedTuple
+import warnings
+
+import numpy as np
+
+from scalable_agents.cluster import cluster_config
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
+from scalable_agents.records.settings import free_settings
+from scalable_agents.records.settings import setting
+from scalable_agents.tables import files
+from scalable_agents.tables.figures import drawing
+from scalable_agents.training import run_config
+
+_POINTS = 200           # Points of a line.
+_RESAMPLES = 2_000
+# Settings that runs of a group need not have in common.
+_FREE = {'seed', 'num_environments', *run_config.FREE_FLAGS, *free_settings(cluster_config.ClusterConfig)}
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareConfig:
+  """The flags."""
+
+  runs: str = setting('', 'The run directories: paths or patterns with *, separated by commas.')
+  metric: str = setting('episode_return', 'The metric, a name in metrics.jsonl: episode_return, suite_score, '
+                        'episode_return/LEVEL, loss/entropy, frames_per_second and others.')
+  output: str = setting('results/compared', 'Folder to write to.')
+
+
+class Run(NamedTuple):
+  """A metric of a run."""
+  logdir: str
+  settings: dict[str, Any]  # With 'agent'.
+  frames: np.ndarray        # [P] environment frames.
+  values: np.ndarray        # [P].
+
+
+def read(patterns: str, metric: str) -> list[Run]:
+  """Reads the runs that have a metric, in the order of the patterns.
+
+  Raises:
+    errors.UserError: a pattern matches no run, a file of a run is damaged, or a run does not have the metric.
+  """
+  runs = []
+  for pattern in filter(None, map(str.strip, patterns.split(','))):
+    found = [path for path in sorted(glob.glob(run_flags.user_path(pattern)))
+             if os.path.exists(run_directory.path(path, run_directory.CONFIG))]
+    if not found:
+      raise errors.UserError(f'--runs: {pattern}: no such run directory')
+    runs += [_read_run(path, metric) for path in found if path not in {run.logdir for run in runs}]
+  if not runs:
+    raise errors.UserError('--runs=: want run directories')
+  return runs
+
+
+def _read_run(logdir, metric):
+  stored, rows = run_directory.read_config(logdir), run_rows.read_metrics(logdir)
+  points = [(row['environment_frames'], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
+  if not points:
+    known = sorted({name for row in rows[-1:] for name, value in row.items() if isinstance(value, int | float)})
+    raise errors.UserError(f'{logdir}: no metric {metric!r}' + (f': want one of {", ".join(known)}' if known else ''))
+  frames, values = np.array(points, np.float64).T
+  return Run(logdir, {'agent': stored.get('agent', '')} | stored['flags'], frames, values)
+
+
+def groups_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
+  """Groups runs that differ only in their seeds. The names are the settings in which the groups differ."""
+  names = dict.fromkeys(name for run in runs for name in run.settings if name not in _FREE)
+  differing = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
+  groups: dict[str, list[Run]] = {}
+  for run in runs:
+    name = ', '.join(f'{name}={run.settings.get(name)}' for name in differing) or 'all runs'
+    groups.setdefault(name, []).append(run)
+  return groups
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+  """Returns the interquartile mean of runs, and the ends of its 95 % interval (NaN for a single run).
+
+  Raises:
+    errors.UserError: rliable is not installed.
+  """
+  try:
+    from rliable import library
+    from rliable import metrics
+  except ImportError as error:
+    raise errors.UserError(f"rliable is not installed ({error}): pip install 'scalable_agents[plots]'") from error
+  scores = {'': np.array(values, np.float64)[:, np.newaxis]}  # One task.
+  if len(values) == 1:
+    return float(values[0]), np.nan, np.nan
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', FutureWarning)  # rliable calls its own library in an outdated way.
+    points, intervals = library.get_interval_estimates(
+        scores, lambda of_runs: np.array([metrics.aggregate_iqm(of_runs)]), reps=_RESAMPLES,
+        random_state=np.random.RandomState(0))
+  return float(points[''][0]), *map(float, intervals[''][:, 0])
+
+
+def _cell(values):
+  middle, low, high = interval(values)
+  return f'{middle:.4g}' if np.isnan(low) else f'{middle:.4g} ({low:.4g} to {high:.4g})'
+
+
+def _draw(groups, metric, file):
+  picture, panels = drawing.grid(1, 1, 8, 5)
+  axes = panels[0, 0]
+  for number, (name, runs) in enumerate(groups.items()):
+    # Where all runs of the group have values.
+    frames = np.linspace(max(run.frames[0] for run in runs), min(run.frames[-1] for run in runs), _POINTS)
+    values = np.array([np.interp(frames, run.frames, run.values) for run in runs])
+    drawing.mean_and_range(axes, frames, values, textwrap.fill(f'{name} ({len(runs)})', 60), drawing.line_style(number))
+  drawing.frames_panel(axes, metric)
+  drawing.title_and_legend(picture, 'Mean of the runs, and from the smallest to the largest value', [axes])
+  drawing.save(picture, file)
+
+
+def _write_points(groups, metric, file):
+  with run_directory.replaced(file) as new, open(new, 'w', encoding='utf-8', newline='') as stream:
+    writer = csv.writer(stream, lineterminator='\n')
+    writer.writerow(['group', 'run', 'seed', 'environment_frames', metric])
+    for name, runs in groups.items():
+      for run in runs:
+        for frames, value in zip(run.frames, run.values, strict=True):
+          writer.writerow([name, run.logdir, run.settings.get('seed', ''), int(frames), f'{value:.6g}'])
+
+
+def main():
+  """Reads, prints the table and writes the figure and the points."""
+  config = run_flags.config_from_flags(CompareConfig)
+  groups = groups_of(read(config.runs, config.metric))
+  print(f'{config.metric}: interquartile mean of the runs and its 95 % interval')
+  for name, runs in groups.items():
+    print(f'{name}\n  {len(runs)} {"run" if len(runs) == 1 else "runs"}; '
+          f'at the end {_cell([run.values[-1] for run in runs])}; '
+          f'best {_cell([run.values.max() for run in runs])}', flush=True)
+  folder = files.make_folder(config.output)
+  name = config.metric.replace('/', '_')
+  points, picture = (os.path.join(folder, f'{name}.{ending}') for ending in ('csv', 'png'))
+  _write_points(groups, config.metric, points)
+  _draw(groups, config.metric, picture)
+  print(f'wrote {points} and {picture}')
+
+
+if __name__ == '__main__':
+  run_flags.define(CompareConfig())
+  run_flags.run_main(main)
