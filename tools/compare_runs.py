@@ -114,7 +114,8 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     points, intervals = library.get_interval_estimates(
         scores, lambda of_runs: np.array([metrics.aggregate_iqm(of_runs)]), reps=_RESAMPLES,
         random_state=np.random.RandomState(0))
-  return float(points[''][0]), *map(float, intervals[''][:, 0])
+  low, high = intervals[''][:, 0]
+  return float(points[''][0]), float(low), float(high)
 
 
 def _cell(values):
