@@ -60,7 +60,7 @@ class PolicyTest(parameterized.TestCase):
       actions.append(action)
     inputs = acting.ActorInput(
         (), (), tf.constant(actions[:-1])[:, tf.newaxis], tf.constant(rewards)[:, tf.newaxis], tf.zeros([9, 1]),
-        tf.constant([step in (0, 4) for step in range(9)])[:, tf.newaxis], {'vector': vectors[:, np.newaxis]})
+        tf.constant([step in (0, 4) for step in range(9)])[:, tf.newaxis], {'vector': tf.constant(vectors[:, np.newaxis])})
     output, _ = agent.unroll(inputs, agent.initial_state(1))
     self.assertEqual(actions[1:], tf.argmax(output.policy_logits[:, 0], axis=-1).numpy().tolist())
 
