@@ -58,9 +58,10 @@ class PolicyTest(parameterized.TestCase):
       # A new episode starts at step 4.
       action, state = policy.step({'vector': vectors[step]}, state, rewards[step], done=step == 4)
       actions.append(action)
-    inputs = acting.ActorInput(
-        (), (), tf.constant(actions[:-1])[:, tf.newaxis], tf.constant(rewards)[:, tf.newaxis], tf.zeros([9, 1]),
-        tf.constant([step in (0, 4) for step in range(9)])[:, tf.newaxis], {'vector': tf.constant(vectors[:, np.newaxis])})
+    is_first = [step in (0, 4) for step in range(9)]
+    inputs = acting.ActorInput((), (), *(
+        tf.constant(rows)[:, tf.newaxis] for rows in (actions[:-1], rewards, np.zeros(9, np.float32), is_first)),
+                               {'vector': tf.constant(vectors[:, np.newaxis])})
     output, _ = agent.unroll(inputs, agent.initial_state(1))
     self.assertEqual(actions[1:], tf.argmax(output.policy_logits[:, 0], axis=-1).numpy().tolist())
 
