@@ -76,7 +76,7 @@ class ImpalaConfigTest(parameterized.TestCase):
       ('adam_beta1', 1.0, 'a number of at least 0 and less than 1'),
       ('adam_beta2', 2.0, 'a number of at least 0 and less than 1'),
       ('torso', 'tall', 'one of shallow, deep, deep_4x'),
-      ('torso_precision', 'int8', 'one of float32, bfloat16'),
+      ('torso_precision', 'int8', 'one of float32, bfloat16, auto'),
       ('reward_transform', 'clip', 'one of abs_one, soft_asymmetric, optimistic_asymmetric, none'),
       ('off_policy_correction', 'retrace', 'one of vtrace, one_step, epsilon, none'),
       ('optimizer', 'sgd', 'one of rmsprop, adam'),

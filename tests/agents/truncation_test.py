@@ -23,6 +23,10 @@ _LEVELS = ('catch', 'recall')
 _CUT = 3  # The reset after the truncated episode is row 3 of 8.
 
 
+def setUpModule():
+  training.configure_tensorflow()
+
+
 def _rows(unroll, rows):
   return tf.nest.map_structure(lambda x, has_time: x[rows] if has_time else x, unroll, unroll_lib.has_time(unroll))
 

@@ -94,9 +94,12 @@ def start(test, module: str, *arguments: str) -> tuple[ForkedProgram, TextIO]:
 def _server():
   """Returns a socket to this process's server. The server ends with this process."""
   ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+  environment = python_path.environment()
+  if 'TEST_TMPDIR' in environment:  # Otherwise matplotlib makes a folder, which each program would remove at its end.
+    environment['MPLCONFIGDIR'] = environment['TEST_TMPDIR']
   with its:
     process = subprocess.Popen(
-        [sys.executable, '-m', __name__, str(its.fileno()), *_IMPORTED], env=python_path.environment(),
+        [sys.executable, '-m', __name__, str(its.fileno()), *_IMPORTED], env=environment,
         pass_fds=[its.fileno()], start_new_session=True, stdin=subprocess.DEVNULL)
   atexit.register(lambda: (ours.close(), process.wait()))
   return ours
