@@ -225,7 +225,8 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     worker.suspend()
     with mock.patch.object(run_log, '_LATE_SECONDS', 0.):
       trainer.train()
-    lines = self.screen.getvalue().splitlines()
+    where, *lines = self.screen.getvalue().splitlines()
+    self.assertEqual(where, 'learns and acts on the CPU')
     self.assertEqual(lines[0], f'levels without a step so far: {late}')
     self.assertEqual(lines.count(lines[0]), 1)
     self.assertEndsWith(lines[1], ', starting: 1 of 2 environments')
@@ -266,9 +267,9 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     trainer.train()
     updates = training.rows(trainer.logdir)[-1]['learner_steps']
     self.assertBetween(updates, 3, 10**5)
+    self.assertEndsWith(self.screen.getvalue(), 'frames trained, run the same command to continue\n')
     again = self.trainer(updates=10**6, logdir=trainer.logdir)
     self.assertEqual(int(again.learner.update_steps), updates)
-    self.assertEndsWith(self.screen.getvalue(), 'frames trained, run the same command to continue\n')
 
   def test_regression_the_first_update_does_not_count_for_speed(self):
     late = 0.
