@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents.agents import configs
+from scalable_agents.agents import export
 from scalable_agents.agents import laser_replay
 from scalable_agents.agents import laser_sweep
 from scalable_agents.agents import population
@@ -23,7 +24,7 @@ from scalable_agents.tools import reward_scales
 from scalable_agents.training import run_config
 
 _CONFIGS = (
-    configs.LaserConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, configs.R2d2Config,
+    configs.LaserConfig, export.ExportConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, configs.R2d2Config,
     r2d2_history.HistoryConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
     population_config.PopulationConfig, run_config.RunConfig, tables.TablesConfig,
@@ -32,10 +33,11 @@ _CONFIGS = (
 
 class FlagsTest(parameterized.TestCase):
 
-  @parameterized.parameters('fidelity.md', 'laser.md', 'popart.md', 'r2d2.md', 'suites.md')
+  @parameterized.parameters('environments.md', 'fidelity.md', 'install.md', 'laser.md', 'popart.md', 'python.md', 'r2d2.md',
+                            'suites.md')
   def test_every_flag_exists(self, page):
     known = {field.name for config in _CONFIGS for field in dataclasses.fields(config)}
-    known |= {f'no{name}' for name in known}
+    known |= {f'no{name}' for name in known} | {'help'}
     named = set(re.findall(r'--([a-z]\w+)', (source_tree.ROOT / 'docs' / page).read_text(encoding='utf-8')))
     self.assertNotEmpty(named)
     self.assertEmpty(named - known)
