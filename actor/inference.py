@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from scalable_agents.actor import acting
 
+_SMALLEST_BATCH = 8  # Of a GPU.
+
 
 class PolicyError(Exception):
   """The policy's output is not finite, so no action can be taken. The message is one line."""
@@ -47,6 +49,21 @@ def specs(variables) -> list[tf.TensorSpec]:
   return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
 
 
+def pad(tensors):
+  """Pads a batch with zeros to the next power of two, and to at least _SMALLEST_BATCH.
+
+  Args:
+    tensors: a nest of [n, ...].
+  Returns:
+    The padded nest, and n, by which the results are to be cut: [] int32.
+  """
+  size = tf.shape(tf.nest.flatten(tensors)[0])[0]
+  powers = tf.constant([1 << power for power in range(31)])
+  padded = tf.maximum(powers[tf.searchsorted(powers, [size])[0]], _SMALLEST_BATCH)
+  return tf.nest.map_structure(
+      lambda tensor: tf.pad(tensor, [[0, padded - size]] + [[0, 0]] * (tensor.shape.rank - 1)), tensors), size
+
+
 def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
               selection: acting.Selection = acting.Selection()):
   """Makes a function that acts until the pool is closed, and then raises tf.errors.CancelledError.
@@ -74,8 +91,14 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
         for variable, parameter in zip(agent.acting_variables, latest, strict=True):
           variable.assign(parameter)
       tf.cond(version == known_version, lambda: None, update)
-      agent_output, agent_state = agent.step(
-          _inputs(batch, actors), batch.agent_state, tf.stack([tf.constant(seed, tf.int64), batch_number]), selection)
+      inputs = _inputs(batch, actors), batch.agent_state
+      random = tf.stack([tf.constant(seed, tf.int64), batch_number])
+      if 'GPU' in device.upper():  # A GPU chooses its kernels anew for each size of a batch, so there are few sizes.
+        padded, size = pad(inputs)
+        outputs = tf.nest.map_structure(lambda tensor: tensor[:size], agent.step(*padded, random, selection))
+      else:
+        outputs = agent.step(*inputs, random, selection)
+      agent_output, agent_state = outputs
       outputs_are_finite = is_finite(agent_output)
 
     def complete():

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from absl.testing import absltest
 from absl.testing import parameterized
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import tensorflow as tf
 
@@ -78,11 +80,25 @@ class _PoolInTurns:
     self._asked.close()
 
 
+class PadTest(absltest.TestCase):
+
+  @given(st.integers(1, 300))
+  def test_batches_have_few_sizes(self, size):
+    tensors = {'pixels': tf.fill([size, 2, 1], tf.constant(7, tf.uint8)), 'done': tf.fill([size], True), 'state': ()}
+    padded, n = inference.pad(tensors)
+    self.assertEqual(n, size)
+    wanted = min(power for power in (8, 16, 32, 64, 128, 256, 512) if power >= size)
+    for name in ('pixels', 'done'):
+      self.assertEqual(padded[name].shape, [wanted, *tensors[name].shape[1:]])
+      np.testing.assert_array_equal(padded[name][:size], tensors[name])
+      self.assertFalse(np.any(padded[name][size:]))
+
+
 class InferenceTest(parameterized.TestCase):
 
-  def _start(self, pool, snapshot, seed=7):
+  def _start(self, pool, snapshot, seed=7, device='/CPU:0'):
     return waiting.start(inference.make_loop(
-        pool, _Agent(), snapshot, seed, '/CPU:0', _ACTORS, acting.Selection(acting.EPSILON, 3.)))
+        pool, _Agent(), snapshot, seed, device, _ACTORS, acting.Selection(acting.EPSILON, 3.)))
 
   def test_a_batch_has_the_parameters_that_are_latest_when_it_is_there(self):
     pool, snapshot = _PoolInTurns(), _snapshot()
@@ -96,11 +112,12 @@ class InferenceTest(parameterized.TestCase):
       for batch_id in (100 * version, 100 * version + 1):
         self.assertEqual(pool.ask(batch_id)[:3], [batch_id, version, [[version, version]]])
 
-  def test_seeds_differ_and_states_go_on(self):
+  @parameterized.parameters('/CPU:0', '/GPU:0')  # Without a GPU, TensorFlow places the padded batch on the CPU.
+  def test_seeds_differ_and_states_go_on(self, device):
     pool, snapshot = _PoolInTurns(), _snapshot()
     self.addCleanup(pool.close)
     _publish(snapshot, 60)  # As when a run is resumed: seeds are apart from those since version 0.
-    self._start(pool, snapshot, seed=123)
+    self._start(pool, snapshot, 123, device)
     answers = [pool.ask(number) for number in range(4)]
     self.assertEqual([seed for *_, seed, _ in answers], [[[123, (60 << 32) + number]] for number in range(4)])
     self.assertEqual([state for *_, state in answers], [[41]] * 4)
