@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 
 from absl.testing import absltest
 
@@ -11,8 +12,9 @@ from scalable_agents.processes import python_path
 
 
 def _run(*arguments):
-  return subprocess.run([sys.executable, '-m', 'scalable_agents', *arguments], env=python_path.environment(), text=True,
-                        capture_output=True, check=False)
+  with tempfile.TemporaryDirectory() as folder:  # matplotlib has a word for the user if it has no folder of its own.
+    return subprocess.run([sys.executable, '-m', 'scalable_agents', *arguments], text=True, capture_output=True,
+                          env=python_path.environment() | {'MPLCONFIGDIR': folder}, check=False)
 
 
 class MainTest(absltest.TestCase):
