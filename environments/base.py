@@ -102,3 +102,8 @@ class Environment(dm_env.Environment):
 def enlarge(pixels: np.ndarray, factor: int) -> np.ndarray:
   """Enlarges a gray picture uint8 [H, W] to uint8 [factor H, factor W, 3]. Every pixel becomes a square."""
   return np.repeat(np.kron(pixels, np.ones((factor, factor), np.uint8))[..., np.newaxis], 3, axis=2)
+
+
+def one_line(text: object) -> str:
+  """Returns a text or an error's message on one line, for messages to the user."""
+  return ' '.join(str(text).split())

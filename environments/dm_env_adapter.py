@@ -34,7 +34,7 @@ class DmEnv(base.Environment):
     self._environment = _make(path, seed, arguments)
     actions: Any = self._environment.action_spec()
     if not isinstance(actions, specs.DiscreteArray):
-      raise ValueError(f'dm_env:{path}: want an action of specs.DiscreteArray, got {" ".join(str(actions).split())}')
+      raise ValueError(f'dm_env:{path}: want an action of specs.DiscreteArray, got {base.one_line(actions)}')
     try:
       spec, self._convert = observations.convert_spec(self._environment.observation_spec())
     except ValueError as error:

@@ -42,7 +42,7 @@ class Gymnasium(base.Environment):
     self._seed = seed % 2**31
     actions: Any = self._environment.action_space
     if not isinstance(actions, self._gymnasium.spaces.Discrete):
-      raise ValueError(f'gymnasium:{environment_id}: want a Discrete action space, got {_line(actions)}')
+      raise ValueError(f'gymnasium:{environment_id}: want a Discrete action space, got {base.one_line(actions)}')
     self._first_action = int(actions.start)
     try:
       spec, self._convert = observations.convert_spec(self._spec(self._environment.observation_space))
@@ -62,7 +62,7 @@ class Gymnasium(base.Environment):
     try:
       return np.asarray(self._environment.render(), np.uint8)
     except (ImportError, self._gymnasium.error.DependencyNotInstalled) as error:
-      raise ImportError(f'gymnasium:{self._id}: {_line(error)}') from error
+      raise ImportError(f'gymnasium:{self._id}: {base.one_line(error)}') from error
 
   def close(self):
     self._environment.close()
@@ -110,15 +110,11 @@ def _make(environment_id, arguments):
           environment = make(render_mode='rgb_array')
         except Exception as error:  # Without drawing, it can still be played.
           environment = make()
-          draws_not = f'{type(error).__name__}: {_line(error)}'
+          draws_not = f'{type(error).__name__}: {base.one_line(error)}'
   except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-    raise ImportError(f'{name}: {_line(error)}') from error
+    raise ImportError(f'{name}: {base.one_line(error)}') from error
   except (gymnasium.error.Error, ValueError) as error:
     closest = difflib.get_close_matches(environment_id, gymnasium.registry, n=3)
     hint = f' Closest ids: {", ".join(closest)}.' if closest else ''
-    raise ValueError(f'{name}: {_line(error)}{hint}') from error
+    raise ValueError(f'{name}: {base.one_line(error)}{hint}') from error
   return gymnasium, environment, draws_not
-
-
-def _line(message) -> str:
-  return ' '.join(str(message).split())

@@ -14,6 +14,8 @@ from typing import Any
 from dm_env import specs
 import numpy as np
 
+from scalable_agents.environments import base
+
 Convert = Callable[[Any], dict[str, np.ndarray]]
 
 
@@ -37,7 +39,7 @@ def convert_spec(spec: Any) -> tuple[dict[str, specs.Array], Convert]:
     new_spec, convert = convert_spec(spec[name])
     return new_spec, lambda observation: convert(observation[name])
   if not _is_numeric(spec):
-    raise ValueError(f'want an array of numbers or a dict with one, got {_line(spec)}')
+    raise ValueError(f'want an array of numbers or a dict with one, got {base.one_line(spec)}')
   if _is_image(spec):
     return _image(spec)
   if len(spec.shape) > 2:
@@ -75,7 +77,3 @@ def _one_hot(minimum, maximum):
   rows = np.eye(maximum - minimum + 1, dtype=np.float32)
   vector: dict[str, specs.Array] = {'vector': specs.BoundedArray((len(rows),), np.float32, 0.0, 1.0, name='vector')}
   return vector, lambda observation: {'vector': rows[int(observation) - minimum].copy()}
-
-
-def _line(text):
-  return ' '.join(str(text).split())

@@ -111,8 +111,7 @@ def check(level_name: str) -> None:
     except (ImportError, ValueError):
       raise
     except Exception as error:  # The user's own code can raise anything.
-      reason = ' '.join(str(error).split())
-      raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {reason}') from error
+      raise ValueError(f'{level_name} cannot be made: {type(error).__name__}: {base.one_line(error)}') from error
   elif level_name in dmlab_lib.LEVELS:
     dmlab_lib.check_installed(level_name)
   elif level_name not in levels() and not _SCALED.fullmatch(level_name):
