@@ -48,7 +48,7 @@ class HostSettings(Protocol):
   @property
   def worker_niceness(self) -> int: ...                # See environment_workers.EnvironmentWorkers.
   @property
-  def inference_device(self) -> str: ...               # One of devices.CHOICES.
+  def inference_device(self) -> str: ...               # See devices.choose.
 
 
 def counts(run: HostSettings, levels: Sequence[str]) -> tuple[int, int, int]:

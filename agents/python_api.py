@@ -43,12 +43,12 @@ def train(agent: str, **settings: Any) -> str:
     errors.UserError: there is no such agent.
     TrainingError: the process ended with an error.
   """
-  agents.find(agent)
+  preset = agents.find(agent)
   flags = [f'--{name}={value}' for name, value in settings.items()]
   done = subprocess.run([sys.executable, *agents.command(agent), *flags], env=python_path.environment(), check=False)
   if done.returncode:
     raise TrainingError(f'exit code {done.returncode}')
-  level = settings.get('level_name', agents.find(agent).config.level_name)
+  level = settings.get('level_name', preset.config.level_name)
   return run_config.directory(settings.get('logdir', ''), level)
 
 

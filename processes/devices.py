@@ -11,7 +11,6 @@ from scalable_agents.processes import kernels
 from scalable_agents.records import errors
 
 CPU, GPU = '/CPU:0', '/GPU:0'
-CHOICES = ('auto', 'cpu', 'gpu')
 _DRIVER = '/proc/driver/nvidia/gpus/*/information'  # One file per card of the machine, also where TensorFlow sees none.
 _BFLOAT16_CAPABILITY = 8, 0  # From this compute capability on, cards have instructions for bfloat16.
 
@@ -20,7 +19,7 @@ def choose(wanted: str = 'auto') -> str:
   """Returns CPU or GPU, the first one.
 
   Args:
-    wanted: one of CHOICES. 'auto': the GPU if TensorFlow has one.
+    wanted: 'auto', 'cpu' or 'gpu', as --inference_device. 'auto': the GPU if TensorFlow has one.
   Raises:
     errors.UserError: a GPU is wanted and there is none.
   """

@@ -47,6 +47,7 @@ def check(wheel, python, folder):
 
 
 def main():
+  """Checks the wheel with each interpreter, and prints a line for each."""
   wheel, *pythons = sys.argv[1:]
   for python in pythons or [None]:
     with tempfile.TemporaryDirectory() as folder:

@@ -42,7 +42,7 @@ class DevicesTest(parameterized.TestCase):
   def test_a_card_that_is_used_is_named(self):
     self._put_card_in()
     self._let_tensorflow_have('NVIDIA H100', 'NVIDIA A100')
-    self.assertEqual([devices.choose(wanted) for wanted in devices.CHOICES], ['/GPU:0', '/CPU:0', '/GPU:0'])
+    self.assertEqual([devices.choose(wanted) for wanted in ('auto', 'cpu', 'gpu')], ['/GPU:0', '/CPU:0', '/GPU:0'])
     self.assertEqual(devices.describe(['/GPU:0'], '/GPU:0'), 'learns and acts on GPU:0 (NVIDIA H100)')
     self.assertEqual(devices.describe(['/GPU:0'], '/CPU:0'), 'learns on GPU:0 (NVIDIA H100), acts on the CPU')
     self.assertEqual(devices.describe([f'/job:localhost/replica:0/task:0/device:GPU:{i}' for i in range(2)]),
