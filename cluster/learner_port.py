@@ -9,7 +9,7 @@ process.
 """
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import json
 import re
 import threading
@@ -29,6 +29,7 @@ from scalable_agents.processes import sessions
 
 JOB = 'worker'  # The job name that tf.distribute.MultiWorkerMirroredStrategy requires.
 UNROLLS, PARAMETERS, REPORTS, GREETING = 'unrolls', 'parameters', 'reports', 'greeting'  # Names of the resources.
+Communication = tf.distribute.experimental.CommunicationImplementation
 REPORTS_CAPACITY = 1 << 16  # Reports in the queue.
 
 _FORGOTTEN_SECONDS = 4 * ports.BEAT_SECONDS  # An actor host without a report for this long counts as gone.
@@ -69,6 +70,18 @@ def configure_devices(num_learners: int):
         tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * num_learners)
 
 
+def communication(num_gpus: int, num_cards: int, machines: Sequence[str] = ()) -> Communication:
+  """Returns how learners sum their gradients: with NCCL, or RING for all without it.
+
+  Args:
+    num_gpus: the GPUs that TensorFlow computes on, that is logical devices.
+    num_cards: the cards of which these are parts. NCCL refuses two learners on one card.
+    machines: the machine of each learner process, if there are several. Two processes on one may share a card.
+  """
+  has_card_each = 0 < num_gpus <= num_cards and len(set(machines)) == len(machines)
+  return Communication.NCCL if has_card_each else Communication.RING
+
+
 def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribute.Strategy:
   """Returns the strategy that synchronises the learners of a run. A single learner has TensorFlow's default one.
 
@@ -83,10 +96,12 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
     return port.strategy
   if num_learners == 1:
     return tf.distribute.get_strategy()
-  kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
+  gpus, cards = tf.config.list_logical_devices('GPU'), tf.config.list_physical_devices('GPU')
   # The default, collective operations, would wait for ever once this process has opened a port.
-  return tf.distribute.MirroredStrategy([f'{kind}:{index}' for index in range(num_learners)],
-                                        tf.distribute.ReductionToOneDevice())
+  reduction = (tf.distribute.NcclAllReduce() if communication(len(gpus), len(cards)) == Communication.NCCL
+               else tf.distribute.ReductionToOneDevice())
+  kind = 'GPU' if gpus else 'CPU'
+  return tf.distribute.MirroredStrategy([f'{kind}:{index}' for index in range(num_learners)], reduction)
 
 
 def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str, Any]:
@@ -122,8 +137,11 @@ class LearnerPort:
     try:
       if len(addresses) > 1:
         _configure_health_check(config.learner_timeout_seconds)
+        cards = len(tf.config.list_physical_devices('GPU'))  # Each is one GPU for TensorFlow, see configure_devices.
+        machines = [ports.split_address(address)[0] for address in addresses]
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=JOB, task_id=task))
+            tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=JOB, task_id=task),
+            tf.distribute.experimental.CommunicationOptions(implementation=communication(cards, cards, machines)))
       else:
         tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
     except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:

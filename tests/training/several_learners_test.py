@@ -1,5 +1,9 @@
-"""Several learners on one machine: N learners with batches of B equal one learner with a batch of N B."""
+"""Several learners on one machine: N learners with batches of B equal one learner with a batch of N B.
 
+They are on logical devices of the CPU. Which way to sum gradients is chosen for GPUs is tested from their numbers.
+"""
+
+import collections
 import functools
 
 from absl.testing import absltest
@@ -36,6 +40,15 @@ def _make(config, spec, xla):
   agent = popart_impala.POPART_IMPALA if isinstance(config, configs.PopArtImpalaConfig) else impala.IMPALA
   spec = unrolls.environment_spec(spec, levels=('catch', 'chain', 'recall'))
   return agent.make_learner(agent.network(spec, config), config, xla)
+
+
+def _batches(learner):
+  """Returns a batch for each learner, and what arrived with it."""
+  unroll = unrolls.random_unroll(learner.agent, batch=_NUM_LEARNERS * _BATCH_SIZE)
+  batches = [learner_step.Batch(unrolls.part(unroll, index, _BATCH_SIZE)) for index in range(_NUM_LEARNERS)]
+  episode = intake.Episodes(tf.constant([0]), tf.constant([1.]), tf.constant([4]))
+  return batches, [intake.Arrived(tf.constant(10 + index, tf.int64), episode, batch.unroll.actor_id,
+                                  batch.unroll.parameter_version[1:]) for index, batch in enumerate(batches)]
 
 
 class SeveralLearnersTest(parameterized.TestCase):
@@ -108,7 +121,6 @@ class SeveralLearnersTest(parameterized.TestCase):
       self.assertTrue(np.all(np.isfinite(variable.numpy())))
 
   def test_values_are_gathered_in_the_order_of_the_learners_and_feedback_is_not(self):
-    strategy = _strategy()
     config = configs.ImpalaConfig(torso='shallow')
 
     def loss(agent, batch, config):
@@ -117,18 +129,12 @@ class SeveralLearnersTest(parameterized.TestCase):
                  'per_level': tf.where(batch.unroll.actor_id[0] > [0, 9, 1], [1., 2., 3.], np.nan)},
           feedback=batch.unroll.actor_id, gathered=batch.unroll.actor_id)
 
-    with strategy.scope():
+    with _strategy().scope():
       agent = impala.Agent(unrolls.environment_spec(), config)
       agent.seen = tf.Variable(tf.zeros([_NUM_LEARNERS * _BATCH_SIZE], tf.int32), trainable=False)
       learner = learner_step.Learner(agent, loss, impala.make_optimizer, config, {'learning_rate': True}, 'never',
                                      after_update=lambda gathered, updates: [(agent.seen, gathered)])
-    together = learner_group.LearnerGroup(strategy, '/CPU:0')
-    unroll = unrolls.random_unroll(learner.agent, batch=_NUM_LEARNERS * _BATCH_SIZE)
-    batches = [learner_step.Batch(unrolls.part(unroll, index, _BATCH_SIZE)) for index in range(_NUM_LEARNERS)]
-    episode = intake.Episodes(tf.constant([0]), tf.constant([1.]), tf.constant([4]))
-    arrived = [intake.Arrived(tf.constant(10 + index, tf.int64), episode, batch.unroll.actor_id,
-                              batch.unroll.parameter_version[1:]) for index, batch in enumerate(batches)]
-    update = together.step(learner, batches, arrived, False)
+    update = learner_group.LearnerGroup(_strategy(), '/CPU:0').step(learner, *_batches(learner), False)
     self.assertEqual(agent.seen.numpy().tolist(), list(range(_NUM_LEARNERS * _BATCH_SIZE)))
     self.assertEqual([feedback.numpy().tolist() for feedback in update.feedback], [[0, 1], [2, 3], [4, 5]])
     self.assertEqual(update.metrics['actor'], 2.)  # The mean of 0, 2 and 4.
@@ -136,6 +142,38 @@ class SeveralLearnersTest(parameterized.TestCase):
     np.testing.assert_array_equal(update.metrics['per_level'], [1., np.nan, 3.])
     self.assertEqual((update.environment_frames, int(learner.environment_frames.numpy())), (33, 33))
     self.assertEqual(update.episodes.lengths.tolist(), [4, 4, 4])
+
+  @parameterized.parameters(
+      (4, 4, (), 'NCCL'), (8, 8, ('10.0.0.1', '10.0.0.2'), 'NCCL'),
+      (2, 1, (), 'RING'), (8, 8, ('10.0.0.1', '10.0.0.1'), 'RING'), (0, 0, ('10.0.0.1', '10.0.0.2'), 'RING'))
+  def test_learners_with_a_card_each_sum_gradients_with_nccl(self, num_gpus, num_cards, machines, wanted):
+    self.assertEqual(learner_port.communication(num_gpus, num_cards, machines).value, wanted)
+
+  def test_learners_on_logical_devices_of_one_do_without_nccl(self):
+    logical, physical = (len(devices('CPU')) for devices in (tf.config.list_logical_devices,
+                                                             tf.config.list_physical_devices))
+    self.assertEqual((logical, physical), (_NUM_LEARNERS, 1))
+    self.assertEqual(learner_port.communication(logical, physical).value, 'RING')
+    self.assertIsInstance(_strategy().extended._cross_device_ops, tf.distribute.ReductionToOneDevice)
+
+  def test_nccl_sums_all_gradients_of_an_update_at_once(self):
+    """Builds the graph of an update, which only GPUs can run. NCCL joins tensors, so they must have one type."""
+    config = configs.PopArtImpalaConfig(torso='shallow')
+    strategy = tf.distribute.MirroredStrategy([f'CPU:{index}' for index in range(_NUM_LEARNERS)],
+                                              tf.distribute.NcclAllReduce())
+    with strategy.scope():
+      learner = _make(config, unrolls.VECTOR, 'never')
+    together = learner_group.LearnerGroup(strategy, '/CPU:0')
+    step = together._step.get_concrete_function(learner, *map(together._spread, _batches(learner)), tf.constant(0.))
+    sizes = collections.defaultdict(list)
+    for operation in step.graph.get_operations():
+      if operation.type == 'NcclAllReduce':
+        sizes[operation.device].append(operation.inputs[0].shape.num_elements())
+    self.assertLen(sizes, _NUM_LEARNERS)
+    num_parameters = sum(variable.shape.num_elements() for variable in learner.agent.trainable_variables)
+    for gradients, *frames_and_leaving in sizes.values():
+      self.assertGreater(gradients, num_parameters)
+      self.assertEqual(frames_and_leaving, [1, 1])
 
 
 if __name__ == '__main__':
