@@ -235,25 +235,39 @@ def _learned_transitions(workload):
 
 
 def _learner_step(tf, workload, definition, config, num_levels=1):
-  """Returns a function that makes an update with random pixels. Unroll b is from level b mod num_levels."""
+  """Returns a function that makes an update with random data. Unroll b is from level b mod num_levels."""
+  agent = make_agent(tf, workload, definition, config, num_levels)
+  agents_learner = definition.make_learner(agent, config)
+  batch = learner_batch(tf, workload, agent, config, num_levels)
+  return lambda: agents_learner.step(batch)
+
+
+def learner_batch(tf, workload, agent, config, num_levels=1):
+  """Returns a learner_step.Batch of unrolls with random data, the same in each call, for all agents but R2D2.
+
+  Args:
+    tf: the TensorFlow module.
+    workload: its `learner_rows` are the rows of each unroll.
+    agent, config: as for Definition.make_learner.
+    num_levels: unroll b is from level b mod num_levels.
+  """
   from scalable_agents.actor import unroll
   from scalable_agents.agents import impala
   from scalable_agents.learner import learner_step
-  agent = make_agent(tf, workload, definition, config, num_levels)
-  agents_learner = definition.make_learner(agent, config)
+  random = np.random.RandomState(0)
   rows = [workload.learner_rows, config.batch_size]
   num_actions = constant_environment.LEVELS[workload.level].num_actions
-  batch = learner_step.Batch(unroll.Unroll(
+  return learner_step.Batch(unroll.Unroll(
       level_id=tf.range(rows[1]) % num_levels, actor_id=tf.zeros(rows[1:], tf.int32),
       stream_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
       agent_state=agent.initial_state(config.batch_size),
       environment_output=unroll.EnvironmentOutput(
-          reward=tf.random.normal(rows), discount=tf.ones(rows), done=tf.zeros(rows, tf.bool),
-          episode_return=tf.zeros(rows), episode_length=tf.zeros(rows, tf.int32),
+          reward=tf.constant(random.normal(size=rows), tf.float32), discount=tf.ones(rows),
+          done=tf.zeros(rows, tf.bool), episode_return=tf.zeros(rows), episode_length=tf.zeros(rows, tf.int32),
           observation=observations(tf, workload, *rows)),
-      agent_output=impala.BehaviourOutput(tf.zeros(rows, tf.int32), tf.zeros([*rows, num_actions])),
+      agent_output=impala.BehaviourOutput(
+          tf.constant(random.randint(num_actions, size=rows), tf.int32), tf.zeros([*rows, num_actions])),
       parameter_version=tf.zeros(rows, tf.int64)))
-  return lambda: agents_learner.step(batch)
 
 
 def learner_with_onednn(seconds, workload):

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 
 from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import constant_environment
 
 SEQUENCES = 1_000_000  # For the cost of priorities.
 
@@ -117,34 +118,43 @@ def priorities(seconds):
   return {'sequences': replay.statistics().size, 'sample_cpu_seconds': sample_cpu, 'update_cpu_seconds': update_cpu}
 
 
-def learner(seconds, workload):
-  """Measures the CPU time of learning from a sequence, on one thread."""
-  tf = benchmark_parts.one_thread()
+def learner_batch(tf, workload, agent, config):
+  """Returns a learner_step.Batch of sequences with random data, the same in each call; see benchmark_parts."""
   from scalable_agents.actor import unroll
   from scalable_agents.agents import r2d2
   from scalable_agents.experience import replay_experience
   from scalable_agents.learner import learner_step
-  definition, settings = benchmark_parts.definition_and_config(workload)
-  agent = benchmark_parts.make_agent(tf, workload, definition, settings)
-  agents_learner = definition.make_learner(agent, settings)
-  size, rows = settings.batch_size, workload.learner_rows
+  random = np.random.RandomState(0)
+  size, rows = config.batch_size, workload.learner_rows
+  num_actions = constant_environment.LEVELS[workload.level].num_actions
 
   def zeros(*shape, dtype=tf.float32):
     return tf.zeros([*shape, size], dtype)
 
-  batch = learner_step.Batch(
+  state = agent.initial_state(size)
+  return learner_step.Batch(
       unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),
-                    agent.online.initial_state(size),
-                    unroll.EnvironmentOutput(zeros(rows), zeros(rows) + 1, zeros(rows, dtype=tf.bool), zeros(rows),
-                                             zeros(rows, dtype=tf.int32),
+                    state.network,
+                    unroll.EnvironmentOutput(tf.constant(random.normal(size=[rows, size]), tf.float32), zeros(rows) + 1,
+                                             zeros(rows, dtype=tf.bool), zeros(rows), zeros(rows, dtype=tf.int32),
                                              benchmark_parts.observations(tf, workload, rows, size)),
-                    r2d2.BehaviourOutput(zeros(rows, dtype=tf.int32), zeros(rows), zeros(rows), (), ()),
+                    r2d2.BehaviourOutput(tf.constant(random.randint(num_actions, size=[rows, size]), tf.int32),
+                                         zeros(rows), zeros(rows), (), ()),
                     zeros(rows, dtype=tf.int64)),
       replay_experience.SequenceSample(
-          zeros(settings.sequence_length, dtype=tf.bool) | True, zeros() + 0.1, zeros(dtype=tf.int64),
-          tf.nest.map_structure(lambda x: x[tf.newaxis][:0], agent.online.initial_state(size)), zeros(dtype=tf.int64),
+          zeros(config.sequence_length, dtype=tf.bool) | True, zeros() + 0.1, zeros(dtype=tf.int64),
+          tf.nest.map_structure(lambda x: x[tf.newaxis][:0], state.network), zeros(dtype=tf.int64),
           zeros(dtype=tf.int64)))
-  per_second, cpu = benchmark_parts.rate(lambda: agents_learner.step(batch), size, seconds)
+
+
+def learner(seconds, workload):
+  """Measures the CPU time of learning from a sequence, on one thread."""
+  tf = benchmark_parts.one_thread()
+  definition, config = benchmark_parts.definition_and_config(workload)
+  agent = benchmark_parts.make_agent(tf, workload, definition, config)
+  agents_learner = definition.make_learner(agent, config)
+  batch = learner_batch(tf, workload, agent, config)
+  per_second, cpu = benchmark_parts.rate(lambda: agents_learner.step(batch), config.batch_size, seconds)
   return {'sequences_per_second': per_second, 'cpu_seconds': cpu}
 
 

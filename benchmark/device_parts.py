@@ -1,0 +1,375 @@
+"""The parts of `make gpu-proof` that need no training run: what a card computes, how exactly and how fast.
+
+Each function measures one part in a process that `begin` has set up. A device is a card ('gpu'), or a second logical
+CPU that stands for one ('cpu'). The functions import TensorFlow themselves, as those of benchmark_parts.py do.
+"""
+
+import collections
+import functools
+import importlib.metadata
+import math
+import os
+import platform
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from scalable_agents.agents import registry
+from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import r2d2_parts
+from scalable_agents.processes import kernels
+from scalable_agents.processes import python_path
+
+HOST = '/CPU:0'
+_CARDS = {'gpu': '/GPU:0', 'cpu': '/CPU:1'}
+UPDATES = 10  # After which parameters are compared.
+_LEVELS = 3   # Of PopArt-IMPALA and LASER.
+_LARGEST_OPERAND = 1 << 26  # Elements of a matrix of `product_seconds`. Larger ones take proportionally longer.
+
+
+class Learner(NamedTuple):
+  """The settings of a learner's step."""
+  agent: str = 'impala'         # One of registry.AGENTS.
+  torso: str = ''               # '' for the default of the agent.
+  precision: str = 'float32'    # Of the torso: float32 or bfloat16.
+  tf32: bool = False            # Whether products of float32 numbers are computed in TensorFloat-32.
+  xla: str = 'auto'
+  batch_size: int = 8
+  unroll_length: int = 20       # Of R2D2: steps of the sequences.
+
+  @property
+  def transitions(self) -> int:
+    """The number of transitions per update."""
+    return self.batch_size * self.unroll_length
+
+
+def begin(device: str, grows: bool = True) -> str:
+  """Sets up TensorFlow in this process as training does. Returns the name of the card.
+
+  Args:
+    device: 'gpu' or 'cpu'.
+    grows: whether TensorFlow takes the memory of a card as needed, as in training. Otherwise it takes nearly all of it
+      at once.
+  """
+  return _begin(device, grows)
+
+
+@functools.cache
+def _begin(device, grows):
+  if device == 'cpu':
+    os.environ['CUDA_VISIBLE_DEVICES'] = '-1'
+  import tensorflow as tf
+
+  from scalable_agents.training import train_loop
+  train_loop.configure_tensorflow()
+  if device == 'cpu':
+    cpu, = tf.config.list_physical_devices('CPU')
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  elif not grows:
+    for gpu in tf.config.list_physical_devices('GPU'):
+      tf.config.experimental.set_memory_growth(gpu, False)
+  return _CARDS[device]
+
+
+def describe(device):
+  """Returns what the machine has, where it computes, and what TensorFlow is built with."""
+  begin(device)
+  import tensorflow as tf
+
+  from scalable_agents.processes import devices
+  card = devices.choose()
+  build = tf.sysconfig.get_build_info()
+  details = {}
+  gpus = tf.config.list_physical_devices('GPU')
+  if gpus:
+    details = tf.config.experimental.get_device_details(gpus[0])
+  return {
+      'line': devices.describe([card], card), 'why_unused': devices.why_unused(), 'num_cards': len(gpus),
+      'card': details.get('device_name'), 'compute_capability': details.get('compute_capability'),
+      'fastest_precision': devices.fastest_precision(card), 'cores': len(os.sched_getaffinity(0)),
+      'processor_instructions': kernels.instruction_sets(), 'python': platform.python_version(),
+      'tensorflow': tf.__version__, 'built_for_cuda': build.get('cuda_version'),
+      'built_for_cudnn': build.get('cudnn_version'),
+      'installed': {found.metadata['Name']: found.version for found in importlib.metadata.distributions()
+                    if (found.metadata['Name'] or '').startswith('nvidia-')}}
+
+
+def _workload(settings):
+  config = dict(level_name='pong', torso_precision=settings.precision, batch_size=settings.batch_size)
+  if settings.torso:
+    config['torso'] = settings.torso
+  if settings.agent == 'r2d2':
+    burn_in = settings.unroll_length // 3
+    config |= dict(burn_in=burn_in, sequence_length=settings.unroll_length - burn_in)
+  else:
+    config |= dict(unroll_length=settings.unroll_length)
+  if settings.agent == 'laser':
+    config |= dict(replay_share=0.5, trust_region_threshold=1.)
+  return benchmark_parts.Workload(config, 'atari', settings.unroll_length + 1, wanted_share=0., agent=settings.agent)
+
+
+@functools.cache
+def _learner(settings, device):
+  """Returns a learner on a device, and a batch there."""
+  import tensorflow as tf
+
+  from scalable_agents.experience import mixed_experience
+  tf.config.experimental.enable_tensor_float_32_execution(settings.tf32)
+  workload = _workload(settings)
+  levels = 1 if settings.agent in ('impala', 'r2d2') else _LEVELS
+  definition, config = benchmark_parts.definition_and_config(workload)
+  with tf.device(device):
+    agent = benchmark_parts.make_agent(tf, workload, definition, config, levels)
+    learner = definition.make_learner(agent, config, settings.xla, device)
+    if settings.agent == 'r2d2':
+      batch = r2d2_parts.learner_batch(tf, workload, agent, config)
+    else:
+      batch = benchmark_parts.learner_batch(tf, workload, agent, config, levels)
+    if settings.agent == 'laser':
+      online, replayed = config.split_batch()
+      batch = batch._replace(sample=mixed_experience.MixedSample(
+          tf.range(online + replayed) < online, tf.ones([replayed]), tf.range(replayed, dtype=tf.int64)))
+  return learner, batch
+
+
+class _Trained(NamedTuple):
+  """A learner's numbers after some updates."""
+  before: np.ndarray   # All parameters before the first update, [N].
+  after: np.ndarray    # And after the last one.
+  losses: np.ndarray   # Of each update.
+  first_seconds: float
+
+
+@functools.cache
+def _trained(settings, device):
+  learner, batch = _learner(settings, device)
+
+  def parameters():
+    return np.concatenate([variable.numpy().ravel() for variable in learner.agent.trainable_variables])
+
+  def loss_of_update():
+    return float(learner.step(batch)[0]['loss/total'].numpy())
+
+  before, began = parameters(), time.monotonic()
+  losses, first_seconds = [loss_of_update()], time.monotonic() - began
+  losses += [loss_of_update() for _ in range(UPDATES - 1)]
+  _learner.cache_clear()  # The memory of the card is for the next one.
+  return _Trained(before, parameters(), np.array(losses), first_seconds)
+
+
+def agreement(device, settings):
+  """Compares the updates of a learner on the card with those of the same learner in float32 on the CPU.
+
+  Returns:
+    'of_parameters': the norm of the difference of all parameters after UPDATES updates, over their norm on the CPU.
+    'of_change': the same norm over that of the change of the parameters, which is stricter.
+    'of_loss': the largest difference of a loss, over the largest loss.
+    'first_update_seconds': of the first update, which is traced and perhaps compiled.
+  """
+  card = begin(device)
+  want = _trained(settings._replace(precision='float32', tf32=False, xla='never'), HOST)
+  got = _trained(settings, card)
+  if not np.isfinite(got.after).all():
+    raise ValueError('a parameter is not finite')
+  difference = np.linalg.norm(got.after - want.after)
+  return {'of_parameters': float(difference / np.linalg.norm(want.after)),
+          'of_change': float(difference / np.linalg.norm(want.after - want.before)),
+          'of_loss': float(np.abs(got.losses - want.losses).max() / np.abs(want.losses).max()),
+          'first_update_seconds': got.first_seconds}
+
+
+class Product(NamedTuple):
+  """A matrix product [m, k] x [k, n] that a step computes, perhaps as a convolution."""
+  m: int
+  k: int
+  n: int
+  dtype: str
+
+  @property
+  def operations(self) -> int:
+    """The number of floating-point operations: a multiplication and an addition are two."""
+    return 2 * self.m * self.k * self.n
+
+
+def products(graph) -> dict[Product, int]:
+  """Returns the products that a graph computes, and how often. A convolution is that of its patches and its kernel.
+
+  Operations in the body of a loop count once.
+
+  Args:
+    graph: a graph of tf.function in which the shapes of all matrices and images are known.
+  """
+  found = collections.Counter()
+  for operation in _computed(graph):
+    shapes = [tuple(tensor.shape) for tensor in (*operation.inputs, *operation.outputs)]
+    if operation.type in ('MatMul', 'BatchMatMulV2'):
+      transposed = operation.get_attr('transpose_a' if operation.type == 'MatMul' else 'adj_x')
+      (*batch, rows, columns), _, (*_, width) = shapes
+      shape, count = (columns, rows, width) if transposed else (rows, columns, width), math.prod(batch)
+    elif operation.type.startswith('Conv2D'):
+      # Each has an image of the convolution's output, and a kernel, among its inputs and outputs.
+      output = shapes[-1] if operation.type == 'Conv2D' else shapes[2]
+      kernel = shapes[-1] if operation.type == 'Conv2DBackpropFilter' else shapes[1]
+      positions, patch, channels = math.prod(output[:-1]), math.prod(kernel[:-1]), kernel[-1]
+      shape, count = {'Conv2D': (positions, patch, channels), 'Conv2DBackpropFilter': (patch, positions, channels),
+                      'Conv2DBackpropInput': (positions, channels, patch)}[operation.type], 1
+    else:
+      continue
+    m, k, n = shape
+    found[Product(m, k, n, operation.outputs[0].dtype.name)] += count
+  return dict(found)
+
+
+def _computed(graph):
+  """Returns the operations that the outputs of a graph depend on. Others are in the graph but not computed."""
+  waiting, seen = [tensor.op for tensor in graph.outputs], set()
+  while waiting:
+    operation = waiting.pop()
+    if operation not in seen:
+      seen.add(operation)
+      waiting += [tensor.op for tensor in operation.inputs]
+  return seen
+
+
+def gradient_products(agent_name, learner, batch):
+  """Returns `products` of the loss of a batch and its gradient. The rest of a learner's step has no products."""
+  import tensorflow as tf
+  definition = python_path.load(registry.AGENTS[agent_name])
+
+  def gradients():
+    environment = batch.unroll.environment_output
+    prepared = batch.unroll._replace(
+        environment_output=environment._replace(observation=learner.agent.prepare(environment.observation)))
+    with tf.GradientTape() as tape:
+      total = definition.loss(learner.agent, batch._replace(unroll=prepared), learner.config).total
+    return tape.gradient(total, learner.agent.trainable_variables)
+
+  return products(tf.function(gradients, autograph=False).get_concrete_function().graph)
+
+
+def product_seconds(device, product, tf32, seconds):
+  """Measures the seconds of a product on the card as a plain matrix product.
+
+  Args:
+    device: as for `begin`.
+    product: a Product. If it is large, a part of it is measured.
+    tf32: as in Learner.
+    seconds: the shortest time to measure.
+  """
+  card = begin(device)
+  import tensorflow as tf
+  tf.config.experimental.enable_tensor_float_32_execution(tf32)
+  shape, parts = list(product[:3]), 1.
+  largest = shape.index(max(shape))
+  operand = max(shape[0] * shape[1], shape[1] * shape[2], shape[0] * shape[2])
+  if operand > _LARGEST_OPERAND:
+    whole, shape[largest] = shape[largest], max(1, shape[largest] * _LARGEST_OPERAND // operand)
+    parts = whole / shape[largest]
+  m, k, n = shape
+  with tf.device(card):
+    left, right = (tf.cast(tf.random.stateless_normal(size, [0, 0]), product.dtype) for size in ([m, k], [k, n]))
+    tf.linalg.matmul(left, right)[0, 0].numpy()
+    calls, elapsed = 1, 0.
+    while elapsed < seconds:
+      calls *= 2
+      began = time.monotonic()
+      for _ in range(calls):
+        last = tf.linalg.matmul(left, right)
+      last[0, 0].numpy()  # A card computes in order, after the calls have returned.
+      elapsed = time.monotonic() - began
+  return parts * elapsed / calls
+
+
+def learner_rate(device, settings, seconds):
+  """Measures a learner's step with a batch that is on the card already.
+
+  Args:
+    device: as for `begin`.
+    settings: Learner.
+    seconds: duration, about.
+  Returns:
+    'transitions_per_second'.
+    'first_update_seconds': of the first update, which is traced and perhaps compiled.
+    'operations_per_second': floating-point operations of its matrix products and convolutions.
+    'same_products': the share of the step's time that plain matrix products of the same shapes would take.
+    'peak_megabytes': memory of the card; None for a CPU.
+  """
+  card = begin(device)
+  learner, batch = _learner(settings, card)
+  before = []
+
+  def step():
+    before.append(learner.step(batch)[0]['loss/total'])
+    if len(before) > 1:  # As in training, metrics are read one update late.
+      before.pop(0).numpy()
+
+  began = time.monotonic()
+  step()
+  before[0].numpy()
+  first_seconds = time.monotonic() - began
+  per_second, _ = benchmark_parts.rate(step, settings.transitions, seconds)
+  step_seconds = settings.transitions / per_second
+  counts = gradient_products(settings.agent, learner, batch)
+  peak = memory(device)
+  _learner.cache_clear()
+  plain = sum(count * product_seconds(device, product, settings.tf32, seconds / 100)
+              for product, count in counts.items())
+  return {'transitions_per_second': per_second, 'first_update_seconds': first_seconds,
+          'operations_per_second': sum(count * product.operations for product, count in counts.items()) / step_seconds,
+          'same_products': plain / step_seconds, 'peak_megabytes': peak and peak['peak_megabytes']}
+
+
+def inference(device, settings, size, seconds):
+  """Measures the rows/s of the policy on the card and on the CPU, from an input on the CPU to an output on the CPU.
+
+  Returns:
+    'card' and 'cpu': rows/s.
+  """
+  card = begin(device)
+  import tensorflow as tf
+
+  from scalable_agents.actor import acting
+  with tf.device(HOST):
+    inputs = acting.ActorInput(
+        tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.int32), tf.zeros([size]), tf.ones([size]),
+        tf.zeros([size], tf.bool), benchmark_parts.observations(tf, _workload(settings), size))
+  return {name: _inference_rate(place, settings, size, inputs, seconds) for name, place in
+          (('card', card), ('cpu', HOST))}
+
+
+def _inference_rate(place, settings, size, inputs, seconds):
+  import tensorflow as tf
+  agent, state = _actor(settings, place), None
+  with tf.device(place):
+    state = agent.initial_state(size)
+
+  @tf.function(autograph=False)
+  def act(inputs, state, number):
+    with tf.device(place):
+      output, state = agent.step(inputs, state, tf.stack([tf.constant(0, tf.int64), number]))
+    with tf.device(HOST):
+      return tf.nest.map_structure(tf.identity, output), state
+
+  numbers = iter(range(1 << 60))
+  return benchmark_parts.rate(
+      lambda: act(inputs, state, tf.constant(next(numbers), tf.int64))[0].action.numpy(), size, seconds)[0]
+
+
+@functools.cache
+def _actor(settings, place):
+  import tensorflow as tf
+  tf.config.experimental.enable_tensor_float_32_execution(settings.tf32)
+  workload = _workload(settings)
+  with tf.device(place):
+    return benchmark_parts.make_agent(tf, workload, *benchmark_parts.definition_and_config(workload))
+
+
+def memory(device):
+  """Returns the megabytes of the card that TensorFlow's tensors use and used at most; None for a CPU."""
+  card = begin(device)
+  import tensorflow as tf
+  if device == 'cpu':
+    return None
+  info = tf.config.experimental.get_memory_info(card.strip('/'))
+  return {'now_megabytes': info['current'] / 1e6, 'peak_megabytes': info['peak'] / 1e6}

@@ -1,0 +1,102 @@
+"""A process that calls one function after another, with a time limit for each."""
+
+from collections.abc import Callable, Sequence
+from concurrent import futures
+import multiprocessing
+import os
+import signal
+import time
+from typing import Any
+
+from scalable_agents.processes import parent_death
+from scalable_agents.records import settings
+
+_STDERR = 2
+
+
+class PartError(Exception):
+  """A function has raised an exception, or its process has ended. The message is one line."""
+
+
+class PartTimeoutError(Exception):
+  """A function has not returned in time."""
+
+
+class MeasuringProcess:
+  """Calls functions in a process of its own, which prints nothing to stderr. What they keep is kept between calls.
+
+  After a function that took too long, or that ended the process, the next call is in a new process.
+  """
+
+  def __init__(self):
+    """Starts no process yet."""
+    self._process: Any = None
+    self._pipe: Any = None
+
+  def call(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Any:
+    """Returns what a function returns.
+
+    Args:
+      function, *arguments: sent to the process by pickle.
+      deadline: of time.monotonic().
+    Raises:
+      PartError: the function has raised an exception, or the process has ended.
+      PartTimeoutError: it has not returned until the deadline. The process is killed.
+    """
+    self._start()
+    try:
+      self._pipe.send((function, arguments))
+      if not self._pipe.poll(max(deadline - time.monotonic(), 0.)):
+        self.close()
+        raise PartTimeoutError
+      worked, result = self._pipe.recv()
+    except (EOFError, ConnectionError) as error:
+      self._process.join()
+      code = self._process.exitcode
+      self.close()
+      how = f'was killed by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
+      raise PartError(f'its process {how}') from error
+    if not worked:
+      raise PartError(result)
+    return result
+
+  def _start(self):
+    if self._process:
+      return
+    context = multiprocessing.get_context('spawn')
+    self._pipe, theirs = context.Pipe()
+    self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    self._process.start()
+    theirs.close()
+
+  def close(self):
+    """Ends the process, also while it measures."""
+    if self._process:
+      self._pipe.close()
+      self._process.kill()
+      self._process.join()
+      self._process = None
+
+
+def at_once(processes: Sequence[MeasuringProcess], function: Callable[..., Any], *arguments: Any,
+            deadline: float) -> list[Any]:
+  """Returns what a function returns that several processes call at the same time. Raises what `call` does."""
+  for process in processes:
+    process._start()  # Here, because a process ends with the thread that has started it.
+  with futures.ThreadPoolExecutor(len(processes)) as threads:
+    return [call.result() for call in [
+        threads.submit(process.call, function, *arguments, deadline=deadline) for process in processes]]
+
+
+def _serve(pipe):
+  parent_death.signal_at_parents_end(signal.SIGKILL)
+  os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
+  while True:
+    try:
+      function, arguments = pipe.recv()
+    except EOFError:
+      return
+    try:
+      pipe.send((True, function(*arguments)))
+    except Exception as error:  # For the row of this function; the next one may work.
+      pipe.send((False, settings.shown(f'{type(error).__name__}: {error}')))

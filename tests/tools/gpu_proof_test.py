@@ -1,0 +1,166 @@
+"""Tests `make gpu-proof` on the CPU in small, and what it does with rows that fail and with the end of its time."""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from unittest import mock
+
+from absl.testing import absltest
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from scalable_agents.agents import impala  # The processes that measure are forked, and find it imported.
+from scalable_agents.agents import laser
+from scalable_agents.agents import r2d2
+from scalable_agents.benchmark import device_parts
+from scalable_agents.benchmark import measuring_process
+from scalable_agents.processes import python_path
+from scalable_agents.records import errors
+from scalable_agents.tests.launch import forked_program
+from scalable_agents.tools import card_runs
+from scalable_agents.tools import gpu_proof
+from scalable_agents.tools import proof_rows
+from scalable_agents.training import train_loop
+
+_IMPORTED = impala, laser, r2d2, train_loop
+
+
+def _start(module, arguments, environment, screen):
+  """Starts a program as card_runs.start does, in a fraction of the time."""
+  with mock.patch.dict(os.environ, environment), open(os.devnull, 'rb') as nothing:
+    return forked_program.ForkedProgram(module, arguments, (nothing.fileno(), screen.fileno(), screen.fileno()))
+
+
+def _counts(device):
+  """Returns how many operations the products of a step have, and how many TensorFlow's profiler counts."""
+  card = device_parts.begin(device)
+  learner, batch = device_parts._learner(device_parts.Learner(torso='deep', batch_size=2, unroll_length=3), card)
+  graphs = []
+
+  def products(graph):
+    graphs.append(graph)
+    return device_parts_products(graph)
+
+  device_parts_products = device_parts.products
+  with mock.patch.object(device_parts, 'products', products):
+    counts = device_parts.gradient_products('impala', learner, batch)
+  counted = sum(ops.get_stats_for_node_def(graphs[0], operation.node_def, 'flops').value or 0
+                for operation in device_parts._computed(graphs[0])
+                if operation.type.startswith('Conv2D') or 'MatMul' in operation.type)
+  return sum(count * product.operations for product, count in counts.items()), counted
+
+
+def _fail(unused_argument=None):
+  raise RuntimeError('first\nsecond')
+
+
+def _exhaust():
+  raise tf.errors.ResourceExhaustedError(None, None, 'too large')
+
+
+class GpuProofTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})  # To optimise takes longer here.
+    fork = multiprocessing.get_context('fork')
+    self.enter_context(mock.patch.object(measuring_process.multiprocessing, 'get_context', lambda _: fork))
+    self.screen = self.enter_context(contextlib.redirect_stdout(io.StringIO()))
+    self.output = self.create_tempfile().full_path
+
+  def _written(self):
+    with open(self.output, encoding='utf-8') as file:
+      return json.load(file)
+
+  def test_all_rows_in_small(self):
+    self.enter_context(mock.patch.object(card_runs, 'start', _start))
+    plan = proof_rows.small_plan()
+    gpu_proof.run(gpu_proof.Proof(8., self.output), 'cpu', plan)
+    written = self._written()
+    self.assertEqual((written['machine']['tensorflow'], written['machine']['device']), (tf.__version__, 'cpu'))
+    rows = {row['name']: row for row in written['rows']}
+    lines = self.screen.getvalue()
+    for name, row in rows.items():
+      wanted = 'not measured' if name.startswith('memory') else 'ok'
+      self.assertEqual(row['status'], wanted, row)
+      self.assertIn(f'{wanted:<13} {name} ', lines)
+      self.assertTrue(row['figures'] or wanted != 'ok')
+    self.assertLen(rows, len(plan.agreement) + 4 + len(plan.inference_sizes) + 1 + 3 + 3 + len(plan.rates))
+    exact = rows['impala: 10 updates, float32, --xla=never']['figures']
+    rounded = rows['impala: 10 updates, bfloat16, --xla=never']['figures']
+    self.assertLess(exact['of_change'], 1e-5)
+    self.assertBetween(rounded['of_change'], 1e-4, 0.1)
+    run, *resumed = (rows[name]['figures'] for name in rows if 'Pong' in name or 'resume' in name)
+    self.assertGreater(run['frames_per_second'], 0)
+    for figures in resumed:
+      self.assertGreater(figures['reached'], figures['killed_at'])
+      self.assertStartsWith(figures['line'], 'learns and acts on the CPU')
+
+  def test_operations_are_those_that_the_profiler_counts(self):
+    with contextlib.closing(measuring_process.MeasuringProcess()) as process:
+      ours, counted = process.call(_counts, 'cpu', deadline=time.monotonic() + 60)
+    # The difference is in the small batched products of the heads. The profiler counts these otherwise.
+    self.assertAlmostEqual(ours / counted, 1., delta=0.002)
+
+  def test_rows_that_fail_say_why_and_the_others_go_on(self):
+    proof, deadline = gpu_proof.Proof(8., self.output), 0.2
+
+    def not_measured(unused_deadline):
+      raise proof_rows.NotMeasured('no card')
+
+    def rows(process):
+      calls = {
+          'raises': lambda end: process.call(_fail, deadline=end),
+          'dies': lambda end: process.call(os.abort, deadline=end),
+          'does not fit': lambda end: process.call(_exhaust, deadline=end),
+          'cannot be': not_measured,
+          'raises here': lambda end: _fail(),
+          'is worse than wanted': lambda end: proof_rows.Measured('1', {'figure': 1}, False),
+          'takes too long': lambda end: process.call(time.sleep, 60, deadline=time.monotonic() + deadline),
+          'comes after': lambda end: proof_rows.Measured(process.call(str, 5, deadline=end), {}),
+      }
+      return [proof_rows.Row(name, 'all', measure) for name, measure in calls.items()]
+
+    proof.measure(1., [rows])
+    found = {row['name']: (row['status'], row['measured']) for row in self._written()['rows']}
+    self.assertEqual(found, {
+        'raises': ('not ok', 'RuntimeError: first second'),
+        'dies': ('not ok', 'its process was killed by SIGABRT'),
+        'does not fit': ('not measured', 'out of memory: ResourceExhaustedError: too large'),
+        'cannot be': ('not measured', 'no card'),
+        'raises here': ('not ok', 'RuntimeError: first second'),
+        'is worse than wanted': ('not ok', '1'),
+        'takes too long': ('not measured', 'no time left: stopped'),
+        'comes after': ('ok', '5'),
+    })
+
+  def test_rows_without_time_are_dropped(self):
+    proof = gpu_proof.Proof(0., self.output)
+    proof.measure(1., [lambda process: [proof_rows.Row('late', '', _fail)]])
+    self.assertEqual([(row['status'], row['measured']) for row in proof.rows], [('not measured', 'no time left')])
+
+  def test_without_a_card_one_line_says_so(self):
+    with self.assertRaisesRegex(errors.UserError, '^no card: .*; --device=cpu is a trial in small on the CPU$'):
+      gpu_proof.run(gpu_proof.Proof(8., self.output), 'gpu', proof_rows.full_plan(16))
+
+  def test_the_plan_for_a_card_has_what_was_promised(self):
+    plan = proof_rows.full_plan(16)
+    self.assertEqual({(batch, unroll) for _, _, batch, unroll in plan.rates},
+                     {(batch, unroll) for batch in (32, 128, 512) for unroll in (20, 100)})
+    self.assertLen(set(plan.agreement), 4 * 2 * 3)
+    self.assertLen(set(plan.rates), 2 * 3 * 6)
+
+  def test_the_program_reads_its_flags(self):
+    done = subprocess.run([sys.executable, '-m', gpu_proof.__name__, '--minutes=0'], env=python_path.environment(),
+                          text=True, capture_output=True, check=False)
+    self.assertEqual((done.returncode, done.stdout), (1, ''))
+    self.assertRegex(done.stderr, '^error: --minutes=0.*: want a number of more than 0.*\n$')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,153 @@
+"""Training runs as a user starts them, for `make gpu-proof`: their speed and bottleneck, and resuming after a kill."""
+
+import collections
+from collections.abc import Callable, Sequence
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from scalable_agents.benchmark import measuring_process
+from scalable_agents.processes import parent_death
+from scalable_agents.processes import python_path
+from scalable_agents.records import run_directory
+from scalable_agents.records import run_rows
+
+_INTERVAL_SECONDS = 0.5  # Between two looks at the metrics.
+
+
+class Card(NamedTuple):
+  """What nvidia-smi says about the first card."""
+  busy: float              # Share of the last moments in which the card computed something.
+  used_megabytes: float    # By all programs.
+  megabytes: float
+
+
+def card() -> Card | None:
+  """Asks nvidia-smi. Returns None if it does not answer."""
+  try:
+    answer = subprocess.run(
+        ['nvidia-smi', '--query-gpu=utilization.gpu,memory.used,memory.total', '--format=csv,noheader,nounits'],
+        capture_output=True, text=True, timeout=20, check=True).stdout
+    busy, used, whole = map(float, answer.splitlines()[0].split(','))
+  except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+    return None
+  return Card(busy / 100, used, whole)
+
+
+def start(module: str, arguments: Sequence[str], environment: dict[str, str], screen: TextIO) -> subprocess.Popen:
+  """Starts a program that ends with this one."""
+  return subprocess.Popen([sys.executable, '-m', module, *arguments], env=environment, stdin=subprocess.DEVNULL,
+                          stdout=screen, stderr=screen, preexec_fn=parent_death.leaving_with_parent(signal.SIGKILL))
+
+
+class Run:
+  """A run of IMPALA on Pong, which is started and killed several times."""
+
+  def __init__(self, folder: str, flags: Sequence[str]):
+    """Starts nothing yet.
+
+    Args:
+      folder: where to put the run directory and the screen's text.
+      flags: of the program, besides --logdir.
+    """
+    self._logdir, self._screen = os.path.join(folder, 'run'), os.path.join(folder, 'screen')
+    self._flags = [*flags, '--level_name=pong', f'--logdir={self._logdir}']
+    self._process: Any = None
+
+  def start(self, with_card: bool):
+    """Starts or resumes the run. Without a card, it gets a variable that hides it."""
+    environment = python_path.environment() | ({} if with_card else {'CUDA_VISIBLE_DEVICES': '-1'})
+    with open(self._screen, 'w', encoding='utf-8') as screen:
+      self._process = start('scalable_agents.agents.impala_atari57', self._flags, environment, screen)
+
+  def wait(self, is_reached: Callable[[list[dict[str, Any]]], bool], deadline: float):
+    """Waits for rows of metrics. Returns all rows that were written after an update.
+
+    Args:
+      is_reached: called with these rows.
+      deadline: of time.monotonic().
+    Raises:
+      PartError: the run has ended.
+      PartTimeoutError: the deadline has passed.
+    """
+    while True:
+      ended = self._process.poll()
+      rows = self.rows()
+      if is_reached(rows):
+        return rows
+      if ended is not None:
+        raise measuring_process.PartError(f'training ended with exit code {ended}: {self.screen()[-1]}')
+      if time.monotonic() > deadline:
+        raise measuring_process.PartTimeoutError
+      time.sleep(_INTERVAL_SECONDS)
+
+  def rows(self):
+    """Returns the rows of metrics that were written after an update."""
+    if not os.path.exists(run_directory.path(self._logdir, run_directory.METRICS)):
+      return []
+    return [row for row in run_rows.read_metrics(self._logdir) if row['learner_steps']]
+
+  def screen(self):
+    """Returns the lines that the program has printed since its last start."""
+    with open(self._screen, encoding='utf-8', errors='replace') as text:
+      return text.read().splitlines() or ['nothing']
+
+  def kill(self):
+    """Sends SIGKILL, as the kernel does if the memory is full."""
+    if self._process:
+      self._process.kill()
+      self._process.wait()
+
+
+def measure(run: Run, seconds: float, deadline: float) -> dict[str, Any]:
+  """Measures a run that has been started. It goes on.
+
+  Args:
+    run: the run.
+    seconds: to measure, after a quarter of that time from the first row on.
+    deadline: of time.monotonic().
+  Returns:
+    'frames_per_second'; 'bottleneck', the most frequent one; 'inference_batch_size' and 'time/...', means; 'card_busy',
+    the mean share of time, or None; 'line', the line that says where the run learns and acts.
+  Raises:
+    PartError, PartTimeoutError: see Run.wait.
+  """
+  rows, busy = run.wait(bool, deadline), []
+  began = rows[0]['wall_seconds'] + seconds / 4
+
+  def is_reached(rows):
+    if rows[-1]['wall_seconds'] > began and (state := card()):
+      busy.append(state.busy)
+    return rows[-1]['wall_seconds'] >= began + seconds and rows[-2]['wall_seconds'] >= began
+
+  rows = [row for row in run.wait(is_reached, deadline) if row['wall_seconds'] >= began]
+  frames, wall = (rows[-1][name] - rows[0][name] for name in ('environment_frames', 'wall_seconds'))
+  bottlenecks = collections.Counter(row['bottleneck'] for row in rows)
+  names = [name for name in rows[0] if name == 'inference_batch_size' or name.startswith('time/')]
+  return {'frames_per_second': frames / wall, 'bottleneck': bottlenecks.most_common(1)[0][0],
+          **{name: float(np.mean([row[name] for row in rows if row[name] is not None])) for name in names},
+          'card_busy': float(np.mean(busy)) if busy else None, 'line': run.screen()[0]}
+
+
+def resume(run: Run, with_card: bool, deadline: float) -> dict[str, Any]:
+  """Kills a run and resumes it, on the card or on the CPU. It then goes on.
+
+  Returns:
+    'killed_at' and 'reached': environment frames. 'seconds': until the first new row. 'line': where it learns and acts.
+  Raises:
+    PartError, PartTimeoutError: see Run.wait; or the run began anew.
+  """
+  run.kill()
+  before, began = run.rows(), time.monotonic()
+  run.start(with_card)
+  killed_at = before[-1]['environment_frames']
+  rows = run.wait(lambda rows: bool(rows) and rows[-1]['environment_frames'] > killed_at, deadline)
+  if rows[0] != before[0]:
+    raise measuring_process.PartError('it began anew')
+  return {'killed_at': killed_at, 'reached': rows[-1]['environment_frames'], 'seconds': time.monotonic() - began,
+          'line': run.screen()[0]}

@@ -1,0 +1,278 @@
+"""The rows of `make gpu-proof`: what each wants, how it is measured, and whether it is as wanted. docs/gpu.md has them.
+
+Rows are in groups. A group is a function that gets a MeasuringProcess, in which its rows may measure one after another,
+and returns them.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any, NamedTuple
+
+from scalable_agents.agents import registry
+from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import device_parts
+from scalable_agents.benchmark import measuring_process
+from scalable_agents.tools import card_runs
+
+_FRAMES_PER_STEP = 4  # Environment frames of an agent step of Pong.
+_WANTED_SHARE_OF_PRODUCTS = 0.5
+_WANTED_SHARE_OF_CORES = 0.9
+_LARGEST_SHARE_OF_MEMORY = 0.5  # That one small training process may take of the card.
+
+
+class Precision(NamedTuple):
+  """A way to compute products."""
+  name: str
+  torso: str    # The value of --torso_precision.
+  tf32: bool    # The value of --tf32.
+  bound: float  # The most that ten updates may differ from those of the CPU in float32, relative to what they change.
+
+
+# float32 has 23 bits after the point, TensorFloat-32 has 10, and bfloat16 has 7. On a CPU, kernels with XLA and without
+# differ by 1e-6 to 3e-5 in float32, and bfloat16 differs from float32 by 0.02.
+FLOAT32 = Precision('float32', 'float32', False, 1e-3)
+TF32 = Precision('TF32', 'float32', True, 0.02)
+BFLOAT16 = Precision('bfloat16', 'bfloat16', True, 0.1)
+PRECISIONS = FLOAT32, TF32, BFLOAT16
+
+
+class Plan(NamedTuple):
+  """The sizes of what is measured."""
+  agreement: Sequence[tuple[str, str, Precision]]   # Agent, value of --xla, precision.
+  learner: device_parts.Learner                     # Sizes for agreement.
+  inference_sizes: Sequence[int]                    # Batch sizes, in ascending order.
+  inference: device_parts.Learner                   # The network for inference.
+  product: int                                      # Rows and columns of the plain matrix product.
+  rates: Sequence[tuple[str, Precision, int, int]]  # Torso, precision, batch size, unroll length.
+  two: device_parts.Learner                         # The learner of each of two processes on one card.
+  run_flags: Sequence[str]                          # Of the run on Pong.
+  run_seconds: float                                # For which the run is measured.
+  seconds: float                                    # For which a speed is measured otherwise.
+  environments: int                                 # Processes in which an environment is measured at the same time.
+  is_judged: bool                                   # Whether speeds and memory are compared with what is wanted.
+
+
+def full_plan(cores: int) -> Plan:
+  """Returns the plan for a card. What matters most comes first, because the time may not suffice for all."""
+  return Plan(
+      agreement=[(agent, xla, precision) for agent in registry.AGENTS for precision in PRECISIONS
+                 for xla in ('always', 'never')],
+      learner=device_parts.Learner(),
+      inference_sizes=(32, 64, 128, 256, 512, 1024),
+      inference=device_parts.Learner(torso='deep', precision='auto', tf32=True),
+      product=8192,
+      rates=[(torso, precision, batch, unroll)
+             for batch, unroll in ((512, 20), (32, 20), (128, 100), (128, 20), (32, 100), (512, 100))
+             for torso in ('deep', 'shallow') for precision in reversed(PRECISIONS)],
+      two=device_parts.Learner(torso='shallow', tf32=True, batch_size=32),
+      run_flags=['--torso=deep', '--torso_precision=auto', '--log_interval_seconds=1',
+                 '--checkpoint_interval_seconds=5'],
+      run_seconds=40., seconds=1., environments=cores, is_judged=True)
+
+
+def small_plan() -> Plan:
+  """Returns the plan for a trial on the CPU."""
+  tiny = device_parts.Learner(torso='shallow', batch_size=2, unroll_length=3)
+  return Plan(
+      agreement=[('impala', 'always', FLOAT32), ('impala', 'never', FLOAT32), ('impala', 'never', BFLOAT16),
+                 *((agent, 'never', FLOAT32) for agent in registry.AGENTS if agent != 'impala')],
+      learner=tiny, inference_sizes=(1, 2), inference=tiny, product=64,
+      rates=[('deep', BFLOAT16, 2, 3), ('shallow', FLOAT32, 2, 3)], two=tiny,
+      run_flags=['--torso=shallow', '--num_environments=4', '--num_environment_workers=1', '--batch_size=2',
+                 '--unroll_length=5', '--log_interval_seconds=0.2', '--checkpoint_interval_seconds=0.2'],
+      run_seconds=1., seconds=0.02, environments=1, is_judged=False)
+
+
+class NotMeasured(Exception):
+  """A row cannot be measured on this machine. The message is one line that says why."""
+
+
+class Measured(NamedTuple):
+  """What a row has found."""
+  text: str
+  figures: dict[str, Any]
+  is_ok: bool = True
+
+
+class Row(NamedTuple):
+  """A row of the table."""
+  name: str
+  wanted: str                           # '' if the row only informs.
+  measure: Callable[[float], Measured]  # Called with a deadline of time.monotonic().
+
+
+Group = Callable[[measuring_process.MeasuringProcess], list[Row]]
+
+
+class Rows:
+  """All rows for a device and a plan. Some use what earlier ones have found."""
+
+  def __init__(self, device: str, plan: Plan):
+    """Measures nothing yet.
+
+    Args:
+      device: 'gpu' or 'cpu'.
+      plan: the sizes.
+    """
+    self._device, self._plan = device, plan
+    self._product_rates = {}   # Name of a precision -> operations/s of a plain product.
+    self._inference = {}       # Batch size -> rates.
+    self._batch_size = None    # Of inference in the run on Pong, the mean.
+    self._frames_per_second = None  # Of that run.
+
+  def agreement(self) -> list[Group]:
+    """Returns a group for each agent."""
+    return [functools.partial(self._agreement_of, agent) for agent in dict.fromkeys(
+        agent for agent, *_ in self._plan.agreement)]
+
+  def _agreement_of(self, agent, process):
+    def measure(settings, bound, deadline):
+      found = process.call(device_parts.agreement, self._device, settings, deadline=deadline)
+      return Measured(f'{found["of_change"]:.1e} of the change, {found["of_parameters"]:.1e} of the parameters; first '
+                      f'update {found["first_update_seconds"]:.1f} s', found, found['of_change'] <= bound)
+
+    return [
+        Row(f'{agent}: {device_parts.UPDATES} updates, {precision.name}, --xla={xla}',
+            f'differ by {precision.bound:g} of the change at most',
+            functools.partial(measure, self._plan.learner._replace(
+                agent=agent, precision=precision.torso, tf32=precision.tf32, xla=xla), precision.bound))
+        for name, xla, precision in self._plan.agreement if name == agent]
+
+  def training(self, run: card_runs.Run) -> Group:
+    """Returns the group of a run on Pong: its speed, and resuming it on another device. It goes on afterwards."""
+    def measure(deadline):
+      run.start(with_card=True)
+      found = card_runs.measure(run, self._plan.run_seconds, deadline)
+      self._batch_size, self._frames_per_second = found['inference_batch_size'], found['frames_per_second']
+      busy = '' if found['card_busy'] is None else f', card busy {found["card_busy"]:.0%}'
+      return Measured(
+          f'{found["frames_per_second"]:,.0f} frames/s, bottleneck: {found["bottleneck"]}; learner waits '
+          f'{found["time/learner_waits"]:.0%}, inference idle {found["time/inference_idle"]:.0%}, environments step '
+          f'{found["time/environments_stepping"]:.0%}, {found["inference_batch_size"]:.0f} rows per batch{busy}', found,
+          not self._plan.is_judged or found['bottleneck'] == 'environments')
+
+    def resume(with_card, deadline):
+      found = card_runs.resume(run, with_card, deadline)
+      on_card = 'GPU' in found['line']
+      return Measured(f'killed at {found["killed_at"]:,} frames, at {found["reached"]:,} after {found["seconds"]:.0f} '
+                      f's; {found["line"]}', found, on_card == (with_card and self._device == 'gpu'))
+
+    return lambda unused_process: [
+        Row('IMPALA on Pong, end to end', self._judged('the environments are the bottleneck'), measure),
+        Row('kill -9, then resume on the CPU', 'goes on', functools.partial(resume, False)),
+        Row('kill -9, then resume on the card', 'goes on', functools.partial(resume, True))]
+
+  def environments(self, unused_process) -> list[Row]:
+    """Returns the row of what the environments alone could do on all cores, beside the run on Pong."""
+    def measure(deadline):
+      processes = [measuring_process.MeasuringProcess() for _ in range(self._plan.environments)]
+      try:
+        found = measuring_process.at_once(
+            processes, benchmark_parts.environment, 2 * self._plan.seconds, deadline=deadline)
+      finally:
+        for process in processes:
+          process.close()
+      rate = _FRAMES_PER_STEP * sum(one['steps_per_second'] for one in found)
+      share = self._frames_per_second and self._frames_per_second / rate
+      text = f'{rate:,.0f} frames/s' + (f'; the run on Pong reached {share:.0%} of it' if share else '')
+      return Measured(text, {'frames_per_second': rate, 'share_of_run': share},
+                      not self._plan.is_judged or bool(share and share >= _WANTED_SHARE_OF_CORES))
+
+    return [Row(f'environments alone, {self._plan.environments} processes',
+                self._judged(f'the run reaches {_WANTED_SHARE_OF_CORES:.0%} of it'), measure)]
+
+  def inference(self, process) -> list[Row]:
+    """Returns a row for each batch size, and one for the turning point."""
+    def measure(size, deadline):
+      found = self._inference[size] = process.call(
+          device_parts.inference, self._device, self._plan.inference, size, self._plan.seconds, deadline=deadline)
+      return Measured(f'card {found["card"]:,.0f} rows/s, CPU {found["cpu"]:,.0f} rows/s', found)
+
+    def turn(unused_deadline):
+      if not self._inference:
+        raise NotMeasured('no batch size was measured')
+      slower = [size for size, found in self._inference.items() if found['card'] <= found['cpu']]
+      turning = min((size for size in self._inference if size > max(slower, default=0)), default=None)
+      of_run = self._batch_size and f'; the run on Pong had batches of {self._batch_size:.0f}'
+      text = f'the card is faster from batches of {turning} on' if turning else 'the CPU is faster at every size'
+      is_ok = not self._plan.is_judged or bool(turning and turning <= (self._batch_size or turning))
+      return Measured(text + (of_run or ''), {'turning_point': turning, 'batch_size_of_run': self._batch_size}, is_ok)
+
+    return [*(Row(f'inference, {self._plan.inference.torso} network, {size} rows', '', functools.partial(measure, size))
+              for size in self._plan.inference_sizes),
+            Row('inference, turning point', self._judged('at most the batches of the run'), turn)]
+
+  def memory(self, process) -> list[Row]:
+    """Returns the rows of the card's memory, and of two processes on one card."""
+    def measure(grows, deadline):
+      before = card_runs.card()
+      if self._device == 'cpu' or not before:
+        raise NotMeasured('no card' if self._device == 'cpu' else 'nvidia-smi does not answer')
+      own = measuring_process.MeasuringProcess()
+      try:
+        own.call(device_parts.begin, self._device, grows, deadline=deadline)
+        found = own.call(device_parts.learner_rate, self._device, self._plan.two, self._plan.seconds, deadline=deadline)
+        after = card_runs.card() or before
+      finally:
+        own.close()
+      taken = after.used_megabytes - before.used_megabytes
+      found |= {'taken_megabytes': taken, 'megabytes': before.megabytes}
+      return Measured(f'takes {taken:,.0f} of {before.megabytes:,.0f} MB; tensors at most '
+                      f'{found["peak_megabytes"]:,.0f} MB', found,
+                      not grows or taken < _LARGEST_SHARE_OF_MEMORY * before.megabytes)
+
+    def two(deadline):
+      other = measuring_process.MeasuringProcess()
+      arguments = device_parts.learner_rate, self._device, self._plan.two, 3 * self._plan.seconds
+      try:
+        alone = process.call(*arguments, deadline=deadline)['transitions_per_second']
+        both = [found['transitions_per_second']
+                for found in measuring_process.at_once([process, other], *arguments, deadline=deadline)]
+      finally:
+        other.close()
+      return Measured(f'{both[0]:,.0f} and {both[1]:,.0f} transitions/s, alone {alone:,.0f}',
+                      {'alone': alone, 'both': both})
+
+    return [Row('memory, growth on (as in training)', f'less than {_LARGEST_SHARE_OF_MEMORY:.0%} of the card',
+                functools.partial(measure, True)),
+            Row('memory, growth off', '', functools.partial(measure, False)),
+            Row('two processes on one card', 'both learn', two)]
+
+  def rates(self, process) -> list[Row]:
+    """Returns the rows of a plain matrix product, and of learner steps beside it."""
+    def product(precision, deadline):
+      size = self._plan.product
+      plain = device_parts.Product(size, size, size, precision.torso)
+      seconds = process.call(device_parts.product_seconds, self._device, plain, precision.tf32, self._plan.seconds / 4,
+                             deadline=deadline)
+      rate = self._product_rates[precision.name] = plain.operations / seconds
+      return Measured(f'{rate * 1e-12:,.4g} TFLOP/s', {'operations_per_second': rate})
+
+    def learner(torso, precision, batch, unroll, deadline):
+      settings = device_parts.Learner('impala', torso, precision.torso, precision.tf32, 'auto', batch, unroll)
+      found = process.call(device_parts.learner_rate, self._device, settings, self._plan.seconds, deadline=deadline)
+      plain = self._product_rates.get(precision.name)
+      found['share_of_plain'] = plain and found['operations_per_second'] / plain
+      share = '' if not plain else f' ({found["share_of_plain"]:.1%} of the plain product)'
+      peak = found['peak_megabytes']
+      return Measured(
+          f'{found["transitions_per_second"]:,.0f} transitions/s, {found["operations_per_second"] * 1e-12:,.3g} '
+          f'TFLOP/s{share}, {found["same_products"]:.0%} of the speed of plain products of its shapes; first update '
+          f'{found["first_update_seconds"]:.1f} s' + (f', {peak:,.0f} MB' if peak else ''), found,
+          not is_judged(torso, batch) or found['same_products'] >= _WANTED_SHARE_OF_PRODUCTS)
+
+    largest = max(batch for _, _, batch, _ in self._plan.rates)
+
+    def is_judged(torso, batch):
+      return self._plan.is_judged and torso == 'deep' and batch == largest
+
+    return [
+        *(Row(f'plain product of {self._plan.product}x{self._plan.product}, {precision.name}', '',
+              functools.partial(product, precision)) for precision in PRECISIONS),
+        *(Row(f'learner, {torso}, {precision.name}, {batch} unrolls of {unroll}',
+              f'{_WANTED_SHARE_OF_PRODUCTS:.0%} of plain products of its shapes' if is_judged(torso, batch) else '',
+              functools.partial(learner, torso, precision, batch, unroll))
+          for torso, precision, batch, unroll in self._plan.rates)]
+
+  def _judged(self, wanted):
+    return wanted if self._plan.is_judged else ''
