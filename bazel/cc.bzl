@@ -6,6 +6,9 @@ UndefinedBehaviorSanitizer. A sanitizer checks only code that was compiled for i
 separately for each one.
 """
 
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+load("@rules_shell//shell:sh_test.bzl", "sh_test")
+
 # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
 COPTS = ["-std=c++17", "-O3", "-DNDEBUG", "-Wall", "-Wextra"]
 
@@ -27,9 +30,9 @@ _GTEST = ["-lgtest_main", "-lgtest", "-lpthread"]
 
 def core_library(name, srcs = [], hdrs = [], deps = [], testonly = False, **kwargs):
     """Defines a library of the core. Its `deps` are core libraries."""
-    native.cc_library(name = name, testonly = testonly, srcs = srcs, hdrs = hdrs, deps = deps, copts = COPTS, **kwargs)
+    cc_library(name = name, testonly = testonly, srcs = srcs, hdrs = hdrs, deps = deps, copts = COPTS, **kwargs)
     for variant, flags in _SANITIZERS.items():
-        native.cc_library(
+        cc_library(
             name = name + "_" + variant,
             testonly = True,
             srcs = srcs,
@@ -42,7 +45,7 @@ def core_library(name, srcs = [], hdrs = [], deps = [], testonly = False, **kwar
 
 def core_test(name, srcs, deps, size = "small", **kwargs):
     """Defines a googletest test in three variants. Its `deps` are core libraries."""
-    native.cc_test(
+    cc_test(
         name = name,
         size = size,
         srcs = srcs,
@@ -53,7 +56,7 @@ def core_test(name, srcs, deps, size = "small", **kwargs):
     )
     for variant, flags in _SANITIZERS.items():
         binary = name + "_" + variant + "_binary"
-        native.cc_binary(
+        cc_binary(
             name = binary,
             testonly = True,
             srcs = srcs,
@@ -61,7 +64,7 @@ def core_test(name, srcs, deps, size = "small", **kwargs):
             linkopts = flags + ["-pie"] + _GTEST,
             deps = [dep + "_" + variant for dep in deps],
         )
-        native.sh_test(
+        sh_test(
             name = name + "_" + variant,
             size = size,
             srcs = ["//bazel:run_unrandomized.sh"],

@@ -8,20 +8,22 @@
 The values list the targets that each file imports. tests/build_files_test.py compares them with the files' imports.
 """
 
+load("@rules_python//python:defs.bzl", "py_binary", "py_library", "py_test")
+
 def modules(deps_by_name, **kwargs):
     """Defines Python libraries. `kwargs` are those of py_library."""
     for name, deps in deps_by_name.items():
-        native.py_library(name = name, srcs = [name + ".py"], deps = deps, **kwargs)
+        py_library(name = name, srcs = [name + ".py"], deps = deps, **kwargs)
 
 def binaries(deps_by_name, **kwargs):
     """Defines Python programs. `kwargs` are those of py_binary."""
     for name, deps in deps_by_name.items():
-        native.py_binary(name = name, srcs = [name + ".py"], deps = deps, **kwargs)
+        py_binary(name = name, srcs = [name + ".py"], deps = deps, **kwargs)
 
 def tests(size, deps_by_name, **kwargs):
     """Defines Python tests. `size` and `kwargs` are those of py_test."""
     for name, deps in deps_by_name.items():
-        native.py_test(name = name, size = size, srcs = [name + ".py"], deps = deps, **kwargs)
+        py_test(name = name, size = size, srcs = [name + ".py"], deps = deps, **kwargs)
 
 def suite(name, size, deps_by_name, tags = [], **kwargs):
     """Defines Python tests that run in one process, which imports TensorFlow only once.
@@ -31,7 +33,7 @@ def suite(name, size, deps_by_name, tags = [], **kwargs):
     //tests/learner:vtrace_test`. `size`, `tags` and `kwargs` are those of py_test.
     """
     tests(size, deps_by_name, tags = tags + ["manual"], **kwargs)
-    native.py_test(
+    py_test(
         name = name,
         size = size,
         srcs = ["//tests/suites:suite.py"],

@@ -17,7 +17,8 @@ print(' '.join(tf.sysconfig.get_link_flags()))
 """
 
 _BUILD = """
-load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
+load("@rules_cc//cc:defs.bzl", "cc_import", "cc_library")
+load("@rules_python//python:defs.bzl", "py_runtime", "py_runtime_pair")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -55,8 +56,7 @@ toolchain(
 
 def _tensorflow_configure(repository_ctx):
     # This makes the file a dependency: Bazel runs the rule again when the file changes.
-    repository_ctx.path(Label("//:requirements.txt"))
-    root = repository_ctx.path(Label("//:WORKSPACE")).dirname
+    root = repository_ctx.path(Label("//:requirements.txt")).dirname
     python = root.get_child(".venv").get_child("bin").get_child("python3")
     if not python.exists:
         python = repository_ctx.which("python3")

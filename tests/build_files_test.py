@@ -75,6 +75,14 @@ def faults(files, builds):
   return sorted(found)
 
 
+def unloaded_rules(build):
+  """Returns the rules that a BUILD file or a .bzl file uses without loading them. Bazel 9 would not find them."""
+  calls = [node for node in ast.walk(ast.parse(build)) if isinstance(node, ast.Call)]
+  loaded = {name.value for call in calls if ast.unparse(call.func) == 'load' for name in call.args[1:]}
+  used = {ast.unparse(call.func).removeprefix('native.') for call in calls}
+  return {name for name in used - loaded if name.startswith(('cc_', 'py_', 'sh_'))}
+
+
 class BuildFilesTest(parameterized.TestCase):
 
   def test_the_tree(self):
@@ -83,6 +91,13 @@ class BuildFilesTest(parameterized.TestCase):
     self.assertIn('learner/BUILD', builds)
     found = faults(files, builds)
     self.assertMultiLineEqual('\n'.join(found), '')
+
+  def test_rules_are_loaded(self):
+    builds = source_tree.texts('BUILD') | {
+        name: (source_tree.ROOT / name).read_text() for name in ('BUILD', 'bazel/cc.bzl', 'bazel/python.bzl')}
+    self.assertEmpty({path: rules for path, build in builds.items() if (rules := unloaded_rules(build))})
+    self.assertEqual(unloaded_rules('load("@rules_cc//cc:defs.bzl", "cc_test")\ncc_test()\nnative.py_test()\nglob()'),
+                     {'py_test'})
 
   def test_a_complete_file_passes(self):
     files = {
