@@ -59,7 +59,8 @@ class Agent(Protocol):
     ...
 
   def prepare(self, observation: Mapping[str, tf.Tensor]) -> Any:
-    """Prepares the observations of a batch, [T+1, B, ...], for the loss. It runs before the learner's compiled step.
+    """Prepares the observations of a batch, [T+1, B, ...], for the loss. It runs on the host, before they are copied to
+    the learner's device.
 
-    Most agents return the observations as they are. XLA cannot compile some operations, for example on strings.
+    Most agents return the observations as they are. A GPU cannot compute some operations, for example on strings.
     """

@@ -20,18 +20,20 @@ class Parameters(Protocol):
 
 
 class ParameterSnapshot:
-  """The latest published parameters and their version, in host memory. Thread-safe."""
+  """The latest published parameters and their version. Thread-safe."""
 
-  def __init__(self, specs, shared_name: str = ''):
+  def __init__(self, specs, device: str = '/CPU:0', shared_name: str = ''):
     """Publishes nothing yet.
 
     Args:
       specs: a tf.TensorSpec for each parameter, in the order of publication.
+      device: where the parameters are kept. If the actors are there too, reading copies nothing.
       shared_name: the name under which other processes find the snapshot, if this process has opened a port. '': the
         snapshot is not shared.
     """
     self._specs = list(specs)
-    with tf.device('/CPU:0'):
+    self._device = device
+    with tf.device(device):
       self._handle = ops.parameter_snapshot(shared_name=shared_name or ops.unique_name('parameters'))
     ops.delete_with(self, self._handle)
 
@@ -42,8 +44,10 @@ class ParameterSnapshot:
       version: [] int64, number of learner updates so far.
       parameters: one tensor per spec.
     """
-    with tf.device('/CPU:0'):
-      ops.parameter_snapshot_publish(self._handle, tf.cast(version, tf.int64), list(parameters))
+    with tf.device('/CPU:0'):  # On a GPU too, the op takes the version from the host.
+      version = tf.cast(version, tf.int64)
+    with tf.device(self._device):
+      ops.parameter_snapshot_publish(self._handle, version, list(parameters))
 
   def latest(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns the version, int64 [], and the list of parameters that were published last. They belong together.
@@ -51,7 +55,7 @@ class ParameterSnapshot:
     Raises:
       tf.errors.FailedPreconditionError: nothing has been published yet.
     """
-    with tf.device('/CPU:0'):
+    with tf.device(self._device):
       version, parameters = ops.parameter_snapshot_latest(self._handle, types=[spec.dtype for spec in self._specs])
     for parameter, spec in zip(parameters, self._specs, strict=True):
       parameter.set_shape(spec.shape)

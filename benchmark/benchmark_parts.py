@@ -239,7 +239,7 @@ def _learner_step(tf, workload, definition, config, num_levels=1):
   agent = make_agent(tf, workload, definition, config, num_levels)
   agents_learner = definition.make_learner(agent, config)
   batch = learner_batch(tf, workload, agent, config, num_levels)
-  return lambda: agents_learner.step(batch)
+  return lambda: agents_learner.step(agents_learner.prepare(batch))
 
 
 def learner_batch(tf, workload, agent, config, num_levels=1):

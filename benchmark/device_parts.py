@@ -149,7 +149,7 @@ def _trained(settings, device):
     return np.concatenate([variable.numpy().ravel() for variable in learner.agent.trainable_variables])
 
   def loss_of_update():
-    return float(learner.step(batch)[0]['loss/total'].numpy())
+    return float(learner.read(learner.step(batch)[0])['loss/total'])
 
   before, began = parameters(), time.monotonic()
   losses, first_seconds = [loss_of_update()], time.monotonic() - began
@@ -300,7 +300,7 @@ def learner_rate(device, settings, seconds):
   before = []
 
   def step():
-    before.append(learner.step(batch)[0]['loss/total'])
+    before.append(learner.step(batch)[0])
     if len(before) > 1:  # As in training, metrics are read one update late.
       before.pop(0).numpy()
 

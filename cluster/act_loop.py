@@ -66,7 +66,7 @@ class ActLoop:
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals, steps at the last report.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,
-        self._parameters_are_due, self._report, self._line.message, self._stop.set)
+        self._parameters_are_due, self._report, self._line.message, self._stop.set, host.device)
 
   def act(self):
     """Acts until the learner's run ends, or until SIGINT, SIGTERM or SIGHUP.

@@ -51,7 +51,7 @@ class RemoteLearner:
 
   def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
                queue_size: int, is_due: Callable[[], bool], make_report: Callable[[Totals], learner_port.Report],
-               say: Callable[[str], None], on_end: Callable[[], None]):
+               say: Callable[[str], None], on_end: Callable[[], None], device: str = '/CPU:0'):
     """Makes no connection yet; see `start`.
 
     Args:
@@ -64,6 +64,7 @@ class RemoteLearner:
       make_report: returns this host's report.
       say: called with a line for the user.
       on_end: called from another thread when the run has ended, or when `check` has an error to raise.
+      device: where this host acts, and keeps the parameters.
     """
     self._address = address
     self._own = json.loads(json.dumps(learner_port.contract(settings, unroll_spec, parameter_specs)))
@@ -75,7 +76,7 @@ class RemoteLearner:
     size = ops.num_bytes(unroll_spec)
     largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
-    self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs)
+    self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs, device)
     self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
     self._lock = threading.Lock()
     self._totals = Totals(0, 0, 0, 0)  # _lock guards it, the connection and `unsent` of the lanes.

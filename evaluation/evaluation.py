@@ -213,7 +213,7 @@ def play(policy, make_agent, selection, host, run, screen, look) -> evaluator_li
   progress = _Progress(host, evaluator, run.log_interval_seconds, screen)
   try:
     variables = policy.agent.acting_variables
-    parameters = parameters_lib.ParameterSnapshot(inference.specs(variables))
+    parameters = parameters_lib.ParameterSnapshot(inference.specs(variables), host.device)
     parameters.publish(policy.learner_steps, [variable.read_value() for variable in variables])
     host.make_pool(make_agent, _UNROLL_LENGTH, host.num_environments, progress.report_fault)
     host.start(parameters, evaluator.put, ended.set, selection)

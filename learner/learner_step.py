@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ _TOTAL = 'loss/total'
 
 
 class Batch(NamedTuple):
-  """The data of one update."""
+  """The data of one update. `Learner.prepare` has prepared its observations."""
   unroll: unroll_lib.Unroll     # Time-major tensors: [T+1, B, ...], or [B, ...] for fields without time.
   sample: unroll_lib.Nest = ()  # Nest of [B, ...] that the experience adds, such as keys and probabilities.
 
@@ -64,10 +65,8 @@ class Learner(tf.Module):
     """Creates the optimiser's slots.
 
     Args:
-      agent: the agent. Its `prepare` is called with the observations of a batch before the step, and is not compiled
-        by XLA.
-      loss: called with the agent, a Batch (observations prepared) and the config, in which settings that are tuned are
-        variables.
+      agent: the agent.
+      loss: called with the agent, a Batch and the config, in which settings that are tuned are variables.
       make_optimizer: called with the trainable variables and that config; makes an optimiser of learner/optimizers.py.
       config: the agent's dataclass of hyper-parameters.
       tuned: names of the settings that may change between two steps, and whether each is in use with this config.
@@ -85,6 +84,7 @@ class Learner(tf.Module):
     self.config = config
     self._loss = loss
     self._after_update = after_update
+    self._packing = _Packing()
     self._tuned_names = [name for name, in_use in tuned.items() if in_use]
     self._num_learners = tf.distribute.get_strategy().num_replicas_in_sync
     self._device = device or agent.trainable_variables[0].device
@@ -104,7 +104,14 @@ class Learner(tf.Module):
     # Several learners communicate in the middle of the step, which XLA cannot compile.
     self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
 
-  def step(self, batch: Batch) -> tuple[dict[str, tf.Tensor], Any]:
+  def prepare(self, batch: Batch) -> Batch:
+    """Prepares the observations of a batch by Agent.prepare, on the host: only what is learned from must travel."""
+    with tf.device('/CPU:0'):
+      environment = batch.unroll.environment_output
+      environment = environment._replace(observation=self.agent.prepare(environment.observation))
+      return batch._replace(unroll=batch.unroll._replace(environment_output=environment))
+
+  def step(self, batch: Batch) -> tuple[tf.Tensor, Any]:
     """Makes one update.
 
     With several learners this is the part of one of them. It must then be called in a graph, in a replica's context.
@@ -112,17 +119,17 @@ class Learner(tf.Module):
     Args:
       batch: has an Unroll of [T+1, B, ...] tensors.
     Returns:
-      The metrics by name, for `read`, which are the same for all learners. Second, Loss.feedback.
+      The metrics for `read`, [n] float32, which are the same for all learners. Second, Loss.feedback; zeros if the
+      update was skipped, since it may not be finite, either.
     """
     with self._on_device():
-      environment_output = batch.unroll.environment_output
-      prepared = batch.unroll._replace(environment_output=environment_output._replace(
-          observation=self.agent.prepare(environment_output.observation)))
-      return self._compiled_step(batch._replace(unroll=prepared))
+      return self._compiled_step(batch)
 
-  def read(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    """Returns the metrics of `step` as numbers: name -> float32 number, or array [number of levels]. The names are
-    those of the total and the terms of the loss, those of Loss.means, and:
+  def read(self, metrics: tf.Tensor) -> dict[str, np.ndarray]:
+    """Waits for an update, and returns its metrics by name: float32 number, or array [number of levels].
+
+    All metrics are one vector, because each copy from a GPU takes about as long. The names are those of the total and
+    the terms of the loss, those of Loss.means, and:
 
       'grad_norm': the global norm of the gradient, before clipping.
       'learning_rate': of this update.
@@ -130,7 +137,12 @@ class Learner(tf.Module):
       'culprit': a number, for `culprit`.
       'policy_lag': by how many updates the parameters that acted were older than the learner's, on average.
     """
-    return {name: value.numpy() for name, value in metrics.items()}
+    with tf.device('/CPU:0'):
+      return self._packing.unpack(tf.identity(metrics).numpy())
+
+  def version(self) -> tf.Tensor:
+    """The version of the parameters: the number of updates, skipped ones included. [] int64."""
+    return self.update_steps + self.skipped_updates
 
   @property
   def hyper_parameters(self) -> dict[str, tf.Variable]:
@@ -158,7 +170,7 @@ class Learner(tf.Module):
     with tf.GradientTape() as tape:
       result = self._loss(self.agent, batch, self._live_config)
     # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
-    lag = tf.reduce_mean(tf.cast(tf.maximum(self.update_steps - batch.unroll.parameter_version[1:], 0), tf.float32))
+    lag = tf.reduce_mean(tf.cast(tf.maximum(self.version() - batch.unroll.parameter_version[1:], 0), tf.float32))
     # Gradients are made dense: the IndexedSlices of an embedding would make XLA compile the step again for each batch.
     gradients = list(map(tf.convert_to_tensor, _checked_gradients(tape, result.total, variables)))
     return (gradients, {_TOTAL: result.total, **result.terms}, {**result.means, 'policy_lag': lag},
@@ -183,14 +195,15 @@ class Learner(tf.Module):
     tf.cond(finite, lambda: self._apply(gradients, grad_norm, learning_rate, gathered), lambda: None)
     self.update_steps.assign_add(tf.cast(finite, tf.int64))
     self.skipped_updates.assign_add(tf.cast(~finite, tf.int64))
-    return {
+    metrics = self._packing.pack({
         **terms,
         'grad_norm': grad_norm,
         'learning_rate': learning_rate,
         'update_skipped': 1.0 - tf.cast(finite, tf.float32),
         'culprit': tf.argmin(tf.cast(finite_gradients, tf.int32), output_type=tf.int32),
         **means,
-    }, feedback
+    })
+    return metrics, tf.nest.map_structure(lambda value: tf.where(finite, value, tf.zeros_like(value)), feedback)
 
   def _learning_rate(self):
     learning_rate = tf.convert_to_tensor(self._live_config.learning_rate)
@@ -210,6 +223,24 @@ class Learner(tf.Module):
         raise ValueError(f'after_update: {variable.name} is not a variable of the agent, so it would not be saved')
       # A raw op, because tf.distribute does not allow `assign` here when there are several learners.
       tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.convert_to_tensor(value, variable.dtype))
+
+
+class _Packing:
+  """Packs named tensors into one vector. It learns their names and shapes when a step is traced."""
+
+  def __init__(self):
+    self._shapes = {}
+
+  def pack(self, tensors):
+    """Name -> tensor of a known shape; returns [n] float32."""
+    self._shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return tf.concat([tf.reshape(tf.cast(tensor, tf.float32), [-1]) for tensor in tensors.values()], axis=0)
+
+  def unpack(self, vector):
+    """Returns name -> number or array."""
+    ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
+    parts = np.split(vector, ends[:-1])
+    return {name: part.reshape(shape)[()] for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
 
 def _checked_gradients(tape, total, variables):

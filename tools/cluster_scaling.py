@@ -100,7 +100,7 @@ def _receive(kind, address, seconds):
   """Receives unrolls for this number of seconds. Returns a Cost."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
   port = learner_port.LearnerPort(cluster_config.ClusterConfig('learner', address), {})
-  parameters = parameters_lib.ParameterSnapshot(_PARAMETERS, learner_port.PARAMETERS)
+  parameters = parameters_lib.ParameterSnapshot(_PARAMETERS, shared_name=learner_port.PARAMETERS)
   parameters.publish(0, [tf.zeros(spec.shape) for spec in _PARAMETERS])
   queue = unroll_queue.UnrollQueue(_spec(kind), _QUEUE_SIZE, _Unroll(False, True), learner_port.UNROLLS)
   port.offer(_spec(kind), _PARAMETERS)

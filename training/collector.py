@@ -1,6 +1,8 @@
 """Collects the next batches while the learner learns from the current ones."""
 
+from collections.abc import Callable
 from concurrent import futures
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -10,18 +12,26 @@ from scalable_agents.experience import intake
 from scalable_agents.learner import learner_step
 
 
+class Collected(NamedTuple):
+  """A batch, and what came with it."""
+  batch: learner_step.Batch    # On the learner's device, except tensors of int32, which its function takes there.
+  on_host: learner_step.Batch  # The same without observations and the agent's outputs, on the host.
+  arrived: intake.Arrived      # The counts of what has arrived, on the host.
+
+
 class Collector:
   """A thread that takes one batch for each learner of this process and copies it to the learner's device.
 
   It is a context manager. Before leaving the context, close the experience, which ends the wait of the thread.
   """
 
-  def __init__(self, experience: experience_lib.Experience, devices: list[str], pool: actor_pool.ActorPool,
-               num_environments: int, synchronous: bool):
+  def __init__(self, experience: experience_lib.Experience, prepare: Callable[[learner_step.Batch], learner_step.Batch],
+               devices: list[str], pool: actor_pool.ActorPool, num_environments: int, synchronous: bool):
     """Begins to collect.
 
     Args:
       experience: gives the batches.
+      prepare: Learner.prepare, called in a graph with each of them.
       devices: the learners' devices; one batch is taken for each.
       pool: the actors of this process; in a synchronous run it is told when actors may continue.
       num_environments: number of environments of the pool.
@@ -35,7 +45,12 @@ class Collector:
     # At the start a pool lets each actor play one unroll.
     self._unrolls_granted = num_environments
     self._unrolls_taken = 0
-    self._take = tf.function(experience.take_batch, autograph=False)
+
+    def take():
+      batch, arrived = experience.take_batch()
+      return prepare(batch), arrived
+
+    self._take = tf.function(take, autograph=False)
     self._executor = futures.ThreadPoolExecutor(1)
     self._begin()
 
@@ -50,20 +65,20 @@ class Collector:
     arrived, _ = futures.wait([self._upcoming], seconds)
     return bool(arrived)
 
-  def take(self) -> list[tuple[learner_step.Batch, intake.Arrived]]:
+  def take(self) -> list[Collected]:
     """Returns the batches, once `wait` has returned True, and begins to collect the next ones.
 
     In a synchronous run `resume` begins to collect them.
 
     Returns:
-      For each device, a batch and the counts of what arrived with it.
+      One for each device.
     Raises:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
-    batches = self._upcoming.result()
+    collected = self._upcoming.result()
     if not self._synchronous:
       self._begin()
-    return batches
+    return collected
 
   def resume(self):
     """Begins to collect the next batches after an update of a synchronous run. Does nothing in other runs."""
@@ -74,7 +89,7 @@ class Collector:
     self._upcoming = self._executor.submit(self._collect)
 
   def _collect(self):
-    batches = []
+    collected = []
     for device in self._devices:
       with tf.device('/CPU:0'):
         arrived = []
@@ -86,9 +101,9 @@ class Collector:
         batch, last = self._take()
         self._count_taken()
         arrived = intake.merge([*arrived, last]) if arrived else last
-      with tf.device(device):  # The counts stay where the trainer reads them.
-        batches.append((tf.nest.map_structure(tf.identity, batch), arrived))
-    return batches
+      with tf.device(device):
+        collected.append(Collected(tf.nest.map_structure(_copy, batch), _without_outputs(batch), arrived))
+    return collected
 
   def _let_actors_play(self):
     """In a synchronous run, grants the actors the unrolls of the next take."""
@@ -98,3 +113,15 @@ class Collector:
 
   def _count_taken(self):
     self._unrolls_taken += self._experience.unrolls_per_batch
+
+
+def _copy(tensor):
+  """Copies a tensor to the device of this context. One of int32 stays: TensorFlow's functions take it on the host."""
+  return tensor if tensor.dtype == tf.int32 else tf.identity(tensor)
+
+
+def _without_outputs(batch):
+  """Returns a batch without its large components, so that it can be kept for longer."""
+  unroll = batch.unroll
+  return batch._replace(unroll=unroll._replace(
+      environment_output=unroll.environment_output._replace(observation={}), agent_output=(), agent_state=()))

@@ -31,7 +31,7 @@ class LostLearnerError(errors.UserError):
 
 class Update(NamedTuple):
   """The results of an update that all learners made together. All but `feedback` is the same for all learners."""
-  metrics: dict[str, Any]  # Name -> number, or array with a number per level; see learner_step.Learner.read.
+  metrics: tf.Tensor       # [n] float32, for learner_step.Learner.read.
   environment_frames: int  # Frames that arrived with the batches of all learners.
   episodes: intake.Episodes  # Episodes that arrived with these batches, as arrays without padding.
   feedback: list[Any]      # For each of `devices`, the feedback for its experience.
@@ -125,7 +125,7 @@ class LearnerGroup:
             learner, self._spread(batches), self._spread(arrived), tf.constant(float(leaving)))
     everyones = [values.numpy() for values in everyones]
     is_episode = everyones[0] != intake.NO_LEVEL
-    return Update(learner.read(metrics), int(frames),
+    return Update(metrics, int(frames),
                   intake.Episodes(*(values[is_episode] for values in everyones)), feedback, bool(is_leaving))
 
   def check(self):

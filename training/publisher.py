@@ -10,26 +10,46 @@ from scalable_agents.learner import learner_step
 
 
 class Publisher:
-  """Publishes the learner's parameters as a snapshot. Actors read it through the attribute `parameters`."""
+  """Publishes the learner's parameters as snapshots.
 
-  def __init__(self, learner: learner_step.Learner, policy_lag: int, shared_name: str = ''):
-    """Makes the snapshot. Nothing is published yet.
+  Attributes:
+    parameters: the snapshot for this process, on the device where it acts. If the learner is there too, publishing
+      and reading copy nothing.
+    version: the version of the learner's parameters, Learner.version. It is counted here too, because to read a count
+      of the learner is to wait for its update.
+  """
+
+  def __init__(self, learner: learner_step.Learner, policy_lag: int, device: str, shared_name: str = ''):
+    """Makes the snapshots. Nothing is published yet.
 
     Args:
       learner: has the agent, whose acting variables are published.
       policy_lag: actors get the parameters of this many updates ago. Until a process has made that many updates, they
         get the oldest parameters of this process.
-      shared_name: see ParameterSnapshot.
+      device: where this process acts.
+      shared_name: the name of a further snapshot, for other processes; see ParameterSnapshot. '': there is none.
     """
-    self._learner = learner
     self._variables = list(learner.agent.acting_variables)
-    self.parameters = parameters_lib.ParameterSnapshot(inference.specs(self._variables), shared_name)
-    self._snapshots = collections.deque(maxlen=policy_lag + 1)
+    specs = inference.specs(self._variables)
+    self.parameters = parameters_lib.ParameterSnapshot(specs, device)
+    self._all = [self.parameters]
+    if shared_name:
+      self._all.append(parameters_lib.ParameterSnapshot(specs, shared_name=shared_name))
+    self._recent = collections.deque(maxlen=policy_lag + 1)
+    self.version = int(learner.version())
 
-  def publish(self):
-    """Publishes the parameters. Must be called at the start and after every update."""
-    self._snapshots.append((self._learner.update_steps.read_value(), self._read()))
-    self.parameters.publish(*self._snapshots[0])
+  def publish(self, updates: int = 1):
+    """Publishes the parameters. Must be called at the start with 0, and after each update.
+
+    Args:
+      updates: number of updates since the last call.
+    """
+    self.version += updates
+    with tf.device(self._variables[0].device):  # Otherwise a function returns what it reads to the host.
+      parameters = self._read()
+    self._recent.append((self.version, parameters))
+    for snapshot in self._all:
+      snapshot.publish(*self._recent[0])
 
   @tf.function(autograph=False)
   def _read(self):

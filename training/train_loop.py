@@ -10,11 +10,11 @@ Threads:
   - Acting has its own threads (actor/actor_host.py), which run graphs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import threading
-from typing import Any, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import tensorflow as tf
 
@@ -24,6 +24,7 @@ from scalable_agents.actor import inference
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import memory
 from scalable_agents.experience import unroll_check
+from scalable_agents.learner import learner_step
 from scalable_agents.processes import devices
 from scalable_agents.processes import kernels
 from scalable_agents.processes import machine
@@ -116,6 +117,14 @@ class Evaluations(Protocol):
     """Ends the evaluation that is running."""
 
 
+class _Unread(NamedTuple):
+  """An update whose results have not been read yet."""
+  update: learner_group.Update
+  batches: Sequence[learner_step.Batch]  # Its batches on the host, from collector.Collected.
+  episodes: intake_lib.Episodes
+  frames: int                            # Environment frames of the run, with those of this update.
+
+
 class Trainer:
   """Trains in one process."""
 
@@ -157,7 +166,7 @@ class Trainer:
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._publisher = publisher_lib.Publisher(
-        self.learner, config.policy_lag, port.parameters_name if port else '')
+        self.learner, config.policy_lag, device if host.is_idle else host.device, port.parameters_name if port else '')
     self._intake, self._experience = self._make_experience()
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))
@@ -179,6 +188,7 @@ class Trainer:
       self._evaluations = make_evaluations(directory, last.frames if last else 0, self._log.say)
     self._end = run_end.RunEnd(self._together.have_peers, self._log.say)
     self._stop = self._end.reached
+    self._unread: _Unread | None = None  # The last update, unless its results have been read.
     self._all_leave = False
     self._error = None
 
@@ -236,7 +246,7 @@ class Trainer:
       run_directory.RunDirectoryError: a file could not be written, or the directory has been moved or removed.
     """
     self._end.signals.install()
-    self._publisher.publish()
+    self._publisher.publish(updates=0)
     if self._port:
       self._port.offer(self._host.unroll_spec, self._host.parameter_specs)
     self._host.start(self._publisher.parameters, self._intake.put, self._stop.set)
@@ -317,9 +327,12 @@ class Trainer:
     with contextlib.ExitStack() as on_end:
       try:
         collector = on_end.enter_context(collector_lib.Collector(
-            self._experience, self._together.devices, self._host.pool, self._host.num_environments,
-            self._config.synchronous))
-        self._learn(collector)
+            self._experience, self.learner.prepare, self._together.devices, self._host.pool,
+            self._host.num_environments, self._config.synchronous))
+        try:
+          self._learn(collector)
+        finally:
+          self._read_results()
       except Exception as error:  # Raised by `train`.
         # After `_stop` the experience is closed, which ends the wait for a batch with one of these errors.
         is_closed = self._stop.is_set() and isinstance(error, (tf.errors.OutOfRangeError, tf.errors.CancelledError))
@@ -355,25 +368,40 @@ class Trainer:
       self._together.check()
 
   def _update(self, collected):
-    batches, arrived = zip(*collected, strict=True)
+    batches, on_host, arrived = zip(*collected, strict=True)
     if self._port:
-      self._port.record_lags(int(self.learner.update_steps.numpy()), arrived)
+      self._port.record_lags(self._publisher.version, arrived)
     with self._end.updating():
       update = self._together.step(self.learner, batches, arrived, self._end.signals.count > 0)
     self._all_leave = update.leaving
     self._frames += update.environment_frames
-    for batch, feedback in zip(batches, update.feedback, strict=True):
-      if update.metrics['update_skipped']:  # The feedback may not be finite, either.
-        feedback = tf.nest.map_structure(tf.zeros_like, feedback)
-      self._experience.update(batch.sample, feedback)
     episodes = intake_lib.finite(update.episodes)
     if self._member:
       self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
     self._publisher.publish()
-    self._log.add(self._frames, update.metrics, episodes)
-    self._skipped.add(self.learner, update.metrics, batches)
+    self._read_results()
+    self._unread = _Unread(update, on_host, episodes, self._frames)
+    if self._config.synchronous:
+      self._read_results()
+
+  def _read_results(self):
+    """Waits for the last update, and reads its results if that has not been done.
+
+    A GPU computes an update while Python goes on. If the results were read at once, it would then wait for Python. So
+    they are read when the next update has begun, or when they are needed.
+    """
+    unread, self._unread = self._unread, None
+    if not unread:
+      return
+    with self._end.updating():
+      metrics = self.learner.read(unread.update.metrics)
+    for batch, feedback in zip(unread.batches, unread.update.feedback, strict=True):
+      self._experience.update(batch.sample, feedback)
+    self._log.add(unread.frames, metrics, unread.episodes)
+    self._skipped.add(self.learner, metrics, unread.batches)
 
   def _write_row(self):
+    self._read_results()
     counts = {'learner_steps': int(self.learner.update_steps.numpy()),
               'skipped_updates': int(self.learner.skipped_updates.numpy()), 'memory_megabytes': self._memory_megabytes}
     warnings = self._experience.warnings()
@@ -407,5 +435,6 @@ class Trainer:
 
   def _write_last_row(self):
     """Writes a row if there were updates since the last one. metrics.jsonl must reach as far as each checkpoint."""
+    self._read_results()
     if self._log.has_unwritten_updates:
       self._write_row()

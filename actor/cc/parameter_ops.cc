@@ -113,5 +113,14 @@ REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotPublish").Device(tensorflow::DEVI
 REGISTER_KERNEL_BUILDER(Name("ParameterSnapshotLatest").Device(tensorflow::DEVICE_CPU),
                         ResourceOp<SnapshotResource, Latest>);
 
+// On a GPU the snapshot is of tensors in its memory, which neither op touches. Only the version is in the host's.
+REGISTER_KERNEL_BUILDER(Name("ParameterSnapshot").Device(tensorflow::DEVICE_GPU).HostMemory("handle"), SnapshotOp);
+REGISTER_KERNEL_BUILDER(
+    Name("ParameterSnapshotPublish").Device(tensorflow::DEVICE_GPU).HostMemory("handle").HostMemory("version"),
+    ResourceOp<SnapshotResource, Publish>);
+REGISTER_KERNEL_BUILDER(
+    Name("ParameterSnapshotLatest").Device(tensorflow::DEVICE_GPU).HostMemory("handle").HostMemory("version"),
+    ResourceOp<SnapshotResource, Latest>);
+
 }  // namespace
 }  // namespace scalable_agents

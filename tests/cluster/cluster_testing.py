@@ -242,7 +242,7 @@ def _serve(pipe, address, settings):
   except ports.PortError as error:
     pipe.send(error)
     return
-  parameters = parameters_lib.ParameterSnapshot(PARAMETER_SPECS, learner_port.PARAMETERS)
+  parameters = parameters_lib.ParameterSnapshot(PARAMETER_SPECS, shared_name=learner_port.PARAMETERS)
   queue = unroll_queue.UnrollQueue(
       UNROLL_SPEC, CAPACITY, tf.nest.map_structure(lambda spec: False, UNROLL_SPEC), learner_port.UNROLLS)
 

@@ -56,7 +56,8 @@ def main(addresses, task, updates, file):
                          task == num_learners - 1 and update == LEAVING_AT)
     print('updated', flush=True)
   np.savez(file, *(variable.numpy() for variable in learner.variables), level_ids=last.episodes.level_ids,
-           returns=last.episodes.returns, lengths=last.episodes.lengths, leaving=last.leaving, **last.metrics)
+           returns=last.episodes.returns, lengths=last.episodes.lengths, leaving=last.leaving,
+           **learner.read(last.metrics))
 
 
 if __name__ == '__main__':

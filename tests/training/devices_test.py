@@ -6,6 +6,8 @@ Devices must be made before TensorFlow computes anything, so a process of its ow
 import collections
 import dataclasses
 import io
+import json
+import pathlib
 import queue
 import re
 from unittest import mock
@@ -13,12 +15,15 @@ from unittest import mock
 from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from scalable_agents.actor import actor_host
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
+from scalable_agents.experience import experience
+from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import replayers
 from scalable_agents.records import run_directory
 from scalable_agents.tests.experience import streams
@@ -26,6 +31,8 @@ from scalable_agents.tests.launch import forked_program
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 from scalable_agents.training import collector
+from scalable_agents.training import learner_group
+from scalable_agents.training import publisher as publisher_lib
 from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
@@ -34,14 +41,21 @@ _PATIENCE_SECONDS = 60.
 _PROGRAM = '''
 import sys
 from scalable_agents.tests.training import devices_test
-devices_test.train_on_two_devices(sys.argv[1])
+getattr(devices_test, sys.argv[1])(sys.argv[2])
 '''
+_NUM_COUNTED = 5  # Updates.
+_SEND = re.compile(r'_Send input \d+ from \S*device:(CPU:\d) to \S*device:(CPU:\d)')
+_SEND_IN_GRAPH = re.compile(r'(?!GroupCrossDeviceControlEdges)\S*:_Send')  # These edges have no data.
 
 
 def _check(what, tensors, device):
   for tensor in tensors:
     if not tensor.device.endswith(device):
       raise AssertionError(f'{what}: want {device}, got {tensor.device}')
+
+
+def _copied(batch):
+  return [tensor for tensor in tf.nest.flatten(batch) if tensor.dtype != tf.int32]
 
 
 def _make_learner(collected):
@@ -56,10 +70,10 @@ def _make_learner(collected):
     def checked_step(batch):
       counts['steps'] += 1
       while counts['batches'] <= counts['steps']:  # The next update's batch arrives before this update ends.
-        _check('prefetched', tf.nest.flatten(collected.get(timeout=_PATIENCE_SECONDS)), _LEARNING)
+        _check('prefetched', _copied(collected.get(timeout=_PATIENCE_SECONDS)), _LEARNING)
         counts['batches'] += 1
       _check('variables', learner.variables, _LEARNING)
-      _check('batch', tf.nest.flatten(batch), _LEARNING)
+      _check('batch', _copied(batch), _LEARNING)
       metrics, feedback = step(batch)
       _check('results', tf.nest.flatten(metrics), _LEARNING)
       return metrics, feedback
@@ -91,7 +105,7 @@ def _train(logdir, updates):
 
       def collect_and_tell(self):
         batches = collect(self)
-        collected.put(batches[0][0])
+        collected.put(batches[0].batch)
         return batches
 
       _check('learner', acting[0].variables, _LEARNING)
@@ -122,10 +136,73 @@ def _replay():
   _check('inputs of the copy', tf.nest.flatten(unroll.call_args.args[0]), _LEARNING)
 
 
-def train_on_two_devices(logdir):
-  """Makes two devices, and checks where this process learns, acts and replays. Its screen has all placements."""
+def _make_devices():
   cpu, = tf.config.list_physical_devices('CPU')
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+def _transfers(folder):
+  """Returns how many tensors a profile saw go to another device, by direction, or 'in graphs'."""
+  path, = pathlib.Path(folder).glob('plugins/profile/*/*.xplane.pb')
+  space = xplane_pb2.XSpace.FromString(path.read_bytes())
+  names = [plane.event_metadata[event.metadata_id].name
+           for plane in space.planes for line in plane.lines for event in line.events]
+  found = [' to '.join(sent.groups()) for name in names if (sent := _SEND.match(name))]
+  return collections.Counter(found + ['in graphs' for name in names if _SEND_IN_GRAPH.match(name)])
+
+
+def count_transfers(folder):
+  """Makes updates on one device from batches of another, and prints what went between the devices.
+
+  The experience, the collector, the learner and the publisher are those of training. The actors would be on the
+  learner's device, and so are their parameters.
+  """
+  _make_devices()
+  spec, device = unrolls.environment_spec(unrolls.INSTRUCTED), '/' + _LEARNING
+  config = configs.ImpalaConfig(batch_size=3, unroll_length=6, use_lstm=True)
+  together = learner_group.LearnerGroup(None, device)
+  with together.scope():
+    learner = impala.IMPALA.make_learner(impala.Agent(spec, config), config, 'auto', device)
+  with tf.device('/CPU:0'):
+    unroll = unrolls.random_unroll(learner.agent, unrolls.INSTRUCTED)
+    one = unrolls.one(unroll, 0)
+  intake = intake_lib.Intake(tf.nest.map_structure(tf.TensorSpec.from_tensor, one), 30, frames_per_step=4)
+  for index in range(3 * (_NUM_COUNTED + 3)):
+    intake.put(one._replace(index=tf.constant(index, tf.int64)))
+  publisher = publisher_lib.Publisher(learner, 0, device)
+  publisher.publish(updates=0)
+  with collector.Collector(experience.QueueExperience(intake, config.batch_size), learner.prepare, together.devices,
+                           mock.Mock(), 0, synchronous=False) as collecting:
+    def update():
+      collecting.wait(None)
+      collected = collecting.take()[0]
+      results = together.step(learner, [collected.batch], [collected.arrived], False)
+      publisher.publish()
+      return collected.batch, results
+
+    update()  # It is traced.
+    collecting.wait(None)  # The next batch is there before the count begins.
+    # Level 3 has all operations of graphs.
+    tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(3, 0))
+    unread = None
+    for _ in range(_NUM_COUNTED):
+      batch, results = update()
+      if unread is not None:
+        learner.read(unread)
+      unread = results.metrics
+    collecting.wait(None)
+    tf.profiler.experimental.stop()
+    intake.close()
+  assert int(learner.update_steps) == publisher.version == _NUM_COUNTED + 1
+  _check('published', publisher.parameters.latest()[1], _LEARNING)
+  components = tf.nest.flatten(batch)
+  print('RESULT', json.dumps({'components': len(components),
+                              'int32': sum(each.dtype == tf.int32 for each in components), **_transfers(folder)}))
+
+
+def train_on_two_devices(logdir):
+  """Makes two devices, and checks where this process learns, acts and replays. Its screen has all placements."""
+  _make_devices()
   tf.debugging.set_log_device_placement(True)
   _replay()
   _train(logdir, updates=3)
@@ -136,7 +213,7 @@ class DevicesTest(absltest.TestCase):
 
   def test_the_learner_has_a_device_of_its_own(self):
     logdir = self.create_tempdir().full_path
-    process, output = forked_program.start(self, '-c', _PROGRAM, logdir)
+    process, output = forked_program.start(self, '-c', _PROGRAM, 'train_on_two_devices', logdir)
     placements = output.read()
     self.assertEqual(process.wait(), 0)
     self.assertEqual(training.rows(logdir)[-1]['learner_steps'], 6)
@@ -148,6 +225,19 @@ class DevicesTest(absltest.TestCase):
     for operation in ('ActorPoolNextBatch', 'ActorPoolNextUnroll', 'QueueDequeueV2', 'ParameterSnapshotLatest'):
       self.assertEqual(devices[operation], {_ACTING})
     self.assertEqual(devices['Conv2D'], {_LEARNING, _ACTING})
+
+  def test_an_update_takes_one_batch_and_returns_one_vector(self):
+    process, output = forked_program.start(self, '-c', _PROGRAM, 'count_transfers', self.create_tempdir().full_path)
+    screen = output.read()
+    self.assertEqual(process.wait(), 0, screen)
+    counts = json.loads(re.search('^RESULT (.*)$', screen, re.M)[1])
+    components, int32 = counts.pop('components'), counts.pop('int32')
+    self.assertBetween(counts.pop('in graphs'), 1, _NUM_COUNTED * int32)  # The step takes those that it needs.
+    self.assertEqual(counts, {
+        # The rest of the batch, and two numbers: how many frames arrived, and the version of the parameters.
+        f'{_ACTING} to {_LEARNING}': _NUM_COUNTED * (components - int32 + 2),
+        # The metrics of all updates but the last one, which would be read after the next one.
+        f'{_LEARNING} to {_ACTING}': _NUM_COUNTED - 1})
 
 
 if __name__ == '__main__':

@@ -79,11 +79,11 @@ class SeveralLearnersTest(parameterized.TestCase):
       expected = unrolls.update(one, unroll)
       batches = strategy.experimental_distribute_values_from_function(
           lambda context: unrolls.part(unroll, context.replica_id_in_sync_group, _BATCH_SIZE))
-      for name, values in step(batches).items():
-        if name.startswith('value_loss/'):
-          continue  # The learners' means per level count alike, however many rollouts each of them is about.
-        for local in strategy.experimental_local_results(values):
-          np.testing.assert_allclose(local, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')
+      for local in strategy.experimental_local_results(step(batches)):
+        for name, value in several.read(local).items():
+          if name.startswith('value_loss/'):
+            continue  # The learners' means per level count alike, however many rollouts each of them is about.
+          np.testing.assert_allclose(value, expected[name], rtol, 1e-6, err_msg=f'{name}, update {update}')
       several.environment_frames.assign(one.environment_frames.read_value())  # learner_group does this in a run.
     for ours, theirs in zip(several.variables, one.variables, strict=True):
       for local in strategy.experimental_local_results(ours):
@@ -137,9 +137,10 @@ class SeveralLearnersTest(parameterized.TestCase):
     update = learner_group.LearnerGroup(_strategy(), '/CPU:0').step(learner, *_batches(learner), False)
     self.assertEqual(agent.seen.numpy().tolist(), list(range(_NUM_LEARNERS * _BATCH_SIZE)))
     self.assertEqual([feedback.numpy().tolist() for feedback in update.feedback], [[0, 1], [2, 3], [4, 5]])
-    self.assertEqual(update.metrics['actor'], 2.)  # The mean of 0, 2 and 4.
+    metrics = learner.read(update.metrics)
+    self.assertEqual(metrics['actor'], 2.)  # The mean of 0, 2 and 4.
     # Learners without a value for a level do not count. No learner has one for the second level.
-    np.testing.assert_array_equal(update.metrics['per_level'], [1., np.nan, 3.])
+    np.testing.assert_array_equal(metrics['per_level'], [1., np.nan, 3.])
     self.assertEqual((update.environment_frames, int(learner.environment_frames.numpy())), (33, 33))
     self.assertEqual(update.episodes.lengths.tolist(), [4, 4, 4])
 

@@ -29,7 +29,8 @@ def update(learner, unroll, frames_per_step=4):
                            intake.Episodes(*[tf.constant([intake.NO_LEVEL])] * 3), unroll.actor_id,
                            unroll.parameter_version[1:])
   together = learner_group.LearnerGroup(None, '/CPU:0')
-  return together.step(learner, [learner_step.Batch(unroll)], [arrived], False).metrics
+  batch = learner.prepare(learner_step.Batch(unroll))
+  return learner.read(together.step(learner, [batch], [arrived], False).metrics)
 
 
 def random_unroll(agent, spec=None, steps=6, batch=3, seed=0, level_ids=(0,)):
