@@ -23,6 +23,7 @@ from scalable_agents.processes import python_path
 
 HOST = '/CPU:0'
 _CARDS = {'gpu': '/GPU:0', 'cpu': '/CPU:1'}
+_begun: list[str] = []  # The device for which this process has been set up.
 UPDATES = 10  # After which parameters are compared.
 _LEVELS = 3   # Of PopArt-IMPALA and LASER.
 _LARGEST_OPERAND = 1 << 26  # Elements of a matrix of `product_seconds`. Larger ones take proportionally longer.
@@ -45,18 +46,16 @@ class Learner(NamedTuple):
 
 
 def begin(device: str, grows: bool = True) -> str:
-  """Sets up TensorFlow in this process as training does. Returns the name of the card.
+  """Sets up TensorFlow in this process as training does, unless that has been done. Returns the name of the card.
 
   Args:
     device: 'gpu' or 'cpu'.
     grows: whether TensorFlow takes the memory of a card as needed, as in training. Otherwise it takes nearly all of it
       at once.
   """
-  return _begin(device, grows)
-
-
-@functools.cache
-def _begin(device, grows):
+  if _begun:  # With another value of `grows`, perhaps: that of the first call stays.
+    return _CARDS[device]
+  _begun.append(device)
   if device == 'cpu':
     os.environ['CUDA_VISIBLE_DEVICES'] = '-1'
   import tensorflow as tf
@@ -130,7 +129,7 @@ def _learner(settings, device):
       online, replayed = config.split_batch()
       batch = batch._replace(sample=mixed_experience.MixedSample(
           tf.range(online + replayed) < online, tf.ones([replayed]), tf.range(replayed, dtype=tf.int64)))
-  return learner, batch
+  return learner, learner.prepare(batch)
 
 
 class _Trained(NamedTuple):
@@ -238,11 +237,8 @@ def gradient_products(agent_name, learner, batch):
   definition = python_path.load(registry.AGENTS[agent_name])
 
   def gradients():
-    environment = batch.unroll.environment_output
-    prepared = batch.unroll._replace(
-        environment_output=environment._replace(observation=learner.agent.prepare(environment.observation)))
     with tf.GradientTape() as tape:
-      total = definition.loss(learner.agent, batch._replace(unroll=prepared), learner.config).total
+      total = definition.loss(learner.agent, batch, learner.config).total
     return tape.gradient(total, learner.agent.trainable_variables)
 
   return products(tf.function(gradients, autograph=False).get_concrete_function().graph)
