@@ -1,17 +1,14 @@
 """The devices that a program learns and acts on: a card, that is a GPU from NVIDIA, or the CPU."""
 
 from collections.abc import Sequence
-import glob
-import importlib.util
-import os
 
 import tensorflow as tf
 
+from scalable_agents.processes import cards
 from scalable_agents.processes import kernels
 from scalable_agents.records import errors
 
 CPU, GPU = '/CPU:0', '/GPU:0'
-_DRIVER = '/proc/driver/nvidia/gpus/*/information'  # One file per card of the machine, also where TensorFlow sees none.
 _BFLOAT16_CAPABILITY = 8, 0  # From this compute capability on, cards have instructions for bfloat16.
 
 
@@ -50,19 +47,16 @@ def describe(learns: Sequence[str] = (), acts: str = '') -> str:
 
 def why_unused() -> str:
   """Returns why TensorFlow uses none of this machine's cards, and what mends it. '' if it uses one or there is none."""
-  cards = _cards()
-  if not cards or tf.config.list_physical_devices('GPU'):
+  models = cards.models()
+  if not models or tf.config.list_physical_devices('GPU'):
     return ''
-  install = f"`make setup GPU=1`, or `pip install 'tensorflow[and-cuda]=={tf.__version__}'`"
-  if os.environ.get('CUDA_VISIBLE_DEVICES', 'unset') in ('', '-1'):
-    reason = 'CUDA_VISIBLE_DEVICES hides it; unset it'
+  if fault := cards.find_fault():
+    reason = f'{fault.reason}; {fault.mend}'
   elif not tf.test.is_built_with_cuda():
-    reason = f'this TensorFlow is built without CUDA; {install}'
-  elif not _has_cuda_libraries():
-    reason = f'TensorFlow has no CUDA libraries; {install}'
+    reason = f"this TensorFlow is built without CUDA; pip install 'tensorflow[and-cuda]=={tf.__version__}'"
   else:
     reason = 'TensorFlow cannot use it; tensorflow.log in the run directory says why, and `make doctor` may know'
-  return f'the {cards[0]} of this machine is not used: {reason}'
+  return f'the {models[0]} of this machine is not used: {reason}'
 
 
 def fastest_precision(device: str) -> str:
@@ -84,24 +78,6 @@ def _name(device):
 
 
 def _details(number):
-  cards = tf.config.list_physical_devices('GPU')
+  gpus = tf.config.list_physical_devices('GPU')
   # One card may be several logical devices.
-  return tf.config.experimental.get_device_details(cards[min(number, len(cards) - 1)]) if cards else {}
-
-
-def _cards():
-  """Returns the models of this machine's cards."""
-  models = []
-  for path in sorted(glob.glob(_DRIVER)):
-    with open(path, encoding='utf-8', errors='replace') as file:
-      lines = dict(line.split(':', 1) for line in file if ':' in line)
-    models.append(lines.get('Model', 'NVIDIA card').strip())
-  return models
-
-
-def _has_cuda_libraries():
-  """Says whether pip has installed the libraries of `tensorflow[and-cuda]`."""
-  try:
-    return importlib.util.find_spec('nvidia.cudnn') is not None
-  except ModuleNotFoundError:
-    return False
+  return tf.config.experimental.get_device_details(gpus[min(number, len(gpus) - 1)]) if gpus else {}

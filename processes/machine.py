@@ -2,6 +2,9 @@
 
 A container, a job of Slurm or a slice of systemd limits cores and memory with control groups, which can be nested. A
 limit of any group from this process's group up to the root holds. See cgroups(7) and mountinfo in proc(5).
+
+Run as a script, this file prints the cores that may be used and all cores, then bytes of memory: those that may be
+used, all, and those that are free. It needs no other file of this project.
 """
 
 from collections.abc import Iterator
@@ -35,6 +38,18 @@ def memory_bytes() -> int:
   for folder in _groups('memory'):
     limits += _numbers(folder, 'memory.max') + _numbers(folder, 'memory.limit_in_bytes')
   return min(limit for limit in limits if limit > 0)
+
+
+def free_memory_bytes() -> int:
+  """Returns the memory that is free on the machine, or less where a control group's limit leaves less."""
+  free = [psutil.virtual_memory().available]
+  for folder in _groups('memory'):
+    for limit, usage in (('memory.max', 'memory.current'), ('memory.limit_in_bytes', 'memory.usage_in_bytes')):
+      numbers = _numbers(folder, limit) + _numbers(folder, usage)
+      if len(numbers) == 2 and numbers[0] > 0:
+        # A group's usage contains the cache of files. The kernel gives up the inactive part of it first.
+        free.append(max(0, numbers[0] - numbers[1] + _inactive_file_bytes(folder)))
+  return min(free)
 
 
 def processor_wait_seconds(pid: int) -> float:
@@ -99,6 +114,20 @@ def _numbers(folder: str, name: str) -> list[int]:
   return []
 
 
+def _inactive_file_bytes(folder: str) -> int:
+  """Returns the inactive cache of files of a control group and of the groups in it; 0 if the kernel does not say."""
+  with contextlib.suppress(OSError, ValueError):
+    with open(os.path.join(folder, 'memory.stat'), encoding='ascii') as file:
+      statistics = {name: int(number) for name, number in map(str.split, file)}
+      # Version 1 counts the groups inside apart.
+      return statistics.get('total_inactive_file', statistics.get('inactive_file', 0))
+  return 0
+
+
 def _unescaped(field: str) -> str:
   """Returns a field of mountinfo. Its spaces are written as an octal code."""
   return re.sub(r'\\([0-7]{3})', lambda match: chr(int(match[1], 8)), field)
+
+
+if __name__ == '__main__':
+  print(num_cores(), os.cpu_count(), memory_bytes(), psutil.virtual_memory().total, free_memory_bytes())

@@ -13,11 +13,13 @@ import os
 import pathlib
 import re
 import resource
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import types
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -29,6 +31,7 @@ import sys
 from ale_py import roms
 print(len(roms.get_all_rom_ids()), 'games') if roms.get_rom_path('pong') else sys.exit('Pong is missing or damaged')
 '''
+_OLDEST_DRIVER = 525  # For CUDA 12, which TensorFlow uses: https://docs.nvidia.com/deploy/cuda-compatibility.
 # The number of GPUs, after XLA has compiled for the first one.
 _USE_GPUS = '''
 import tensorflow as tf
@@ -53,8 +56,6 @@ except Exception as error:
   sys.exit(' '.join(str(error).split())[:300])
 print('opens a level')
 '''
-
-
 _MAP_PROGRAMS = ('bash', 'zip')  # Lab's script that compiles a map runs these.
 
 
@@ -78,7 +79,7 @@ def ask(*command):
   Args:
     *command: the program and its arguments.
   Returns:
-    An Answer with the last line of the program's output. If it failed, the last line of its errors.
+    An Answer with the last line of the program's output. If it failed and printed errors, the last line of these.
   """
   try:
     done = subprocess.run(
@@ -90,7 +91,7 @@ def ask(*command):
     return Answer(False, str(error))
   if done.returncode < 0:
     return Answer(False, f'killed by {signal.Signals(-done.returncode).name}')
-  said = done.stderr if done.returncode else done.stdout
+  said = (done.returncode and done.stderr) or done.stdout
   lines = [line for line in said.splitlines() if line.strip()]
   return Answer(not done.returncode, lines[-1].strip() if lines else f'exit code {done.returncode}')
 
@@ -166,15 +167,39 @@ def check_libraries(wanted=None):
   return Result('ok', 'libraries', f'{len(wanted)} others have the pinned versions')
 
 
+def _why_build(library):
+  """Returns why the C++ ops must be built; '' if this library is as new as the sources of its tree."""
+  if not library.exists():
+    return f'{library} is not built'
+  sources = library.parent.parent.glob('*/cc/*.[ch]*')
+  newer = next((path for path in sources if path.stat().st_mtime > library.stat().st_mtime), None)
+  return f'{library} is older than {newer}' if newer else ''
+
+
 def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable):
-  """Checks that the C++ ops are built, for the installed TensorFlow."""
-  rebuild = f'rm -f {path} && make setup'
+  """Checks that the C++ ops are built, for the installed TensorFlow and from the present sources."""
+  build = _why_build(path)
   if not path.exists():
-    return Result('wrong', 'op library', f'{path} is not built', 'make setup')
+    return Result('wrong', 'op library', build, 'make setup')
   answer = ask(python, '-c', f'import tensorflow as tf; tf.load_op_library({str(path)!r}); print("loads")')
-  if answer.worked:
-    return Result('ok', 'op library', f'{path} {answer.text}')
-  return Result('wrong', 'op library', f'{path} does not load: {answer.text}', rebuild)
+  if not answer.worked:
+    return Result('wrong', 'op library', f'{path} does not load: {answer.text}', f'rm -f {path} && make setup')
+  if build:
+    return Result('warn', 'op library', build, 'make setup')
+  return Result('ok', 'op library', f'{path} {answer.text}')
+
+
+def check_compiler(library=ROOT / 'ops' / '_ops.so', compiler=None):
+  """Checks that there is a compiler for C++17. It is needed only where the C++ ops must be built."""
+  compiler = compiler or os.environ.get('CXX', 'c++')
+  version = ask('sh', '-c', 'set -e; text=$("$0" --version); echo "$text" | head -n 1', compiler)
+  compiles = ask(compiler, '-std=c++17', '-include', 'optional', '-x', 'c++', '-fsyntax-only', os.devnull)
+  if compiles.worked:
+    return Result('ok', 'compiler', version.text)
+  found = f'{version.text} has no C++17: {compiles.text}' if version.worked else compiles.text
+  build = _why_build(library)
+  return Result('wrong' if build else 'warn', 'compiler', f'{found} ({build or "only to build the C++ ops again"})',
+                'apt-get install g++' + (', unset CXX' if 'CXX' in os.environ else ''))
 
 
 def check_roms(python=sys.executable):
@@ -225,33 +250,64 @@ def check_kernels(python=sys.executable, script=ROOT / 'processes' / 'kernels.py
 
 
 def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi', root=ROOT):
-  """Checks that TensorFlow finds the machine's GPUs, and that XLA compiles for them. Training needs no GPU."""
-  there = ask(nvidia_smi, '--query-gpu=name', '--format=csv,noheader')
+  """Checks the driver, CUDA's libraries, that TensorFlow finds the GPUs and that XLA compiles for them.
+
+  Training needs no GPU.
+  """
+  cards = _load(ROOT / 'processes' / 'cards.py')  # The module that gives the reason in a program's first lines.
+  install_driver = f"install NVIDIA's driver, {_OLDEST_DRIVER} or later; in a container: docker run --gpus=all"
+  there = ask(nvidia_smi, '--query-gpu=name,driver_version', '--format=csv,noheader')
   if not there.worked:
+    if cards.models() or cards.has_cuda_libraries():
+      return Result('warn', 'GPUs', f'none can be used: {there.text}', install_driver)
     return Result('ok', 'GPUs', 'none: training runs on the CPU')
+  name, _, driver = there.text.rpartition(', ')
+  card = f'{name}, driver {driver}'
   seen = ask(python, '-c', _USE_GPUS)
   if seen.worked and seen.text != '0':
-    return Result('ok', 'GPUs', f'{seen.text}, {there.text}; XLA compiles for it')
+    return Result('ok', 'GPUs', f'{seen.text}, {card}; XLA compiles for it')
+  number = re.match(r'\d+', driver)
+  if number and int(number[0]) < _OLDEST_DRIVER:
+    return Result('warn', 'GPUs', f'the machine has {card}, which is too old for TensorFlow', install_driver)
+  if fault := cards.find_fault(root):
+    return Result('warn', 'GPUs', f'the machine has {card}, but {fault.reason}', fault.mend)
   why = 'TensorFlow does not find it' if seen.worked else f'TensorFlow cannot use it: {seen.text}'
-  if os.environ.get('CUDA_VISIBLE_DEVICES', 'unset') in ('', '-1'):
-    return Result('warn', 'GPUs', f'the machine has {there.text}, but CUDA_VISIBLE_DEVICES hides it',
-                  'unset CUDA_VISIBLE_DEVICES')
-  tensorflow = requirements(root).get('tensorflow', 'tensorflow').replace('tensorflow', 'tensorflow[and-cuda]', 1)
-  return Result('warn', 'GPUs', f'the machine has {there.text}, but {why}', 'make setup GPU=1'
-                if (root / 'Makefile').exists() else f"{sys.executable} -m pip install '{tensorflow}'")
+  return Result('warn', 'GPUs', f'the machine has {card}, but {why}',
+                f'to see TensorFlow\'s reason: {python} -c "import tensorflow as t; t.config.list_physical_devices()"')
 
 
-def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminfo='/proc/meminfo'):
-  """Checks shared memory and free memory.
+def _load(path):
+  """Imports a Python file that imports only the standard library."""
+  return types.SimpleNamespace(**runpy.run_path(str(path)))
 
-  Environments write observations to anonymous shared memory. It counts as memory, not as space in /dev/shm.
 
-  Args:
-    needed_bytes: shared memory of some hundred environments.
-    wanted_free_bytes: memory for training Pong with 32 environments, plus a reserve.
-    meminfo: the kernel's file with memory statistics.
-  Returns:
-    A Result.
+def check_limits(python=sys.executable, script=ROOT / 'processes' / 'machine.py', wanted_free_bytes=4 << 30):
+  """Checks the cores and the memory that the machine and the limits of control groups leave to this process.
+
+  The default of `wanted_free_bytes` is the memory for training Pong with 32 environments, plus a reserve.
+  """
+  answer = ask(python, '-P', str(script))
+  try:
+    cores, all_cores, memory, all_memory, free = map(int, answer.text.split())
+  except ValueError:
+    return Result('warn', 'limits', f'unknown: {answer.text}', _install('psutil'))
+  found = (f'{cores} of {all_cores} cores; {memory / 2**30:.1f} of {all_memory / 2**30:.1f} GiB of memory, '
+           f'{free / 2**30:.1f} GiB free')
+  mends = []
+  if cores < 2 <= all_cores:
+    mends.append('allow more cores: docker run --cpus=2, sbatch --cpus-per-task=2')
+  if free < wanted_free_bytes:
+    mends.append('stop other programs, or train with fewer environments: --num_environments=8')
+    if memory < all_memory:
+      mends.append('allow more memory: docker run --memory=8g, sbatch --mem=8G')
+  return Result('warn' if mends else 'ok', 'limits', found, '; '.join(mends))
+
+
+def check_shared_memory(needed_bytes=64 << 20):
+  """Checks shared memory.
+
+  Environments write observations to anonymous shared memory. It counts as memory, not as space in /dev/shm. The default
+  of `needed_bytes` is enough for some hundred environments.
   """
   try:
     descriptor = os.memfd_create('doctor')
@@ -261,15 +317,10 @@ def check_shared_memory(needed_bytes=64 << 20, wanted_free_bytes=4 << 30, meminf
         memory[::mmap.PAGESIZE] = b'x' * len(range(0, needed_bytes, mmap.PAGESIZE))
     finally:
       os.close(descriptor)
-    with open(meminfo, encoding='ascii') as lines:
-      free = next(int(line.split()[1]) << 10 for line in lines if line.startswith('MemAvailable:'))
-  except (AttributeError, OSError, StopIteration, ValueError) as error:
+  except (AttributeError, OSError, ValueError) as error:
     return Result('wrong', 'shared memory', f'cannot be made: {error!r}',
                   'use Linux 3.17 or later and free some memory')
-  if free < wanted_free_bytes:
-    return Result('warn', 'shared memory', f'works, but only {free / 2**30:.1f} GiB of memory are free',
-                  'stop other programs, or train with fewer environments: --num_environments=8')
-  return Result('ok', 'shared memory', f'works; {free / 2**30:.1f} GiB of memory are free')
+  return Result('ok', 'shared memory', 'works; /dev/shm is not needed')
 
 
 def check_open_files(workers=64):
@@ -300,8 +351,11 @@ def check_bazel(which=shutil.which, gtest='/usr/include/gtest/gtest.h'):
     major = re.match(r'bazel (\d+)\.', answer)
     if major and int(major[1]) < 8:
       return Result('ok', 'Bazel', answer.strip())
-    return Result('warn', 'Bazel', f'{which("bazel")} --version: {answer.strip()!r}; Bazel 8 ignores WORKSPACE',
-                  'for Bazelisk: export USE_BAZEL_VERSION=4.2.3; otherwise: apt-get install bazel-bootstrap')
+    found = f'{which("bazel")} --version: {answer.strip()!r}'
+    if major:  # It ignores WORKSPACE.
+      return Result('warn', 'Bazel', f'{found}; Bazel 8 and later read MODULE.bazel, which has not been tried',
+                    'bazel test --config=modules //..., or with Bazelisk: export USE_BAZEL_VERSION=4.2.3')
+    return Result('warn', 'Bazel', found, 'apt-get install bazel-bootstrap')
   return Result('warn', 'Bazel', f'{" and ".join(lacking)} not found (for make test)',
                 'apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto libgtest-dev')
 
@@ -311,11 +365,13 @@ CHECKS = (
     lambda: check_package('tensorflow', 'tensorflow'),
     check_libraries,
     check_op_library,
+    check_compiler,
     check_roms,
     lambda: check_package('gymnasium', 'gymnasium'),
     check_dmlab,
     check_kernels,
     check_gpus,
+    check_limits,
     check_shared_memory,
     check_open_files,
     check_bazel,

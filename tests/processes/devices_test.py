@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
 
+from scalable_agents.processes import cards
 from scalable_agents.processes import devices
 from scalable_agents.processes import kernels
 from scalable_agents.records import errors
@@ -17,7 +18,7 @@ class DevicesTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self._driver = self.create_tempdir()
-    self.enter_context(mock.patch.object(devices, '_DRIVER', f'{self._driver.full_path}/*/information'))
+    self.enter_context(mock.patch.object(cards, '_DRIVER', f'{self._driver.full_path}/*/information'))
     environment = self.enter_context(mock.patch.dict(os.environ))
     environment.pop('CUDA_VISIBLE_DEVICES', None)
 
@@ -49,15 +50,15 @@ class DevicesTest(parameterized.TestCase):
                      'learns on GPU:0 (NVIDIA H100) and GPU:1 (NVIDIA A100)')
 
   @parameterized.parameters(
-      (dict(CUDA_VISIBLE_DEVICES='-1'), True, True, 'CUDA_VISIBLE_DEVICES hides it; unset it'),
-      ({}, False, True, 'this TensorFlow is built without CUDA; `make setup GPU=1`, or `pip install .*and-cuda.*`'),
-      ({}, True, False, 'TensorFlow has no CUDA libraries; `make setup GPU=1`, or `pip install .*and-cuda.*`'),
+      (dict(CUDA_VISIBLE_DEVICES='-1'), True, True, 'CUDA_VISIBLE_DEVICES hides it; unset CUDA_VISIBLE_DEVICES'),
+      ({}, False, True, "this TensorFlow is built without CUDA; pip install 'tensorflow.*and-cuda.*'"),
+      ({}, True, False, 'TensorFlow has no CUDA libraries; (make setup GPU=1|.*pip install .*and-cuda.*)'),
       ({}, True, True, 'TensorFlow cannot use it; tensorflow.log in the run directory says why, .*'))
   def test_a_card_that_is_not_used_has_a_reason(self, variables, has_cuda, has_libraries, reason):
     self._put_card_in('NVIDIA GeForce RTX 3060')
     with mock.patch.dict(os.environ, variables), mock.patch.object(
         tf.test, 'is_built_with_cuda', return_value=has_cuda), mock.patch.object(
-            devices.importlib.util, 'find_spec', return_value=has_libraries or None):
+            cards, '_missing_files', lambda name: [] if has_libraries else [name]):
       wanted = f'the NVIDIA GeForce RTX 3060 of this machine is not used: {reason}$'
       self.assertRegex(devices.describe(['/CPU:0'], '/CPU:0'), f'^learns and acts on the CPU: {wanted}')
       with self.assertRaisesRegex(errors.UserError, f'^--inference_device=gpu: {wanted}'):

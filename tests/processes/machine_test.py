@@ -29,7 +29,8 @@ class LimitsTest(parameterized.TestCase):
       path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with mock.patch.object(machine, '_ROOT', str(root)), mock.patch.object(
         os, 'sched_getaffinity', return_value=set(range(_CORES))), mock.patch.object(
-            psutil, 'virtual_memory', return_value=mock.Mock(total=64 * _GIB)):
+            psutil, 'virtual_memory', return_value=mock.Mock(total=64 * _GIB, available=50 * _GIB)):
+      self._free = machine.free_memory_bytes() / _GIB
       return machine.num_cores(), machine.memory_bytes() / _GIB
 
   def _v2(self, group, limits, mountinfo=_V2):
@@ -74,6 +75,24 @@ class LimitsTest(parameterized.TestCase):
               'cpu,cpuacct/docker/cpu.cfs_quota_us': '300000\n', 'cpu,cpuacct/docker/cpu.cfs_period_us': '100000\n',
               'cpuset/memory.limit_in_bytes': '1'}
     self.assertEqual(self._v1(limits), (3, 5))
+
+  def test_free_memory_of_version_2(self):
+    self._v2('/a', {'a/memory.max': 'max', 'a/memory.current': '0'})
+    self.assertEqual(self._free, 50)
+    limits = {'a/memory.max': str(8 * _GIB), 'a/memory.current': str(6 * _GIB)}
+    self._v2('/a', limits)
+    self.assertEqual(self._free, 2)
+    self._v2('/a', limits | {'a/memory.stat': f'anon 1\nactive_file {_GIB}\ninactive_file {3 * _GIB}\n'})
+    self.assertEqual(self._free, 5)
+    self._v2('/a', limits | {'a/memory.current': str(9 * _GIB), 'a/memory.stat': 'a b c\n'})
+    self.assertEqual(self._free, 0)
+
+  def test_free_memory_of_version_1(self):
+    limits = {'memory/docker/memory.limit_in_bytes': str(8 * _GIB),
+              'memory/docker/memory.usage_in_bytes': str(6 * _GIB),
+              'memory/docker/memory.stat': f'inactive_file 0\ntotal_inactive_file {_GIB}\n'}
+    self._v1(limits)
+    self.assertEqual(self._free, 3)
 
   def test_a_container_in_which_only_its_own_group_is_mounted(self):
     mounted = _V1.replace(' / /sys', ' /docker/a /sys')

@@ -95,7 +95,8 @@ class DoctorTest(parameterized.TestCase):
 
   def test_op_library(self):
     library = pathlib.Path(ops.__file__).parent / '_ops.so'
-    result = doctor.check_op_library(library)
+    with mock.patch.object(doctor, '_why_build', lambda _: ''):  # The sources may be newer at this moment.
+      result = doctor.check_op_library(library)
     self.assertEqual(result.status, 'ok', result.found)
 
   def test_op_library_of_another_abi(self):
@@ -114,6 +115,36 @@ class DoctorTest(parameterized.TestCase):
   def test_op_library_that_is_not_built(self):
     result = doctor.check_op_library(pathlib.Path('/nowhere/_ops.so'))
     self.assertEqual((result.status, result.mend), ('wrong', 'make setup'))
+
+  def _tree(self, library_is_newer):
+    """Makes a tree with an op library and a C++ source. Returns the library's path."""
+    root = self.create_tempdir()
+    library, source = (pathlib.Path(root.create_file(name).full_path) for name in ('ops/_ops.so', 'actor/cc/pool.cc'))
+    os.utime(source, (100, 100))
+    os.utime(library, (101, 101) if library_is_newer else (99, 99))
+    return library
+
+  @parameterized.parameters((True, 'ok', ''), (False, 'warn', 'make setup'))
+  def test_op_library_that_is_older_than_a_source(self, library_is_newer, status, mend):
+    library = self._tree(library_is_newer)
+    result = doctor.check_op_library(library, python=self._program('echo loads'))
+    self.assertEqual((result.status, result.mend), (status, mend))
+    self.assertEqual('_ops.so is older than' in result.found and result.found.endswith('pool.cc'), not library_is_newer)
+
+  def test_compiler(self):
+    result = doctor.check_compiler(pathlib.Path('/nowhere/_ops.so'))
+    self.assertEqual(result.status, 'ok', result)
+    self.assertRegex(result.found, r'\d+\.\d+')
+
+  def test_a_compiler_is_wanted_only_where_something_must_be_built(self):
+    old = self._program('test "$1" = --version || { echo "no option $1" >&2; exit 1; }', 'echo cc 4.8', 'echo FSF')
+    for compiler, found in (('/no/c++', '/no/c++ not found'), (old, 'cc 4.8 has no C++17: no option -std=c++17')):
+      built, stale = (doctor.check_compiler(self._tree(is_newer), compiler) for is_newer in (True, False))
+      self.assertEqual((built.status, built.found), ('warn', f'{found} (only to build the C++ ops again)'))
+      self.assertEqual(stale.status, 'wrong')
+      self.assertStartsWith(stale.found, f'{found} (')
+      self.assertIn('is older than', stale.found)
+      self.assertStartsWith(stale.mend, 'apt-get install g++')
 
   def test_roms(self):
     self.assertEqual(doctor.check_roms().status, 'ok')
@@ -166,35 +197,88 @@ class DoctorTest(parameterized.TestCase):
     result = doctor.check_kernels(self._program("echo 'No module' >&2", 'exit 1'))
     self.assertEqual((result.status, result.found), ('warn', 'unknown: No module'))
 
+  def _check_gpus(self, python, driver='550.54.14', packages=('nvidia-cudnn-cu12', 'nvidia-nccl-cu12'),
+                  root=doctor.ROOT):
+    """Checks the GPUs of a machine with a card, this driver and these of the two packages with CUDA's libraries."""
+    nvidia_smi = self._program(f"echo 'Slow GPU, {driver}'", f"echo 'Fast GPU, {driver}'")
+    site = self.create_tempdir()
+    for name in ('tensorflow', *packages):
+      site.create_file(f'{name.replace("-", "_")}-9.1.dist-info/METADATA', content=f'Name: {name}\nVersion: 9.1\n' + (
+          'Requires-Dist: numpy>=1\nRequires-Dist: nvidia-cudnn-cu12<10,>=9; extra == "and-cuda"\n'
+          'Requires-Dist: nvidia-nccl-cu12; extra == "and-cuda"\n' if name == 'tensorflow' else ''))
+      site.create_file(f'{name.replace("-", "_")}-9.1.dist-info/RECORD', content=(
+          'lib/libcudnn.so.9,,\nlib/libcudnn_ops.so.9,,\n' if name == 'nvidia-cudnn-cu12' else ''))
+    site.create_file('lib/libcudnn.so.9')
+    with mock.patch.dict(os.environ), mock.patch.object(sys, 'path', [site.full_path]):
+      os.environ.pop('CUDA_VISIBLE_DEVICES', None)
+      return doctor.check_gpus(python, nvidia_smi, root)
+
   def test_gpus(self):
-    nvidia_smi = self._program("echo 'Fast GPU'")
-    self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi').status, 'ok')
-    self.assertEqual(doctor.check_gpus(self._program('echo 1'), nvidia_smi).found,
-                     '1, Fast GPU; XLA compiles for it')
+    self.assertEqual(self._check_gpus(self._program('echo 2')).found,
+                     '2, Fast GPU, driver 550.54.14; XLA compiles for it')
+    result = self._check_gpus(self._program('echo 0'), driver='470.82.01')
+    self.assertEqual(result[:3], ('warn', 'GPUs',
+                                  'the machine has Fast GPU, driver 470.82.01, which is too old for TensorFlow'))
+    self.assertIn('525 or later', result.mend)
+
+  def test_gpus_without_cuda_libraries(self):
+    no_gpu, has_card = self._program('echo 0'), 'the machine has Fast GPU, driver 550.54.14, but '
+    result = self._check_gpus(no_gpu, packages=())
+    self.assertEqual(result[2:], (f'{has_card}TensorFlow has no CUDA libraries', 'make setup GPU=1'))
     no_project = pathlib.Path(self.create_tempdir().full_path)
-    for python, found in ((self._program('echo 0'), 'TensorFlow does not find it'),
-                          (self._program('echo no ptxas >&2; exit 1'), 'TensorFlow cannot use it: no ptxas')):
-      with mock.patch.dict(os.environ):
-        os.environ.pop('CUDA_VISIBLE_DEVICES', None)
-        result = doctor.check_gpus(python, nvidia_smi)
-        self.assertEqual((result.status, result.found), ('warn', f'the machine has Fast GPU, but {found}'))
-        self.assertEqual(result.mend, 'make setup GPU=1')
-        self.assertRegex(doctor.check_gpus(python, nvidia_smi, no_project).mend, r"pip install 'tensorflow\[and-cuda\]")
-        os.environ['CUDA_VISIBLE_DEVICES'] = ''
-        self.assertEqual(doctor.check_gpus(python, nvidia_smi).mend, 'unset CUDA_VISIBLE_DEVICES')
+    self.assertEndsWith(self._check_gpus(no_gpu, packages=(), root=no_project).mend,
+                        "pip install 'tensorflow[and-cuda]==9.1'")
+    result = self._check_gpus(no_gpu, packages=('nvidia-cudnn-cu12',))
+    self.assertEqual(result.found, f'{has_card}CUDA libraries are missing: libcudnn_ops.so.9, nvidia-nccl-cu12')
+    self.assertEndsWith(result.mend, "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu12<10,>=9' "
+                                     "'nvidia-nccl-cu12'")
+
+  def test_gpus_that_tensorflow_does_not_use(self):
+    with mock.patch.object(doctor, '_load', lambda _: mock.Mock(find_fault=lambda _: None)):
+      for python, found in ((self._program('echo 0'), 'TensorFlow does not find it'),
+                            (self._program('echo no ptxas >&2; exit 1'), 'TensorFlow cannot use it: no ptxas')):
+        result = self._check_gpus(python)
+        self.assertEqual((result.status, result.found),
+                         ('warn', f'the machine has Fast GPU, driver 550.54.14, but {found}'))
+        self.assertIn('list_physical_devices', result.mend)
+
+  def test_gpus_without_a_driver(self):
+    self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi')[:3],
+                     ('ok', 'GPUs', 'none: training runs on the CPU'))
+    with mock.patch.object(doctor, '_load', lambda _: mock.Mock(models=lambda: ['Fast GPU'])):
+      result = doctor.check_gpus(nvidia_smi=self._program('echo no communication with the driver', 'exit 9'))
+    self.assertEqual(result[:3], ('warn', 'GPUs', 'none can be used: no communication with the driver'))
+    self.assertIn('--gpus=all', result.mend)
+
+  def test_limits_of_this_machine(self):
+    result = doctor.check_limits(wanted_free_bytes=0)
+    self.assertRegex(result.found, r'^\d+ of \d+ cores; [0-9.]+ of [0-9.]+ GiB of memory, [0-9.]+ GiB free$')
+
+  @parameterized.parameters(
+      ((8, 64, 8, 256, 5), 'ok', ()),
+      ((1, 1, 8, 8, 5), 'ok', ()),
+      ((1, 64, 8, 256, 5), 'warn', ('--cpus=2',)),
+      ((8, 8, 16, 16, 3), 'warn', ('--num_environments=8',)),
+      ((1, 2, 3, 16, 2), 'warn', ('--cpus=2', '--num_environments=8', '--memory=8g')))
+  def test_limits(self, numbers, status, mends):
+    script = f'print(*{numbers[:2]}, *[gib << 30 for gib in {numbers[2:]}])'
+    result = doctor.check_limits(script=self.create_tempfile(content=script).full_path)
+    self.assertEqual(result.status, status, result)
+    self.assertEqual(tuple(mend for mend in ('--cpus=2', '--num_environments=8', '--memory=8g') if mend in result.mend),
+                     mends)
+    self.assertEqual(result.found, '{} of {} cores; {:.1f} of {:.1f} GiB of memory, {:.1f} GiB free'.format(*numbers))
+
+  def test_limits_that_are_not_known(self):
+    result = doctor.check_limits(script='/no/machine.py')
+    self.assertEqual(result.status, 'warn')
+    self.assertStartsWith(result.found, 'unknown: ')
 
   def test_shared_memory(self):
-    self.assertEqual(doctor.check_shared_memory(wanted_free_bytes=0).status, 'ok')
-    short = self.create_tempfile(content='MemTotal: 9000000 kB\nMemAvailable: 2097152 kB\n').full_path
-    result = doctor.check_shared_memory(meminfo=short)
-    self.assertEqual(result.status, 'warn')
-    self.assertIn('2.0 GiB', result.found)
+    self.assertEqual(doctor.check_shared_memory().status, 'ok')
 
   def test_shared_memory_that_cannot_be_made(self):
     with mock.patch.object(os, 'memfd_create', side_effect=OSError('no memfd')):
       self.assertEqual(doctor.check_shared_memory().status, 'wrong')
-    self.assertEqual(doctor.check_shared_memory(meminfo='/no/meminfo').status, 'wrong')
-    self.assertEqual(doctor.check_shared_memory(meminfo='/dev/null').status, 'wrong')
 
   @parameterized.parameters(
       (512, 512, 'ok', ''), (511, 512, 'wrong', 'ulimit -n 512'),
@@ -207,11 +291,14 @@ class DoctorTest(parameterized.TestCase):
     self.assertIn(mend, result.mend)
 
   def test_bazel(self):
-    for version, status in (('4.2.3- (@non-git)', 'ok'), ('no_version', 'ok'), ('7.6.1', 'ok'), ('8.0.0', 'warn'),
-                            ('', 'warn')):
+    for version, status, mend in (
+        ('4.2.3- (@non-git)', 'ok', ''), ('no_version', 'ok', ''), ('7.6.1', 'ok', ''),
+        ('8.0.0', 'warn', 'bazel test --config=modules'), ('', 'warn', 'apt-get install')):
       bazel = self.create_tempfile(content=f'#!/bin/sh\necho "bazel {version}"\n')
       os.chmod(bazel.full_path, 0o755)
-      self.assertEqual(doctor.check_bazel(lambda _, path=bazel.full_path: path, gtest='/').status, status)
+      result = doctor.check_bazel(lambda _, path=bazel.full_path: path, gtest='/')
+      self.assertEqual(result.status, status)
+      self.assertStartsWith(result.mend, mend)
     result = doctor.check_bazel(lambda _: None, gtest='/no/gtest.h')
     self.assertEqual(result.status, 'warn')
     self.assertIn('Bazel and googletest not found', result.found)
