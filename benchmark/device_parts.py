@@ -6,9 +6,11 @@ CPU that stands for one ('cpu'). The functions import TensorFlow themselves, as 
 
 import collections
 import functools
+import gc
 import importlib.metadata
 import math
 import os
+import pathlib
 import platform
 import time
 from typing import NamedTuple
@@ -27,6 +29,7 @@ _begun: list[str] = []  # The device for which this process has been set up.
 UPDATES = 10  # After which parameters are compared.
 _LEVELS = 3   # Of PopArt-IMPALA and LASER.
 _LARGEST_OPERAND = 1 << 26  # Elements of a matrix of `product_seconds`. Larger ones take proportionally longer.
+_PART_OF_CARD_MEGABYTES = 4096  # Memory of each of several learners on one card.
 
 
 class Learner(NamedTuple):
@@ -45,15 +48,16 @@ class Learner(NamedTuple):
     return self.batch_size * self.unroll_length
 
 
-def begin(device: str, grows: bool = True) -> str:
+def begin(device: str, grows: bool = True, parts: int = 1) -> str:
   """Sets up TensorFlow in this process as training does, unless that has been done. Returns the name of the card.
 
   Args:
     device: 'gpu' or 'cpu'.
     grows: whether TensorFlow takes the memory of a card as needed, as in training. Otherwise it takes nearly all of it
       at once.
+    parts: the number of logical devices that the first card is split into.
   """
-  if _begun:  # With another value of `grows`, perhaps: that of the first call stays.
+  if _begun:  # With other arguments, perhaps: those of the first call stay.
     return _CARDS[device]
   _begun.append(device)
   if device == 'cpu':
@@ -65,9 +69,13 @@ def begin(device: str, grows: bool = True) -> str:
   if device == 'cpu':
     cpu, = tf.config.list_physical_devices('CPU')
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-  elif not grows:
-    for gpu in tf.config.list_physical_devices('GPU'):
+  gpus = tf.config.list_physical_devices('GPU')
+  if not grows:
+    for gpu in gpus:
       tf.config.experimental.set_memory_growth(gpu, False)
+  if gpus and parts > 1:
+    tf.config.set_logical_device_configuration(
+        gpus[0], [tf.config.LogicalDeviceConfiguration(_PART_OF_CARD_MEGABYTES)] * parts)
   return _CARDS[device]
 
 
@@ -89,7 +97,7 @@ def describe(device):
       'fastest_precision': devices.fastest_precision(card), 'cores': len(os.sched_getaffinity(0)),
       'processor_instructions': kernels.instruction_sets(), 'python': platform.python_version(),
       'tensorflow': tf.__version__, 'built_for_cuda': build.get('cuda_version'),
-      'built_for_cudnn': build.get('cudnn_version'),
+      'built_for_cudnn': build.get('cudnn_version'), 'built_for_cards': build.get('cuda_compute_capabilities'),
       'installed': {found.metadata['Name']: found.version for found in importlib.metadata.distributions()
                     if (found.metadata['Name'] or '').startswith('nvidia-')}}
 
@@ -108,9 +116,9 @@ def _workload(settings):
   return benchmark_parts.Workload(config, 'atari', settings.unroll_length + 1, wanted_share=0., agent=settings.agent)
 
 
-@functools.cache
-def _learner(settings, device):
-  """Returns a learner on a device, and a batch there."""
+def _make_learner(settings, together, device):
+  """Returns the learner of a learner_group.LearnerGroup, and a batch on the device."""
+  gc.collect()  # The memory of the card is for this learner alone: earlier ones are in cycles of references.
   import tensorflow as tf
 
   from scalable_agents.experience import mixed_experience
@@ -118,9 +126,10 @@ def _learner(settings, device):
   workload = _workload(settings)
   levels = 1 if settings.agent in ('impala', 'r2d2') else _LEVELS
   definition, config = benchmark_parts.definition_and_config(workload)
-  with tf.device(device):
+  with together.scope():
     agent = benchmark_parts.make_agent(tf, workload, definition, config, levels)
     learner = definition.make_learner(agent, config, settings.xla, device)
+  with tf.device(device):
     if settings.agent == 'r2d2':
       batch = r2d2_parts.learner_batch(tf, workload, agent, config)
     else:
@@ -132,6 +141,11 @@ def _learner(settings, device):
   return learner, learner.prepare(batch)
 
 
+def _make_one_learner(settings, device):
+  from scalable_agents.training import learner_group
+  return _make_learner(settings, learner_group.LearnerGroup(None, device), device)
+
+
 class _Trained(NamedTuple):
   """A learner's numbers after some updates."""
   before: np.ndarray   # All parameters before the first update, [N].
@@ -141,20 +155,46 @@ class _Trained(NamedTuple):
 
 
 @functools.cache
-def _trained(settings, device):
-  learner, batch = _learner(settings, device)
+def _trained(settings, device, num_learners=1):
+  """Makes updates from one batch, of which each of several learners has its part."""
+  import tensorflow as tf
+
+  from scalable_agents.cluster import learner_port
+  from scalable_agents.experience import intake
+  from scalable_agents.training import learner_group
+  together = learner_group.LearnerGroup(learner_port.make_strategy(num_learners, None), device)
+  learner, batch = _make_learner(settings, together, device)
+  batches = _split(batch, num_learners) if num_learners > 1 else [batch]
+  arrived = [intake.Arrived(
+      tf.constant(0, tf.int64), intake.Episodes(tf.constant([intake.NO_LEVEL]), tf.constant([0.]), tf.constant([0])),
+      part.unroll.actor_id, part.unroll.parameter_version[1:]) for part in batches]
 
   def parameters():
     return np.concatenate([variable.numpy().ravel() for variable in learner.agent.trainable_variables])
 
   def loss_of_update():
-    return float(learner.read(learner.step(batch)[0])['loss/total'])
+    return float(learner.read(together.step(learner, batches, arrived, False).metrics)['loss/total'])
 
   before, began = parameters(), time.monotonic()
   losses, first_seconds = [loss_of_update()], time.monotonic() - began
   losses += [loss_of_update() for _ in range(UPDATES - 1)]
-  _learner.cache_clear()  # The memory of the card is for the next one.
   return _Trained(before, parameters(), np.array(losses), first_seconds)
+
+
+def _split(batch, num_parts):
+  """Returns the equal parts of a batch of unrolls."""
+  import tensorflow as tf
+
+  from scalable_agents.actor import unroll as unroll_lib
+  size = batch.unroll.level_id.shape[0] // num_parts
+
+  def part(index):
+    rows = slice(index * size, (index + 1) * size)
+    return batch._replace(unroll=tf.nest.map_structure(
+        lambda values, has_time: values[:, rows] if has_time else values[rows], batch.unroll,
+        unroll_lib.has_time(batch.unroll)))
+
+  return [part(index) for index in range(num_parts)]
 
 
 def agreement(device, settings):
@@ -168,7 +208,20 @@ def agreement(device, settings):
   """
   card = begin(device)
   want = _trained(settings._replace(precision='float32', tf32=False, xla='never'), HOST)
-  got = _trained(settings, card)
+  return _difference(_trained(settings, card), want)
+
+
+def agreement_of_two(device, settings):
+  """Compares the updates of two learners on one card, with half of the batch each, with those of one learner there.
+
+  Returns:
+    As for `agreement`.
+  """
+  card = begin(device, parts=2)
+  return _difference(_trained(settings, card, 2), _trained(settings, card))
+
+
+def _difference(got, want):
   if not np.isfinite(got.after).all():
     raise ValueError('a parameter is not finite')
   difference = np.linalg.norm(got.after - want.after)
@@ -289,31 +342,79 @@ def learner_rate(device, settings, seconds):
     'first_update_seconds': of the first update, which is traced and perhaps compiled.
     'operations_per_second': floating-point operations of its matrix products and convolutions.
     'same_products': the share of the step's time that plain matrix products of the same shapes would take.
-    'peak_megabytes': memory of the card; None for a CPU.
+    'peak_megabytes': the most memory of the card that TensorFlow's tensors took; None for a CPU.
   """
   card = begin(device)
-  learner, batch = _learner(settings, card)
-  before = []
-
-  def step():
-    before.append(learner.step(batch)[0])
-    if len(before) > 1:  # As in training, metrics are read one update late.
-      before.pop(0).numpy()
-
+  import tensorflow as tf
+  if device == 'gpu':
+    tf.config.experimental.reset_memory_stats(card.strip('/'))
+  learner, batch = _make_one_learner(settings, card)
   began = time.monotonic()
-  step()
-  before[0].numpy()
+  learner.step(batch)[0].numpy()
   first_seconds = time.monotonic() - began
-  per_second, _ = benchmark_parts.rate(step, settings.transitions, seconds)
+  per_second, _ = benchmark_parts.rate(_step(learner, batch), settings.transitions, seconds)
   step_seconds = settings.transitions / per_second
   counts = gradient_products(settings.agent, learner, batch)
-  peak = memory(device)
-  _learner.cache_clear()
+  peak = tf.config.experimental.get_memory_info(card.strip('/'))['peak'] / 1e6 if device == 'gpu' else None
+  del learner, batch
   plain = sum(count * product_seconds(device, product, settings.tf32, seconds / 100)
               for product, count in counts.items())
   return {'transitions_per_second': per_second, 'first_update_seconds': first_seconds,
           'operations_per_second': sum(count * product.operations for product, count in counts.items()) / step_seconds,
-          'same_products': plain / step_seconds, 'peak_megabytes': peak and peak['peak_megabytes']}
+          'same_products': plain / step_seconds, 'peak_megabytes': peak}
+
+
+def _step(learner, batch):
+  """Returns a function that begins an update and waits for the one before, as training does."""
+  before = []
+
+  def step():
+    before.append(learner.step(batch)[0])
+    if len(before) > 1:
+      before.pop(0).numpy()
+
+  return step
+
+
+def trace(device, settings, seconds, folder):
+  """Writes a profile of a learner's steps to a folder, for TensorBoard.
+
+  Returns:
+    'updates', 'seconds': what was profiled. 'card_busy': see `busy_seconds`, as a share; None for a CPU.
+  """
+  card = begin(device)
+  import tensorflow as tf
+  from tensorflow.tsl.profiler.protobuf import xplane_pb2
+  learner, batch = _make_one_learner(settings, card)
+  learner.step(batch)[0].numpy()
+  step = _step(learner, batch)
+  tf.profiler.experimental.start(folder)
+  updates, began = 0, time.monotonic()
+  while not updates or time.monotonic() < began + seconds:
+    step()
+    updates += 1
+  elapsed = time.monotonic() - began
+  tf.profiler.experimental.stop()
+  newest = max(pathlib.Path(folder).glob('plugins/profile/*/*.xplane.pb'), key=lambda path: path.stat().st_mtime)
+  busy = busy_seconds(xplane_pb2.XSpace.FromString(newest.read_bytes()))
+  return {'updates': updates, 'seconds': elapsed, 'card_busy': None if device == 'cpu' else busy / elapsed}
+
+
+def busy_seconds(space) -> float:
+  """Returns the time in which the first card did something, from a profile. Work that overlaps counts once.
+
+  Args:
+    space: an XSpace.
+  """
+  spans = sorted(
+      (begin_ps, begin_ps + event.duration_ps) for plane in space.planes if plane.name == '/device:GPU:0'
+      for line in plane.lines if line.name.startswith('Stream')  # The other lines group the same work otherwise.
+      for event in line.events for begin_ps in [line.timestamp_ns * 1000 + event.offset_ps])
+  busy, end = 0, 0
+  for first, last in spans:
+    busy += max(0, last - max(first, end))
+    end = max(end, last)
+  return busy * 1e-12
 
 
 def inference(device, settings, size, seconds):
@@ -359,13 +460,3 @@ def _actor(settings, place):
   workload = _workload(settings)
   with tf.device(place):
     return benchmark_parts.make_agent(tf, workload, *benchmark_parts.definition_and_config(workload))
-
-
-def memory(device):
-  """Returns the megabytes of the card that TensorFlow's tensors use and used at most; None for a CPU."""
-  card = begin(device)
-  import tensorflow as tf
-  if device == 'cpu':
-    return None
-  info = tf.config.experimental.get_memory_info(card.strip('/'))
-  return {'now_megabytes': info['current'] / 1e6, 'peak_megabytes': info['peak'] / 1e6}

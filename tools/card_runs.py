@@ -1,7 +1,8 @@
-"""Training runs as a user starts them, for `make gpu-proof`: their speed and bottleneck, and resuming after a kill."""
+"""Training runs for `make gpu-proof`, each in a process of its own: speed, bottleneck, and resuming after a kill."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import json
 import os
 import signal
 import subprocess
@@ -29,9 +30,11 @@ class Card(NamedTuple):
 
 def card() -> Card | None:
   """Asks nvidia-smi. Returns None if it does not answer."""
+  first = os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')[0] or '0'  # nvidia-smi itself ignores the variable.
   try:
     answer = subprocess.run(
-        ['nvidia-smi', '--query-gpu=utilization.gpu,memory.used,memory.total', '--format=csv,noheader,nounits'],
+        ['nvidia-smi', f'--id={first}', '--query-gpu=utilization.gpu,memory.used,memory.total',
+         '--format=csv,noheader,nounits'],
         capture_output=True, text=True, timeout=20, check=True).stdout
     busy, used, whole = map(float, answer.splitlines()[0].split(','))
   except (OSError, subprocess.SubprocessError, ValueError, IndexError):
@@ -46,24 +49,25 @@ def start(module: str, arguments: Sequence[str], environment: dict[str, str], sc
 
 
 class Run:
-  """A run of IMPALA on Pong, which is started and killed several times."""
+  """A training run, which is started and killed several times."""
 
-  def __init__(self, folder: str, flags: Sequence[str]):
+  def __init__(self, folder: str, module: str, arguments: Callable[[str], Sequence[str]]):
     """Starts nothing yet.
 
     Args:
       folder: where to put the run directory and the screen's text.
-      flags: of the program, besides --logdir.
+      module: the program.
+      arguments: called with the run directory; returns the program's arguments.
     """
     self._logdir, self._screen = os.path.join(folder, 'run'), os.path.join(folder, 'screen')
-    self._flags = [*flags, '--level_name=pong', f'--logdir={self._logdir}']
+    self._command = module, list(arguments(self._logdir))
     self._process: Any = None
 
   def start(self, with_card: bool):
     """Starts or resumes the run. Without a card, it gets a variable that hides it."""
     environment = python_path.environment() | ({} if with_card else {'CUDA_VISIBLE_DEVICES': '-1'})
     with open(self._screen, 'w', encoding='utf-8') as screen:
-      self._process = start('scalable_agents.agents.impala_atari57', self._flags, environment, screen)
+      self._process = start(*self._command, environment, screen)
 
   def wait(self, is_reached: Callable[[list[dict[str, Any]]], bool], deadline: float):
     """Waits for rows of metrics. Returns all rows that were written after an update.
@@ -97,11 +101,32 @@ class Run:
     with open(self._screen, encoding='utf-8', errors='replace') as text:
       return text.read().splitlines() or ['nothing']
 
+  def device_line(self):
+    """Returns the line that says where the program learns and acts, or '' if there is none yet."""
+    return next((line for line in self.screen() if line.startswith('learns')), '')
+
   def kill(self):
     """Sends SIGKILL, as the kernel does if the memory is full."""
     if self._process:
       self._process.kill()
       self._process.wait()
+
+
+def pong(folder: str, flags: Sequence[str]) -> Run:
+  """Returns a run of IMPALA on Pong with these flags."""
+  return Run(folder, 'scalable_agents.agents.impala_atari57',
+             lambda logdir: [*flags, '--level_name=pong', f'--logdir={logdir}'])
+
+
+def free_environments(folder: str, config: Mapping[str, Any], run: Mapping[str, Any]) -> Run:
+  """Returns a run of IMPALA with environments like DeepMind Lab's, with language, whose steps take almost no time.
+
+  Args:
+    folder: as for Run.
+    config, run: settings of ImpalaConfig and RunConfig.
+  """
+  return Run(folder, 'scalable_agents.benchmark.constant_training',
+             lambda logdir: [json.dumps({**config, 'level_name': 'dmlab'}), json.dumps({**run, 'logdir': logdir})])
 
 
 def measure(run: Run, seconds: float, deadline: float) -> dict[str, Any]:
@@ -113,7 +138,8 @@ def measure(run: Run, seconds: float, deadline: float) -> dict[str, Any]:
     deadline: of time.monotonic().
   Returns:
     'frames_per_second'; 'bottleneck', the most frequent one; 'inference_batch_size' and 'time/...', means; 'card_busy',
-    the mean share of time, or None; 'line', the line that says where the run learns and acts.
+    the mean share of time, or None; 'line', the line that says where the run learns and acts. At the end:
+    'episode_return', None if there is none yet; 'environment_frames' and 'wall_seconds', of the whole run.
   Raises:
     PartError, PartTimeoutError: see Run.wait.
   """
@@ -131,7 +157,8 @@ def measure(run: Run, seconds: float, deadline: float) -> dict[str, Any]:
   names = [name for name in rows[0] if name == 'inference_batch_size' or name.startswith('time/')]
   return {'frames_per_second': frames / wall, 'bottleneck': bottlenecks.most_common(1)[0][0],
           **{name: float(np.mean([row[name] for row in rows if row[name] is not None])) for name in names},
-          'card_busy': float(np.mean(busy)) if busy else None, 'line': run.screen()[0]}
+          'card_busy': float(np.mean(busy)) if busy else None, 'line': run.device_line(),
+          **{name: rows[-1].get(name) for name in ('episode_return', 'environment_frames', 'wall_seconds')}}
 
 
 def resume(run: Run, with_card: bool, deadline: float) -> dict[str, Any]:
@@ -140,14 +167,16 @@ def resume(run: Run, with_card: bool, deadline: float) -> dict[str, Any]:
   Returns:
     'killed_at' and 'reached': environment frames. 'seconds': until the first new row. 'line': where it learns and acts.
   Raises:
-    PartError, PartTimeoutError: see Run.wait; or the run began anew.
+    PartError, PartTimeoutError: see Run.wait; or the run had made no update, or began anew.
   """
   run.kill()
   before, began = run.rows(), time.monotonic()
+  if not before:
+    raise measuring_process.PartError('the run had made no update')
   run.start(with_card)
   killed_at = before[-1]['environment_frames']
   rows = run.wait(lambda rows: bool(rows) and rows[-1]['environment_frames'] > killed_at, deadline)
   if rows[0] != before[0]:
     raise measuring_process.PartError('it began anew')
   return {'killed_at': killed_at, 'reached': rows[-1]['environment_frames'], 'seconds': time.monotonic() - began,
-          'line': run.screen()[0]}
+          'line': run.device_line()}

@@ -23,6 +23,7 @@ from scalable_agents.processes import kernels
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
+from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import card_runs
 from scalable_agents.tools import proof_rows
@@ -100,7 +101,7 @@ class Proof:
     result = {'name': row.name, 'wanted': row.wanted, 'status': _NOT_MEASURED, 'measured': 'no time left',
               'figures': {}}
     if began < deadline:
-      result |= _result(row, deadline)
+      result |= _result(row, min(deadline, began + row.longest_seconds))
     result['seconds'] = round(time.monotonic() - began, 2)
     with self._lock:
       wanted = f'  (wanted: {row.wanted})' if row.wanted else ''
@@ -114,37 +115,45 @@ class Proof:
 
 
 def _result(row, deadline):
+  began = time.monotonic()
   try:
     measured = row.measure(deadline)
   except measuring_process.PartTimeoutError:
-    return {'measured': 'no time left: stopped'}
+    return {'measured': f'stopped after {time.monotonic() - began:.0f} s'}
   except proof_rows.NotMeasured as error:
     return {'measured': str(error)}
   except measuring_process.PartError as error:
-    is_out_of_memory = 'ResourceExhausted' in str(error)  # Large batches do not fit on every card.
+    # Large batches do not fit on every card.
+    is_out_of_memory = 'ResourceExhausted' in str(error) or 'out of memory' in str(error).lower()
     return {'status': _NOT_MEASURED if is_out_of_memory else _NOT_OK,
             'measured': f'out of memory: {error}' if is_out_of_memory else str(error)}
   except Exception as error:  # The other rows must go on.
-    return {'status': _NOT_OK, 'measured': ' '.join(f'{type(error).__name__}: {error}'.split())}
+    return {'status': _NOT_OK, 'measured': settings.shown(f'{type(error).__name__}: {error}')}
   return {'status': _OK if measured.is_ok else _NOT_OK, 'measured': measured.text, 'figures': measured.figures}
 
 
-def run(proof: Proof, device: str, plan: proof_rows.Plan) -> None:
+def run(proof: Proof, device: str, plan: proof_rows.Plan, trace_folder: str) -> None:
   """Measures all rows of a plan. Raises errors.UserError if a card is wanted and there is none."""
   proof.describe(device)
   proof.write()
-  rows = proof_rows.Rows(device, plan)
+  rows = proof_rows.Rows(device, plan, trace_folder)
   proof.measure(0.2, rows.agreement(), max(1, min(4, len(os.sched_getaffinity(0)) // _CORES_OF_AN_AGENT)))
-  with tempfile.TemporaryDirectory(prefix='gpu_proof_') as folder:
-    pong = card_runs.Run(folder, plan.run_flags)
-    try:
-      proof.measure(0.3, [rows.training(pong)])
-    finally:
-      pong.kill()
-  proof.measure(0.1, [rows.environments])
-  proof.measure(0.1, [rows.inference])
-  proof.measure(0.1, [rows.memory])
+  _measure_run(proof, 0.3, rows.training, card_runs.pong, plan.run_flags)
+  _measure_run(proof, 0.15, rows.free_environments, card_runs.free_environments, plan.free_config, plan.free_run)
+  proof.measure(0.05, [rows.environments])
+  proof.measure(0.07, [rows.inference])
+  proof.measure(0.07, [rows.memory])
   proof.measure(1., [rows.rates])
+
+
+def _measure_run(proof, share, group, make_run, *arguments):
+  """Measures the group of rows of a training run, and ends the run."""
+  with tempfile.TemporaryDirectory(prefix='gpu_proof_') as folder:
+    training = make_run(folder, *arguments)
+    try:
+      proof.measure(share, [group(training)])
+    finally:
+      training.kill()
 
 
 def main():
@@ -155,7 +164,7 @@ def main():
   plan = (proof_rows.small_plan() if config.device == 'cpu' else
           proof_rows.full_plan(len(os.sched_getaffinity(0))))
   proof = Proof(config.minutes, output)
-  run(proof, config.device, plan)
+  run(proof, config.device, plan, os.path.splitext(output)[0] + '_trace')
   counts = {status: sum(row['status'] == status for row in proof.rows) for status in (_OK, _NOT_OK, _NOT_MEASURED)}
   print(', '.join(f'{count} {status}' for status, count in counts.items()) + f'; wrote {output}')
   return 1 if counts[_NOT_OK] else 0

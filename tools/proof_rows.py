@@ -14,10 +14,13 @@ from scalable_agents.benchmark import device_parts
 from scalable_agents.benchmark import measuring_process
 from scalable_agents.tools import card_runs
 
-_FRAMES_PER_STEP = 4  # Environment frames of an agent step of Pong.
+_FRAMES_PER_STEP = 4  # Environment frames of an agent step, of Pong and of the paper's DeepMind Lab.
 _WANTED_SHARE_OF_PRODUCTS = 0.5
 _WANTED_SHARE_OF_CORES = 0.9
 _LARGEST_SHARE_OF_MEMORY = 0.5  # That one small training process may take of the card.
+_LONGEST_SECONDS = 60.          # Of a row, so that one that hangs leaves time for the others.
+_LONGEST_RUN_SECONDS = 110.     # Of a row that starts a training run and measures it.
+_PAPERS_SPEEDS = 21_000, 24_000  # Frames/s on two tasks. IMPALA paper, table 1: 48 actors and one P100.
 
 
 class Precision(NamedTuple):
@@ -45,8 +48,12 @@ class Plan(NamedTuple):
   product: int                                      # Rows and columns of the plain matrix product.
   rates: Sequence[tuple[str, Precision, int, int]]  # Torso, precision, batch size, unroll length.
   two: device_parts.Learner                         # The learner of each of two processes on one card.
+  two_learners: device_parts.Learner                # For one learner, and for two on one card with half of its batch.
+  traced: device_parts.Learner                      # The learner whose steps are profiled.
   run_flags: Sequence[str]                          # Of the run on Pong.
-  run_seconds: float                                # For which the run is measured.
+  free_config: dict[str, Any]                       # ImpalaConfig of the run with free environments.
+  free_run: dict[str, Any]                          # Its RunConfig.
+  run_seconds: float                                # For which a run is measured.
   seconds: float                                    # For which a speed is measured otherwise.
   environments: int                                 # Processes in which an environment is measured at the same time.
   is_judged: bool                                   # Whether speeds and memory are compared with what is wanted.
@@ -65,21 +72,27 @@ def full_plan(cores: int) -> Plan:
              for batch, unroll in ((512, 20), (32, 20), (128, 100), (128, 20), (32, 100), (512, 100))
              for torso in ('deep', 'shallow') for precision in reversed(PRECISIONS)],
       two=device_parts.Learner(torso='shallow', tf32=True, batch_size=32),
+      two_learners=device_parts.Learner(),
+      traced=device_parts.Learner(torso='deep', precision='auto', tf32=True, batch_size=32),
       run_flags=['--torso=deep', '--torso_precision=auto', '--log_interval_seconds=1',
                  '--checkpoint_interval_seconds=5'],
-      run_seconds=40., seconds=1., environments=cores, is_judged=True)
+      free_config=dict(torso='deep', torso_precision='auto', use_lstm=True, unroll_length=100, batch_size=32),
+      free_run=dict(log_interval_seconds=1.),
+      run_seconds=30., seconds=1., environments=cores, is_judged=True)
 
 
 def small_plan() -> Plan:
   """Returns the plan for a trial on the CPU."""
   tiny = device_parts.Learner(torso='shallow', batch_size=2, unroll_length=3)
+  few = dict(num_environments=4, num_environment_workers=1, log_interval_seconds=0.2, checkpoint_interval_seconds=0.2)
   return Plan(
       agreement=[('impala', 'always', FLOAT32), ('impala', 'never', FLOAT32), ('impala', 'never', BFLOAT16),
                  *((agent, 'never', FLOAT32) for agent in registry.AGENTS if agent != 'impala')],
       learner=tiny, inference_sizes=(1, 2), inference=tiny, product=64,
-      rates=[('deep', BFLOAT16, 2, 3), ('shallow', FLOAT32, 2, 3)], two=tiny,
-      run_flags=['--torso=shallow', '--num_environments=4', '--num_environment_workers=1', '--batch_size=2',
-                 '--unroll_length=5', '--log_interval_seconds=0.2', '--checkpoint_interval_seconds=0.2'],
+      rates=[('deep', BFLOAT16, 2, 3), ('shallow', FLOAT32, 2, 3)], two=tiny, two_learners=tiny, traced=tiny,
+      run_flags=['--torso=shallow', '--batch_size=2', '--unroll_length=5',
+                 *(f'--{name}={value}' for name, value in few.items())],
+      free_config=dict(torso='shallow', use_lstm=True, unroll_length=5, batch_size=2), free_run=few,
       run_seconds=1., seconds=0.02, environments=1, is_judged=False)
 
 
@@ -99,6 +112,7 @@ class Row(NamedTuple):
   name: str
   wanted: str                           # '' if the row only informs.
   measure: Callable[[float], Measured]  # Called with a deadline of time.monotonic().
+  longest_seconds: float = _LONGEST_SECONDS
 
 
 Group = Callable[[measuring_process.MeasuringProcess], list[Row]]
@@ -107,36 +121,43 @@ Group = Callable[[measuring_process.MeasuringProcess], list[Row]]
 class Rows:
   """All rows for a device and a plan. Some use what earlier ones have found."""
 
-  def __init__(self, device: str, plan: Plan):
+  def __init__(self, device: str, plan: Plan, trace_folder: str):
     """Measures nothing yet.
 
     Args:
       device: 'gpu' or 'cpu'.
       plan: the sizes.
+      trace_folder: where to write the profile of the learner.
     """
-    self._device, self._plan = device, plan
+    self._device, self._plan, self._trace_folder = device, plan, trace_folder
     self._product_rates = {}   # Name of a precision -> operations/s of a plain product.
     self._inference = {}       # Batch size -> rates.
     self._batch_size = None    # Of inference in the run on Pong, the mean.
     self._frames_per_second = None  # Of that run.
 
   def agreement(self) -> list[Group]:
-    """Returns a group for each agent."""
-    return [functools.partial(self._agreement_of, agent) for agent in dict.fromkeys(
-        agent for agent, *_ in self._plan.agreement)]
+    """Returns a group for each agent, and one for two learners on one card."""
+    return [*(functools.partial(self._agreement_of, agent)
+              for agent in dict.fromkeys(agent for agent, *_ in self._plan.agreement)), self._two_learners]
 
   def _agreement_of(self, agent, process):
-    def measure(settings, bound, deadline):
-      found = process.call(device_parts.agreement, self._device, settings, deadline=deadline)
-      return Measured(f'{found["of_change"]:.1e} of the change, {found["of_parameters"]:.1e} of the parameters; first '
-                      f'update {found["first_update_seconds"]:.1f} s', found, found['of_change'] <= bound)
-
     return [
-        Row(f'{agent}: {device_parts.UPDATES} updates, {precision.name}, --xla={xla}',
-            f'differ by {precision.bound:g} of the change at most',
-            functools.partial(measure, self._plan.learner._replace(
-                agent=agent, precision=precision.torso, tf32=precision.tf32, xla=xla), precision.bound))
+        self._agreement_row(f'{agent}: {device_parts.UPDATES} updates, {precision.name}, --xla={xla}', precision,
+                            process, device_parts.agreement, self._plan.learner._replace(
+                                agent=agent, precision=precision.torso, tf32=precision.tf32, xla=xla))
         for name, xla, precision in self._plan.agreement if name == agent]
+
+  def _two_learners(self, process):
+    return [self._agreement_row(f'impala: {device_parts.UPDATES} updates, two learners on one card', FLOAT32, process,
+                                device_parts.agreement_of_two, self._plan.two_learners)]
+
+  def _agreement_row(self, name, precision, process, function, settings):
+    def measure(deadline):
+      found = process.call(function, self._device, settings, deadline=deadline)
+      return Measured(f'{found["of_change"]:.1e} of the change, {found["of_parameters"]:.1e} of the parameters; first '
+                      f'update {found["first_update_seconds"]:.1f} s', found, found['of_change'] <= precision.bound)
+
+    return Row(name, f'differ by {precision.bound:g} of the change at most', measure)
 
   def training(self, run: card_runs.Run) -> Group:
     """Returns the group of a run on Pong: its speed, and resuming it on another device. It goes on afterwards."""
@@ -144,23 +165,36 @@ class Rows:
       run.start(with_card=True)
       found = card_runs.measure(run, self._plan.run_seconds, deadline)
       self._batch_size, self._frames_per_second = found['inference_batch_size'], found['frames_per_second']
-      busy = '' if found['card_busy'] is None else f', card busy {found["card_busy"]:.0%}'
+      mean_return = found['episode_return']
       return Measured(
-          f'{found["frames_per_second"]:,.0f} frames/s, bottleneck: {found["bottleneck"]}; learner waits '
-          f'{found["time/learner_waits"]:.0%}, inference idle {found["time/inference_idle"]:.0%}, environments step '
-          f'{found["time/environments_stepping"]:.0%}, {found["inference_batch_size"]:.0f} rows per batch{busy}', found,
+          f'{found["frames_per_second"]:,.0f} frames/s, {_shares(found)}; return '
+          f'{"none yet" if mean_return is None else format(mean_return, ".1f")} after {found["environment_frames"]:,} '
+          f'frames in {found["wall_seconds"]:.0f} s', found,
           not self._plan.is_judged or found['bottleneck'] == 'environments')
 
     def resume(with_card, deadline):
       found = card_runs.resume(run, with_card, deadline)
-      on_card = 'GPU' in found['line']
+      on_card = found['line'].startswith('learns and acts on GPU')
       return Measured(f'killed at {found["killed_at"]:,} frames, at {found["reached"]:,} after {found["seconds"]:.0f} '
                       f's; {found["line"]}', found, on_card == (with_card and self._device == 'gpu'))
 
     return lambda unused_process: [
-        Row('IMPALA on Pong, end to end', self._judged('the environments are the bottleneck'), measure),
+        Row('IMPALA on Pong, end to end', self._judged('the environments are the bottleneck'), measure,
+            _LONGEST_RUN_SECONDS),
         Row('kill -9, then resume on the CPU', 'goes on', functools.partial(resume, False)),
         Row('kill -9, then resume on the card', 'goes on', functools.partial(resume, True))]
+
+  def free_environments(self, run: card_runs.Run) -> Group:
+    """Returns the group of a run whose environments' steps take almost no time."""
+    def measure(deadline):
+      run.start(with_card=True)
+      found = card_runs.measure(run, self._plan.run_seconds / 2, deadline)
+      found['frames_per_second'] *= _FRAMES_PER_STEP  # These environments repeat no action.
+      return Measured(f'{found["frames_per_second"]:,.0f} frames/s (paper: '
+                      f'{" and ".join(f"{speed:,}" for speed in _PAPERS_SPEEDS)}), {_shares(found)}', found)
+
+    return lambda unused_process: [
+        Row('LSTM and language, free environments, end to end', '', measure, _LONGEST_RUN_SECONDS)]
 
   def environments(self, unused_process) -> list[Row]:
     """Returns the row of what the environments alone could do on all cores, beside the run on Pong."""
@@ -239,7 +273,7 @@ class Rows:
             Row('two processes on one card', 'both learn', two)]
 
   def rates(self, process) -> list[Row]:
-    """Returns the rows of a plain matrix product, and of learner steps beside it."""
+    """Returns the rows of a plain matrix product, of learner steps beside it, and of a profile of these."""
     def product(precision, deadline):
       size = self._plan.product
       plain = device_parts.Product(size, size, size, precision.torso)
@@ -261,6 +295,12 @@ class Rows:
           f'{found["first_update_seconds"]:.1f} s' + (f', {peak:,.0f} MB' if peak else ''), found,
           not is_judged(torso, batch) or found['same_products'] >= _WANTED_SHARE_OF_PRODUCTS)
 
+    def trace(deadline):
+      found = process.call(device_parts.trace, self._device, self._plan.traced, self._plan.seconds, self._trace_folder,
+                           deadline=deadline)
+      busy = '' if found['card_busy'] is None else f'card busy {found["card_busy"]:.0%}; '
+      return Measured(f'{busy}{found["updates"]:,} updates, see {self._trace_folder}', found)
+
     largest = max(batch for _, _, batch, _ in self._plan.rates)
 
     def is_judged(torso, batch):
@@ -269,6 +309,8 @@ class Rows:
     return [
         *(Row(f'plain product of {self._plan.product}x{self._plan.product}, {precision.name}', '',
               functools.partial(product, precision)) for precision in PRECISIONS),
+        Row(f'profile of the learner, {self._plan.traced.torso}, {self._plan.traced.batch_size} unrolls of '
+            f'{self._plan.traced.unroll_length}', '', trace),
         *(Row(f'learner, {torso}, {precision.name}, {batch} unrolls of {unroll}',
               f'{_WANTED_SHARE_OF_PRODUCTS:.0%} of plain products of its shapes' if is_judged(torso, batch) else '',
               functools.partial(learner, torso, precision, batch, unroll))
@@ -276,3 +318,11 @@ class Rows:
 
   def _judged(self, wanted):
     return wanted if self._plan.is_judged else ''
+
+
+def _shares(found):
+  """Returns the text about a run's bottleneck and shares of time, from card_runs.measure."""
+  busy = '' if found['card_busy'] is None else f', card busy {found["card_busy"]:.0%}'
+  return (f'bottleneck: {found["bottleneck"]}; learner waits {found["time/learner_waits"]:.0%}, inference idle '
+          f'{found["time/inference_idle"]:.0%}, environments step {found["time/environments_stepping"]:.0%}, '
+          f'{found["inference_batch_size"]:.0f} rows per batch{busy}')

@@ -5,6 +5,7 @@ import io
 import json
 import multiprocessing
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from unittest import mock
 from absl.testing import absltest
 import tensorflow as tf
 from tensorflow.python.framework import ops
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from scalable_agents.agents import impala  # The processes that measure are forked, and find it imported.
 from scalable_agents.agents import laser
@@ -39,7 +41,8 @@ def _start(module, arguments, environment, screen):
 def _counts(device):
   """Returns how many operations the products of a step have, and how many TensorFlow's profiler counts."""
   card = device_parts.begin(device)
-  learner, batch = device_parts._learner(device_parts.Learner(torso='deep', batch_size=2, unroll_length=3), card)
+  settings = device_parts.Learner(torso='deep', batch_size=2, unroll_length=3)
+  learner, batch = device_parts._make_one_learner(settings, card)
   graphs = []
 
   def products(graph):
@@ -71,7 +74,7 @@ class GpuProofTest(absltest.TestCase):
     fork = multiprocessing.get_context('fork')
     self.enter_context(mock.patch.object(measuring_process.multiprocessing, 'get_context', lambda _: fork))
     self.screen = self.enter_context(contextlib.redirect_stdout(io.StringIO()))
-    self.output = self.create_tempfile().full_path
+    self.output, self.trace = self.create_tempfile().full_path, self.create_tempdir().full_path
 
   def _written(self):
     with open(self.output, encoding='utf-8') as file:
@@ -80,7 +83,7 @@ class GpuProofTest(absltest.TestCase):
   def test_all_rows_in_small(self):
     self.enter_context(mock.patch.object(card_runs, 'start', _start))
     plan = proof_rows.small_plan()
-    gpu_proof.run(gpu_proof.Proof(8., self.output), 'cpu', plan)
+    gpu_proof.run(gpu_proof.Proof(8., self.output), 'cpu', plan, self.trace)
     written = self._written()
     self.assertEqual((written['machine']['tensorflow'], written['machine']['device']), (tf.__version__, 'cpu'))
     rows = {row['name']: row for row in written['rows']}
@@ -90,13 +93,18 @@ class GpuProofTest(absltest.TestCase):
       self.assertEqual(row['status'], wanted, row)
       self.assertIn(f'{wanted:<13} {name} ', lines)
       self.assertTrue(row['figures'] or wanted != 'ok')
-    self.assertLen(rows, len(plan.agreement) + 4 + len(plan.inference_sizes) + 1 + 3 + 3 + len(plan.rates))
+    self.assertLen(rows, len(plan.agreement) + 1 + 5 + len(plan.inference_sizes) + 1 + 3 + 4 + len(plan.rates))
     exact = rows['impala: 10 updates, float32, --xla=never']['figures']
     rounded = rows['impala: 10 updates, bfloat16, --xla=never']['figures']
     self.assertLess(exact['of_change'], 1e-5)
     self.assertBetween(rounded['of_change'], 1e-4, 0.1)
-    run, *resumed = (rows[name]['figures'] for name in rows if 'Pong' in name or 'resume' in name)
-    self.assertGreater(run['frames_per_second'], 0)
+    two = rows['impala: 10 updates, two learners on one card']['figures']
+    self.assertBetween(two['of_change'], 1e-9, 1e-5)  # They add up in another order.
+    self.assertLen(list(pathlib.Path(self.trace).glob('plugins/profile/*/*.xplane.pb')), 1)
+    pong, *resumed, free = (rows[name]['figures'] for name in rows if 'end to end' in name or 'resume' in name)
+    for run in (pong, free):
+      self.assertGreater(run['frames_per_second'], 0)
+      self.assertEqual(run['line'], 'learns and acts on the CPU')
     for figures in resumed:
       self.assertGreater(figures['reached'], figures['killed_at'])
       self.assertStartsWith(figures['line'], 'learns and acts on the CPU')
@@ -106,6 +114,17 @@ class GpuProofTest(absltest.TestCase):
       ours, counted = process.call(_counts, 'cpu', deadline=time.monotonic() + 60)
     # The difference is in the small batched products of the heads. The profiler counts these otherwise.
     self.assertAlmostEqual(ours / counted, 1., delta=0.002)
+
+  def test_work_that_overlaps_counts_once(self):
+    space = xplane_pb2.XSpace()
+    for plane, line, spans in (('/device:GPU:0', 'Stream #7', [(0, 3), (1, 1), (10, 2)]),
+                               ('/device:GPU:0', 'Stream #8', [(2, 2), (11, 4)]),
+                               ('/device:GPU:0', 'XLA Modules', [(0, 100)]), ('/host:CPU', 'Stream #1', [(0, 100)])):
+      found = [one for one in space.planes if one.name == plane] or [space.planes.add(name=plane)]
+      events = found[0].lines.add(name=line, timestamp_ns=5).events
+      for begin, duration in spans:
+        events.add(offset_ps=begin * 10**12, duration_ps=duration * 10**12)
+    self.assertEqual(device_parts.busy_seconds(space), 9.)  # 0 to 4, and 10 to 15.
 
   def test_rows_that_fail_say_why_and_the_others_go_on(self):
     proof, deadline = gpu_proof.Proof(8., self.output), 0.2
@@ -135,7 +154,7 @@ class GpuProofTest(absltest.TestCase):
         'cannot be': ('not measured', 'no card'),
         'raises here': ('not ok', 'RuntimeError: first second'),
         'is worse than wanted': ('not ok', '1'),
-        'takes too long': ('not measured', 'no time left: stopped'),
+        'takes too long': ('not measured', 'stopped after 0 s'),
         'comes after': ('ok', '5'),
     })
 
@@ -146,7 +165,7 @@ class GpuProofTest(absltest.TestCase):
 
   def test_without_a_card_one_line_says_so(self):
     with self.assertRaisesRegex(errors.UserError, '^no card: .*; --device=cpu is a trial in small on the CPU$'):
-      gpu_proof.run(gpu_proof.Proof(8., self.output), 'gpu', proof_rows.full_plan(16))
+      gpu_proof.run(gpu_proof.Proof(8., self.output), 'gpu', proof_rows.full_plan(16), self.trace)
 
   def test_the_plan_for_a_card_has_what_was_promised(self):
     plan = proof_rows.full_plan(16)
