@@ -28,7 +28,7 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'launch': 'environments records processes actor experience training cluster evaluation population',
     'agents': ('environments records processes actor learner networks replay experience training cluster evaluation '
                'population launch'),
-    'benchmark': 'environments records processes actor learner replay experience training launch agents',
+    'benchmark': 'environments records processes actor learner replay experience training cluster launch agents',
     'tables/results': 'environments records training cluster population launch agents',
     'tables/papers': 'environments records training agents tables/results',
     'tables/figures': 'environments records population tables/results tables/papers',
