@@ -13,7 +13,7 @@ import os
 import pathlib
 import platform
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -396,7 +396,8 @@ def trace(device, settings, seconds, folder):
   elapsed = time.monotonic() - began
   tf.profiler.experimental.stop()
   newest = max(pathlib.Path(folder).glob('plugins/profile/*/*.xplane.pb'), key=lambda path: path.stat().st_mtime)
-  busy = busy_seconds(xplane_pb2.XSpace.FromString(newest.read_bytes()))
+  messages: Any = xplane_pb2  # The type checker does not see what is in it.
+  busy = busy_seconds(messages.XSpace.FromString(newest.read_bytes()))
   return {'updates': updates, 'seconds': elapsed, 'card_busy': None if device == 'cpu' else busy / elapsed}
 
 
