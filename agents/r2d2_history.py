@@ -35,6 +35,7 @@ from scalable_agents.evaluation import evaluation
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.networks import networks
+from scalable_agents.processes import devices
 from scalable_agents.processes import machine
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
@@ -160,6 +161,7 @@ def main():
   with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
+    print(devices.describe(acts=devices.choose()), file=quiet.screen(), flush=True)
     results = {}
     for level_id, level in enumerate(levels):
       results[level] = {str(history): evaluate(config, agent_config, levels, level_id, protocol, history, directory)

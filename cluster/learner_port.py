@@ -96,12 +96,23 @@ def make_strategy(num_learners: int, port: 'LearnerPort | None') -> tf.distribut
     return port.strategy
   if num_learners == 1:
     return tf.distribute.get_strategy()
-  gpus, cards = tf.config.list_logical_devices('GPU'), tf.config.list_physical_devices('GPU')
   # The default, collective operations, would wait for ever once this process has opened a port.
-  reduction = (tf.distribute.NcclAllReduce() if communication(len(gpus), len(cards)) == Communication.NCCL
-               else tf.distribute.ReductionToOneDevice())
-  kind = 'GPU' if gpus else 'CPU'
+  reduction = tf.distribute.NcclAllReduce() if _has_nccl_here() else tf.distribute.ReductionToOneDevice()
+  kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
   return tf.distribute.MirroredStrategy([f'{kind}:{index}' for index in range(num_learners)], reduction)
+
+
+def summing(port: 'LearnerPort | None') -> str:
+  """Returns what sums the gradients of several learners, for the user."""
+  if port and port.strategy:
+    return port.communication.value
+  return Communication.NCCL.value if _has_nccl_here() else 'one of their devices'
+
+
+def _has_nccl_here():
+  """Returns whether the learners of a single process use NCCL."""
+  gpus, cards = tf.config.list_logical_devices('GPU'), tf.config.list_physical_devices('GPU')
+  return communication(len(gpus), len(cards)) == Communication.NCCL
 
 
 def contract(settings: dict[str, Any], unroll_spec, parameter_specs) -> dict[str, Any]:
@@ -139,9 +150,10 @@ class LearnerPort:
         _configure_health_check(config.learner_timeout_seconds)
         cards = len(tf.config.list_physical_devices('GPU'))  # Each is one GPU for TensorFlow, see configure_devices.
         machines = [ports.split_address(address)[0] for address in addresses]
+        self.communication = communication(cards, cards, machines)
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type=JOB, task_id=task),
-            tf.distribute.experimental.CommunicationOptions(implementation=communication(cards, cards, machines)))
+            tf.distribute.experimental.CommunicationOptions(implementation=self.communication))
       else:
         tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0)
     except (tf.errors.UnavailableError, tf.errors.FailedPreconditionError) as error:

@@ -215,7 +215,11 @@ def _join_learners(job, screen):
       print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
             f'Keep it on a private network{others}', file=screen, flush=True)
       port = learner_port.LearnerPort(membership, _common(job))
-    return port, learner_port.make_strategy(membership.num_learners, port)
+    strategy = learner_port.make_strategy(membership.num_learners, port)
+    if strategy.num_replicas_in_sync > 1:
+      print(f'{strategy.num_replicas_in_sync} learners; {learner_port.summing(port)} sums their gradients',
+            file=screen, flush=True)
+    return port, strategy
   except ports.PortError as error:
     raise errors.UserError(str(error)) from error
 

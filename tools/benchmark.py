@@ -224,6 +224,8 @@ def _measure_laser(seconds, environment, workload):
 def main():
   """Measures all sections. Prints the table line by line, then the JSON line."""
   config = run_flags.config_from_flags(BenchmarkConfig)
+  os.environ['CUDA_VISIBLE_DEVICES'] = '-1'  # For the processes of the parts.
+  print('learns and acts on the CPU; `make gpu-proof` measures a card', flush=True)
   cores, seconds, precision = len(os.sched_getaffinity(0)), config.seconds, config.torso_precision
   columns = f'{"per second":>12}{"CPU us each":>16}'
   print(f'{f"{cores} cores, {precision}, shallow network":<44}{columns}', flush=True)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from matplotlib import figure
 import numpy as np
 
+from scalable_agents.processes import device_report
 from scalable_agents.processes import parent_death
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
@@ -167,6 +168,7 @@ def run(experiment: Experiment, config: Config):
   """
   frames = config.frames or experiment.frames
   folder = files.make_folder(config.output)
+  print(f'each run {device_report.read()}', flush=True)
   pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
   try:
     waiting = {line.name: [

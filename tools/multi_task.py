@@ -11,6 +11,7 @@ import json
 import statistics
 
 from scalable_agents.benchmark import training_rate
+from scalable_agents.processes import device_report
 from scalable_agents.processes import run_flags
 from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
@@ -55,6 +56,7 @@ def _line(name, rate):
 def main():
   """Measures each game, then all games at once, and prints the ratio."""
   config = run_flags.config_from_flags(MultiTaskConfig, validate)
+  print(f'each run {device_report.read()}', flush=True)
   alone = {}
   for game in training_rate.split(config.games):
     alone[game] = _rate(config, game)

@@ -114,6 +114,7 @@ def main():
   """Makes the runs, prints the table and draws the lines."""
   config = run_flags.config_from_flags(SharedReplayConfig)
   folder = files.make_folder(config.output)
+  print('learns and acts on the CPU, which is faster with so small a network', flush=True)
   runs, curves = _Runs(os.path.join(folder, 'runs.csv'), config.parallel), {}
   rates, seeds = best_rates(runs, config.frames), range(_FIRST_SEED, _FIRST_SEED + config.seeds)
   print('| return / optimal return | learning rate | mean | difference from no replay (95 % interval) |')

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import tensorflow as tf
 
 from scalable_agents.processes import cards
+from scalable_agents.processes import device_report
 from scalable_agents.processes import devices
 from scalable_agents.processes import kernels
 from scalable_agents.records import errors
@@ -39,6 +40,10 @@ class DevicesTest(parameterized.TestCase):
     self.assertEqual(devices.describe(acts='/CPU:0'), 'acts on the CPU')
     with self.assertRaisesRegex(errors.UserError, '^--inference_device=gpu: this machine has no NVIDIA card$'):
       devices.choose('gpu')
+
+  def test_the_line_of_a_process_that_does_not_import_tensorflow(self):
+    with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=''):
+      self.assertStartsWith(device_report.read(), 'learns and acts on the CPU')
 
   def test_a_card_that_is_used_is_named(self):
     self._put_card_in()

@@ -43,8 +43,10 @@ class MultiTaskTest(absltest.TestCase):
 
     with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(
         multi_task.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
-            training_rate, 'steady_rows', steady_rows):
+            training_rate, 'steady_rows', steady_rows), mock.patch.object(
+                multi_task.device_report, 'read', return_value='learns and acts on a card'):
       multi_task.main()
+    self.assertStartsWith(screen.getvalue(), 'each run learns and acts on a card\n')
     figures = json.loads(screen.getvalue().splitlines()[-1])
     self.assertEqual(figures['alone'], {'pong': 500., 'breakout': 1_000.})
     self.assertAlmostEqual(figures['harmonic_mean'], statistics.harmonic_mean(figures['alone'].values()))

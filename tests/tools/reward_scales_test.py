@@ -26,7 +26,8 @@ class RewardScalesTest(parameterized.TestCase):
     """Returns what the program prints."""
     config = reward_scales.RewardScalesConfig(**settings)
     with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(
-        reward_scales.run_flags, 'config_from_flags', return_value=config):
+        reward_scales.run_flags, 'config_from_flags', return_value=config), mock.patch.object(
+            comparison.device_report, 'read', return_value='learns and acts on a card'):
       reward_scales.main()
     return screen.getvalue()
 
@@ -80,7 +81,8 @@ class RewardScalesTest(parameterized.TestCase):
     with mock.patch.object(subprocess, 'run', run), mock.patch.object(
         comparison.run_rows, 'read_metrics', read_metrics):
       screen = self._run(experiment='scales', seeds=2, frames=100, output=folder)
-    self.assertEqual(screen.splitlines()[1:3], [
+    self.assertEqual(screen.splitlines()[0], 'each run learns and acts on a card')
+    self.assertEqual(screen.splitlines()[2:4], [
         f'{lines[0].name:<48}0.01 (0.01 to 0.02)     0.02 (0.01 to 0.02)     0.02 (0.01 to 0.02)     ',
         f'{lines[1].name:<48}0.12 (0.11 to 0.12)     0.12 (0.11 to 0.12)     0.12 (0.11 to 0.12)     '])
     levels = [next(flag for flag in command if flag.startswith('--level_name=')) for command in commands]

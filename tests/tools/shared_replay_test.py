@@ -39,7 +39,8 @@ class SharedReplayTest(absltest.TestCase):
 
   def test_each_line_has_its_best_rate_and_other_seeds_judge(self):
     lines = self._main()
-    self.assertEqual(lines[2:5], ['| no replay | 0.003 | -0.01 |  |',
+    self.assertStartsWith(lines[0], 'learns and acts on the CPU')
+    self.assertEqual(lines[3:6], ['| no replay | 0.003 | -0.01 |  |',
                                   '| own replay, b = 0.1 | 0.03 | 0.32 | +0.33 (+0.33 to +0.33) |',
                                   '| shared replay, naive | 0.03 | 0.32 | +0.33 (+0.33 to +0.33) |'])
     self.assertLen(self.trained, 4 * 3 * 3 + 4 * 3)

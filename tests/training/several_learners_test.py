@@ -156,6 +156,7 @@ class SeveralLearnersTest(parameterized.TestCase):
     self.assertEqual((logical, physical), (_NUM_LEARNERS, 1))
     self.assertEqual(learner_port.communication(logical, physical).value, 'RING')
     self.assertIsInstance(_strategy().extended._cross_device_ops, tf.distribute.ReductionToOneDevice)
+    self.assertEqual(learner_port.summing(None), 'one of their devices')
 
   def test_nccl_sums_all_gradients_of_an_update_at_once(self):
     """Builds the graph of an update, which only GPUs can run. NCCL joins tensors, so they must have one type."""

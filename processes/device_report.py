@@ -1,0 +1,20 @@
+"""Where runs in other processes learn and act, for programs that start them and do not import TensorFlow themselves."""
+
+import subprocess
+import sys
+
+from scalable_agents.processes import python_path
+
+_DESCRIBE = '''
+from scalable_agents.processes import kernels
+kernels.choose()
+from scalable_agents.processes import devices
+print(devices.describe([devices.choose()], devices.choose()))
+'''
+
+
+def read() -> str:
+  """Returns the line of devices.describe from a process that imports TensorFlow; '' if it fails, as the runs will."""
+  done = subprocess.run([sys.executable, '-c', _DESCRIBE], env=python_path.environment(), stdin=subprocess.DEVNULL,
+                        capture_output=True, text=True, check=False)
+  return done.stdout.strip()
