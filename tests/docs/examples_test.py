@@ -1,30 +1,54 @@
 """Runs the examples of the pages in docs."""
 
 import re
+import shlex
 import sys
 
 from absl.testing import absltest
 
 from scalable_agents.environments import registry
 from scalable_agents.tests import source_tree
+from scalable_agents.tests.processes import signal_handlers
+from scalable_agents.tests.training import training
 
 
-class ExamplesTest(absltest.TestCase):
+def setUpModule():
+  training.configure_tensorflow()
 
-  def test_the_environment_of_ones_own(self):
-    """The page says that the best return of a corridor of length 8 is 0.94."""
-    page = (source_tree.ROOT / 'docs' / 'environments.md').read_text(encoding='utf-8')
-    code, = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+
+class EnvironmentsTest(absltest.TestCase):
+  """Tests docs/environments.md."""
+
+  def setUp(self):
+    super().setUp()
+    signal_handlers.restore_after(self)
+    self._page = (source_tree.ROOT / 'docs' / 'environments.md').read_text(encoding='utf-8')
+    code, = re.findall(r'```python\n(.*?)```', self._page, re.DOTALL)
     folder = self.create_tempdir()
     folder.create_file('my_tasks.py', content=code)
     self.enter_context(absltest.mock.patch.object(sys, 'path', [*sys.path, folder.full_path]))
-    level, = set(re.findall(r"--level_name=(dm_env:\S+)'", page))
+
+  def test_the_environment_of_ones_own(self):
+    """The page says that the best return of a corridor of length 8 is 0.94."""
+    level, = set(re.findall(r"--level_name=(dm_env:\S+)'", self._page))
     registry.check(level)
     environment = registry.make(level, seed=0)
     environment.reset()
     steps = [environment.step(1) for _ in range(7)]
     self.assertTrue(steps[-1].last())
     self.assertAlmostEqual(sum(step.reward for step in steps), 0.94)
+
+  def test_the_commands_train(self):
+    """They train for a few hundred frames: dm_env, gymnasium with keyword arguments, and MiniGrid's dict."""
+    commands = re.findall(r'^\.venv/bin/python -m scalable_agents\.agents\.impala_atari57((?:.*\\\n)*.*)$', self._page,
+                          re.MULTILINE)
+    self.assertLen(commands, 3)
+    for command, environment in zip(commands, ('dm_env:my_tasks', 'gymnasium:CartPole', 'gymnasium:minigrid')):
+      flags, logdir = shlex.split(command), f'{self.create_tempdir().full_path}/run'
+      self.assertIn(f'--level_name={environment}', command.replace("'", ''))
+      training.run_preset('impala_atari57', *flags, f'--logdir={logdir}', '--total_environment_frames=400',
+                          '--num_environments=4', '--num_environment_workers=1', '--batch_size=4')
+      self.assertGreaterEqual(training.rows(logdir)[-1]['environment_frames'], 400)
 
 
 if __name__ == '__main__':
