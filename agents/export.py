@@ -93,7 +93,7 @@ def export(policy: python_api.Policy, folder: str) -> None:
   try:
     tf.saved_model.save(Exported(policy), folder)
   except (OSError, tf.errors.OpError) as error:
-    raise errors.UserError(f'--output={folder}: {" ".join(str(error).split())}') from error
+    raise errors.UserError(f'--output={folder}: {settings.shown(error)}') from error
   run_directory.write_json(os.path.join(folder, METADATA), metadata)
 
 

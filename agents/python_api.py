@@ -170,14 +170,14 @@ def read(logdir: str, agent: str = '') -> StoredRun:
   if not presets:
     raise errors.UserError(f'{logdir}: the agent {name!r} is not one of this project: give its module:NAME')
   definition = python_path.load(presets[0].agent)
-  config = stored_settings(definition.config, stored, logdir)
+  config = _stored_settings(definition.config, stored, logdir)
   levels = registry.expand(config.level_name)
-  protocol = stored_settings(type(presets[0].protocol), stored, logdir)
+  protocol = _stored_settings(type(presets[0].protocol), stored, logdir)
   return StoredRun(definition, config, protocol.environments(levels, training=False),
                    tuple(map(registry.test_level, levels)))
 
 
-def stored_settings(config_class: type, stored: dict[str, Any], logdir: str) -> Any:
+def _stored_settings(config_class: type, stored: dict[str, Any], logdir: str) -> Any:
   """Returns settings of a run; those that an older version did not store have their defaults.
 
   Args:

@@ -29,11 +29,8 @@ from scalable_agents.actor import actor_host
 from scalable_agents.agents import configs
 from scalable_agents.agents import python_api
 from scalable_agents.agents import r2d2
-from scalable_agents.environments import dmlab
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
-from scalable_agents.launch import atari57_protocol
-from scalable_agents.launch import dmlab30_protocol
 from scalable_agents.networks import networks
 from scalable_agents.processes import devices
 from scalable_agents.processes import machine
@@ -150,29 +147,24 @@ def main():
   """Plays, and writes and prints the results."""
   config = run_flags.config_from_flags(HistoryConfig, validate)
   config = dataclasses.replace(config, logdir=run_flags.user_path(config.logdir))
-  stored = run_directory.read_config(config.logdir)
-  if stored.get('agent') != r2d2.R2D2.name or not stored['flags'].get('use_lstm'):
+  run, stored = python_api.read(config.logdir), run_directory.read_config(config.logdir)
+  if run.agent.name != r2d2.R2D2.name or not run.config.use_lstm:
     raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
-  agent_config = python_api.stored_settings(configs.R2d2Config, stored, config.logdir)
-  levels = registry.expand(agent_config.level_name)
-  protocol_class = dmlab30_protocol.Protocol if any(level in dmlab.LEVELS for level in levels) else (
-      atari57_protocol.Protocol)
-  protocol = python_api.stored_settings(protocol_class, stored, config.logdir).environments(levels, training=False)
   with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
     train_loop.configure_tensorflow()
     print(devices.describe(acts=devices.choose()), file=quiet.screen(), flush=True)
     results = {}
-    for level_id, level in enumerate(levels):
-      results[level] = {str(history): evaluate(config, agent_config, levels, level_id, protocol, history, directory)
+    for level_id, level in enumerate(registry.expand(run.config.level_name)):
+      results[level] = {str(history): evaluate(config, run, level_id, history, directory)
                         for history in histories_of(config)}
       print(report(level, results[level]), flush=True)
     directory.check_in_place()
     run_directory.write_json(run_directory.path(directory.path, RESULTS), results)
 
 
-def evaluate(config: HistoryConfig, agent_config: configs.R2d2Config, levels, level_id: int, protocol: dict[str, Any],
-             history: float, directory: run_directory.Run) -> dict[str, Any]:
+def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int, history: float,
+             directory: run_directory.Run) -> dict[str, Any]:
   """Plays the episodes of one level with one history.
 
   Returns:
@@ -186,15 +178,14 @@ def evaluate(config: HistoryConfig, agent_config: configs.R2d2Config, levels, le
   agents = []
 
   def make_restricted():
-    agents.append(RestrictedAgent(cast(r2d2.Agent, make_agent()), agent_config, history))
+    agents.append(RestrictedAgent(cast(r2d2.Agent, make_agent()), stored.config, history))
     return agents[-1]
 
   loaded, screen = evaluation.load(directory), quiet.screen()
-  test_levels = [registry.test_level(level) for level in levels]
-  seed = evaluation.seed_of(agent_config.seed)
+  seed = evaluation.seed_of(stored.config.seed)
   with evaluation.explaining(loaded.path), contextlib.closing(
-      actor_host.ActorHost(test_levels, protocol, run, seed, screen, played=[level_id])) as host:
-    make_agent = r2d2.R2D2.maker(host, test_levels, agent_config)
+      actor_host.ActorHost(stored.levels, stored.protocol, run, seed, screen, played=[level_id])) as host:
+    make_agent = r2d2.R2D2.maker(host, stored.levels, stored.config)
     evaluator = evaluation.play(evaluation.restore(make_agent, loaded), make_restricted,
                                 acting.Selection(acting.EPSILON, config.epsilon), host, run, screen, lambda _: None)
   returns = [episode.episode_return for episode in evaluator.episodes(level_id)]

@@ -13,7 +13,6 @@ statistical precipice", whose library rliable computes them.
 from collections.abc import Sequence
 import csv
 import dataclasses
-import glob
 import os
 import textwrap
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from scalable_agents.records.settings import free_settings
 from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.results import runs as results
 from scalable_agents.training import run_config
 
 _POINTS = 200           # Points of a line.
@@ -62,16 +62,17 @@ def read(patterns: str, metric: str) -> list[Run]:
   Raises:
     errors.UserError: a pattern matches no run, a file of a run is damaged, or a run does not have the metric.
   """
-  runs = []
+  found = {}  # Real path -> path. Several patterns may match a run.
   for pattern in filter(None, map(str.strip, patterns.split(','))):
-    found = [path for path in sorted(glob.glob(run_flags.user_path(pattern)))
+    paths = [path for path in results.matching(run_flags.user_path(pattern))
              if os.path.exists(run_directory.path(path, run_directory.CONFIG))]
-    if not found:
+    if not paths:
       raise errors.UserError(f'--runs: {pattern}: no such run directory')
-    runs += [_read_run(path, metric) for path in found if path not in {run.logdir for run in runs}]
-  if not runs:
+    for path in paths:
+      found.setdefault(os.path.realpath(path), path)
+  if not found:
     raise errors.UserError('--runs=: want run directories')
-  return runs
+  return [_read_run(path, metric) for path in found.values()]
 
 
 def _read_run(logdir, metric):

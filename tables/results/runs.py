@@ -107,11 +107,10 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
   """
   runs, faults, seen = [], [], set()
   for pattern in patterns:
-    is_named = os.path.exists(pattern)
-    found = [pattern] if is_named else sorted(glob.glob(pattern))
+    is_named, found = os.path.exists(pattern), matching(pattern)
     if not found:
       faults.append(f'{pattern}: no such run directory')
-    for logdir in map(os.path.normpath, found):
+    for logdir in found:
       if os.path.realpath(logdir) not in seen:
         seen.add(os.path.realpath(logdir))
         try:
@@ -126,6 +125,12 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
         except run_directory.RunDirectoryError as error:
           faults.append(str(error))
   return runs, faults
+
+
+def matching(pattern: str) -> list[str]:
+  """Returns the paths that a pattern matches: the path of that name if there is one, else as a shell matches it."""
+  found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+  return list(map(os.path.normpath, found))
 
 
 def grouped(runs: Iterable[_Item], key: Callable[[_Item], Any]) -> dict[Any, list[_Item]]:

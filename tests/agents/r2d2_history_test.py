@@ -1,6 +1,7 @@
 """Tests of the evaluation with a restricted memory: the LSTM is computed on the last observations only."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -18,6 +19,7 @@ from scalable_agents.actor import acting
 from scalable_agents.agents import configs
 from scalable_agents.agents import r2d2
 from scalable_agents.agents import r2d2_history
+from scalable_agents.agents import registry
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
 from scalable_agents.records import run_directory
@@ -127,9 +129,11 @@ class ProgramTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UserError, f'^{message}'):
       self._main(f'--logdir={logdir}', *arguments)
 
-  @parameterized.parameters(
-      {'agent': 'impala', 'flags': {'use_lstm': True}}, {'agent': 'r2d2', 'flags': {'use_lstm': False}})
-  def test_other_runs_are_refused(self, **stored):
+  @parameterized.parameters(('impala_atari57', True), ('r2d2_atari57', False))
+  def test_other_runs_are_refused(self, name, use_lstm):
+    preset = registry.find(name)
+    flags_of_run = dataclasses.asdict(preset.config) | dataclasses.asdict(preset.protocol) | {'use_lstm': use_lstm}
+    stored = {'agent': name.split('_')[0], 'flags': flags_of_run}
     with mock.patch.object(run_directory, 'read_config', lambda _: stored):
       with self.assertRaisesRegex(errors.UserError, '^/run: want the run of an R2D2 agent with an LSTM$'):
         self._main('--logdir=/run')
