@@ -4,11 +4,9 @@ Each function measures one part in a process that `begin` has set up. A device i
 CPU that stands for one ('cpu'). The functions import TensorFlow themselves, as those of benchmark_parts.py do.
 """
 
-import collections
 import functools
 import gc
 import importlib.metadata
-import math
 import os
 import pathlib
 import platform
@@ -19,6 +17,7 @@ import numpy as np
 
 from scalable_agents.agents import registry
 from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import matrix_products
 from scalable_agents.benchmark import r2d2_parts
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
@@ -28,7 +27,6 @@ _CARDS = {'gpu': '/GPU:0', 'cpu': '/CPU:1'}
 _begun: list[str] = []  # The device for which this process has been set up.
 UPDATES = 10  # After which parameters are compared.
 _LEVELS = 3   # Of PopArt-IMPALA and LASER.
-_LARGEST_OPERAND = 1 << 26  # Elements of a matrix of `product_seconds`. Larger ones take proportionally longer.
 _PART_OF_CARD_MEGABYTES = 4096  # Memory of each of several learners on one card.
 
 
@@ -231,103 +229,9 @@ def _difference(got, want):
           'first_update_seconds': got.first_seconds}
 
 
-class Product(NamedTuple):
-  """A matrix product [m, k] x [k, n] that a step computes, perhaps as a convolution."""
-  m: int
-  k: int
-  n: int
-  dtype: str
-
-  @property
-  def operations(self) -> int:
-    """The number of floating-point operations: a multiplication and an addition are two."""
-    return 2 * self.m * self.k * self.n
-
-
-def products(graph) -> dict[Product, int]:
-  """Returns the products that a graph computes, and how often. A convolution is that of its patches and its kernel.
-
-  Operations in the body of a loop count once.
-
-  Args:
-    graph: a graph of tf.function in which the shapes of all matrices and images are known.
-  """
-  found = collections.Counter()
-  for operation in _computed(graph):
-    shapes = [tuple(tensor.shape) for tensor in (*operation.inputs, *operation.outputs)]
-    if operation.type in ('MatMul', 'BatchMatMulV2'):
-      transposed = operation.get_attr('transpose_a' if operation.type == 'MatMul' else 'adj_x')
-      (*batch, rows, columns), _, (*_, width) = shapes
-      shape, count = (columns, rows, width) if transposed else (rows, columns, width), math.prod(batch)
-    elif operation.type.startswith('Conv2D'):
-      # Each has an image of the convolution's output, and a kernel, among its inputs and outputs.
-      output = shapes[-1] if operation.type == 'Conv2D' else shapes[2]
-      kernel = shapes[-1] if operation.type == 'Conv2DBackpropFilter' else shapes[1]
-      positions, patch, channels = math.prod(output[:-1]), math.prod(kernel[:-1]), kernel[-1]
-      shape, count = {'Conv2D': (positions, patch, channels), 'Conv2DBackpropFilter': (patch, positions, channels),
-                      'Conv2DBackpropInput': (positions, channels, patch)}[operation.type], 1
-    else:
-      continue
-    m, k, n = shape
-    found[Product(m, k, n, operation.outputs[0].dtype.name)] += count
-  return dict(found)
-
-
-def _computed(graph):
-  """Returns the operations that the outputs of a graph depend on. Others are in the graph but not computed."""
-  waiting, seen = [tensor.op for tensor in graph.outputs], set()
-  while waiting:
-    operation = waiting.pop()
-    if operation not in seen:
-      seen.add(operation)
-      waiting += [tensor.op for tensor in operation.inputs]
-  return seen
-
-
-def gradient_products(agent_name, learner, batch):
-  """Returns `products` of the loss of a batch and its gradient. The rest of a learner's step has no products."""
-  import tensorflow as tf
-  definition = python_path.load(registry.AGENTS[agent_name])
-
-  def gradients():
-    with tf.GradientTape() as tape:
-      total = definition.loss(learner.agent, batch, learner.config).total
-    return tape.gradient(total, learner.agent.trainable_variables)
-
-  return products(tf.function(gradients, autograph=False).get_concrete_function().graph)
-
-
 def product_seconds(device, product, tf32, seconds):
-  """Measures the seconds of a product on the card as a plain matrix product.
-
-  Args:
-    device: as for `begin`.
-    product: a Product. If it is large, a part of it is measured.
-    tf32: as in Learner.
-    seconds: the shortest time to measure.
-  """
-  card = begin(device)
-  import tensorflow as tf
-  tf.config.experimental.enable_tensor_float_32_execution(tf32)
-  shape, parts = list(product[:3]), 1.
-  largest = shape.index(max(shape))
-  operand = max(shape[0] * shape[1], shape[1] * shape[2], shape[0] * shape[2])
-  if operand > _LARGEST_OPERAND:
-    whole, shape[largest] = shape[largest], max(1, shape[largest] * _LARGEST_OPERAND // operand)
-    parts = whole / shape[largest]
-  m, k, n = shape
-  with tf.device(card):
-    left, right = (tf.cast(tf.random.stateless_normal(size, [0, 0]), product.dtype) for size in ([m, k], [k, n]))
-    tf.linalg.matmul(left, right)[0, 0].numpy()
-    calls, elapsed = 1, 0.
-    while elapsed < seconds:
-      calls *= 2
-      began = time.monotonic()
-      for _ in range(calls):
-        last = tf.linalg.matmul(left, right)
-      last[0, 0].numpy()  # A card computes in order, after the calls have returned.
-      elapsed = time.monotonic() - began
-  return parts * elapsed / calls
+  """Returns `matrix_products.measure` on the card."""
+  return matrix_products.measure(begin(device), product, tf32, seconds)
 
 
 def learner_rate(device, settings, seconds):
@@ -354,10 +258,10 @@ def learner_rate(device, settings, seconds):
   first_seconds = time.monotonic() - began
   per_second, _ = benchmark_parts.rate(_step(learner, batch), settings.transitions, seconds)
   step_seconds = settings.transitions / per_second
-  counts = gradient_products(settings.agent, learner, batch)
+  counts = matrix_products.of_gradient(python_path.load(registry.AGENTS[settings.agent]), learner, batch)
   peak = tf.config.experimental.get_memory_info(card.strip('/'))['peak'] / 1e6 if device == 'gpu' else None
   del learner, batch
-  plain = sum(count * product_seconds(device, product, settings.tf32, seconds / 100)
+  plain = sum(count * matrix_products.measure(card, product, settings.tf32, seconds / 100)
               for product, count in counts.items())
   return {'transitions_per_second': per_second, 'first_update_seconds': first_seconds,
           'operations_per_second': sum(count * product.operations for product, count in counts.items()) / step_seconds,
@@ -432,32 +336,24 @@ def inference(device, settings, size, seconds):
     inputs = acting.ActorInput(
         tf.zeros([size], tf.int32), tf.zeros([size]), tf.zeros([size], tf.int32), tf.zeros([size]), tf.ones([size]),
         tf.zeros([size], tf.bool), benchmark_parts.observations(tf, _workload(settings), size))
-  return {name: _inference_rate(place, settings, size, inputs, seconds) for name, place in
-          (('card', card), ('cpu', HOST))}
+  return {name: _inference_rate(place, settings, inputs, seconds) for name, place in (('card', card), ('cpu', HOST))}
 
 
-def _inference_rate(place, settings, size, inputs, seconds):
-  import tensorflow as tf
-  agent, state = _actor(settings, place), None
-  with tf.device(place):
-    state = agent.initial_state(size)
-
-  @tf.function(autograph=False)
-  def act(inputs, state, number):
-    with tf.device(place):
-      output, state = agent.step(inputs, state, tf.stack([tf.constant(0, tf.int64), number]))
-    with tf.device(HOST):
-      return tf.nest.map_structure(tf.identity, output), state
-
-  numbers = iter(range(1 << 60))
-  return benchmark_parts.rate(
-      lambda: act(inputs, state, tf.constant(next(numbers), tf.int64))[0].action.numpy(), size, seconds)[0]
-
-
-@functools.cache
-def _actor(settings, place):
+def _inference_rate(place, settings, inputs, seconds):
   import tensorflow as tf
   tf.config.experimental.enable_tensor_float_32_execution(settings.tf32)
-  workload = _workload(settings)
+  workload, size = _workload(settings), len(inputs.reward)
   with tf.device(place):
-    return benchmark_parts.make_agent(tf, workload, *benchmark_parts.definition_and_config(workload))
+    agent = benchmark_parts.make_agent(tf, workload, *benchmark_parts.definition_and_config(workload))
+    state = agent.initial_state(size)
+  with tf.device(HOST):
+    seed = tf.constant([0, 0], tf.int64)
+
+  @tf.function(autograph=False)
+  def act(inputs, state, seed):
+    with tf.device(place):
+      output, _ = agent.step(inputs, state, seed)
+    with tf.device(HOST):
+      return tf.nest.map_structure(tf.identity, output)
+
+  return benchmark_parts.rate(lambda: act(inputs, state, seed).action.numpy(), size, seconds)[0]

@@ -16,10 +16,11 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from scalable_agents.agents import impala  # The processes that measure are forked, and find it imported.
-from scalable_agents.agents import laser
+from scalable_agents.agents import impala
+from scalable_agents.agents import laser  # The processes that measure are forked, and find it imported.
 from scalable_agents.agents import r2d2
 from scalable_agents.benchmark import device_parts
+from scalable_agents.benchmark import matrix_products
 from scalable_agents.benchmark import measuring_process
 from scalable_agents.processes import python_path
 from scalable_agents.records import errors
@@ -29,7 +30,7 @@ from scalable_agents.tools import gpu_proof
 from scalable_agents.tools import proof_rows
 from scalable_agents.training import train_loop
 
-_IMPORTED = impala, laser, r2d2, train_loop
+_IMPORTED = laser, r2d2, train_loop
 
 
 def _start(module, arguments, environment, screen):
@@ -43,17 +44,11 @@ def _counts(device):
   card = device_parts.begin(device)
   settings = device_parts.Learner(torso='deep', batch_size=2, unroll_length=3)
   learner, batch = device_parts._make_one_learner(settings, card)
-  graphs = []
-
-  def products(graph):
-    graphs.append(graph)
-    return device_parts_products(graph)
-
-  device_parts_products = device_parts.products
-  with mock.patch.object(device_parts, 'products', products):
-    counts = device_parts.gradient_products('impala', learner, batch)
-  counted = sum(ops.get_stats_for_node_def(graphs[0], operation.node_def, 'flops').value or 0
-                for operation in device_parts._computed(graphs[0])
+  with mock.patch.object(matrix_products, 'of_graph', wraps=matrix_products.of_graph) as of_graph:
+    counts = matrix_products.of_gradient(impala.IMPALA, learner, batch)
+  graph, = of_graph.call_args.args
+  counted = sum(ops.get_stats_for_node_def(graph, operation.node_def, 'flops').value or 0
+                for operation in matrix_products._computed(graph)
                 if operation.type.startswith('Conv2D') or 'MatMul' in operation.type)
   return sum(count * product.operations for product, count in counts.items()), counted
 
