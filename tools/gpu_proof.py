@@ -30,6 +30,7 @@ from scalable_agents.tools import proof_rows
 
 _OK, _NOT_OK, _NOT_MEASURED = 'ok', 'not ok', 'not measured'
 _CORES_OF_AN_AGENT = 4  # To compile and to compute on the CPU.
+_LONGEST_START_SECONDS = 120.  # Of TensorFlow, from a slow disk.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +66,16 @@ class Proof:
     """
     with contextlib.closing(measuring_process.MeasuringProcess()) as process:
       try:
-        self.machine = process.call(device_parts.describe, device, deadline=self._end)
+        self.machine = process.call(
+            device_parts.describe, device, deadline=min(self._end, time.monotonic() + _LONGEST_START_SECONDS))
       except (measuring_process.PartError, measuring_process.PartTimeoutError) as error:
         raise errors.UserError(f'TensorFlow does not start: {str(error) or "no time left"}') from error
     if device == 'gpu' and not self.machine['num_cards']:
       raise errors.UserError(f'no card: {self.machine["why_unused"] or "this machine has no NVIDIA card"}; '
                              '--device=cpu is a trial in small on the CPU')
     self.machine |= {'device': device, 'began': time.strftime('%Y-%m-%d %H:%M:%S %z')}
-    for name in ('line', 'card', 'compute_capability', 'tensorflow', 'built_for_cuda', 'built_for_cudnn', 'python',
+    print(self.machine['line'])
+    for name in ('card', 'compute_capability', 'tensorflow', 'built_for_cuda', 'built_for_cudnn', 'python',
                  'cores'):
       print(f'{name.replace("_", " ")}: {self.machine[name]}')
     if device == 'cpu':

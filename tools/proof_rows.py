@@ -48,8 +48,7 @@ class Plan(NamedTuple):
   inference: device_parts.Learner                   # The network for inference.
   product: int                                      # Rows and columns of the plain matrix product.
   rates: Sequence[tuple[str, Precision, int, int]]  # Torso, precision, batch size, unroll length.
-  two: device_parts.Learner                         # The learner of each of two processes on one card.
-  two_learners: device_parts.Learner                # For one learner, and for two on one card with half of its batch.
+  small: device_parts.Learner                       # That takes little of a card: for memory, and two processes.
   traced: device_parts.Learner                      # The learner whose steps are profiled.
   run_flags: Sequence[str]                          # Of the run on Pong.
   free_config: dict[str, Any]                       # ImpalaConfig of the run with free environments.
@@ -72,8 +71,7 @@ def full_plan(cores: int) -> Plan:
       rates=[(torso, precision, batch, unroll)
              for batch, unroll in ((512, 20), (32, 20), (128, 100), (128, 20), (32, 100), (512, 100))
              for torso in ('deep', 'shallow') for precision in reversed(PRECISIONS)],
-      two=device_parts.Learner(torso='shallow', tf32=True, batch_size=32),
-      two_learners=device_parts.Learner(),
+      small=device_parts.Learner(torso='shallow', tf32=True, batch_size=32),
       traced=device_parts.Learner(torso='deep', precision='auto', tf32=True, batch_size=32),
       run_flags=['--torso=deep', '--torso_precision=auto', '--log_interval_seconds=1',
                  '--checkpoint_interval_seconds=5'],
@@ -90,7 +88,7 @@ def small_plan() -> Plan:
       agreement=[('impala', 'always', FLOAT32), ('impala', 'never', FLOAT32), ('impala', 'never', BFLOAT16),
                  *((agent, 'never', FLOAT32) for agent in registry.AGENTS if agent != 'impala')],
       learner=tiny, inference_sizes=(1, 2), inference=tiny, product=64,
-      rates=[('deep', BFLOAT16, 2, 3), ('shallow', FLOAT32, 2, 3)], two=tiny, two_learners=tiny, traced=tiny,
+      rates=[('deep', BFLOAT16, 2, 3), ('shallow', FLOAT32, 2, 3)], small=tiny, traced=tiny,
       run_flags=['--torso=shallow', '--batch_size=2', '--unroll_length=5',
                  *(f'--{name}={value}' for name, value in few.items())],
       free_config=dict(torso='shallow', use_lstm=True, unroll_length=5, batch_size=2), free_run=few,
@@ -150,7 +148,7 @@ class Rows:
 
   def _two_learners(self, process):
     return [self._agreement_row(f'impala: {device_parts.UPDATES} updates, two learners on one card', FLOAT32, process,
-                                device_parts.agreement_of_two, self._plan.two_learners)]
+                                device_parts.agreement_of_two, self._plan.learner)]
 
   def _agreement_row(self, name, precision, process, function, settings):
     def measure(deadline):
@@ -246,7 +244,8 @@ class Rows:
       own = measuring_process.MeasuringProcess()
       try:
         own.call(device_parts.begin, self._device, grows, deadline=deadline)
-        found = own.call(device_parts.learner_rate, self._device, self._plan.two, self._plan.seconds, deadline=deadline)
+        found = own.call(
+            device_parts.learner_rate, self._device, self._plan.small, self._plan.seconds, deadline=deadline)
         after = card_runs.card() or before
       finally:
         own.close()
@@ -258,7 +257,7 @@ class Rows:
 
     def two(deadline):
       other = measuring_process.MeasuringProcess()
-      arguments = device_parts.learner_rate, self._device, self._plan.two, 3 * self._plan.seconds
+      arguments = device_parts.learner_rate, self._device, self._plan.small, 3 * self._plan.seconds
       try:
         alone = process.call(*arguments, deadline=deadline)['transitions_per_second']
         both = [found['transitions_per_second']

@@ -122,7 +122,7 @@ class GpuProofTest(absltest.TestCase):
     self.assertEqual(device_parts.busy_seconds(space), 9.)  # 0 to 4, and 10 to 15.
 
   def test_rows_that_fail_say_why_and_the_others_go_on(self):
-    proof, deadline = gpu_proof.Proof(8., self.output), 0.2
+    proof = gpu_proof.Proof(8., self.output)
 
     def not_measured(unused_deadline):
       raise proof_rows.NotMeasured('no card')
@@ -135,10 +135,11 @@ class GpuProofTest(absltest.TestCase):
           'cannot be': not_measured,
           'raises here': lambda end: _fail(),
           'is worse than wanted': lambda end: proof_rows.Measured('1', {'figure': 1}, False),
-          'takes too long': lambda end: process.call(time.sleep, 60, deadline=time.monotonic() + deadline),
+          'takes too long': lambda end: process.call(time.sleep, 60, deadline=end),
           'comes after': lambda end: proof_rows.Measured(process.call(str, 5, deadline=end), {}),
       }
-      return [proof_rows.Row(name, 'all', measure) for name, measure in calls.items()]
+      return [proof_rows.Row(name, 'all', measure, 0.2 if name == 'takes too long' else 60.)
+              for name, measure in calls.items()]
 
     proof.measure(1., [rows])
     found = {row['name']: (row['status'], row['measured']) for row in self._written()['rows']}
