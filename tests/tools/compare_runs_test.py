@@ -72,6 +72,12 @@ class CompareRunsTest(absltest.TestCase):
     _, screen = self._compare('a', 'loss/total')
     self.assertRegex(screen, '^loss/total: .*\nall runs\n  1 run; at the end -3; best -1\nwrote .*loss_total.csv')
 
+  def test_a_run_counts_once_and_its_name_may_have_brackets(self):
+    logdir = self._run('a[1]', [1., 2.])
+    os.symlink(logdir, os.path.join(self.folder, 'link'))
+    self.assertEqual([run.logdir for run in compare_runs.read(f'{logdir},{logdir}/,{self.folder}/*', 'loss/total')],
+                     [logdir])
+
   def test_what_cannot_be_compared_is_one_line(self):
     with self.assertRaisesRegex(errors.UserError, '^--runs: .*/x: no such run directory$'):
       self._compare('x')
