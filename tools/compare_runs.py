@@ -18,6 +18,7 @@ import textwrap
 from typing import Any, NamedTuple
 import warnings
 
+from absl import logging
 import numpy as np
 
 from scalable_agents.cluster import cluster_config
@@ -110,6 +111,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
   scores = {'': np.array(values, np.float64)[:, np.newaxis]}  # One task.
   if len(values) == 1:
     return float(values[0]), np.nan, np.nan
+  logging.set_verbosity(logging.WARNING)  # rliable writes a line for each estimate.
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', FutureWarning)  # rliable calls its own library in an outdated way.
     points, intervals = library.get_interval_estimates(
@@ -128,10 +130,16 @@ def _draw(groups, metric, file):
   picture, panels = drawing.grid(1, 1, 8, 5)
   axes = panels[0, 0]
   for number, (name, runs) in enumerate(groups.items()):
+    label, style = textwrap.fill(f'{name} ({len(runs)})', 60), drawing.line_style(number)
     # Where all runs of the group have values.
-    frames = np.linspace(max(run.frames[0] for run in runs), min(run.frames[-1] for run in runs), _POINTS)
-    values = np.array([np.interp(frames, run.frames, run.values) for run in runs])
-    drawing.mean_and_range(axes, frames, values, textwrap.fill(f'{name} ({len(runs)})', 60), drawing.line_style(number))
+    first, last = max(run.frames[0] for run in runs), min(run.frames[-1] for run in runs)
+    if first < last:
+      frames = np.linspace(first, last, _POINTS)
+      values = np.array([np.interp(frames, run.frames, run.values) for run in runs])
+      drawing.mean_and_range(axes, frames, values, label, style)
+    else:  # There is no such line, for example if the runs have a single row each.
+      points = [np.concatenate([getattr(run, name) for run in runs]) for name in ('frames', 'values')]
+      axes.plot(*points, label=label, marker='o', **style | {'linestyle': ''})
   drawing.frames_panel(axes, metric)
   drawing.title_and_legend(picture, 'Mean of the runs, and from the smallest to the largest value', [axes])
   drawing.save(picture, file)

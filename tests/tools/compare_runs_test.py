@@ -8,6 +8,7 @@ import os
 from unittest import mock
 
 from absl.testing import absltest
+from matplotlib import image
 import numpy as np
 
 from scalable_agents.processes import run_flags
@@ -71,6 +72,18 @@ class CompareRunsTest(absltest.TestCase):
     self.assertRegex(screen, 'agent=impala\n  1 run; at the end 2; best 2\nagent=r2d2\n  1 run; at the end 3; best 3\n')
     _, screen = self._compare('a', 'loss/total')
     self.assertRegex(screen, '^loss/total: .*\nall runs\n  1 run; at the end -3; best -1\nwrote .*loss_total.csv')
+
+  def test_runs_of_a_single_row_are_points(self):
+    pictures = []
+    for name, value in (('a', 1.), ('b', 2.)):
+      self._run(name, [value])
+    self._run('c', [1., 2.])
+    for patterns in ('a', '?'):
+      output, _ = self._compare(patterns)
+      pictures.append(image.imread(os.path.join(output, 'episode_return.png')))
+    blue = [np.sum(picture[55:, :, 2] - picture[55:, :, 0] > 0.2) for picture in pictures]
+    self.assertGreater(blue[0], 20)  # Pixels of the points, below the legend.
+    self.assertGreater(blue[1], 1.5 * blue[0])
 
   def test_a_run_counts_once_and_its_name_may_have_brackets(self):
     logdir = self._run('a[1]', [1., 2.])
