@@ -182,14 +182,14 @@ class ActorHost:
     return report
 
   def make_pool(self, make_agent: Callable[[], Any], unroll_length: int, completed_capacity: int,
-                report: Callable[[str], None], synchronous: bool = False, single_frames: bool = False,
+                report: Callable[[str], None], synchronous: bool = False,
                 to_send: Callable[[unroll_lib.Unroll], unroll_lib.Unroll] = lambda unroll: unroll):
     """Makes the pool, and one agent for each inference loop.
 
     Args:
       make_agent: makes an agent.Agent.
       unroll_length: agent steps per unroll.
-      completed_capacity, synchronous, single_frames: see actor_pool.ActorPool.
+      completed_capacity, synchronous: see actor_pool.ActorPool.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
       to_send: returns what is sent of an unroll, in a graph.
@@ -201,7 +201,7 @@ class ActorHost:
     output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
     self.pool = actor_pool.ActorPool(
         self._workers, unroll_length, output, state, self.level_ids, completed_capacity,
-        self._run.environment_timeout_seconds, synchronous, report, single_frames)
+        self._run.environment_timeout_seconds, synchronous, report)
     self._has_pool = True
     self._to_send = to_send
     sent = tf.function(to_send, autograph=False).get_concrete_function(self.pool.unroll_spec).structured_outputs

@@ -51,7 +51,7 @@ class ActorPool:
 
   def __init__(self, workers: environment_workers.EnvironmentWorkers, unroll_length: int, agent_output_spec,
                agent_state_spec, level_ids, completed_capacity: int = 1, environment_timeout_seconds: float = 60.,
-               synchronous: bool = False, report=print, single_frames: bool = False):
+               synchronous: bool = False, report=print):
     """Makes the pool. `start` starts it.
 
     Args:
@@ -68,8 +68,6 @@ class ActorPool:
         repeatable.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
-      single_frames: whether unrolls have only the newest frame of each stack of frames. A frame is then in one row, and
-        not in as many as the stack has frames.
     """
     self._workers = workers
     self._level_ids = list(level_ids)
@@ -87,19 +85,19 @@ class ActorPool:
     self._environment_spec = unroll_lib.EnvironmentOutput(
         **{field.name: _field_spec(field) for field in layout.scalars},
         observation={field.name: _field_spec(field) for field in layout.observation})
-    stacks = [workers.specification.frame_stacks.get(field.name, 1) if single_frames else 1 for field in fields]
-    of_unrolls = tf.nest.pack_sequence_as(
-        self._environment_spec, list(map(_newest_frame, tf.nest.flatten(self._environment_spec), stacks)))
+    frame_stacks = workers.specification.frame_stacks
     self._output_spec = agent_output_spec
     self._state_spec = agent_state_spec
     outputs, states = tf.nest.flatten(agent_output_spec), tf.nest.flatten(agent_state_spec)
-    self.unroll_spec = _unroll_spec(unroll_length, of_unrolls, agent_output_spec, agent_state_spec)
+    self.unroll_spec = _unroll_spec(
+        unroll_length, self._environment_spec, frame_stacks, agent_output_spec, agent_state_spec)
     with tf.device('/CPU:0'):
       self._handle = ops.actor_pool(
           num_environments=sum(map(len, workers.actor_ids)), unroll_length=unroll_length,
           slot_bytes=layout.slot_bytes, action_offset=0,
           environment_types=[field.dtype for field in fields], environment_shapes=[field.shape for field in fields],
-          environment_offsets=[field.offset for field in fields], environment_stacks=stacks,
+          environment_offsets=[field.offset for field in fields],
+          environment_stacks=[frame_stacks.get(field.name, 1) for field in fields],
           output_types=[spec.dtype for spec in outputs], output_shapes=[spec.shape for spec in outputs],
           state_types=[spec.dtype for spec in states], state_shapes=[spec.shape for spec in states],
           completed_capacity=completed_capacity, environment_timeout_ms=int(1000 * environment_timeout_seconds),
@@ -254,20 +252,23 @@ class ActorPool:
         reason, age_seconds = str(error), 0.
 
 
-def _unroll_spec(unroll_length, environment_spec, agent_output_spec, agent_state_spec):
-  """Returns the specs of an unroll, given those of one row and of the agent's state."""
+def _unroll_spec(unroll_length, environment_spec, frame_stacks, agent_output_spec, agent_state_spec):
+  """Returns the specs of an unroll, given those of one row, in which frames are stacked, and of the agent's state."""
   def row(spec):
     return tf.TensorSpec([unroll_length + 1, *spec.shape], spec.dtype)
 
   number, large_number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
+  newest, earlier = dict(environment_spec.observation), {}
+  for name, k in frame_stacks.items():
+    if k > 1:
+      spec = newest[name]
+      newest[name] = tf.TensorSpec([*spec.shape[:-1], spec.shape[-1] // k], spec.dtype)
+      earlier[name] = tf.TensorSpec([k - 1, *newest[name].shape], spec.dtype)
   return unroll_lib.Unroll(
       level_id=number, actor_id=number, stream_id=large_number, index=large_number, agent_state=agent_state_spec,
-      environment_output=tf.nest.map_structure(row, environment_spec),
+      earlier_frames=earlier, environment_output=tf.nest.map_structure(row, environment_spec._replace(
+          observation=newest)),
       agent_output=tf.nest.map_structure(row, agent_output_spec), parameter_version=row(large_number))
-
-
-def _newest_frame(spec, stack):
-  return tf.TensorSpec([*spec.shape[:-1], spec.shape[-1] // stack], spec.dtype) if stack > 1 else spec
 
 
 def _field_spec(field):

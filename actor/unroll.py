@@ -15,6 +15,9 @@ A stream is the unrolls of one actor from the start of its environment in a work
 They are numbered from 0, and `done` is true in row 0 of the first one. A gap in the indices of a stream means that
 unrolls were lost; see experience/unroll_order.py.
 
+Where an observation is a stack of k frames, each frame is in an unroll once: rows have the newest frame, and
+`earlier_frames` has the k-1 frames before row 0. learner/frame_stacks.py makes stacks of them.
+
 Batches from a replay of episodes have unrolls in which episodes of several streams follow each other; see
 experience/mixed_experience.py.
 
@@ -47,7 +50,9 @@ class Unroll(NamedTuple):
   stream_id: tf.Tensor          # [] int64, unique within a run.
   index: tf.Tensor              # [] int64, the number of the unroll within that stream: 0, 1, 2 and so on.
   agent_state: Nest             # nest of [...], the recurrent state before row 0's observation is processed.
-  environment_output: EnvironmentOutput  # Of [T+1, ...].
+  earlier_frames: Mapping[str, tf.Tensor]  # name -> [k-1, H, W, C] for each observation that is a stack: the frames
+                                # before row 0, the oldest one first; zeros before an episode's start.
+  environment_output: EnvironmentOutput  # Of [T+1, ...]; of a stack of frames, the newest frame.
   agent_output: Nest            # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
                                 # Definition.to_send may send less of it.
   parameter_version: tf.Tensor  # [T+1] int64, number of updates of the parameters that computed agent_output[t].
@@ -84,7 +89,7 @@ def has_time(unroll: Unroll) -> Unroll:
 
   In a batch of B unrolls, components with time are [T+1, B, ...], and the others are [B, ...].
   """
-  without_time = ('level_id', 'actor_id', 'stream_id', 'index', 'agent_state')
+  without_time = ('level_id', 'actor_id', 'stream_id', 'index', 'agent_state', 'earlier_frames')
 
   def all_are(nest, answer):
     return tree.map_structure(lambda unused: answer, nest)

@@ -246,7 +246,6 @@ R2D2 = definition.Definition(
     make_experience=make_experience,
     to_send=to_send,
     replay_steps=lambda config: config.replay_capacity * config.sequence_period,
-    single_frames=True,  # The replay rebuilds the stacks.
     sweep=sweeps.R2D2,
     evaluation_policies=(acting.EPSILON, acting.GREEDY),  # The paper does not name an epsilon: see --test_epsilon.
 )

@@ -137,9 +137,13 @@ def make_agent(tf, workload, definition, config, num_levels=1):
   level = constant_environment.LEVELS[workload.level]
   spec = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in level.observation.items()}
   levels = tuple(f'{workload.level}_{number}' for number in range(num_levels))
-  frame_stacks = {'pixels': _ATARI_FRAMES} if workload.level == 'atari' else {}
   return definition.network(
-      agent_lib.EnvironmentSpec(level.num_actions, spec, levels, frame_stacks), config)
+      agent_lib.EnvironmentSpec(level.num_actions, spec, levels, frame_stacks(workload)), config)
+
+
+def frame_stacks(workload):
+  """Returns name -> k for each observation of the workload that is a stack of k frames."""
+  return {'pixels': _ATARI_FRAMES} if workload.level == 'atari' else {}
 
 
 def observations(tf, workload, *leading):
@@ -149,6 +153,16 @@ def observations(tf, workload, *leading):
             for name, value in constant_environment.LEVELS[workload.level].observation.items()}
   arrays['pixels'] = random.randint(256, size=arrays['pixels'].shape, dtype=np.uint8)
   return {name: tf.constant(values) for name, values in arrays.items()}
+
+
+def observations_of_unrolls(tf, workload, num_rows, batch_size):
+  """Returns random observations [num_rows, batch_size, ...] as unrolls have them, and Unroll.earlier_frames."""
+  observation, earlier = observations(tf, workload, num_rows, batch_size), {}
+  for name, k in frame_stacks(workload).items():
+    *earlier_frames, newest = tf.split(observation[name], k, axis=-1)
+    observation[name] = newest
+    earlier[name] = tf.stack([frame[0] for frame in earlier_frames], axis=1)
+  return observation, earlier
 
 
 def inference(seconds, workload, batch_sizes):
@@ -257,14 +271,15 @@ def learner_batch(tf, workload, agent, config, num_levels=1):
   random = np.random.RandomState(0)
   rows = [workload.learner_rows, config.batch_size]
   num_actions = constant_environment.LEVELS[workload.level].num_actions
+  observation, earlier_frames = observations_of_unrolls(tf, workload, *rows)
   return learner_step.Batch(unroll.Unroll(
       level_id=tf.range(rows[1]) % num_levels, actor_id=tf.zeros(rows[1:], tf.int32),
       stream_id=tf.zeros(rows[1:], tf.int64), index=tf.zeros(rows[1:], tf.int64),
-      agent_state=agent.initial_state(config.batch_size),
+      agent_state=agent.initial_state(config.batch_size), earlier_frames=earlier_frames,
       environment_output=unroll.EnvironmentOutput(
           reward=tf.constant(random.normal(size=rows), tf.float32), discount=tf.ones(rows),
           done=tf.zeros(rows, tf.bool), episode_return=tf.zeros(rows), episode_length=tf.zeros(rows, tf.int32),
-          observation=observations(tf, workload, *rows)),
+          observation=observation),
       agent_output=impala.BehaviourOutput(
           tf.constant(random.randint(num_actions, size=rows), tf.int32), tf.zeros([*rows, num_actions])),
       parameter_version=tf.zeros(rows, tf.int64)))

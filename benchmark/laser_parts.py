@@ -44,9 +44,10 @@ def replayers(seconds, workload, use_lstm):
   rows = [config.unroll_length + 1, num_new]
   numbers = iter(range(1 << 60))
   logits = tf.zeros([*rows, constant_environment.LEVELS[workload.level].num_actions])
+  observation, earlier_frames = benchmark_parts.observations_of_unrolls(tf, workload, *rows)
   environment = unroll.EnvironmentOutput(
       tf.random.normal(rows), tf.ones(rows), tf.zeros(rows, tf.bool), tf.zeros(rows), tf.zeros(rows, tf.int32),
-      benchmark_parts.observations(tf, workload, *rows))
+      observation)
 
   def next_unroll():
     number = next(numbers)
@@ -56,7 +57,7 @@ def replayers(seconds, workload, use_lstm):
     return unroll.Unroll(
         tf.zeros(rows[1:], tf.int32), tf.range(num_new), tf.range(num_new, dtype=tf.int64),
         tf.fill(rows[1:], tf.constant(number, tf.int64)), agent.initial_state(num_new),
-        environment._replace(done=done), impala.BehaviourOutput(tf.zeros(rows, tf.int32), logits),
+        earlier_frames, environment._replace(done=done), impala.BehaviourOutput(tf.zeros(rows, tf.int32), logits),
         tf.zeros(rows, tf.int64))
 
   has_time = unroll.has_time(next_unroll())
@@ -64,7 +65,7 @@ def replayers(seconds, workload, use_lstm):
       lambda x, with_time: tf.TensorSpec([x.shape[0], *x.shape[2:]] if with_time else x.shape[1:], x.dtype),
       next_unroll(), has_time)
   numbers = iter(range(1 << 60))
-  stacks = {'pixels': 4}
+  stacks = benchmark_parts.frame_stacks(workload)
   replay = replayers_lib.Replayers(
       spec, stacks, replayers_lib.own_replay(spec, stacks, config.replay_capacity, config.batch_size), num_replayed,
       agent if use_lstm else None, snapshot, minimum_size=1)

@@ -132,12 +132,13 @@ def learner_batch(tf, workload, agent, config):
     return tf.zeros([*shape, size], dtype)
 
   state = agent.initial_state(size)
+  observation, earlier_frames = benchmark_parts.observations_of_unrolls(tf, workload, rows, size)
   return learner_step.Batch(
       unroll.Unroll(zeros(dtype=tf.int32), zeros(dtype=tf.int32), zeros(dtype=tf.int64), zeros(dtype=tf.int64),
-                    state.network,
+                    state.network, earlier_frames,
                     unroll.EnvironmentOutput(tf.constant(random.normal(size=[rows, size]), tf.float32), zeros(rows) + 1,
                                              zeros(rows, dtype=tf.bool), zeros(rows), zeros(rows, dtype=tf.int32),
-                                             benchmark_parts.observations(tf, workload, rows, size)),
+                                             observation),
                     r2d2.BehaviourOutput(tf.constant(random.randint(num_actions, size=[rows, size]), tf.int32),
                                          zeros(rows), zeros(rows), (), ()),
                     zeros(rows, dtype=tf.int64)),

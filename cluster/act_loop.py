@@ -48,8 +48,7 @@ class ActLoop:
     try:
       # Messages contain the whole fault, since an actor host has no log file.
       host.make_pool(job.agent.maker(host, job.levels, config), config.unroll_length,
-                     config.queue_size, self._line.message, single_frames=job.agent.single_frames,
-                     to_send=lambda unroll: job.agent.to_send(unroll, config))
+                     config.queue_size, self._line.message, to_send=lambda unroll: job.agent.to_send(unroll, config))
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)

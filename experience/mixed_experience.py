@@ -36,7 +36,7 @@ class MixedExperience(experience.ReplayingExperience):
   """Gives batches of new and replayed unrolls; see Experience. Batch.sample is a MixedSample.
 
   Level and actor of a batch's unrolls are [T+1, B], those of each row, because a replayer may go on with an episode of
-  another level. Unrolls come with whole stacks of frames, since they are learned from as they are.
+  another level.
   """
 
   def __init__(self, intake: intake_lib.Intake, replay: unroll_replay.Replay, settings: MixedSettings, seed: int):

@@ -87,7 +87,7 @@ class ReplayExperience(experience.ReplayingExperience):
 
     Args:
       intake: the queue that actors put unrolls into.
-      frame_stacks: name -> k for each observation that is a stack of k frames. Unrolls have the newest frame only.
+      frame_stacks: name -> k for each observation that is a stack of k frames.
       settings: the settings.
       seed: of the samples.
       starts: tells from an EnvironmentOutput of [T+1, B] in which rows an episode starts, so that no sequence goes on.
@@ -98,6 +98,7 @@ class ReplayExperience(experience.ReplayingExperience):
       errors.UserError: the machine has too little memory for a full replay.
     """
     self._settings = settings
+    self._frame_stacks = frame_stacks
     self._starts = starts
     self._first_priorities = first_priorities
     row, stacks = stored_unrolls.spec_and_stacks(_rows(intake.unroll_spec), frame_stacks)
@@ -145,7 +146,8 @@ class ReplayExperience(experience.ReplayingExperience):
     always = self._settings.geometry.burn_in + 1  # This row is never padding.
     exists = tf.concat([tf.range(always, dtype=tf.int64)[:, tf.newaxis] >= sample.padding, sample.trains], axis=0)
     first_state = tf.nest.map_structure(lambda states: states[0], sample.states)
-    return stored_unrolls.as_unroll(sample.rows, exists, always, sample.stream_id, sample.stream_row, first_state)
+    return stored_unrolls.as_unroll(sample.rows, exists, always, sample.stream_id, sample.stream_row, first_state,
+                                    stored_unrolls.earlier_frames(self._frame_stacks, sample.earlier))
 
   def metrics(self) -> dict[str, Any]:
     """See Experience."""
@@ -166,7 +168,8 @@ def to_send(unroll: unroll_lib.Unroll, settings: ReplaySettings) -> unroll_lib.U
       of its episode, or of its stream with cross_episodes.
     settings: those of the ReplayExperience.
   Returns:
-    The unroll, with SentStates in agent_output.agent_state and without Unroll.agent_state.
+    The unroll, with SentStates in agent_output.agent_state, and without Unroll.agent_state and without
+    Unroll.earlier_frames, which the replay has from the rows before.
   """
   geometry, state_offsets = settings.geometry, settings.state_offsets
   step = unroll.agent_output.episode_step
@@ -176,7 +179,8 @@ def to_send(unroll: unroll_lib.Unroll, settings: ReplaySettings) -> unroll_lib.U
     row = 1 + tf.cast(tf.where(needed[1:])[:, 0], tf.int32)  # Row 0 was in the unroll before.
     row = tf.ensure_shape(tf.concat([row, tf.zeros([number - tf.size(row)], tf.int32)], axis=0), [number])
     states = tf.nest.map_structure(lambda values: tf.gather(values, row), unroll.agent_output.agent_state)
-  return unroll._replace(agent_state=(), agent_output=unroll.agent_output._replace(agent_state=SentStates(row, states)))
+  return unroll._replace(agent_state=(), earlier_frames={},
+                         agent_output=unroll.agent_output._replace(agent_state=SentStates(row, states)))
 
 
 def _states_of_rows(unroll):

@@ -20,6 +20,7 @@ from scalable_agents.experience import shared_replay
 from scalable_agents.experience import stored_unrolls
 from scalable_agents.experience import unroll_check
 from scalable_agents.experience import unroll_replay
+from scalable_agents.learner import frame_stacks as frame_stacks_lib
 from scalable_agents.replay import episode_replay
 
 _LONG = (f'an episode has more than {episode_replay.LONGEST_EPISODE:,} agent steps: such episodes are not replayed. '
@@ -36,7 +37,7 @@ class Replayers(unroll_replay.Replay):
 
     Args:
       unroll_spec: Unroll of tf.TensorSpec.
-      frame_stacks: see stored_unrolls.newest_frames. Unrolls have whole stacks.
+      frame_stacks: name -> k for each observation that is a stack of k frames.
       replay: the replay, from `own_replay` or `join_replay`.
       number: number of replayers, which is the number of unrolls that `draw` returns.
       agent: the replayers' copy of the agent, which has `unroll` and `prepare` as impala.Agent; its acting variables
@@ -65,19 +66,20 @@ class Replayers(unroll_replay.Replay):
 
   def insert(self, unroll: unroll_lib.Unroll) -> None:
     """See Replay."""
-    rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
-    self._replay.insert(unroll.stream_id, unroll.index, rows)
+    self._replay.insert(unroll.stream_id, unroll.index, stored_unrolls.of_unroll(unroll))
 
   def draw(self, number: int, seed: tf.Tensor) -> unroll_replay.Drawn:
     """Returns the next unroll of each replayer, in a graph. `number` is the number of replayers; `seed` is [] int64."""
     replayed = self._replay.next(self._key.read_value(), self._step.read_value(), seed, self._minimum_size)
     self._key.assign(replayed.key)
     self._step.assign(replayed.next_step)
-    unroll = replayed.rows._replace(stream_id=replayed.stream_id, index=replayed.stream_row,
-                                    agent_state=self._states(replayed.rows))
+    unroll = replayed.rows._replace(
+        stream_id=replayed.stream_id, index=replayed.stream_row,
+        earlier_frames=stored_unrolls.earlier_frames(self._frame_stacks, replayed.earlier))
+    unroll = unroll._replace(agent_state=self._states(unroll))
     return unroll_replay.Drawn(unroll, tf.ones([number]), replayed.key)
 
-  def _states(self, rows):
+  def _states(self, unroll):
     """Returns the recurrent states before row 0, a nest of [N, ...], and goes on to the states after row T - 1.
 
     Where an episode begins, `done` is true, so the network resets its state there.
@@ -89,7 +91,7 @@ class Replayers(unroll_replay.Replay):
     with tf.device(self._agent.acting_variables[0].device):
       for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
         variable.assign(parameter)
-      inputs = acting.inputs_of(rows)
+      inputs = acting.inputs_of(frame_stacks_lib.with_stacks(unroll))
       inputs = inputs._replace(observation=self._agent.prepare(inputs.observation))
       _, after = self._agent.unroll(tf.nest.map_structure(lambda values: values[:-1], inputs), before)
     for variable, state in zip(tf.nest.flatten(self._state), tf.nest.flatten(after), strict=True):
@@ -172,8 +174,7 @@ def join_replay(address: str, unroll_spec: unroll_lib.Unroll, frame_stacks: Mapp
 
 def _rows(unroll_spec, frame_stacks):
   """Returns the spec of a row, the length of an unroll in agent steps, and the stacks of the row's components."""
-  row, stacks = stored_unrolls.spec_and_stacks(
-      stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
+  row, stacks = stored_unrolls.spec_and_stacks(stored_unrolls.of_unroll(unroll_spec), frame_stacks)
   return row, unroll_spec.parameter_version.shape[0] - 1, stacks
 
 

@@ -111,11 +111,9 @@ class SharedReplay:
                     replay_capacity=capacity, settings=settings)
     self._contract = json.loads(json.dumps(contract))
     self._address = address
-    self._row_spec = row_spec
     self._tolerance = tolerance
-    self._specs = tf.nest.flatten(row_spec)
     self._unroll_length = unroll_length
-    self._shapes = [rows.read_shape(number) for number in range(len(self._specs))]
+    self._rows = rows
     self._nodes = _make_graph(
         self._contract, lambda index, components: check(index, tf.nest.pack_sequence_as(row_spec, components)))
     self._agent = uuid.uuid4().hex
@@ -150,17 +148,14 @@ class SharedReplay:
 
   def next(self, key: tf.Tensor, step: tf.Tensor, seed: tf.Tensor, minimum_size: int = 1) -> episode_replay.Replayed:
     """See EpisodeReplay.next. If the replay job is another one than in the call before, all replayers start anew."""
-    components = [tf.TensorSpec(None, spec.dtype) for spec in self._specs]
-    example = episode_replay.Replayed(components, *[tf.int64] * 4)
-    types = [getattr(each, 'dtype', each) for each in tf.nest.flatten(example)]
-    flat = tf.numpy_function(self._next, [key, step, seed, np.int64(minimum_size)], types)
-    replayed = tf.nest.pack_sequence_as(example, flat)
+    types = episode_replay.Replayed(self._rows.types, self._rows.earlier_types, *[tf.int64] * 4)
+    flat = tf.numpy_function(self._next, [key, step, seed, np.int64(minimum_size)], tf.nest.flatten(types))
+    rows, earlier, *vectors = tf.nest.pack_sequence_as(types, flat)
     number = key.shape[0]
-    for values, shape in zip(replayed.rows, self._shapes, strict=True):
-      values.set_shape([self._unroll_length + 1, number, *shape])
-    for vector in replayed[1:]:
+    for vector in vectors:
       vector.set_shape([number])
-    return replayed._replace(rows=tf.nest.pack_sequence_as(self._row_spec, replayed.rows))
+    return episode_replay.Replayed(self._rows.pack(rows, self._unroll_length + 1, number),
+                                   self._rows.with_earlier_shapes(earlier, number), *vectors)
 
   def size(self) -> int:
     """See EpisodeReplay. Waits for the replay job.

@@ -5,7 +5,7 @@ repeated, and the recurrent state and the ids of the stream are left out. Of a s
 newest frame.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -32,34 +32,21 @@ def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
 
     environment = environment._replace(reward=inference.finite_rewards(environment.reward))
   return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), stream_id=(), index=(),
-                         agent_state=(), environment_output=environment)
+                         agent_state=(), earlier_frames=(), environment_output=environment)
 
 
-def newest_frames(unroll: unroll_lib.Unroll, frame_stacks: Mapping[str, int]) -> unroll_lib.Unroll:
-  """Returns the unroll with only the newest frame of each stack of frames.
-
-  Args:
-    unroll: Unroll of tensors, or of tf.TensorSpec.
-    frame_stacks: name -> k for each observation that is a stack of k frames along the last axis.
-  """
-  def newest(name, frames):
-    channels = frames.shape[-1] // frame_stacks[name]
-    if isinstance(frames, tf.TensorSpec):
-      return tf.TensorSpec([*frames.shape[:-1], channels], frames.dtype)
-    return frames[..., -channels:]
-
-  environment = unroll.environment_output
-  observation = {name: newest(name, values) if name in frame_stacks else values
-                 for name, values in environment.observation.items()}
-  return unroll._replace(environment_output=environment._replace(observation=observation))
+def earlier_frames(frame_stacks: Mapping[str, int], earlier: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+  """Returns the frames before row 0 that a replay has read as Unroll has them. `earlier` is in the order of names."""
+  names = sorted(name for name, k in frame_stacks.items() if k > 1)
+  return dict(zip(names, earlier, strict=True))
 
 
 def spec_and_stacks(rows: unroll_lib.Unroll, frame_stacks: Mapping[str, int]) -> tuple[Any, Any]:
   """Returns the tf.TensorSpec of one row and the number of frames in each component's stack, 1 without one.
 
   Args:
-    rows: what `of_unroll` returns for specs, with the newest frames only.
-    frame_stacks: as for `newest_frames`.
+    rows: what `of_unroll` returns for specs.
+    frame_stacks: name -> k for each observation that is a stack of k frames along the last axis.
   """
   row = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), rows)
   no_stacks = tf.nest.map_structure(lambda spec: 1, row)
@@ -68,7 +55,7 @@ def spec_and_stacks(rows: unroll_lib.Unroll, frame_stacks: Mapping[str, int]) ->
 
 
 def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, stream_id: tf.Tensor, index: tf.Tensor,
-              agent_state) -> unroll_lib.Unroll:
+              agent_state, earlier_frames: Mapping[str, tf.Tensor]) -> unroll_lib.Unroll:
   """Returns stored rows as unrolls, with the shapes that a learner expects.
 
   Args:
@@ -77,8 +64,9 @@ def as_unroll(rows: unroll_lib.Unroll, exists: tf.Tensor, always: int, stream_id
     always: number of a row that exists in all unrolls.
     stream_id, index: [B] int64.
     agent_state: nest of [B, ...], the recurrent state before row 0.
+    earlier_frames: see Unroll.
   """
   # Padding gets the version of another row, or it would seem to be old.
   version = tf.where(exists, rows.parameter_version, rows.parameter_version[always])
   return rows._replace(level_id=rows.level_id[always], actor_id=rows.actor_id[always], stream_id=stream_id, index=index,
-                       agent_state=agent_state, parameter_version=version)
+                       agent_state=agent_state, earlier_frames=earlier_frames, parameter_version=version)

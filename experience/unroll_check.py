@@ -25,7 +25,7 @@ def is_valid(batch, num_levels: int, num_actions: int) -> tf.Tensor:
   good = (batch.index >= 0) & tf.reduce_all(are_known, axis=range(are_known.shape.rank - 1))
   good &= tf.reduce_all((action >= 0) & (action < num_actions) & (version >= 0), axis=0)
   seen_and_computed = batch.environment_output.observation, batch.agent_output
-  for batch_axis, nest in ((1, seen_and_computed), (0, batch.agent_state)):
+  for batch_axis, nest in ((1, seen_and_computed), (0, (batch.agent_state, batch.earlier_frames))):
     for values in tf.nest.flatten(nest):
       if values.dtype.is_floating:
         other_axes = [axis for axis in range(values.shape.rank) if axis != batch_axis]

@@ -70,7 +70,7 @@ class UnrollReplay(Replay):
 
     Args:
       unroll_spec: Unroll of tf.TensorSpec.
-      frame_stacks: see stored_unrolls.newest_frames. Unrolls have whole stacks.
+      frame_stacks: name -> k for each observation that is a stack of k frames.
       capacity: agent steps.
       batch_size: unrolls of a batch, for the check of the memory.
       minimum_size: agent steps that it must have before the first unroll is drawn.
@@ -82,8 +82,7 @@ class UnrollReplay(Replay):
     self._minimum_size = minimum_size
     self._priority_exponent = priority_exponent
     self._length = unroll_spec.parameter_version.shape[0] - 1
-    row, stacks = stored_unrolls.spec_and_stacks(
-        stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll_spec, frame_stacks)), frame_stacks)
+    row, stacks = stored_unrolls.spec_and_stacks(stored_unrolls.of_unroll(unroll_spec), frame_stacks)
     geometry = replay_lib.Geometry(burn_in=0, length=self._length, period=self._length, cross_episodes=True)
     self._state_spec = unroll_spec.agent_state
     number = max(capacity // self._length, 1)
@@ -97,7 +96,7 @@ class UnrollReplay(Replay):
 
   def insert(self, unroll: unroll_lib.Unroll) -> None:
     """See Replay."""
-    rows = stored_unrolls.of_unroll(stored_unrolls.newest_frames(unroll, self._frame_stacks))
+    rows = stored_unrolls.of_unroll(unroll)
     done = unroll.environment_output.done
     # Row 1 has the state before row 0, see SequenceReplay.insert. The other states are not used.
     states = tf.nest.map_structure(
@@ -117,7 +116,8 @@ class UnrollReplay(Replay):
     sample = self._replay.sample(number, seed)
     state = tf.nest.map_structure(lambda states: states[0], sample.states)
     unroll = sample.rows._replace(
-        stream_id=sample.stream_id, index=sample.stream_row // self._length, agent_state=state)
+        stream_id=sample.stream_id, index=sample.stream_row // self._length, agent_state=state,
+        earlier_frames=stored_unrolls.earlier_frames(self._frame_stacks, sample.earlier))
     return Drawn(unroll, sample.probability, sample.key)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor) -> None:

@@ -1,7 +1,7 @@
-"""The TensorFlow ops of actor/cc and replay/cc, loaded from the library that Bazel or setup.py builds in this folder.
+"""The TensorFlow ops of actor/cc, learner/cc and replay/cc, loaded from the library that Bazel or setup.py builds here.
 
 The inputs, outputs and errors of each op are documented where it is registered, in actor/cc/*_ops.cc,
-actor/cc/actor_pool_resource_op.cc and replay/cc/*_ops.cc.
+actor/cc/actor_pool_resource_op.cc, learner/cc/frame_stack_op.cc and replay/cc/*_ops.cc.
 """
 
 import os
@@ -53,6 +53,7 @@ sequence_replay_update = _ops.sequence_replay_update
 sequence_replay_statistics = _ops.sequence_replay_statistics
 sequence_replay_save = _ops.sequence_replay_save
 sequence_replay_restore = _ops.sequence_replay_restore
+stack_frames = _ops.stack_frames
 
 
 def unique_name(prefix: str) -> str:

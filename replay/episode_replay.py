@@ -31,6 +31,7 @@ LONGEST_EPISODE = 27_000
 class Replayed(NamedTuple):
   """Unrolls of T steps, one of each of N replayers."""
   rows: Any              # nest of [T+1, N, ...]. Step t leads from row t to row t+1.
+  earlier: Any           # list of [N, k-1, ...], one for each stack of k frames: the frames before row 0.
   key: tf.Tensor         # [N] int64, the episode of row T's observation, for the next call. -1 if nothing is replayed.
   next_step: tf.Tensor   # [N] int64, the step of that episode after row T, for the next call.
   stream_id: tf.Tensor   # [N] int64, the stream that row 0 is from; see actor/unroll.py.
@@ -126,11 +127,14 @@ class EpisodeReplay(replay_rows.Replay):
     """
     with tf.device('/CPU:0'):
       key = tf.convert_to_tensor(key, tf.int64)
-      *vectors, rows = ops.episode_replay_next(self._handle, key, step, seed, minimum_size, row_types=self._rows.types)
+      *vectors, rows, earlier = ops.episode_replay_next(
+          self._handle, key, step, seed, minimum_size, row_types=self._rows.types,
+          earlier_types=self._rows.earlier_types)
     num_replayers = key.shape.num_elements()
     for vector in vectors:
       vector.set_shape([num_replayers])
-    return Replayed(self._rows.pack(rows, self.unroll_length + 1, num_replayers), *vectors)
+    return Replayed(self._rows.pack(rows, self.unroll_length + 1, num_replayers),
+                    self._rows.with_earlier_shapes(earlier, num_replayers), *vectors)
 
 
 def memory_bytes(row_spec, capacity: int) -> int:
@@ -147,4 +151,4 @@ def memory_bytes(row_spec, capacity: int) -> int:
 
 def batch_bytes(row_spec, frame_stacks, unroll_length: int, num_unrolls: int) -> int:
   """Returns the memory of `num_unrolls` replayed unrolls. Arguments as for EpisodeReplay."""
-  return num_unrolls * (unroll_length + 1) * replay_rows.read_bytes(row_spec, frame_stacks)
+  return num_unrolls * replay_rows.read_bytes(row_spec, frame_stacks, unroll_length + 1)

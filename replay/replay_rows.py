@@ -46,19 +46,25 @@ class Rows:
   def pack(self, components, num_rows: int, batch_size):
     """Returns rows that were read: a nest of [num_rows, batch_size, ...] with these static shapes."""
     for number, component in enumerate(components):
-      component.set_shape([num_rows, batch_size, *self.read_shape(number)])
+      component.set_shape([num_rows, batch_size, *self._specs[number].shape])
     return tf.nest.pack_sequence_as(self._spec, components)
 
-  def read_shape(self, number: int) -> list[int]:
-    """Returns the shape of a component when it is read, with stacks of frames."""
-    shape, stack = self._specs[number].shape.as_list(), self._stacks[number]
-    return shape if stack == 1 else shape[:-1] + [stack * shape[-1]]
+  @property
+  def earlier_types(self) -> list[tf.DType]:
+    """The types of the components that are stacks of frames."""
+    return [spec.dtype for spec, stack in zip(self._specs, self._stacks, strict=True) if stack > 1]
+
+  def with_earlier_shapes(self, earlier, batch_size):
+    """Returns the frames before row 0 that were read, a list of [batch_size, k-1, ...], with static shapes."""
+    stacks = [(spec, k) for spec, k in zip(self._specs, self._stacks, strict=True) if k > 1]
+    return [tf.ensure_shape(frames, [batch_size, k - 1, *spec.shape])
+            for frames, (spec, k) in zip(earlier, stacks, strict=True)]
 
 
-def read_bytes(row_spec, frame_stacks) -> int:
-  """Returns the memory of a row when it is read, with stacks of frames. Arguments as for Rows."""
+def read_bytes(row_spec, frame_stacks, num_rows: int) -> int:
+  """Returns the memory of rows that are read together, with the frames before row 0. Arguments as for Rows."""
   specs, stacks = tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)
-  return sum(ops.num_bytes(spec) * stack for spec, stack in zip(specs, stacks, strict=True))
+  return sum(ops.num_bytes(spec) * (num_rows + k - 1) for spec, k in zip(specs, stacks, strict=True))
 
 
 class Replay:

@@ -38,6 +38,7 @@ class Inserted(NamedTuple):
 class Sample(NamedTuple):
   """B sequences of L = burn_in + length + 1 rows."""
   rows: Any               # nest of [L, B, ...]. Trained step t leads from row burn_in + t to the next one.
+  earlier: Any            # list of [B, k-1, ...], one for each stack of k frames: the frames before row 0.
   states: Any             # nest of [K, B, ...], the recurrent states before the rows with the replay's K state offsets.
   trains: tf.Tensor       # [length, B] bool, whether the trained step exists; else it is padding.
   key: tf.Tensor          # [B] int64, for `update`.
@@ -142,7 +143,7 @@ class SequenceReplay(replay_rows.Replay):
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
     for component, signal in zip(self._signals, signals, strict=True):
-      signal.set_shape([self.geometry.length + 1, None, *self._rows.read_shape(component)])
+      signal.set_shape([self.geometry.length + 1, None, *tf.nest.flatten(self.row_spec)[component].shape])
     return Inserted(key, trains, tf.nest.pack_sequence_as(self._signal_spec, signals))
 
   def sample(self, batch_size: int, seed) -> Sample:
@@ -155,8 +156,8 @@ class SequenceReplay(replay_rows.Replay):
       tf.errors.UnavailableError: the replay has no sequence yet, or none with a priority.
     """
     with tf.device('/CPU:0'):
-      key, probability, age, stream_id, stream_row, padding, trains, rows, states = ops.sequence_replay_sample(
-          self._handle, batch_size, seed, row_types=self._rows.types,
+      key, probability, age, stream_id, stream_row, padding, trains, rows, earlier, states = ops.sequence_replay_sample(
+          self._handle, batch_size, seed, row_types=self._rows.types, earlier_types=self._rows.earlier_types,
           state_types=[spec.dtype for spec in self._states])
     for vector in (key, probability, age, stream_id, stream_row, padding):
       vector.set_shape([batch_size])
@@ -164,8 +165,9 @@ class SequenceReplay(replay_rows.Replay):
     num_rows = self.geometry.burn_in + self.geometry.length + 1
     for spec, values in zip(self._states, states, strict=True):
       values.set_shape([self._num_states, batch_size, *spec.shape])
-    return Sample(self._rows.pack(rows, num_rows, batch_size), tf.nest.pack_sequence_as(self.state_spec, states),
-                  trains, key, probability, age, stream_id, stream_row, padding)
+    return Sample(self._rows.pack(rows, num_rows, batch_size), self._rows.with_earlier_shapes(earlier, batch_size),
+                  tf.nest.pack_sequence_as(self.state_spec, states), trains, key, probability, age, stream_id,
+                  stream_row, padding)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor):
     """Sets priorities. Keys of sequences that have left the replay are ignored.
@@ -227,5 +229,4 @@ def memory_bytes(row_spec, state_spec, geometry: Geometry, capacity: int, num_st
 
 def batch_bytes(row_spec, frame_stacks, geometry: Geometry, batch_size: int) -> int:
   """Returns the memory of a sample of `batch_size` sequences, without their states. Arguments as for SequenceReplay."""
-  num_rows = batch_size * (geometry.burn_in + geometry.length + 1)
-  return num_rows * replay_rows.read_bytes(row_spec, frame_stacks)
+  return batch_size * replay_rows.read_bytes(row_spec, frame_stacks, geometry.burn_in + geometry.length + 1)

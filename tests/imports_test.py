@@ -17,7 +17,7 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'records': 'ops',
     'processes': 'records',
     'actor': 'environments ops processes',
-    'learner': 'actor records',
+    'learner': 'ops records actor',
     'networks': 'processes actor',
     'replay': 'ops',
     'experience': 'environments ops records processes actor learner replay',

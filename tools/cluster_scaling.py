@@ -35,7 +35,8 @@ from scalable_agents.processes import parent_death
 from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
 
-_KINDS = {'Atari': (20, (84, 84, 4)), 'DMLab-30': (100, (72, 96, 3))}  # (agent steps per unroll, shape of the pixels).
+# Agent steps per unroll, and the shape of its pixels. Of Atari's stacks, it has each frame once.
+_KINDS = {'Atari': (20, (24, 84, 84, 1)), 'DMLab-30': (100, (101, 72, 96, 3))}
 _FRAMES_PER_STEP = 4
 _PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 actors, one learner.
 _PARAMETERS = [tf.TensorSpec([1_600_000])]  # About the number of parameters of the deep network.
@@ -62,7 +63,7 @@ class ClusterScalingConfig:
 class _Unroll(NamedTuple):
   """The parts of an unroll that determine its size."""
   actor_id: Any  # [] int32.
-  pixels: Any    # [T+1, H, W, C] uint8.
+  pixels: Any    # [frames, H, W, C] uint8.
 
 
 class Cost(NamedTuple):
@@ -73,8 +74,8 @@ class Cost(NamedTuple):
 
 
 def _spec(kind):
-  steps, pixels = _KINDS[kind]
-  return _Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec([steps + 1, *pixels], tf.uint8))
+  _, pixels = _KINDS[kind]
+  return _Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec(pixels, tf.uint8))
 
 
 def _send(kind, address):

@@ -65,7 +65,7 @@ class _Players:
     return unroll_lib.Unroll(
         level_id=tf.zeros([_NUM_NEW], tf.int32), actor_id=tf.range(_NUM_NEW),
         stream_id=tf.constant(self._ids, tf.int64), index=tf.fill([_NUM_NEW], tf.constant(index, tf.int64)),
-        agent_state=(), environment_output=unroll_lib.EnvironmentOutput(
+        agent_state=(), earlier_frames={}, environment_output=unroll_lib.EnvironmentOutput(
             reward, discount, done, zeros, tf.cast(zeros, tf.int32), {'vector': vector}),
         agent_output=impala.BehaviourOutput(action, logits), parameter_version=tf.cast(zeros, tf.int64))
 

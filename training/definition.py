@@ -86,15 +86,13 @@ class Definition:
   make_experience: Callable[
       [intake_lib.Intake, agent_lib.EnvironmentSpec, Any, int, parameters_lib.Parameters],
       experience_lib.Experience] = queue_experience
-  # What actors send of an unroll [T+1, ...], in a graph. Only the fields agent_state and agent_output may differ. In
-  # batches, the components of agent_output have an axis B after their first one, which need not be that of the rows.
+  # What actors send of an unroll [T+1, ...], in a graph. Only the fields agent_state, earlier_frames and agent_output
+  # may differ. In batches, the components of agent_output have an axis B after their first one, which need not be that
+  # of the rows.
   to_send: Callable[[unroll_lib.Unroll, Any], unroll_lib.Unroll] = lambda unroll, config: unroll
   # Agent steps in a full replay in this process, or 0 without one. Its capacity is the setting `replay_capacity`. So
   # the runtime can refuse a replay that does not fit into memory when the first environment is made.
   replay_steps: Callable[[Any], int] = lambda config: 0
-  # Whether unrolls have only the newest frame of each stack of frames, so that each frame travels once. The experience
-  # must then rebuild the stacks. `step` gets whole stacks in any case.
-  single_frames: bool = False
   # The ranges that sweeps, and the first members of a population, draw hyper-parameters from.
   sweep: sweep_lib.Sweep = sweep_lib.Sweep({'learning_rate': sweep_lib.LogUniform(1e-5, 1e-2)}, num_samples=24)
   # Kinds of acting.Selection that Agent.step supports in evaluations; the first one is the default.

@@ -162,7 +162,7 @@ class Trainer:
     make_agent = job.agent.maker(host, levels, config)
     self.learner = self._make_learner(make_agent, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
-                   config.synchronous, job.agent.single_frames, lambda unroll: job.agent.to_send(unroll, config))
+                   config.synchronous, lambda unroll: job.agent.to_send(unroll, config))
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._publisher = publisher_lib.Publisher(

@@ -320,7 +320,7 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
 void ActorPool::AcceptUnrolls(const Actors& actors, Outcome* outcome) {
   for (const auto& actor : actors) {
     Unroll full;
-    const Status status = actor->unroll.TakeFull(actor->tag, actor->decision, &full);
+    const Status status = actor->unroll.TakeFull(actor->tag, actor->channel->slot(actor->slot), actor->decision, &full);
     if (!status.ok()) {
       outcome->failure = status;
       return;

@@ -41,6 +41,11 @@ class PoolResource : public tensorflow::ResourceBase {
     components.push_back({tensorflow::DT_INT64, {}});  // Stream id.
     components.push_back({tensorflow::DT_INT64, {}});  // Index.
     for (const Field& field : fields.state) components.push_back(field);
+    for (size_t i = 0; i < fields.environment.size(); ++i) {
+      const int stack = fields.environment_stacks[i];
+      const Field newest = fields.InUnroll(i);
+      if (stack > 1) components.push_back({newest.type, Prepend(stack - 1, newest.shape)});  // Earlier frames.
+    }
     first_row_component = components.size();
     for (size_t i = 0; i < fields.environment.size(); ++i) components.push_back(fields.InUnroll(i));
     for (const Field& field : fields.output) components.push_back(field);

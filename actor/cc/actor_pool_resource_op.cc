@@ -41,7 +41,7 @@ REGISTER_OP("ActorPool")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(
         "Makes the actors of this process. Types and shapes are those of a row; offsets are bytes in a slot. Of a field "
-        "with a stack k > 1, unrolls have only the newest of k frames.");
+        "with a stack k > 1, unrolls have the newest of k frames of each row, and the earlier ones of row 0.");
 
 class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
  public:

@@ -17,19 +17,19 @@ size_t Sum(const std::vector<int64_t>& bytes) {
   return sum;
 }
 
-// Copies a field of a slot to its row in an unroll.
-void CopyField(const EnvironmentField& field, const char* slot, char* to) {
+// Copies frame number `index` of a field's stack, counted from the oldest one, out of a slot.
+void CopyFrame(const EnvironmentField& field, const char* slot, int index, char* to) {
   if (field.stack == 1) {
     memcpy(to, slot + field.offset, field.bytes);
     return;
   }
   const int64_t unit = field.unit_bytes, stride = field.stack * unit;
-  const char* newest = slot + field.offset + stride - unit;
+  const char* frame = slot + field.offset + index * unit;
   if (unit == 1 && field.stack == 4) {  // Atari. The compiler makes wide instructions of a loop with constant strides.
-    for (int64_t i = 0; i < field.bytes; ++i) to[i] = newest[4 * i];
+    for (int64_t i = 0; i < field.bytes; ++i) to[i] = frame[4 * i];
     return;
   }
-  for (int64_t i = 0; i < field.bytes; i += unit, newest += stride) memcpy(to + i, newest, unit);
+  for (int64_t i = 0; i < field.bytes; i += unit, frame += stride) memcpy(to + i, frame, unit);
 }
 
 }  // namespace
@@ -39,13 +39,13 @@ Decision::Decision(const UnrollLayout& layout)
 
 Status UnrollBuilder::Append(const StreamTag& tag, const char* slot, const Decision& decision) {
   if (unroll_.empty()) {
-    const Status status = Start(tag, decision);
+    const Status status = Start(tag, slot, decision);
     if (!status.ok()) return status;
   }
   const int row = row_++;
   int component = layout_.first_environment();
   for (const EnvironmentField& field : layout_.environment_fields) {
-    CopyField(field, slot, unroll_[component++].data + row * field.bytes);
+    CopyFrame(field, slot, field.stack - 1, unroll_[component++].data + row * field.bytes);
   }
   const char* output = decision.output.data();
   for (int64_t bytes : layout_.agent_output_bytes) {
@@ -56,21 +56,11 @@ Status UnrollBuilder::Append(const StreamTag& tag, const char* slot, const Decis
   return Status();
 }
 
-Status UnrollBuilder::TakeFull(const StreamTag& tag, const Decision& decision, Unroll* full) {
+Status UnrollBuilder::TakeFull(const StreamTag& tag, const char* slot, const Decision& decision, Unroll* full) {
   *full = std::move(unroll_);
   Clear();
   ++num_taken_;
-  const Status status = Start(tag, decision);
-  if (!status.ok()) return status;
-  auto repeat_last_row = [&](int component, int64_t bytes) {
-    memcpy(unroll_[component].data, (*full)[component].data + layout_.unroll_length * bytes, bytes);
-  };
-  int component = layout_.first_environment();
-  for (const EnvironmentField& field : layout_.environment_fields) repeat_last_row(component++, field.bytes);
-  for (int64_t bytes : layout_.agent_output_bytes) repeat_last_row(component++, bytes);
-  repeat_last_row(component, sizeof(int64_t));
-  row_ = 1;
-  return Status();
+  return Append(tag, slot, decision);
 }
 
 void UnrollBuilder::Clear() {
@@ -78,7 +68,7 @@ void UnrollBuilder::Clear() {
   row_ = 0;
 }
 
-Status UnrollBuilder::Start(const StreamTag& tag, const Decision& decision) {
+Status UnrollBuilder::Start(const StreamTag& tag, const char* slot, const Decision& decision) {
   for (int component = 0; component <= layout_.version(); ++component) {
     const Status status = WithMemory([&] {
       unroll_.push_back(allocate_(component));
@@ -97,6 +87,12 @@ Status UnrollBuilder::Start(const StreamTag& tag, const Decision& decision) {
   for (size_t field = 0; field < layout_.agent_state_bytes.size(); ++field) {
     memcpy(unroll_[UnrollLayout::kFirstState + field].data, state, layout_.agent_state_bytes[field]);
     state += layout_.agent_state_bytes[field];
+  }
+  int component = layout_.first_earlier();
+  for (const EnvironmentField& field : layout_.environment_fields) {
+    if (field.stack == 1) continue;
+    char* to = unroll_[component++].data;
+    for (int i = 0; i < field.stack - 1; ++i, to += field.bytes) CopyFrame(field, slot, i, to);
   }
   return Status();
 }

@@ -2,6 +2,7 @@
 #ifndef SCALABLE_AGENTS_ACTOR_CC_UNROLL_BUILDER_H_
 #define SCALABLE_AGENTS_ACTOR_CC_UNROLL_BUILDER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,7 +17,7 @@ struct EnvironmentField {
   int64_t offset;
   int64_t bytes;           // In an unroll.
   int stack = 1;           // k > 1: the slot has the newest k frames, stacked along the last axis, the newest one last.
-                           // The unroll has the newest frame only.
+                           // The unroll has the newest frame of each row, and the k-1 frames before row 0.
   int64_t unit_bytes = 1;  // Along the last axis of one frame. Used for stacks only.
 };
 
@@ -27,7 +28,8 @@ struct Buffer {
 };
 
 // The components of an unroll, in the order of the fields of actor/unroll.py:
-// level id, actor id, stream id, index, agent state …, environment output …, agent output …, parameter version.
+// level id, actor id, stream id, index, agent state …, earlier frames …, environment output …, agent output …,
+// parameter version.
 using Unroll = std::vector<Buffer>;
 
 // The layout of all unrolls of a pool.
@@ -39,9 +41,14 @@ struct UnrollLayout {
   std::vector<int64_t> agent_output_bytes;           // Bytes per row. The first field is the int32 action.
   std::vector<int64_t> agent_state_bytes;
 
-  int first_environment() const { return kFirstState + agent_state_bytes.size(); }
+  int first_earlier() const { return kFirstState + agent_state_bytes.size(); }
+  int first_environment() const { return first_earlier() + num_stacks(); }
   int first_output() const { return first_environment() + environment_fields.size(); }
   int version() const { return first_output() + agent_output_bytes.size(); }
+  int num_stacks() const {
+    return std::count_if(environment_fields.begin(), environment_fields.end(),
+                         [](const EnvironmentField& field) { return field.stack > 1; });
+  }
 };
 
 // The policy's last decision for an actor.
@@ -77,15 +84,15 @@ class UnrollBuilder {
   // Whether the unroll has all of its rows.
   bool full() const { return row_ == layout_.unroll_length + 1; }
 
-  // Takes the full unroll and starts the next one, whose row 0 repeats the last row. `decision` is the one of that row.
-  // kResourceExhausted: there is no memory for the next one.
-  Status TakeFull(const StreamTag& tag, const Decision& decision, Unroll* full);
+  // Takes the full unroll and starts the next one, whose row 0 repeats the last row: `slot` and `decision` are those of
+  // that row. kResourceExhausted: there is no memory for the next one.
+  Status TakeFull(const StreamTag& tag, const char* slot, const Decision& decision, Unroll* full);
 
   // Drops the rows since the last full unroll.
   void Clear();
 
  private:
-  Status Start(const StreamTag& tag, const Decision& decision);
+  Status Start(const StreamTag& tag, const char* slot, const Decision& decision);
 
   const UnrollLayout& layout_;
   const Allocate& allocate_;

@@ -126,7 +126,7 @@ void EpisodeReplay::Read(const ReplayedUnroll& unroll, int component, char* to, 
   const int64_t num_rows = options_.unroll_length + 1;
   if (unroll.parts.empty()) {
     for (int64_t row = 0; row < num_rows; ++row) {
-      memset(to + row * to_stride, 0, layout_.components()[component].read_bytes());
+      memset(to + row * to_stride, 0, layout_.components()[component].bytes);
     }
     return;
   }
@@ -140,6 +140,17 @@ void EpisodeReplay::Read(const ReplayedUnroll& unroll, int component, char* to, 
     rows.Read(layout_, component, rows.begin() + part.first_step + begin - part.row, end - begin,
               to + begin * to_stride, to_stride);
   }
+}
+
+void EpisodeReplay::ReadEarlier(const ReplayedUnroll& unroll, int component, char* to) const {
+  if (unroll.parts.empty()) {
+    const RowComponent& described = layout_.components()[component];
+    memset(to, 0, (described.stack - 1) * described.bytes);
+    return;
+  }
+  const ReplayedUnroll::Part& part = unroll.parts[0];
+  const RowRange& rows = part.episode->rows;
+  rows.ReadEarlier(layout_, component, rows.begin() + part.first_step, to);
 }
 
 EpisodeReplayStatistics EpisodeReplay::GetStatistics() const {

@@ -89,6 +89,9 @@ class EpisodeReplay {
   // also if it begins an episode. If nothing is replayed, rows are zeros.
   void Read(const ReplayedUnroll& unroll, int component, char* to, int64_t to_stride) const;
 
+  // Copies the frames before row 0 of an unroll; see RowRange.
+  void ReadEarlier(const ReplayedUnroll& unroll, int component, char* to) const;
+
   // Writes all episodes to a file. The lock is held only while the list of episodes is copied. Streams are not written:
   // episodes that are not complete yet are lost.
   // kUnavailable: the file cannot be written. What is there must be deleted.

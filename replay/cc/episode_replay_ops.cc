@@ -60,7 +60,9 @@ REGISTER_OP("EpisodeReplayNext")
     .Output("stream_id: int64")
     .Output("stream_row: int64")
     .Output("rows: row_types")
+    .Output("earlier: earlier_types")
     .Attr("row_types: list(type) >= 1")
+    .Attr("earlier_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(
@@ -179,8 +181,9 @@ absl::Status Next(OpKernelContext* context, Resource* resource) {
   }
   rows.ForAll(context, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      rows.Fill(i,
-                [&](int component, char* to, int64_t to_stride) { replay.Read(unrolls[i], component, to, to_stride); });
+      rows.Fill(
+          i, [&](int component, char* to, int64_t to_stride) { replay.Read(unrolls[i], component, to, to_stride); },
+          [&](int component, char* to) { replay.ReadEarlier(unrolls[i], component, to); });
     }
   });
   return absl::OkStatus();

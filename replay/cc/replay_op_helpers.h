@@ -79,14 +79,6 @@ inline std::vector<StridedRows> RowsOf(const tensorflow::OpInputList& inputs, co
   return rows;
 }
 
-// The shape [n0, n1, ...] of many rows of a component when they are read, with stacks of frames.
-inline tensorflow::TensorShape ReadShape(const Field& field, const RowComponent& component, int64_t n0, int64_t n1) {
-  tensorflow::TensorShape shape = field.shape;
-  const int last = shape.dims() - 1;
-  if (component.stack > 1) shape.set_dim(last, component.stack * shape.dim_size(last));
-  return Prepend(n0, Prepend(n1, shape));
-}
-
 // Allocates an output of a list, which must have the replay's type.
 inline absl::Status Allocate(tensorflow::DataType type, const tensorflow::TensorShape& shape, int index,
                              tensorflow::OpOutputList* outputs, tensorflow::Tensor** tensor) {
@@ -98,7 +90,8 @@ inline absl::Status Allocate(tensorflow::DataType type, const tensorflow::Tensor
   return outputs->allocate(index, shape, tensor);
 }
 
-// The output `rows` of an op: a tensor [num_rows, num_items, ...] for each component.
+// The outputs `rows` and `earlier` of an op: a tensor [num_rows, num_items, ...] for each component, and the frames
+// before row 0, [num_items, k-1, ...], for each stack.
 class RowOutputs {
  public:
   absl::Status Allocate(tensorflow::OpKernelContext* context, const std::vector<Field>& fields,
@@ -112,16 +105,32 @@ class RowOutputs {
     tensors_.resize(fields.size());
     for (size_t i = 0; i < fields.size(); ++i) {
       TF_RETURN_IF_ERROR(scalable_agents::Allocate(
-          fields[i].type, ReadShape(fields[i], components[i], num_rows, num_items), i, &outputs, &tensors_[i]));
-      row_bytes_.push_back(components[i].read_bytes());
+          fields[i].type, Prepend(num_rows, Prepend(num_items, fields[i].shape)), i, &outputs, &tensors_[i]));
+      row_bytes_.push_back(fields[i].bytes());
       bytes_per_item_ += num_rows * row_bytes_.back();
+      if (components[i].stack > 1) stacks_.push_back(i);
+    }
+    TF_RETURN_IF_ERROR(context->output_list("earlier", &outputs));
+    if (outputs.size() != static_cast<int>(stacks_.size())) {
+      return tensorflow::errors::InvalidArgument("earlier_types: want ", stacks_.size(), ", got ", outputs.size());
+    }
+    earlier_.resize(stacks_.size());
+    for (size_t j = 0; j < stacks_.size(); ++j) {
+      const Field& field = fields[stacks_[j]];
+      TF_RETURN_IF_ERROR(scalable_agents::Allocate(
+          field.type, Prepend(num_items, Prepend(components[stacks_[j]].stack - 1, field.shape)), j, &outputs,
+          &earlier_[j]));
     }
     return absl::OkStatus();
   }
 
-  // Fills in an item: read(component, to, to_stride) copies its rows of a component.
-  template <typename Read>
-  void Fill(int64_t item, const Read& read) const {
+  // Fills in an item: read(component, to, to_stride) copies its rows of a component, and read_earlier(component, to)
+  // the frames before row 0.
+  template <typename Read, typename ReadEarlier>
+  void Fill(int64_t item, const Read& read, const ReadEarlier& read_earlier) const {
+    for (size_t j = 0; j < stacks_.size(); ++j) {
+      read_earlier(stacks_[j], Data(*earlier_[j]) + item * (earlier_[j]->TotalBytes() / num_items_));
+    }
     for (size_t i = 0; i < tensors_.size(); ++i) {
       read(i, Data(*tensors_[i]) + item * row_bytes_[i], num_items_ * row_bytes_[i]);
     }
@@ -135,8 +144,9 @@ class RowOutputs {
   }
 
  private:
-  std::vector<tensorflow::Tensor*> tensors_;
-  std::vector<int64_t> row_bytes_;  // Of a row of an item, with stacks of frames.
+  std::vector<tensorflow::Tensor*> tensors_, earlier_;
+  std::vector<int> stacks_;         // The components that `earlier` has.
+  std::vector<int64_t> row_bytes_;  // Of a row of an item.
   int64_t num_items_ = 0, bytes_per_item_ = 0;
 };
 

@@ -82,12 +82,16 @@ REGISTER_OP("SequenceReplaySample")
     .Output("padding: int64")
     .Output("trains: bool")
     .Output("rows: row_types")
+    .Output("earlier: earlier_types")
     .Output("states: state_types")
     .Attr("row_types: list(type) >= 1")
+    .Attr("earlier_types: list(type) >= 0")
     .Attr("state_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Samples B sequences: trains [length, B], rows [rows of a sequence, B, ...], states [offsets, B, ...].");
+    .Doc(
+        "Samples B sequences: trains [length, B], rows [rows of a sequence, B, ...], "
+        "the frames before row 0 of each stack [B, k-1, ...], states [offsets, B, ...].");
 
 REGISTER_OP("SequenceReplayUpdate")
     .Input("handle: resource")
@@ -185,9 +189,9 @@ absl::Status SetSignals(OpKernelContext* context, const Resource& resource, cons
   TF_RETURN_IF_ERROR(context->output_list("signals", &signals));
   for (size_t j = 0; j < components.size(); ++j) {
     const RowComponent& component = options.components[components[j]];
-    const int64_t bytes = component.read_bytes();
+    const int64_t bytes = component.bytes;
     Tensor* signal;
-    TF_RETURN_IF_ERROR(signals.allocate(j, ReadShape(resource.rows[components[j]], component, num_rows, n), &signal));
+    TF_RETURN_IF_ERROR(signals.allocate(j, Prepend(num_rows, Prepend(n, resource.rows[components[j]].shape)), &signal));
     for (int64_t i = 0; i < n; ++i) {
       resource.replay.Read(*inserted[i], components[j], options.geometry.burn_in + 1, num_rows,
                            Data(*signal) + i * bytes, n * bytes);
@@ -247,9 +251,6 @@ absl::Status Sample(OpKernelContext* context, Resource* resource) {
   TF_RETURN_IF_ERROR(GetScalar(context, "batch_size", &batch_size));
   TF_RETURN_IF_ERROR(GetScalar(context, "seed", &seed));
   if (batch_size < 1) return InvalidArgument("batch_size: want at least 1, got ", batch_size);
-  if (context->num_outputs() != static_cast<int>(7 + resource->rows.size() + resource->states.size())) {
-    return InvalidArgument("row_types and state_types: want those of the replay");
-  }
   const ReplayOptions& options = resource->replay.options();
   std::vector<Tensor*> ids(6);
   for (int i = 0; i < 6; ++i) {
@@ -273,6 +274,9 @@ absl::Status Sample(OpKernelContext* context, Resource* resource) {
   TF_RETURN_IF_ERROR(rows.Allocate(context, resource->rows, options.components, num_rows, batch_size));
   OpOutputList state_outputs;
   TF_RETURN_IF_ERROR(context->output_list("states", &state_outputs));
+  if (state_outputs.size() != static_cast<int>(resource->states.size())) {
+    return InvalidArgument("state_types: want those of the replay");
+  }
   std::vector<Tensor*> states(resource->states.size());
   for (size_t j = 0; j < states.size(); ++j) {
     TF_RETURN_IF_ERROR(Allocate(resource->states[j].type,
@@ -282,9 +286,12 @@ absl::Status Sample(OpKernelContext* context, Resource* resource) {
   rows.ForAll(context, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Sequence& sequence = *sampled[i].sequence;
-      rows.Fill(i, [&](int component, char* to, int64_t to_stride) {
-        resource->replay.Read(sequence, component, 0, num_rows, to, to_stride);
-      });
+      rows.Fill(
+          i,
+          [&](int component, char* to, int64_t to_stride) {
+            resource->replay.Read(sequence, component, 0, num_rows, to, to_stride);
+          },
+          [&](int component, char* to) { resource->replay.ReadEarlier(sequence, component, to); });
       for (size_t j = 0; j < states.size(); ++j) {
         const int64_t bytes = options.state_bytes[j];
         for (int64_t k = 0; k < num_states; ++k) {

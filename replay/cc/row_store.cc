@@ -6,30 +6,12 @@
 #include <utility>
 
 namespace scalable_agents {
-namespace {
-
-// Interleaves four frames of single bytes. A loop of its own, since the compiler can make it a few wide instructions.
-void InterleaveFour(const char* __restrict a, const char* __restrict b, const char* __restrict c,
-                    const char* __restrict d, int64_t count, char* __restrict to) {
-  for (int64_t i = 0; i < count; ++i) {
-    to[4 * i] = a[i];
-    to[4 * i + 1] = b[i];
-    to[4 * i + 2] = c[i];
-    to[4 * i + 3] = d[i];
-  }
-}
-
-}  // namespace
-
 RowLayout::RowLayout(const std::vector<RowComponent>& components, int done) : components_(components), done_(done) {
-  int64_t largest_frame = 0;
   for (const RowComponent& component : components_) {
     offsets_.push_back(slab_bytes_);
     slab_bytes_ += (component.bytes * kRowsPerSlab + 7) / 8 * 8;  // Every component is aligned.
     history_ = std::max(history_, component.stack - 1);
-    if (component.stack > 1) largest_frame = std::max(largest_frame, component.bytes);
   }
-  zeros_.resize(largest_frame);
 }
 
 Slab::Slab(const RowLayout& layout, std::shared_ptr<StoreCounters> counters)
@@ -53,37 +35,28 @@ const char* RowRange::Stored(const RowLayout& layout, int component, int64_t row
 void RowRange::Read(const RowLayout& layout, int component, int64_t first, int64_t num_rows, char* to,
                     int64_t to_stride) const {
   const RowComponent& described = layout.components()[component];
+  const int64_t first_readable = FirstReadable(described);
   for (int64_t row = first; row < first + num_rows; ++row, to += to_stride) {
-    if (row < begin_ || row >= end_) {
-      memset(to, 0, described.read_bytes());
-    } else if (described.stack == 1) {
-      memcpy(to, Stored(layout, component, row), described.bytes);
+    if (row < first_readable || row >= end_) {
+      memset(to, 0, described.bytes);
     } else {
-      ReadStack(layout, component, row, to);
+      memcpy(to, Stored(layout, component, row), described.bytes);
     }
   }
 }
 
-void RowRange::ReadStack(const RowLayout& layout, int component, int64_t row, char* to) const {
-  constexpr int kFew = 16;
+void RowRange::ReadEarlier(const RowLayout& layout, int component, int64_t row, char* to) const {
   const RowComponent& described = layout.components()[component];
-  const int stack = described.stack;
-  const char* few[kFew];
-  std::vector<const char*> many(stack > kFew ? stack : 0);
-  const char** frames = stack > kFew ? many.data() : few;  // The oldest one first.
+  const int64_t first_readable = FirstReadable(described);
   bool is_in_episode = true;
-  for (int age = 0; age < stack; ++age) {
-    is_in_episode = is_in_episode && row - age >= slabs_begin_;
-    frames[stack - 1 - age] = is_in_episode ? Stored(layout, component, row - age) : layout.zeros();
-    is_in_episode = is_in_episode && !*Stored(layout, layout.done(), row - age);
-  }
-  if (stack == 4 && described.unit_bytes == 1) {
-    InterleaveFour(frames[0], frames[1], frames[2], frames[3], described.bytes, to);
-    return;
-  }
-  const int64_t unit = described.unit_bytes;
-  for (int64_t offset = 0; offset < described.bytes; offset += unit) {
-    for (int i = 0; i < stack; ++i, to += unit) memcpy(to, frames[i] + offset, unit);
+  for (int age = 1; age < described.stack; ++age) {
+    is_in_episode = is_in_episode && row - age >= first_readable && !*Stored(layout, layout.done(), row - age + 1);
+    char* const frame = to + (described.stack - 1 - age) * described.bytes;
+    if (is_in_episode) {
+      memcpy(frame, Stored(layout, component, row - age), described.bytes);
+    } else {
+      memset(frame, 0, described.bytes);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef SCALABLE_AGENTS_REPLAY_CC_ROW_STORE_H_
 #define SCALABLE_AGENTS_REPLAY_CC_ROW_STORE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -12,9 +13,8 @@ namespace scalable_agents {
 // One component of a row, for example the pixels or the reward.
 struct RowComponent {
   int64_t bytes = 0;       // Of a row in the store. Of a stack of frames, the store has the newest frame only.
-  int stack = 1;           // k > 1: reading returns the newest k frames, stacked along the last axis.
-  int64_t unit_bytes = 1;  // Bytes along the last axis of one frame. Used for stacks only.
-  int64_t read_bytes() const { return bytes * stack; }
+  int stack = 1;           // k > 1: reading also returns the k-1 frames before the first row.
+  int64_t unit_bytes = 1;  // Bytes along the last axis of one frame. Files say them.
 };
 
 // Rows in memory that belongs to somebody else: row i begins at data + i * stride.
@@ -46,7 +46,6 @@ class RowLayout {
   }
   // The number of rows before a row that reading it needs.
   int history() const { return history_; }
-  const char* zeros() const { return zeros_.data(); }
 
  private:
   const std::vector<RowComponent> components_;
@@ -54,7 +53,6 @@ class RowLayout {
   std::vector<int64_t> offsets_;
   int64_t slab_bytes_ = 0;
   int history_ = 0;
-  std::vector<char> zeros_;  // A frame before an episode's start.
 };
 
 // kRowsPerSlab rows. Rows are written once, in their order. A row that has been published may be read while later ones
@@ -97,12 +95,19 @@ class RowRange {
   // A row of a component as it is stored. The row must be in the range.
   const char* Stored(const RowLayout& layout, int component, int64_t row) const;
 
-  // Copies rows first, first + 1, ... of a component to `to`, to + to_stride, ... Stacks are rebuilt. Rows outside of
-  // [begin, end) become zeros. Frames are also taken from rows before `begin`, if the range has them.
+  // Copies rows first, first + 1, ... of a component to `to`, to + to_stride, ... Rows outside of [begin, end) become
+  // zeros, except for the frames before `begin` that the stack of row `begin` needs, if the range has them.
   void Read(const RowLayout& layout, int component, int64_t first, int64_t num_rows, char* to, int64_t to_stride) const;
 
+  // Copies the k-1 frames before `row`, the oldest one first. Those of other episodes, and those before the ones that
+  // Read copies, are zeros.
+  void ReadEarlier(const RowLayout& layout, int component, int64_t row, char* to) const;
+
  private:
-  void ReadStack(const RowLayout& layout, int component, int64_t row, char* to) const;
+  // The first row whose component Read copies.
+  int64_t FirstReadable(const RowComponent& component) const {
+    return component.stack > 1 ? std::max(slabs_begin_, begin_ - (component.stack - 1)) : begin_;
+  }
 
   int64_t begin_ = 0, end_ = 0, slabs_begin_ = 0;
   std::vector<std::shared_ptr<Slab>> slabs_;

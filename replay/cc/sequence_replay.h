@@ -105,6 +105,11 @@ class SequenceReplay {
     sequence.rows.Read(layout_, component, sequence.first + offset, num_rows, to, to_stride);
   }
 
+  // Copies the frames before row 0 of a sequence; see RowRange.
+  void ReadEarlier(const Sequence& sequence, int component, char* to) const {
+    sequence.rows.ReadEarlier(layout_, component, sequence.first, to);
+  }
+
   // Copies a field of the state before the row with offset state_offsets[number]. Without a state it is zero.
   void ReadState(const Sequence& sequence, int number, int field, char* to) const;
 

@@ -46,19 +46,11 @@ class ActorPoolTest(parameterized.TestCase):
         checker.check(played.take(5))
     self.assertCountEqual(checker.unrolls, range(environments))
 
-  def test_single_frames(self):
-    with pool_testing.PlayedPool([{}] * 3, num_workers=2, single_frames=True) as played:
-      self.assertEqual(played.pool.unroll_spec.environment_output.observation['pixels'],
-                       tf.TensorSpec([5, 3, 1], tf.uint8))
-      played.start()
-      checker = pool_testing.Checker(played)
-      for _ in range(20):
-        checker.check(played.take(5))
-
   def test_first_unroll(self):
     with pool_testing.PlayedPool([{}], num_workers=1, unroll_length=2) as played:
       self.assertEqual(played.pool.unroll_spec.environment_output.observation['pixels'],
-                       tf.TensorSpec([3, 3, 2], tf.uint8))
+                       tf.TensorSpec([3, 3, 1], tf.uint8))
+      self.assertEqual(played.pool.unroll_spec.earlier_frames, {'pixels': tf.TensorSpec([1, 3, 1], tf.uint8)})
       played.start()
       unrolls = played.take(1)
       pool_testing.Checker(played).check(unrolls)

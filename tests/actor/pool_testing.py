@@ -116,7 +116,6 @@ class Checker:
 
   def __init__(self, played: PlayedPool):
     self._level_ids = played.level_ids
-    self._num_columns = played.pool.unroll_spec.environment_output.observation['pixels'].shape[-1]  # One per frame.
     self._stories = {}
     self._last = {}       # By actor, the last Row.
     self.unrolls = {}     # By actor, how many so far.
@@ -131,6 +130,7 @@ class Checker:
         unrolls.actor_id, unrolls.environment_output.observation['record'], unrolls.parameter_version)]
     got = unrolls._asdict() | unrolls.environment_output._asdict() | unrolls.environment_output.observation
     got |= unrolls.agent_output._asdict() | unrolls.agent_state._asdict() | unrolls.agent_state.last
+    got['earlier'] = unrolls.earlier_frames['pixels']
     for name in expected[0]:
       np.testing.assert_array_equal(got[name], [values[name] for values in expected], err_msg=name)
     seeds = unrolls.environment_output.observation['record'][:, 0, 0]
@@ -154,6 +154,7 @@ class Checker:
     self.unrolls[actor] = self.unrolls.get(actor, 0) + 1
     before = self._row_before(seed, episode, step)
     state = self._state_before(seed, episode, step)
+    earlier = [[[episode % 256]] * 3]
     rows = []
     for t, version in enumerate(versions.tolist()):
       if t:
@@ -161,7 +162,7 @@ class Checker:
       rows.append(self._row(seed, episode, step, version))
     self._last[actor] = Row(seed, episode, step, versions[-1])
     values = {name: [row[name] for row in rows] for name in rows[0]}
-    return values | {'level_id': self._level_ids[actor], 'count': state, 'row': before or (0, 0)}
+    return values | {'level_id': self._level_ids[actor], 'count': state, 'row': before or (0, 0), 'earlier': earlier}
 
   def _check_stream(self, actor, seed, stream_id, index):
     """Whether a stream has an id of its own, and its unrolls are numbered from 0 without a gap."""
@@ -186,7 +187,7 @@ class Checker:
                         before[1] == 0, self._state_before(seed, *before), version])
     return {
         'record': np.array([seed, episode, step, action if before else -1]),
-        'pixels': [[episode % 256, step][-self._num_columns:]] * 3, 'action': action, 'given': given,
+        'pixels': [[step]] * 3, 'action': action, 'given': given,
         'reward': reward, 'done': step == 0, 'discount': 0. if step == 0 or lost[step - 1] else 1.,
         'episode_return': np.sum(rewards[:steps]), 'episode_length': 4 * steps}
 

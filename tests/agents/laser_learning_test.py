@@ -41,7 +41,7 @@ def _guesses(number):
   zeros = tf.zeros(reward.shape)
   return unroll_lib.Unroll(
       level_id=tf.constant([0]), actor_id=tf.constant([0]), stream_id=tf.constant([-1], tf.int64),
-      index=tf.constant([0], tf.int64), agent_state=(),
+      index=tf.constant([0], tf.int64), agent_state=(), earlier_frames={},
       environment_output=unroll_lib.EnvironmentOutput(
           reward, discount, done, zeros, tf.cast(zeros, tf.int32), {'vector': observation}),
       agent_output=impala.BehaviourOutput(action, tf.zeros([*action.shape, 10])),

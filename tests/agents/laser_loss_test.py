@@ -68,7 +68,7 @@ def _case(seed=0, online=2, replayed=3, spread=2., **settings):
   level_of_episode = random.randint(_LEVELS, size=shape)
   level_id = np.take_along_axis(level_of_episode, np.cumsum(done, axis=0) % len(shape), axis=0)
   unroll = unroll_lib.Unroll(
-      level_id=np.int32(level_id), actor_id=(), stream_id=(), index=(), agent_state=(),
+      level_id=np.int32(level_id), actor_id=(), stream_id=(), index=(), agent_state=(), earlier_frames={},
       environment_output=unroll_lib.EnvironmentOutput(
           np.float32(4 * random.randn(*shape)), np.float32(discount), done, (), (),
           {'pixels': random.randint(256, size=[*shape, 16, 16, 1]).astype(np.uint8)}),

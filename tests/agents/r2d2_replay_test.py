@@ -60,7 +60,7 @@ class ReplayTest(parameterized.TestCase):
       ids = tf.range(num_actors)
       yield unroll_lib.Unroll(
           tf.zeros_like(ids), ids, tf.cast(ids, tf.int64) + 7, tf.fill([num_actors], tf.constant(index, tf.int64)),
-          first_states[index], environment, output, tf.zeros(output.action.shape, tf.int64))
+          first_states[index], {}, environment, output, tf.zeros(output.action.shape, tf.int64))
 
   def _experience(self, agent, config, played):
     """Returns the experience after it has taken in the unrolls."""

@@ -83,7 +83,8 @@ class EvaluatorTest(absltest.TestCase):
         reward=None, discount=None, done=tf.constant(done), episode_return=tf.constant(episode_return),
         episode_length=tf.constant(episode_length), observation=None)
     unroll = unroll_lib.Unroll(level_id=None, actor_id=tf.constant(0), stream_id=None, index=None, agent_state=None,
-                               environment_output=output, agent_output=None, parameter_version=None)
+                               earlier_frames=None, environment_output=output, agent_output=None,
+                               parameter_version=None)
     tf.function(evaluator.put)(unroll)
     self.assertEqual(evaluator.episodes(0), [(2., 8)])
 

@@ -14,6 +14,7 @@ from scalable_agents.actor import actor_host
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.experience import intake as intake_lib
 from scalable_agents.experience import replay_experience
+from scalable_agents.learner import frame_stacks
 from scalable_agents.records import errors
 from scalable_agents.replay import sequence_replay as replay_lib
 from scalable_agents.tests.actor import test_environments
@@ -66,7 +67,7 @@ class ReplayExperienceTest(parameterized.TestCase):
     host = actor_host.ActorHost(['any'], faults, run, seed=0, environment=f'{stacked_environment.__name__}:make')
     self.addCleanup(host.close)
     host.make_pool(
-        _Agent, unroll_length, 1, lambda fault: None, single_frames=True,
+        _Agent, unroll_length, 1, lambda fault: None,
         to_send=lambda unroll: replay_experience.to_send(unroll, settings))
     self.assertEqual(host.unroll_spec.environment_output.observation['pixels'].shape, [unroll_length + 1, 2, 2, 1])
     intake = intake_lib.Intake(host.unroll_spec, 4, 1)
@@ -91,6 +92,7 @@ class ReplayExperienceTest(parameterized.TestCase):
     """Checks every row of every sequence of a batch against what the environments must have done."""
     unroll, sample, geometry = batch.unroll, batch.sample, self.settings.geometry
     environment, observation = unroll.environment_output, unroll.environment_output.observation
+    stacks = frame_stacks.stack(observation['pixels'], unroll.earlier_frames['pixels'], environment.done)
     num_rows = geometry.burn_in + geometry.length + 1
     for b in range(sample.key.size):
       first = geometry.burn_in
@@ -102,7 +104,7 @@ class ReplayExperienceTest(parameterized.TestCase):
       np.testing.assert_array_equal(sample.trains[:, b], exists[first:-1] < len(rewards))
       for row, step in enumerate(exists.tolist()):
         if step < 0 or step > len(rewards):
-          for values in tf.nest.flatten(environment):
+          for values in tf.nest.flatten(environment._replace(observation=observation['record'])):
             self.assertFalse(values[row, b].any())
           continue
         # The row after an episode's last step has the next episode's first observation.
@@ -110,7 +112,7 @@ class ReplayExperienceTest(parameterized.TestCase):
         self.assertEqual(observation['record'][row, b, :3].tolist(), [seed, *place])
         frames = [stacked_environment.frame(seed, place[0], place[1] - age) if age <= place[1] else np.zeros([2, 2])
                   for age in reversed(range(stacked_environment.STACK))]
-        np.testing.assert_array_equal(observation['pixels'][row, b], np.stack(frames, axis=-1))
+        np.testing.assert_array_equal(stacks[row, b], np.stack(frames, axis=-1))
         self.assertEqual(environment.done[row, b], place[1] == 0)
         if step:
           before = (episode, step - 1)

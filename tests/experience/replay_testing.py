@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from scalable_agents.agents import laser_replay
 from scalable_agents.experience import shared_replay
+from scalable_agents.learner import frame_stacks
 from scalable_agents.replay import episode_replay
 from scalable_agents.tests.actor import waiting
 from scalable_agents.tests.experience import forgetful_replay
@@ -63,6 +64,7 @@ class Life:
 def check(replayed: episode_replay.Replayed, i: int, lives: dict[int, Life]):
   """Asserts that unroll i goes through episodes of these lives, row by row, with all stacks."""
   records = replayed.rows.record[:, i].tolist()
+  stacks = frame_stacks.stack(replayed.rows.frame, replayed.earlier[0], replayed.rows.done).numpy()
   life, row = lives[records[0][0]], records[0][1]
   assert (replayed.stream_id[i], replayed.stream_row[i]) == (life.id, row)
   for t, record in enumerate(records):
@@ -73,7 +75,7 @@ def check(replayed: episode_replay.Replayed, i: int, lives: dict[int, Life]):
       life, row = lives[record[0]], record[1]
       assert row % life.steps == 0, (row, life.steps)
     assert record == [life.id, row], (record, life.id, row)
-    np.testing.assert_array_equal(replayed.rows.frame[t, i], life.stack(row))
+    np.testing.assert_array_equal(stacks[t, i], life.stack(row))
   assert replayed.next_step[i] == row % life.steps
 
 

@@ -26,15 +26,14 @@ class StoredUnrollsTest(absltest.TestCase):
       self.assertEqual(values.shape[:2], [_LENGTH + 1, 2])
     np.testing.assert_array_equal(stored.level_id, [[1, 0]] * (_LENGTH + 1))
     np.testing.assert_array_equal(stored.actor_id, [[3, 4]] * (_LENGTH + 1))
-    self.assertEqual((stored.agent_state, stored.stream_id, stored.index), ((), (), ()))
+    self.assertEqual((stored.agent_state, stored.earlier_frames, stored.stream_id, stored.index), ((), (), (), ()))
     tf.nest.map_structure(np.testing.assert_array_equal, stored.environment_output, unroll.environment_output)
     tf.nest.map_structure(np.testing.assert_array_equal, stored.agent_output, unroll.agent_output)
 
   def test_specs_are_those_of_the_tensors(self):
     spec = streams_lib.Stream(3).spec(_LENGTH, np.float32([1., 2.]))
-    newest = stored_unrolls.newest_frames(spec, streams_lib.FRAME_STACKS)
-    row, stacks = stored_unrolls.spec_and_stacks(stored_unrolls.of_unroll(newest), streams_lib.FRAME_STACKS)
-    stored = stored_unrolls.of_unroll(stored_unrolls.newest_frames(_batch(), streams_lib.FRAME_STACKS))
+    row, stacks = stored_unrolls.spec_and_stacks(stored_unrolls.of_unroll(spec), streams_lib.FRAME_STACKS)
+    stored = stored_unrolls.of_unroll(_batch())
     same = lambda one, values: self.assertEqual((one.shape, one.dtype), (values.shape[2:], values.dtype))
     tf.nest.map_structure(same, row, stored)
     tf.nest.assert_same_structure(stacks, row)
@@ -42,22 +41,9 @@ class StoredUnrollsTest(absltest.TestCase):
                      {'pixels': stacked_environment.STACK, 'record': 1, 'vector': 1})
     self.assertEqual(set(tf.nest.flatten(stacks._replace(environment_output=()))), {1})
 
-  def test_only_the_newest_frame_is_stored(self):
-    unroll = _batch()
-    stored = stored_unrolls.newest_frames(unroll, streams_lib.FRAME_STACKS)
-    before, after = unroll.environment_output.observation, stored.environment_output.observation
-    np.testing.assert_array_equal(after['pixels'], before['pixels'][..., -1:])
-    for name in ('record', 'vector'):
-      np.testing.assert_array_equal(after[name], before[name])
-    # With several channels per frame, the newest frame is the last of them.
-    colours = unroll._replace(environment_output=unroll.environment_output._replace(
-        observation={'pixels': tf.range(12)[tf.newaxis]}))
-    newest = stored_unrolls.newest_frames(colours, {'pixels': 4}).environment_output.observation['pixels']
-    self.assertEqual(newest.numpy().tolist(), [[9, 10, 11]])
-    spec = colours._replace(environment_output=colours.environment_output._replace(
-        observation={'pixels': tf.TensorSpec([5, 2, 12])}))
-    newest = stored_unrolls.newest_frames(spec, {'pixels': 4}).environment_output.observation['pixels']
-    self.assertEqual(newest.shape, [5, 2, 3])
+  def test_earlier_frames_have_their_names(self):
+    self.assertEqual(stored_unrolls.earlier_frames({'wide': 2, 'pixels': 4, 'vector': 1}, ['those of pixels', 'wide']),
+                     {'pixels': 'those of pixels', 'wide': 'wide'})
 
   def test_rewards_that_are_not_finite_become_0(self):
     unroll = _batch()
@@ -75,14 +61,16 @@ class StoredUnrollsTest(absltest.TestCase):
     stored = stored_unrolls.of_unroll(unroll)
     zeros = tf.nest.map_structure(  # As replays return rows of padding.
         lambda x: tf.where(tf.reshape(exists, [5, 2] + [1] * (len(x.shape) - 2)), x, tf.zeros_like(x)), stored)
-    made = stored_unrolls.as_unroll(zeros, exists, 0, unroll.stream_id, unroll.index, unroll.agent_state)
+    made = stored_unrolls.as_unroll(
+        zeros, exists, 0, unroll.stream_id, unroll.index, unroll.agent_state, unroll.earlier_frames)
     for name in ('level_id', 'actor_id', 'stream_id', 'index', 'agent_state'):
       np.testing.assert_array_equal(getattr(made, name), getattr(unroll, name))
+    np.testing.assert_array_equal(made.earlier_frames['pixels'], unroll.earlier_frames['pixels'])
     np.testing.assert_array_equal(made.parameter_version[:, 0], np.arange(20, 25))
     np.testing.assert_array_equal(made.parameter_version[:, 1], [20, 21, 20, 20, 20])  # Else padding would seem old.
     np.testing.assert_array_equal(made.environment_output.reward[:, 0], unroll.environment_output.reward[:, 0])
     # The row that always exists need not be the first one.
-    made = stored_unrolls.as_unroll(zeros, tf.reverse(exists, [0]), 1, *[unroll.stream_id] * 2, ())
+    made = stored_unrolls.as_unroll(zeros, tf.reverse(exists, [0]), 1, *[unroll.stream_id] * 2, (), {})
     np.testing.assert_array_equal(made.parameter_version[:, 1], [21, 21, 21, 0, 0])
 
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.agents import impala
+from scalable_agents.learner import frame_stacks
 from scalable_agents.tests.training import stacked_environment
 
 NUM_ROWS = 400
@@ -17,7 +18,8 @@ class Stream:
   Attributes:
     id: the stream's id.
     rows: the components of an Unroll that have a time dimension, [NUM_ROWS, ...]. 'record' is the stream's id and the
-      number of the row. 'pixels' are stacked frames, see stacked_environment.frame. The version is the row's number.
+      number of the row. 'pixels' are stacked frames, see stacked_environment.frame, of which unrolls have the newest
+      one. The version is the row's number.
   """
 
   def __init__(self, stream_id: int, longest: int = 9):
@@ -43,9 +45,14 @@ class Stream:
   def unroll(self, index: int, length: int, state=()) -> unroll_lib.Unroll:
     """Returns an unroll of the stream, without a batch dimension."""
     part = slice(index * length, (index + 1) * length + 1)
+    rows = tf.nest.map_structure(lambda values: values[part], self.rows)
+    observation = rows['environment_output'].observation
+    pixels = observation['pixels']
+    observation['pixels'] = pixels[..., -1:]
     return unroll_lib.Unroll(
         level_id=np.int32(self.id % 2), actor_id=np.int32(self.id % 7), stream_id=np.int64(self.id),
-        index=np.int64(index), agent_state=state, **tf.nest.map_structure(lambda values: values[part], self.rows))
+        index=np.int64(index), agent_state=state,
+        earlier_frames={'pixels': pixels[0, ..., :-1].transpose(2, 0, 1)[..., np.newaxis]}, **rows)
 
   def spec(self, length: int, state=()) -> unroll_lib.Unroll:
     """Returns the tf.TensorSpec of its unrolls."""
@@ -70,8 +77,8 @@ def check(unroll, b: int, streams: dict[int, Stream], position: tuple[int, int] 
   Returns:
     The stream and the row with which the next unroll must begin.
   """
-  environment = unroll.environment_output
-  records = environment.observation['record'][:, b].tolist()
+  environment = frame_stacks.with_stacks(tf.nest.map_structure(tf.constant, unroll)).environment_output
+  records = environment.observation['record'][:, b].numpy().tolist()
   np.testing.assert_array_equal(unroll.stream_id[b], records[0][0])
   of_row = lambda ids, t: ids[b] if np.ndim(ids) == 1 else ids[t, b]
   stream, row = streams[records[0][0]], records[0][1]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.learner import frame_stacks
 from scalable_agents.replay import episode_replay
 
 _STACK = 3
@@ -123,6 +124,7 @@ class EpisodeReplayTest(parameterized.TestCase):
       The number of episodes that end in the unroll.
     """
     rows, num_ended = tf.nest.map_structure(lambda values: np.asarray(values)[:, i], replayed.rows), 0
+    stacks = frame_stacks.stack(replayed.rows.frame, replayed.earlier[0], replayed.rows.done).numpy()[:, i]
     by_first = {life.number[its[0]]: key for key, (life, its) in episodes.items()}
     if key not in episodes or step >= len(episodes[key][1]) - 1:
       key, step = by_first[rows.place[0]], 0
@@ -136,7 +138,7 @@ class EpisodeReplayTest(parameterized.TestCase):
         key, step, num_ended = by_first[place], 0, num_ended + 1
         life, its = episodes[key]
       self.assertEqual(place, life.number[its[step]])
-      np.testing.assert_array_equal(rows.frame[t], life.stacked[its[step]])
+      np.testing.assert_array_equal(stacks[t], life.stacked[its[step]])
       step += 1
     self.assertEqual((replayed.key[i], replayed.next_step[i]), (key, step - 1))
     return num_ended
@@ -189,13 +191,15 @@ class EpisodeReplayTest(parameterized.TestCase):
     for life in lives:
       _insert(replay, [life], [0], 3 if life.id == 1 else 100)
     seed = next(seed for seed in range(100) if replay.next([0], [1], seed).key == [1])  # It goes on with life 2.
-    replayed = tf.nest.map_structure(lambda values: values.numpy()[:, 0], replay.next([0], [1], seed).rows)
+    drawn = replay.next([0], [1], seed)
+    replayed = tf.nest.map_structure(lambda values: values.numpy()[:, 0], drawn.rows)
+    stack = frame_stacks.stack(drawn.rows.frame, drawn.earlier[0], drawn.rows.done)[2, 0]
     number = lambda life, row: life * _LIFE_ROWS + row + 1
     self.assertEqual(replayed.number.tolist(), [number(life, row) for life in (1, 2) for row in (1, 2, 3)])
     self.assertEqual(replayed.place.tolist(), [number(1, 1), number(1, 2), *(number(2, row) for row in range(4))])
     self.assertEqual(replayed.done.tolist(), [False, False, True, False, False, False])
-    np.testing.assert_array_equal(replayed.frame[2], lives[1].stacked[0])
-    self.assertFalse(np.any(replayed.frame[2][:, :3 * (_STACK - 1)]))
+    np.testing.assert_array_equal(stack, lives[1].stacked[0])
+    self.assertFalse(np.any(stack[:, :3 * (_STACK - 1)]))
 
   def test_episodes_are_equally_likely_whatever_their_length(self):
     replay, life = _make(), Life(0, [1, 40, 2, 17])
@@ -239,8 +243,9 @@ class EpisodeReplayTest(parameterized.TestCase):
     def step(rows, key, step, seed):
       with tf.control_dependencies([replay.insert(tf.constant([3], tf.int64), tf.constant([0], tf.int64), rows)]):
         replayed = replay.next(key, step, seed)
-        self.assertEqual(replayed.rows.frame.shape.as_list(), [5, 2, 2, 9])
-        for vector in replayed[1:]:
+        self.assertEqual(replayed.rows.frame.shape.as_list(), [5, 2, 2, 3])
+        self.assertEqual([frames.shape.as_list() for frames in replayed.earlier], [[2, _STACK - 1, 2, 3]])
+        for vector in replayed[2:]:
           self.assertEqual(vector.shape.as_list(), [2])
         return replayed.stream_row, replay.size()
 
@@ -328,13 +333,14 @@ class EpisodeReplayTest(parameterized.TestCase):
     self.assertEqual(statistics.steps, 2000)
     self.assertBetween(statistics.bytes / episode_replay.memory_bytes(spec, 2000), 1., 1.02)
     replayed = replay.next([-1] * 3, [0] * 3, 1)
-    self.assertEqual(sum(values.numpy().nbytes for values in replayed.rows.values()),
+    self.assertEqual(sum(values.numpy().nbytes for values in (*replayed.rows.values(), *replayed.earlier)),
                      episode_replay.batch_bytes(spec, {'pixels': 4, 'done': 1}, 20, 3))
 
   def test_without_stacks(self):
     replay = _make(frame_stacks=None)
     _insert(replay, [Life(0, [10])], [0], 10)
-    self.assertEqual(replay.next([-1], [0], 0).rows.frame.shape, [5, 1, 2, 3])
+    replayed = replay.next([-1], [0], 0)
+    self.assertEqual((replayed.rows.frame.shape, replayed.earlier), ([5, 1, 2, 3], []))
 
   @parameterized.parameters(
       (dict(unroll_length=0), 'unroll_length, capacity and longest_episode: want at least 1, got 0, 1000 and 27000'),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import numpy as np
 import tensorflow as tf
 
+from scalable_agents.learner import frame_stacks
 from scalable_agents.replay import sequence_replay as replay_lib
 
 _GEOMETRY = replay_lib.Geometry(burn_in=4, length=6, period=3)
@@ -87,6 +88,7 @@ class ReplayTest(parameterized.TestCase):
       _set_all(replay, _insert(replay, [0, 1], index, unroll_length, starts))
     last_row = 80 // unroll_length * unroll_length
     sample = tf.nest.map_structure(lambda values: values.numpy(), replay.sample(16, seed))
+    stacks = frame_stacks.stack(sample.rows.frame, sample.earlier[0], sample.rows.done).numpy()
     for b in range(16):
       its_starts = starts[sample.stream_id[b]]
       trained = sample.stream_row[b] + burn_in  # The row of the first trained step.
@@ -100,7 +102,6 @@ class ReplayTest(parameterized.TestCase):
         number = sample.stream_row[b] + offset
         if not begin <= number <= end:
           self.assertEqual(sample.rows.number[offset, b], 0)
-          self.assertFalse(sample.rows.frame[offset, b].any())
           continue
         self.assertEqual(sample.rows.number[offset, b], number)
         self.assertEqual(sample.rows.done[offset, b], its_starts[number])
@@ -109,7 +110,7 @@ class ReplayTest(parameterized.TestCase):
         for age in range(3):
           frames.insert(0, _frame(np.array(number - age)) if alive else np.zeros([2, 3], np.int16))
           alive = alive and not its_starts[number - age]
-        np.testing.assert_array_equal(sample.rows.frame[offset, b], np.concatenate(frames, axis=-1))
+        np.testing.assert_array_equal(stacks[offset, b], np.concatenate(frames, axis=-1))
       self.assertEqual(sample.padding[b], max(begin - sample.stream_row[b], 0))
       np.testing.assert_array_equal(sample.trains[:, b], trained + 1 + np.arange(length) <= end)
       row = sample.stream_row[b]
@@ -181,7 +182,8 @@ class ReplayTest(parameterized.TestCase):
       trained = int(sample.stream_row[b]) + 4
       if trained == 5:
         np.testing.assert_array_equal(sample.rows.number[:, b], [0, 0, 0, 0, 5, 6, 7, 8, 9, 10, 11])
-        np.testing.assert_array_equal(sample.rows.frame[4, b, 0], [30, 31, 32, 40, 41, 42, 50, 51, 52])
+        stacks = frame_stacks.stack(sample.rows.frame, sample.earlier[0], sample.rows.done)
+        np.testing.assert_array_equal(stacks[4, b, 0], [30, 31, 32, 40, 41, 42, 50, 51, 52])
         return
     self.fail('there is no sequence that begins with row 5')
 
@@ -191,7 +193,7 @@ class ReplayTest(parameterized.TestCase):
     rows = Row(_frame(numbers), numbers == 0, numbers, numbers.astype(np.float32))
     replay.insert([5], [0], [0], rows.done, rows, ())
     sample = replay.sample(3, 1)
-    self.assertEqual(sample.states, ())
+    self.assertEqual((sample.states, sample.earlier), ((), []))
     self.assertEqual(sample.rows.frame.shape, [11, 3, 2, 3])
 
   def test_a_full_replay_of_stacked_frames_costs_one_frame_per_step(self):
@@ -209,7 +211,8 @@ class ReplayTest(parameterized.TestCase):
     expected = replay_lib.memory_bytes(spec, (), replay_lib.Geometry(40, 80, 40), 100, num_streams=1)
     self.assertBetween(statistics.bytes / expected, 0.95, 1.)
     sample = replay.sample(3, seed=1)
-    self.assertEqual(sum(values.numpy().nbytes for values in sample.rows.values()), replay_lib.batch_bytes(
+    read = [*sample.rows.values(), *sample.earlier]
+    self.assertEqual(sum(values.numpy().nbytes for values in read), replay_lib.batch_bytes(
         spec, {'pixels': 4, 'done': 1}, replay_lib.Geometry(40, 80, 40), batch_size=3))
 
   def test_works_in_a_graph(self):
@@ -221,7 +224,8 @@ class ReplayTest(parameterized.TestCase):
       self.assertEqual(inserted.signals.shape.as_list(), [7, None])
       with tf.control_dependencies([replay.update(inserted.key, tf.reduce_max(inserted.signals, axis=0))]):
         sample = replay.sample(8, seed)
-      self.assertEqual(sample.rows.frame.shape.as_list(), [11, 8, 2, 9])
+      self.assertEqual(sample.rows.frame.shape.as_list(), [11, 8, 2, 3])
+      self.assertEqual([frames.shape.as_list() for frames in sample.earlier], [[8, 2, 2, 3]])
       self.assertEqual(sample.states['state'].shape.as_list(), [1, 8, 2])
       return sample.key, replay.size()
 

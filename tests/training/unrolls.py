@@ -58,6 +58,7 @@ def random_unroll(agent, spec=None, steps=6, batch=3, seed=0, level_ids=(0,)):
       index=np.zeros(batch, np.int64),
       agent_state=tf.nest.map_structure(
           lambda x: random.randn(*x.shape).astype(x.dtype.as_numpy_dtype), agent.initial_state(batch)),
+      earlier_frames={},
       environment_output=unroll_lib.EnvironmentOutput(
           reward=2.0 * random.randn(*shape).astype(np.float32),
           discount=(~done & (random.rand(*shape) > 0.1)).astype(np.float32),

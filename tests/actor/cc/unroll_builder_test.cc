@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -64,18 +65,20 @@ class UnrollBuilderTest : public testing::Test {
     decision_->state[8] = decision_->state[9] = static_cast<char>(row);
     decision_->version = 1000 + row;
     const char number = static_cast<char>(row);
-    const Slot slot = {{number, number, number}, -1.f * row};
-    return builder_->Append(tag_, reinterpret_cast<const char*>(&slot), *decision_);
+    slot_ = {{number, number, number}, -1.f * row};
+    return builder_->Append(tag_, slot(), *decision_);
   }
 
   // Appends rows until the unroll is full, and takes it.
   Unroll Fill(int* row) {
     while (!builder_->full()) EXPECT_TRUE(Append((*row)++).ok());
     Unroll unroll;
-    EXPECT_TRUE(builder_->TakeFull(tag_, *decision_, &unroll).ok());
+    EXPECT_TRUE(builder_->TakeFull(tag_, slot(), *decision_, &unroll).ok());
     EXPECT_FALSE(builder_->full());
     return unroll;
   }
+
+  const char* slot() const { return reinterpret_cast<const char*>(&slot_); }
 
   template <typename T>
   static T Get(const Unroll& unroll, int component, int row = 0) {
@@ -106,6 +109,7 @@ class UnrollBuilderTest : public testing::Test {
   StreamTag tag_ = {7, 8, int64_t{1} << 40};
   int allocations_left_ = -1;  // Negative: no limit.
   const UnrollBuilder::Allocate allocate_ = [this](int component) { return Allocate(component); };
+  Slot slot_;
   std::unique_ptr<Decision> decision_;
   std::unique_ptr<UnrollBuilder> builder_;
 };
@@ -131,32 +135,47 @@ TEST_F(UnrollBuilderTest, DroppedRowsHaveNoIndex) {
   Check(Fill(&row), 1, 30);
 }
 
-TEST_F(UnrollBuilderTest, OfAStackOnlyTheNewestFrameIsCopied) {
+TEST_F(UnrollBuilderTest, RowsHaveTheNewestFrameAndTheUnrollTheFramesBeforeRow0) {
   for (const auto& [stack, unit] : std::vector<std::pair<int, int>>{{4, 1}, {3, 1}, {4, 2}, {2, 6}}) {
     constexpr int kFrameBytes = 12;
     UnrollLayout layout;
     layout.unroll_length = 1;
     layout.environment_fields = {{5, kFrameBytes, stack, unit}};
     layout.agent_output_bytes = {4};
+    EXPECT_EQ(layout.first_environment(), layout.first_earlier() + 1);
     const Decision decision(layout);
-    const UnrollBuilder::Allocate allocate = [](int) {
-      auto memory = std::make_shared<std::vector<char>>(2 * kFrameBytes);
+    const int most_frames = std::max(stack - 1, 2);
+    const UnrollBuilder::Allocate allocate = [&](int) {
+      auto memory = std::make_shared<std::vector<char>>(most_frames * kFrameBytes);
       return Buffer{memory->data(), memory};
     };
     UnrollBuilder builder(&layout, &allocate);
-    std::vector<char> slot(5 + kFrameBytes * stack);
-    std::vector<char> newest;
+    std::vector<char> first(5 + kFrameBytes * stack), second(first.size());
+    std::vector<std::vector<char>> frames(stack);  // Of the first slot. All bytes of the second slot are larger by 100.
     for (int i = 0; i < kFrameBytes * stack; ++i) {
-      slot[5 + i] = static_cast<char>(1 + i);
-      if (i / unit % stack == stack - 1) newest.push_back(slot[5 + i]);
+      first[5 + i] = static_cast<char>(1 + i);
+      second[5 + i] = static_cast<char>(101 + i);
+      frames[i / unit % stack].push_back(first[5 + i]);
     }
-    ASSERT_TRUE(builder.Append(tag_, slot.data(), decision).ok());
-    ASSERT_TRUE(builder.Append(tag_, slot.data(), decision).ok());
-    Unroll unroll;
-    ASSERT_TRUE(builder.TakeFull(tag_, decision, &unroll).ok());
-    const char* frames = unroll[layout.first_environment()].data;
-    EXPECT_EQ(std::vector<char>(frames, frames + kFrameBytes), newest);
-    EXPECT_EQ(std::vector<char>(frames + kFrameBytes, frames + 2 * kFrameBytes), newest);
+    ASSERT_TRUE(builder.Append(tag_, first.data(), decision).ok());
+    ASSERT_TRUE(builder.Append(tag_, second.data(), decision).ok());
+    Unroll unroll, next;
+    ASSERT_TRUE(builder.TakeFull(tag_, second.data(), decision, &unroll).ok());
+    ASSERT_TRUE(builder.Append(tag_, first.data(), decision).ok());
+    ASSERT_TRUE(builder.TakeFull(tag_, first.data(), decision, &next).ok());
+    for (int i = 0; i < kFrameBytes; ++i) {
+      const char newest = frames.back()[i], later = static_cast<char>(newest + 100);
+      const char* const of_rows = unroll[layout.first_environment()].data;
+      EXPECT_EQ(of_rows[i], newest);
+      EXPECT_EQ(of_rows[kFrameBytes + i], later);
+      EXPECT_EQ(next[layout.first_environment()].data[i], later);
+      EXPECT_EQ(next[layout.first_environment()].data[kFrameBytes + i], newest);
+      for (int frame = 0; frame < stack - 1; ++frame) {
+        const int place = frame * kFrameBytes + i;
+        EXPECT_EQ(unroll[layout.first_earlier()].data[place], frames[frame][i]);
+        EXPECT_EQ(next[layout.first_earlier()].data[place], static_cast<char>(frames[frame][i] + 100));
+      }
+    }
   }
 }
 
@@ -180,7 +199,7 @@ TEST_F(UnrollBuilderTest, NoMemoryForTheNextUnroll) {
   for (int row = 0; row < 3; ++row) ASSERT_TRUE(Append(row).ok());
   allocations_left_ = 0;
   Unroll unroll;
-  EXPECT_EQ(builder_->TakeFull(tag_, *decision_, &unroll).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(builder_->TakeFull(tag_, slot(), *decision_, &unroll).code(), StatusCode::kResourceExhausted);
 }
 
 TEST_F(UnrollBuilderTest, MemoryThatCannotBeAllocatedIsAnError) {

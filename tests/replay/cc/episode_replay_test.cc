@@ -254,9 +254,11 @@ TEST(EpisodeReplayTest, BelowTheMinimumSizeNothingIsReplayed) {
       EXPECT_TRUE(unroll.parts.empty());
       EXPECT_EQ(unroll.next_key, -1);
       EXPECT_EQ(unroll.next_step, 0);
-      std::vector<char> frames((kReplayedLength + 1) * kFrameBytes * kStack, 1);
-      replay.Read(unroll, kFrame, frames.data(), kFrameBytes * kStack);
+      std::vector<char> frames((kReplayedLength + 1) * kFrameBytes, 1), earlier((kStack - 1) * kFrameBytes, 1);
+      replay.Read(unroll, kFrame, frames.data(), kFrameBytes);
+      replay.ReadEarlier(unroll, kFrame, earlier.data());
       EXPECT_EQ(frames, std::vector<char>(frames.size(), 0));
+      EXPECT_EQ(earlier, std::vector<char>(earlier.size(), 0));
     }
   };
   expect_nothing(0);

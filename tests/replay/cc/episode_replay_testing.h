@@ -40,10 +40,12 @@ inline std::string Check(const EpisodeReplay& replay, const ReplayedUnroll& unro
   constexpr int kRows = kReplayedLength + 1;
   if (unroll.parts.empty() || unroll.parts[0].row != 0) return "it does not begin with row 0";
   std::vector<Where> where(kRows);
-  std::vector<char> frames(kRows * kFrameBytes * kStack), done(kRows);
+  std::vector<char> earlier((kStack - 1) * kFrameBytes), newest(kRows * kFrameBytes), done(kRows);
   replay.Read(unroll, kWhere, reinterpret_cast<char*>(where.data()), sizeof(Where));
-  replay.Read(unroll, kFrame, frames.data(), kFrameBytes * kStack);
+  replay.ReadEarlier(unroll, kFrame, earlier.data());
+  replay.Read(unroll, kFrame, newest.data(), kFrameBytes);
   replay.Read(unroll, kDone, done.data(), 1);
+  const std::vector<char> frames = Stacks(earlier, newest, done);
   size_t part = 0;
   for (int i = 0; i < kRows; ++i) {
     const ReplayedUnroll::Part* now = &unroll.parts[part];

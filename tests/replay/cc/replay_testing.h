@@ -64,8 +64,12 @@ class SequenceStream : public TestStream {
     const SequenceGeometry& geometry = replay.options().geometry;
     std::vector<Where> where(geometry.num_rows());
     replay.Read(sequence, kWhere, 0, geometry.num_rows(), reinterpret_cast<char*>(where.data()), sizeof(Where));
-    std::vector<char> frames(geometry.num_rows() * kFrameBytes * kStack);
-    replay.Read(sequence, kFrame, 0, geometry.num_rows(), frames.data(), kFrameBytes * kStack);
+    std::vector<char> earlier((kStack - 1) * kFrameBytes), newest(geometry.num_rows() * kFrameBytes),
+        done(geometry.num_rows());
+    replay.ReadEarlier(sequence, kFrame, earlier.data());
+    replay.Read(sequence, kFrame, 0, geometry.num_rows(), newest.data(), kFrameBytes);
+    replay.Read(sequence, kDone, 0, geometry.num_rows(), done.data(), 1);
+    const std::vector<char> frames = Stacks(earlier, newest, done);
     int64_t episode = -1;  // The row in which the episode of the last row began.
     for (int offset = 0; offset < geometry.num_rows(); ++offset) {
       const int64_t row = sequence.stream_row + offset;

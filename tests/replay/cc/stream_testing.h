@@ -25,6 +25,22 @@ inline std::vector<RowComponent> TestComponents() {
 
 inline char FrameByte(int32_t stream, int64_t row, int i) { return 1 + (stream * 31 + row * 7 + i) % 250; }
 
+// The stacks of frames of all rows: of what a replay reads, the frames before row 0 and the newest frame of each row. A
+// stack has no frame from before its episode's start.
+inline std::vector<char> Stacks(const std::vector<char>& earlier, const std::vector<char>& newest,
+                                const std::vector<char>& done) {
+  std::vector<char> frames = earlier, stacks(done.size() * kFrameBytes * kStack);
+  frames.insert(frames.end(), newest.begin(), newest.end());
+  for (int row = 0; row < static_cast<int>(done.size()); ++row) {
+    for (int age = 0; age < kStack; ++age) {
+      const char* const frame = frames.data() + (kStack - 1 + row - age) * kFrameBytes;
+      for (int i = 0; i < kFrameBytes; ++i) stacks[(row * kFrameBytes + i) * kStack + kStack - 1 - age] = frame[i];
+      if (age <= row && done[row - age]) break;
+    }
+  }
+  return stacks;
+}
+
 // A stream of episodes of given lengths, one after the other, for ever.
 class TestStream {
  public:
@@ -38,13 +54,13 @@ class TestStream {
     return row == 0;
   }
 
-  // Says whether a row that was read is right: '' or what is wrong. If it does not exist, it must be zeros. Else its
-  // episode, or what the segment has of it, began with row `episode`.
+  // Says whether a row that was read is right: '' or what is wrong. If it does not exist, it must be zeros, whatever
+  // its stack of frames is. Else its episode, or what the segment has of it, began with row `episode`.
   std::string CheckRow(int64_t row, bool exists, int64_t episode, const Where& where, const char* frames) const {
     const std::string at = "row " + std::to_string(row) + ": ";
     if (where.stream != (exists ? id_ : 0)) return at + "stream " + std::to_string(where.stream);
     if (where.row != (exists ? row : 0)) return at + "is row " + std::to_string(where.row);
-    return CheckFrames(row, exists ? episode : row + 1, frames);
+    return exists ? CheckFrames(row, episode, frames) : "";
   }
 
   // The same of the stack of frames of a row: '' or what is wrong. It has no frame of rows before row `first`.

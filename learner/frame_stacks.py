@@ -1,0 +1,47 @@
+"""Builds stacks of frames on the device that learns, so that each frame travels there once.
+
+An unroll has the newest frame of each row, and the frames before row 0 that row 0's stack needs.
+"""
+
+import tensorflow as tf
+
+from scalable_agents.ops import ops
+
+
+def stack(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf.Tensor:
+  """Returns the stacks of k frames of all rows: [T+1, B, ..., k C], the newest frame last. For CPUs.
+
+  Args:
+    newest: [T+1, B, ..., C].
+    earlier: [B, k-1, ..., C], the frames before row 0, the oldest one first; zeros before an episode's start.
+    done: [T+1, B] bool; the row starts an episode, so the frames before it are zeros in its stack and in later ones.
+  """
+  return ops.stack_frames(newest, earlier, done)  # TensorFlow's concatenation of single bytes is slow.
+
+
+def stack_compiled(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf.Tensor:
+  """The same as `stack`, of TensorFlow's ops, which XLA compiles and which run on a GPU."""
+  num_rows, num_earlier = tf.shape(newest)[0], earlier.shape[1]
+  frames = tf.concat([_time_major(earlier), newest], 0)
+  episode = tf.cumsum(tf.cast(done, tf.int32), 0)  # Row 0's stack begins in episode 0.
+  episodes = tf.pad(episode, [[num_earlier, 0], [0, 0]])
+  shape = tf.concat([tf.shape(done), tf.ones([newest.shape.rank - 2], tf.int32)], 0)
+
+  def frame(first):
+    same = tf.reshape(episodes[first:first + num_rows] == episode, shape)
+    rows = frames[first:first + num_rows]
+    return tf.where(same, rows, tf.zeros([], rows.dtype))
+
+  return tf.concat([frame(first) for first in range(num_earlier + 1)], -1)
+
+
+def with_stacks(unroll, build=stack):
+  """Returns a batch of unrolls with whole stacks of frames, which `build` builds."""
+  environment = unroll.environment_output
+  stacks = {name: build(environment.observation[name], earlier, environment.done)
+            for name, earlier in unroll.earlier_frames.items()}
+  return unroll._replace(environment_output=environment._replace(observation={**environment.observation, **stacks}))
+
+
+def _time_major(values):
+  return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])
