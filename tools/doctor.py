@@ -31,7 +31,9 @@ import sys
 from ale_py import roms
 print(len(roms.get_all_rom_ids()), 'games') if roms.get_rom_path('pong') else sys.exit('Pong is missing or damaged')
 '''
-_OLDEST_DRIVER = 525  # For CUDA 12, which TensorFlow uses: https://docs.nvidia.com/deploy/cuda-compatibility.
+# TensorFlow uses CUDA 12, which needs driver 525: https://docs.nvidia.com/deploy/cuda-compatibility. For cards like the
+# H100 and newer ones it has no machine code but PTX 8.5, which drivers from 555 on can compile.
+_OLDEST_DRIVER, _OLDEST_FOR_PTX, _PTX_CAPABILITY = 525, 555, 9
 # The number of GPUs, after XLA has compiled for the first one.
 _USE_GPUS = '''
 import tensorflow as tf
@@ -212,15 +214,7 @@ def check_roms(python=sys.executable):
 
 
 def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
-  """Checks that DeepMind Lab can open a level. It is not a requirement, because it has no wheel on PyPI.
-
-  Args:
-    python: the interpreter that should have it.
-    root: this project's root, for the path of docs/suites.md.
-    which: finds a program on the PATH.
-  Returns:
-    A Result.
-  """
+  """Checks that DeepMind Lab can open a level. It is not a requirement, because it has no wheel on PyPI."""
   installed = ask(python, '-c', 'import importlib.util as util; print(util.find_spec("deepmind_lab") is not None)')
   if installed.text == 'False':
     return Result(
@@ -255,19 +249,22 @@ def check_gpus(python=sys.executable, nvidia_smi='nvidia-smi', root=ROOT):
   Training needs no GPU.
   """
   cards = _load(ROOT / 'processes' / 'cards.py')  # The module that gives the reason in a program's first lines.
-  install_driver = f"install NVIDIA's driver, {_OLDEST_DRIVER} or later; in a container: docker run --gpus=all"
-  there = ask(nvidia_smi, '--query-gpu=name,driver_version', '--format=csv,noheader')
+  there, capability = (ask(nvidia_smi, f'--query-gpu={fields}', '--format=csv,noheader')
+                       for fields in ('name,driver_version', 'compute_cap'))
+  major = re.match(r'\d+', capability.text)
+  oldest = _OLDEST_FOR_PTX if major and int(major[0]) >= _PTX_CAPABILITY else _OLDEST_DRIVER
+  install_driver = f"install NVIDIA's driver, {oldest} or later; in a container: docker run --gpus=all"
   if not there.worked:
-    if cards.models() or cards.has_cuda_libraries():
-      return Result('warn', 'GPUs', f'none can be used: {there.text}', install_driver)
-    return Result('ok', 'GPUs', 'none: training runs on the CPU')
+    if there.text.endswith(' not found') and not cards.models() and not cards.has_cuda_libraries():
+      return Result('ok', 'GPUs', 'none: training runs on the CPU')
+    return Result('warn', 'GPUs', f'none can be used: {there.text}', install_driver)
   name, _, driver = there.text.rpartition(', ')
   card = f'{name}, driver {driver}'
   seen = ask(python, '-c', _USE_GPUS)
   if seen.worked and seen.text != '0':
     return Result('ok', 'GPUs', f'{seen.text}, {card}; XLA compiles for it')
   number = re.match(r'\d+', driver)
-  if number and int(number[0]) < _OLDEST_DRIVER:
+  if number and int(number[0]) < oldest:
     return Result('warn', 'GPUs', f'the machine has {card}, which is too old for TensorFlow', install_driver)
   if fault := cards.find_fault(root):
     return Result('warn', 'GPUs', f'the machine has {card}, but {fault.reason}', fault.mend)

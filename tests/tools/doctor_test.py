@@ -198,9 +198,10 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual((result.status, result.found), ('warn', 'unknown: No module'))
 
   def _check_gpus(self, python, driver='550.54.14', packages=('nvidia-cudnn-cu12', 'nvidia-nccl-cu12'),
-                  root=doctor.ROOT):
+                  root=doctor.ROOT, capability='8.9'):
     """Checks the GPUs of a machine with a card, this driver and these of the two packages with CUDA's libraries."""
-    nvidia_smi = self._program(f"echo 'Slow GPU, {driver}'", f"echo 'Fast GPU, {driver}'")
+    nvidia_smi = self._program(f'test "$1" = --query-gpu=compute_cap && exec echo {capability}',
+                               f"echo 'Slow GPU, {driver}'", f"echo 'Fast GPU, {driver}'")
     site = self.create_tempdir()
     for name in ('tensorflow', *packages):
       site.create_file(f'{name.replace("-", "_")}-9.1.dist-info/METADATA', content=f'Name: {name}\nVersion: 9.1\n' + (
@@ -220,6 +221,9 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual(result[:3], ('warn', 'GPUs',
                                   'the machine has Fast GPU, driver 470.82.01, which is too old for TensorFlow'))
     self.assertIn('525 or later', result.mend)
+    result = self._check_gpus(self._program('echo 0'), capability='9.0')  # As an H100's.
+    self.assertEndsWith(result.found, 'driver 550.54.14, which is too old for TensorFlow')
+    self.assertIn('555 or later', result.mend)
 
   def test_gpus_without_cuda_libraries(self):
     no_gpu, has_card = self._program('echo 0'), 'the machine has Fast GPU, driver 550.54.14, but '
@@ -245,10 +249,12 @@ class DoctorTest(parameterized.TestCase):
   def test_gpus_without_a_driver(self):
     self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi')[:3],
                      ('ok', 'GPUs', 'none: training runs on the CPU'))
-    with mock.patch.object(doctor, '_load', lambda _: mock.Mock(models=lambda: ['Fast GPU'])):
-      result = doctor.check_gpus(nvidia_smi=self._program('echo no communication with the driver', 'exit 9'))
+    result = doctor.check_gpus(nvidia_smi=self._program('echo no communication with the driver', 'exit 9'))
     self.assertEqual(result[:3], ('warn', 'GPUs', 'none can be used: no communication with the driver'))
     self.assertIn('--gpus=all', result.mend)
+    with mock.patch.object(doctor, '_load', lambda _: mock.Mock(models=lambda: ['Fast GPU'])):
+      self.assertEqual(doctor.check_gpus(nvidia_smi='/no/nvidia-smi')[:3],
+                       ('warn', 'GPUs', 'none can be used: /no/nvidia-smi not found'))
 
   def test_limits_of_this_machine(self):
     result = doctor.check_limits(wanted_free_bytes=0)
