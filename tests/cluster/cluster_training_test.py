@@ -250,6 +250,7 @@ class SeveralLearnersTest(_TestCase):
     with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:
       run.wait_for_rows(1)
       self.assertEqual(run.end(signal.SIGINT)[0], 0, run.screen())
+      self.assertRegex(run.screen(), '(?m)^2 learners; one of their devices sums their gradients$')
     frames = training.rows(self.logdir)[-1]['environment_frames']
     self.assertLessEqual(frames, 8_000)
     with training.Training(self.logdir, *_CATCH, _ENVIRONMENTS, *flags) as run:

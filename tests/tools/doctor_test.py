@@ -124,7 +124,7 @@ class DoctorTest(parameterized.TestCase):
     os.utime(library, (101, 101) if library_is_newer else (99, 99))
     return library
 
-  @parameterized.parameters((True, 'ok', ''), (False, 'warn', 'make setup'))
+  @parameterized.parameters((True, 'ok', ''), (False, 'wrong', 'make setup'))
   def test_op_library_that_is_older_than_a_source(self, library_is_newer, status, mend):
     library = self._tree(library_is_newer)
     result = doctor.check_op_library(library, python=self._program('echo loads'))
