@@ -82,9 +82,11 @@ def epsilon_greedy(preferences: tf.Tensor, epsilon, seed) -> tf.Tensor:
     [B] int32.
   """
   batch_size, num_actions = tf.unstack(tf.shape(preferences))
-  seeds = tf.random.experimental.stateless_split(seed, 2)
-  is_random = tf.random.stateless_uniform([batch_size], seeds[0]) < epsilon
-  random_action = tf.random.stateless_uniform([batch_size], seeds[1], 0, num_actions, tf.int32)
+  with tf.device('/CPU:0'):  # On a GPU too, TensorFlow reads seeds on the host.
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    first, second = seeds[0], seeds[1]
+  is_random = tf.random.stateless_uniform([batch_size], first) < epsilon
+  random_action = tf.random.stateless_uniform([batch_size], second, 0, num_actions, tf.int32)
   return tf.where(is_random, random_action, greedy(preferences))
 
 

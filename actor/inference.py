@@ -82,22 +82,26 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
   Returns:
     A function without arguments.
   """
+  pads = 'GPU' in device.upper()  # A GPU chooses its kernels anew for each size of a batch, so there are few sizes.
+
   def act(batch_number, known_version, unused_is_finite):
     batch = pool.next_batch()
     with tf.control_dependencies([batch.id]):  # Without it the parameters could be read before the batch is there.
       version, latest = parameters.latest()
+    # All but the network is computed on the host. Each number that came back from a GPU earlier would wait there for
+    # the learner's kernels, because TensorFlow's kernels follow each other on a GPU.
+    is_known = version == known_version
+    inputs = _inputs(batch, actors), batch.agent_state
+    padded, size = pad(inputs) if pads else (inputs, None)
+    random = tf.stack([tf.constant(seed, tf.int64), batch_number])
     with tf.device(device):
       def update():
         for variable, parameter in zip(agent.acting_variables, latest, strict=True):
           variable.assign(parameter)
-      tf.cond(version == known_version, lambda: None, update)
-      inputs = _inputs(batch, actors), batch.agent_state
-      random = tf.stack([tf.constant(seed, tf.int64), batch_number])
-      if 'GPU' in device.upper():  # A GPU chooses its kernels anew for each size of a batch, so there are few sizes.
-        padded, size = pad(inputs)
-        outputs = tf.nest.map_structure(lambda tensor: tensor[:size], agent.step(*padded, random, selection))
-      else:
-        outputs = agent.step(*inputs, random, selection)
+      tf.cond(is_known, lambda: None, update)
+      outputs = agent.step(*padded, random, selection)
+      if pads:
+        outputs = tf.nest.map_structure(lambda tensor: tensor[:size], outputs)
       agent_output, agent_state = outputs
       outputs_are_finite = is_finite(agent_output)
 
@@ -108,12 +112,13 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
 
   @tf.function(autograph=False)
   def loop():
-    version, _ = parameters.latest()
-    # A resumed run starts with another version, so it does not draw the same random numbers again.
-    first_number = tf.bitwise.left_shift(version, tf.constant(32, tf.int64))
-    _, version, _ = tf.while_loop(lambda number, version, outputs_are_finite: outputs_are_finite, act,
-                                  (first_number, tf.constant(-1, tf.int64), True), parallel_iterations=1)
-    return version
+    with tf.device('/CPU:0'):
+      version, _ = parameters.latest()
+      # A resumed run starts with another version, so it does not draw the same random numbers again.
+      first_number = tf.bitwise.left_shift(version, tf.constant(32, tf.int64))
+      _, version, _ = tf.while_loop(lambda number, version, outputs_are_finite: outputs_are_finite, act,
+                                    (first_number, tf.constant(-1, tf.int64), True), parallel_iterations=1)
+      return version
 
   def act_until_closed():
     raise PolicyError(int(loop()))

@@ -1,6 +1,7 @@
 """The Python interface: `scalable_agents.train` and `scalable_agents.load`. docs/python.md has examples."""
 
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from scalable_agents.actor import agent as agent_lib
 from scalable_agents.agents import registry as agents
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
+from scalable_agents.processes import devices
 from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
 from scalable_agents.records import checkpoint
@@ -204,6 +206,8 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
   Raises:
     errors.UserError: there is no run or no checkpoint, it is damaged, or the agent cannot select actions in this way.
   """
+  with contextlib.suppress(RuntimeError):  # The caller has begun to use TensorFlow, and has decided.
+    devices.grow_memory()
   logdir = run_flags.user_path(logdir)
   run = read(logdir, agent)
   loaded = checkpoint.load(run_directory.path(logdir, run_directory.CHECKPOINTS))

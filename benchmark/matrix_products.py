@@ -68,6 +68,9 @@ def of_gradient(definition, learner, batch) -> dict[Product, int]:
   """Returns the products of an agent's loss and its gradient. The rest of a learner's step has none."""
   import tensorflow as tf
 
+  from scalable_agents.learner import frame_stacks
+  batch = batch._replace(unroll=frame_stacks.with_stacks(batch.unroll))
+
   def gradients():
     with tf.GradientTape() as tape:
       total = definition.loss(learner.agent, batch, learner.config).total

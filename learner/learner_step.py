@@ -203,7 +203,7 @@ class Learner(tf.Module):
         'grad_norm': grad_norm,
         'learning_rate': learning_rate,
         'update_skipped': 1.0 - tf.cast(finite, tf.float32),
-        'culprit': tf.argmin(tf.cast(finite_gradients, tf.int32), output_type=tf.int32),
+        'culprit': tf.argmin(tf.cast(finite_gradients, tf.float32), output_type=tf.int32),
         **means,
     })
     return metrics, tf.nest.map_structure(lambda value: tf.where(finite, value, tf.zeros_like(value)), feedback)

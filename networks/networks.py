@@ -404,7 +404,7 @@ class LanguageEncoder(snt.Module):
     """
     embedded = tf.transpose(tf.gather(self.embedding, tf.maximum(words, 0)), [1, 0, 2])
     never = tf.zeros(tf.shape(embedded)[:2], tf.bool)
-    never = tf.ensure_shape(never, embedded.shape[:2])
+    never.set_shape(embedded.shape[:2])
     outputs, _ = self._lstm.unroll(embedded, never, self._lstm.initial_state(tf.shape(words)[0]))
     # Outputs after the last word are not used.
     is_last = (words >= 0) & (tf.pad(words[:, 1:], [[0, 0], [0, 1]], constant_values=_NO_WORD) < 0)

@@ -9,6 +9,7 @@ _DESCRIBE = '''
 from scalable_agents.processes import kernels
 kernels.choose()
 from scalable_agents.processes import devices
+devices.grow_memory()
 print(devices.describe([devices.choose()], devices.choose()))
 '''
 

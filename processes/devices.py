@@ -12,6 +12,16 @@ CPU, GPU = '/CPU:0', '/GPU:0'
 _BFLOAT16_CAPABILITY = 8, 0  # From this compute capability on, cards have instructions for bfloat16.
 
 
+def grow_memory() -> None:
+  """Lets this process take the memory of cards as it needs it. Otherwise TensorFlow takes nearly all of it at once.
+
+  Raises:
+    RuntimeError: TensorFlow uses a card already.
+  """
+  for gpu in tf.config.list_physical_devices('GPU'):
+    tf.config.experimental.set_memory_growth(gpu, True)
+
+
 def choose(wanted: str = 'auto') -> str:
   """Returns CPU or GPU, the first one.
 

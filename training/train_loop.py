@@ -57,8 +57,7 @@ def configure_tensorflow(tf32: bool = True):
   # The other half of the cores is for the environments. An idle thread looks for work for a while before it sleeps.
   # With one thread per core this took a fifth of the training process's time.
   tf.config.threading.set_intra_op_parallelism_threads(max(1, machine.num_cores() // 2))
-  for gpu in tf.config.list_physical_devices('GPU'):
-    tf.config.experimental.set_memory_growth(gpu, True)
+  devices.grow_memory()
   quiet.note(f'kernels on the CPU: {kernels.describe()}')
 
 

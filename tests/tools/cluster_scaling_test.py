@@ -24,7 +24,7 @@ class ClusterScalingTest(absltest.TestCase):
     with mock.patch.object(cluster_scaling.multiprocessing, 'get_context', lambda _: fork), mock.patch.object(
         cluster_scaling, '_WARM_UP_SECONDS', 0.1):
       cost = cluster_scaling.measure('Atari', seconds=0.5)
-    self.assertEqual(cost.bytes, 4 + 21 * 84 * 84 * 4)
+    self.assertEqual(cost.bytes, 4 + 24 * 84 * 84)  # Each frame once.
     self.assertGreater(cost.unrolls_per_second, 1.)
     self.assertBetween(cost.cpu_seconds, 1e-6, 1.)
 
