@@ -41,7 +41,7 @@ class ParameterSnapshot:
     """Replaces the published parameters.
 
     Args:
-      version: [] int64, number of learner updates so far.
+      version: [] int64, number of learner updates so far, skipped ones included.
       parameters: one tensor per spec.
     """
     with tf.device('/CPU:0'):  # On a GPU too, the op takes the version from the host.

@@ -55,7 +55,8 @@ class Unroll(NamedTuple):
   environment_output: EnvironmentOutput  # Of [T+1, ...]; of a stack of frames, the newest frame.
   agent_output: Nest            # the agent's own NamedTuple of [T+1, ...], with `action` and, for example, its logits.
                                 # Definition.to_send may send less of it.
-  parameter_version: tf.Tensor  # [T+1] int64, number of updates of the parameters that computed agent_output[t].
+  parameter_version: tf.Tensor  # [T+1] int64, version of the parameters that computed agent_output[t]: the number of
+                                # updates before, skipped ones included.
 
 
 class Steps(NamedTuple):
