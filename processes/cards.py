@@ -3,7 +3,6 @@
 This file imports only the standard library, because the doctor runs it before anything is installed.
 """
 
-import glob
 import importlib.metadata
 import os
 import pathlib
@@ -11,7 +10,7 @@ import re
 import sys
 from typing import NamedTuple
 
-_DRIVER = '/proc/driver/nvidia/gpus/*/information'  # One file per card of the machine, also where TensorFlow sees none.
+_SYSTEM = pathlib.Path('/')  # Of files.
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -24,11 +23,12 @@ class Fault(NamedTuple):
 def models() -> list[str]:
   """Returns the models of this machine's cards."""
   found = []
-  for path in sorted(glob.glob(_DRIVER)):
-    with open(path, encoding='utf-8', errors='replace') as file:
-      lines = dict(line.split(':', 1) for line in file if ':' in line)
+  for path in _driver_files():
+    lines = dict(line.split(':', 1) for line in path.read_text('utf-8', 'replace').splitlines() if ':' in line)
     found.append(lines.get('Model', 'NVIDIA card').strip())
-  return found
+  # In Windows' subsystem for Linux, Windows has the driver. It brings its nvidia-smi, and no file says the model.
+  is_windows = all((_SYSTEM / path).exists() for path in ('dev/dxg', 'usr/lib/wsl/lib/nvidia-smi'))
+  return found or ['NVIDIA card'] * is_windows
 
 
 def find_fault(root: pathlib.Path = _ROOT) -> Fault | None:
@@ -37,6 +37,10 @@ def find_fault(root: pathlib.Path = _ROOT) -> Fault | None:
   Args:
     root: this project's root. Without a Makefile in it, the project was installed with pip.
   """
+  # A container and a job see the driver's files of the whole machine, but may have or open only the devices they got.
+  devices = [path for path in _SYSTEM.glob('dev/nvidia[0-9]*') if os.access(path, os.R_OK | os.W_OK)]
+  if _driver_files() and not devices:
+    return Fault('this container or job was given no card', 'docker run --gpus=all, sbatch --gres=gpu:1')
   if os.environ.get('CUDA_VISIBLE_DEVICES', 'unset') in ('', '-1'):
     return Fault('CUDA_VISIBLE_DEVICES hides it', 'unset CUDA_VISIBLE_DEVICES')
   packages = _cuda_packages()
@@ -56,6 +60,11 @@ def find_fault(root: pathlib.Path = _ROOT) -> Fault | None:
 def has_cuda_libraries() -> bool:
   """Returns whether at least one of the packages with CUDA's libraries is installed."""
   return any(_missing_files(name) != [name] for name in _cuda_packages())
+
+
+def _driver_files():
+  """Returns a file per card of the machine. They are there also where TensorFlow sees no card."""
+  return sorted(_SYSTEM.glob('proc/driver/nvidia/gpus/*/information'))
 
 
 def _cuda_packages() -> dict[str, str]:

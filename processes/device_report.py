@@ -14,6 +14,12 @@ print(devices.describe([devices.choose()], devices.choose()))
 '''
 
 
+def tell() -> None:
+  """Prints where each run will learn and act; nothing if `read` has no answer."""
+  if line := read():
+    print(f'each run {line}', flush=True)
+
+
 def read() -> str:
   """Returns the line of devices.describe from a process that imports TensorFlow; '' if it fails, as the runs will."""
   done = subprocess.run([sys.executable, '-c', _DESCRIBE], env=python_path.environment(), stdin=subprocess.DEVNULL,

@@ -168,7 +168,7 @@ def run(experiment: Experiment, config: Config):
   """
   frames = config.frames or experiment.frames
   folder = files.make_folder(config.output)
-  print(f'each run {device_report.read()}', flush=True)
+  device_report.tell()
   pool = concurrent.futures.ThreadPoolExecutor(config.parallel)
   try:
     waiting = {line.name: [

@@ -56,7 +56,7 @@ def _line(name, rate):
 def main():
   """Measures each game, then all games at once, and prints the ratio."""
   config = run_flags.config_from_flags(MultiTaskConfig, validate)
-  print(f'each run {device_report.read()}', flush=True)
+  device_report.tell()
   alone = {}
   for game in training_rate.split(config.games):
     alone[game] = _rate(config, game)

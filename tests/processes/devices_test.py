@@ -1,6 +1,9 @@
 """Tests of processes/devices.py. Cards are simulated: files of the driver, and TensorFlow's lists of devices."""
 
+import contextlib
+import io
 import os
+import pathlib
 from unittest import mock
 
 from absl.testing import absltest
@@ -18,13 +21,16 @@ class DevicesTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self._driver = self.create_tempdir()
-    self.enter_context(mock.patch.object(cards, '_DRIVER', f'{self._driver.full_path}/*/information'))
+    self._system = self.create_tempdir()
+    self.enter_context(mock.patch.object(cards, '_SYSTEM', pathlib.Path(self._system.full_path)))
     environment = self.enter_context(mock.patch.dict(os.environ))
     environment.pop('CUDA_VISIBLE_DEVICES', None)
 
-  def _put_card_in(self, model='NVIDIA H100'):
-    self._driver.create_file('0000:01:00.0/information', content=f'Model: \t\t {model}\nIRQ: 7\nnonsense\n')
+  def _put_card_in(self, model='NVIDIA H100', devices=('nvidia0',)):
+    self._system.create_file('proc/driver/nvidia/gpus/0000:01:00.0/information',
+                             content=f'Model: \t\t {model}\nIRQ: 7\nnonsense\n')
+    for device in ('nvidiactl', *devices):
+      self._system.create_file(f'dev/{device}')
 
   def _let_tensorflow_have(self, *models, capability=(9, 0)):
     gpus = [tf.config.PhysicalDevice(f'/physical_device:GPU:{i}', 'GPU') for i in range(len(models))]
@@ -44,6 +50,11 @@ class DevicesTest(parameterized.TestCase):
   def test_the_line_of_a_process_that_does_not_import_tensorflow(self):
     with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=''):
       self.assertStartsWith(device_report.read(), 'learns and acts on the CPU')
+
+  def test_nothing_is_told_if_tensorflow_does_not_start(self):
+    with mock.patch.object(device_report, 'read', return_value=''), contextlib.redirect_stdout(io.StringIO()) as screen:
+      device_report.tell()
+    self.assertEqual(screen.getvalue(), '')
 
   def test_a_card_that_is_used_is_named(self):
     self._put_card_in()
@@ -68,6 +79,18 @@ class DevicesTest(parameterized.TestCase):
       self.assertRegex(devices.describe(['/CPU:0'], '/CPU:0'), f'^learns and acts on the CPU: {wanted}')
       with self.assertRaisesRegex(errors.UserError, f'^--inference_device=gpu: {wanted}'):
         devices.choose('gpu')
+
+  def test_a_container_or_job_that_was_given_no_card(self):
+    self._put_card_in(devices=())
+    self.assertEqual(devices.why_unused(), 'the NVIDIA H100 of this machine is not used: this container or job was '
+                                           'given no card; docker run --gpus=all, sbatch --gres=gpu:1')
+
+  def test_a_card_in_windows_subsystem_for_linux(self):
+    self._system.create_file('dev/dxg')
+    self.assertEqual(cards.models(), [])  # As with a card of another maker.
+    self._system.create_file('usr/lib/wsl/lib/nvidia-smi')
+    with mock.patch.object(cards, '_missing_files', lambda name: [name]):
+      self.assertStartsWith(devices.why_unused(), 'the NVIDIA card of this machine is not used: TensorFlow has no CUDA')
 
   @parameterized.parameters(((8, 0), 'bfloat16'), ((9, 0), 'bfloat16'), ((7, 5), 'float32'))
   def test_cards_from_ampere_on_compute_in_bfloat16(self, capability, precision):
