@@ -156,12 +156,12 @@ class Rows:
       return Measured(f'{found["of_change"]:.1e} of the change, {found["of_parameters"]:.1e} of the parameters; first '
                       f'update {found["first_update_seconds"]:.1f} s', found, found['of_change'] <= precision.bound)
 
-    return Row(name, f'differ by {precision.bound:g} of the change at most', measure)
+    return Row(name, f'at most {precision.bound:g} of the change', measure)
 
   def training(self, run: card_runs.Run) -> Group:
     """Returns the group of a run on Pong: its speed, and resuming it on another device. It goes on afterwards."""
     def measure(deadline):
-      run.start(with_card=True)
+      run.start(with_card=self._device == 'gpu')
       found = card_runs.measure(run, self._plan.run_seconds, deadline)
       self._batch_size, self._frames_per_second = found['inference_batch_size'], found['frames_per_second']
       mean_return = found['episode_return']
@@ -175,18 +175,18 @@ class Rows:
       found = card_runs.resume(run, with_card, deadline)
       on_card = found['line'].startswith('learns and acts on GPU')
       return Measured(f'killed at {found["killed_at"]:,} frames, at {found["reached"]:,} after {found["seconds"]:.0f} '
-                      f's; {found["line"]}', found, on_card == (with_card and self._device == 'gpu'))
+                      f's; {found["line"]}', found, on_card == with_card)
 
     return lambda unused_process: [
         Row('IMPALA on Pong, end to end', self._judged('the environments are the bottleneck'), measure,
             _LONGEST_RUN_SECONDS),
         Row('kill -9, then resume on the CPU', 'goes on', functools.partial(resume, False)),
-        Row('kill -9, then resume on the card', 'goes on', functools.partial(resume, True))]
+        Row('kill -9, then resume on the card', 'goes on', functools.partial(resume, self._device == 'gpu'))]
 
   def free_environments(self, run: card_runs.Run) -> Group:
     """Returns the group of a run whose environments' steps take almost no time."""
     def measure(deadline):
-      run.start(with_card=True)
+      run.start(with_card=self._device == 'gpu')
       found = card_runs.measure(run, self._plan.run_seconds / 2, deadline)
       found['frames_per_second'] *= _FRAMES_PER_STEP  # These environments repeat no action.
       return Measured(f'{found["frames_per_second"]:,.0f} frames/s (paper: '

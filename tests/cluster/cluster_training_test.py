@@ -112,7 +112,7 @@ class LifeOfAClusterTest(_TestCase):
     """Returns an actor host and the learner that it has found."""
     actor = self._actor(0, *_SLOW)
     actor.wait_until(lambda: f'no learner at {self.address} for ' in actor.screen(), 'a word')
-    self.assertRegex(actor.screen(), r'^acts on the CPU\n'
+    self.assertRegex(actor.screen(), r'^acts on the CPU(: the .*)?\n'
                      rf'no learner at {self.address} for ([5-9]|\d\d+) s: Connection refused\n$')
     learner = self._start('learner', _NONE, *_SLOW)
     row = self._wait_for_row(
@@ -125,7 +125,7 @@ class LifeOfAClusterTest(_TestCase):
     wrong = self._actor(2, *_SLOW, '--unroll_length=10')
     code, _ = wrong.end()
     self.assertEqual(code, 1)
-    self.assertRegex(wrong.screen(), '^acts on the CPU\n(no learner .*\n)*'
+    self.assertRegex(wrong.screen(), '^acts on the CPU(: the .*)?\n(no learner .*\n)*'
                                      f'error: {self.address}: the learner has another '
                                      'configuration: --unroll_length is 5 there and 10 here. Give all .*\n$')
 

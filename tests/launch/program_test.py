@@ -174,7 +174,7 @@ class TestModeTest(parameterized.TestCase):
                                   r'  mean return +-?\d\.\d\d\n'
                                   r'  median return +-?1\.00\n'
                                   r'  mean length +4\.00 frames\n$')
-    self.assertRegex(done.stderr, r'^acts on the CPU\n'
+    self.assertRegex(done.stderr, r'^acts on the CPU(: the .*)?\n'
                                   r'(\d of 3 episodes, [\d,]+ frames/s\n)*3 of 3 episodes, [\d,]+ frames/s\n$')
     after = _files(logdir)
     evaluation = json.loads(after.pop(run_directory.EVALUATION))
@@ -200,7 +200,8 @@ class TestModeTest(parameterized.TestCase):
       workers = test.workers()
       self.assertNotEmpty(workers)
       self.assertEqual(test.end(signal.SIGINT)[0], 130)
-      self.assertRegex(test.screen(), r'^acts on the CPU\n([\d,]+ of 1,000,000 episodes, [\d,]+ frames/s\n)+$')
+      self.assertRegex(test.screen(), r'^acts on the CPU(: the .*)?\n'
+                                      r'([\d,]+ of 1,000,000 episodes, [\d,]+ frames/s\n)+$')
     self.assertEmpty(training.still_alive(workers))
     self.assertNotIn(run_directory.EVALUATION, os.listdir(logdir))
 
