@@ -1,9 +1,10 @@
-"""Checks a wheel: installs it in a new environment, without a compiler in reach, and learns `catch` there.
+"""Checks a wheel: in a new environment, without a compiler in reach, runs the doctor and learns `catch`.
 
   python tools/check_wheel.py dist/scalable_agents-0.1.0-….whl [PYTHON ...]
 
 Each PYTHON is an interpreter, for which pip also installs the requirements. Without one, this program's interpreter is
-used, and the new environment borrows its requirements. The last line is the result, and the exit code is 0 or 1.
+used, and the new environment borrows its requirements. The doctor checks that their versions are in the wheel's ranges.
+The last line is the result, and the exit code is 0 or 1.
 """
 
 import json
@@ -39,9 +40,9 @@ def check(wheel, python, folder):
   programs = _install(wheel, python, folder / 'environment')
   logdir = folder / 'run'
   environment = {'PATH': str(programs), 'HOME': str(folder)}  # No compiler, and none of the user's variables.
-  for flags in ((), ('--mode=test', '--test_num_episodes=50')):
-    subprocess.run([programs / 'scalable-agents', *_LEARN, f'--logdir={logdir}', *flags], cwd=folder, env=environment,
-                   check=True)
+  learn = (*_LEARN, f'--logdir={logdir}')
+  for arguments in (('doctor',), learn, (*learn, '--mode=test', '--test_num_episodes=50')):
+    subprocess.run([programs / 'scalable-agents', *arguments], cwd=folder, env=environment, check=True)
   evaluation = json.loads((logdir / 'evaluation.json').read_text(encoding='utf-8'))
   return evaluation['levels']['catch']['mean']
 

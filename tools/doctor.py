@@ -14,10 +14,12 @@ import pathlib
 import re
 import resource
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import types
 from typing import NamedTuple
@@ -98,8 +100,8 @@ def ask(*command):
   return Answer(not done.returncode, lines[-1].strip() if lines else f'exit code {done.returncode}')
 
 
-def requirements(root=ROOT):
-  """Returns the pinned requirements by name, from `root`'s requirements.txt or else from the installed package."""
+def requirements(root=ROOT) -> dict[str, str]:
+  """Returns the requirements by name: the pins of `root`'s requirements.txt, or the installed package's ranges."""
   try:
     lines = (root / 'requirements.txt').read_text(encoding='utf-8').splitlines()
   except OSError:
@@ -107,14 +109,43 @@ def requirements(root=ROOT):
       lines = importlib.metadata.requires('scalable_agents') or []
     except importlib.metadata.PackageNotFoundError:
       lines = []
-  return {line.split('==')[0]: line for line in lines if '==' in line and 'extra ==' not in line}
+  return {match[0]: line for line in lines if 'extra ==' not in line and (match := re.match(r'[\w.-]+', line))}
 
 
-def _install(name, root=ROOT):
+def _versions(requirement):
+  """Returns the part of a requirement that is about versions: '>=1.4.0,<2' of 'gymnasium>=1.4.0,<2'; '' if none."""
+  return re.sub(r'^[\w.-]+', '', requirement).strip()
+
+
+def _shown(wanted):
+  """Returns versions as in a message: a pin is the version alone."""
+  return wanted.removeprefix('==')
+
+
+def _numbers(version):
+  """Returns the numbers of a version, without zeros at the end, which mean nothing."""
+  numbers = [int(number) for number in re.findall(r'\d+', re.sub(r'[^\d.].*', '', version))]
+  while numbers and not numbers[-1]:
+    numbers.pop()
+  return numbers
+
+
+def fits(version, wanted):
+  """Returns whether a version, such as '1.4.0', is wanted: by '==1.4.0', '~=1.4.0', '>=1.4,<2' or '' (all)."""
+  found = _numbers(version)
+  for sign, bound in re.findall(r'([<>=~]+)\s*([^\s,]+)', wanted):
+    least, series = _numbers(bound), [int(number) for number in re.findall(r'\d+', bound)[:-1]]
+    if not {'==': version.partition('+')[0] == bound, '>=': found >= least, '<': found < least,
+            '~=': found >= least and (found + [0] * len(series))[:len(series)] == series}[sign]:
+      return False
+  return True
+
+
+def _install(name: str, root=ROOT):
   """Returns the command that installs a requirement for this Python, or the command that sets up everything."""
   if sys.prefix == sys.base_prefix and (root / 'Makefile').exists():
     return 'make setup'
-  return f'{sys.executable} -m pip install {requirements(root).get(name, name)}'
+  return f'{sys.executable} -m pip install {shlex.quote(requirements(root).get(name, name))}'
 
 
 def check_python(version=sys.version_info[:3]):
@@ -127,7 +158,7 @@ def check_python(version=sys.version_info[:3]):
 
 
 def check_package(name: str, module, python=sys.executable, required=True, use=''):
-  """Checks that a Python package is installed, can be imported and has the pinned version.
+  """Checks that a Python package is installed, can be imported and has a version that is wanted.
 
   Args:
     name: the requirement's name.
@@ -139,10 +170,10 @@ def check_package(name: str, module, python=sys.executable, required=True, use='
     A Result.
   """
   answer = ask(python, '-c', f'import importlib.metadata, {module}; print(importlib.metadata.version({name!r}))')
-  want = requirements().get(name, name).partition('==')[2]
-  if answer.worked and answer.text == want:
+  want = _versions(requirements()[name]) if name in requirements() else None
+  if answer.worked and want is not None and fits(answer.text, want):
     return Result('ok', name, answer.text)
-  found = f'{answer.text}; want {want}' if answer.worked else answer.text
+  found = f'{answer.text}; want {_shown(want)}' if answer.worked else answer.text
   return Result('wrong' if required else 'warn', name, f'{found} (for {use})' if use else found, _install(name))
 
 
@@ -154,19 +185,18 @@ def check_libraries(wanted=None):
   Returns:
     A Result.
   """
-  wanted = {name: line.partition('==')[2] for name, line in (wanted or requirements()).items()
-            if name not in _CHECKED_APART and 'extra' not in line}
+  wanted = {name: _versions(line) for name, line in (wanted or requirements()).items() if name not in _CHECKED_APART}
   lacking = {}
-  for name, version in wanted.items():
+  for name, versions in wanted.items():
     try:
       found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
       found = 'missing'
-    if found != version:
-      lacking[name] = f'{name} is {found}, want {version}'
+    if found == 'missing' or not fits(found, versions):
+      lacking[name] = f'{name} is {found}, want {_shown(versions)}'
   if lacking:
     return Result('wrong', 'libraries', '; '.join(lacking.values()), _install(next(iter(lacking))))
-  return Result('ok', 'libraries', f'{len(wanted)} others have the pinned versions')
+  return Result('ok', 'libraries', f'{len(wanted)} others have the versions that are wanted')
 
 
 def _why_build(library):
@@ -193,9 +223,9 @@ def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable):
 
 def check_compiler(library=ROOT / 'ops' / '_ops.so', compiler=None):
   """Checks that there is a compiler for C++17. It is needed only where the C++ ops must be built."""
-  compiler = compiler or os.environ.get('CXX', 'c++')
-  version = ask('sh', '-c', 'set -e; text=$("$0" --version); echo "$text" | head -n 1', compiler)
-  compiles = ask(compiler, '-std=c++17', '-include', 'optional', '-x', 'c++', '-fsyntax-only', os.devnull)
+  command = shlex.split(compiler or os.environ.get('CXX') or 'c++')  # CXX may be a command such as `ccache g++`.
+  version = ask('sh', '-c', 'set -e; text=$("$@" --version); echo "$text" | head -n 1', 'sh', *command)
+  compiles = ask(*command, '-std=c++17', '-include', 'optional', '-x', 'c++', '-fsyntax-only', os.devnull)
   if compiles.worked:
     return Result('ok', 'compiler', version.text)
   found = f'{version.text} has no C++17: {compiles.text}' if version.worked else compiles.text
@@ -217,11 +247,12 @@ def check_dmlab(python=sys.executable, root=ROOT, which=shutil.which):
   """Checks that DeepMind Lab can open a level. It is not a requirement, because it has no wheel on PyPI."""
   installed = ask(python, '-c', 'import importlib.util as util; print(util.find_spec("deepmind_lab") is not None)')
   if installed.text == 'False':
+    program = os.path.join(sysconfig.get_path('scripts'), 'dmlab-gym')  # It need not be on PATH.
     return Result(
         'warn', 'DeepMind Lab', 'not installed (for DMLab-30)',
         'build the wheel from source as its documentation says (//python/pip_package:build_pip_package), then: '
-        f'{sys.executable} -m pip install deepmind_lab-*.whl; or, with Python 3.13 and Podman or Docker: '
-        f'{sys.executable} -m pip install dmlab-gym && dmlab-gym build')
+        f'{sys.executable} -m pip install deepmind_lab-*.whl; or, with Python 3.13, uv and Podman or Docker: '
+        f'{sys.executable} -m pip install dmlab-gym && {program} build')
   answer = ask(python, '-c', _OPEN_LEVEL) if installed.worked else installed
   if answer.worked:
     return Result('ok', 'DeepMind Lab', answer.text)

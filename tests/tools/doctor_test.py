@@ -50,11 +50,24 @@ class DoctorTest(parameterized.TestCase):
 
   def test_requirements_of_an_installed_package(self):
     nowhere = pathlib.Path(self.create_tempdir().full_path)
-    with mock.patch.object(doctor.importlib.metadata, 'requires', lambda _: ['numpy==1.2', 'other>=3']):
-      self.assertEqual(doctor.requirements(nowhere), {'numpy': 'numpy==1.2'})
+    lines = ['numpy==1.2', 'dm-env<2,>=1.6', 'pytest==1; extra == "dev"']
+    with mock.patch.object(doctor.importlib.metadata, 'requires', lambda _: lines):
+      wanted = doctor.requirements(nowhere)
+    self.assertEqual(wanted, {'numpy': 'numpy==1.2', 'dm-env': 'dm-env<2,>=1.6'})
+    with mock.patch.object(doctor, 'requirements', lambda *_: wanted):
+      self.assertRegex(doctor.check_libraries().found, '^numpy is [0-9.]+, want 1.2$')
+      self.assertEqual(doctor.check_package('dm-env', 'dm_env').status, 'ok')
     missing = mock.Mock(side_effect=doctor.importlib.metadata.PackageNotFoundError)
     with mock.patch.object(doctor.importlib.metadata, 'requires', missing):
       self.assertEqual(doctor.requirements(nowhere), {})
+
+  def test_versions_of_a_range(self):
+    for wanted, fitting, others in (
+        ('==1.4.0', ('1.4.0', '1.4.0+cpu'), ('1.4.1', '1.4')), ('~=2.21.0', ('2.21.0', '2.21.9'), ('2.20.9', '2.22.0')),
+        ('~=2.2', ('2.2', '2.10'), ('2.1', '3.0')), ('~=2.0.1', ('2.0.10',), ('2.1', '2.0')),
+        ('<2,>=1.4.0', ('1.4', '1.10.2'), ('1.3.9', '2.0', '2.0.0rc1')), ('', ('1',), ())):
+      self.assertEqual([doctor.fits(version, wanted) for version in fitting + others],
+                       [True] * len(fitting) + [False] * len(others), wanted)
 
   @parameterized.parameters(((3, 10, 13), 'wrong'), ((3, 11, 0), 'ok'), ((3, 13, 2), 'ok'), ((3, 14, 0), 'wrong'))
   def test_python(self, version, status):
@@ -132,13 +145,16 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual('_ops.so is older than' in result.found and result.found.endswith('pool.cc'), not library_is_newer)
 
   def test_compiler(self):
-    result = doctor.check_compiler(pathlib.Path('/nowhere/_ops.so'))
-    self.assertEqual(result.status, 'ok', result)
-    self.assertRegex(result.found, r'\d+\.\d+')
+    for command in ('c++', 'env c++'):  # The second is as `ccache c++`.
+      with mock.patch.dict(os.environ, CXX=command):
+        result = doctor.check_compiler(pathlib.Path('/nowhere/_ops.so'))
+      self.assertEqual(result.status, 'ok', result)
+      self.assertRegex(result.found, r'\d+\.\d+')
 
   def test_a_compiler_is_wanted_only_where_something_must_be_built(self):
     old = self._program('test "$1" = --version || { echo "no option $1" >&2; exit 1; }', 'echo cc 4.8', 'echo FSF')
-    for compiler, found in (('/no/c++', '/no/c++ not found'), (old, 'cc 4.8 has no C++17: no option -std=c++17')):
+    for compiler, found in (('/no/c++', '/no/c++ not found'), (f'/no/ccache {old}', '/no/ccache not found'),
+                            (old, 'cc 4.8 has no C++17: no option -std=c++17')):
       built, stale = (doctor.check_compiler(self._tree(is_newer), compiler) for is_newer in (True, False))
       self.assertEqual((built.status, built.found), ('warn', f'{found} (only to build the C++ ops again)'))
       self.assertEqual(stale.status, 'wrong')
@@ -157,6 +173,7 @@ class DoctorTest(parameterized.TestCase):
     result = doctor.check_dmlab(self._program('echo False'))
     self.assertEqual((result.status, result.found), ('warn', 'not installed (for DMLab-30)'))
     self.assertIn('//python/pip_package:build_pip_package', result.mend)
+    self.assertRegex(result.mend, 'uv and .* /[^ ]*/dmlab-gym build$')  # The program may not be on PATH.
 
   def _check_opening_a_level(self, *faults, which='/bin/{}'.format):
     """Checks the real or the fake module. `faults`: faults of the fake module."""
