@@ -19,7 +19,7 @@ class DmEnv(base.Environment):
   A LAST step with another discount is a time limit: agents then bootstrap from its observation; see actor/unroll.py.
   """
 
-  def __init__(self, path: str, *, seed: int, **arguments):
+  def __init__(self, path: str, /, *, seed: int, **arguments):
     """Makes the environment.
 
     Args:

@@ -24,7 +24,7 @@ class Gymnasium(base.Environment):
   actor/unroll.py. A termination is a LAST step with discount 0.
   """
 
-  def __init__(self, environment_id: str, *, seed: int, **arguments):
+  def __init__(self, environment_id: str, /, *, seed: int, **arguments):
     """Makes the environment.
 
     Args:

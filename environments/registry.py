@@ -10,7 +10,7 @@ A level has one of these names:
   `dm_env:MODULE:FUNCTION`: the function makes a dm_env environment, see dm_env_adapter.py.
 
 The last two may have arguments: `gymnasium:CartPole-v1?max_episode_steps=9` or `dm_env:my_tasks:maze?size=9&loops=2`.
-A value is a Python or JSON literal, or else a string.
+A value is a Python or JSON literal, or else a string. In it, %26 stands for & and %25 for %.
 
 To add a built-in task, write a subclass of `base.Environment` whose only argument is `seed`, and add it to `_TASKS`.
 
@@ -73,19 +73,32 @@ def expand(level_names: str) -> tuple[str, ...]:
   """Expands the value of `--level_name` to a tuple of levels.
 
   Args:
-    level_names: a suite (`atari57`), a level, or several levels with commas between them.
+    level_names: a suite (`atari57`), a level, or several levels with commas between them. Commas inside brackets or
+      quotes belong to a level's arguments.
 
   Raises:
     ValueError: the list contains a level twice, a suite, or an empty name.
   """
   if level_names in scores.SUITES:
     return scores.SUITES[level_names].levels
-  names = tuple(name.strip() for name in level_names.split(','))
+  names = tuple(name.strip() for name in _split(level_names))
   if len(set(names)) < len(names) or '' in names:
     raise ValueError(f'{level_names!r}: want different levels with commas between them, got a repeated or empty name')
   for name in names:
     if name in scores.SUITES:
       raise ValueError(f'{level_names!r}: {name} is a suite; want either one suite or a list of levels')
+  return names
+
+
+def _split(level_names):
+  """Splits at the commas that are not inside brackets or quotes."""
+  names, depth = [''], 0
+  for token in re.findall(r'"[^"]*"|\'[^\']*\'|.', level_names, re.DOTALL):
+    depth = max(0, depth + (token in ('[', '(', '{')) - (token in (']', ')', '}')))
+    if token == ',' and not depth:
+      names.append('')
+    else:
+      names[-1] += token
   return names
 
 
@@ -171,10 +184,13 @@ def _make_users_own(level_name, seed):
   kind, _, name = level_name.partition(':')
   name, has_query, query = name.partition('?')
   try:
-    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=bool(has_query))
+    # The standard library would make a space of +, as forms in browsers need.
+    pairs = urllib.parse.parse_qsl(query.replace('+', '%2B'), keep_blank_values=True, strict_parsing=bool(has_query))
   except ValueError:
     raise ValueError(f'{level_name}: want arguments as ?name=value&name=value') from None
   arguments = {argument: _literal(text) for argument, text in pairs}
+  if 'seed' in arguments:
+    raise ValueError(f'{level_name}: leave out seed: the program sets it, to another number for each environment')
   return _USERS_OWN[f'{kind}:'](name, seed=seed, **arguments)
 
 

@@ -134,18 +134,22 @@ class LevelTest(parameterized.TestCase):
   @parameterized.parameters(
       ('a=1&b=-2.5&c=text', {'a': 1, 'b': -2.5, 'c': 'text'}),
       ('a=True&b=false&c=None&d=null', {'a': True, 'b': False, 'c': None, 'd': None}),
-      ("a='1'&b=[3]&c=x%26y&d=", {'a': '1', 'b': [3], 'c': 'x&y', 'd': ''}))
+      ("a='1'&b=[3]&c=x%26y&d=", {'a': '1', 'b': [3], 'c': 'x&y', 'd': ''}),
+      ('a=[3,4]&b={"c": [1, 2]}&path=x+y', {'a': [3, 4], 'b': {'c': [1, 2]}, 'path': 'x+y'}))
   def test_arguments_are_literals_or_strings(self, query, arguments):
     level = f'dm_env:{_HERE}:make_with_arguments?{query}'
+    self.assertEqual(registry.expand(f'{level},pong'), (level, 'pong'))
     registry.check(level)
     with mock.patch.dict(sys.modules, {_HERE: sys.modules[__name__]}):
       registry.make(level, seed=3)
     self.assertEqual(make_with_arguments.got, arguments)
 
-  @parameterized.parameters('?a', '?a=1&', '?a=1&b')
-  def test_other_arguments_are_one_line(self, query):
+  @parameterized.parameters(
+      *((query, r'want arguments as \?name=value&name=value') for query in ('?a', '?a=1&', '?a=1&b')),
+      ('?a=1&seed=3', 'leave out seed: the program sets it, to another number for each environment'))
+  def test_other_arguments_are_one_line(self, query, message):
     for function in (registry.check, lambda name: registry.make(name, seed=0)):
-      with self.assertRaisesRegex(ValueError, r'^dm_env:\S+: want arguments as \?name=value&name=value$'):
+      with self.assertRaisesRegex(ValueError, rf'^dm_env:\S+: {message}$'):
         function(f'dm_env:{_HERE}:make{query}')
 
   def test_a_module_in_the_current_folder_is_found_and_the_message_says_where(self):

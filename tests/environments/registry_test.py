@@ -98,6 +98,8 @@ class RegistryTest(parameterized.TestCase):
     self.assertEqual(registry.expand('pong, breakout'), ('pong', 'breakout'))
     for level in (*registry.levels(), 'gymnasium:CartPole-v1', 'of nobody'):
       self.assertEqual(registry.expand(level), (level,))
+    self.assertEqual(registry.expand('''dm_env:a:b?c={"d": (1,2)}&e='f,g',dm_env:a:b?c=it's, pong'''),
+                     ('''dm_env:a:b?c={"d": (1,2)}&e='f,g\'''', "dm_env:a:b?c=it's", 'pong'))
     for names in ('pong,pong', 'pong,', ''):
       with self.assertRaisesRegex(ValueError, 'want different levels with commas between them, got a repeated or'):
         registry.expand(names)
