@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import csv
 import dataclasses
 import os
+import sys
 import textwrap
 from typing import Any, NamedTuple
 import warnings
@@ -35,6 +36,8 @@ from scalable_agents.training import run_config
 
 _POINTS = 200           # Points of a line.
 _RESAMPLES = 2_000
+_LABEL_WIDTH = 42       # Characters. The legend has two columns.
+_RLIABLE = 'rliable==1.2.0 pandas==2.3.3'  # As in requirements-plots.txt.
 # Settings that runs of a group need not have in common.
 _FREE = {'seed', 'num_environments', *run_config.FREE_FLAGS, *free_settings(cluster_config.ClusterConfig)}
 
@@ -58,10 +61,11 @@ class Run(NamedTuple):
 
 
 def read(patterns: str, metric: str) -> list[Run]:
-  """Reads the runs that have a metric, in the order of the patterns.
+  """Reads the runs that have a metric, in the order of the patterns. Others are skipped and named.
 
   Raises:
-    errors.UserError: a pattern matches no run, a file of a run is damaged, or a run does not have the metric.
+    errors.UserError: a pattern matches no run, or all runs lack the metric or are damaged. The error is about the last
+      one.
   """
   found = {}  # Real path -> path. Several patterns may match a run.
   for pattern in filter(None, map(str.strip, patterns.split(','))):
@@ -73,7 +77,17 @@ def read(patterns: str, metric: str) -> list[Run]:
       found.setdefault(os.path.realpath(path), path)
   if not found:
     raise errors.UserError('--runs=: want run directories')
-  return [_read_run(path, metric) for path in found.values()]
+  runs, faults = [], []
+  for path in found.values():
+    try:
+      runs.append(_read_run(path, metric))
+    except errors.UserError as error:
+      faults.append(str(error))
+  for fault in faults if runs else faults[:-1]:
+    print('skipped:', fault, file=sys.stderr)
+  if not runs:
+    raise errors.UserError(faults[-1])
+  return runs
 
 
 def _read_run(logdir, metric):
@@ -101,16 +115,17 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
   """Returns the interquartile mean of runs, and the ends of its 95 % interval (NaN for a single run).
 
   Raises:
-    errors.UserError: rliable is not installed.
+    errors.UserError: rliable is not installed, and there are several runs.
   """
+  if len(values) == 1:
+    return float(values[0]), np.nan, np.nan
   try:
     from rliable import library
     from rliable import metrics
   except ImportError as error:
-    raise errors.UserError(f"rliable is not installed ({error}): pip install 'scalable_agents[plots]'") from error
+    raise errors.UserError(f'the table of several runs needs rliable ({error}): {sys.executable} -m pip install '
+                           f'{_RLIABLE}') from error
   scores = {'': np.array(values, np.float64)[:, np.newaxis]}  # One task.
-  if len(values) == 1:
-    return float(values[0]), np.nan, np.nan
   logging.set_verbosity(logging.WARNING)  # rliable writes a line for each estimate.
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', FutureWarning)  # rliable calls its own library in an outdated way.
@@ -130,7 +145,7 @@ def _draw(groups, metric, file):
   picture, panels = drawing.grid(1, 1, 8, 5)
   axes = panels[0, 0]
   for number, (name, runs) in enumerate(groups.items()):
-    label, style = textwrap.fill(f'{name} ({len(runs)})', 60), drawing.line_style(number)
+    label, style = textwrap.fill(f'{name} ({len(runs)})', _LABEL_WIDTH), drawing.line_style(number)
     # Where all runs of the group have values.
     first, last = max(run.frames[0] for run in runs), min(run.frames[-1] for run in runs)
     if first < last:
@@ -156,20 +171,21 @@ def _write_points(groups, metric, file):
 
 
 def main():
-  """Reads, prints the table and writes the figure and the points."""
+  """Reads, writes the figure and the points, and prints the table."""
   config = run_flags.config_from_flags(CompareConfig)
   groups = groups_of(read(config.runs, config.metric))
-  print(f'{config.metric}: interquartile mean of the runs and its 95 % interval')
-  for name, runs in groups.items():
-    print(f'{name}\n  {len(runs)} {"run" if len(runs) == 1 else "runs"}; '
-          f'at the end {_cell([run.values[-1] for run in runs])}; '
-          f'best {_cell([run.values.max() for run in runs])}', flush=True)
   folder = files.make_folder(config.output)
   name = config.metric.replace('/', '_')
   points, picture = (os.path.join(folder, f'{name}.{ending}') for ending in ('csv', 'png'))
   _write_points(groups, config.metric, points)
   _draw(groups, config.metric, picture)
-  print(f'wrote {points} and {picture}')
+  print(f'wrote {points} and {picture}', flush=True)
+  lines = [f'{config.metric}: interquartile mean of the runs and its 95 % interval']
+  for name, runs in groups.items():
+    lines.append(f'{name}\n  {len(runs)} {"run" if len(runs) == 1 else "runs"}; '
+                 f'at the end {_cell([run.values[-1] for run in runs])}; '
+                 f'best {_cell([run.values.max() for run in runs])}')
+  print('\n'.join(lines))
 
 
 if __name__ == '__main__':

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -13,6 +14,7 @@ import numpy as np
 
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
+from scalable_agents.tests import source_tree
 from scalable_agents.tools import compare_runs
 
 
@@ -37,7 +39,9 @@ class CompareRunsTest(absltest.TestCase):
   def _compare(self, pattern='*', metric='episode_return'):
     output, screen = os.path.join(self.folder, 'output'), io.StringIO()
     config = compare_runs.CompareConfig(os.path.join(self.folder, pattern), metric, output)
-    with mock.patch.object(run_flags, 'config_from_flags', return_value=config), contextlib.redirect_stdout(screen):
+    self.skipped = io.StringIO()
+    with mock.patch.object(run_flags, 'config_from_flags', return_value=config), contextlib.redirect_stdout(screen), \
+        contextlib.redirect_stderr(self.skipped):
       compare_runs.main()
     return output, screen.getvalue()
 
@@ -46,7 +50,7 @@ class CompareRunsTest(absltest.TestCase):
       self._run(f'a{seed}', [0., seed, seed / 2], seed=seed, learning_rate=0.1, num_environments=seed)
       self._run(f'b{seed}', [0., 10.], seed=seed, learning_rate=0.2)
     output, screen = self._compare()
-    self.assertEqual(screen.splitlines()[1::2][:2], ['learning_rate=0.1', 'learning_rate=0.2'])
+    self.assertEqual(screen.splitlines()[2::2], ['learning_rate=0.1', 'learning_rate=0.2'])
     self.assertRegex(screen, r'learning_rate=0.1\n  3 runs; at the end 0\.5 \(\S+ to \S+\); best 1 \(\S+ to \S+\)\n')
     self.assertRegex(screen, r'learning_rate=0.2\n  3 runs; at the end 10 \(10 to 10\); best 10 \(10 to 10\)\n')
     with open(os.path.join(output, 'episode_return.csv'), encoding='utf-8', newline='') as file:
@@ -71,7 +75,7 @@ class CompareRunsTest(absltest.TestCase):
     _, screen = self._compare()
     self.assertRegex(screen, 'agent=impala\n  1 run; at the end 2; best 2\nagent=r2d2\n  1 run; at the end 3; best 3\n')
     _, screen = self._compare('a', 'loss/total')
-    self.assertRegex(screen, '^loss/total: .*\nall runs\n  1 run; at the end -3; best -1\nwrote .*loss_total.csv')
+    self.assertRegex(screen, '^wrote .*loss_total.csv.*\nloss/total: .*\nall runs\n  1 run; at the end -3; best -1\n$')
 
   def test_runs_of_a_single_row_are_points(self):
     pictures = []
@@ -90,6 +94,42 @@ class CompareRunsTest(absltest.TestCase):
     os.symlink(logdir, os.path.join(self.folder, 'link'))
     self.assertEqual([run.logdir for run in compare_runs.read(f'{logdir},{logdir}/,{self.folder}/*', 'loss/total')],
                      [logdir])
+
+  def test_runs_that_cannot_be_read_are_skipped_and_named(self):
+    self._run('a', [1., 2.])
+    self._run('b', [None])
+    damaged = os.path.join(self._run('c', [3.]), 'config.json')
+    with open(damaged, 'w', encoding='utf-8') as file:
+      file.write('{')
+    self._run('d', [3., 4.])
+    _, screen = self._compare()
+    self.assertIn('  2 runs; at the end 3 ', screen)
+    self.assertRegex(self.skipped.getvalue(), "^skipped: .*/b: no metric 'episode_return': want .*\n"
+                                              'skipped: .*/c/config.json, line 1 is damaged .*\n$')
+    with self.assertRaisesRegex(errors.UserError, '^.*/c/config.json, line 1 is damaged'):
+      self._compare('[bc]')
+    self.assertRegex(self.skipped.getvalue(), '^skipped: .*/b: no metric .*\n$')
+
+  def test_without_rliable_there_are_a_figure_and_a_table_of_single_runs(self):
+    self._run('a', [1., 2.])
+    self._run('b', [3., 4.])
+    with mock.patch.dict(sys.modules, rliable=None):  # It cannot be imported.
+      _, screen = self._compare('a')
+      self.assertIn('at the end 2; best 2\n', screen)
+      with self.assertRaisesRegex(errors.UserError, ' -m pip install rliable==') as raised:
+        self._compare()
+    self.assertTrue(os.path.exists(os.path.join(self.folder, 'output', 'episode_return.png')))
+    pins = (source_tree.ROOT / 'requirements-plots.txt').read_text(encoding='utf-8').splitlines()
+    self.assertEndsWith(str(raised.exception), f'{sys.executable} -m pip install '
+                        + ' '.join(pin for pin in pins if '==' in pin))
+
+  def test_long_names_fit_into_the_figure(self):
+    for number in range(4):
+      self._run(f'a{number}', [0., number], learning_rate=number / 7, entropy_cost=number / 9,
+                reward_transform=f'a_transform_with_a_long_name_{number}', torso='shallow' if number % 2 else 'deep')
+    output, _ = self._compare()
+    picture = image.imread(os.path.join(output, 'episode_return.png'))
+    self.assertTrue((picture[:170, -5:] == 1.).all())  # The legend is not cut off at the right.
 
   def test_what_cannot_be_compared_is_one_line(self):
     with self.assertRaisesRegex(errors.UserError, '^--runs: .*/x: no such run directory$'):
