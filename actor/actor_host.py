@@ -16,6 +16,7 @@ import psutil
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import actor_frames
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
@@ -231,6 +232,10 @@ class ActorHost:
     if self.is_idle:
       return
     pool = self.pool
+    stacks = {name: self.observation_spec[name] for name, k in self.specification.frame_stacks.items() if k > 1}
+    frames = None
+    if stacks and 'GPU' in self.device.upper():
+      frames = actor_frames.ActorFrames(stacks, self.num_environments, self.device)
 
     @tf.function(autograph=False)
     def move_unrolls():
@@ -242,7 +247,7 @@ class ActorHost:
       tf.while_loop(lambda count: True, move, [tf.constant(0, tf.int64)], parallel_iterations=1)
 
     loops = [inference.make_loop(pool, agent, parameters, (self.seed + number) % 2**31, self.device, self.actors,
-                                 selection)
+                                 selection, frames)
              for number, agent in enumerate(self._agents)]
     pool.start()
     for loop in [move_unrolls, *loops]:

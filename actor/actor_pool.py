@@ -91,6 +91,8 @@ class ActorPool:
     outputs, states = tf.nest.flatten(agent_output_spec), tf.nest.flatten(agent_state_spec)
     self.unroll_spec = _unroll_spec(
         unroll_length, self._environment_spec, frame_stacks, agent_output_spec, agent_state_spec)
+    self._newest_spec = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), self.unroll_spec.environment_output)
     with tf.device('/CPU:0'):
       self._handle = ops.actor_pool(
           num_environments=sum(map(len, workers.actor_ids)), unroll_length=unroll_length,
@@ -117,21 +119,25 @@ class ActorPool:
       self._attach(worker)
     self._watcher.start()
 
-  def next_batch(self) -> InferenceBatch:
+  def next_batch(self, newest_frames: bool = False) -> InferenceBatch:
     """Waits for actors that need an action and returns them as a batch. For use in graphs.
 
+    Args:
+      newest_frames: whether the batch has only the newest frame of each stack of frames.
     Raises:
       tf.errors.CancelledError: the pool is closed.
     """
     with tf.device('/CPU:0'):
       batch = ops.actor_pool_next_batch(
-          self._handle, environment_types=[spec.dtype for spec in tf.nest.flatten(self._environment_spec)],
+          self._handle, newest_frames=newest_frames,
+          environment_types=[spec.dtype for spec in tf.nest.flatten(self._environment_spec)],
           state_types=[spec.dtype for spec in tf.nest.flatten(self._state_spec)])
     batch.id.set_shape([])
     batch.actor_id.set_shape([None])
     batch.last_action.set_shape([None])
     return InferenceBatch(batch.id, batch.actor_id, batch.last_action,
-                          _pack(self._environment_spec, batch.environment_output, prefix=[None]),
+                          _pack(self._newest_spec if newest_frames else self._environment_spec,
+                                batch.environment_output, prefix=[None]),
                           _pack(self._state_spec, batch.agent_state, prefix=[None]))
 
   def complete_batch(self, batch_id, version, agent_output, agent_state):

@@ -62,5 +62,7 @@ class Agent(Protocol):
     """Prepares the observations of a batch, [T+1, B, ...], for the loss. It runs on the host, before they are copied to
     the learner's device.
 
-    Most agents return the observations as they are. A GPU cannot compute some operations, for example on strings.
+    Most agents return the observations as they are. A GPU cannot compute some operations, for example on strings. Of a
+    stack of frames, only the newest frame is there, and it must be returned as it is, because the learner's device
+    builds the stacks. The loss gets whole stacks.
     """

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import actor_frames
 
 _SMALLEST_BATCH = 8  # Of a GPU.
 
@@ -65,7 +66,7 @@ def pad(tensors):
 
 
 def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
-              selection: acting.Selection = acting.Selection()):
+              selection: acting.Selection = acting.Selection(), frames: actor_frames.ActorFrames | None = None):
   """Makes a function that acts until the pool is closed, and then raises tf.errors.CancelledError.
 
   If a behaviour output is not finite, the function raises PolicyError, and no action of that batch is taken. If a
@@ -79,27 +80,30 @@ def make_loop(pool, agent, parameters, seed: int, device: str, actors: Actors,
     device: where to compute.
     actors: the pool's actors.
     selection: how actions are selected.
+    frames: stacks of frames on that device. None: observations travel as they are.
   Returns:
     A function without arguments.
   """
   pads = 'GPU' in device.upper()  # A GPU chooses its kernels anew for each size of a batch, so there are few sizes.
 
   def act(batch_number, known_version, unused_is_finite):
-    batch = pool.next_batch()
+    batch = pool.next_batch(newest_frames=frames is not None)
     with tf.control_dependencies([batch.id]):  # Without it the parameters could be read before the batch is there.
       version, latest = parameters.latest()
     # All but the network is computed on the host. Each number that came back from a GPU earlier would wait there for
     # the learner's kernels, because TensorFlow's kernels follow each other on a GPU.
     is_known = version == known_version
-    inputs = _inputs(batch, actors), batch.agent_state
-    padded, size = pad(inputs) if pads else (inputs, None)
+    rows = _inputs(batch, actors), batch.agent_state, tf.cast(batch.actor_id, tf.int64) + 1
+    (inputs, agent_state, number), size = pad(rows) if pads else (rows, None)
     random = tf.stack([tf.constant(seed, tf.int64), batch_number])
     with tf.device(device):
       def update():
         for variable, parameter in zip(agent.acting_variables, latest, strict=True):
           variable.assign(parameter)
       tf.cond(is_known, lambda: None, update)
-      outputs = agent.step(*padded, random, selection)
+      if frames:
+        inputs = inputs._replace(observation=frames.push(inputs.observation, number, inputs.done))
+      outputs = agent.step(inputs, agent_state, random, selection)
       if pads:
         outputs = tf.nest.map_structure(lambda tensor: tensor[:size], outputs)
       agent_output, agent_state = outputs

@@ -16,7 +16,7 @@ They are numbered from 0, and `done` is true in row 0 of the first one. A gap in
 unrolls were lost; see experience/unroll_order.py.
 
 Where an observation is a stack of k frames, each frame is in an unroll once: rows have the newest frame, and
-`earlier_frames` has the k-1 frames before row 0. learner/frame_stacks.py makes stacks of them.
+`earlier_frames` has the k-1 frames before row 0. learner/frame_stacks.py makes stacks of them before the loss.
 
 Batches from a replay of episodes have unrolls in which episodes of several streams follow each other; see
 experience/mixed_experience.py.

@@ -32,7 +32,7 @@ def of_unroll(unroll: unroll_lib.Unroll) -> unroll_lib.Unroll:
 
     environment = environment._replace(reward=inference.finite_rewards(environment.reward))
   return unroll._replace(level_id=of_rows(unroll.level_id), actor_id=of_rows(unroll.actor_id), stream_id=(), index=(),
-                         agent_state=(), earlier_frames=(), environment_output=environment)
+                         agent_state=(), earlier_frames={}, environment_output=environment)
 
 
 def earlier_frames(frame_stacks: Mapping[str, int], earlier: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -23,7 +23,8 @@ def stack_compiled(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf
   """The same as `stack`, of TensorFlow's ops, which XLA compiles and which run on a GPU."""
   num_rows, num_earlier = tf.shape(newest)[0], earlier.shape[1]
   frames = tf.concat([_time_major(earlier), newest], 0)
-  episode = tf.cumsum(tf.cast(done, tf.int32), 0)  # Row 0's stack begins in episode 0.
+  # Row 0's stack begins in episode 0. Numbers of 32 bits would be compared on the host of a GPU.
+  episode = tf.cumsum(tf.cast(done, tf.int64), 0)
   episodes = tf.pad(episode, [[num_earlier, 0], [0, 0]])
   shape = tf.concat([tf.shape(done), tf.ones([newest.shape.rank - 2], tf.int32)], 0)
 

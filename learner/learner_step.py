@@ -27,6 +27,7 @@ from scalable_agents.actor import agent as agent_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.learner import frame_stacks
 from scalable_agents.learner import optimizers
+from scalable_agents.records import errors
 from scalable_agents.records import runtime_config
 
 _TOTAL = 'loss/total'
@@ -107,10 +108,20 @@ class Learner(tf.Module):
     self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
 
   def prepare(self, batch: Batch) -> Batch:
-    """Prepares the observations of a batch by Agent.prepare, on the host: only what is learned from must travel."""
+    """Prepares the observations of a batch by Agent.prepare, on the host: only what is learned from must travel.
+
+    Raises:
+      errors.UserError: the agent changes frames of which stacks are to be made.
+    """
     with tf.device('/CPU:0'):
       environment = batch.unroll.environment_output
-      environment = environment._replace(observation=self.agent.prepare(environment.observation))
+      observation = self.agent.prepare(environment.observation)
+      for name in batch.unroll.earlier_frames:
+        came, left = environment.observation[name], observation.get(name)
+        if left is None or (left.dtype, left.shape) != (came.dtype, came.shape):
+          raise errors.UserError(f"the agent's prepare() changes {name!r}, which is a stack of frames: prepare it in "
+                                 'the loss, which gets the whole stack')
+      environment = environment._replace(observation=observation)
       return batch._replace(unroll=batch.unroll._replace(environment_output=environment))
 
   def step(self, batch: Batch) -> tuple[tf.Tensor, Any]:

@@ -9,7 +9,7 @@ episode begins with a row in which `done` is true, and ends with the next such r
 last reward. So an episode of n steps has n + 1 rows. Inside an unroll, and in its row T, a replayed row in which `done`
 is true has the last reward of the episode that ends there, and the first observation of the one with which the replayer
 goes on. Row 0 is the row that was stored: it has the last reward of the episode that the actor played before. Each row
-is stored once. Of a stack of frames, only the newest frame is stored, and stacks are rebuilt when they are replayed.
+is stored once. Of a stack of frames, only the newest frame is stored; see sequence_replay.py.
 
 When an episode ends inside an unroll, the replayer goes on with the next one that it draws, as an actor goes on with
 its next one. So each unroll has T steps.

@@ -4,8 +4,8 @@ Kapturowski et al. 2019 (R2D2), section 2.3. The work is done in C++ (cc/sequenc
 the replay guarantees and how to use it without the rest of this project.
 
 Actors' rows come as unrolls, whose rows actor/unroll.py describes; the rows themselves may be any nest of tensors. Each
-row is stored once, whatever the overlap of sequences. Of a stack of frames, only the newest frame is stored, and stacks
-are rebuilt when they are sampled.
+row is stored once, whatever the overlap of sequences. Of a stack of frames, only the newest frame is stored. A sample
+has the frames before its first row beside the newest ones; learner/frame_stacks.py makes stacks of them.
 """
 
 from collections.abc import Callable

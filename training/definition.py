@@ -67,8 +67,8 @@ class Definition:
   # Makes the agent of (spec, config). The same arguments give the same initial values. Raises ValueError if the agent
   # cannot play such environments.
   network: Callable[[agent_lib.EnvironmentSpec, Any], agent_lib.Agent]
-  # The loss of (agent, batch, config). The observations come from Agent.prepare. Settings that may change between two
-  # updates are variables in this config.
+  # The loss of (agent, batch, config). The observations come from Agent.prepare, and stacks of frames are whole.
+  # Settings that may change between two updates are variables in this config.
   loss: Callable[[Any, learner_step.Batch, Any], learner_step.Loss]
 
   # Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed.

@@ -40,11 +40,14 @@ REGISTER_OP("ActorPoolNextBatch")
     .Output("last_action: int32")
     .Output("environment_output: environment_types")
     .Output("agent_state: state_types")
+    .Attr("newest_frames: bool")
     .Attr("environment_types: list(type)")
     .Attr("state_types: list(type) >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc("Waits for a batch of actors that need an action. Every output but the id is [n, ...].");
+    .Doc(
+        "Waits for a batch of actors that need an action. Every output but the id is [n, ...]. With newest_frames, it has "
+        "only the newest frame of each stack.");
 
 REGISTER_OP("ActorPoolCompleteBatch")
     .Input("handle: resource")
@@ -116,7 +119,9 @@ absl::Status Attach(OpKernelContext* context, PoolResource* resource) {
 
 class NextBatchOp : public tensorflow::AsyncOpKernel {
  public:
-  using AsyncOpKernel::AsyncOpKernel;
+  explicit NextBatchOp(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("newest_frames", &newest_frames_));
+  }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto resource = ResourceOf<PoolResource>(context);
@@ -124,15 +129,15 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
     auto pending = std::make_shared<PendingOp>(context, done);
     if (!pending->Begin([resource] { resource->pool.Close("inference was cancelled"); })) return;
     PoolResource* pool = resource.get();  // A plain pointer: the pool owns the callback and outlives it.
-    pool->pool.NextBatch([pool, pending](const Status& status, const ActorPool::ActorBatch& batch) {
-      pending->Finish([&](OpKernelContext* context) {
-        return status.ok() ? Gather(pool->fields, batch, context) : ToTensorFlow(status);
-      });
+    pool->pool.NextBatch([this, pool, pending](const Status& status, const ActorPool::ActorBatch& batch) {
+      pending->Finish(
+          [&](OpKernelContext* context) { return status.ok() ? Gather(*pool, batch, context) : ToTensorFlow(status); });
     });
   }
 
  private:
-  static absl::Status Gather(const Fields& fields, const ActorPool::ActorBatch& batch, OpKernelContext* context) {
+  absl::Status Gather(const PoolResource& pool, const ActorPool::ActorBatch& batch, OpKernelContext* context) const {
+    const Fields& fields = pool.fields;
     const int64_t size = batch.items.size();
     Tensor *id, *actor_id, *last_action;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape(), &id));
@@ -145,29 +150,38 @@ class NextBatchOp : public tensorflow::AsyncOpKernel {
     }
     int output = 3;
     for (size_t f = 0; f < fields.environment.size(); ++f) {
-      const int64_t offset = fields.environment_offsets[f];
-      TF_RETURN_IF_ERROR(GatherField(fields.environment[f], batch, output++, context, [offset](const Actor& actor) {
-        return actor.channel->slot(actor.slot) + offset;
+      const EnvironmentField& stacked = pool.layout.environment_fields[f];
+      const Field& field = newest_frames_ ? pool.components[pool.first_row_component + f] : fields.environment[f];
+      TF_RETURN_IF_ERROR(GatherField(field, batch, output++, context, [&](const Actor& actor, char* to) {
+        const char* const slot = actor.channel->slot(actor.slot);
+        if (newest_frames_) {
+          CopyFrame(stacked, slot, stacked.stack - 1, to);
+        } else {
+          memcpy(to, slot + stacked.offset, field.bytes());
+        }
       }));
     }
     int64_t offset = 0;
     for (const Field& field : fields.state) {
-      TF_RETURN_IF_ERROR(GatherField(field, batch, output++, context,
-                                     [offset](const Actor& actor) { return actor.decision.state.data() + offset; }));
+      TF_RETURN_IF_ERROR(GatherField(field, batch, output++, context, [&](const Actor& actor, char* to) {
+        memcpy(to, actor.decision.state.data() + offset, field.bytes());
+      }));
       offset += field.bytes();
     }
     return absl::OkStatus();
   }
 
-  template <typename Source>
+  template <typename Copy>
   static absl::Status GatherField(const Field& field, const ActorPool::ActorBatch& batch, int output,
-                                  OpKernelContext* context, Source source) {
+                                  OpKernelContext* context, Copy copy) {
     Tensor* tensor;
     TF_RETURN_IF_ERROR(context->allocate_output(output, Prepend(batch.items.size(), field.shape), &tensor));
     const int64_t bytes = field.bytes();
-    for (size_t i = 0; i < batch.items.size(); ++i) memcpy(Data(*tensor) + i * bytes, source(*batch.items[i]), bytes);
+    for (size_t i = 0; i < batch.items.size(); ++i) copy(*batch.items[i], Data(*tensor) + i * bytes);
     return absl::OkStatus();
   }
+
+  bool newest_frames_;
 };
 
 absl::Status CompleteBatch(OpKernelContext* context, PoolResource* resource) {

@@ -33,7 +33,9 @@ struct Fields {
 class PoolResource : public tensorflow::ResourceBase {
  public:
   PoolResource(const ActorPool::Options& options, const Fields& fields)
-      : fields(fields), pool(options, [this, length = options.layout.unroll_length](int component) {
+      : fields(fields),
+        layout(options.layout),
+        pool(options, [this, length = options.layout.unroll_length](int component) {
           return AllocateComponent(component, length);
         }) {
     components.push_back({tensorflow::DT_INT32, {}});  // Level id.
@@ -55,6 +57,7 @@ class PoolResource : public tensorflow::ResourceBase {
   std::string DebugString() const override { return "ActorPool"; }
 
   const Fields fields;
+  const UnrollLayout layout;
   std::vector<Field> components;  // Of an unroll. From first_row_component on they have unroll_length + 1 rows.
   size_t first_row_component;
   ActorPool pool;

@@ -17,7 +17,8 @@ size_t Sum(const std::vector<int64_t>& bytes) {
   return sum;
 }
 
-// Copies frame number `index` of a field's stack, counted from the oldest one, out of a slot.
+}  // namespace
+
 void CopyFrame(const EnvironmentField& field, const char* slot, int index, char* to) {
   if (field.stack == 1) {
     memcpy(to, slot + field.offset, field.bytes);
@@ -31,8 +32,6 @@ void CopyFrame(const EnvironmentField& field, const char* slot, int index, char*
   }
   for (int64_t i = 0; i < field.bytes; i += unit, frame += stride) memcpy(to + i, frame, unit);
 }
-
-}  // namespace
 
 Decision::Decision(const UnrollLayout& layout)
     : output(Sum(layout.agent_output_bytes)), state(Sum(layout.agent_state_bytes)) {}

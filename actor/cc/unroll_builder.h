@@ -27,6 +27,10 @@ struct Buffer {
   std::shared_ptr<void> owner;
 };
 
+// Copies frame number `index` of a field's stack, counted from the oldest one, out of a slot. Without a stack, copies
+// the field.
+void CopyFrame(const EnvironmentField& field, const char* slot, int index, char* to);
+
 // The components of an unroll, in the order of the fields of actor/unroll.py:
 // level id, actor id, stream id, index, agent state …, earlier frames …, environment output …, agent output …,
 // parameter version.

@@ -10,12 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from scalable_agents.actor import acting
+from scalable_agents.actor import actor_frames
 from scalable_agents.actor import actor_pool
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.actor import unroll as unroll_lib
 from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.training import stacked_environment
 
 _ACTORS = inference.Actors(np.arange(6, dtype=np.int32) + 20, np.array([0, 0.25, 0.5, 0.5, 0.75, 1], np.float32))
 _SHAPES = ([128, 64], [5], [])
@@ -59,7 +61,8 @@ class _PoolInTurns:
     self._answers = tf.queue.FIFOQueue(10, [tf.int64, tf.int64, tf.float32, tf.int64, tf.int32],
                                        [[], [], [1, 2], [1, 2], [1]])
 
-  def next_batch(self):
+  def next_batch(self, newest_frames):
+    assert not newest_frames
     batch_id = self._asked.dequeue()
     nothing = tf.zeros([1])
     return actor_pool.InferenceBatch(
@@ -180,6 +183,50 @@ class InferenceTest(parameterized.TestCase):
     for loop in loops_running:
       with self.assertRaises(tf.errors.CancelledError):
         loop()
+
+
+class _Seen(NamedTuple):
+  action: tf.Tensor  # [n] int32, always 1.
+  pixels: tf.Tensor  # [n, 2, 2, 3] uint8, as the agent observed them.
+
+
+class _Observer:
+  """It tells what it observed."""
+
+  def __init__(self):
+    self.acting_variables = [tf.Variable(0.)]
+
+  def step(self, inputs, agent_state, unused_seed, unused_selection):
+    return _Seen(tf.ones_like(inputs.last_action), inputs.observation['pixels']), agent_state
+
+
+class FramesTest(absltest.TestCase):
+
+  def test_stacks_on_the_device_are_those_of_the_environments(self):
+    workers = environment_workers.EnvironmentWorkers(
+        f'{stacked_environment.__name__}:Stacked',
+        [{'seed': i, 'fault': 'exit', 'fault_step': 40, 'faulty_below': 3} for i in range(6)], 3)
+    self.addCleanup(workers.close)
+    stacks = {'pixels': tf.TensorSpec([2, 2, 3], tf.uint8)}
+    pool = actor_pool.ActorPool(
+        workers, 10, _Seen(tf.TensorSpec([], tf.int32), stacks['pixels']), (), [0] * 6, report=lambda fault: None)
+    self.addCleanup(pool.close)
+    snapshot = parameters_lib.ParameterSnapshot([tf.TensorSpec([])])
+    snapshot.publish(0, [tf.constant(0.)])
+    device = '/GPU:0'  # Without a GPU, all is on the CPU, in padded batches as for a GPU.
+    frames = actor_frames.ActorFrames(stacks, 6, device)
+    for seed in range(2):
+      waiting.start(inference.make_loop(pool, _Observer(), snapshot, seed, device, _ACTORS, frames=frames))
+    pool.start()
+    take, streams = tf.function(lambda: [pool.next_unroll() for _ in range(10)]), set()
+    while len(streams) < 8 or pool.restarts < 3:  # The first three environments end, and are made again.
+      for unroll in waiting.start(take)():
+        streams.add(int(unroll.stream_id))
+        records = unroll.environment_output.observation['record'].numpy()
+        for (seed, episode, step, _), seen in zip(records[:-1], unroll.agent_output.pixels.numpy()[1:]):
+          want = [stacked_environment.frame(seed, episode, step - age) if age <= step else np.zeros([2, 2])
+                  for age in (2, 1, 0)]
+          np.testing.assert_array_equal(seen, np.stack(want, axis=-1))
 
 
 if __name__ == '__main__':

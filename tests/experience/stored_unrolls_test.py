@@ -26,7 +26,7 @@ class StoredUnrollsTest(absltest.TestCase):
       self.assertEqual(values.shape[:2], [_LENGTH + 1, 2])
     np.testing.assert_array_equal(stored.level_id, [[1, 0]] * (_LENGTH + 1))
     np.testing.assert_array_equal(stored.actor_id, [[3, 4]] * (_LENGTH + 1))
-    self.assertEqual((stored.agent_state, stored.earlier_frames, stored.stream_id, stored.index), ((), (), (), ()))
+    self.assertEqual((stored.agent_state, stored.earlier_frames, stored.stream_id, stored.index), ((), {}, (), ()))
     tf.nest.map_structure(np.testing.assert_array_equal, stored.environment_output, unroll.environment_output)
     tf.nest.map_structure(np.testing.assert_array_equal, stored.agent_output, unroll.agent_output)
 

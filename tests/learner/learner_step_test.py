@@ -2,6 +2,7 @@
 
 import os
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,11 +12,14 @@ import tensorflow as tf
 from scalable_agents.actor import acting
 from scalable_agents.agents import configs
 from scalable_agents.agents import impala
+from scalable_agents.learner import frame_stacks
 from scalable_agents.learner import learner_step
+from scalable_agents.records import errors
 from scalable_agents.tests.training import training
 from scalable_agents.tests.training import unrolls
 
 PIXELS = unrolls.PIXELS
+_STACKED = {'pixels': tf.TensorSpec([20, 20, 2], tf.uint8)}
 _unroll, _update = unrolls.random_unroll, unrolls.update
 
 
@@ -102,6 +106,31 @@ class LearnerTest(parameterized.TestCase):
     for variable, value in zip(learner.variables, wanted.variables, strict=True):
       np.testing.assert_allclose(variable, value, rtol=1e-4, atol=1e-6)
     self.assertGreater(float(metrics['grad_norm']), 0.5)  # Larger than the limit, so it was clipped.
+
+  @parameterized.parameters('never', 'always')
+  def test_the_loss_gets_whole_stacks_of_frames(self, xla):
+    learner = _learner(_STACKED, xla)
+    whole = _unroll(learner.agent, _STACKED)
+    environment = whole.environment_output
+    newest = environment.observation['pixels'][..., -1:]
+    earlier = {'pixels': environment.observation['pixels'][0, :, tf.newaxis, ..., :1]}
+    stacks = frame_stacks.stack(newest, earlier['pixels'], environment.done)
+    updated = []
+    for pixels, frames in ((stacks, {}), (newest, earlier)):
+      learner = _learner(_STACKED, xla)
+      _update(learner, whole._replace(
+          earlier_frames=frames, environment_output=environment._replace(observation={'pixels': pixels})))
+      updated.append(_variables(learner))
+    for want, got in zip(*updated, strict=True):
+      np.testing.assert_array_equal(got, want)
+
+  @parameterized.parameters(lambda pixels: {}, lambda pixels: {'pixels': tf.cast(pixels, tf.float32)})
+  def test_frames_of_stacks_that_are_prepared(self, prepare):
+    learner = _new_learner(_STACKED)
+    unroll = _unroll(learner.agent, _STACKED)._replace(earlier_frames={'pixels': tf.zeros([3, 1, 20, 20, 2], tf.uint8)})
+    with mock.patch.object(learner.agent, 'prepare', lambda observation: prepare(observation['pixels'])):
+      with self.assertRaisesRegex(errors.UserError, "^the agent's prepare.. changes 'pixels', which is a stack of "):
+        learner.prepare(learner_step.Batch(unroll))
 
   def test_hyper_parameters_are_those_in_use(self):
     self.assertEqual({name: float(value) for name, value in _learner(learning_rate=0.5).hyper_parameters.items()}, {
