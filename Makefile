@@ -6,9 +6,11 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 REQUIREMENTS := requirements.txt requirements-plots.txt requirements-dev.txt
-# With an NVIDIA card, TensorFlow also gets its CUDA libraries. GPU=1 asks for them, and GPU= leaves them out.
-GPU ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),1)
+# With an NVIDIA card, TensorFlow also gets its CUDA libraries. GPU=1 asks for them, and GPU=0 leaves them out.
+# Without a working driver, nvidia-smi prints the reason where it would print the cards, and exits with an error.
+GPU ?= $(shell nvidia-smi --list-gpus >/dev/null 2>&1 && echo 1)
 SIZES := TensorFlow alone is 600 MB
+override GPU := $(filter-out 0,$(GPU))
 ifneq ($(GPU),)
 REQUIREMENTS += requirements-gpu.txt
 SIZES += and its CUDA libraries are 3 GB

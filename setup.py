@@ -3,7 +3,10 @@
 from concurrent import futures
 import glob
 import os
+import pathlib
 import platform
+import re
+import shlex
 import shutil
 
 import setuptools
@@ -15,6 +18,9 @@ _FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluati
             'networks', 'ops', 'population', 'processes', 'records', 'replay', 'tables', 'tools', 'training')
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
+# (M, N): libstdc++ has the symbols up to GLIBCXX_3.4.M on systems whose C library is 2.N, such as those of RHEL 8,
+# Debian 11, RHEL 9, Ubuntu 22.04 and Ubuntu 24.04.
+_CXX_SYMBOLS = ((25, 28), (28, 31), (29, 34), (30, 35), (33, 39))
 
 # The ops load only into the TensorFlow that they were built for, and these follow its versions.
 _EXACT, _SAME_SERIES = {'tensorflow'}, {'tensorboard', 'tf-keras'}
@@ -23,9 +29,15 @@ _EXACT, _SAME_SERIES = {'tensorflow'}, {'tensorboard', 'tf-keras'}
 def _dependency(requirement):
   """Returns the range of versions that a pinned requirement stands for: from the tested one to the next major one."""
   name, version = requirement.split('==')
-  if name in _EXACT:
+  if name.partition('[')[0] in _EXACT:
     return requirement
   return f'{name}~={version}' if name in _SAME_SERIES else f'{name}>={version},<{int(version.split(".")[0]) + 1}'
+
+
+def _dependencies(*files):
+  """Returns the ranges of versions that the pinned requirements in these files stand for."""
+  lines = [line for file in files for line in pathlib.Path(file).read_text(encoding='utf-8').splitlines()]
+  return [_dependency(line) for line in lines if '==' in line]
 
 
 class BuildOps(build_ext.build_ext):
@@ -37,9 +49,11 @@ class BuildOps(build_ext.build_ext):
     if built:
       shutil.copy(built, self.get_ext_fullpath(ext.name))
       return
-    if not shutil.which(os.environ.get('CXX', 'c++')):
-      raise SystemExit('scalable_agents: its C++ ops need a compiler, and there is no c++ (on Debian: apt-get install '
-                       'g++); a wheel from `make wheel` needs none')
+    compiler, *_ = shlex.split(os.environ.get('CXX') or 'c++')  # CXX may be a command such as `ccache g++`.
+    if not shutil.which(compiler):
+      given = f' (CXX={os.environ["CXX"]})' if os.environ.get('CXX') else ''
+      raise SystemExit(f'scalable_agents: its C++ ops need a compiler, and there is no {compiler}{given}; on Debian: '
+                       'apt-get install g++; a wheel from `make wheel` needs none')
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     import tensorflow as tf
     # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
@@ -64,16 +78,32 @@ class Wheel(bdist_wheel.bdist_wheel):
   """Names the wheel. The op library has no Python symbol, so one wheel serves all versions of Python."""
 
   def get_tag(self):
-    """See bdist_wheel. The C library may not be older than this machine's."""
-    version = platform.libc_ver()[1].replace('.', '_')
-    return 'py3', 'none', f'manylinux_{version}_{platform.machine()}'
+    """See bdist_wheel. The C library may not be older than the oldest one with the symbols that the ops need."""
+    library, = self.get_finalized_command('build_ext').get_outputs()
+    return 'py3', 'none', f'manylinux_2_{_oldest_c_library(library)}_{platform.machine()}'
 
 
-with open('requirements.txt', encoding='utf-8') as _file:
-  _DEPENDENCIES = [_dependency(line) for line in _file.read().splitlines() if '==' in line]
+def _oldest_c_library(library):
+  """Returns the N of the C libraries 2.N and later whose systems have all symbols that a library needs.
+
+  An editable install asks before there is a library. It stays on this machine, whose C library is then the answer.
+  """
+  own = int(platform.libc_ver()[1].split('.')[1])
+  if not os.path.exists(library):
+    return own
+  content = pathlib.Path(library).read_bytes()
+  c, cxx = (max((int(number) for number in re.findall(rb'\0' + name + rb'\.(\d+)', content)), default=0)
+            for name in (rb'GLIBC_2', rb'GLIBCXX_3\.4'))
+  return min(own, max(c, next((number for newest, number in _CXX_SYMBOLS if cxx <= newest), own)))
+
 
 setuptools.setup(
-    install_requires=_DEPENDENCIES,
+    install_requires=_dependencies('requirements.txt'),
+    extras_require={
+        'gpu': _dependencies('requirements-gpu.txt'),
+        'plots': _dependencies('requirements-plots.txt'),
+        'dev': _dependencies('requirements-dev.txt', 'requirements-lint.txt'),
+    },
     script_name='setup.py',  # Otherwise setuptools takes this file for a module of the root package.
     packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
     package_dir={'scalable_agents': '.'},
