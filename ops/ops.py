@@ -22,38 +22,41 @@ _ops = tf.load_op_library(_LIBRARY)
 # batcher must run concurrently, because each waits for the others. TensorFlow has no public function for this.
 auto_control_deps_utils.register_read_only_resource_op('DynamicBatcherCompute')
 
-dynamic_batcher = _ops.dynamic_batcher
-dynamic_batcher_compute = _ops.dynamic_batcher_compute
-dynamic_batcher_get_inputs = _ops.dynamic_batcher_get_inputs
-dynamic_batcher_set_outputs = _ops.dynamic_batcher_set_outputs
-dynamic_batcher_close = _ops.dynamic_batcher_close
-parameter_snapshot = _ops.parameter_snapshot
-parameter_snapshot_publish = _ops.parameter_snapshot_publish
-parameter_snapshot_latest = _ops.parameter_snapshot_latest
-actor_pool = _ops.actor_pool
-actor_pool_attach = _ops.actor_pool_attach
-actor_pool_next_batch = _ops.actor_pool_next_batch
-actor_pool_complete_batch = _ops.actor_pool_complete_batch
-actor_pool_next_unroll = _ops.actor_pool_next_unroll
-actor_pool_next_fault = _ops.actor_pool_next_fault
-actor_pool_release = _ops.actor_pool_release
-actor_pool_retire = _ops.actor_pool_retire
-actor_pool_statistics = _ops.actor_pool_statistics
-actor_pool_close = _ops.actor_pool_close
-episode_replay = _ops.episode_replay
-episode_replay_insert = _ops.episode_replay_insert
-episode_replay_next = _ops.episode_replay_next
-episode_replay_statistics = _ops.episode_replay_statistics
-episode_replay_save = _ops.episode_replay_save
-episode_replay_restore = _ops.episode_replay_restore
-sequence_replay = _ops.sequence_replay
-sequence_replay_insert = _ops.sequence_replay_insert
-sequence_replay_sample = _ops.sequence_replay_sample
-sequence_replay_update = _ops.sequence_replay_update
-sequence_replay_statistics = _ops.sequence_replay_statistics
-sequence_replay_save = _ops.sequence_replay_save
-sequence_replay_restore = _ops.sequence_replay_restore
-stack_frames = _ops.stack_frames
+try:
+  dynamic_batcher = _ops.dynamic_batcher
+  dynamic_batcher_compute = _ops.dynamic_batcher_compute
+  dynamic_batcher_get_inputs = _ops.dynamic_batcher_get_inputs
+  dynamic_batcher_set_outputs = _ops.dynamic_batcher_set_outputs
+  dynamic_batcher_close = _ops.dynamic_batcher_close
+  parameter_snapshot = _ops.parameter_snapshot
+  parameter_snapshot_publish = _ops.parameter_snapshot_publish
+  parameter_snapshot_latest = _ops.parameter_snapshot_latest
+  actor_pool = _ops.actor_pool
+  actor_pool_attach = _ops.actor_pool_attach
+  actor_pool_next_batch = _ops.actor_pool_next_batch
+  actor_pool_complete_batch = _ops.actor_pool_complete_batch
+  actor_pool_next_unroll = _ops.actor_pool_next_unroll
+  actor_pool_next_fault = _ops.actor_pool_next_fault
+  actor_pool_release = _ops.actor_pool_release
+  actor_pool_retire = _ops.actor_pool_retire
+  actor_pool_statistics = _ops.actor_pool_statistics
+  actor_pool_close = _ops.actor_pool_close
+  episode_replay = _ops.episode_replay
+  episode_replay_insert = _ops.episode_replay_insert
+  episode_replay_next = _ops.episode_replay_next
+  episode_replay_statistics = _ops.episode_replay_statistics
+  episode_replay_save = _ops.episode_replay_save
+  episode_replay_restore = _ops.episode_replay_restore
+  sequence_replay = _ops.sequence_replay
+  sequence_replay_insert = _ops.sequence_replay_insert
+  sequence_replay_sample = _ops.sequence_replay_sample
+  sequence_replay_update = _ops.sequence_replay_update
+  sequence_replay_statistics = _ops.sequence_replay_statistics
+  sequence_replay_save = _ops.sequence_replay_save
+  sequence_replay_restore = _ops.sequence_replay_restore
+  stack_frames = _ops.stack_frames
+except AttributeError:
+  raise ImportError(f'{_LIBRARY} is older than this code: run `make setup`') from None
 
 
 def unique_name(prefix: str) -> str:

@@ -124,4 +124,5 @@ def _without_outputs(batch):
   """Returns a batch without its large components, so that it can be kept for longer."""
   unroll = batch.unroll
   return batch._replace(unroll=unroll._replace(
-      environment_output=unroll.environment_output._replace(observation={}), agent_output=(), agent_state=()))
+      earlier_frames={}, environment_output=unroll.environment_output._replace(observation={}),
+      agent_output=(), agent_state=()))

@@ -41,11 +41,13 @@ class SkippedUpdates:
     self._at_fault = {}  # Actor id -> level id and largest reward, since the last message.
     self._has_said_limit = False
 
-  def add(self, learner: learner_step.Learner, metrics: Mapping[str, Any], batches: Sequence[learner_step.Batch]):
+  def add(self, learner: learner_step.Learner, number: int, metrics: Mapping[str, Any],
+          batches: Sequence[learner_step.Batch]):
     """Counts an update, and may tell the user if it was skipped, or that a level's sigma is at PopArt's limit.
 
     Args:
       learner: has made the update.
+      number: the number of the update in the run, skipped ones included. The learner may have begun the next one.
       metrics: the update's metrics, from `learner.read`.
       batches: the update's learner_step.Batch of each learner of this process.
     Raises:
@@ -65,10 +67,10 @@ class SkippedUpdates:
       for place in zip(*np.nonzero(~(rewards < _HUGE_REWARD)), strict=True):  # Also where it is NaN.
         _, largest = self._at_fault.get(int(actors[place]), (0, 0.))
         self._at_fault[int(actors[place])] = int(levels[place]), float(np.maximum(rewards[place], largest))
-    update, culprit = int(learner.update_steps.numpy()), learner.culprit(metrics)
+    culprit = learner.culprit(metrics)
     if self._in_a_row == MAXIMUM_IN_A_ROW:
       raise errors.UserError(
-          f'update {update}: {culprit} was not finite, for the {MAXIMUM_IN_A_ROW}th time in a row; the run stops '
+          f'update {number:,}: {culprit} was not finite, for the {MAXIMUM_IN_A_ROW}th time in a row; the run stops '
           f'before it does harm. {self._advice()}')
     if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_MESSAGES:
       count = 'an update was' if self._since_message == 1 else f'{self._since_message:,} updates were'

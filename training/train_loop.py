@@ -119,6 +119,7 @@ class Evaluations(Protocol):
 class _Unread(NamedTuple):
   """An update whose results have not been read yet."""
   update: learner_group.Update
+  number: int                            # In the run, skipped updates included.
   batches: Sequence[learner_step.Batch]  # Its batches on the host, from collector.Collected.
   episodes: intake_lib.Episodes
   frames: int                            # Environment frames of the run, with those of this update.
@@ -379,7 +380,7 @@ class Trainer:
       self._member.learned(self._frames, episodes.level_ids, episodes.returns)  # This may replace the parameters.
     self._publisher.publish()
     self._read_results()
-    self._unread = _Unread(update, on_host, episodes, self._frames)
+    self._unread = _Unread(update, self._publisher.version, on_host, episodes, self._frames)
     if self._config.synchronous:
       self._read_results()
 
@@ -397,7 +398,7 @@ class Trainer:
     for batch, feedback in zip(unread.batches, unread.update.feedback, strict=True):
       self._experience.update(batch.sample, feedback)
     self._log.add(unread.frames, metrics, unread.episodes)
-    self._skipped.add(self.learner, metrics, unread.batches)
+    self._skipped.add(self.learner, unread.number, metrics, unread.batches)
 
   def _write_row(self):
     self._read_results()

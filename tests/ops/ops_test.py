@@ -51,11 +51,14 @@ class OpsTest(absltest.TestCase):
     with self.assertRaises(tf.errors.NotFoundError):
       ops.parameter_snapshot_publish(handle, 1, [tf.constant(1)])
 
-  def test_a_missing_library(self):
+  def test_a_missing_or_old_library(self):
     specification = importlib.util.find_spec(ops.__name__)
     module = importlib.util.module_from_spec(specification)
     with mock.patch.object(os.path, 'exists', return_value=False):
       with self.assertRaisesRegex(ImportError, '_ops.so is missing: build it with `make setup`'):
+        specification.loader.exec_module(module)
+    with mock.patch.object(tf, 'load_op_library', return_value=object()):
+      with self.assertRaisesRegex(ImportError, '_ops.so is older than this code: run `make setup`$'):
         specification.loader.exec_module(module)
 
 

@@ -21,7 +21,7 @@ class SkippedUpdatesTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     self.said = []
-    self.learner = mock.Mock(update_steps=tf.constant(7, tf.int64), culprit=lambda unused_metrics: 'loss/total')
+    self.learner = mock.Mock(culprit=lambda unused_metrics: 'loss/total')
     self.unroll = unrolls.random_unroll(impala.Agent(unrolls.environment_spec(), configs.ImpalaConfig()))
     self.clock = mock.Mock(monotonic=mock.Mock(return_value=0.))
     self.enterContext(mock.patch.object(skipped_updates, 'time', self.clock))
@@ -30,7 +30,7 @@ class SkippedUpdatesTest(absltest.TestCase):
     return skipped_updates.SkippedUpdates(('left', 'right'), 'actor {}'.format, self.said.append, **settings)
 
   def _add(self, skipped, metrics=_SKIPPED, unroll=None):
-    skipped.add(self.learner, metrics, [learner_step.Batch(unroll or self.unroll)])
+    skipped.add(self.learner, 1_007, metrics, [learner_step.Batch(unroll or self.unroll)])
 
   def test_the_user_is_told_at_most_once_a_minute(self):
     skipped = self._make()
@@ -50,7 +50,7 @@ class SkippedUpdatesTest(absltest.TestCase):
     self._add(skipped, _MADE)
     for _ in range(9):
       self._add(skipped)
-    with self.assertRaisesRegex(errors.UserError, '^update 7: loss/total was not finite, for the 10th time in a row'):
+    with self.assertRaisesRegex(errors.UserError, '^update 1,007: loss/total was not finite, for the 10th time in a '):
       self._add(skipped)
 
   def test_the_environments_at_fault_are_named(self):

@@ -83,7 +83,7 @@ class TrainLoopFaultsTest(trainer_testing.TrainerTestCase):
     trainer = self.trainer(level_name=faulty_environments.level(faulty_environments.InfiniteReward), updates=99,
                            reward_transform='none')
     before = _values(trainer.learner.agent)
-    with self.assertRaisesRegex(errors.UserError, '^update 0: loss/policy_gradient was not finite'):
+    with self.assertRaisesRegex(errors.UserError, '^update 10: loss/policy_gradient was not finite, for the 10th'):
       trainer.train()
     rows = training.rows(trainer.logdir)
     self.assertEqual([row['skipped_updates'] for row in rows], list(range(1, 11)))
