@@ -29,6 +29,7 @@ class Publisher:
       device: where this process acts.
       shared_name: the name of a further snapshot, for other processes; see ParameterSnapshot. '': there is none.
     """
+    self._learner = learner
     self._variables = list(learner.agent.acting_variables)
     specs = inference.specs(self._variables)
     self.parameters = parameters_lib.ParameterSnapshot(specs, device)
@@ -36,15 +37,19 @@ class Publisher:
     if shared_name:
       self._all.append(parameters_lib.ParameterSnapshot(specs, shared_name=shared_name))
     self._recent = collections.deque(maxlen=policy_lag + 1)
-    self.version = int(learner.version())
+    self.version = 0
 
-  def publish(self, updates: int = 1):
-    """Publishes the parameters. Must be called at the start with 0, and after each update.
+  def begin(self):
+    """Publishes the first parameters. Must be called when a checkpoint, if there is one, has been restored."""
+    self.version = int(self._learner.version())
+    self._publish()
 
-    Args:
-      updates: number of updates since the last call.
-    """
-    self.version += updates
+  def publish(self):
+    """Publishes the parameters. Must be called after each update."""
+    self.version += 1
+    self._publish()
+
+  def _publish(self):
     with tf.device(self._variables[0].device):  # Otherwise a function returns what it reads to the host.
       parameters = self._read()
     self._recent.append((self.version, parameters))

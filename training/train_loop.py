@@ -246,7 +246,7 @@ class Trainer:
       run_directory.RunDirectoryError: a file could not be written, or the directory has been moved or removed.
     """
     self._end.signals.install()
-    self._publisher.publish(updates=0)
+    self._publisher.begin()
     if self._port:
       self._port.offer(self._host.unroll_spec, self._host.parameter_specs)
     self._host.start(self._publisher.parameters, self._intake.put, self._stop.set)

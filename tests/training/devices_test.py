@@ -170,7 +170,7 @@ def count_transfers(folder):
   for index in range(3 * (_NUM_COUNTED + 3)):
     intake.put(one._replace(index=tf.constant(index, tf.int64)))
   publisher = publisher_lib.Publisher(learner, 0, device)
-  publisher.publish(updates=0)
+  publisher.begin()
   with collector.Collector(experience.QueueExperience(intake, config.batch_size), learner.prepare, together.devices,
                            mock.Mock(), 0, synchronous=False) as collecting:
     def update():

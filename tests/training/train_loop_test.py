@@ -72,6 +72,7 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
     (one, rows, episodes), (other, other_rows, other_episodes) = resumed
     self.assertEqual([row['learner_steps'] for row in rows], list(range(1, 10)))
     self.assertEqual(rows, other_rows)
+    self.assertEqual({row['policy_lag'] for row in rows[4:]}, {row['policy_lag'] for row in rows[:4]})
     self.assertEqual(episodes, other_episodes)
     self.assertLen(episodes, rows[-1]['episodes'])
     for value, other_value in zip(_values(one.learner), _values(other.learner), strict=True):
