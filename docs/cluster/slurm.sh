@@ -7,6 +7,10 @@
 #   sbatch --nodes=1 --gres=none docs/cluster/slurm.sh --level_name=pong --torso=shallow    # One node without a GPU.
 #
 # The same command resumes the run. Slurm resumes it by itself after a node has failed.
+#
+# A job reserves the same on each of its nodes, so each actor host has a GPU too, where its policy acts. To reserve one
+# for the learner alone, make this a heterogeneous job (`#SBATCH hetjob`): the learner's node is the first component,
+# the actor hosts' nodes are the second one without --gres, and `srun --het-group=` replaces --nodelist and --exclude.
 #SBATCH --job-name=impala
 #SBATCH --nodes=5
 #SBATCH --ntasks-per-node=1
@@ -21,24 +25,34 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 logdir=${LOGDIR:-runs/slurm}
 learner=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 num_actors=$((SLURM_JOB_NUM_NODES - 1))
+actors=
 program=("${PYTHON:-.venv/bin/python}" -m scalable_agents.agents.impala_atari57 "$@")
 part=(--logdir="$logdir")
 
 if ((num_actors > 0)); then
-  # Each job has a port of its own, so that two jobs can share a node.
-  program+=(--learner_addresses="$learner:$((10000 + SLURM_JOB_ID % 50000))")
+  # Each job has a port of its own, so that two jobs can share a node. Linux gives ports from 32768 on to connections.
+  program+=(--learner_addresses="$learner:$((10000 + SLURM_JOB_ID % 20000))")
   part+=(--job_name=learner --task=0 --num_environments=0)
   # An actor host that dies is started again. When the learner ends the run, all actor hosts exit with code 0.
   srun --nodes="$num_actors" --ntasks="$num_actors" --exclude="$learner" --kill-on-bad-exit=0 --label \
     bash -c 'until "$@" --task="$SLURM_PROCID"; do sleep 10; done' actor "${program[@]}" --job_name=actor &
+  actors=$!
 fi
 
 # If the learner dies, it is started again and continues from its checkpoint. The actor hosts reconnect.
 for attempt in 1 2 3 4 5; do
-  if srun --nodes=1 --ntasks=1 --nodelist="$learner" "${program[@]}" "${part[@]}"; then
-    wait
-    exit 0
-  fi
-  echo "learner: attempt $attempt ended before the run was complete"
+  srun --nodes=1 --ntasks=1 --nodelist="$learner" "${program[@]}" "${part[@]}"
+  code=$?
+  ((code == 0)) && break
+  echo "learner: attempt $attempt ended with code $code before the run was complete"
 done
-exit 1  # The actor hosts end with the script.
+
+if [[ $actors ]]; then
+  # An actor host that dies when the learner ends is started again. It then waits for a learner and must be ended.
+  for ((second = 0; code == 0 && second < 30; ++second)); do
+    kill -0 "$actors" 2>/dev/null || break
+    sleep 1
+  done
+  kill "$actors" 2>/dev/null  # srun passes it on.
+fi
+exit "$code"

@@ -27,27 +27,35 @@ from scalable_agents.tests import source_tree
 _FOLDER = source_tree.ROOT / 'docs' / 'cluster'
 _FREE = ('job_name', 'learner_addresses', 'logdir', 'num_environments', 'task')
 
-# Takes the place of Python on a node. Records its arguments. The process that learns exits with an error once.
+# Takes the place of Python on a node. Records its arguments. The process that learns exits with an error once, or
+# always if ALWAYS_DIES is set. If WAITS is set, an actor host waits until it is ended, as without a learner.
 _PYTHON = f'''#!{sys.executable}
-import json, os, sys
+import json, os, signal, sys
 with open(os.environ['CALLS'], 'a') as file:
   file.write(json.dumps(sys.argv[1:]) + '\\n')
-if '--job_name=actor' not in sys.argv and not os.path.exists(os.environ['CALLS'] + '.died'):
+if '--job_name=actor' in sys.argv:
+  if 'WAITS' in os.environ:
+    signal.pause()
+elif 'ALWAYS_DIES' in os.environ or not os.path.exists(os.environ['CALLS'] + '.died'):
   open(os.environ['CALLS'] + '.died', 'w').close()
-  sys.exit(1)
+  sys.exit(3)
 '''
 _SRUN = '''#!/bin/bash
+set -m  # A process group for each task, to which a signal is passed on.
+trap '[[ $! ]] && kill -- -$!; exit' TERM
 num_tasks=1
 while [[ $1 == --* ]]; do
-  [[ $1 == --nodes=0 ]] && exec sleep infinity  # As Slurm does.
+  [[ $1 == --nodes=0 ]] && exec /bin/sleep infinity  # As Slurm does.
   [[ $1 == --ntasks=* ]] && num_tasks=${1#*=}
   shift
 done
 for ((SLURM_PROCID = 0; SLURM_PROCID < num_tasks; ++SLURM_PROCID)); do
   export SLURM_PROCID
-  "$@" || exit
+  "$@" &
+  wait $! || exit
 done
 '''
+_SLEEP = '#!/bin/bash\nexec /bin/sleep "0.$1"\n'
 _SCONTROL = '#!/bin/bash\n[[ $* == "show hostnames node[1-"?] ]] && printf "node%d\\n" $(seq ${3:7:1})\n'
 
 
@@ -144,24 +152,33 @@ class SlurmTest(absltest.TestCase):
   def test_the_script_parses(self):
     subprocess.run(['bash', '-n', _FOLDER / 'slurm.sh'], check=True)
 
-  def _start(self, num_nodes):
-    """Runs the script on nodes 1 to `num_nodes`. Returns the flags that its processes parse."""
+  def _run(self, num_nodes, **variables):
+    """Runs the script on nodes 1 to `num_nodes`. Returns the completed process and the arguments of its programs.
+
+    It has completed when all its processes have ended, because they share its output. It sleeps a tenth of each second.
+    """
     folder = self.create_tempdir()
-    for name, text in (('srun', _SRUN), ('scontrol', _SCONTROL), ('python', _PYTHON)):
+    for name, text in (('srun', _SRUN), ('scontrol', _SCONTROL), ('python', _PYTHON), ('sleep', _SLEEP)):
       path = folder.create_file(name, content=text).full_path
       os.chmod(path, stat.S_IRWXU)
     calls = os.path.join(folder.full_path, 'calls')
     environment = dict(
         os.environ, PATH=f'{folder.full_path}:{os.environ["PATH"]}', PYTHON='python', CALLS=calls,
         SLURM_JOB_NODELIST=f'node[1-{num_nodes}]', SLURM_JOB_NUM_NODES=str(num_nodes), SLURM_CPUS_PER_TASK='16',
-        SLURM_JOB_ID='123456')
+        SLURM_JOB_ID='123456', **variables)
     done = subprocess.run(['bash', _FOLDER / 'slurm.sh', '--level_name=pong,breakout', '--torso=shallow'],
                           env=environment, text=True, capture_output=True, check=False, timeout=60)
-    self.assertEqual((done.returncode, done.stderr), (0, ''))
-    self.assertEqual(done.stdout, 'learner: attempt 1 ended before the run was complete\n')
+    self.assertEqual(done.stderr, '')
+    return done, list(map(json.loads, pathlib.Path(calls).read_text(encoding='utf-8').splitlines()))
+
+  def _start(self, num_nodes):
+    """Runs the script on nodes 1 to `num_nodes`. Returns the flags that its processes parse."""
+    done, calls = self._run(num_nodes)
+    self.assertEqual((done.returncode, done.stdout),
+                     (0, 'learner: attempt 1 ended with code 3 before the run was complete\n'))
     parsed = []
-    for line in pathlib.Path(calls).read_text(encoding='utf-8').splitlines():
-      *module, level, torso = (arguments := json.loads(line))[:4]
+    for arguments in calls:
+      *module, level, torso = arguments[:4]
       self.assertEqual(module, ['-m', 'scalable_agents.agents.impala_atari57'])
       self.assertEqual((level, torso), ('--level_name=pong,breakout', '--torso=shallow'))
       parsed.append(_parse(arguments[2:]))
@@ -170,9 +187,14 @@ class SlurmTest(absltest.TestCase):
   def test_what_it_starts(self):
     roles = []
     for values in self._start(3):
-      self.assertEqual(values.learner_addresses, 'node1:33456')
+      self.assertEqual(values.learner_addresses, 'node1:13456')
       roles.append((values.job_name, values.task, values.logdir))
     self.assertCountEqual(roles, [('learner', 0, 'runs/slurm')] * 2 + [('actor', task, '') for task in range(2)])
+
+  def test_actor_hosts_that_do_not_end_are_ended(self):
+    for variables, code, attempts in (({}, 0, 1), ({'ALWAYS_DIES': '1'}, 3, 5)):
+      done, _ = self._run(2, WAITS='1', **variables)
+      self.assertEqual((done.returncode, done.stdout.count('learner: attempt')), (code, attempts))
 
   def test_one_node_trains_in_one_process(self):
     for values in self._start(1):
