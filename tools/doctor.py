@@ -208,16 +208,23 @@ def _why_build(library):
   return f'{library} is older than {newer}' if newer else ''
 
 
-def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable):
+def _build_ops(root):
+  """Returns the command that builds the C++ ops, or the one that installs a wheel with them if there is no source."""
+  if (root / 'Makefile').exists():
+    return 'make setup'
+  return f'{sys.executable} -m pip install --force-reinstall --no-deps scalable_agents-*.whl'
+
+
+def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable, root=ROOT):
   """Checks that the C++ ops are built, for the installed TensorFlow and from the present sources."""
   build = _why_build(path)
   if not path.exists():
-    return Result('wrong', 'op library', build, 'make setup')
+    return Result('wrong', 'op library', build, _build_ops(root))
   answer = ask(python, '-c', f'import tensorflow as tf; tf.load_op_library({str(path)!r}); print("loads")')
   if not answer.worked:
-    return Result('wrong', 'op library', f'{path} does not load: {answer.text}', f'rm -f {path} && make setup')
+    return Result('wrong', 'op library', f'{path} does not load: {answer.text}', f'rm -f {path} && {_build_ops(root)}')
   if build:  # It may lack an op that is new.
-    return Result('wrong', 'op library', build, 'make setup')
+    return Result('wrong', 'op library', build, _build_ops(root))
   return Result('ok', 'op library', f'{path} {answer.text}')
 
 

@@ -128,6 +128,8 @@ class DoctorTest(parameterized.TestCase):
   def test_op_library_that_is_not_built(self):
     result = doctor.check_op_library(pathlib.Path('/nowhere/_ops.so'))
     self.assertEqual((result.status, result.mend), ('wrong', 'make setup'))
+    result = doctor.check_op_library(pathlib.Path('/nowhere/_ops.so'), root=pathlib.Path('/nowhere'))  # From a wheel.
+    self.assertEndsWith(result.mend, ' -m pip install --force-reinstall --no-deps scalable_agents-*.whl')
 
   def _tree(self, library_is_newer):
     """Makes a tree with an op library and a C++ source. Returns the library's path."""
