@@ -75,7 +75,7 @@ class Policy:
     self.config, self.levels, self.selection = job.config, job.levels, selection
     self._protocol = job.protocol
     self.spec = job.environment_spec()
-    restored = evaluation.restore(lambda: job.agent.network(self.spec, job.config), loaded)
+    restored = evaluation.restore(lambda: job.agent.network(self.spec, job.config), loaded, devices.choose())
     self.environment_frames = restored.environment_frames
     self.agent = restored.agent
     self._random = np.random.RandomState(seed)
@@ -98,16 +98,20 @@ class Policy:
     Returns:
       The action, an int or [B] int32; and the state for the next step.
     Raises:
-      ValueError: an observation is missing or has another shape.
+      ValueError: an observation is missing or has another shape, or `state`, `reward` or `done` are those of another
+        number of environments.
     """
     arrays, is_single = self._arrays(observation)
     batch = len(next(iter(arrays.values())))
     if state is None:
       state, done = State(self.agent.initial_state(batch), np.zeros(batch, np.int32)), True
-    done = np.broadcast_to(np.asarray(False if done is None else done, bool), [batch])
+    elif len(state.last_action) != batch:
+      raise ValueError(f'state: want that of as many environments as there are observations, {batch}, '
+                       f'got {len(state.last_action)}')
+    done = _of_each('done', False if done is None else done, np.bool_, batch)
     inputs = acting.ActorInput(
         actor_id=tf.range(batch), actor_place=tf.zeros([batch]), last_action=tf.constant(state.last_action),
-        reward=tf.constant(np.broadcast_to(np.asarray(reward, np.float32), [batch])),
+        reward=tf.constant(_of_each('reward', reward, np.float32, batch)),
         discount=tf.constant(1. - done, tf.float32), done=tf.constant(done),
         observation={name: tf.constant(array) for name, array in arrays.items()})
     seed = tf.constant(self._random.randint(1 << 31, size=2), tf.int64)
@@ -131,6 +135,14 @@ class Policy:
       raise ValueError('observation: some arrays have a batch dimension and others have none')
     is_single = ranks == {0}
     return {name: array[np.newaxis] if is_single else array for name, array in arrays.items()}, is_single
+
+
+def _of_each(name, values, dtype, batch):
+  """Returns [batch] values, from one for all environments or from one for each."""
+  array = np.asarray(values, dtype)
+  if array.shape not in ((), (batch,)):
+    raise ValueError(f'{name}: want one value, or shape ({batch},), got shape {array.shape}')
+  return np.broadcast_to(array, [batch])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,5 +225,8 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
   loaded = checkpoint.load(run_directory.path(logdir, run_directory.CHECKPOINTS))
   if not loaded:
     raise errors.UserError(f'{logdir}: there is no checkpoint: train first')
+  if selection and selection not in run.agent.evaluation_policies:
+    raise errors.UserError(f'selection={selection!r}: want one of {", ".join(run.agent.evaluation_policies)} with this '
+                           'agent')
   how = run_config.RunConfig(test_policy=selection, test_epsilon=epsilon)
   return Policy(run, loaded, evaluation.selection_of(run.agent, how), seed)

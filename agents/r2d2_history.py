@@ -152,7 +152,7 @@ def main():
     raise errors.UserError(f'{config.logdir}: want the run of an R2D2 agent with an LSTM')
   with run_directory.open_evaluation(config.logdir, stored['flags'], (), r2d2.R2D2.name) as directory:
     quiet.keep_log(run_directory.path(directory.path, run_directory.LIBRARY_LOG))
-    train_loop.configure_tensorflow()
+    train_loop.configure_tensorflow(stored['flags'].get('tf32', True))
     print(devices.describe(acts=devices.choose()), file=quiet.screen(), flush=True)
     results = {}
     for level_id, level in enumerate(registry.expand(run.config.level_name)):
@@ -186,7 +186,7 @@ def evaluate(config: HistoryConfig, stored: python_api.StoredRun, level_id: int,
   with evaluation.explaining(loaded.path), contextlib.closing(
       actor_host.ActorHost(stored.levels, stored.protocol, run, seed, screen, played=[level_id])) as host:
     make_agent = r2d2.R2D2.maker(host, stored.levels, stored.config)
-    evaluator = evaluation.play(evaluation.restore(make_agent, loaded), make_restricted,
+    evaluator = evaluation.play(evaluation.restore(make_agent, loaded, host.device), make_restricted,
                                 acting.Selection(acting.EPSILON, config.epsilon), host, run, screen, lambda _: None)
   returns = [episode.episode_return for episode in evaluator.episodes(level_id)]
   steps, matches, differences = (sum(float(getattr(agent, name)) for agent in agents)

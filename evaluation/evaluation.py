@@ -105,7 +105,7 @@ def evaluate(job: definition.Job, directory: run_directory.Run, screen: TextIO) 
       actor_host.ActorHost(levels, protocol, run, seed, screen, played=played)) as host:
     print(devices.describe(acts=host.device), file=screen, flush=True)
     make_agent = job.agent.maker(host, levels, job.config)
-    policy = restore(make_agent, loaded)
+    policy = restore(make_agent, loaded, host.device)
     if run.video:
       recording.record(policy, selection, levels[0], protocol, seed, run, screen)
 
@@ -150,17 +150,18 @@ def identify(loaded: checkpoint.Loaded, run: run_config.RunConfig, seed: int,
           'actions': actions}
 
 
-def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded) -> Policy:
+def restore(make_agent: Callable[[], agent_lib.Agent], loaded: checkpoint.Loaded, device: str) -> Policy:
   """Returns the agent of a checkpoint.
 
   Args:
     make_agent: makes an agent, whose variables are then overwritten.
     loaded: the checkpoint.
+    device: where to put the agent.
   Raises:
     checkpoint.CheckpointError: the checkpoint is damaged or does not fit the agent.
   """
   learner = tf.Module()  # Has the part of a Learner that is read from the checkpoint.
-  with tf.device(devices.choose()):
+  with tf.device(device):
     learner.agent = make_agent()
   learner.environment_frames = tf.Variable(0, dtype=tf.int64, trainable=False)
   learner.update_steps = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -56,7 +56,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     with evaluation.explaining(where), contextlib.closing(
         actor_host.ActorHost(levels, request['protocol'], run, seed, played=[level_id])) as host:
       make_agent = agent.maker(host, levels, config)
-      policy = evaluation.restore(make_agent, loaded)
+      policy = evaluation.restore(make_agent, loaded, host.device)
       evaluator = evaluation.play(
           policy, make_agent, selection, host, run, io.StringIO(), lambda unused_evaluator: None)
     trained = {'environment_frames': policy.environment_frames, 'learner_steps': policy.learner_steps}

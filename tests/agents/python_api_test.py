@@ -103,7 +103,14 @@ class PolicyTest(parameterized.TestCase):
       policy.step({'pixels': np.zeros(3)})
     with self.assertRaisesRegex(ValueError, r"^observation 'vector': want shape \(3,\), or with a batch dimension "):
       policy.step({'vector': np.zeros([2, 4])})
-    with self.assertRaisesRegex(errors.UserError, '^--test_policy=best: want one of sampled, greedy, epsilon'):
+    with self.assertRaisesRegex(ValueError, r'^reward: want one value, or shape \(2,\), got shape \(3,\)$'):
+      policy.step({'vector': np.zeros([2, 3])}, reward=[0., 1., 2.])
+    _, state = policy.step({'vector': np.zeros([2, 3])})
+    with self.assertRaisesRegex(ValueError, '^done: want one value, '):
+      policy.step({'vector': np.zeros([2, 3])}, state, done=[[True, False]])
+    with self.assertRaisesRegex(ValueError, '^state: want that of as many environments as .*, 1, got 2$'):
+      policy.step({'vector': np.zeros(3)}, state)
+    with self.assertRaisesRegex(errors.UserError, "^selection='best': want one of sampled, greedy, epsilon"):
       scalable_agents.load(logdir, selection='best')
     with self.assertRaisesRegex(errors.UserError, 'no run has been started there'):
       scalable_agents.load(os.path.dirname(logdir))

@@ -108,9 +108,12 @@ class ProgramTest(parameterized.TestCase):
     signal_handlers.restore_after(self)
     logdir = pathlib.Path(self.create_tempdir().full_path) / 'run'
     of_run = f'--logdir={logdir}', '--num_environments=3'
-    training.run_preset('r2d2_atari57', *of_run, *_SMALL)
+    training.run_preset('r2d2_atari57', *of_run, *_SMALL, '--notf32')
     training.run_preset('r2d2_atari57', *of_run, '--mode=test', '--test_num_episodes=6', '--test_policy=greedy')
+    self.addCleanup(tf.config.experimental.enable_tensor_float_32_execution, True)
+    tf.config.experimental.enable_tensor_float_32_execution(True)
     screen = self._main(*of_run, '--num_episodes=6', '--epsilon=0', '--histories=inf,20,1')
+    self.assertFalse(tf.config.experimental.tensor_float_32_execution_enabled())  # As in the run.
     plain = json.loads((logdir / 'evaluation.json').read_text())['levels']['recall_late']['episode_returns']
     results = json.loads((logdir / r2d2_history.RESULTS).read_text())['recall_late']
     self.assertEqual(list(results), ['inf', '20', '1'])
