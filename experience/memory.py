@@ -55,7 +55,10 @@ def check_stored_frames(specification: environment_workers.Specification, steps:
 
 def check(unroll_spec, parameter_specs, config: runtime_config.RuntimeConfig, num_environments: int,
           num_learners: int) -> None:
-  """Checks that unrolls and copies of the parameters fit into memory. The network needs further memory.
+  """Checks that unrolls and copies of the parameters fit into memory.
+
+  What a learner's step makes on its device is not counted: the whole stacks of frames of its batch, and what the
+  network computes.
 
   Args:
     unroll_spec: nest of tf.TensorSpec of one unroll.
