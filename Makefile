@@ -18,7 +18,7 @@ endif
 # The name contains a checksum of this folder's path, because an editable install in a .venv that was copied or moved
 # still points to the old folder and must be made again.
 INSTALLED := $(VENV)/installed-$(shell pwd | cksum | cut -d " " -f 1)$(if $(GPU),-gpu)
-OPS := ops/_ops.so
+LIBRARIES := ops/_ops.so environments/_pixels.so
 LINTERS := $(INSTALLED)-lint
 # A link to this folder under the package's name. pyright and editors find the package there; they cannot follow the
 # editable install, because the root of the repository is the package.
@@ -55,7 +55,7 @@ PONG_r2d2 := --level_name=pong --torso=shallow --torso_precision=auto --centre_p
 help:  ## Shows this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: packages $(INSTALLED) $(OPS) $(SOURCE)  ## Sets up .venv, the C++ ops and Bazel. Skips what is set up already.
+setup: packages $(INSTALLED) $(LIBRARIES) $(SOURCE)  ## Sets up .venv, the C++ libraries and Bazel. Skips what is set up already.
 	@echo 'setup: ready'
 
 packages:
@@ -78,10 +78,10 @@ $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@$(PYTHON) -m compileall -qq -j 0 -x 'site-packages/(keras|pip|pygments|setuptools)/|/tests/' $(VENV)/lib || true
 	@touch $@
 
-$(OPS): setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
-	@echo 'setup: building the C++ ops and linking this folder into $(VENV) as scalable_agents'
+$(LIBRARIES) &: setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)
+	@echo 'setup: building the C++ libraries and linking this folder into $(VENV) as scalable_agents'
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
-	@touch $@
+	@touch $(LIBRARIES)
 
 $(SOURCE): | $(PYTHON)
 	@mkdir -p $(@D) && ln -sfn ../.. $@
@@ -112,9 +112,9 @@ lint: $(LINTERS) $(SOURCE)  ## Checks the code without running it. The last line
 	printf '%s\n' $(CORE) | xargs -I FILE -P 4 $(VENV)/bin/clang-tidy --quiet FILE -- || faults=1; \
 	test $$faults = 0 && echo 'lint: no faults' || { echo 'lint: faults found'; exit 1; }
 
-wheel: $(OPS)  ## Builds a wheel in dist/. It installs without a compiler, with Python 3.11 to 3.13.
+wheel: $(LIBRARIES)  ## Builds a wheel in dist/. It installs without a compiler, with Python 3.11 to 3.13.
 	@rm -rf dist
-	SCALABLE_AGENTS_OPS=$(OPS) $(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	SCALABLE_AGENTS_BUILT=1 $(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 	  --wheel-dir dist .
 	@ls dist
 
@@ -132,4 +132,4 @@ doctor:  ## Checks this machine, and prints a command that fixes each problem.
 
 clean:  ## Removes build outputs; keeps .venv and runs/.
 	@if command -v bazel >/dev/null; then bazel clean; fi
-	rm -rf build dist $(OPS)
+	rm -rf build dist $(LIBRARIES)

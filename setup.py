@@ -16,6 +16,7 @@ from setuptools.command import build_ext
 # The repository's root is the package `scalable_agents`. These folders are its subpackages. Tests are not installed.
 _FOLDERS = ('actor', 'agents', 'benchmark', 'cluster', 'environments', 'evaluation', 'experience', 'launch', 'learner',
             'networks', 'ops', 'population', 'processes', 'records', 'replay', 'tables', 'tools', 'training')
+_OPS = ('actor', 'learner', 'ops', 'replay')  # The folders with the code of the ops.
 _SUBPACKAGES = setuptools.find_packages(include=[pattern for name in _FOLDERS for pattern in (name, f'{name}.*')])
 
 # (M, N): libstdc++ has the symbols up to GLIBCXX_3.4.M on systems whose C library is 2.N, such as those of RHEL 8,
@@ -40,25 +41,20 @@ def _dependencies(*files):
   return [_dependency(line) for line in lines if '==' in line]
 
 
-class BuildOps(build_ext.build_ext):
-  """Compiles against the installed TensorFlow. The output is called `_ops.so`, as in Bazel."""
+def _library(name, folders):
+  """Returns a library of the C++ code of these folders."""
+  def files(suffix):
+    return sorted(path for folder in folders for path in glob.glob(f'{folder}/cc/*{suffix}'))
 
-  def build_extension(self, ext):
-    """Adds TensorFlow's compiler and linker flags. TensorFlow is imported here because only a build needs it."""
-    built = os.environ.get('SCALABLE_AGENTS_OPS')  # `make wheel` has built it already.
-    if built:
-      shutil.copy(built, self.get_ext_fullpath(ext.name))
-      return
-    compiler, *_ = shlex.split(os.environ.get('CXX') or 'c++')  # CXX may be a command such as `ccache g++`.
-    if not shutil.which(compiler):
-      given = f' (CXX={os.environ["CXX"]})' if os.environ.get('CXX') else ''
-      raise SystemExit(f'scalable_agents: its C++ ops need a compiler, and there is no {compiler}{given}; on Debian: '
-                       'apt-get install g++; a wheel from `make wheel` needs none')
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-    import tensorflow as tf
-    # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
-    ext.extra_compile_args = tf.sysconfig.get_compile_flags() + ['-std=c++17', '-O3', '-DNDEBUG', '-g0']
-    ext.extra_link_args = tf.sysconfig.get_link_flags()
+  return setuptools.Extension(
+      f'scalable_agents.{name}', sources=files('.cc'), depends=files('.h'), include_dirs=['.'], language='c++')
+
+
+class BuildLibraries(build_ext.build_ext):
+  """Compiles the ops against the installed TensorFlow. The output has the names that it has in Bazel, as `_ops.so`."""
+
+  def build_extensions(self):
+    """Compiles files at the same time. setuptools compiles one after another."""
     compile_in_turn = self.compiler.compile
 
     def compile_at_once(sources, *args, **kwargs):
@@ -66,21 +62,40 @@ class BuildOps(build_ext.build_ext):
         objects = threads.map(lambda source: compile_in_turn([source], *args, **kwargs), sources)
         return [name for names in objects for name in names]
 
-    self.compiler.compile = compile_at_once  # setuptools compiles one file after another.
+    self.compiler.compile = compile_at_once
+    super().build_extensions()
+
+  def build_extension(self, ext):
+    """Adds TensorFlow's compiler and linker flags. TensorFlow is imported here because only a build needs it."""
+    if os.environ.get('SCALABLE_AGENTS_BUILT'):  # `make wheel` has built it already.
+      shutil.copy(self.get_ext_filename(ext.name.removeprefix('scalable_agents.')), self.get_ext_fullpath(ext.name))
+      return
+    compiler, *_ = shlex.split(os.environ.get('CXX') or 'c++')  # CXX may be a command such as `ccache g++`.
+    if not shutil.which(compiler):
+      given = f' (CXX={os.environ["CXX"]})' if os.environ.get('CXX') else ''
+      raise SystemExit(f'scalable_agents: its C++ code needs a compiler, and there is no {compiler}{given}; on Debian: '
+                       'apt-get install g++; a wheel from `make wheel` needs none')
+    # TensorFlow is built with NDEBUG, and its inline functions must be compiled in the same way here.
+    ext.extra_compile_args = ['-std=c++17', '-O3', '-DNDEBUG', '-g0']
+    if ext.name.endswith('_ops'):
+      os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+      import tensorflow as tf
+      ext.extra_compile_args += tf.sysconfig.get_compile_flags()
+      ext.extra_link_args = tf.sysconfig.get_link_flags()
     super().build_extension(ext)
 
   def get_ext_filename(self, fullname):
-    """Returns the file name without Python's suffix, because an op library is not a Python module."""
+    """Returns the file name without Python's suffix, because these libraries are not Python modules."""
     return os.path.join(*fullname.split('.')) + '.so'
 
 
 class Wheel(bdist_wheel.bdist_wheel):
-  """Names the wheel. The op library has no Python symbol, so one wheel serves all versions of Python."""
+  """Names the wheel. The libraries have no Python symbol, so one wheel serves all versions of Python."""
 
   def get_tag(self):
-    """See bdist_wheel. The C library may not be older than the oldest one with the symbols that the ops need."""
-    library, = self.get_finalized_command('build_ext').get_outputs()
-    return 'py3', 'none', f'manylinux_2_{_oldest_c_library(library)}_{platform.machine()}'
+    """See bdist_wheel. The C library may not be older than the oldest one with the symbols that the libraries need."""
+    oldest = max(map(_oldest_c_library, self.get_finalized_command('build_ext').get_outputs()))
+    return 'py3', 'none', f'manylinux_2_{oldest}_{platform.machine()}'
 
 
 def _oldest_c_library(library):
@@ -108,12 +123,5 @@ setuptools.setup(
     packages=['scalable_agents'] + [f'scalable_agents.{name}' for name in _SUBPACKAGES],
     package_dir={'scalable_agents': '.'},
     package_data={'scalable_agents.environments': ['data/*.csv'], 'scalable_agents.tables': ['data/*.csv']},
-    ext_modules=[
-        setuptools.Extension(
-            'scalable_agents.ops._ops',
-            sources=sorted(glob.glob('*/cc/*.cc')),
-            depends=sorted(glob.glob('*/cc/*.h')),
-            include_dirs=['.'],
-            language='c++')
-    ],
-    cmdclass={'bdist_wheel': Wheel, 'build_ext': BuildOps})
+    ext_modules=[_library('ops._ops', _OPS), _library('environments._pixels', ('environments',))],
+    cmdclass={'bdist_wheel': Wheel, 'build_ext': BuildLibraries})

@@ -3,7 +3,7 @@
 import importlib.metadata
 import platform
 
-_PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'opencv-python-headless', 'tensorflow')
+_PACKAGES = ('ale-py', 'dm-env', 'dm-sonnet', 'gymnasium', 'numpy', 'tensorflow')
 
 
 def installed() -> dict[str, str | None]:

@@ -1,0 +1,67 @@
+// The way from a console's screens to an observation: gray, the maximum of several screens, a smaller size, a stack.
+// No TensorFlow and no Python. Not thread-safe.
+#ifndef SCALABLE_AGENTS_ENVIRONMENTS_CC_PIXEL_PASS_H_
+#define SCALABLE_AGENTS_ENVIRONMENTS_CC_PIXEL_PASS_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace scalable_agents {
+
+// What the processor's instructions must have. The results are the same bit for bit.
+enum class Instructions { kPlain, kAvx2, kAvx512 };
+
+// The most that this processor has. kAvx512 includes VBMI, which looks bytes up in tables.
+Instructions BestInstructions();
+
+// The pixels of one axis that an output pixel covers: first, first + 1, ..., and the share of each, as whole numbers.
+struct Cover {
+  int first;
+  std::vector<int> shares;
+};
+
+// The cover of each output pixel if `from` pixels become `to`. The shares of each have the same sum, from / gcd.
+std::vector<Cover> AreaCovers(int from, int to);
+
+struct Size {
+  int height, width;
+};
+
+class Resize;  // Makes an image smaller or larger by area averaging.
+
+// The pixels of one environment.
+class PixelPass {
+ public:
+  // A screen has palette indices. An observation is [height, width, stack].
+  PixelPass(Size screen, Size observation, int stack, Instructions instructions);
+  ~PixelPass();
+
+  // Adds a screen to the maximum; the first one begins a new maximum. False if the screen has a colour whose gray is
+  // not known yet; then AddGray must follow.
+  bool Add(const uint8_t* indices, bool is_first);
+
+  // The same for a screen whose gray is given. It learns the gray of all colours of the screen.
+  void AddGray(const uint8_t* indices, const uint8_t* gray, bool is_first);
+
+  // Resizes the maximum, adds it to the stack as the newest frame, and copies the stack.
+  void Observe(uint8_t* stack);
+
+  // Makes all frames of the stack zeros.
+  void Clear();
+
+ private:
+  const int stack_;
+  const Instructions instructions_;
+  const std::unique_ptr<const Resize> resize_;
+  std::array<uint8_t, 256> grays_;  // By palette index. kUnknown: not known, or really this gray.
+  const int64_t num_pixels_;        // Of a screen.
+  std::vector<uint8_t> pooled_;     // The maximum so far.
+  std::vector<uint8_t> newest_;
+  std::vector<uint8_t> frames_;  // The stack, the newest frame last.
+};
+
+}  // namespace scalable_agents
+
+#endif  // SCALABLE_AGENTS_ENVIRONMENTS_CC_PIXEL_PASS_H_

@@ -1,0 +1,115 @@
+"""Tests of pixel_pass: all of its codes against means in double precision."""
+
+import itertools
+
+from absl.testing import absltest
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+
+from scalable_agents.environments import pixel_pass
+
+_ATARI = (210, 160), (84, 84)
+
+
+def _passes(screen, observation, stack):
+  """Returns the pixels of an environment, by each code that this processor can run."""
+  library = pixel_pass._load()
+  native = [pixel_pass.NativePixelPass(library, screen, observation, stack, instructions)
+            for instructions in range(library.scalable_agents_best_instructions() + 1)]
+  return [*native, pixel_pass.NumpyPixelPass(screen, observation, stack)]
+
+
+def _means(image, axis, new_size):
+  """Resizes an axis: the integral of the image over each new pixel, divided by its length."""
+  edges = np.linspace(0, image.shape[axis], new_size + 1)
+  integral = np.concatenate([np.zeros([1, image.shape[1 - axis]]), np.cumsum(np.moveaxis(image, axis, 0), axis=0)])
+  at_edges = np.stack([np.interp(edges, np.arange(len(integral)), column) for column in integral.T], axis=1)
+  return np.moveaxis(np.diff(at_edges, axis=0) * new_size / image.shape[axis], 0, axis)
+
+
+def _resized(image, height, width):
+  """Returns the exact means, rounded; halves are rounded up."""
+  return np.floor(_means(_means(image.astype(np.float64), 0, height), 1, width) + 0.5 + 1e-6).astype(np.uint8)
+
+
+class _Console:
+  """Shows random screens. `look` shows them to a pass as an environment does."""
+
+  def __init__(self, size, random, grays):
+    self.indices, self.gray = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    self._random, self._grays = random, grays
+
+  def show(self, colours):
+    """Shows another screen of some colours."""
+    self.indices[:] = self._random.choice(colours, self.indices.shape)
+    self.gray[:] = self._grays[self.indices]
+
+  def look(self, pixels, is_first):
+    """Lets a pass see the screen. Returns whether it knew all colours."""
+    if pixels.add(self.indices, is_first):
+      return True
+    pixels.add_gray(self.indices, self.gray, is_first)
+    return False
+
+
+class PixelPassTest(absltest.TestCase):
+
+  @hypothesis.settings(deadline=None, max_examples=40)
+  @hypothesis.given(st.one_of(st.just(_ATARI), st.tuples(st.tuples(st.integers(1, 60), st.integers(1, 60)),
+                                                         st.tuples(st.integers(1, 50), st.integers(1, 50)))),
+                    st.sampled_from([1, 2, 3, 4, 4, 5]), st.sampled_from([1, 2, 3]), st.integers(0, 2 ** 32 - 1))
+  def test_all_codes_give_the_rounded_means_of_the_maximum(self, sizes, stack, num_pooled, seed):
+    (screen, observation), random = sizes, np.random.default_rng(seed)
+    grays = random.integers(0, 256, 256, np.uint8)
+    console, passes = _Console(screen, random, grays), _passes(screen, observation, stack)
+    frames = [np.zeros(observation, np.uint8)] * stack
+    for _ in range(4):
+      colours = random.choice(256, random.integers(1, 30))
+      pooled = np.zeros(screen, np.uint8)
+      for number in range(num_pooled):
+        console.show(colours)
+        pooled = np.maximum(pooled, console.gray)
+        for each in passes:
+          console.look(each, number == 0)
+      frames = [*frames[1:], _resized(pooled, *observation)]
+      for each in passes:
+        observed = each.observe()
+        self.assertEqual(observed.dtype, np.uint8)
+        np.testing.assert_array_equal(observed, np.stack(frames, axis=-1))
+
+  def test_extreme_grays(self):
+    for gray, each in itertools.product((0, 1, 254, 255), _passes(*_ATARI, 4)):
+      each.add_gray(np.zeros(_ATARI[0], np.uint8), np.full(_ATARI[0], gray, np.uint8), is_first=True)
+      np.testing.assert_array_equal(each.observe()[..., 3], gray)
+
+  def test_a_colour_is_asked_for_once(self):
+    grays = np.arange(255, -1, -1, np.int64).astype(np.uint8)  # Colour 0 has the gray that stands for an unknown one.
+    console = _Console(_ATARI[0], np.random.default_rng(0), grays)
+    for each in _passes(*_ATARI, 4)[:-1]:
+      known = []
+      for colours in ([4, 6], [4, 6], [6], [4, 8], [8], [0, 4], [0, 4]):
+        console.show(colours)
+        known.append(console.look(each, is_first=True))
+        np.testing.assert_array_equal(each.observe()[..., 3], _resized(console.gray, 84, 84))
+      self.assertEqual(known, [False, True, True, False, True, False, False])
+
+  def test_after_clear_the_stack_is_empty(self):
+    console = _Console(_ATARI[0], np.random.default_rng(0), np.full(256, 7, np.uint8))
+    console.show([2])
+    for each in _passes(*_ATARI, 4):
+      for _ in range(3):
+        console.look(each, is_first=True)
+        kept = each.observe()
+      each.clear()
+      console.look(each, is_first=True)
+      self.assertEqual(np.unique(kept, axis=1)[0].tolist(), [[0, 7, 7, 7]])  # An observation is not written again.
+      self.assertEqual(each.observe()[0, 0].tolist(), [0, 0, 0, 7])
+
+  def test_shares_are_the_lengths_of_the_covered_parts(self):
+    self.assertEqual(pixel_pass.area_weights(5, 2).tolist(), [[2, 2, 1, 0, 0], [0, 0, 1, 2, 2]])
+    self.assertEqual(pixel_pass.area_weights(2, 3).tolist(), [[2, 0], [1, 1], [0, 2]])
+
+
+if __name__ == '__main__':
+  absltest.main()
