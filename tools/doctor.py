@@ -228,6 +228,16 @@ def check_op_library(path=ROOT / 'ops' / '_ops.so', python=sys.executable, root=
   return Result('ok', 'op library', f'{path} {answer.text}')
 
 
+def check_pixel_library(path=ROOT / 'environments' / '_pixels.so', python=sys.executable):
+  """Checks that the C++ code for Atari's pixels is built. NumPy takes its place otherwise."""
+  if not path.exists():
+    return Result('warn', 'pixel library', f'{path} is not built: an Atari game takes four times as long', 'make setup')
+  answer = ask(python, '-c', f'import ctypes; ctypes.CDLL({str(path)!r}); print("loads")')
+  if not answer.worked:
+    return Result('wrong', 'pixel library', f'{path} does not load: {answer.text}', f'rm -f {path} && make setup')
+  return Result('ok', 'pixel library', f'{path} {answer.text}')
+
+
 def check_compiler(library=ROOT / 'ops' / '_ops.so', compiler=None):
   """Checks that there is a compiler for C++17. It is needed only where the C++ ops must be built."""
   command = shlex.split(compiler or os.environ.get('CXX') or 'c++')  # CXX may be a command such as `ccache g++`.
@@ -400,6 +410,7 @@ CHECKS = (
     lambda: check_package('tensorflow', 'tensorflow'),
     check_libraries,
     check_op_library,
+    check_pixel_library,
     check_compiler,
     check_roms,
     lambda: check_package('gymnasium', 'gymnasium'),

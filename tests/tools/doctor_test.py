@@ -14,6 +14,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from scalable_agents import ops
+from scalable_agents.environments import pixel_pass
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
 from scalable_agents.tests.environments import lab_module
@@ -130,6 +131,15 @@ class DoctorTest(parameterized.TestCase):
     self.assertEqual((result.status, result.mend), ('wrong', 'make setup'))
     result = doctor.check_op_library(pathlib.Path('/nowhere/_ops.so'), root=pathlib.Path('/nowhere'))  # From a wheel.
     self.assertEndsWith(result.mend, ' -m pip install --force-reinstall --no-deps scalable_agents-*.whl')
+
+  def test_pixel_library(self):
+    library = pathlib.Path(pixel_pass._LIBRARY)
+    self.assertEqual(doctor.check_pixel_library(library).status, 'ok')
+    broken = pathlib.Path(self.create_tempfile('_pixels.so', content='no ELF').full_path)
+    for path, status, mend in ((broken, 'wrong', f'rm -f {broken} && make setup'),
+                               (pathlib.Path('/nowhere/_pixels.so'), 'warn', 'make setup')):
+      result = doctor.check_pixel_library(path)
+      self.assertEqual((result.status, result.mend), (status, mend))
 
   def _tree(self, library_is_newer):
     """Makes a tree with an op library and a C++ source. Returns the library's path."""
