@@ -226,7 +226,7 @@ def load(logdir: str, selection: str = '', epsilon: float = 0.001, seed: int = 0
   if not loaded:
     raise errors.UserError(f'{logdir}: there is no checkpoint: train first')
   if selection and selection not in run.agent.evaluation_policies:
-    raise errors.UserError(f'selection={selection!r}: want one of {", ".join(run.agent.evaluation_policies)} with this '
-                           'agent')
+    raise errors.UserError(f'actions cannot be selected by {selection!r}: want one of '
+                           f'{", ".join(run.agent.evaluation_policies)} with this agent')
   how = run_config.RunConfig(test_policy=selection, test_epsilon=epsilon)
   return Policy(run, loaded, evaluation.selection_of(run.agent, how), seed)

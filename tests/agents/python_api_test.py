@@ -110,7 +110,7 @@ class PolicyTest(parameterized.TestCase):
       policy.step({'vector': np.zeros([2, 3])}, state, done=[[True, False]])
     with self.assertRaisesRegex(ValueError, '^state: want that of as many environments as .*, 1, got 2$'):
       policy.step({'vector': np.zeros(3)}, state)
-    with self.assertRaisesRegex(errors.UserError, "^selection='best': want one of sampled, greedy, epsilon"):
+    with self.assertRaisesRegex(errors.UserError, "^actions cannot be selected by 'best': want one of sampled, gr"):
       scalable_agents.load(logdir, selection='best')
     with self.assertRaisesRegex(errors.UserError, 'no run has been started there'):
       scalable_agents.load(os.path.dirname(logdir))
