@@ -106,6 +106,18 @@ class Convolution(snt.Module):
     return outputs + tf.cast(self.b, images.dtype)
 
 
+def product(inputs: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  """Multiplies [..., D] by [D, E].
+
+  All leading dimensions become one. Otherwise the gradient of the weights would be one product for each time step, and
+  then their sum.
+  """
+  if len(inputs.shape) == 2:
+    return tf.linalg.matmul(inputs, weights)
+  rows = tf.linalg.matmul(tf.reshape(inputs, [-1, inputs.shape[-1]]), weights)
+  return tf.reshape(rows, tf.concat([tf.shape(inputs)[:-1], tf.shape(weights)[1:]], axis=0))
+
+
 class Linear(snt.Module):
   """A fully connected layer with the released code's initial values."""
 
@@ -122,7 +134,7 @@ class Linear(snt.Module):
   def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
     """Maps [..., D] to [..., size] of the same floating-point type."""
     self._initialize(inputs.shape[-1])
-    return tf.linalg.matmul(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
+    return product(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
 
 
 def torso_type(precision: str) -> tf.DType:
@@ -300,7 +312,7 @@ class LSTMCore(snt.Module):
     return LSTMState(zeros, zeros)
 
   def _project(self, inputs):
-    return tf.linalg.matmul(inputs, self.kernel[:self._input_size]) + self.bias
+    return product(inputs, self.kernel[:self._input_size]) + self.bias
 
   def _advance(self, projected, done, state, recurrent_kernel):
     keep = tf.cast(tf.logical_not(done), tf.float32)[:, tf.newaxis]

@@ -196,6 +196,29 @@ class InitialValuesTest(parameterized.TestCase):
     self.assertGreater(np.abs(layers[0].w - layers[1].w).min(), 0.0)
 
 
+class ProductTest(absltest.TestCase):
+
+  def test_rows_with_time_are_one_product_and_so_is_the_gradient(self):
+    random = np.random.RandomState(0)
+    inputs, weights = tf.constant(random.randn(5, 3, 4), tf.float32), tf.Variable(random.randn(4, 2), dtype=tf.float32)
+    factors = random.randn(5, 3, 2)
+
+    @tf.function(autograph=False)
+    def gradient(inputs):
+      with tf.GradientTape() as tape:
+        outputs = networks.product(inputs, weights)
+        loss = tf.reduce_sum(outputs * tf.constant(factors, tf.float32))
+      return outputs, tape.gradient(loss, weights)
+
+    outputs, of_weights = gradient(inputs)
+    np.testing.assert_allclose(outputs, np.einsum('tbd,de->tbe', inputs, weights), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_weights, np.einsum('tbd,tbe->de', inputs, factors), rtol=1e-5, atol=1e-6)
+    operations = {operation.type for operation in gradient.get_concrete_function(inputs).graph.get_operations()}
+    self.assertIn('MatMul', operations)
+    self.assertNotIn('BatchMatMulV2', operations)
+    self.assertEqual(networks.product(inputs[0], weights).shape, [3, 2])
+
+
 class LSTMCoreTest(parameterized.TestCase):
 
   def setUp(self):
