@@ -88,10 +88,11 @@ class Replayers(unroll_replay.Replay):
       return ()
     before = tf.nest.map_structure(lambda state: state.read_value(), self._state)
     _, latest = self._parameters.latest()
-    with tf.device(self._agent.acting_variables[0].device):
+    device = self._agent.acting_variables[0].device
+    with tf.device(device):
       for variable, parameter in zip(self._agent.acting_variables, latest, strict=True):
         variable.assign(parameter)
-      inputs = acting.inputs_of(frame_stacks_lib.with_stacks(unroll))
+      inputs = acting.inputs_of(frame_stacks_lib.with_stacks(unroll, device))
       inputs = inputs._replace(observation=self._agent.prepare(inputs.observation))
       _, after = self._agent.unroll(tf.nest.map_structure(lambda values: values[:-1], inputs), before)
     for variable, state in zip(tf.nest.flatten(self._state), tf.nest.flatten(after), strict=True):

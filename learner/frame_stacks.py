@@ -36,8 +36,15 @@ def stack_compiled(newest: tf.Tensor, earlier: tf.Tensor, done: tf.Tensor) -> tf
   return tf.concat([frame(first) for first in range(num_earlier + 1)], -1)
 
 
-def with_stacks(unroll, build=stack):
-  """Returns a batch of unrolls with whole stacks of frames, which `build` builds."""
+def with_stacks(unroll, device: str = '/CPU:0', compiled: bool = False):
+  """Returns a batch of unrolls with whole stacks of frames.
+
+  Args:
+    unroll: the batch, an Unroll of [T+1, B, ...].
+    device: where the stacks are built.
+    compiled: whether XLA compiles this.
+  """
+  build = stack if 'CPU' in device.upper() and not compiled else stack_compiled
   environment = unroll.environment_output
   stacks = {name: build(environment.observation[name], earlier, environment.done)
             for name, earlier in unroll.earlier_frames.items()}

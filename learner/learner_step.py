@@ -102,7 +102,7 @@ class Learner(tf.Module):
     compiled = {'always': True, 'never': False, 'auto': 'CPU' not in self._device.upper()}[xla]
     # AutoGraph would convert all Sonnet code that a step calls. That took four fifths of the time for tracing.
     compile_ = functools.partial(tf.function, autograph=False, jit_compile=compiled)
-    self._stack = frame_stacks.stack if not compiled and 'CPU' in self._device.upper() else frame_stacks.stack_compiled
+    self._with_stacks = functools.partial(frame_stacks.with_stacks, device=self._device, compiled=compiled)
     self._compiled_gradients = compile_(self._gradients)
     # Several learners communicate in the middle of the step, which XLA cannot compile.
     self._compiled_step = compile_(self._step) if self._num_learners == 1 else self._step
@@ -180,7 +180,7 @@ class Learner(tf.Module):
   def _gradients(self, batch):
     """Returns gradients, terms and means, which several learners combine, then feedback and the values to gather."""
     variables = self.agent.trainable_variables
-    batch = batch._replace(unroll=frame_stacks.with_stacks(batch.unroll, self._stack))
+    batch = batch._replace(unroll=self._with_stacks(batch.unroll))
     with tf.GradientTape() as tape:
       result = self._loss(self.agent, batch, self._live_config)
     # Actors may be ahead of the learner: they may have acted for an earlier learner process, which died.
