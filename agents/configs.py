@@ -36,7 +36,7 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
   torso_precision: str = setting(
       'float32', 'Data type in which the torso for pixels computes: float32, bfloat16, or auto, the faster one of '
       'the two on the device that computes. bfloat16 is up to 1.8 times as fast on processors that support it. '
-      'Parameters, LSTM, heads and losses are always float32. Ours.',
+      'Parameters, heads and losses are always float32. Ours.',
       choices=_PRECISIONS)
   centre_pixels: bool = setting(
       False, 'Subtract from each observation the mean of its pixels before the torso. Pixels are never negative, so '
@@ -45,6 +45,9 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
   use_lstm: bool = setting(
       False, 'Add an LSTM of 256 units after the torso. Its inputs include the last reward and the last action. The '
       'paper uses none on Atari.')
+  lstm_precision: str = setting(
+      'float32', "Data type of the LSTM's matrix products: float32, bfloat16, or auto, the faster one of the two on "
+      'the device that computes. The state and the gates are always float32. Ours.', choices=_PRECISIONS)
 
   # The loss.
   unroll_length: int = setting(20, 'Agent steps per unroll. Table G.1.', at_least=1, at_most=100_000)
@@ -165,6 +168,9 @@ class R2d2Config(runtime_config.RuntimeConfig):
   dense_before_lstm: bool = setting(
       False, 'Put a fully connected layer of 512 units between the torso and the LSTM. The paper names none.')
   use_lstm: bool = setting(True, 'Have an LSTM of 512 units. Without it: the Feed-Forward ablation of figure 4.')
+  lstm_precision: str = setting(
+      'float32', "Data type of the LSTM's matrix products: float32; bfloat16, which is faster on devices that support "
+      'it; or auto, the faster one. Ours.', choices=_PRECISIONS)
 
   # Acting.
   epsilon_base: float = setting(

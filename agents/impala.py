@@ -54,8 +54,8 @@ class Agent(snt.Module):
     Args:
       spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction' (uint8 [L], text padded
         with zeros).
-      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `use_pixel_control` and `seed`
-        are read.
+      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `lstm_precision`,
+        `use_pixel_control` and `seed` are read.
       num_baselines: number N of values.
       name: the module's name.
     Raises:
@@ -68,7 +68,7 @@ class Agent(snt.Module):
     if 'pixels' in spec.observation:
       self._observed = 'pixels'
       self._torso = networks.TORSOS[config.torso](
-          seeds, networks.torso_type(config.torso_precision), config.centre_pixels)
+          seeds, networks.compute_type(config.torso_precision), config.centre_pixels)
     elif 'vector' in spec.observation:
       self._observed = 'vector'
       self._torso = networks.VectorTorso(seeds)
@@ -76,7 +76,9 @@ class Agent(snt.Module):
       raise ValueError(f"observation_spec: want 'pixels' or 'vector', got {sorted(spec.observation)}")
     self._language = networks.LanguageEncoder(seeds) if 'instruction' in spec.observation else None
     num_features = 256 + (networks.LANGUAGE_SIZE if self._language else 0)
-    self._core = networks.LSTMCore(num_features + 1 + spec.num_actions, 256, seeds) if config.use_lstm else None
+    self._core = networks.LSTMCore(
+        num_features + 1 + spec.num_actions, 256, seeds,
+        networks.compute_type(config.lstm_precision)) if config.use_lstm else None
     self._policy = networks.Linear(spec.num_actions, seeds, 'policy')
     self._baseline = networks.Linear(num_baselines, seeds, 'baseline')
     self._pixel_control = None

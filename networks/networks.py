@@ -137,8 +137,11 @@ class Linear(snt.Module):
     return product(inputs, tf.cast(self.w, inputs.dtype)) + tf.cast(self.b, inputs.dtype)
 
 
-def torso_type(precision: str) -> tf.DType:
-  """Returns the type of --torso_precision. 'auto' is the faster one on the device on which variables are made now."""
+def compute_type(precision: str) -> tf.DType:
+  """Returns the type of --torso_precision or --lstm_precision.
+
+  'auto' is the faster one on the device on which variables are made now.
+  """
   return tf.as_dtype(devices.fastest_precision(tf.zeros([]).device) if precision == 'auto' else precision)
 
 
@@ -298,10 +301,21 @@ class LSTMCore(snt.Module):
   The forget bias of 1 is a constant, and the initial bias variable is zero.
   """
 
-  def __init__(self, input_size: int, hidden_size: int, seeds: Seeds, name: str = 'lstm'):
+  def __init__(self, input_size: int, hidden_size: int, seeds: Seeds, dtype: tf.DType = tf.float32,
+               name: str = 'lstm'):
+    """Creates the variables.
+
+    Args:
+      input_size: D.
+      hidden_size: H.
+      seeds: seeds of the initial values.
+      dtype: type of the matrix products, float32 or bfloat16. All else is float32.
+      name: name of the module.
+    """
     super().__init__(name)
     self._input_size = input_size
     self._hidden_size = hidden_size
+    self._dtype = dtype
     shape = (input_size + hidden_size, 4 * hidden_size)
     self.kernel = tf.Variable(GlorotUniform(seeds.next())(shape, tf.float32), name='kernel')
     self.bias = tf.Variable(tf.zeros([4 * hidden_size]), name='bias')
@@ -312,14 +326,9 @@ class LSTMCore(snt.Module):
     return LSTMState(zeros, zeros)
 
   def _project(self, inputs):
-    return product(inputs, self.kernel[:self._input_size]) + self.bias
-
-  def _advance(self, projected, done, state, recurrent_kernel):
-    keep = tf.cast(tf.logical_not(done), tf.float32)[:, tf.newaxis]
-    gates = projected + tf.linalg.matmul(keep * state.hidden, recurrent_kernel)
-    i, g, f, o = tf.split(gates, 4, axis=-1)
-    cell = tf.sigmoid(f + 1.0) * (keep * state.cell) + tf.sigmoid(i) * tf.tanh(g)
-    return LSTMState(tf.sigmoid(o) * tf.tanh(cell), cell)
+    """Returns the inputs' part of the gates and the kernel for the state's part."""
+    for_inputs, for_state = tf.split(tf.cast(self.kernel, self._dtype), [self._input_size, self._hidden_size])
+    return _product_float32(inputs, for_inputs) + self.bias, for_state
 
   def step(self, inputs: tf.Tensor, done: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
     """Processes one row. Where `done` is True, the state is reset *before* the row is processed.
@@ -331,7 +340,8 @@ class LSTMCore(snt.Module):
     Returns:
       The output, [B, H] float32, and the new state.
     """
-    state = self._advance(self._project(inputs), done, state, self.kernel[self._input_size:])
+    projected, kernel = self._project(inputs)
+    _, state = _advance(projected, _keep(done), LSTMState(*state), kernel)
     return state.hidden, state
 
   def unroll(self, inputs: tf.Tensor, done: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
@@ -344,22 +354,79 @@ class LSTMCore(snt.Module):
     Returns:
       The outputs, [T, B, H] float32, and the state after the last row.
     """
-    # This is a while loop with a known bound. XLA needs a minute and a half to compile a statically unrolled LSTM, and
-    # without the bound it refuses the gradient. The inputs' part of the gates is computed outside the loop. It is
-    # unstacked, because the gradient of a slice would have the size of the whole sequence, for each row.
-    rows = inputs.shape[0]
-    projected = tf.TensorArray(tf.float32, rows).unstack(self._project(inputs))
-    done = tf.TensorArray(tf.bool, rows).unstack(done)
-    recurrent_kernel = self.kernel[self._input_size:]
-    outputs = tf.TensorArray(tf.float32, rows, element_shape=state.hidden.shape)
+    projected, kernel = self._project(inputs)
+    outputs, hidden, cell = _recurrence(projected, _keep(done), *state, kernel)
+    return outputs, LSTMState(hidden, cell)
 
-    def body(t, state, outputs):
-      state = self._advance(projected.read(t), done.read(t), state, recurrent_kernel)
-      return t + 1, state, outputs.write(t, state.hidden)
 
-    _, state, outputs = tf.while_loop(
-        lambda t, *_: t < rows, body, (0, LSTMState(*state), outputs), maximum_iterations=rows)
-    return outputs.stack(), state
+def _keep(done):
+  return tf.cast(tf.logical_not(done), tf.float32)[..., tf.newaxis]
+
+
+def _product_float32(inputs, weights):
+  return tf.cast(product(tf.cast(inputs, weights.dtype), weights), tf.float32)
+
+
+def _advance(projected, keep, state, kernel):
+  """Processes one row of an LSTM. Returns the values of its gates i, g, f, o, [B, 4H], and the new state."""
+  i, g, f, o = tf.split(projected + _product_float32(keep * state.hidden, kernel), 4, axis=-1)
+  i, g, f, o = tf.sigmoid(i), tf.tanh(g), tf.sigmoid(f + 1.0), tf.sigmoid(o)
+  cell = f * (keep * state.cell) + i * g
+  return tf.concat([i, g, f, o], axis=-1), LSTMState(o * tf.tanh(cell), cell)
+
+
+@tf.custom_gradient
+def _recurrence(projected, keep, hidden, cell, kernel):
+  """Processes the rows of LSTMCore.unroll, and defines the gradient (backpropagation through time).
+
+  TensorFlow's own gradient of a loop would multiply and add up a gradient of the whole kernel in each row. Here the
+  loops only compute the gradient of the gates, and one product of all rows gives the kernel's.
+
+  Args:
+    projected: [T, B, 4H] float32, the inputs' part of the gates.
+    keep: [T, B, 1] float32, 0 where the state is reset before the row, else 1.
+    hidden, cell: [B, H] float32, the state before the first row.
+    kernel: [H, 4H], for the state's part of the gates. Its type is that of the products.
+  Returns:
+    The outputs, [T, B, H], and the last hidden state and cell, [B, H].
+  """
+  # These are while loops because XLA needs a minute and a half to compile a statically unrolled LSTM.
+  rows = projected.shape[0]
+
+  def forward(t, state, gates, hiddens, cells):
+    row, state = _advance(projected[t], keep[t], state, kernel)
+    return t + 1, state, gates.write(t, row), hiddens.write(t, state.hidden), cells.write(t, state.cell)
+
+  _, last, *arrays = tf.while_loop(
+      lambda t, *_: t < rows, forward,
+      (0, LSTMState(hidden, cell), *(tf.TensorArray(tf.float32, rows) for _ in range(3))))
+  gates, hiddens, cells = (array.stack() for array in arrays)
+
+  def gradient(d_outputs, d_hidden, d_cell):
+    i, g, f, o = tf.split(gates, 4, axis=-1)
+    tanh = tf.tanh(cells)
+    hiddens_before, cells_before = (keep * tf.concat([first[tf.newaxis], later[:-1]], axis=0)
+                                    for first, later in ((hidden, hiddens), (cell, cells)))
+    # The derivatives of each row's cell (and for o, of its output) by the sums that the gates are functions of.
+    by_gates = tf.concat([g * i * (1 - i), i * (1 - g * g), cells_before * f * (1 - f), tanh * o * (1 - o)], axis=-1)
+    output_by_cell, cell_by_cell = o * (1 - tanh * tanh), keep * f
+
+    def backward(t, d_hidden, d_cell, d_gates):
+      d_hidden += d_outputs[t]
+      d_cell += d_hidden * output_by_cell[t]
+      d_row = by_gates[t] * tf.concat([d_cell, d_cell, d_cell, d_hidden], axis=-1)
+      return (t - 1, keep[t] * _product_float32(d_row, kernel_transposed), d_cell * cell_by_cell[t],
+              d_gates.write(t, d_row))
+
+    kernel_transposed = tf.transpose(kernel)  # Once, since a product that transposes does so in each row.
+    _, d_hidden, d_cell, d_gates = tf.while_loop(
+        lambda t, *_: t >= 0, backward, (rows - 1, d_hidden, d_cell, tf.TensorArray(tf.float32, rows)))
+    d_gates = d_gates.stack()
+    d_kernel = tf.linalg.matmul(*(tf.cast(tf.reshape(values, [-1, values.shape[-1]]), kernel.dtype)
+                                  for values in (hiddens_before, d_gates)), transpose_a=True)
+    return d_gates, None, d_hidden, d_cell, d_kernel
+
+  return (hiddens, *last), gradient
 
 
 @tf.function(autograph=False)

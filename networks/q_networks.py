@@ -79,7 +79,8 @@ class QNetwork(snt.Module):
   """
 
   def __init__(self, observation: Mapping[str, tf.TensorSpec], num_actions: int, seed: int, *, torso: str,
-               torso_precision: str, centre_pixels: bool, dense_before_lstm: bool, use_lstm: bool, name: str):
+               torso_precision: str, centre_pixels: bool, dense_before_lstm: bool, use_lstm: bool, lstm_precision: str,
+               name: str):
     """Creates the variables.
 
     Args:
@@ -90,6 +91,7 @@ class QNetwork(snt.Module):
       torso_precision, centre_pixels: see DqnTorso.
       dense_before_lstm: whether a fully connected layer of 512 units with ReLU follows the torso.
       use_lstm: whether there is an LSTM.
+      lstm_precision: data type of its matrix products; see networks.compute_type.
       name: name of the module.
     Raises:
       ValueError: neither 'pixels' nor 'vector' is observed, or the image is too small for the torso.
@@ -99,7 +101,7 @@ class QNetwork(snt.Module):
     self._num_actions = num_actions
     if 'pixels' in observation:
       self._observed = 'pixels'
-      self._torso = TORSOS[torso](seeds, networks.torso_type(torso_precision), centre_pixels)
+      self._torso = TORSOS[torso](seeds, networks.compute_type(torso_precision), centre_pixels)
     elif 'vector' in observation:
       self._observed = 'vector'
       self._torso = networks.VectorTorso(seeds)
@@ -113,7 +115,8 @@ class QNetwork(snt.Module):
              'words': tf.zeros([1, networks.INSTRUCTION_WORDS], tf.int32)}
     features = self._features(zeros)
     self.input_size = features.shape[-1] + 1 + num_actions
-    self.core = networks.LSTMCore(self.input_size, _HIDDEN, seeds) if use_lstm else None
+    self.core = (networks.LSTMCore(self.input_size, _HIDDEN, seeds, networks.compute_type(lstm_precision))
+                 if use_lstm else None)
     self.head = DuelingHead(num_actions, seeds)
     self.head(tf.zeros([1, _HIDDEN]) if use_lstm else features)
 

@@ -301,6 +301,51 @@ class LSTMCoreTest(parameterized.TestCase):
       self.assertAlmostEqual(float(plain[0][index]), (losses[0] - losses[1]) / 2e-3, places=2)
 
 
+  @parameterized.parameters(1, 2, 9)
+  def test_gradient_is_that_of_single_rows(self, rows):
+    """TensorFlow's gradient through `step`, row by row, must be what `unroll` computes by its own formulas."""
+    inputs, done = tf.constant(self.inputs[:rows]), self.done[:rows]
+    first = tf.nest.map_structure(tf.constant, self.state)
+    weights = np.random.RandomState(1).randn(rows + 2, 3, 4).astype(np.float32)
+
+    def unrolled():
+      outputs, last = self.core.unroll(inputs, done, first)
+      return [*tf.unstack(outputs), last.hidden, last.cell]
+
+    def row_by_row():
+      state, outputs = first, []
+      for t in range(rows):
+        output, state = self.core.step(inputs[t], done[t], state)
+        outputs.append(output)
+      return [*outputs, state.hidden, state.cell]
+
+    gradients = []
+    for values in (unrolled, row_by_row):
+      with tf.GradientTape() as tape:
+        tape.watch([inputs, *first])
+        total = tf.add_n([tf.reduce_sum(weight * value) for weight, value in zip(weights, values(), strict=True)])
+      gradients.append(tape.gradient(total, [inputs, *first, self.core.kernel, self.core.bias]))
+    for got, want in zip(*gradients, strict=True):
+      np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+  def test_bfloat16_is_close_over_many_rows(self):
+    # Sums over rows must not be in bfloat16, whose eight bits lose what is added to a large sum.
+    random = np.random.RandomState(0)
+    inputs, done = random.randn(200, 8, 32).astype(np.float32), random.rand(200, 8) < 0.02
+    results = []
+    for dtype in (tf.float32, tf.bfloat16):
+      core = networks.LSTMCore(32, 64, networks.Seeds(1), dtype)
+      with tf.GradientTape() as tape:
+        outputs, last = core.unroll(inputs, done, core.initial_state(8))
+        total = tf.reduce_sum(outputs * inputs[..., :1])
+      results.append([outputs, *last, *tape.gradient(total, core.trainable_variables)])
+      for value in (*results[-1], *core.variables):
+        self.assertEqual(value.dtype, tf.float32)
+    for exact, rounded in zip(*results, strict=True):
+      difference = np.linalg.norm(exact - rounded) / np.linalg.norm(exact)
+      self.assertBetween(difference, 1e-4, 0.02)
+
+
 def _as_bytes(texts, length=64):
   """Returns texts as instructions: uint8 [N, length], padded with zeros."""
   return np.array([text.encode() for text in texts], f'S{length}').reshape(-1, 1).view(np.uint8)

@@ -16,7 +16,7 @@ _NUM_ACTIONS = 5
 def _network(observation, num_actions=_NUM_ACTIONS, **settings):
   return q_networks.QNetwork(observation, num_actions, 1, **dict(
       torso='dqn', torso_precision='float32', centre_pixels=False, dense_before_lstm=False, use_lstm=True,
-      name='online') | settings)
+      lstm_precision='float32', name='online') | settings)
 
 
 class QNetworkTest(parameterized.TestCase):
