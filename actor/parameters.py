@@ -4,6 +4,7 @@ If inference read the learner's variables one by one during an update, it could 
 learner publishes a vector of tensors in one step, and a reader gets a vector in one step.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import tensorflow as tf
@@ -17,6 +18,26 @@ class Parameters(Protocol):
   def latest(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns the version, int64 [], and the parameters, in the order of Agent.acting_variables. Runs in a graph."""
     ...
+
+
+def sent_specs(specs: Sequence[tf.TensorSpec], precision: str) -> list[tf.TensorSpec]:
+  """Returns the specs in which parameters travel to another process.
+
+  Weights are the float32 parameters with two dimensions or more. They are nearly all of the bytes. The others, such as
+  biases and PopArt's statistics, stay as they are.
+
+  Args:
+    specs: a tf.TensorSpec for each parameter.
+    precision: the data type of weights, float32 or bfloat16.
+  """
+  return [tf.TensorSpec(spec.shape, precision if spec.dtype == tf.float32 and spec.shape.rank > 1 else spec.dtype)
+          for spec in specs]
+
+
+@tf.function(autograph=False)
+def cast(parameters: list[tf.Tensor], types: tuple[tf.DType, ...]) -> list[tf.Tensor]:
+  """Casts each parameter to its type."""
+  return [tf.cast(parameter, type) for parameter, type in zip(parameters, types, strict=True)]
 
 
 class ParameterSnapshot:

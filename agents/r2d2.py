@@ -246,6 +246,7 @@ R2D2 = definition.Definition(
     after_update=update_target,
     make_experience=make_experience,
     to_send=to_send,
+    steps_between_fetches=lambda config: 100,  # 400 frames, section 2.3.
     replay_steps=lambda config: config.replay_capacity * config.sequence_period,
     sweep=sweeps.R2D2,
     evaluation_policies=(acting.EPSILON, acting.GREEDY),  # The paper does not name an epsilon: see --test_epsilon.

@@ -13,6 +13,7 @@ from scalable_agents.actor import environment_workers
 from scalable_agents.actor import inference
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
+from scalable_agents.cluster import relay
 from scalable_agents.cluster import remote_learner
 from scalable_agents.experience import memory
 from scalable_agents.processes import devices
@@ -28,7 +29,7 @@ class ActLoop:
   """The main loop of one actor host of a cluster."""
 
   def __init__(self, host: actor_host.ActorHost, job: definition.Job, settings: dict[str, Any], number: int,
-               stream: TextIO):
+               stream: TextIO, relay_port: relay.RelayPort | None = None):
     """Builds everything; see `act`.
 
     Args:
@@ -37,6 +38,7 @@ class ActLoop:
       settings: the settings that this process must share with the learner.
       number: this host's number, from cluster_config.host_number.
       stream: where to show progress.
+      relay_port: serves the parameters to other actor hosts. None: this host is no relay.
     """
     config, membership = job.config, job.cluster
     self._host = host
@@ -52,10 +54,10 @@ class ActLoop:
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
-    refresh = membership.parameter_refresh
-    if refresh == cluster_config.UNROLL:
-      refresh = config.unroll_length
-    self._steps_between_refreshes = int(refresh) * host.num_environments
+    refresh = {cluster_config.PAPER: job.agent.steps_between_fetches(config),
+               cluster_config.UNROLL: config.unroll_length}.get(
+                   membership.parameter_refresh) or int(membership.parameter_refresh)
+    self._steps_between_refreshes = refresh * host.num_environments
     self._refreshed_at_step = 0
     addresses = membership.learner_addresses.split(',')
     task = number % len(addresses)  # Learners have the first numbers, so tasks 0, 1, ... take the learners in turn.
@@ -65,7 +67,8 @@ class ActLoop:
     self._reported = time.monotonic(), remote_learner.Totals(0, 0, 0, 0), 0  # Time, totals, steps at the last report.
     self._learner = remote_learner.RemoteLearner(
         addresses[task], task, settings, host.unroll_spec, host.parameter_specs, config.queue_size,
-        self._parameters_are_due, self._report, self._line.message, self._stop.set, host.device)
+        self._parameters_are_due, self._report, self._line.message, self._stop.set, host.device,
+        membership.parameter_precision, relay_port, membership.parameters_from)
 
   def act(self):
     """Acts until the learner's run ends, or until SIGINT, SIGTERM or SIGHUP.

@@ -14,7 +14,7 @@ from scalable_agents.records import settings
 from scalable_agents.records.settings import setting
 
 JOBS = ('learner', 'actor')
-UNROLL = 'unroll'  # A value of --parameter_refresh.
+PAPER, UNROLL = 'paper', 'unroll'  # Values of --parameter_refresh.
 _MAX_REFRESH_STEPS = 1_000_000
 _MAX_LEARNERS = 64  # Learners of one process. Each has a GPU.
 _HOST_BITS, _ENVIRONMENT_BITS = 19, 12  # Bits of an actor_id, which is an int32.
@@ -44,8 +44,20 @@ class ClusterConfig:
       'each update together, and each takes --batch_size unrolls for it, like learners at several '
       '--learner_addresses. Section 3.', at_least=1, at_most=_MAX_LEARNERS)
   parameter_refresh: str = setting(
-      UNROLL, 'How often an actor host fetches parameters: unroll for once per unroll, as in section 3, or a number of '
-      'agent steps of each environment.', free=True)
+      PAPER, "An actor host fetches new parameters at most this often: unroll for once per unroll, a number of agent "
+      "steps of each environment, or paper for what the agent's paper has. That is once per unroll for IMPALA (section "
+      '3), and 100 agent steps for R2D2 (section 2.3: 400 frames).', free=True)
+  parameter_precision: str = setting(
+      'float32', 'Data type in which weights travel to actor hosts: float32, or bfloat16, which halves their bytes. '
+      'Biases and other vectors always travel as they are. The paper does not round weights.',
+      choices=('float32', 'bfloat16'))
+  relay_port: int = setting(
+      0, 'The port at which this actor host serves the parameters that it fetches to other actor hosts; 0 for none. It '
+      "opens on all network interfaces without authentication, like the learner's.", free=True, at_least=0,
+      at_most=65_535)
+  parameters_from: str = setting(
+      '', 'HOST:PORT of an actor host with --relay_port, from which this actor host fetches parameters. While it does '
+      'not serve any, they come from the learner. It must be a host of the same learner.', free=True)
 
 
 def validate(config: ClusterConfig) -> None:
@@ -69,9 +81,17 @@ def validate(config: ClusterConfig) -> None:
           f'the number of one of the learners {config.learner_addresses}')
   require(config.job_name != 'learner' or config.task >= 0 or ',' not in config.learner_addresses, 'task',
           f'the number of this learner in {config.learner_addresses}')
+  for name in ('relay_port', 'parameters_from'):
+    require(config.job_name == 'actor' or not getattr(config, name), name, 'it only with --job_name=actor')
+  if config.parameters_from:
+    try:
+      ports.split_address(config.parameters_from)
+    except ValueError as error:
+      raise ValueError(f'--parameters_from={error}') from error
   refresh = config.parameter_refresh
-  require(refresh == UNROLL or refresh.isdecimal() and len(refresh) < 8 and 1 <= int(refresh) <= _MAX_REFRESH_STEPS,
-          'parameter_refresh', f'{UNROLL}, or a number of agent steps from 1 to {_MAX_REFRESH_STEPS}')
+  require(refresh in (PAPER, UNROLL)
+          or refresh.isdecimal() and len(refresh) < 8 and 1 <= int(refresh) <= _MAX_REFRESH_STEPS,
+          'parameter_refresh', f'{PAPER}, {UNROLL}, or a number of agent steps from 1 to {_MAX_REFRESH_STEPS}')
 
 
 def host_number(config: ClusterConfig) -> int:

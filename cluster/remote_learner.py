@@ -1,10 +1,10 @@
 """An actor host's side of a cluster: it sends unrolls to a learner in another process and fetches parameters from it.
 
 Some threads push unrolls through TensorFlow sessions into the learner's queue, and block while it is full. One thread
-fetches parameters. A single thread pushes all unrolls of an actor, so that they arrive in their order. These threads
-use a session without a deadline, which does not notice that the learner is gone. Therefore the heart thread exchanges
-a heartbeat every few seconds, through a session with a deadline, and makes a new connection where needed. The learner's
-side is learner_port.py.
+fetches parameters. They may come from a relay (relay.py). A single thread pushes all unrolls of an actor, so that they
+arrive in their order. These threads use a session without a deadline, which does not notice that the learner is gone.
+Therefore the heart thread exchanges a heartbeat every few seconds, through a session with a deadline, and makes a new
+connection where needed. The learner's side is learner_port.py.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.cluster import learner_connection
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import outbox
+from scalable_agents.cluster import relay as relay_lib
 from scalable_agents.ops import ops
 from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
@@ -51,7 +52,9 @@ class RemoteLearner:
 
   def __init__(self, address: str, task: int, settings: dict[str, Any], unroll_spec, parameter_specs,
                queue_size: int, is_due: Callable[[], bool], make_report: Callable[[Totals], learner_port.Report],
-               say: Callable[[str], None], on_end: Callable[[], None], device: str = '/CPU:0'):
+               say: Callable[[str], None], on_end: Callable[[], None], device: str = '/CPU:0',
+               parameter_precision: str = 'float32', relay_port: relay_lib.RelayPort | None = None,
+               parameters_from: str = ''):
     """Makes no connection yet; see `start`.
 
     Args:
@@ -65,6 +68,9 @@ class RemoteLearner:
       say: called with a line for the user.
       on_end: called from another thread when the run has ended, or when `check` has an error to raise.
       device: where this host acts, and keeps the parameters.
+      parameter_precision: the data type of weights on their way; see parameters.sent_specs.
+      relay_port: serves the parameters to other actor hosts. None: this host is no relay.
+      parameters_from: HOST:PORT of the relay from which parameters come. '': they come from the learner.
     """
     self._address = address
     self._own = json.loads(json.dumps(learner_port.contract(settings, unroll_spec, parameter_specs)))
@@ -77,7 +83,11 @@ class RemoteLearner:
     largest_push = max(1, min(learner_connection.LARGEST_PUSH, _PUSH_BYTES // size))
     self._lanes = [outbox.Lane(unroll_spec, largest_push) for _ in range(_PUSHERS)]
     self._snapshot = parameters_lib.ParameterSnapshot(parameter_specs, device)
-    self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), parameter_specs, queue_size)
+    self._types = tuple(spec.dtype for spec in parameter_specs)
+    self._sent_specs = parameters_lib.sent_specs(parameter_specs, parameter_precision)
+    self._graph = learner_connection.make_graph(task, tf.nest.flatten(unroll_spec), self._sent_specs, queue_size)
+    self._relay_port = relay_port
+    self._relay = relay_lib.Relay(parameters_from, self._sent_specs, say) if parameters_from else None
     self._lock = threading.Lock()
     self._totals = Totals(0, 0, 0, 0)  # _lock guards it, the connection and `unsent` of the lanes.
     self._connection = None
@@ -154,6 +164,8 @@ class RemoteLearner:
           self._say(f'the learner at {self._address} answers again')
         heard = said = time.monotonic()
       except (tf.errors.OpError, OSError, sessions.NotReadyError) as error:
+        if self._relay_port:
+          self._relay_port.withdraw()
         now = time.monotonic()
         if now - said >= (_FIRST_WORD_SECONDS if said == heard else _LATER_WORDS_SECONDS):
           said = now
@@ -263,19 +275,22 @@ class RemoteLearner:
     for lane in self._lanes:
       self._start(self._push, connection, lane)
     while self._is_current(connection):
+      if connection.unanswered_beats > 1:  # A relay's answers are no sign of the learner's life.
+        connection.ask_version()
       if self._is_due():
         self._fetch(connection)
-      elif connection.unanswered_beats > 1:
-        connection.ask_version()
       else:
         time.sleep(_TICK_SECONDS)
 
   def _fetch(self, connection):
-    version, parameters = connection.fetch()
+    latest = self._relay and self._relay.fetch(connection.greeting['incarnation'], connection.latest_version)
+    version, parameters = latest or connection.fetch()
     with self._lock:
       if parameters is not None and connection is self._connection:  # A newer connection may have newer ones.
         connection.latest_version = version
-        self._snapshot.publish(version, parameters)
+        self._snapshot.publish(version, parameters_lib.cast(parameters, self._types))
+        if self._relay_port:
+          self._relay_port.publish(connection.greeting['incarnation'], self._sent_specs, version, parameters)
         self._ready.set()
         self._totals = self._totals._replace(bytes=self._totals.bytes + sum(array.nbytes for array in parameters))
 

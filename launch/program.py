@@ -20,6 +20,7 @@ from scalable_agents.actor import leftovers
 from scalable_agents.cluster import act_loop
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
+from scalable_agents.cluster import relay
 from scalable_agents.environments import registry
 from scalable_agents.evaluation import evaluation
 from scalable_agents.evaluation import evaluation_results
@@ -212,8 +213,7 @@ def _join_learners(job, screen):
         # default action here. SIGTERM has it since quiet.keep_log. Trainer.train installs handlers for both again.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
       _, number = ports.split_address(addresses[task])
-      print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
-            f'Keep it on a private network{others}', file=screen, flush=True)
+      _say_port_opens(number, screen, others)
       port = learner_port.LearnerPort(membership, _common(job))
     strategy = learner_port.make_strategy(membership.num_learners, port)
     if strategy.num_replicas_in_sync > 1:
@@ -254,12 +254,26 @@ def _act(job):
   """Runs an actor host, which acts for a learner in another process."""
   train_loop.configure_tensorflow(job.run.tf32)
   screen = quiet.screen()
+  relay_port = _open_relay_port(job.cluster.relay_port, screen) if job.cluster.relay_port else None
   number = cluster_config.host_number(job.cluster)
   host = _make_host(job, _seed_of_host(job.config.seed, number, time.time_ns()), screen)  # New episodes each time.
   try:
-    act_loop.ActLoop(host, job, _common(job), number, screen).act()
+    act_loop.ActLoop(host, job, _common(job), number, screen, relay_port).act()
   finally:
     host.close()
+
+
+def _open_relay_port(number, screen):
+  _say_port_opens(number, screen)
+  try:
+    return relay.RelayPort(number)
+  except ports.PortError as error:
+    raise errors.UserError(str(error)) from error
+
+
+def _say_port_opens(number, screen, others=''):
+  print(f'port {number} opens on all interfaces, for anybody: whoever reaches it can run code in this process. '
+        f'Keep it on a private network{others}', file=screen, flush=True)
 
 
 def _test(job):

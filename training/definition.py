@@ -90,6 +90,8 @@ class Definition:
   # may differ. In batches, the components of agent_output have an axis B after their first one, which need not be that
   # of the rows.
   to_send: Callable[[unroll_lib.Unroll, Any], unroll_lib.Unroll] = lambda unroll, config: unroll
+  # Agent steps of each environment after which actors of the agent's paper fetch new parameters.
+  steps_between_fetches: Callable[[Any], int] = lambda config: config.unroll_length
   # Agent steps in a full replay in this process, or 0 without one. Its capacity is the setting `replay_capacity`. So
   # the runtime can refuse a replay that does not fit into memory when the first environment is made.
   replay_steps: Callable[[Any], int] = lambda config: 0

@@ -19,7 +19,8 @@ class Publisher:
       of the learner is to wait for its update.
   """
 
-  def __init__(self, learner: learner_step.Learner, policy_lag: int, device: str, shared_name: str = ''):
+  def __init__(self, learner: learner_step.Learner, policy_lag: int, device: str, shared_name: str = '',
+               precision: str = 'float32'):
     """Makes the snapshots. Nothing is published yet.
 
     Args:
@@ -28,14 +29,15 @@ class Publisher:
         get the oldest parameters of this process.
       device: where this process acts.
       shared_name: the name of a further snapshot, for other processes; see ParameterSnapshot. '': there is none.
+      precision: the data type of weights in that snapshot; see parameters.sent_specs.
     """
     self._learner = learner
     self._variables = list(learner.agent.acting_variables)
     specs = inference.specs(self._variables)
     self.parameters = parameters_lib.ParameterSnapshot(specs, device)
-    self._all = [self.parameters]
-    if shared_name:
-      self._all.append(parameters_lib.ParameterSnapshot(specs, shared_name=shared_name))
+    sent = parameters_lib.sent_specs(specs, precision)
+    self._shared = parameters_lib.ParameterSnapshot(sent, shared_name=shared_name) if shared_name else None
+    self._sent_types = tuple(spec.dtype for spec in sent)
     self._recent = collections.deque(maxlen=policy_lag + 1)
     self.version = 0
 
@@ -52,9 +54,12 @@ class Publisher:
   def _publish(self):
     with tf.device(self._variables[0].device):  # Otherwise a function returns what it reads to the host.
       parameters = self._read()
-    self._recent.append((self.version, parameters))
-    for snapshot in self._all:
-      snapshot.publish(*self._recent[0])
+      self._recent.append((self.version, parameters))
+      version, oldest = self._recent[0]
+      sent = parameters_lib.cast(oldest, self._sent_types) if self._shared else []  # Once for all actor hosts.
+    self.parameters.publish(version, oldest)
+    if self._shared:
+      self._shared.publish(version, sent)
 
   @tf.function(autograph=False)
   def _read(self):

@@ -166,7 +166,8 @@ class Trainer:
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._publisher = publisher_lib.Publisher(
-        self.learner, config.policy_lag, device if host.is_idle else host.device, port.parameters_name if port else '')
+        self.learner, config.policy_lag, device if host.is_idle else host.device, port.parameters_name if port else '',
+        job.cluster.parameter_precision if port else 'float32')
     self._intake, self._experience = self._make_experience()
     statistics = run_log.make_statistics(levels)
     self._member = make_member and make_member(self.learner, lambda text: self._log.say(text))

@@ -116,8 +116,8 @@ def _is_papers(name: str, value: Any, run: runs_lib.Run, agent: published.Agent)
     return not value  # Figure F.1: the population tunes the learning rate, which is not annealed.
   if name == 'full_action_set' and not agent.experts:
     return True  # An agent for several games always has all actions.
-  if name in paper and value == paper[name]:
-    return True
+  if name in paper and value == paper[name] or name == 'parameter_refresh' and value == cluster_config.UNROLL:
+    return True  # Once per unroll was the default of older runs.
   if name == 'reward_transform' and paper[name] == _RELEASED:
     return value == _FIGURE_D1  # The paper's form. The default is the released code's form.
   if agent.family == runs_lib.R2D2:

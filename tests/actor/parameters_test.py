@@ -89,6 +89,24 @@ class ParameterSnapshotTest(parameterized.TestCase):
     for parameter in latest:
       np.testing.assert_array_equal(parameter, np.full(parameter.shape, 2.))
 
+  def test_only_weights_are_sent_in_bfloat16(self):
+    sound = np.float32([[1 / 3, -7e30, np.inf], [1e-30, 1.00390625, -0.]])
+    values = [tf.constant(sound), tf.constant([1 / 3]), tf.constant(1 / 3), tf.constant([[16_777_217]]),
+              tf.constant([[1 / 3]], tf.float64)]
+    specs = [tf.TensorSpec(value.shape, value.dtype) for value in values]
+    self.assertEqual(parameters.sent_specs(specs, 'float32'), specs)
+    sent = parameters.sent_specs(specs, 'bfloat16')
+    self.assertEqual([spec.dtype for spec in sent], [tf.bfloat16, *(value.dtype for value in values[1:])])
+    back = parameters.cast(parameters.cast(values, tuple(spec.dtype for spec in sent)),
+                           tuple(spec.dtype for spec in specs))
+    # Rounded to 8 bits, half to even.
+    bits = sound.view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000).astype(np.uint32).view(np.float32)
+    np.testing.assert_array_equal(back[0], rounded)
+    for value, its in zip(values[1:], back[1:], strict=True):
+      self.assertEqual(value.dtype, its.dtype)
+      np.testing.assert_array_equal(value, its)
+
   def test_nothing_published_yet(self):
     snapshot = _snapshot(_variables())
     with self.assertRaisesRegex(tf.errors.FailedPreconditionError, 'no parameters have been published yet'):

@@ -12,7 +12,8 @@ class SettingsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       dict(), dict(job_name='learner', learner_addresses='localhost:1'), dict(num_learners=3),
-      dict(job_name='actor', learner_addresses='10.0.0.1:65535', parameter_refresh='1'),
+      dict(job_name='actor', learner_addresses='10.0.0.1:65535', parameter_refresh='1',
+           parameters_from='10.0.0.2:5001', relay_port=5001, parameter_precision='bfloat16'),
       dict(job_name='actor', learner_addresses='a:80,b:80', task=cluster_config.MAX_HOSTS // 4 - 1),
       dict(job_name='learner', learner_addresses='a:80,b:80,a:81', task=1, learner_timeout_seconds=1))
   def test_what_is_allowed(self, **settings):
@@ -34,9 +35,17 @@ class SettingsTest(parameterized.TestCase):
       (dict(job_name='learner', learner_addresses='Node:80,node:080', task=0), '--learner_addresses=.*: want a diff.*'),
       (dict(learner_timeout_seconds=0), '--learner_timeout_seconds=0: want a whole number from 1 to 86400'),
       (dict(num_learners=0), '--num_learners=0: want a whole number from 1 to 64'),
-      (dict(parameter_refresh='0'), '--parameter_refresh=0: want unroll, or a number of agent steps from 1 to 1000000'),
-      (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want unroll, .*'),
-      (dict(parameter_refresh='often'), '--parameter_refresh=often: want unroll, .*'))
+      (dict(parameter_refresh='0'),
+       '--parameter_refresh=0: want paper, unroll, or a number of agent steps from 1 to 1000000'),
+      (dict(parameter_refresh='-1'), '--parameter_refresh=-1: want paper, unroll, .*'),
+      (dict(parameter_refresh='often'), '--parameter_refresh=often: want paper, unroll, .*'),
+      (dict(parameter_precision='float16'), '--parameter_precision=float16: want one of float32, bfloat16'),
+      (dict(relay_port=80), '--relay_port=80: want it only with --job_name=actor'),
+      (dict(job_name='learner', learner_addresses='a:80', parameters_from='b:80'),
+       '--parameters_from=b:80: want it only with --job_name=actor'),
+      (dict(job_name='actor', learner_addresses='a:80', parameters_from='b'), '--parameters_from=b: want HOST:PORT'),
+      (dict(job_name='actor', learner_addresses='a:80', relay_port=70_000),
+       '--relay_port=70000: want a whole number from 0 to 65535'))
   def test_what_is_not(self, settings, message):
     with self.assertRaisesRegex(ValueError, f'^{message}$'):
       cluster_config.validate(cluster_config.ClusterConfig(**settings))

@@ -184,12 +184,13 @@ class Learner:
   `wait_for_farewells()` call the port; `close_queue()` closes the queue.
   """
 
-  def __init__(self, port: int, settings=None):
+  def __init__(self, port: int, settings=None, precision='float32'):
     """Starts the process, publishes version 1 and admits actor hosts. Raises ports.PortError."""
     context = processes()
     self._pipe, other_end = context.Pipe()
     self._process = context.Process(
-        target=_serve, args=[other_end, f'localhost:{port}', settings or SETTINGS], daemon=True)
+        target=_serve, args=[other_end, f'localhost:{port}', settings or SETTINGS, precision],
+        daemon=True)
     self._process.start()
     other_end.close()
     try:
@@ -234,7 +235,7 @@ class Learner:
     return value
 
 
-def _serve(pipe, address, settings):
+def _serve(pipe, address, settings, precision):
   """Runs the process: makes the port, then answers calls."""
   try:
     port = learner_port.LearnerPort(
@@ -242,13 +243,15 @@ def _serve(pipe, address, settings):
   except ports.PortError as error:
     pipe.send(error)
     return
-  parameters = parameters_lib.ParameterSnapshot(PARAMETER_SPECS, shared_name=learner_port.PARAMETERS)
+  sent = parameters_lib.sent_specs(PARAMETER_SPECS, precision)
+  parameters = parameters_lib.ParameterSnapshot(sent, shared_name=learner_port.PARAMETERS)
   queue = unroll_queue.UnrollQueue(
       UNROLL_SPEC, CAPACITY, tf.nest.map_structure(lambda spec: False, UNROLL_SPEC), learner_port.UNROLLS)
 
   def publish(version):
+    values = [tf.fill(spec.shape, float(version)) for spec in PARAMETER_SPECS]
     parameters.publish(
-        tf.constant(version, tf.int64), [tf.fill(spec.shape, float(version)) for spec in PARAMETER_SPECS])
+        tf.constant(version, tf.int64), parameters_lib.cast(values, tuple(spec.dtype for spec in sent)))
 
   def take(count):
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), queue.take_batch(count))

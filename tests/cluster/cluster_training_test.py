@@ -24,7 +24,8 @@ _CATCH = ('--level_name=catch', '--torso=shallow', '--batch_size=4', '--num_envi
           '--unroll_length=20', '--checkpoint_interval_seconds=0.5', '--log_interval_seconds=0.5')
 _ENVIRONMENTS = '--num_environments=4'
 _NONE = '--num_environments=0'
-_SLOW = (*faulty_environments.SLOW_FLAGS, '--total_environment_frames=1000000000')  # A training without end.
+_SLOW = (*faulty_environments.SLOW_FLAGS, '--total_environment_frames=1000000000',
+         '--parameter_precision=bfloat16')  # A training without end.
 _FIGURES = ('frames_per_second', 'megabytes_per_second', 'environment_restarts', 'reconnects', 'lost_unrolls',
             'policy_lag')
 _NONSENSE = 7  # Number of invalid unrolls that a test sends.
@@ -80,7 +81,8 @@ class LifeOfAClusterTest(_TestCase):
 
   def test_actors_and_learners_come_and_go(self):
     first, learner = self._check_an_actor_waits_for_a_learner()
-    second = self._actor(1, *_SLOW)
+    relay = self.enterContext(cluster_testing.free_port())
+    second = self._actor(1, *_SLOW, f'--relay_port={relay}')
     self._check_another_configuration_is_refused()
     self._check_nonsense_is_dropped(learner)
     row = self._wait_for_row(learner, _hosts('task_0', 'task_1'), 'two actor hosts')
@@ -91,7 +93,8 @@ class LifeOfAClusterTest(_TestCase):
     self._check_one_freezes(learner, second)
     # An actor host is killed, and a new one joins.
     self.assertEmpty(first.kill())
-    third = self._actor(3, *_SLOW, '--parameter_refresh=5')
+    third = self._actor(3, *_SLOW, '--parameter_refresh=5', f'--parameters_from=localhost:{relay}')
+    third.wait_until(lambda: f'parameters come from the relay at localhost:{relay}' in third.screen(), 'the relay')
     self._wait_for_row(learner, lambda row: row.get('actor/task_3/policy_lag') is not None, 'the third actor host')
     learner = self._check_a_killed_learner_comes_back(learner, second, third)
     # An actor host leaves.

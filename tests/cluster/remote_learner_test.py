@@ -3,6 +3,7 @@
 Faults are in remote_learner_faults_test.py. cluster_training_test.py tests whole programs.
 """
 
+import threading
 from unittest import mock
 
 from absl.testing import absltest
@@ -88,6 +89,30 @@ class WellTest(remote_learner_testing.TestCase):
     self.due = True
     waiting.wait_until(lambda: remote.latest()[0] == version)
     connection._latest.assert_called_once()
+
+  def test_weights_in_bfloat16_are_half_the_bytes_and_are_rounded(self):
+    port, megabytes = self.enterContext(cluster_testing.free_port()), {}
+    learner = self.enterContext(cluster_testing.Learner(port, precision='bfloat16'))
+    for precision, its, there in (('float32', self.learner, self.port), ('bfloat16', learner, port)):
+      with cluster_testing.Proxy(there) as proxy:
+        self.due = True
+        remote = self.connected(proxy.port, parameter_precision=precision)
+        before = sum(proxy._live.values())
+        for version in range(1001, 1041, 2):  # Odd numbers above 256 have more bits than bfloat16.
+          its.publish(version)
+          waiting.wait_until(lambda version=version, remote=remote: remote.latest()[0] == version)
+        self.due = False
+        megabytes[precision] = (sum(proxy._live.values()) - before) * 1e-6
+        weights, vector = remote.latest()[1]
+        self.assertEqual((weights.dtype, vector.dtype), (tf.float32, tf.float32))
+        np.testing.assert_array_equal(weights, np.full([200, 50], 1040. if precision == 'bfloat16' else 1039.))
+        np.testing.assert_array_equal(vector, np.full([7], 1039.))
+        remote.close()
+        # Sessions must not close through a proxy that is gone.
+        waiting.wait_until(lambda proxy=proxy: set(threading.enumerate()) <= {*self._threads_before, proxy._thread})
+    type(self).version = version
+    self.assertBetween(megabytes['float32'], 20 * 0.04, 20 * 0.06)  # 20 versions of 10,000 weights.
+    self.assertBetween(megabytes['bfloat16'] / megabytes['float32'], 0.45, 0.6)
 
   def test_put_waits_while_the_learners_queue_is_full(self):
     remote = self.connected(self.port)

@@ -37,8 +37,8 @@ class TestCase(parameterized.TestCase):
     self.enterContext(mock.patch.multiple(remote_learner, **constants))
 
   def remote(self, address, host=HOST, task=0, settings=None, unroll_spec=cluster_testing.UNROLL_SPEC,
-             parameter_specs=cluster_testing.PARAMETER_SPECS):
-    """Returns a started remote learner. The end of the test closes it."""
+             parameter_specs=cluster_testing.PARAMETER_SPECS, **options):
+    """Returns a started remote learner. The end of the test closes it. `options` are RemoteLearner's last arguments."""
     if isinstance(address, int):
       address = f'localhost:{address}'
 
@@ -47,7 +47,7 @@ class TestCase(parameterized.TestCase):
 
     remote = remote_learner.RemoteLearner(
         address, task, settings or cluster_testing.SETTINGS, unroll_spec, parameter_specs, cluster_testing.CAPACITY,
-        lambda: cluster_testing.are_due() and self.due, report, self.said.append, self.ended.set)
+        lambda: cluster_testing.are_due() and self.due, report, self.said.append, self.ended.set, **options)
     self._remotes.append(remote)
     remote.start()
     return remote

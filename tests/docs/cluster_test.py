@@ -211,7 +211,8 @@ class ReadmeTest(absltest.TestCase):
   def test_its_commands_are_accepted(self):
     commands = [shlex.split(line) for line in self.text.splitlines() if line.startswith('bazel run //agents:')]
     jobs = [_parse(command[command.index('--') + 1:]).job_name for command in commands]
-    self.assertEqual(jobs, ['learner', 'actor', 'learner', 'learner', 'actor'])  # With one learner, and with two.
+    # With one learner, with a relay, and with two learners.
+    self.assertEqual(jobs, ['learner', 'actor', 'actor', 'actor', 'learner', 'learner', 'actor'])
 
   def test_the_flags_that_it_names_are_there(self):
     known = set(_parse([])) | {'flagfile'}  # absl defines this flag.

@@ -1,0 +1,138 @@
+"""A relay: an actor host that serves the parameters that it fetches to other actor hosts.
+
+The learner then sends them once for all hosts behind the relay. A relay has a port like the learner's, with a snapshot
+of parameters and the id of the learner from which they come. A host behind it still sends its unrolls and reports to
+the learner. It fetches parameters from the learner whenever the relay does not have those of this learner.
+"""
+
+from collections.abc import Callable, Sequence
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.actor import parameters as parameters_lib
+from scalable_agents.cluster import learner_port
+from scalable_agents.ops import ops
+from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
+
+_RETRY_SECONDS = 5.  # The time between two attempts to reach a relay.
+
+
+class RelayPort:
+  """A relay's port. It stays open until the process ends."""
+
+  def __init__(self, port: int):
+    """Opens the port on all network interfaces. Must run before TensorFlow computes anything.
+
+    Raises:
+      ports.PortError: another process has the port.
+    """
+    address = f'localhost:{port}'
+    self._lock = ports.take_port(address, 'relay', 'relay_port')
+    try:
+      tf.config.experimental_connect_to_cluster(
+          tf.train.ClusterSpec({learner_port.JOB: [address]}), job_name=learner_port.JOB, task_index=0)
+    except tf.errors.OpError as error:
+      raise ports.PortError(f'{address}: the port could not be opened: {error.message}') from error
+    with tf.device('/CPU:0'):
+      self._source = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING)
+    self._snapshot: Any = None
+    self.withdraw()
+
+  def publish(self, learner: str, specs: Sequence[tf.TensorSpec], version: int, parameters: Sequence[np.ndarray]):
+    """Serves parameters in place of those before.
+
+    Args:
+      learner: the incarnation of the learner from which they come, as in its greeting.
+      specs: their specs, which never change.
+      version: their version.
+      parameters: an array for each spec.
+    """
+    if self._snapshot is None:
+      self._snapshot = parameters_lib.ParameterSnapshot(specs, shared_name=learner_port.PARAMETERS)
+    self._snapshot.publish(version, parameters)
+    self._name_source(learner)  # Afterwards, so that nobody takes the parameters of an earlier learner for this one's.
+
+  def withdraw(self):
+    """Serves nothing until the next `publish`, because the learner does not answer."""
+    self._name_source('')
+
+  def _name_source(self, learner):
+    tf.raw_ops.AssignVariableOp(resource=self._source, value=tf.constant(learner))
+
+
+class Relay:
+  """A relay as a source of parameters. Not thread-safe."""
+
+  def __init__(self, address: str, specs: Sequence[tf.TensorSpec], say: Callable[[str], None]):
+    """Makes no connection yet.
+
+    Args:
+      address: HOST:PORT of the relay.
+      specs: the specs of the parameters.
+      say: called with a line for the user when the relay begins or ceases to serve.
+    """
+    self._address = address
+    self._say = say
+    self._session: Any = None
+    self._retry_at = 0.
+    self._serves: bool | None = None  # None before the first attempt.
+    task = f'/job:{learner_port.JOB}/replica:0/task:0'
+    self._graph, self._task = tf.Graph(), task
+    with self._graph.as_default(), tf.device(f'{task}/device:CPU:0'):
+      source = tf.raw_ops.ReadVariableOp(
+          resource=tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING),
+          dtype=tf.string)
+      version, parameters = ops.parameter_snapshot_latest(
+          ops.parameter_snapshot(shared_name=learner_port.PARAMETERS), types=[spec.dtype for spec in specs])
+      self._state, self._latest = [source, version], [source, version, list(parameters)]
+
+  def fetch(self, learner: str, known_version: int) -> tuple[int, list[np.ndarray] | None] | None:
+    """Returns the latest version and its parameters. Waits for a limited time.
+
+    Args:
+      learner: the incarnation of this host's learner.
+      known_version: the version that this host has. The parameters are None if the relay has no later one.
+    Returns:
+      None if the relay cannot be reached or has no parameters of this learner.
+    """
+    if self._session is None and time.monotonic() < self._retry_at:
+      return None
+    try:
+      if self._session is None:
+        ports.check_address(self._address)
+        self._session = sessions.make_session(self._address, self._graph, self._task, ports.ANSWER_SECONDS)
+      version, parameters = self._ask(learner, known_version)
+    except (tf.errors.OpError, OSError, sessions.NotReadyError) as error:
+      self.close()
+      self._retry_at = time.monotonic() + _RETRY_SECONDS
+      if self._serves is not False:
+        self._say(f'no parameters from the relay at {self._address}: {sessions.reason(error)}; they come from the '
+                  'learner until it has them')
+      self._serves = False
+      return None
+    if not self._serves:
+      self._say(f'parameters come from the relay at {self._address}')
+    self._serves = True
+    return version, parameters
+
+  def _ask(self, learner, known_version):
+    try:
+      source, version = self._session.run(self._state)
+      parameters = None
+      if source.decode() == learner and version > known_version:
+        source, version, parameters = self._session.run(self._latest)
+    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:  # It has published nothing yet.
+      raise sessions.NotReadyError('it has none yet') from error
+    if source.decode() != learner:
+      raise sessions.NotReadyError('it has those of another learner, or has lost the learner')
+    return int(version), parameters
+
+  def close(self):
+    """Closes the connection, in another thread. `fetch` makes a new one."""
+    if self._session is not None:
+      sessions.close(self._session)
+      self._session = None

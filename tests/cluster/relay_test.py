@@ -1,0 +1,108 @@
+"""A relay serves the parameters that it fetches, and the hosts behind it use the learner whenever it does not."""
+
+import os
+import signal
+from unittest import mock
+
+from absl.testing import absltest
+import numpy as np
+
+from scalable_agents.cluster import learner_port
+from scalable_agents.cluster import relay
+from scalable_agents.cluster import remote_learner
+from scalable_agents.processes import parent_death
+from scalable_agents.processes import ports
+from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.cluster import cluster_testing
+from scalable_agents.tests.cluster import remote_learner_testing
+from scalable_agents.tests.suites import ending
+
+_RELAYS_HOST = 1
+
+
+def _relay(learner, port):
+  """Runs an actor host that is a relay."""
+  parent_death.signal_at_parents_end(signal.SIGKILL)
+  report = learner_port.Report(_RELAYS_HOST, 'relay', 0., 0., 0, 0, 0)
+  remote = remote_learner.RemoteLearner(
+      f'localhost:{learner}', 0, cluster_testing.SETTINGS, cluster_testing.UNROLL_SPEC,
+      cluster_testing.PARAMETER_SPECS, cluster_testing.CAPACITY, cluster_testing.are_due, lambda totals: report, print,
+      lambda: None, relay_port=relay.RelayPort(port))
+  remote.start()
+  signal.pause()
+
+
+class RelayTest(remote_learner_testing.TestCase):
+  learner_is_well = False  # It is killed, and threads that wait on a dead connection never end.
+
+  def setUp(self):
+    super().setUp()
+    self.learners_port = self.enterContext(cluster_testing.free_port())
+    self.relays_port = self.enterContext(cluster_testing.free_port())
+    self.learner = self.enterContext(cluster_testing.Learner(self.learners_port))
+    self.enterContext(mock.patch.object(relay, '_RETRY_SECONDS', 0.2))
+    self.version = 1
+
+  def _start_relay(self):
+    process = cluster_testing.processes().Process(
+        target=_relay, args=[self.learners_port, self.relays_port], daemon=True)
+    process.start()
+    self.addCleanup(process.join)
+    self.addCleanup(process.kill)
+    return process
+
+  def _check_new_parameters_arrive(self, remote, learner):
+    self.version += 1
+    learner.publish(self.version)
+    waiting.wait_until(lambda: remote.latest()[0] == self.version)
+    for parameter, spec in zip(remote.latest()[1], cluster_testing.PARAMETER_SPECS, strict=True):
+      np.testing.assert_array_equal(parameter, np.full(spec.shape, float(self.version)))
+
+  def _wait_until_relayed(self, remote):
+    """Waits until the relay serves, and checks that the learner is not asked for the next parameters."""
+    self.wait_until_said(f'parameters come from the relay at localhost:{self.relays_port}')
+    self.said.clear()
+    connection = remote._connection
+    connection._latest = mock.Mock(wraps=connection._latest)
+    self._check_new_parameters_arrive(remote, self.learner)
+    connection._latest.assert_not_called()
+
+  def test_a_relay_comes_and_goes_and_so_does_the_learner(self):
+    remote = self.connected(self.learners_port, parameters_from=f'localhost:{self.relays_port}')
+    missing = f'no parameters from the relay at localhost:{self.relays_port}: .*; they come from the learner until .*'
+    self.assertRegex(self.said[0], missing)  # It has not been started yet.
+    process = self._start_relay()
+    self._wait_until_relayed(remote)
+    # The unrolls go to the learner.
+    remote_learner_testing.put(remote, range(4))()
+    self.check(self.learner.take(4), range(4))
+    # It freezes and goes on.
+    os.kill(process.pid, signal.SIGSTOP)
+    self._check_new_parameters_arrive(remote, self.learner)
+    self.wait_until_said(missing)
+    os.kill(process.pid, signal.SIGCONT)
+    self._wait_until_relayed(remote)
+    # It dies, and another one takes its place.
+    process.kill()
+    process.join()
+    self._check_new_parameters_arrive(remote, self.learner)
+    self.wait_until_said(missing)
+    process = self._start_relay()
+    self._wait_until_relayed(remote)
+    # The learner dies, and its checkpoint has an earlier version.
+    self.learner.kill()
+    self.wait_until_said('no learner at .*')
+    self.learner = self.enterContext(cluster_testing.Learner(self.learners_port))
+    waiting.wait_until(lambda: remote.latest()[0] == 1)
+    self.version = 1
+    self._wait_until_relayed(remote)
+    remote.check()
+
+  def test_two_relays_at_one_port(self):
+    with self.assertRaisesRegex(ports.PortError, f'localhost:{self.learners_port}: port .* is in use .*--relay_port$'):
+      relay.RelayPort(self.learners_port)
+
+
+if __name__ == '__main__':
+  with ending.abrupt_end():
+    absltest.main()
