@@ -1,18 +1,24 @@
-"""Measures the cost of sending unrolls to a learner, and computes how many actors a learner can serve.
+"""Measures the cost of unrolls and parameters between a learner and actor hosts, and how many hosts it can serve.
 
   bazel run //tools:cluster_scaling
 
-One process sends unrolls to another through the cluster's own code (cluster/remote_learner.py), over loopback
-and without learning. The program measures the size of an unroll and the CPU time that it costs the receiving process.
-From these it computes the rate, and the number of actors, at which the learner's cores or network are fully used. The
-last line of the output is a JSON object with all numbers.
+One process sends unrolls to another through the cluster's own code (cluster/remote_learner.py), over loopback and
+without learning. The program measures the size of an unroll and the CPU time that it costs the receiving process. From
+these it computes the rate, and the number of actors, at which the learner's cores or network are fully used. Then many
+hosts fetch parameters from one learner: in float32, in bfloat16, and through relays. The hosts have no environments,
+and eight of them share a process; each relay has a process of its own. The program measures what the learner sends and
+its CPU time, and computes how many hosts fill its network, their unrolls included. The last line of the output is a
+JSON object with all numbers.
 """
 
 from concurrent import futures
 import dataclasses
 import json
 import multiprocessing
+import random
+import re
 import signal
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -28,10 +34,12 @@ from scalable_agents.actor import parameters as parameters_lib
 from scalable_agents.benchmark import training_rate
 from scalable_agents.cluster import cluster_config
 from scalable_agents.cluster import learner_port
+from scalable_agents.cluster import relay
 from scalable_agents.cluster import remote_learner
 from scalable_agents.learner import queue as unroll_queue
 from scalable_agents.processes import free_ports
 from scalable_agents.processes import parent_death
+from scalable_agents.processes import ports
 from scalable_agents.processes import run_flags
 from scalable_agents.records.settings import setting
 
@@ -39,7 +47,11 @@ from scalable_agents.records.settings import setting
 _KINDS = {'Atari': (20, (24, 84, 84, 1)), 'DMLab-30': (100, (101, 72, 96, 3))}
 _FRAMES_PER_STEP = 4
 _PAPER_FRAMES_PER_SECOND = 250_000  # Espeholt et al. 2018 (IMPALA), table 1: 500 actors, one learner.
-_PARAMETERS = [tf.TensorSpec([1_600_000])]  # About the number of parameters of the deep network.
+_PARAMETERS = [tf.TensorSpec([1_600, 1_000])]  # About the number of parameters of the deep network.
+_ENVIRONMENTS = (1, 4, 32)  # Numbers of environments of a host for which capacities are computed.
+_UPDATE_SECONDS = 0.05      # The paper's fastest learner makes 19.5 updates per second.
+_FETCH_SECONDS = 4.         # Seconds between two fetches of a host. Faster ones would fill a small machine's cores.
+_HOSTS_PER_PROCESS = 8
 _QUEUE_SIZE, _BATCH_SIZE = 1, 32
 _WARM_UP_SECONDS = 2.
 _PATIENCE_SECONDS = 60.
@@ -58,6 +70,8 @@ class ClusterScalingConfig:
   actor_frames_per_second: float = setting(
       500., 'Environment frames per second of one actor, which is a core with one environment.', at_least=1,
       at_most=1_000_000_000)
+  hosts: int = setting(64, 'Number of hosts that fetch parameters.', at_least=1, at_most=1_000)
+  relays: int = setting(8, 'How many of them are relays in one of the measurements.', at_least=1, at_most=1_000)
 
 
 class _Unroll(NamedTuple):
@@ -76,6 +90,10 @@ class Cost(NamedTuple):
 def _spec(kind):
   _, pixels = _KINDS[kind]
   return _Unroll(tf.TensorSpec([], tf.int32), tf.TensorSpec(pixels, tf.uint8))
+
+
+def _num_bytes(specs):
+  return sum(int(np.prod(spec.shape)) * spec.dtype.size for spec in specs)
 
 
 def _send(kind, address):
@@ -114,8 +132,108 @@ def _receive(kind, address, seconds):
   while (passed := time.monotonic() - began) < seconds:
     take()
     unrolls += _BATCH_SIZE
-  size = sum(int(np.prod(spec.shape)) * spec.dtype.size for spec in _spec(kind))
-  return Cost(unrolls / passed, size, (time.process_time() - cpu) / unrolls)
+  return Cost(unrolls / passed, _num_bytes(_spec(kind)), (time.process_time() - cpu) / unrolls)
+
+
+class ParameterCost(NamedTuple):
+  """The measured cost of parameters that a learner publishes for some hosts."""
+  bytes: int               # Bytes of the parameters.
+  sent_per_second: float   # Bytes per second that the learner sends.
+  cpu_per_second: float    # CPU seconds per second in the learner's process, publishing included.
+
+
+def _serve_parameters(address, precision, hosts, seconds):
+  """Publishes parameters, once all hosts have come, for this number of seconds. Returns a ParameterCost."""
+  port = learner_port.LearnerPort(cluster_config.ClusterConfig('learner', address), {})
+  specs = parameters_lib.sent_specs(_PARAMETERS, precision)
+  snapshot = parameters_lib.ParameterSnapshot(specs, shared_name=learner_port.PARAMETERS)
+  values, types = [tf.random.normal(spec.shape) for spec in _PARAMETERS], tuple(spec.dtype for spec in specs)
+  version = 0
+
+  def publish_for(seconds):
+    nonlocal version
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+      version += 1
+      snapshot.publish(version, parameters_lib.cast(values, types))
+      time.sleep(_UPDATE_SECONDS)
+
+  publish_for(_UPDATE_SECONDS)
+  port.offer(_spec('Atari'), _PARAMETERS)
+  patience = time.monotonic() + _PATIENCE_SECONDS
+  while (there := port.metrics()['actor_hosts']) < hosts:
+    if time.monotonic() > patience:
+      raise TimeoutError(f'{there} of {hosts} hosts have come')
+    publish_for(1.)
+  publish_for(2 * ports.BEAT_SECONDS)  # Afterwards, reports have rates without the start.
+  began, cpu = time.monotonic(), time.process_time()
+  publish_for(seconds)
+  cpu_per_second = (time.process_time() - cpu) / (time.monotonic() - began)
+  megabytes = sum(value for name, value in port.metrics().items() if re.match('actor/direct_.*/megabytes', name))
+  return ParameterCost(_num_bytes(specs), megabytes * 1e6, cpu_per_second)
+
+
+def _fetch(address, numbers, precision, parameters_from, relay_port):
+  """Runs hosts with these numbers that fetch parameters until the process is killed."""
+  served = relay.RelayPort(relay_port) if relay_port else None
+  for number in numbers:
+    host = _Host(number, 'relayed' if parameters_from else 'direct')
+    remote_learner.RemoteLearner(
+        address, 0, {}, _spec('Atari'), _PARAMETERS, _QUEUE_SIZE, host.is_due, host.report, print, lambda: None,
+        parameter_precision=precision, relay_port=served, parameters_from=parameters_from).start()
+  threading.Event().wait()
+
+
+class _Host:
+  """What a RemoteLearner needs of a host."""
+
+  def __init__(self, number, kind):
+    self._number, self._name = number, f'{kind}_{number}'
+    self._due_at = time.monotonic() + random.uniform(0, _FETCH_SECONDS)  # Hosts do not fetch at the same time.
+    self._reported = time.monotonic(), 0
+
+  def is_due(self):
+    if time.monotonic() < self._due_at:
+      return False
+    self._due_at += _FETCH_SECONDS
+    return True
+
+  def report(self, totals):
+    now, (then, bytes_then) = time.monotonic(), self._reported
+    self._reported = now, totals.bytes
+    rate = (totals.bytes - bytes_then) / max(now - then, 1e-9)
+    return learner_port.Report(self._number, self._name, 0., rate, 0, totals.reconnects, totals.lost_unrolls)
+
+
+def measure_parameters(hosts: int, relays: int, precision: str, seconds: float) -> ParameterCost:
+  """Measures what parameters cost a learner, with hosts in processes that end with this process.
+
+  Args:
+    hosts: number of hosts.
+    relays: how many of them are relays; 0 for none. The others are behind these, in turn.
+    precision: see parameters.sent_specs.
+    seconds: seconds to measure.
+  """
+  learner, *relay_ports = free_ports.find(1 + relays)
+  address = f'localhost:{learner}'
+  context = multiprocessing.get_context('spawn')
+  groups = [(range(number, number + 1), '', port) for number, port in enumerate(relay_ports)]
+  others = range(relays, hosts)
+  for index, first in enumerate(range(0, len(others), _HOSTS_PER_PROCESS)):
+    source = f'localhost:{relay_ports[index % relays]}' if relays else ''
+    groups.append((others[first:first + _HOSTS_PER_PROCESS], source, 0))
+  fetchers = [context.Process(target=_fetch, args=(address, numbers, precision, source, port), daemon=True)
+              for numbers, source, port in groups]
+  with futures.ProcessPoolExecutor(1, context, _begin) as pool:
+    cost = pool.submit(_serve_parameters, address, precision, hosts, seconds)
+    try:
+      for fetcher in fetchers:
+        fetcher.start()
+      return cost.result()
+    finally:
+      for fetcher in fetchers:
+        fetcher.kill()
+        fetcher.join()
 
 
 def _begin():
@@ -165,8 +283,24 @@ def limits(cost: Cost, steps: int, cores: int, gigabits_per_second: float) -> tu
   return frames * cores / cost.cpu_seconds, frames * gigabits_per_second * 1e9 / 8 / cost.bytes
 
 
+def most_hosts(unroll_bytes: int, parameter_bytes: float, environments: int, unrolls_per_second: float,
+               gigabits_per_second: float) -> tuple[float, float]:
+  """Returns the numbers of hosts whose unrolls fill a network into the learner, and whose parameters the way back.
+
+  Args:
+    unroll_bytes: bytes of an unroll.
+    parameter_bytes: bytes that the learner sends for a fetch of one host. With relays, that is a part of a fetch.
+    environments: environments of a host.
+    unrolls_per_second: unrolls of an environment, and fetches of a host.
+    gigabits_per_second: speed of the network in each direction.
+  """
+  bytes_per_second = gigabits_per_second * 1e9 / 8
+  return (bytes_per_second / (unroll_bytes * environments * unrolls_per_second),
+          bytes_per_second / (parameter_bytes * unrolls_per_second))
+
+
 def main():
-  """Measures both kinds of unroll, and prints the limits."""
+  """Measures unrolls and parameters, and prints the limits."""
   config = run_flags.config_from_flags(ClusterScalingConfig)
   copied = memory_bandwidth()
   print(f'one core copies {copied * 1e-9:.1f} GB/s of memory')
@@ -183,6 +317,21 @@ def main():
             f'of {config.actor_frames_per_second:,.0f} frames/s, '
             f'{frames / _PAPER_FRAMES_PER_SECOND:.2f} times the 250,000 of the paper')
     results[kind] = cost._asdict() | {'frames_per_second_cores': by_cores, 'frames_per_second_network': by_network}
+  steps, _ = _KINDS['DMLab-30']
+  unrolls = config.actor_frames_per_second / (steps * _FRAMES_PER_STEP)
+  for precision, relays in (('float32', 0), ('bfloat16', 0), ('bfloat16', config.relays)):
+    its = measure_parameters(config.hosts, relays, precision, config.seconds)
+    share = relays / config.hosts if relays else 1.
+    print(f'{config.hosts} hosts, {relays} of them relays, fetch {its.bytes * 1e-6:.2f} MB ({precision}) every '
+          f'{_FETCH_SECONDS:g} s: the learner sends {its.sent_per_second * 1e-6:.1f} MB/s and uses '
+          f'{1e3 * its.cpu_per_second:.0f} ms of CPU time per second')
+    print(f'  once per unroll of {steps} steps: {its.bytes * unrolls * 1e-6:.2f} MB/s per host')
+    for environments in _ENVIRONMENTS:
+      there, back = most_hosts(results['DMLab-30']['bytes'], its.bytes * share, environments, unrolls,
+                               config.gigabits_per_second)
+      print(f'  {config.gigabits_per_second:g} Gbit/s are full at {there:,.0f} hosts of {environments} environments '
+            f'from unrolls, and at {back:,.0f} hosts from parameters')
+    results[f'parameters, {precision}, {relays} relays'] = its._asdict()
   print(json.dumps(results))
 
 

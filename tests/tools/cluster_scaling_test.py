@@ -1,4 +1,4 @@
-"""Tests the computation of the number of actors that a learner can serve, and that the cost is measured."""
+"""Tests the computation of the number of actors that a learner can serve, and that the costs are measured."""
 
 import multiprocessing
 from unittest import mock
@@ -6,6 +6,7 @@ from unittest import mock
 from absl.testing import absltest
 from tensorflow.python.eager import context
 
+from scalable_agents.processes import ports
 from scalable_agents.tools import cluster_scaling
 
 
@@ -17,12 +18,29 @@ class ClusterScalingTest(absltest.TestCase):
     cost = cluster_scaling.Cost(unrolls_per_second=1., bytes=2_000_000, cpu_seconds=0.002)
     self.assertSequenceAlmostEqual(cluster_scaling.limits(cost, 100, 8, 16.), [1_600_000., 400_000.])
 
-  def test_an_unroll_costs_something(self):
-    # The measuring processes are forked, so this one must not have used TensorFlow yet: in a suite, this file is first.
+  def test_hosts_by_hand(self):
+    # A host has 4 environments. Per second, each makes 2 unrolls of 1 MB, and the host fetches 2 times 10 MB. 8 Gbit/s
+    # are 1,000 MB/s.
+    self.assertSequenceAlmostEqual(cluster_scaling.most_hosts(1_000_000, 10_000_000, 4, 2., 8.), [125., 50.])
+
+  def _fork(self):
+    """Makes the measuring processes forks of this one, which must not have used TensorFlow: in a suite, it is first."""
     self.assertFalse(context.context()._initialized)
     fork = multiprocessing.get_context('fork')
-    with mock.patch.object(cluster_scaling.multiprocessing, 'get_context', lambda _: fork), mock.patch.object(
-        cluster_scaling, '_WARM_UP_SECONDS', 0.1):
+    self.enterContext(mock.patch.object(cluster_scaling.multiprocessing, 'get_context', lambda _: fork))
+
+  def test_a_relay_saves_the_learner_fetches(self):
+    self._fork()
+    self.enterContext(mock.patch.object(ports, 'BEAT_SECONDS', 0.5))
+    self.enterContext(mock.patch.object(cluster_scaling, '_FETCH_SECONDS', 0.25))
+    cost = cluster_scaling.measure_parameters(3, 1, 'bfloat16', seconds=1.)
+    self.assertEqual(cost.bytes, 3_200_000)
+    self.assertBetween(cost.sent_per_second, 1e6, 20e6)  # One host of three fetches 12.8 MB/s.
+    self.assertBetween(cost.cpu_per_second, 1e-6, 2.)
+
+  def test_an_unroll_costs_something(self):
+    self._fork()
+    with mock.patch.object(cluster_scaling, '_WARM_UP_SECONDS', 0.1):
       cost = cluster_scaling.measure('Atari', seconds=0.5)
     self.assertEqual(cost.bytes, 4 + 24 * 84 * 84)  # Each frame once.
     self.assertGreater(cost.unrolls_per_second, 1.)
