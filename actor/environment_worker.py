@@ -26,6 +26,7 @@ import traceback
 import numpy as np
 
 from scalable_agents.actor import shared_memory
+from scalable_agents.environments import base
 from scalable_agents.environments import long_work
 from scalable_agents.processes import standard_streams
 
@@ -44,6 +45,8 @@ class _Slot:
     self._observation = [
         (field.name, np.ndarray(field.shape, field.dtype, memory, self._start + field.offset))
         for field in layout.observation]
+    if isinstance(environment, base.Environment):
+      environment.write_observations_to(dict(self._observation))
     self._frames_per_step = environment.frames_per_step
     self._is_truncated = False
     self._began = False
@@ -66,8 +69,9 @@ class _Slot:
     reward = timestep.reward
     self._episode_return += reward
     self._episode_length += self._frames_per_step
-    self._is_truncated = timestep.last() and timestep.discount != 0.
-    if timestep.last() and not self._is_truncated:
+    is_last = timestep.last()
+    self._is_truncated = is_last and timestep.discount != 0.
+    if is_last and not self._is_truncated:
       finished = self._episode_return, self._episode_length
       self._reset()
       self._write(reward, 0., True, *finished)
@@ -83,9 +87,10 @@ class _Slot:
 
   def _copy_observation(self, observation):
     for name, view in self._observation:
-      if np.shape(observation[name]) != view.shape:  # np.copyto might broadcast it.
-        raise ValueError(f'observation {name!r}: want shape {view.shape}, got {np.shape(observation[name])}')
-      np.copyto(view, observation[name])
+      if observation[name] is not view:  # The environment has not written it there.
+        if np.shape(observation[name]) != view.shape:  # np.copyto might broadcast it.
+          raise ValueError(f'observation {name!r}: want shape {view.shape}, got {np.shape(observation[name])}')
+        np.copyto(view, observation[name])
       if view.dtype.kind == 'f' and not np.isfinite(view).all():  # The policy's output would not be finite.
         raise ValueError(f'observation {name!r}: not finite')
 

@@ -10,6 +10,7 @@ as in today's emulator packages, each screen is converted to gray first, then po
 pixel is the exact mean of the area that it covers, and halves are rounded up.
 """
 
+from collections.abc import Mapping
 import dataclasses
 
 import dm_env
@@ -92,14 +93,19 @@ class Atari(base.Environment):
     size, screen = (settings.height, settings.width), self._emulator.getScreenDims()
     super().__init__(len(self._actions), {'pixels': specs.BoundedArray(
         (*size, settings.frame_stack), np.uint8, 0, 255, name='pixels')})
-    self._screen, self._gray = np.zeros(screen, np.uint8), np.zeros(screen, np.uint8)
+    self._screen_size = screen
     self._pixels = pixel_pass.make(screen, size, settings.frame_stack)
+    self._is_stack_observed = False
     self._episode_frames = 0
     self._lives = 0
 
   def render(self) -> np.ndarray:
     """Returns the console's screen in colour, uint8 [210, 160, 3]."""
     return self._emulator.getScreenRGB()
+
+  def write_observations_to(self, arrays: Mapping[str, np.ndarray]) -> None:
+    self._pixels.keep_stack_in(arrays['pixels'])
+    self._is_stack_observed = True
 
   def _start_episode(self):
     self._reset_emulator()
@@ -141,13 +147,15 @@ class Atari(base.Environment):
 
   def _look(self, is_first):
     """Adds the console's screen to those that are pooled."""
-    self._emulator.getScreen(self._screen)  # Palette indices take a tenth of the time of gray.
-    if not self._pixels.add(self._screen, is_first):
-      self._emulator.getScreenGrayscale(self._gray)
-      self._pixels.add_gray(self._screen, self._gray, is_first)
+    screens = pixel_pass.screens(self._screen_size)
+    self._emulator.getScreen(screens.indices)  # Palette indices take a tenth of the time of gray.
+    if not self._pixels.add(screens, is_first):
+      self._pixels.add_gray(screens, self._emulator.getScreenGrayscale(), is_first)
 
   def _observe(self):
-    return {'pixels': self._pixels.observe()}
+    """Adds the pooled screens to the stack and returns it."""
+    self._pixels.observe(pixel_pass.screens(self._screen_size))
+    return {'pixels': self._pixels.stack if self._is_stack_observed else self._pixels.stack.copy()}
 
 
 def _load_emulator(game, seed, sticky_actions):

@@ -69,6 +69,17 @@ class Environment(dm_env.Environment):
     self._between_episodes = time_step.last()
     return time_step
 
+  def write_observations_to(self, arrays: Mapping[str, np.ndarray]) -> None:
+    """Allows the environment to write all later observations to these arrays, instead of making new ones.
+
+    Environment workers call it, so that large observations are not copied. This method does nothing, which is always
+    right. A subclass that overrides it returns these arrays as the observations of its steps; they are then valid until
+    the next step.
+
+    Args:
+      arrays: a C-contiguous array for each name in `observation_spec`. Only the environment writes to them.
+    """
+
   def observation_spec(self) -> dict[str, specs.Array]:
     return self._observation_spec
 

@@ -7,12 +7,40 @@ observations, and takes about ten times as long.
 import ctypes
 import functools
 import os
+import threading
 from typing import Any
 import weakref
 
 import numpy as np
 
 _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '_pixels.so')
+_MAX_SIZES = 64  # Sizes of screens, times threads, whose memory is kept.
+
+
+class Screens:
+  """Memory for the screens of a step. The environments of a thread share it, so that it is in the processor's cache.
+
+  Attributes:
+    indices: uint8 [H, W], for the palette indices of a screen.
+    pooled: uint8 [H, W], the maximum of the step's screens so far, as grays.
+    addresses: of both. To ask an array for it takes longer than to add its pixels.
+  """
+
+  def __init__(self, size: tuple[int, int]):
+    """Makes it for screens of this height and width."""
+    self.indices, self.pooled = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    self.addresses = self.indices.ctypes.data, self.pooled.ctypes.data
+
+
+def screens(size: tuple[int, int]) -> Screens:
+  """Returns this thread's memory for screens of this height and width. What is in it lasts until the step's end."""
+  return _screens_of_thread(size, threading.get_ident())
+
+
+@functools.lru_cache(_MAX_SIZES)
+def _screens_of_thread(size, thread):
+  del thread
+  return Screens(size)
 
 
 def make(screen: tuple[int, int], observation: tuple[int, int], stack: int) -> 'NativePixelPass | NumpyPixelPass':
@@ -39,83 +67,87 @@ def area_weights(size: int, new_size: int) -> np.ndarray:
   return np.maximum(np.minimum(first + old, begin + new) - np.maximum(first, begin), 0).astype(np.float32)
 
 
-class NativePixelPass:
+class _PixelPass:
+  """The pixels of one environment.
+
+  Attributes:
+    stack: uint8 [height, width, k], the newest k frames, the newest one last. `clear` and `observe` change it.
+  """
+
+  stack: np.ndarray
+
+  def __init__(self, observation: tuple[int, int], stack: int):
+    """Makes the stack. See `make`."""
+    self.keep_stack_in(np.zeros([*observation, stack], np.uint8))
+
+  def keep_stack_in(self, array: np.ndarray) -> None:
+    """Makes an array the stack: uint8 [height, width, k], C-contiguous. It is not changed yet."""
+    self.stack, self._stack_address = array, array.ctypes.data
+
+  def clear(self) -> None:
+    """Makes all frames of the stack zeros."""
+    self.stack[:] = 0
+
+
+class NativePixelPass(_PixelPass):
   """The pixels of one environment, in C++."""
 
   def __init__(self, library: ctypes.CDLL, screen: tuple[int, int], observation: tuple[int, int], stack: int,
                instructions: int | None = None):
     """Makes it. See `make`; `instructions` are those of the C++ code, by default the best of this processor."""
+    super().__init__(observation, stack)
     best = library.scalable_agents_best_instructions()
     self._library = library
     self._pass = library.scalable_agents_pixels_new(
         *screen, *observation, stack, best if instructions is None else instructions)
     weakref.finalize(self, library.scalable_agents_pixels_delete, self._pass)
-    self._stack = np.zeros([*observation, stack], np.uint8)
-    self._stack_address = self._stack.ctypes.data
-    self._indices, self._indices_address = None, 0
 
-  def add(self, indices: np.ndarray, is_first: bool) -> bool:
-    """Adds a screen to the maximum. The first one begins a new maximum.
+  def add(self, shown: Screens, is_first: bool) -> bool:
+    """Adds a screen to the maximum of the step's screens. The first one begins a new maximum.
 
     Args:
-      indices: uint8 [H, W], palette indices; best the same array each time.
+      shown: with the palette indices of the screen.
       is_first: whether it is the first one.
     Returns:
       False if the screen has a colour whose gray is not known yet. Then `add_gray` must follow.
     """
-    if indices is not self._indices:  # An array's address takes longer to find than its pixels to add.
-      self._indices, self._indices_address = indices, indices.ctypes.data
-    return bool(self._library.scalable_agents_pixels_add(self._pass, self._indices_address, is_first))
+    indices, pooled = shown.addresses
+    return bool(self._library.scalable_agents_pixels_add(self._pass, indices, is_first, pooled))
 
-  def add_gray(self, indices: np.ndarray, gray: np.ndarray, is_first: bool) -> None:
+  def add_gray(self, shown: Screens, gray: np.ndarray, is_first: bool) -> None:
     """The same, given the gray of the screen, uint8 [H, W]. `add` knows its colours from now on."""
-    self._library.scalable_agents_pixels_add_gray(self._pass, indices.ctypes.data, gray.ctypes.data, is_first)
+    indices, pooled = shown.addresses
+    self._library.scalable_agents_pixels_add_gray(self._pass, indices, gray.ctypes.data, is_first, pooled)
 
-  def observe(self) -> np.ndarray:
-    """Resizes the maximum and adds it to the stack as the newest frame.
-
-    Returns:
-      The stack, uint8 [height, width, k], which is not written again.
-    """
-    self._library.scalable_agents_pixels_observe(self._pass, self._stack_address)
-    return self._stack.copy()
-
-  def clear(self) -> None:
-    """Makes all frames of the stack zeros."""
-    self._library.scalable_agents_pixels_clear(self._pass)
+  def observe(self, shown: Screens) -> None:
+    """Resizes the maximum and adds it to the stack as the newest frame."""
+    self._library.scalable_agents_pixels_observe(self._pass, shown.addresses[1], self._stack_address)
 
 
-class NumpyPixelPass:
+class NumpyPixelPass(_PixelPass):
   """The same in NumPy."""
 
   def __init__(self, screen: tuple[int, int], observation: tuple[int, int], stack: int):
     """Makes it. See `make`."""
+    super().__init__(observation, stack)
     self._rows, columns = (area_weights(*sizes) for sizes in zip(screen, observation, strict=True))
     self._columns = columns.T
     self._total = int(self._rows[0].sum()) * int(columns[0].sum())
-    self._pooled = np.zeros(screen, np.uint8)
-    self._stack = np.zeros([*observation, stack], np.uint8)
 
-  def add(self, indices: np.ndarray, is_first: bool) -> bool:
+  def add(self, shown: Screens, is_first: bool) -> bool:
     """See NativePixelPass. It knows no colour."""
-    del indices, is_first
+    del shown, is_first
     return False
 
-  def add_gray(self, indices: np.ndarray, gray: np.ndarray, is_first: bool) -> None:
+  def add_gray(self, shown: Screens, gray: np.ndarray, is_first: bool) -> None:
     """See NativePixelPass."""
-    del indices
-    self._pooled = gray.copy() if is_first else np.maximum(self._pooled, gray)
+    np.maximum(0 if is_first else shown.pooled, gray, out=shown.pooled)
 
-  def observe(self) -> np.ndarray:
+  def observe(self, shown: Screens) -> None:
     """See NativePixelPass. Whole numbers below 2^24 are exact in float32."""
-    sums = (self._rows @ self._pooled.astype(np.float32) @ self._columns).astype(np.int64)
-    newest = (2 * sums + self._total) // (2 * self._total)
-    self._stack = np.concatenate([self._stack[..., 1:], newest[..., np.newaxis].astype(np.uint8)], axis=-1)
-    return self._stack.copy()
-
-  def clear(self) -> None:
-    """See NativePixelPass."""
-    self._stack[:] = 0
+    sums = (self._rows @ shown.pooled.astype(np.float32) @ self._columns).astype(np.int64)
+    self.stack[..., :-1] = self.stack[..., 1:]
+    self.stack[..., -1] = (2 * sums + self._total) // (2 * self._total)
 
 
 @functools.cache
@@ -128,10 +160,9 @@ def _load() -> Any:
   for name, result, arguments in (('best_instructions', number, []),
                                   ('pixels_new', pointer, [number] * 6),
                                   ('pixels_delete', None, [pointer]),
-                                  ('pixels_add', number, [pointer, pointer, number]),
-                                  ('pixels_add_gray', None, [pointer, pointer, pointer, number]),
-                                  ('pixels_observe', None, [pointer, pointer]),
-                                  ('pixels_clear', None, [pointer])):
+                                  ('pixels_add', number, [pointer, pointer, number, pointer]),
+                                  ('pixels_add_gray', None, [pointer, pointer, pointer, number, pointer]),
+                                  ('pixels_observe', None, [pointer, pointer, pointer])):
     function = getattr(library, f'scalable_agents_{name}')
     function.restype, function.argtypes = result, arguments
   return library

@@ -19,16 +19,17 @@ PixelPass* scalable_agents_pixels_new(int screen_height, int screen_width, int h
 
 void scalable_agents_pixels_delete(PixelPass* pass) { delete pass; }
 
-int scalable_agents_pixels_add(PixelPass* pass, const uint8_t* indices, int is_first) {
-  return pass->Add(indices, is_first);
+int scalable_agents_pixels_add(const PixelPass* pass, const uint8_t* indices, int is_first, uint8_t* pooled) {
+  return pass->Add(indices, is_first, pooled);
 }
 
-void scalable_agents_pixels_add_gray(PixelPass* pass, const uint8_t* indices, const uint8_t* gray, int is_first) {
-  pass->AddGray(indices, gray, is_first);
+void scalable_agents_pixels_add_gray(PixelPass* pass, const uint8_t* indices, const uint8_t* gray, int is_first,
+                                     uint8_t* pooled) {
+  pass->AddGray(indices, gray, is_first, pooled);
 }
 
-void scalable_agents_pixels_observe(PixelPass* pass, uint8_t* stack) { pass->Observe(stack); }
-
-void scalable_agents_pixels_clear(PixelPass* pass) { pass->Clear(); }
+void scalable_agents_pixels_observe(const PixelPass* pass, const uint8_t* pooled, uint8_t* stack) {
+  pass->Observe(pooled, stack);
+}
 
 }  // extern "C"

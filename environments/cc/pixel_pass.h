@@ -11,9 +11,10 @@
 namespace scalable_agents {
 
 // What the processor's instructions must have. The results are the same bit for bit.
-enum class Instructions { kPlain, kAvx2, kAvx512 };
+enum class Instructions { kPlain, kAvx2 };
 
-// The most that this processor has. kAvx512 includes VBMI, which looks bytes up in tables.
+// The most that this processor has. There is no code for AVX-512: after it, an Ice Lake ran the emulator 3 % slower,
+// which cost more than it saved.
 Instructions BestInstructions();
 
 // The pixels of one axis that an output pixel covers: first, first + 1, ..., and the share of each, as whole numbers.
@@ -31,7 +32,8 @@ struct Size {
 
 class Resize;  // Makes an image smaller or larger by area averaging.
 
-// The pixels of one environment.
+// The pixels of one environment. `pooled`, the maximum of the screens of a step so far, is the caller's memory of the
+// size of a screen.
 class PixelPass {
  public:
   // A screen has palette indices. An observation is [height, width, stack].
@@ -40,26 +42,20 @@ class PixelPass {
 
   // Adds a screen to the maximum; the first one begins a new maximum. False if the screen has a colour whose gray is
   // not known yet; then AddGray must follow.
-  bool Add(const uint8_t* indices, bool is_first);
+  bool Add(const uint8_t* indices, bool is_first, uint8_t* pooled) const;
 
   // The same for a screen whose gray is given. It learns the gray of all colours of the screen.
-  void AddGray(const uint8_t* indices, const uint8_t* gray, bool is_first);
+  void AddGray(const uint8_t* indices, const uint8_t* gray, bool is_first, uint8_t* pooled);
 
-  // Resizes the maximum, adds it to the stack as the newest frame, and copies the stack.
-  void Observe(uint8_t* stack);
-
-  // Makes all frames of the stack zeros.
-  void Clear();
+  // Resizes the maximum and adds it to the stack of the step before, as the newest frame. The oldest one is dropped.
+  void Observe(const uint8_t* pooled, uint8_t* stack) const;
 
  private:
+  const Size screen_, observation_;
   const int stack_;
   const Instructions instructions_;
   const std::unique_ptr<const Resize> resize_;
   std::array<uint8_t, 256> grays_;  // By palette index. kUnknown: not known, or really this gray.
-  const int64_t num_pixels_;        // Of a screen.
-  std::vector<uint8_t> pooled_;     // The maximum so far.
-  std::vector<uint8_t> newest_;
-  std::vector<uint8_t> frames_;  // The stack, the newest frame last.
 };
 
 }  // namespace scalable_agents

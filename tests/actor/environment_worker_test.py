@@ -15,6 +15,7 @@ import numpy as np
 from scalable_agents.actor import environment_worker
 from scalable_agents.actor import environment_workers
 from scalable_agents.actor import shared_memory
+from scalable_agents.environments import registry
 from scalable_agents.processes import machine
 from scalable_agents.tests.actor import test_environments
 from scalable_agents.tests.actor import waiting
@@ -130,6 +131,17 @@ class EnvironmentWorkerTest(parameterized.TestCase):
     lengths = [len(test_environments.Story(8).episode(number)[0]) for number in range(30)]
     steps = [(number, step) for number in range(30) for step in range(lengths[number])]
     self.assertEqual([tuple(record[1:3]) for record in seen], steps[1:31])
+
+  def test_an_atari_game_writes_into_its_slot(self):
+    arguments = dict(level_name='pong', protocol={'atari': {'noop_max': 0}})
+    environments = [registry.make_from_json(**arguments, seed=seed) for seed in range(2)]
+    with _Worker(*(arguments | {'seed': seed} for seed in range(2)),
+                 constructor='scalable_agents.environments.registry:make_from_json') as worker:
+      for step in range(5):
+        for slot, environment in enumerate(environments):
+          want = environment.step(step).observation['pixels']
+          worker.act(slot, step)
+          np.testing.assert_array_equal(worker.row(slot)['pixels'], want)
 
   def test_time_spent_stepping_grows(self):
     with _Worker({'seed': 0}) as worker:

@@ -1,6 +1,7 @@
 """Tests of environments/atari.py, by comparison with a second emulator that gets the same actions."""
 
 import collections
+from concurrent import futures
 import json
 import math
 import subprocess
@@ -146,6 +147,29 @@ class PreprocessingTest(parameterized.TestCase):
       environment.step(3)
     np.testing.assert_array_equal(first, before)
     np.testing.assert_array_equal(second[..., 2], first[..., 3])
+
+  def test_observations_are_written_to_the_arrays_that_are_given(self):
+    environment, usual = (atari.Atari('pong', seed=0) for _ in range(2))
+    given = np.full([84, 84, 4], 7, np.uint8)
+    environment.write_observations_to({'pixels': given})
+    for action in range(6):
+      observed, want = (one.step(action).observation['pixels'] for one in (environment, usual))
+      self.assertIs(observed, given)
+      np.testing.assert_array_equal(given, want)
+    for one in (environment, usual):
+      observed = one.reset().observation['pixels']
+      self.assertEqual(observed[..., :3].max(), 0)
+
+  def test_environments_in_threads_do_not_mix_their_screens(self):
+    def play(game):
+      environment = atari.Atari(game, seed=0)
+      return [environment.step(number % 3).observation['pixels'] for number in range(60)]
+
+    games = 'pong', 'seaquest'
+    alone = [play(game) for game in games]
+    with futures.ThreadPoolExecutor(2) as threads:
+      at_once = list(threads.map(play, games))
+    np.testing.assert_array_equal(at_once, alone)
 
   def test_every_part_of_the_protocol_is_an_argument(self):
     settings = atari.AtariSettings(

@@ -1,5 +1,6 @@
 """Tests of pixel_pass: all of its codes against means in double precision."""
 
+from concurrent import futures
 import itertools
 
 from absl.testing import absltest
@@ -34,9 +35,10 @@ def _resized(image, height, width):
 
 
 class _Console:
-  """Shows random screens. `look` shows them to a pass as an environment does."""
+  """Shows random screens. `look` shows them to a pass as an environment does, with memory of its own for each pass."""
 
   def __init__(self, size, random, grays):
+    self._size, self._screens = size, {}
     self.indices, self.gray = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
     self._random, self._grays = random, grays
 
@@ -47,10 +49,17 @@ class _Console:
 
   def look(self, pixels, is_first):
     """Lets a pass see the screen. Returns whether it knew all colours."""
-    if pixels.add(self.indices, is_first):
+    screens = self._screens.setdefault(pixels, pixel_pass.Screens(self._size))
+    screens.indices[:] = self.indices
+    if pixels.add(screens, is_first):
       return True
-    pixels.add_gray(self.indices, self.gray, is_first)
+    pixels.add_gray(screens, self.gray, is_first)
     return False
+
+  def observe(self, pixels):
+    """Returns what a pass makes of the screens that it has seen."""
+    pixels.observe(self._screens[pixels])
+    return pixels.stack
 
 
 class PixelPassTest(absltest.TestCase):
@@ -74,14 +83,16 @@ class PixelPassTest(absltest.TestCase):
           console.look(each, number == 0)
       frames = [*frames[1:], _resized(pooled, *observation)]
       for each in passes:
-        observed = each.observe()
+        observed = console.observe(each)
         self.assertEqual(observed.dtype, np.uint8)
         np.testing.assert_array_equal(observed, np.stack(frames, axis=-1))
 
   def test_extreme_grays(self):
     for gray, each in itertools.product((0, 1, 254, 255), _passes(*_ATARI, 4)):
-      each.add_gray(np.zeros(_ATARI[0], np.uint8), np.full(_ATARI[0], gray, np.uint8), is_first=True)
-      np.testing.assert_array_equal(each.observe()[..., 3], gray)
+      screens = pixel_pass.Screens(_ATARI[0])
+      each.add_gray(screens, np.full(_ATARI[0], gray, np.uint8), is_first=True)
+      each.observe(screens)
+      np.testing.assert_array_equal(each.stack[..., 3], gray)
 
   def test_a_colour_is_asked_for_once(self):
     grays = np.arange(255, -1, -1, np.int64).astype(np.uint8)  # Colour 0 has the gray that stands for an unknown one.
@@ -91,7 +102,7 @@ class PixelPassTest(absltest.TestCase):
       for colours in ([4, 6], [4, 6], [6], [4, 8], [8], [0, 4], [0, 4]):
         console.show(colours)
         known.append(console.look(each, is_first=True))
-        np.testing.assert_array_equal(each.observe()[..., 3], _resized(console.gray, 84, 84))
+        np.testing.assert_array_equal(console.observe(each)[..., 3], _resized(console.gray, 84, 84))
       self.assertEqual(known, [False, True, True, False, True, False, False])
 
   def test_after_clear_the_stack_is_empty(self):
@@ -100,11 +111,28 @@ class PixelPassTest(absltest.TestCase):
     for each in _passes(*_ATARI, 4):
       for _ in range(3):
         console.look(each, is_first=True)
-        kept = each.observe()
+        console.observe(each)
+      self.assertEqual(np.unique(each.stack, axis=1)[0].tolist(), [[0, 7, 7, 7]])
       each.clear()
       console.look(each, is_first=True)
-      self.assertEqual(np.unique(kept, axis=1)[0].tolist(), [[0, 7, 7, 7]])  # An observation is not written again.
-      self.assertEqual(each.observe()[0, 0].tolist(), [0, 0, 0, 7])
+      self.assertEqual(console.observe(each)[0, 0].tolist(), [0, 0, 0, 7])
+
+  def test_the_stack_is_in_the_array_that_is_given(self):
+    console = _Console(_ATARI[0], np.random.default_rng(0), np.full(256, 7, np.uint8))
+    console.show([2])
+    for each in _passes(*_ATARI, 4):
+      given = np.full([84, 84, 4], 5, np.uint8)
+      each.keep_stack_in(given)
+      console.look(each, is_first=True)
+      self.assertIs(console.observe(each), given)
+      self.assertEqual(np.unique(given, axis=1)[0].tolist(), [[5, 5, 5, 7]])
+
+  def test_environments_of_a_thread_share_the_memory_of_screens(self):
+    ours, of_other_size = pixel_pass.screens((3, 2)), pixel_pass.screens((2, 3))
+    self.assertIs(pixel_pass.screens((3, 2)), ours)
+    self.assertIsNot(of_other_size, ours)
+    with futures.ThreadPoolExecutor(1) as executor:
+      self.assertIsNot(executor.submit(pixel_pass.screens, (3, 2)).result(), ours)
 
   def test_shares_are_the_lengths_of_the_covered_parts(self):
     self.assertEqual(pixel_pass.area_weights(5, 2).tolist(), [[2, 2, 1, 0, 0], [0, 0, 1, 2, 2]])
