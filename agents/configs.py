@@ -68,6 +68,9 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
   clip_pg_rho_threshold: float = setting(
       1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
       'Section 5.2.2.', at_least=0, at_most=math.inf)
+  clip_c_threshold: float = setting(
+      1.0, 'Largest importance weight in the products that carry corrections back in time (c-bar); larger weights are '
+      'clipped to it. inf for no clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
   vtrace_lambda: float = setting(
       1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
       'Section 4.1, remark 2.', at_least=0, at_most=1)

@@ -177,7 +177,8 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) 
   log_rho_tm1 = log_pi_tm1 - mu_tm1.log_prob(steps.a_tm1)
   targets = off_policy.targets(
       config.off_policy_correction, log_rho_tm1, discount_t, r_t, v_tm1, v_t[-1], config.clip_rho_threshold,
-      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=steps.real_t, action_values=config.action_values)
+      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=steps.real_t, action_values=config.action_values,
+      clip_c_threshold=config.clip_c_threshold)
 
   policy_gradient_loss = losses.policy_gradient_loss(
       off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages, weights)

@@ -91,7 +91,8 @@ def weighted_loss(agent: Agent, unroll: unroll_lib.Unroll, output: impala.Networ
   log_rho_tm1 = log_pi_tm1 - mu_tm1.log_prob(steps.a_tm1)
   targets = off_policy.targets(
       config.off_policy_correction, log_rho_tm1, discount_t, r_t, v_tm1, v_t[-1], config.clip_rho_threshold,
-      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted, action_values=config.action_values)
+      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=trusted, action_values=config.action_values,
+      clip_c_threshold=config.clip_c_threshold)
   normalized_targets = (targets.vs - mean_tm1) / scale_tm1
 
   policy_gradient_loss = losses.policy_gradient_loss(

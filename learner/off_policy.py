@@ -32,7 +32,7 @@ def targets(correction: str, log_rhos: tf.Tensor, discounts: tf.Tensor, rewards:
     clip_rho_threshold: scalar or None, used by 'vtrace'.
     clip_pg_rho_threshold: scalar or None, used by 'vtrace' and 'one_step'.
     lambda_: scalar in [0, 1].
-    **others: `trusted` and `action_values` of `vtrace.from_importance_weights`.
+    **others: `trusted`, `action_values` and `clip_c_threshold` of `vtrace.from_importance_weights`.
   Returns:
     VTraceReturns of [T, B] float32. No gradient flows through them.
   Raises:

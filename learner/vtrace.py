@@ -1,15 +1,15 @@
 """V-trace, the off-policy targets of IMPALA's actor-critic.
 
 Espeholt et al. 2018, section 4.1. With importance weights rho_t = pi(a_t|x_t) / mu(a_t|x_t) and thresholds
-rho-bar and c-bar = 1,
+rho-bar and c-bar,
 
   vs_t = V(x_t) + sum_{k >= t} (prod_{i = t}^{k-1} discount_i c_i) delta_k,
   delta_t = min(rho-bar, rho_t) (r_t + discount_t V(x_{t+1}) - V(x_t)),   c_i = lambda min(c-bar, rho_i),
 
 computed backwards as vs_t - V(x_t) = delta_t + discount_t c_t (vs_{t+1} - V(x_{t+1})). Names, argument order and
-defaults are those of the released code. There are three more arguments at the end: lambda (remark 2 of the paper), the
-trust region of LASER (Schmitt et al. 2020, equation 8), which multiplies delta_t and c_t by 1 or 0, and the estimate
-q_t of the action's value in the advantage q_t - V(x_t):
+defaults are those of the released code. There are four more arguments at the end: lambda (remark 2 of the paper),
+c-bar, the trust region of LASER (Schmitt et al. 2020, equation 8), which multiplies delta_t and c_t by 1 or 0, and the
+estimate q_t of the action's value in the advantage q_t - V(x_t):
 
   bootstrapped  r_t + discount_t vs_{t+1}      Section 4.2.
   one_step      r_t + discount_t V(x_{t+1})    Appendix E.3, where it is worse.
@@ -87,7 +87,8 @@ def from_logits(behaviour_policy_logits, target_policy_logits, actions, discount
 def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_value,
                             clip_rho_threshold: float | None = 1.0, clip_pg_rho_threshold: float | None = 1.0,
                             name: str = 'vtrace_from_importance_weights', lambda_: float = 1.0,
-                            trusted: tf.Tensor | None = None, action_values: str = 'bootstrapped') -> VTraceReturns:
+                            trusted: tf.Tensor | None = None, action_values: str = 'bootstrapped',
+                            clip_c_threshold: float | None = 1.0) -> VTraceReturns:
   """Computes V-trace from log importance weights.
 
   Args:
@@ -103,6 +104,8 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     trusted: [T, B, ...] bool, the steps that targets may use; see trust_region.py. The target of another step is its
       value, and the targets of the steps before it bootstrap from there. None: all steps.
     action_values: one of ACTION_VALUES, the estimate q_t of the action's value.
+    clip_c_threshold: scalar c-bar, or None for no clipping. Without it and rho-bar, the targets have the full
+      importance weights: equation 7 of LASER.
   Returns:
     VTraceReturns: vs [T, B, ...], the value targets, and pg_advantages [T, B, ...],
     min(rho-bar_pg, rho_t) (q_t - V(x_t)). No gradient flows through them.
@@ -117,10 +120,9 @@ def from_importance_weights(log_rhos, discounts, rewards, values, bootstrap_valu
     _check_ranks(log_rhos, discounts, rewards, values, bootstrap_value)
     values_t_plus_1 = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
     deltas = importance_weights(log_rhos, clip_rho_threshold) * (rewards + discounts * values_t_plus_1 - values)
-    cs = lambda_ * importance_weights(log_rhos, 1.0)
-    if trusted is not None:
-      trusted = tf.cast(trusted, tf.float32)
-      deltas, cs = trusted * deltas, trusted * cs
+    cs = lambda_ * importance_weights(log_rhos, clip_c_threshold)
+    if trusted is not None:  # Not by a product, since weights that are not clipped may be infinite.
+      deltas, cs = (tf.where(trusted, terms, 0.) for terms in (deltas, cs))
     vs = values + _discounted_sums(discounts * cs, deltas)
 
     vs_t_plus_1 = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)

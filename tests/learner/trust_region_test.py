@@ -114,16 +114,24 @@ class TrustedVtraceTest(parameterized.TestCase):
       np.testing.assert_array_equal(one, other)  # Bit for bit.
 
 
+  def test_an_infinite_weight_of_a_step_that_is_not_trusted_has_no_effect(self):
+    rows = lambda *numbers: np.float32(numbers)[:, np.newaxis]
+    got = vtrace.from_importance_weights(
+        rows(0, 1000), rows(0.9, 0.9), rows(1, 1), rows(2, 3), np.float32([4]), None, clip_c_threshold=None,
+        trusted=rows(True, False).astype(bool))
+    np.testing.assert_allclose(got.vs[:, 0], [1 + 0.9 * 3, 3], rtol=1e-6)
+
+
 class _Mdp:
   """A random task with two states and two actions, an implied policy, and the expectation of V-trace's targets."""
 
   discount = 0.9
 
-  def __init__(self, random, rho_bar):
+  def __init__(self, random, rho_bar, c_bar=1.):
     self.transitions = random.dirichlet([1., 1.], size=(2, 2))  # [state, action, next state].
     self.rewards = random.randn(2, 2)
     self.mu, self.pi = random.dirichlet([1., 1.], size=2), random.dirichlet([1., 1.], size=2)  # [state, action].
-    self.rho_bar = rho_bar
+    self.rho_bar, self.c_bar = rho_bar, c_bar
 
   def with_other_behaviour(self, random):
     """Returns the same task and target policy with another behaviour policy."""
@@ -151,7 +159,7 @@ class _Mdp:
     log_rhos = np.log(self.pi / self.mu)[before, choices]
     targets = vtrace.from_importance_weights(
         log_rhos, np.full(before.shape, self.discount), self.rewards[before, choices], values[before], values[ways[-1]],
-        self.rho_bar, trusted=trusted[before]).vs[0]
+        self.rho_bar, trusted=trusted[before], clip_c_threshold=self.c_bar).vs[0]
     return np.array([np.sum((chance * targets)[ways[0] == state]) for state in (0, 1)])
 
 
@@ -202,6 +210,27 @@ class PropositionsTest(parameterized.TestCase):
       if chosen := trusted[:, state].nonzero()[0].tolist():
         distance = np.abs(targets[chosen, state].mean() - fixed_points[chosen, state].mean())
         self.assertLessEqual(distance, bounds[chosen].max() + 1e-3)
+
+  @hypothesis.settings(deadline=None, max_examples=30)
+  @hypothesis.given(st.integers(0, 10**6), st.floats(0.01, 1.))
+  def test_4_importance_sampling_contracts_towards_the_values_of_the_target_policy(self, seed, threshold):
+    random = np.random.RandomState(seed)
+    mdp, values = _Mdp(random, rho_bar=None, c_bar=None), 10 * random.randn(2)  # Equation 7.
+    want = mdp.values(mdp.pi)
+    for one in (mdp, mdp.with_other_behaviour(random)):
+      trusted = trust_region.relevance('kl_mu', np.log(np.float32(one.mu)), np.log(np.float32(one.pi))) < threshold
+      distances = np.abs(one.expected_targets(values, trusted.numpy()) - want)[trusted]
+      if distances.size:
+        self.assertLessEqual(distances.max(), mdp.discount * np.abs(values - want).max() + 1e-3)
+
+  def test_4_targets_of_importance_sampling_do_not_depend_on_the_behaviour_policy(self):
+    values, everywhere, targets = np.array([10., -5.]), np.array([True, True]), {}
+    for threshold in (None, 1.):
+      random = np.random.RandomState(0)
+      mdp = _Mdp(random, threshold, threshold)
+      targets[threshold] = [one.expected_targets(values, everywhere) for one in (mdp, mdp.with_other_behaviour(random))]
+    np.testing.assert_allclose(*targets[None], rtol=1e-3)
+    self.assertGreater(np.abs(np.subtract(*targets[1.])).max(), 0.1)  # V-trace's do.
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ import tensorflow as tf
 from scalable_agents.learner import vtrace
 
 
-def paper_vtrace(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, pg_rho_bar, lambda_=1.0):
+def paper_vtrace(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, pg_rho_bar, lambda_=1.0, c_bar=1.0):
   """Computes equation 1 and section 4.2 as printed, in float64: a sum of products, without recursion."""
   log_rhos, discounts, rewards, values, bootstrap_value = (
       np.asarray(x, np.float64) for x in (log_rhos, discounts, rewards, values, bootstrap_value))
@@ -21,7 +21,7 @@ def paper_vtrace(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar,
   rhos = np.exp(log_rhos)
   clipped = rhos if rho_bar is None else np.minimum(rho_bar, rhos)
   pg_clipped = rhos if pg_rho_bar is None else np.minimum(pg_rho_bar, rhos)
-  cs = lambda_ * np.minimum(1.0, rhos)
+  cs = lambda_ * (rhos if c_bar is None else np.minimum(c_bar, rhos))
   state_values = np.concatenate([values, bootstrap_value[None]])
   vs = np.zeros_like(state_values)
   for s in range(steps + 1):
@@ -63,12 +63,16 @@ def _any_inputs(draw):
 class VTraceTest(parameterized.TestCase):
 
   @parameterized.product(
-      clip_rho_threshold=(None, 1.0, 3.7), clip_pg_rho_threshold=(None, 1.0, 2.2), batch=(1, 5), lambda_=(1.0, 0.7))
-  def test_matches_the_sum_in_the_paper(self, clip_rho_threshold, clip_pg_rho_threshold, batch, lambda_):
+      clip_rho_threshold=(None, 1.0, 3.7), clip_pg_rho_threshold=(None, 1.0, 2.2), clip_c_threshold=(None, 1.0, 1.9),
+      batch=(1, 5), lambda_=(1.0, 0.7))
+  def test_matches_the_sum_in_the_paper(self, clip_rho_threshold, clip_pg_rho_threshold, clip_c_threshold, batch,
+                                        lambda_):
     inputs = _inputs(batch=batch)
     got = vtrace.from_importance_weights(
-        **inputs, clip_rho_threshold=clip_rho_threshold, clip_pg_rho_threshold=clip_pg_rho_threshold, lambda_=lambda_)
-    want = paper_vtrace(**inputs, rho_bar=clip_rho_threshold, pg_rho_bar=clip_pg_rho_threshold, lambda_=lambda_)
+        **inputs, clip_rho_threshold=clip_rho_threshold, clip_pg_rho_threshold=clip_pg_rho_threshold, lambda_=lambda_,
+        clip_c_threshold=clip_c_threshold)
+    want = paper_vtrace(**inputs, rho_bar=clip_rho_threshold, pg_rho_bar=clip_pg_rho_threshold, lambda_=lambda_,
+                        c_bar=clip_c_threshold)
     np.testing.assert_allclose(got.vs, want[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(got.pg_advantages, want[1], rtol=1e-4, atol=1e-4)
 
@@ -256,7 +260,7 @@ class VTraceTest(parameterized.TestCase):
 
   def test_code_written_against_the_release_runs(self):
     names = ['log_rhos', 'discounts', 'rewards', 'values', 'bootstrap_value', 'clip_rho_threshold',
-             'clip_pg_rho_threshold', 'name', 'lambda_', 'trusted', 'action_values']
+             'clip_pg_rho_threshold', 'name', 'lambda_', 'trusted', 'action_values', 'clip_c_threshold']
     parameters = inspect.signature(vtrace.from_importance_weights).parameters
     self.assertEqual(list(parameters), names)
     self.assertEqual([parameters[name].default for name in names[5:]],
