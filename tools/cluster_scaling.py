@@ -175,6 +175,7 @@ def _serve_parameters(address, precision, hosts, seconds):
 
 def _fetch(address, numbers, precision, parameters_from, relay_port):
   """Runs hosts with these numbers that fetch parameters until the process is killed."""
+  parent_death.signal_at_parents_end(signal.SIGKILL)
   served = relay.RelayPort(relay_port) if relay_port else None
   for number in numbers:
     host = _Host(number, 'relayed' if parameters_from else 'direct')
@@ -216,7 +217,8 @@ def measure_parameters(hosts: int, relays: int, precision: str, seconds: float) 
   """
   learner, *relay_ports = free_ports.find(1 + relays)
   address = f'localhost:{learner}'
-  context = multiprocessing.get_context('spawn')
+  context = multiprocessing.get_context('forkserver')  # Importing TensorFlow for each process would take a minute.
+  context.set_forkserver_preload(['scalable_agents.tools.cluster_scaling'])
   groups = [(range(number, number + 1), '', port) for number, port in enumerate(relay_ports)]
   others = range(relays, hosts)
   for index, first in enumerate(range(0, len(others), _HOSTS_PER_PROCESS)):
