@@ -75,7 +75,7 @@ $(INSTALLED): $(REQUIREMENTS) | $(PYTHON)
 	@$(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check --no-compile \
 	  $(addprefix --requirement ,$(REQUIREMENTS))
 	@# pip would compile these files on one core, and also packages that nothing imports.
-	@$(PYTHON) -m compileall -qq -j 0 -x 'site-packages/(keras|pip|pygments|setuptools)/|/tests/' $(VENV)/lib || true
+	@$(PYTHON) -m compileall -qq -j 0 -x 'site-packages/(keras|pip|pygments)/|/tests/' $(VENV)/lib || true
 	@touch $@
 
 $(LIBRARIES) &: setup.py pyproject.toml $(wildcard */cc/*.cc */cc/*.h) $(INSTALLED)

@@ -12,6 +12,8 @@ import sys
 from absl import flags
 
 from scalable_agents.agents import registry
+from scalable_agents.launch import preset_flags
+from scalable_agents.processes import kernels
 from scalable_agents.processes import quiet
 from scalable_agents.processes import run_flags
 from scalable_agents.records import errors
@@ -24,8 +26,11 @@ def main(name: str) -> None:
   quiet.start()
   try:
     preset = registry.find(name)
+    preset_flags.define(preset)
+    preset_flags.check(preset)
   except errors.UserError as error:
     run_flags.fail(str(error))
+  kernels.load()
   from scalable_agents.launch import program  # Imports TensorFlow.
   program.run(preset)
 

@@ -10,7 +10,6 @@ import sys
 import time
 from typing import NoReturn
 
-from absl import flags
 import numpy as np
 import tensorflow as tf
 
@@ -41,18 +40,10 @@ from scalable_agents.training import definition
 from scalable_agents.training import run_config
 from scalable_agents.training import train_loop
 
-flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
-
 
 def run(preset: preset_lib.Preset) -> NoReturn:
-  """Defines a flag for each setting of a preset, with the preset's value as default, and runs `main`.
-
-  The settings of a population and of a cluster are flags too, and are the same for all binaries.
-  """
+  """Runs `main` with a preset whose flags are defined (launch/preset_flags.py), and ends the process."""
   agent: definition.Definition = python_path.load(preset.agent)
-  for defaults in (preset.config, preset.protocol, population_config.PopulationConfig(),
-                   cluster_config.ClusterConfig(), preset.run):
-    run_flags.define(defaults)
 
   def main_and_leave():
     main(preset, agent)

@@ -1,6 +1,6 @@
 """Command-line flags: every field of a config is a flag of the same name.
 
-Only binaries and launch/program.py use this module:
+Only binaries, launch/preset_flags.py and launch/program.py use this module:
 
   run_flags.define(configs.ImpalaConfig())
 
@@ -137,6 +137,12 @@ def run_main(main: Callable[..., int | None], takes_others: bool = False) -> NoR
       _ignore_signals()  # Python takes a moment to exit, and a second Ctrl-C would change the exit code.
   standard_streams.make_unfailing()
   app.run(guarded, flags_parser=lambda arguments: _parse(arguments, takes_others))
+
+
+def parse():
+  """Parses the flags, which `run_main` also does. So --help and wrong flags need not wait for imports before it."""
+  app.define_help_flags()
+  _parse(sys.argv, known_only=False)
 
 
 def _parse(arguments: list[str], known_only: bool, flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:

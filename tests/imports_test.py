@@ -39,12 +39,12 @@ _ARROWS = {  # Package -> the other packages that it may import.
 _TENSORFLOW = {'keras', 'sonnet', 'tensorflow', 'tensorflow_probability', 'tf_keras'}
 _WORKER = 'actor/environment_worker.py'
 _KERNELS = 'processes/kernels.py'
-# Launchers and tables start without TensorFlow.
-_LIGHT = ('agents/registry.py', 'agents/population.py', 'agents/laser_sweep.py', 'tables/tables.py',
-          'tools/local_cluster.py')
+# Launchers, tables and the check of flags start without TensorFlow.
+_LIGHT = ('agents/registry.py', 'agents/population.py', 'agents/laser_sweep.py', 'launch/preset_flags.py',
+          'tables/tables.py', 'tools/local_cluster.py')
 _CHOICES = ('kernels.choose()', 'quiet.start()', 'train.main(')  # Of TensorFlow's kernels.
 # Beside the binaries these may know flags: they make them, once for all binaries.
-_FLAG_MAKERS = {'launch/program.py', 'processes/run_flags.py', 'training/run_config.py'}
+_FLAG_MAKERS = {'launch/preset_flags.py', 'processes/run_flags.py', 'training/run_config.py'}
 
 
 def _reach(path, imports):

@@ -249,16 +249,27 @@ class EnvironmentWorkerTest(parameterized.TestCase):
       self.assertStartsWith(worker.workers.explain(0, 'failed', 'unknown'),
                             "environment 0 failed: ValueError: observation 'record': want shape (4,), got (1,)\n")
 
-  def test_loads_no_tensorflow(self):
+  @parameterized.parameters(
+      ('catch', set()), ('gymnasium:CartPole-v1', {'gymnasium', 'farama_notifications', 'typing_extensions'}))
+  def test_imports_only_packages_that_the_level_needs(self, level, needed):
     program = f'''
 import sys
 import {environment_worker.__name__}
-import scalable_agents.environments.registry
-heavy = {{'tensorflow', 'keras', 'sonnet', 'tensorflow_probability', 'ale_py', 'gymnasium', 'cv2'}}
-print(sorted(heavy & set(sys.modules)))'''
+from scalable_agents.environments import registry
+registry.make('{level}', seed=0).reset()
+packages = {{name for name, module in sys.modules.items() if 'site-packages' in (getattr(module, '__file__', 0) or '')}}
+print(*{{name.split('.')[0] for name in packages if not name.startswith('_')}})'''
     answer = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, check=True, text=True,
                             timeout=waiting.PATIENCE_SECONDS)
-    self.assertEqual(answer.stdout, '[]\n')
+    self.assertEqual(set(answer.stdout.split()) - {'scalable_agents'}, {'numpy', 'dm_env'} | needed)
+
+  def test_the_process_of_a_worker_loads_no_library_but_numpy(self):
+    with _Worker({'level_name': 'catch', 'seed': 0, 'protocol': {}},
+                 constructor='scalable_agents.environments.registry:make_from_json') as worker:
+      with open(f'/proc/{worker.process.pid}/maps', encoding='ascii') as maps:
+        packages = {line.rpartition('/site-packages/')[2].split('/')[0] for line in maps if '/site-packages/' in line}
+    self.assertContainsSubset(packages, {'numpy', 'numpy.libs'})
+    self.assertIn('numpy', packages)
 
 
 if __name__ == '__main__':

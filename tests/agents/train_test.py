@@ -32,6 +32,24 @@ class TrainTest(parameterized.TestCase):
     self.assertStartsWith(done.stderr, f'error: {message} {", ".join(registry.PRESETS)}')
     self.assertEqual(done.stderr.count('\n'), 1)
 
+  @parameterized.parameters(
+      ('--learning_rat=1', "error: Unknown command line flag 'learning_rat'."),
+      ('--learning_rate=-1', 'error: --learning_rate=-1.0: want a finite number of at least 0'),
+      ('--num_learners=0', 'error: --num_learners=0: want a whole number from 1'),
+      ('--level_name=pnog', "error: --level_name: unknown level 'pnog': did you mean pong?"),
+      ('--help', 'Try --helpfull'))
+  def test_wrong_flags_and_help_do_not_wait_for_tensorflow(self, flag, message):
+    program = f"""
+import sys
+sys.modules['tensorflow'] = None  # Its import would fail.
+from {train.__name__.rpartition('.')[0]} import train
+train.main('impala_atari57')"""
+    done = subprocess.run([sys.executable, '-c', program, flag], env=python_path.environment(), text=True,
+                          capture_output=True, timeout=100)
+    self.assertEqual(done.returncode, 1)
+    self.assertIn(message, done.stdout + done.stderr)
+    self.assertNotIn('Traceback', done.stderr)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -1,7 +1,6 @@
 """Tests the examples in docs/cluster: they parse, and the program accepts every flag in them."""
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -10,7 +9,6 @@ import shlex
 import stat
 import subprocess
 import sys
-from unittest import mock
 
 from absl import flags
 from absl.testing import absltest
@@ -20,7 +18,7 @@ from scalable_agents.agents import configs
 from scalable_agents.agents import registry
 from scalable_agents.cluster import cluster_config
 from scalable_agents.launch import dmlab30_protocol
-from scalable_agents.launch import program
+from scalable_agents.launch import preset_flags
 from scalable_agents.processes import run_flags
 from scalable_agents.tests import source_tree
 
@@ -62,9 +60,7 @@ _SCONTROL = '#!/bin/bash\n[[ $* == "show hostnames node[1-"?] ]] && printf "node
 def _parse(arguments):
   """Parses arguments as the program does and returns the flag values. Raises the errors that the program raises."""
   flag_values = flags.FlagValues()
-  with mock.patch.multiple(run_flags, define=functools.partial(run_flags.define, flag_values=flag_values),
-                           run_main=mock.DEFAULT):
-    program.run(registry.PRESETS['impala_atari57'])
+  preset_flags.define(registry.PRESETS['impala_atari57'], flag_values)
   rest = flag_values(['program', *arguments])
   assert rest == ['program'], rest
   for config_class, validate in ((configs.ImpalaConfig, configs.validate_impala),

@@ -105,7 +105,7 @@ class RunTest(parameterized.TestCase):
   def test_regression_a_thread_that_waits_for_the_network_does_not_crash_the_end(self):
     """Python's normal end would wait for some threads, and a session call that returns meanwhile would abort it."""
     calls = mock.Mock()
-    with mock.patch.multiple(run_flags, define=mock.DEFAULT, run_main=lambda main: main()), \
+    with mock.patch.object(run_flags, 'run_main', lambda main: main()), \
          mock.patch.object(program, 'main', calls.main), mock.patch.object(program.quiet, 'leave', calls.leave):
       preset = registry.PRESETS['impala_atari57']
       program.run(preset)

@@ -34,6 +34,18 @@ class KernelsTest(parameterized.TestCase):
     self.assertStartsWith(_script(TF_ENABLE_ONEDNN_OPTS='0'), 'oneDNN is off (TF_ENABLE_ONEDNN_OPTS=0), so learning is '
                                                               'slow; the processor has ')
 
+  def test_load_imports_tensorflow_but_not_what_keras_can_do_without(self):
+    program = f"""
+import gc, sys
+from {kernels.__name__.rpartition('.')[0]} import kernels
+kernels.load()
+unneeded = {{'pandas', 'scipy', 'keras', 'matplotlib'}}
+print('tensorflow' in sys.modules, sorted(unneeded & sys.modules.keys()), gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+    done = subprocess.run([sys.executable, '-c', program], text=True, check=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL)
+    self.assertEqual(done.stdout, 'True [] True True\n')
+
   @parameterized.parameters(
       ('fpu avx avx2 fma', 'avx, avx2, fma', 'use float32, bfloat16 is slow'),
       ('avx512_bf16 avx512f avx512_vnni', 'avx512f, avx512_vnni, avx512_bf16', 'bfloat16 is faster than float32'),

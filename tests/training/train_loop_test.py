@@ -3,6 +3,8 @@
 Whole training processes, with their signals, kills and screens, are in impala_atari57_train_test.py.
 """
 
+import collections
+import functools
 import itertools
 import os
 import shutil
@@ -52,6 +54,25 @@ class TrainLoopTest(trainer_testing.TrainerTestCase):
         {'loss/total', 'loss/policy_gradient', 'loss/baseline', 'loss/entropy', 'grad_norm', 'episode_return'},
         first[0])
     self.assertLen({row['loss/total'] for row in first}, 10)
+
+  def test_each_graph_is_traced_once(self):
+    traces, function = collections.Counter(), tf.function
+
+    def counting(python_function=None, **options):
+      if python_function is None:
+        return functools.partial(counting, **options)
+
+      def traced(*args, **kwargs):
+        traces[python_function.__qualname__] += 1
+        return python_function(*args, **kwargs)
+      return function(traced, **options)
+
+    with mock.patch.object(tf, 'function', counting):
+      self.trainer(updates=3).train()
+    for name in ('Learner._step', 'Learner._gradients', 'Collector.__init__.<locals>.take', 'make_loop.<locals>.loop',
+                 'ActorHost.start.<locals>.move_unrolls'):
+      self.assertEqual(traces[name], 1, name)
+    self.assertEqual(set(traces.values()), {1}, traces)
 
   @parameterized.parameters(
       dict(level_name='recall', use_lstm=True, rmsprop_momentum=0.5, batch_size=8),

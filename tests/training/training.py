@@ -30,6 +30,7 @@ from scalable_agents.cluster import cluster_config
 from scalable_agents.environments import registry
 from scalable_agents.launch import atari57_protocol
 from scalable_agents.launch import preset
+from scalable_agents.launch import preset_flags
 from scalable_agents.launch import program
 from scalable_agents.population import population_config
 from scalable_agents.processes import python_path
@@ -95,9 +96,8 @@ def run_preset(name, *arguments):
 def run_in_this_process(agent, config, protocol, *arguments):
   """Does what program.run does in this process, with flags of its own. Raises errors and draws no learning curve."""
   flag_values = flags.FlagValues()
-  for defaults in (config, protocol, population_config.PopulationConfig(), cluster_config.ClusterConfig(),
-                   run_config.RunConfig()):
-    run_flags.define(defaults, flag_values)
+  chosen = preset.Preset(agent_registry.AGENTS.get(agent.name, ''), config, protocol)
+  preset_flags.define(chosen, flag_values)
   flag_values(['program', *arguments])
   replaced = {name: functools.partial(getattr(run_flags, name), flag_values=flag_values)
               for name in ('config_from_flags', 'present', 'defaults')}
@@ -105,7 +105,7 @@ def run_in_this_process(agent, config, protocol, *arguments):
   # To draw a curve takes half a second.
   with mock.patch.multiple(run_flags, **replaced), mock.patch.object(run_config, 'from_flags', read_run), \
        mock.patch.object(learning_curve, 'draw'):
-    program.main(preset.Preset(agent_registry.AGENTS.get(agent.name, ''), config, protocol), agent)
+    program.main(chosen, agent)
 
 
 def rows(logdir):

@@ -1,0 +1,49 @@
+"""The flags of a preset's binary. They are checked before TensorFlow is imported, which takes seconds.
+
+This module does not import TensorFlow, so `--help` and the message about a wrong flag come at once.
+"""
+
+from absl import flags
+
+from scalable_agents.cluster import cluster_config
+from scalable_agents.environments import registry
+from scalable_agents.launch import preset as preset_lib
+from scalable_agents.population import population_config
+from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
+
+flags.disclaim_key_flags()  # The flags belong to the binary, so that its --help shows them.
+
+
+def define(preset: preset_lib.Preset, flag_values: flags.FlagValues = flags.FLAGS):
+  """Defines a flag for each setting of a preset, with the preset's value as default.
+
+  The settings of a population and of a cluster are flags too, and are the same for all binaries.
+  """
+  for defaults in _parts(preset):
+    run_flags.define(defaults, flag_values)
+
+
+def check(preset: preset_lib.Preset):
+  """Parses the command line, and checks each flag for itself. launch/program.py checks what flags are together.
+
+  --help and a flag that cannot be parsed end the process.
+
+  Raises:
+    errors.UserError: a value is out of its range, or a level is unknown.
+  """
+  run_flags.parse()
+  for defaults in _parts(preset):
+    run_flags.config_from_flags(type(defaults))
+  config = run_flags.config_from_flags(type(preset.config))
+  try:
+    for level in registry.expand(config.level_name):
+      if ':' not in level:  # A user's own environment is made for the check, so this is done once, in the program.
+        registry.check(level)
+  except (ValueError, ImportError) as error:
+    raise errors.UserError(f'--level_name: {error}') from error
+
+
+def _parts(preset):
+  return (preset.config, preset.protocol, population_config.PopulationConfig(), cluster_config.ClusterConfig(),
+          preset.run)
