@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any
 
 import numpy as np
 
@@ -35,10 +36,18 @@ CLOSE_SECONDS = 2.  # Time for the current step and for closing the environments
 REQUEST_LENGTH = struct.Struct('<q')
 
 
-class _Slot:
+class Slot:
   """One environment and its slot in shared memory. actor/unroll.py describes the rows."""
 
-  def __init__(self, environment, memory, layout, number):
+  def __init__(self, environment: Any, memory: mmap.mmap, layout: shared_memory.SlotLayout, number: int):
+    """Resets nothing yet.
+
+    Args:
+      environment: a dm_env environment with the attribute `frames_per_step`.
+      memory: the worker's memory, which has room for the slot.
+      layout: of the slot.
+      number: of the slot.
+    """
     self._environment = environment
     self._memory = memory
     self._start = shared_memory.HEADER_BYTES + number * layout.slot_bytes
@@ -141,7 +150,7 @@ def _serve(connection, memory_descriptor, environments, specification, numbers):
   packet = connection.recv(MAXIMUM_PACKET_BYTES)
   layout = shared_memory.slot_layout(specification['observation'])
   memory = mmap.mmap(memory_descriptor, shared_memory.block_bytes(layout, len(environments)))
-  slots = [_Slot(environment, memory, layout, i) for i, environment in enumerate(environments)]
+  slots = [Slot(environment, memory, layout, i) for i, environment in enumerate(environments)]
   while packet:
     began = numbers[shared_memory.REQUEST_NS] = time.monotonic_ns()
     for number in np.frombuffer(packet, np.uint32).tolist():

@@ -6,6 +6,7 @@ Each function imports TensorFlow itself, because the process that starts it does
 import contextlib
 import functools
 import json
+import mmap
 import os
 import threading
 import time
@@ -22,6 +23,9 @@ from scalable_agents.processes import python_path
 GAME = 'pong'
 LEVELS = {'atari': 57, 'dmlab': 30}  # Numbers of levels of PopArt-IMPALA.
 _ATARI_FRAMES = 4  # In a stack.
+_GROUP = 16  # A worker has 32 games and steps half of them at a time.
+_MINIMAL_ACTIONS = 6  # Of Pong.
+_ROUNDS_OF_A_TURN = 8  # Steps of the group: some 40 ms.
 
 
 class Workload(NamedTuple):
@@ -94,27 +98,88 @@ def _rate_of_one(step, amount):
 
 
 def environment(seconds):
-  """Measures in turns the agent steps/s of one environment and of ale-py's own vector environment of size one."""
-  from ale_py import vector_env
+  """Measures in turns what groups of games cost: a worker's slots, the emulators alone, and ale-py's AtariVectorEnv.
 
-  from scalable_agents.environments import registry
+  A group is as large as the one that a worker steps at a time, so that the games share the processor's caches as they
+  do in training. The emulators alone play the same game with random actions, four `act` calls per agent step.
+
+  Returns:
+    Agent steps/s and CPU seconds per agent step of the slots and of the vector environment, CPU seconds of the
+    emulators, and the slots' CPU time divided by that of the emulators.
+  """
   random = np.random.RandomState(os.getpid())
-  ours = registry.make(GAME, seed=os.getpid())
-  actions = random.randint(ours.action_spec().num_values, size=10_000)
-  theirs = vector_env.AtariVectorEnv(GAME, num_envs=1, num_threads=1, batch_size=1)
-  theirs.reset()
-  ours.reset()
-  numbers = iter(range(1 << 60))
+  parts = {'slot': _slots(), 'emulator': _emulators(), 'vector_env': _vector_env()}
+  order, turns = list(parts), []
+  stop = time.monotonic() + training_rate.warm_up_seconds(seconds) + seconds
+  while not turns or time.monotonic() < stop:
+    actions = random.randint(_MINIMAL_ACTIONS, size=[_ROUNDS_OF_A_TURN, _GROUP])
+    turns.append({name: _times(parts[name], actions) for name in order})
+    order.reverse()  # So that no part always follows the same one.
+  # The first quarter warms up. On a busy machine, a median disregards the turns that other programs have disturbed.
+  turns = turns[len(turns) // 4:]
+  (wall, cpu), (_, emulator_cpu), (vector_env_wall, vector_env_cpu) = (
+      np.median([turn[name] for turn in turns], axis=0).tolist() for name in parts)
+  return {'steps_per_second': 1 / wall, 'cpu_seconds': cpu, 'emulator_cpu_seconds': emulator_cpu,
+          'ratio_to_emulator': float(np.median([turn['slot'][1] / turn['emulator'][1] for turn in turns])),
+          'vector_env_steps_per_second': 1 / vector_env_wall, 'vector_env_cpu_seconds': vector_env_cpu}
 
-  def step_ours():
-    if ours.step(actions[next(numbers) % 10_000]).last():
-      ours.reset()
 
-  rates = [(rate(step_ours, 1, seconds / 4),
-            rate(lambda: theirs.step(actions[next(numbers) % 10_000:][:1]), 1, seconds / 4)) for _ in range(2)]
-  (ours_rate, ours_cpu), (theirs_rate, theirs_cpu) = np.mean(rates, axis=0)
-  return {'steps_per_second': ours_rate, 'cpu_seconds': ours_cpu, 'vector_env_steps_per_second': theirs_rate,
-          'vector_env_cpu_seconds': theirs_cpu}
+def _times(step, actions):
+  """Calls `step` with each row of actions [R, B]. Returns the wall time and the CPU time per action."""
+  wall, cpu = time.perf_counter(), time.process_time()
+  for row in actions:
+    step(row)
+  return (time.perf_counter() - wall) / actions.size, (time.process_time() - cpu) / actions.size
+
+
+def _slots():
+  """Returns a function that steps a group of games as a worker does, given an action for each."""
+  from scalable_agents.actor import environment_worker
+  from scalable_agents.actor import shared_memory
+  from scalable_agents.environments import registry
+  games = [registry.make(GAME, seed=os.getpid() + number) for number in range(_GROUP)]
+  layout = shared_memory.slot_layout({
+      name: (spec.dtype, spec.shape) for name, spec in games[0].observation_spec().items()})
+  memory = mmap.mmap(-1, shared_memory.block_bytes(layout, _GROUP))
+  slots = [environment_worker.Slot(game, memory, layout, number) for number, game in enumerate(games)]
+
+  def step(actions):
+    for number, action in enumerate(actions.tolist()):
+      shared_memory.ACTION.pack_into(memory, shared_memory.HEADER_BYTES + number * layout.slot_bytes, action)
+      slots[number].advance()
+
+  return step
+
+
+def _emulators():
+  """Returns a function that steps a group of emulators without looking at their screens, given an action for each."""
+  import ale_py
+  import ale_py.roms
+  ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+  emulators = []
+  for number in range(_GROUP):
+    emulators.append(ale_py.ALEInterface())
+    emulators[-1].setInt('random_seed', (os.getpid() + number) % 2**31)
+    emulators[-1].setFloat('repeat_action_probability', 0.)
+    emulators[-1].loadROM(str(ale_py.roms.get_rom_path(GAME)))
+  of_game = emulators[0].getMinimalActionSet()
+
+  def step(actions):
+    for emulator, action in zip(emulators, actions.tolist(), strict=True):
+      for _ in range(4):
+        emulator.act(of_game[action])
+      if emulator.game_over():
+        emulator.reset_game()
+
+  return step
+
+
+def _vector_env():
+  """Returns a function that steps ale-py's vector environment, given an action for each of its games."""
+  from ale_py import vector_env
+  games = vector_env.AtariVectorEnv(GAME, num_envs=_GROUP, num_threads=1, batch_size=_GROUP)
+  games.reset()
+  return games.step
 
 
 def one_thread():

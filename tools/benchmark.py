@@ -9,8 +9,9 @@ take almost no time.
 
 Each part is measured in one process per core, so that all cores are busy. The result is the part's CPU time per agent
 step. If nothing else cost time, the cores would make `cores / sum of the CPU times` steps per second. This is the
-additive bound. The program reports parts that are much slower than on comparable processors. The learners of PopArt, of
-LASER and of pixel control are not parts of IMPALA: they are compared with its learner in turns, in one process.
+additive bound. The environment is measured as a worker steps it in training, in groups of 16 games, in turns with the
+emulators alone. The program reports parts that are much slower than on comparable processors. The learners of PopArt,
+of LASER and of pixel control are not parts of IMPALA: they are compared with its learner in turns, in one process.
 
 The last line of the output is a JSON object with all numbers. Compare only numbers from the same run, because the speed
 of a machine varies from run to run.
@@ -138,6 +139,9 @@ def _measure_pong(seconds, workload):
   _line('IMPALA on Pong, end to end: agent steps', end_to_end['steps_per_second'])
   environment = _on_all_cores(benchmark_parts.environment, seconds)
   _line('environment: agent steps, one core', environment['steps_per_second'], environment['cpu_seconds'])
+  emulator_cpu = environment['emulator_cpu_seconds']
+  _line('  the emulator alone: the same', 1 / emulator_cpu, emulator_cpu)
+  print(f'  the environment takes {environment["ratio_to_emulator"]:.3f} times as long, measured in turns', flush=True)
   _line('  ale-py\'s AtariVectorEnv: the same', environment['vector_env_steps_per_second'],
         environment['vector_env_cpu_seconds'])
   batch_size = workload.config['batch_size']

@@ -106,8 +106,8 @@ _ROWS = [{'learner_steps': 10, 'environment_frames': 1_000, 'wall_seconds': 5., 
           'inference_batch_size': 7.8, 'time/learner_waits': 0.7}]
 _FIGURES = {
     benchmark_parts.environment: lambda _: {
-        'steps_per_second': 500., 'cpu_seconds': 2e-3, 'vector_env_steps_per_second': 400.,
-        'vector_env_cpu_seconds': 3e-3},
+        'steps_per_second': 500., 'cpu_seconds': 2e-3, 'emulator_cpu_seconds': 1.6e-3, 'ratio_to_emulator': 1.25,
+        'vector_env_steps_per_second': 400., 'vector_env_cpu_seconds': 3e-3},
     benchmark_parts.inference: lambda _, workload, sizes: {
         size: {'rows_per_second': 2e3, 'cpu_seconds': 1e-4 * size} for size in sizes},
     benchmark_parts.learner: lambda *_: {'transitions_per_second': 1e3, 'cpu_seconds': 1e-3},
@@ -180,6 +180,7 @@ class BenchmarkTest(absltest.TestCase):
     self.assertEqual(figures['r2d2']['priorities'], _FIGURES[r2d2_parts.priorities](None))
     self.assertEqual([figures['laser'][name]['replay_cpu_seconds'] for name in ('replayers', 'replayers_with_lstm')],
                      [1e-4, 2e-4])
+    self.assertContainsSubset(['  the environment takes 1.250 times as long, measured in turns'], table)
     self.assertNotEmpty(figures['shortfalls'])
     self.assertContainsSubset(figures['shortfalls'], table)
 
