@@ -14,31 +14,43 @@ emulators alone. The program reports parts that are much slower than on comparab
 of LASER and of pixel control are not parts of IMPALA: they are compared with its learner in turns, in one process.
 
 The last line of the output is a JSON object with all numbers. Compare only numbers from the same run, because the speed
-of a machine varies from run to run.
+of a machine varies from run to run. To compare two versions of the code:
+
+  make benchmark | tail -n 1 > old.json                                 in a checkout of the old version
+  make benchmark ARGS=--compare=/path/to/old.json                       in the new one
+
+The second command runs both checkouts in turns, with the settings of old.json, and prints how many times as fast the
+new one is.
 """
 
 from concurrent import futures
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
 import signal
+import sys
 from typing import Any
 
 import numpy as np
 import tree
 
 from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import in_turns
 from scalable_agents.benchmark import laser_parts
 from scalable_agents.benchmark import r2d2_parts
 from scalable_agents.benchmark import training_rate
 from scalable_agents.processes import kernels
 from scalable_agents.processes import parent_death
+from scalable_agents.processes import python_path
 from scalable_agents.processes import run_flags
+from scalable_agents.records import errors
 from scalable_agents.records.settings import setting
 from scalable_agents.tools import peers
 
 _STDERR = 2
+_SETTINGS = 'seconds', 'torso_precision', 'dmlab_unroll_length', 'dmlab_batch_size'  # What a run can be repeated with.
 # What the learners that are compared with IMPALA's have and IMPALA's has not.
 _LEARNERS = {'popart_impala': 'PopArt with {levels} levels', 'laser': "LASER's trust region",
              'pixel_control': 'pixel control', 'pixel_popart': 'PopArt and pixel control'}
@@ -57,6 +69,10 @@ class BenchmarkConfig:
   dmlab_batch_size: int = setting(
       32, 'Fourth section: unrolls per update. An update needs 3.5 MB of memory for each step of each unroll, which is '
       '11 GB by default.', at_least=1, at_most=10_000)
+  compare: str = setting(
+      '', 'A file with the last line that this program has printed in another checkout. Both checkouts are measured in '
+      'turns, with the settings of that run. Empty: only this checkout is measured.')
+  turns: int = setting(5, 'With --compare: number of times that each checkout is measured.', at_least=1, at_most=1000)
 
 
 def _begin_part():
@@ -225,9 +241,39 @@ def _measure_laser(seconds, environment, workload):
           **_share_of_bound(end_to_end, workload, cost, f'{learned:g} agent steps learned from per new one')}
 
 
+def _compare(file, turns):
+  """Measures this checkout and that of an earlier run in turns. Prints a table of ratios, and a JSON line with them.
+
+  Raises:
+    errors.UserError: the file is not from this program, its checkout is gone or is this one, or a benchmark has failed.
+  """
+  try:
+    with open(file, encoding='utf-8') as lines:
+      earlier = json.load(lines)
+    old, flags = earlier['checkout'], [f'--{name}={earlier[name]}' for name in _SETTINGS]
+  except (OSError, UnicodeDecodeError, ValueError, TypeError, KeyError) as error:
+    raise errors.UserError(f'--compare={file}: want a file with the last line of this program in another checkout: '
+                           f'{type(error).__name__}: {error}') from error
+  if os.path.realpath(old) == in_turns.checkout():
+    raise errors.UserError(f'--compare={file}: it was made in this checkout; want one of another version, for example '
+                           'from `git worktree add`')
+  command = ['-m', 'scalable_agents.tools.benchmark', *flags]
+  print(f'old: {old}\nnew: {in_turns.checkout()}', flush=True)
+  ratios = in_turns.compare(
+      functools.partial(in_turns.measure, [in_turns.python_of(old), *command], dict(os.environ)),
+      functools.partial(in_turns.measure, [sys.executable, *command], python_path.environment()), turns,
+      lambda turn: print(f'turn {turn} of {turns} is measured', flush=True))
+  print(f'{"":<52}{"times as fast":>14}   95 % interval')
+  for name, ratio, low, high in ratios:
+    print(f'{name:<52}{ratio:>14.3f}   {low:.3f} to {high:.3f}')
+  print(json.dumps({ratio.figure: ratio[1:] for ratio in ratios}))
+
+
 def main():
-  """Measures all sections. Prints the table line by line, then the JSON line."""
+  """Measures all sections. Prints the table line by line, then the JSON line. With --compare: see `_compare`."""
   config = run_flags.config_from_flags(BenchmarkConfig)
+  if config.compare:
+    return _compare(run_flags.user_path(config.compare), config.turns)
   os.environ['CUDA_VISIBLE_DEVICES'] = '-1'  # For the processes of the parts.
   print('learns and acts on the CPU; `make gpu-proof` measures a card', flush=True)
   cores, seconds, precision = len(os.sched_getaffinity(0)), config.seconds, config.torso_precision
@@ -241,7 +287,8 @@ def main():
   dmlab = benchmark_parts.dmlab(precision, config.dmlab_unroll_length, config.dmlab_batch_size)
   print('\nDeep network, LSTM and language on 72x96 pixels; environments that cost nothing; '
         f'{dmlab.config["batch_size"]} unrolls of {dmlab.config["unroll_length"]}\n{"":<44}{columns}', flush=True)
-  figures |= {'cores': cores, 'torso_precision': precision, 'dmlab': None}
+  figures |= {'cores': cores, 'checkout': in_turns.checkout(), 'dmlab': None,
+              **{name: getattr(config, name) for name in _SETTINGS}}
   try:
     figures['dmlab'] = _measure_dmlab(seconds, dmlab)
   except RuntimeError as error:  # It needs 11 GB of memory. The other sections are valid without it.

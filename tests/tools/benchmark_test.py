@@ -13,13 +13,16 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 import psutil
 
 from scalable_agents.benchmark import benchmark_parts
+from scalable_agents.benchmark import in_turns
 from scalable_agents.benchmark import laser_parts
 from scalable_agents.benchmark import r2d2_parts
 from scalable_agents.processes import kernels
 from scalable_agents.processes import python_path
+from scalable_agents.records import errors
 from scalable_agents.tools import benchmark
 
 _SECONDS = 0.05
@@ -242,6 +245,75 @@ class BenchmarkTest(absltest.TestCase):
       measuring.wait()
       self.assertNotEmpty(children)
       self.assertEmpty(psutil.wait_procs(children, timeout=60)[1])
+
+
+class InTurnsTest(parameterized.TestCase):
+  """--compare: two checkouts in turns."""
+
+  def _checkout(self, name, steps_per_second):
+    """Makes a folder whose Python writes its arguments to a file and prints the figures of a benchmark."""
+    folder = self.create_tempdir(name).full_path
+    os.makedirs(f'{folder}/.venv/bin')
+    python = f'{folder}/.venv/bin/python'
+    with open(python, 'w', encoding='utf-8') as script:
+      script.write(f'#!/bin/sh\necho "$@" >> {folder}/calls\n'
+                   f'echo a line\necho \'{{"end_to_end": {{"steps_per_second": {steps_per_second}}}}}\'\n')
+    os.chmod(python, 0o700)
+    return folder, python
+
+  def test_two_checkouts_are_measured_in_turns_with_the_settings_of_the_file(self):
+    (old, _), (new, python) = self._checkout('old', 200), self._checkout('new', 300)
+    file = self.create_tempfile(content=json.dumps({
+        'checkout': old, 'seconds': 0.5, 'torso_precision': 'bfloat16', 'dmlab_unroll_length': 7,
+        'dmlab_batch_size': 3})).full_path
+    with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(benchmark.sys, 'executable', python):
+      benchmark._compare(file, turns=2)
+    *_, row, last = screen.getvalue().splitlines()
+    self.assertEqual(row.split(), ['end_to_end/steps_per_second', '1.500', '1.500', 'to', '1.500'])
+    np.testing.assert_allclose(json.loads(last)['end_to_end/steps_per_second'], [1.5] * 3)
+    for folder in (old, new):
+      with open(f'{folder}/calls', encoding='utf-8') as calls:
+        self.assertEqual(calls.read().splitlines(), 2 * [
+            '-m scalable_agents.tools.benchmark --seconds=0.5 --torso_precision=bfloat16 --dmlab_unroll_length=7 '
+            '--dmlab_batch_size=3'])
+
+  def test_what_changes_the_speed_of_the_machine_does_not_change_the_ratio(self):
+    random = np.random.RandomState(0)
+    order, pace = [], 1.
+    def measure(name, speed):
+      nonlocal pace
+      if len(order) % 2 == 0:  # Another turn: the machine is up to four times as slow as before.
+        pace = random.uniform(0.25, 1.)
+      order.append(name)
+      return {'part': {'cpu_seconds': 1 / (speed * pace * random.uniform(0.97, 1.03)), 'steps_per_second': 1.}}
+    (figure, ratio, low, high), = in_turns.compare(
+        lambda: measure('old', 100.), lambda: measure('new', 120.), turns=8)
+    self.assertEqual((figure, order[:4]), ('part/cpu_seconds', ['old', 'new', 'new', 'old']))
+    self.assertBetween(1.2, low, high)
+    self.assertBetween(ratio, low, high)
+    self.assertLess(high - low, 0.1)
+
+  def test_speeds_are_of_this_project_and_named_once(self):
+    figures = {'bound_steps_per_second': 9., 'end_to_end_steps_per_second': 8., 'cores': 2,
+               'end_to_end': {'steps_per_second': 8.}, 'dmlab': None, 'inference': {'16': {'cpu_seconds': 0.5}},
+               'environment': _FIGURES[benchmark_parts.environment](None)}
+    self.assertEqual(in_turns.speeds(figures), {
+        'end_to_end/steps_per_second': 8., 'inference/16/cpu_seconds': 2., 'environment/cpu_seconds': 500.})
+
+  def test_a_file_of_this_checkout_or_of_something_else(self):
+    settings = dict(seconds=1, torso_precision='float32', dmlab_unroll_length=7, dmlab_batch_size=3)
+    of = lambda folder: self.create_tempfile(content=json.dumps(dict(settings, checkout=folder))).full_path
+    for file, message in (('/nowhere', 'want a file with the last line .*FileNotFoundError'),
+                          (self.create_tempfile(content='[1]').full_path, 'want a file with the last line'),
+                          (self.create_tempfile(content='{"x": 1}').full_path, "want a file .* KeyError: 'checkout'"),
+                          (of(in_turns.checkout()), 'it was made in this checkout'),
+                          (of('/nowhere'), '/nowhere: want a checkout of the project in which `make setup` was run')):
+      with self.assertRaisesRegex(errors.UserError, message), contextlib.redirect_stdout(io.StringIO()):
+        benchmark._compare(file, turns=1)
+
+  def test_a_benchmark_that_fails_ends_the_comparison(self):
+    with self.assertRaisesRegex(errors.UserError, '^/bin/sh: the benchmark ended with exit code 3: no memory$'):
+      in_turns.measure(['/bin/sh', '-c', 'echo no memory; exit 3'], dict(os.environ))
 
 
 if __name__ == '__main__':

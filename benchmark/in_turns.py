@@ -1,0 +1,114 @@
+"""Compares the speed of two checkouts of this project: their benchmarks run in turns, several times.
+
+The speed of a machine changes from minute to minute, so two runs at different times say little about two versions of
+the code. In turns, both have the same ups and downs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import os
+import signal
+import subprocess
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scalable_agents.processes import parent_death
+from scalable_agents.records import errors
+
+_RESAMPLES = 10_000
+_RATE, _COST = 'per_second', 'cpu_seconds'
+_NOT_OURS = 'environment/emulator_', 'environment/vector_env_'  # These are ale-py's.
+_DERIVED = 'bound_', 'end_to_end_'                               # Other figures say the same.
+
+
+class Ratio(NamedTuple):
+  """How many times as fast the new checkout is in one figure."""
+  figure: str   # For example 'r2d2/learner/cpu_seconds'.
+  ratio: float  # The geometric mean over the turns.
+  low: float    # The 95 % interval of this mean, from a bootstrap over the turns.
+  high: float
+
+
+def checkout() -> str:
+  """Returns the folder of the source code that runs, without symbolic links."""
+  return os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+
+
+def python_of(folder: str) -> str:
+  """Returns the Python of a checkout. Raises errors.UserError if `make setup` was not run there."""
+  python = os.path.join(folder, '.venv', 'bin', 'python')
+  if not os.path.exists(python):
+    raise errors.UserError(f'{folder}: want a checkout of the project in which `make setup` was run')
+  return python
+
+
+def measure(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+  """Runs a benchmark and returns its figures. Raises errors.UserError, with its last line, if there are none."""
+  done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                        check=False, preexec_fn=parent_death.leaving_with_parent(signal.SIGTERM))
+  last = (done.stdout.splitlines() or [''])[-1]
+  try:
+    figures = json.loads(last)
+  except ValueError:
+    figures = None
+  if not isinstance(figures, dict):
+    raise errors.UserError(f'{command[0]}: the benchmark ended with exit code {done.returncode}: {last}')
+  return figures
+
+
+def speeds(figures: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the figures of a benchmark that are speeds, by their place in it. Processor times become rates.
+
+  Of a part with both, only the processor time is used, since other programs change it less.
+  """
+  leaves = dict(_leaves(figures))
+  found = {}
+  for name, value in leaves.items():
+    place, _, leaf = name.rpartition('/')
+    if not value or name.startswith(_NOT_OURS) or leaf.startswith(_DERIVED):
+      continue
+    if leaf.endswith(_COST):
+      found[name] = 1 / value
+    elif leaf.endswith(_RATE) and f'{place}/{_COST}' not in leaves:
+      found[name] = value
+  return found
+
+
+def _leaves(figures, place='') -> Iterator[tuple[str, Any]]:
+  """Yields the places and values of all figures."""
+  for name, value in figures.items():
+    if isinstance(value, dict):
+      yield from _leaves(value, f'{place}{name}/')
+    else:
+      yield f'{place}{name}', value
+
+
+def compare(measure_old: Callable[[], Mapping[str, Any]], measure_new: Callable[[], Mapping[str, Any]], turns: int,
+            report: Callable[[int], None] = lambda turn: None) -> list[Ratio]:
+  """Measures both several times in turns.
+
+  Args:
+    measure_old, measure_new: return the figures of a benchmark.
+    turns: number of times that each is measured. Every second time, the new one comes first.
+    report: called with the number of turns made so far.
+  Returns:
+    A Ratio for each figure that all measurements have.
+  """
+  logs: dict[str, list[float]] = {}
+  for turn in range(turns):
+    if turn % 2:
+      new = speeds(measure_new())
+      old = speeds(measure_old())
+    else:
+      old = speeds(measure_old())
+      new = speeds(measure_new())
+    for name in new.keys() & old.keys():
+      logs.setdefault(name, []).append(float(np.log(new[name] / old[name])))
+    order = list(new)
+    report(turn + 1)
+  random = np.random.RandomState(0)
+  chosen = random.randint(turns, size=[_RESAMPLES, turns])
+  return [Ratio(name, *np.exp([np.mean(logs[name]), *np.percentile(
+      np.array(logs[name])[chosen].mean(axis=1), [2.5, 97.5])]).tolist())
+          for name in order if len(logs.get(name, ())) == turns]
