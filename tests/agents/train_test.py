@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from scalable_agents.agents import registry
 from scalable_agents.agents import train
+from scalable_agents.launch import preset_flags
 from scalable_agents.processes import python_path
 
 
@@ -49,6 +50,22 @@ train.main('impala_atari57')"""
     self.assertEqual(done.returncode, 1)
     self.assertIn(message, done.stdout + done.stderr)
     self.assertNotIn('Traceback', done.stderr)
+
+  @parameterized.parameters(('--mode=test', 0), ('--mode=train', 1))
+  def test_regression_an_evaluation_does_not_need_the_level_of_the_preset(self, mode, code):
+    """The run in --logdir may have another level, and that of the preset may not be installed."""
+    program = f"""
+import dataclasses
+from {preset_flags.__name__.rpartition('.')[0]} import preset_flags
+from {registry.__name__.rpartition('.')[0]} import registry
+preset = registry.PRESETS['impala_atari57']
+preset = dataclasses.replace(preset, config=dataclasses.replace(preset.config, level_name='not_installed'))
+preset_flags.define(preset)
+preset_flags.check(preset)"""
+    done = subprocess.run([sys.executable, '-c', program, mode], env=python_path.environment(), text=True,
+                          capture_output=True, timeout=100)
+    self.assertEqual(done.returncode, code)
+    self.assertEqual("unknown level 'not_installed'" in done.stderr, code == 1)
 
 
 if __name__ == '__main__':
