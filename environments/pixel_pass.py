@@ -14,7 +14,6 @@ import weakref
 import numpy as np
 
 _LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '_pixels.so')
-_MAX_SIZES = 64  # Sizes of screens, times threads, whose memory is kept.
 
 
 class Screens:
@@ -32,15 +31,22 @@ class Screens:
     self.addresses = self.indices.ctypes.data, self.pooled.ctypes.data
 
 
+class _OfThread(threading.local):
+  """Each thread's Screens by size."""
+
+  def __init__(self):
+    self.screens: dict[tuple[int, int], Screens] = {}
+
+
+_of_thread = _OfThread()
+
+
 def screens(size: tuple[int, int]) -> Screens:
   """Returns this thread's memory for screens of this height and width. What is in it lasts until the step's end."""
-  return _screens_of_thread(size, threading.get_ident())
-
-
-@functools.lru_cache(_MAX_SIZES)
-def _screens_of_thread(size, thread):
-  del thread
-  return Screens(size)
+  by_size = _of_thread.screens
+  if size not in by_size:
+    by_size[size] = Screens(size)
+  return by_size[size]
 
 
 def make(screen: tuple[int, int], observation: tuple[int, int], stack: int) -> 'NativePixelPass | NumpyPixelPass':

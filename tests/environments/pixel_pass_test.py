@@ -134,6 +134,13 @@ class PixelPassTest(absltest.TestCase):
     with futures.ThreadPoolExecutor(1) as executor:
       self.assertIsNot(executor.submit(pixel_pass.screens, (3, 2)).result(), ours)
 
+  def test_regression_threads_keep_their_memory_whatever_other_threads_do(self):
+    ours = pixel_pass.screens((3, 2))
+    for width in range(1, 200):
+      with futures.ThreadPoolExecutor(1) as executor:
+        executor.submit(pixel_pass.screens, (3, width)).result()
+    self.assertIs(pixel_pass.screens((3, 2)), ours)
+
   def test_shares_are_the_lengths_of_the_covered_parts(self):
     self.assertEqual(pixel_pass.area_weights(5, 2).tolist(), [[2, 2, 1, 0, 0], [0, 0, 1, 2, 2]])
     self.assertEqual(pixel_pass.area_weights(2, 3).tolist(), [[2, 0], [1, 1], [0, 2]])
