@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import threading
 from typing import Any
 
@@ -77,5 +78,5 @@ def reason(error: Exception) -> str:
   text = getattr(error, 'message', None) or getattr(error, 'strerror', None) or str(error)
   if text.startswith('Graph execution error:'):  # TensorFlow's account of the graph's nodes follows.
     return 'the connection broke'
-  text = text.removeprefix('From /job:worker/replica:0/task:0:\n')  # The fault is in the second line.
+  text = re.sub(r'^From /job:\S+:\n', '', text)  # The fault is in the second line.
   return text.split('\n', maxsplit=1)[0].split(' [[', maxsplit=1)[0]
