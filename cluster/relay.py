@@ -6,6 +6,7 @@ the learner. It fetches parameters from the learner whenever the relay does not 
 """
 
 from collections.abc import Callable, Sequence
+import threading
 import time
 from typing import Any
 
@@ -18,7 +19,9 @@ from scalable_agents.ops import ops
 from scalable_agents.processes import ports
 from scalable_agents.processes import sessions
 
-_RETRY_SECONDS = 5.  # The time between two attempts to reach a relay.
+# The time between two attempts to reach a relay. No parameters come during an attempt, and a frozen relay makes it last
+# for ports.ANSWER_SECONDS.
+_RETRY_SECONDS = 20.
 
 
 class RelayPort:
@@ -65,7 +68,7 @@ class RelayPort:
 
 
 class Relay:
-  """A relay as a source of parameters. Not thread-safe."""
+  """A relay as a source of parameters. Thread-safe."""
 
   def __init__(self, address: str, specs: Sequence[tf.TensorSpec], say: Callable[[str], None]):
     """Makes no connection yet.
@@ -77,6 +80,7 @@ class Relay:
     """
     self._address = address
     self._say = say
+    self._lock = threading.Lock()  # While a host changes its connection to the learner, two of its threads may fetch.
     self._session: Any = None
     self._retry_at = 0.
     self._serves: bool | None = None  # None before the first attempt.
@@ -86,8 +90,9 @@ class Relay:
       source = tf.raw_ops.ReadVariableOp(
           resource=tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING),
           dtype=tf.string)
-      version, parameters = ops.parameter_snapshot_latest(
-          ops.parameter_snapshot(shared_name=learner_port.PARAMETERS), types=[spec.dtype for spec in specs])
+      with tf.control_dependencies([source]):  # Otherwise they could be those from before the source was named.
+        version, parameters = ops.parameter_snapshot_latest(
+            ops.parameter_snapshot(shared_name=learner_port.PARAMETERS), types=[spec.dtype for spec in specs])
       self._state, self._latest = [source, version], [source, version, list(parameters)]
 
   def fetch(self, learner: str, known_version: int) -> tuple[int, list[np.ndarray] | None] | None:
@@ -99,6 +104,10 @@ class Relay:
     Returns:
       None if the relay cannot be reached or has no parameters of this learner.
     """
+    with self._lock:
+      return self._fetch(learner, known_version)
+
+  def _fetch(self, learner, known_version):
     if self._session is None and time.monotonic() < self._retry_at:
       return None
     try:
@@ -107,7 +116,7 @@ class Relay:
         self._session = sessions.make_session(self._address, self._graph, self._task, ports.ANSWER_SECONDS)
       version, parameters = self._ask(learner, known_version)
     except (tf.errors.OpError, OSError, sessions.NotReadyError) as error:
-      self.close()
+      self._close()
       self._retry_at = time.monotonic() + _RETRY_SECONDS
       if self._serves is not False:
         self._say(f'no parameters from the relay at {self._address}: {sessions.reason(error)}; they come from the '
@@ -131,7 +140,7 @@ class Relay:
       raise sessions.NotReadyError('it has those of another learner, or has lost the learner')
     return int(version), parameters
 
-  def close(self):
+  def _close(self):
     """Closes the connection, in another thread. `fetch` makes a new one."""
     if self._session is not None:
       sessions.close(self._session)

@@ -78,8 +78,8 @@ class ReasonTest(absltest.TestCase):
                           (tf.errors.UnavailableError(None, None, 'Graph execution error:\n\nDetected at node x'),
                            'the connection broke'),
                           (tf.errors.UnavailableError(None, None, 'gone [[node]]\nfar'), 'gone'),
-                          (tf.errors.NotFoundError(None, None, 'From /job:worker/replica:0/task:1:\nnone here [[node]]'),
-                           'none here'),
+                          (tf.errors.NotFoundError(None, None, 'From /job:worker/replica:0/task:1:\nnone [[node]]'),
+                           'none'),
                           (ConnectionRefusedError(111, 'Connection refused'), 'Connection refused'),
                           (OSError('no name of a host'), 'no name of a host'),
                           (sessions.NotReadyError('it is starting'), 'it is starting')):

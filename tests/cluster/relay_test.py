@@ -1,11 +1,14 @@
 """A relay serves the parameters that it fetches, and the hosts behind it use the learner whenever it does not."""
 
+from concurrent import futures
 import os
 import signal
+import threading
 from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
+import tensorflow as tf
 
 from scalable_agents.cluster import learner_port
 from scalable_agents.cluster import relay
@@ -101,6 +104,32 @@ class RelayTest(remote_learner_testing.TestCase):
   def test_two_relays_at_one_port(self):
     with self.assertRaisesRegex(ports.PortError, f'localhost:{self.learners_port}: port .* is in use .*--relay_port$'):
       relay.RelayPort(self.learners_port)
+
+
+class RelayOfThreadsTest(absltest.TestCase):
+
+  def test_regression_a_thread_does_not_use_the_session_that_another_one_closes(self):
+    """While a host changes its connection to the learner, the thread of the old one may still wait for the relay."""
+    asked, answers = threading.Event(), threading.Event()
+    session, said = mock.Mock(), []
+
+    def freeze(_):
+      asked.set()
+      answers.wait()
+      raise tf.errors.DeadlineExceededError(None, None, 'late')
+
+    session.run = mock.Mock(side_effect=freeze)
+    source = relay.Relay('localhost:1', cluster_testing.PARAMETER_SPECS, said.append)
+    with mock.patch.object(ports, 'check_address'), futures.ThreadPoolExecutor(2) as threads, \
+         mock.patch.object(relay.sessions, 'make_session', return_value=session):
+      fetches = [threads.submit(source.fetch, 'learner', 0)]
+      asked.wait()
+      fetches.append(threads.submit(source.fetch, 'learner', 0))
+      futures.wait(fetches, timeout=0.1)  # Time for the second one to use the session, if it could.
+      answers.set()
+      self.assertEqual([fetch.result() for fetch in fetches], [None, None])
+    session.run.assert_called_once()
+    self.assertLen(said, 1)
 
 
 if __name__ == '__main__':
