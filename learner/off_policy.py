@@ -22,17 +22,18 @@ EPSILON = 1e-6
 
 def targets(correction: str, log_rhos: tf.Tensor, discounts: tf.Tensor, rewards: tf.Tensor, values: tf.Tensor,
             bootstrap_value: tf.Tensor, clip_rho_threshold: float | None = 1.0,
-            clip_pg_rho_threshold: float | None = 1.0, lambda_: float = 1.0, **others: Any) -> vtrace.VTraceReturns:
+            clip_pg_rho_threshold: float | None = 1.0, lambda_: float = 1.0, clip_c_threshold: float | None = 1.0,
+            **others: Any) -> vtrace.VTraceReturns:
   """Computes value targets and policy gradient advantages with one of CORRECTIONS.
 
   Args:
     correction: one of CORRECTIONS.
     log_rhos, discounts, rewards, values: [T, B] float32, as in `vtrace.from_importance_weights`.
     bootstrap_value: [B] float32.
-    clip_rho_threshold: scalar or None, used by 'vtrace'.
+    clip_rho_threshold, clip_c_threshold: scalar or None, used by 'vtrace'.
     clip_pg_rho_threshold: scalar or None, used by 'vtrace' and 'one_step'.
     lambda_: scalar in [0, 1].
-    **others: `trusted`, `action_values` and `clip_c_threshold` of `vtrace.from_importance_weights`.
+    **others: `trusted` and `action_values` of `vtrace.from_importance_weights`.
   Returns:
     VTraceReturns of [T, B] float32. No gradient flows through them.
   Raises:
@@ -43,7 +44,7 @@ def targets(correction: str, log_rhos: tf.Tensor, discounts: tf.Tensor, rewards:
   if correction == 'vtrace':
     return vtrace.from_importance_weights(
         log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold,
-        lambda_=lambda_, **others)
+        lambda_=lambda_, clip_c_threshold=clip_c_threshold, **others)
   # With weights of one, V-trace's targets are the n-step returns.
   uncorrected = vtrace.from_importance_weights(
       tf.zeros_like(log_rhos), discounts, rewards, values, bootstrap_value, lambda_=lambda_, **others)

@@ -32,31 +32,31 @@ class OffPolicyTest(parameterized.TestCase):
   @parameterized.parameters('none', 'epsilon')
   def test_without_importance_weights(self, correction):
     inputs = _inputs()
-    got = off_policy.targets(correction, **inputs)
+    got = off_policy.targets(correction, **inputs, clip_c_threshold=0.5)  # Ignored: nothing is corrected.
     np.testing.assert_allclose(got.vs, _n_step_returns(inputs), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got.pg_advantages, _n_step_returns(inputs) - inputs['values'], rtol=1e-5, atol=1e-5)
 
   @parameterized.parameters((1.0,), (None,), (3.0,))
   def test_one_step_weighs_the_advantages_only(self, threshold):
     inputs = _inputs()
-    got = off_policy.targets('one_step', **inputs, clip_pg_rho_threshold=threshold)
+    got = off_policy.targets('one_step', **inputs, clip_pg_rho_threshold=threshold, clip_c_threshold=0.5)
     rhos = np.minimum(np.exp(inputs['log_rhos']), np.inf if threshold is None else threshold)
     returns = _n_step_returns(inputs)
     np.testing.assert_allclose(got.vs, returns, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got.pg_advantages, rhos * (returns - inputs['values']), rtol=1e-4, atol=1e-5)
 
-  @parameterized.parameters((1.0, 1.0, 1.0), (3.0, 2.0, 0.8))
-  def test_vtrace(self, rho_bar, pg_rho_bar, lambda_):
+  @parameterized.parameters((1.0, 1.0, 1.0, 1.0), (3.0, 2.0, 0.8, 1.5))
+  def test_vtrace(self, rho_bar, pg_rho_bar, lambda_, c_bar):
     inputs = _inputs()
     got = off_policy.targets('vtrace', **inputs, clip_rho_threshold=rho_bar, clip_pg_rho_threshold=pg_rho_bar,
-                             lambda_=lambda_)
+                             lambda_=lambda_, clip_c_threshold=c_bar)
     rhos = np.exp(inputs['log_rhos'])
     values = np.concatenate([inputs['values'], inputs['bootstrap_value'][None]])
     vs = np.float64(values)
     for t in reversed(range(6)):
       delta = np.minimum(rho_bar, rhos[t]) * (
           inputs['rewards'][t] + inputs['discounts'][t] * values[t + 1] - values[t])
-      trace = inputs['discounts'][t] * lambda_ * np.minimum(1.0, rhos[t])
+      trace = inputs['discounts'][t] * lambda_ * np.minimum(c_bar, rhos[t])
       vs[t] = values[t] + delta + trace * (vs[t + 1] - values[t + 1])
     advantages = np.minimum(pg_rho_bar, rhos) * (inputs['rewards'] + inputs['discounts'] * vs[1:] - values[:-1])
     np.testing.assert_allclose(got.vs, vs[:-1], rtol=1e-4, atol=1e-5)
