@@ -88,6 +88,8 @@ def validate(config: ClusterConfig) -> None:
       ports.split_address(config.parameters_from)
     except ValueError as error:
       raise ValueError(f'--parameters_from={error}') from error
+    require(_all_differ([config.parameters_from, *config.learner_addresses.split(',')]), 'parameters_from',
+            'the address of an actor host with --relay_port, not of a learner')
   refresh = config.parameter_refresh
   require(refresh in (PAPER, UNROLL)
           or refresh.isdecimal() and len(refresh) < 8 and 1 <= int(refresh) <= _MAX_REFRESH_STEPS,

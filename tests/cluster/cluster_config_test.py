@@ -44,6 +44,8 @@ class SettingsTest(parameterized.TestCase):
       (dict(job_name='learner', learner_addresses='a:80', parameters_from='b:80'),
        '--parameters_from=b:80: want it only with --job_name=actor'),
       (dict(job_name='actor', learner_addresses='a:80', parameters_from='b'), '--parameters_from=b: want HOST:PORT'),
+      (dict(job_name='actor', learner_addresses='a:80,b:80', parameters_from='B:080'),
+       '--parameters_from=B:080: want the address of an actor host with --relay_port, not of a learner'),
       (dict(job_name='actor', learner_addresses='a:80', relay_port=70_000),
        '--relay_port=70000: want a whole number from 0 to 65535'))
   def test_what_is_not(self, settings, message):
