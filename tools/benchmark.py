@@ -258,9 +258,11 @@ def _compare(file, turns):
     raise errors.UserError(f'--compare={file}: it was made in this checkout; want one of another version, for example '
                            'from `git worktree add`')
   command = ['-m', 'scalable_agents.tools.benchmark', *flags]
+  environment = dict(os.environ)
+  environment.pop('PYTHONPATH', None)  # Bazel sets it, and the old checkout would import this one's code.
   print(f'old: {old}\nnew: {in_turns.checkout()}', flush=True)
   ratios = in_turns.compare(
-      functools.partial(in_turns.measure, [in_turns.python_of(old), *command], dict(os.environ)),
+      functools.partial(in_turns.measure, [in_turns.python_of(old), *command], environment),
       functools.partial(in_turns.measure, [sys.executable, *command], python_path.environment()), turns,
       lambda turn: print(f'turn {turn} of {turns} is measured', flush=True))
   print(f'{"":<52}{"times as fast":>14}   95 % interval')

@@ -256,7 +256,7 @@ class InTurnsTest(parameterized.TestCase):
     os.makedirs(f'{folder}/.venv/bin')
     python = f'{folder}/.venv/bin/python'
     with open(python, 'w', encoding='utf-8') as script:
-      script.write(f'#!/bin/sh\necho "$@" >> {folder}/calls\n'
+      script.write(f'#!/bin/sh\necho "$@" >> {folder}/calls\necho "$PYTHONPATH" > {folder}/path\n'
                    f'echo a line\necho \'{{"end_to_end": {{"steps_per_second": {steps_per_second}}}}}\'\n')
     os.chmod(python, 0o700)
     return folder, python
@@ -266,7 +266,8 @@ class InTurnsTest(parameterized.TestCase):
     file = self.create_tempfile(content=json.dumps({
         'checkout': old, 'seconds': 0.5, 'torso_precision': 'bfloat16', 'dmlab_unroll_length': 7,
         'dmlab_batch_size': 3})).full_path
-    with contextlib.redirect_stdout(io.StringIO()) as screen, mock.patch.object(benchmark.sys, 'executable', python):
+    with contextlib.redirect_stdout(io.StringIO()) as screen, \
+         mock.patch.object(benchmark.sys, 'executable', python), mock.patch.dict(os.environ, PYTHONPATH='/new'):
       benchmark._compare(file, turns=2)
     *_, row, last = screen.getvalue().splitlines()
     self.assertEqual(row.split(), ['end_to_end/steps_per_second', '1.500', '1.500', 'to', '1.500'])
@@ -276,6 +277,8 @@ class InTurnsTest(parameterized.TestCase):
         self.assertEqual(calls.read().splitlines(), 2 * [
             '-m scalable_agents.tools.benchmark --seconds=0.5 --torso_precision=bfloat16 --dmlab_unroll_length=7 '
             '--dmlab_batch_size=3'])
+    with open(f'{old}/path', encoding='utf-8') as path:
+      self.assertEqual(path.read(), '\n')  # It must not import the new one's code.
 
   def test_what_changes_the_speed_of_the_machine_does_not_change_the_ratio(self):
     random = np.random.RandomState(0)
