@@ -172,8 +172,8 @@ class R2d2Config(runtime_config.RuntimeConfig):
       False, 'Put a fully connected layer of 512 units between the torso and the LSTM. The paper names none.')
   use_lstm: bool = setting(True, 'Have an LSTM of 512 units. Without it: the Feed-Forward ablation of figure 4.')
   lstm_precision: str = setting(
-      'float32', "Data type of the LSTM's matrix products: float32; bfloat16, which is faster on devices that support "
-      'it; or auto, the faster one. Ours.', choices=_PRECISIONS)
+      'float32', "Data type of the LSTM's matrix products: float32, bfloat16, or auto, the faster one of the two on "
+      'the device that computes. The state and the gates are always float32. Ours.', choices=_PRECISIONS)
 
   # Acting.
   epsilon_base: float = setting(
