@@ -264,10 +264,10 @@ class VTraceTest(parameterized.TestCase):
     parameters = inspect.signature(vtrace.from_importance_weights).parameters
     self.assertEqual(list(parameters), names)
     self.assertEqual([parameters[name].default for name in names[5:]],
-                     [1.0, 1.0, 'vtrace_from_importance_weights', 1.0, None, 'bootstrapped'])
+                     [1.0, 1.0, 'vtrace_from_importance_weights', 1.0, None, 'bootstrapped', 1.0])
     parameters = inspect.signature(vtrace.from_logits).parameters
-    self.assertEqual(list(parameters), ['behaviour_policy_logits', 'target_policy_logits', 'actions', *names[1:-2]])
-    self.assertEqual([parameters[name].default for name in names[5:-2]], [1.0, 1.0, 'vtrace_from_logits', 1.0])
+    self.assertEqual(list(parameters), ['behaviour_policy_logits', 'target_policy_logits', 'actions', *names[1:-3]])
+    self.assertEqual([parameters[name].default for name in names[5:-3]], [1.0, 1.0, 'vtrace_from_logits', 1.0])
     self.assertEqual(list(inspect.signature(vtrace.log_probs_from_logits_and_actions).parameters),
                      ['policy_logits', 'actions'])
     self.assertEqual(vtrace.VTraceReturns._fields, ('vs', 'pg_advantages'))
