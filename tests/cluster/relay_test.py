@@ -63,9 +63,9 @@ class RelayTest(remote_learner_testing.TestCase):
 
   def _wait_until_relayed(self, remote):
     """Waits until the relay serves, and checks that the learner is not asked for the next parameters."""
-    self.wait_until_said(f'parameters come from the relay at localhost:{self.relays_port}')
-    self.said.clear()
     connection = remote._connection
+    waiting.wait_until(lambda: remote._relay.fetch(connection.greeting['incarnation'], -1))
+    self.said.clear()
     connection._latest = mock.Mock(wraps=connection._latest)
     self._check_new_parameters_arrive(remote, self.learner)
     connection._latest.assert_not_called()
@@ -75,6 +75,7 @@ class RelayTest(remote_learner_testing.TestCase):
     missing = f'no parameters from the relay at localhost:{self.relays_port}: .*; they come from the learner until .*'
     self.assertRegex(self.said[0], missing)  # It has not been started yet.
     process = self._start_relay()
+    self.wait_until_said(f'parameters come from the relay at localhost:{self.relays_port}')
     self._wait_until_relayed(remote)
     # The unrolls go to the learner.
     remote_learner_testing.put(remote, range(4))()
