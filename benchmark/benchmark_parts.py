@@ -153,15 +153,8 @@ def _slots():
 
 def _emulators():
   """Returns a function that steps a group of emulators without looking at their screens, given an action for each."""
-  import ale_py
-  import ale_py.roms
-  ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-  emulators = []
-  for number in range(_GROUP):
-    emulators.append(ale_py.ALEInterface())
-    emulators[-1].setInt('random_seed', (os.getpid() + number) % 2**31)
-    emulators[-1].setFloat('repeat_action_probability', 0.)
-    emulators[-1].loadROM(str(ale_py.roms.get_rom_path(GAME)))
+  from scalable_agents.environments import atari
+  emulators = [atari.load_emulator(GAME, os.getpid() + number, sticky_actions=0.)[0] for number in range(_GROUP)]
   of_game = emulators[0].getMinimalActionSet()
 
   def step(actions):

@@ -54,9 +54,13 @@ class ActLoop:
     except ValueError as error:
       raise errors.UserError(f'--level_name: {error}') from error
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments, num_learners=0)
-    refresh = {cluster_config.PAPER: job.agent.steps_between_fetches(config),
-               cluster_config.UNROLL: config.unroll_length}.get(
-                   membership.parameter_refresh) or int(membership.parameter_refresh)
+    match membership.parameter_refresh:
+      case cluster_config.PAPER:
+        refresh = job.agent.steps_between_fetches(config)
+      case cluster_config.UNROLL:
+        refresh = config.unroll_length
+      case steps:
+        refresh = int(steps)
     self._steps_between_refreshes = refresh * host.num_environments
     self._refreshed_at_step = 0
     addresses = membership.learner_addresses.split(',')

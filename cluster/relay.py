@@ -33,13 +33,7 @@ class RelayPort:
     Raises:
       ports.PortError: another process has the port.
     """
-    address = f'localhost:{port}'
-    self._lock = ports.take_port(address, 'relay', 'relay_port')
-    try:
-      tf.config.experimental_connect_to_cluster(
-          tf.train.ClusterSpec({learner_port.JOB: [address]}), job_name=learner_port.JOB, task_index=0)
-    except tf.errors.OpError as error:
-      raise ports.PortError(f'{address}: the port could not be opened: {error.message}') from error
+    self._lock = sessions.open_port(learner_port.JOB, f'localhost:{port}', 'relay', 'relay_port')
     with tf.device('/CPU:0'):
       self._source = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=learner_port.GREETING)
     self._snapshot: Any = None

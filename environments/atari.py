@@ -12,6 +12,7 @@ pixel is the exact mean of the area that it covers, and halves are rounded up.
 
 from collections.abc import Mapping
 import dataclasses
+from typing import Any
 
 import dm_env
 from dm_env import specs
@@ -81,7 +82,7 @@ class Atari(base.Environment):
       ImportError: ale-py is missing.
       ValueError: ale-py has no such game.
     """
-    self._emulator, all_actions = _load_emulator(game, seed, settings.sticky_actions)
+    self._emulator, all_actions = load_emulator(game, seed, settings.sticky_actions)
     self._settings = settings
     self.frames_per_step = settings.action_repeats
     self.frame_stacks = {'pixels': settings.frame_stack}
@@ -158,10 +159,18 @@ class Atari(base.Environment):
     return {'pixels': self._pixels.stack if self._is_stack_observed else self._pixels.stack.copy()}
 
 
-def _load_emulator(game, seed, sticky_actions):
+def load_emulator(game: str, seed: int, sticky_actions: float) -> tuple[Any, list[Any]]:
   """Returns an emulator with the game's ROM, and the console's 18 actions.
 
   ale-py is imported here, so that workers for other levels start faster.
+
+  Args:
+    game: ale-py's name of the game.
+    seed: seed of the emulator.
+    sticky_actions: probability that a frame repeats the action before.
+  Raises:
+    ImportError: ale-py is not installed.
+    ValueError: ale-py has no such game.
   """
   try:
     import ale_py

@@ -26,6 +26,7 @@ from scalable_agents.experience import memory
 from scalable_agents.experience import pace as pace_lib
 from scalable_agents.ops import messages
 from scalable_agents.processes import ports
+from scalable_agents.processes import sessions
 from scalable_agents.records import errors
 from scalable_agents.records import folders
 from scalable_agents.records import run_directory
@@ -111,15 +112,11 @@ class ReplayPort:
 
   def _open(self, address):
     """Opens the port and restores what was saved. Raises errors.UserError."""
-    try:
-      self._lock = ports.take_port(address, 'replay', 'shared_replay')
-    except ports.PortError as error:
-      raise errors.UserError(str(error)) from error
     tf.config.set_visible_devices([], 'GPU')  # Their memory is for the agents.
     try:
-      tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({JOB: [address]}), job_name=JOB, task_index=0)
-    except tf.errors.OpError as error:
-      raise errors.UserError(f'{address}: the port could not be opened: {error.message}') from error
+      self._lock = sessions.open_port(JOB, address, 'replay', 'shared_replay')
+    except ports.PortError as error:
+      raise errors.UserError(str(error)) from error
     with tf.device('/CPU:0'):
       self._greeting = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=GREETING)
       self._queue = tf.raw_ops.FIFOQueueV2(

@@ -3,10 +3,13 @@
 import contextlib
 import json
 import re
+import socket
 import threading
 from typing import Any
 
 import tensorflow as tf
+
+from scalable_agents.processes import ports
 
 
 class NotReadyError(Exception):
@@ -16,6 +19,28 @@ class NotReadyError(Exception):
 def specs(nest) -> list[list]:
   """Returns the dtype and shape of each tf.TensorSpec of a nest, as lists that JSON can hold."""
   return [[spec.dtype.name, list(spec.shape)] for spec in tf.nest.flatten(nest)]
+
+
+def open_port(job: str, address: str, owner: str, flag: str) -> socket.socket:
+  """Opens a port at which other processes reach this one, the only task of its job, until the process ends.
+
+  It opens on all network interfaces. Must run before TensorFlow computes anything.
+
+  Args:
+    job: name of the job.
+    address: HOST:PORT, of which only the port is opened.
+    owner, flag: see ports.take_port.
+  Returns:
+    The lock of ports.take_port, to be kept.
+  Raises:
+    ports.PortError: another process has the port.
+  """
+  lock = ports.take_port(address, owner, flag)
+  try:
+    tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({job: [address]}), job_name=job, task_index=0)
+  except tf.errors.OpError as error:
+    raise ports.PortError(f'{address}: the port could not be opened: {error.message}') from error
+  return lock
 
 
 def make_session(address: str, graph: tf.Graph, task: str, answer_seconds: float | None = None) -> tf.compat.v1.Session:
