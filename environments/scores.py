@@ -15,10 +15,11 @@ _REFERENCES = {level: scores for suite in SUITES.values() for level, scores in s
 
 
 class SuiteScore(NamedTuple):
-  """Three summaries of the human-normalised scores of a suite's levels, in per cent of a human."""
+  """Summaries of the human-normalised scores of a suite's levels. The first three are in per cent of a human."""
   median: float
   mean: float
   mean_capped: float  # the mean of scores that are capped at 100.
+  above_human: int    # the number of levels with more than 100 %.
 
 
 def has_reference(level: str) -> bool:
@@ -48,7 +49,7 @@ def human_normalised(level: str, score: float) -> float:
 
 
 def summarise(scores: Mapping[str, float]) -> SuiteScore:
-  """Returns the median, mean and capped mean of the levels' human-normalised scores.
+  """Returns the summaries of the levels' human-normalised scores.
 
   Args:
     scores: mean raw return by level.
@@ -60,11 +61,12 @@ def summarise(scores: Mapping[str, float]) -> SuiteScore:
     raise ValueError('scores: want at least one level, got none')
   normalised = [human_normalised(level, score) for level, score in scores.items()]
   return SuiteScore(statistics.median(normalised), statistics.fmean(normalised),
-                    statistics.fmean(min(100.0, score) for score in normalised))
+                    statistics.fmean(min(100.0, score) for score in normalised),
+                    sum(score > 100 for score in normalised))
 
 
 def suite_figures(scores: Mapping[str, float]) -> dict[str, float]:
-  """Returns the metrics of a suite, in per cent of a human.
+  """Returns the metrics of a suite.
 
   Args:
     scores: mean raw return by level, for all or some levels of one suite.

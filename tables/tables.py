@@ -11,9 +11,10 @@ Prints the table and writes it as Markdown and CSV. //tables:impala, //tables:po
                  tables 2 and sweep: the best samples' curves, the stability, and the variants of --action_values.
   popart_impala  Hessel et al. 2019: the summary of results, and figures 1 to 5: training scores and returns,
                  statistics, scores per level.
-  r2d2           Kapturowski et al. 2019: tables 1, 3 and 4. Figures: runs with --measure_delta_q (figure 1), several
-                 variants on one level (4, 7 and 8), runs with results of //agents:r2d2_history (5), and runs on
-                 several Atari games (9).
+  r2d2           Kapturowski et al. 2019: tables 1, 3 and 4. Figures: runs with --measure_delta_q (figure 1), also with
+                 several numbers of actors (6), returns per level (2, right, and 10), several variants on one level (4,
+                 7 and 8), runs with results of //agents:r2d2_history (5), and runs on several levels of a suite, also
+                 of IMPALA: scores against frames and hours (2, left, 3 and 9), and per level (11).
   laser          Schmitt et al. 2020: tables 1 and 2. Figures: data efficiency (1 and 3), ablations (2, 3 and 4), and
                  the share of steps outside the trust region.
 """
@@ -80,10 +81,9 @@ _PAPERS = {
         ('1',), lambda _: runs_lib.AGENTS, bool, lambda _, runs: popart_tables.table(runs),
         lambda _, runs: popart_impala.pictures(runs), 'these runs have no metrics to draw', 'popart_'),
     'r2d2': _Paper(
-        r2d2_tables.NUMBERS, lambda table: r2d2_tables.AGENTS if table else (runs_lib.R2D2,), bool, r2d2_tables.table,
+        r2d2_tables.NUMBERS, lambda _: r2d2_tables.AGENTS, bool, r2d2_tables.table,
         lambda _, runs: r2d2.pictures(runs),
-        'these runs have nothing to draw: want runs with --measure_delta_q, several variants on one level, runs with '
-        f'{r2d2.HISTORIES}, or several Atari games', 'r2d2_'),
+        'these runs have nothing to draw: want runs that have finished episodes', 'r2d2_'),
     'laser': _Paper(
         laser_tables.NUMBERS, lambda _: laser_tables.AGENTS, lambda _: False, laser_tables.table,
         lambda _, runs: laser.pictures(runs),

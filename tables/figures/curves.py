@@ -6,6 +6,7 @@ Returns are those of training, or of evaluations during training (--evaluation_i
 from collections.abc import Iterable, Mapping, Sequence
 import math
 import os
+import types
 from typing import Any
 
 from matplotlib import figure
@@ -18,6 +19,8 @@ from scalable_agents.tables.figures import lineage
 from scalable_agents.tables.results import runs as runs_lib
 
 EVALUATED, TRAINING = ', evaluated', ', training'  # Ends of names that say which returns are drawn.
+FRAMES, SECONDS = 'environment_frames', 'wall_seconds'  # What curves are drawn against.
+_PREFIX = 'episode_return/'
 _POINTS = 300
 
 Groups = Mapping[str, Sequence[runs_lib.Run]]  # Name -> runs that differ only in the seed, or also in the level.
@@ -91,6 +94,11 @@ def returns_of(groups: Groups) -> Rows:
   return {name + (EVALUATED if name in evaluated else TRAINING): (evaluated | rows)[name] for name in groups}
 
 
+def without_kind(name: str) -> str:
+  """Returns a group's name without the end that says which returns are drawn."""
+  return name.removesuffix(EVALUATED).removesuffix(TRAINING)
+
+
 def are_evaluated(rows: Rows) -> bool:
   """Returns whether the rows are from `returns_of`, and some of them are of evaluations."""
   return any(name.endswith(EVALUATED) for name in rows)
@@ -100,12 +108,15 @@ def _evaluations(run: runs_lib.Run) -> list[dict[str, Any]]:
   """Returns the evaluations of a run as rows; [] for a member of a population, whose ancestors are other runs."""
   if run.population > 1:
     return []
+  evaluations = run_rows.read_evaluations(run.logdir, runs_lib.ROWS)
+  trained = points(run_rows.read_metrics(run.logdir, runs_lib.ROWS) if evaluations else [], SECONDS)
+  if not len(trained):  # There is no time of any evaluation.
+    return []
   suite = runs_lib.suite_of(run)
   # Version for testing -> for training.
-  trained = dict(zip(suite.test_levels, suite.levels, strict=True)) if suite else {}
-  return [{'environment_frames': row.frames, 'episode_return': row.mean_return} | {
-      f'episode_return/{trained.get(level, level)}': mean for level, mean in row.means.items()}
-          for row in run_rows.read_evaluations(run.logdir, runs_lib.ROWS)]
+  names = dict(zip(suite.test_levels, suite.levels, strict=True)) if suite else {}
+  return [{FRAMES: row.frames, SECONDS: float(np.interp(row.frames, *trained.T)), 'episode_return': row.mean_return} | {
+      _PREFIX + names.get(level, level): mean for level, mean in row.means.items()} for row in evaluations]
 
 
 def styles_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -118,12 +129,17 @@ def label(name: str, num_runs: int) -> str:
   return f'{name}, {num_runs} runs' if num_runs > 1 else name
 
 
-def points(rows: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
+def points(rows: Sequence[Mapping[str, Any]], metric: str, against: str = FRAMES) -> np.ndarray:
   """Returns frames and values of a metric, [P, 2], in the order of frames. Rows without it are left out.
 
   Where a member of a population copied one with more frames, the rows go back in frames.
+
+  Args:
+    rows: of metrics.jsonl.
+    metric: the metric's name.
+    against: FRAMES, or SECONDS for the seconds of training in place of the frames.
   """
-  found = sorted((row['environment_frames'], row[metric]) for row in rows if row.get(metric) is not None)
+  found = sorted((row[against], row[metric]) for row in rows if row.get(metric) is not None)
   return np.array(runs_lib.thinned(found), np.float64).reshape(-1, 2)
 
 
@@ -159,22 +175,35 @@ def draw_lines(axes: Any, rows: Rows, metric: str, styles: Mapping[str, dict[str
         drawing.mean_and_range(axes, frames, values, label(name, len(found)), styles[name])
 
 
-def draw_returns(groups: Groups, title: str = 'Returns') -> figure.Figure | None:
-  """Draws a panel per level with returns against frames (see `returns_of`), and a line per group.
+def levels_of(rows: Rows) -> list[str]:
+  """Returns the levels that the last rows of the runs have returns of."""
+  names = {name for of_group in rows.values() for of_run in of_group for row in of_run[-1:] for name in row}
+  return sorted(name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
+
+
+def of_level(rows: Sequence[Sequence[Mapping[str, Any]]], level: str, against: str = FRAMES) -> list[np.ndarray]:
+  """Returns the curves of returns of those runs of a group that have the level. See `points`."""
+  return [curve for of_run in rows if len(curve := points(of_run, _PREFIX + level, against))]
+
+
+def draw_returns(rows: Rows, title: str = 'Returns',
+                 published: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})) -> figure.Figure | None:
+  """Draws a panel per level with returns against frames, and a line per group.
 
   Args:
-    groups: the runs.
+    rows: from `returns_of`.
     title: the figure's title.
+    published: name of a group -> level -> final score of a paper, which is drawn as a horizontal line.
   """
-  rows, prefix = returns_of(groups), 'episode_return/'
-  styles = styles_of(rows)
-  names = {name for of_group in rows.values() for of_run in of_group for row in of_run[-1:] for name in row}
-  levels = sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+  styles, levels = styles_of(rows), levels_of(rows)
   if not levels:
     return None
   picture, panels = grid_of_returns(levels, are_evaluated(rows))
   for level, axes in panels.items():
-    draw_lines(axes, rows, prefix + level, styles)
+    draw_lines(axes, rows, _PREFIX + level, styles)
+    for name, of_levels in published.items():
+      if level in of_levels:
+        drawing.papers_line(axes, of_levels[level], name, styles[name])
     drawing.frames_axis(axes)
   drawing.title_and_legend(picture, title, panels.values())
   return picture

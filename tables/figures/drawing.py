@@ -51,6 +51,14 @@ def frames_panel(axes: Any, quantity: str, title: str = '', frames: str = 'envir
   plain(axes, 'both')
 
 
+def hours_panel(axes: Any, quantity: str, hours: str = 'hours of training'):
+  """Labels and styles a panel of a quantity against hours. `hours`: label of the horizontal axis."""
+  axes.set_xlabel(hours, color=INK)
+  axes.set_ylabel(quantity, color=INK)
+  axes.set_xlim(left=0)
+  plain(axes, 'both')
+
+
 def scores_axis(axes: Any, is_logarithmic: bool):
   """Marks a random policy and a human on the horizontal axis, which has human-normalised scores.
 
@@ -80,6 +88,16 @@ def plain(axes: Any, grid: str):
   axes.set_axisbelow(True)
   axes.tick_params(labelsize=8)
   axes.spines[['top', 'right']].set_visible(False)
+
+
+def papers_label(name: str) -> str:
+  """Returns the label of the paper's final score of an agent."""
+  return f"{name}: the paper's final score"
+
+
+def papers_line(axes: Any, score: float, name: str, style: Mapping[str, str]):
+  """Draws a paper's final score of an agent, as a dotted line in the colour of the agent's curve."""
+  axes.axhline(score, color=style['color'], linewidth=1.1, linestyle=':', label=papers_label(name))
 
 
 def mean_and_range(axes: Any, frames: np.ndarray, values: np.ndarray, label: str, style: Mapping[str, str]):

@@ -1,7 +1,8 @@
 """Draws figures of Kapturowski et al. 2019 (R2D2) from run directories.
 
-The discrepancy Delta Q with learning curves (figure 1), ablations (figures 4, 7 and 8), the restricted memory (figure
-5) and the median score over Atari games (figure 9). None of them needs evaluation.json. Curves of returns are those of
+The discrepancy Delta Q with learning curves (figure 1), returns per level (figures 2, right, and 10), ablations
+(figures 4, 7 and 8), the restricted memory (figure 5), and the effect of the number of actors (figure 6).
+r2d2_suites.py draws scores of whole suites. None of them needs evaluation.json. Curves of returns are those of
 evaluations during training where runs have them, as in the paper, else those of the actors, which explore.
 """
 
@@ -18,12 +19,14 @@ from scalable_agents.records import json_text
 from scalable_agents.records import run_directory
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.figures import r2d2_suites
 from scalable_agents.tables.papers import r2d2_variants
-from scalable_agents.tables.results import r2d2_published
 from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
 _DELTA_Q = {'delta_q/first': 'first', 'delta_q/last': 'last'}  # Metric -> the trained step.
+_ACTORS_AXES = {'policy_lag': 'parameter lag (updates)',
+                **{metric: f'ΔQ, {step} trained step' for metric, step in _DELTA_Q.items()}}
 _RETURN = 'episode_return'
 HISTORIES = 'restricted_history.json'  # From //agents:r2d2_history.
 
@@ -48,7 +51,7 @@ def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   Args:
     runs: runs of R2D2. Only those with --measure_delta_q are drawn.
   """
-  measured = [run for run in runs if run.flags.get('measure_delta_q')]
+  measured = _measured(runs)
   groups = r2d2_variants.by_strategy(measured)
   styles = curves.styles_of(groups)
   of_levels, runs_of_levels = {}, {}  # Level -> strategy -> rows of each run, or the runs.
@@ -72,16 +75,62 @@ def draw_delta_q(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
   return picture
 
 
+def _measured(runs: Sequence[runs_lib.Run]) -> list[runs_lib.Run]:
+  return [run for run in runs if run.flags.get('measure_delta_q')]
+
+
+def draw_actors(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
+  """Draws the parameter lag and Delta Q as bars, with a row of panels for each number of actors. Figure 6.
+
+  The lag is the number of updates since the parameters with which the replayed steps were made. There is a group of
+  bars for each level, and a bar for each training strategy. A bar is the median over training, as for `draw_delta_q`.
+  It is the mean over the runs, with the standard deviation.
+
+  Args:
+    runs: runs of R2D2. Only those with --measure_delta_q whose number of actors is known are drawn.
+  """
+  by_actors = runs_lib.grouped(_measured([run for run in runs if run.actors]), lambda run: run.actors)
+  if len(by_actors) < 2:
+    return None
+  groups = {number: r2d2_variants.by_strategy(by_actors[number]) for number in sorted(by_actors, reverse=True)}
+  styles = curves.styles_of(dict.fromkeys(name for of_number in groups.values() for name in of_number))
+  levels = sorted(runs_lib.by_level([run for group in by_actors.values() for run in group]))
+  picture, panels = drawing.grid(len(groups), len(_ACTORS_AXES), 11, 1.2 + 0.25 * len(styles) + 2.7 * len(groups))
+  for row, (number, of_number) in zip(panels, groups.items(), strict=True):
+    rows = curves.rows_of(of_number)
+    for axes, (metric, quantity) in zip(row, _ACTORS_AXES.items(), strict=True):
+      for place, (name, of_group) in enumerate(rows.items()):
+        found = [[float(np.median(values[:, 1])) for run, of_run in zip(of_number[name], of_group, strict=True)
+                  if run.flags['level_name'] == level and len(values := curves.points(of_run, metric))]
+                 for level in levels]
+        _draw_group(axes, place, len(rows), found, name, styles[name])
+      axes.set_title(f'{number} actors', color=drawing.INK, loc='left', fontsize=10)
+      axes.set_ylabel(quantity, color=drawing.INK)
+      axes.set_xticks(range(len(levels)), [level.replace('_', '\n') for level in levels])
+      drawing.plain(axes, 'y')
+  for column in panels.T:  # The rows can be compared.
+    for axes in column:
+      axes.set_ylim(0, max(axes.get_ylim()[1] for axes in column))
+  drawing.title_and_legend(picture, 'Parameter lag and ΔQ with different numbers of actors (figure 6)', panels.flat)
+  return picture
+
+
+def _draw_group(axes: Any, place: int, places: int, found: Sequence[Sequence[float]], label: str,
+                style: Mapping[str, str]):
+  """Draws one bar in each group of `places` bars: the mean of its values, and their standard deviation."""
+  width = 0.8 / places
+  drawn = [(at + (place + 0.5) * width - 0.4, results.mean_over_seeds(values))
+           for at, values in enumerate(found) if values]
+  spreads = [score.spread or 0 for _, score in drawn]
+  axes.bar([at for at, _ in drawn], [score.mean for _, score in drawn], width, yerr=spreads if any(spreads) else None,
+           label=label, color=style['color'], error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
+
+
 def _draw_bars(axes: Any, rows: curves.Rows, styles: Mapping[str, dict[str, str]]):
   """Draws two groups of bars: for the first and the last trained step of the sequences."""
-  width = 0.8 / len(rows)
-  for number, (name, of_group) in enumerate(rows.items()):
-    found = [results.mean_over_seeds([float(np.median(curves.points(of_run, metric)[:, 1])) for of_run in of_group])
-             for metric in _DELTA_Q]
-    spreads = [score.spread or 0 for score in found]
-    axes.bar(np.arange(len(found)) + (number + 0.5) * width - 0.4, [score.mean for score in found], width,
-             yerr=spreads if any(spreads) else None, label=curves.label(name, len(of_group)),
-             color=styles[name]['color'], error_kw={'ecolor': drawing.INK, 'elinewidth': 0.8})
+  for place, (name, of_group) in enumerate(rows.items()):
+    found = [[float(np.median(curves.points(of_run, metric)[:, 1])) for of_run in of_group] for metric in _DELTA_Q]
+    _draw_group(axes, place, len(rows), found, curves.label(name, len(of_group)), styles[name])
   axes.set_xticks(range(len(_DELTA_Q)), [f'{step} trained step' for step in _DELTA_Q.values()])
 
 
@@ -95,7 +144,7 @@ def draw_ablations(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
                      if len(set(map(r2d2_variants.variant, group))) > 1}
   compared = [run for run in runs if run.flags['level_name'] in compared_levels]
   groups = r2d2_variants.by_variant(compared)
-  return curves.draw_returns(groups, 'Returns of variants of R2D2 (figure 4)')
+  return curves.draw_returns(curves.returns_of(groups), 'Returns of variants of R2D2 (figure 4)')
 
 
 def draw_memory(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
@@ -158,55 +207,16 @@ def read_memory(run: runs_lib.Run) -> dict[str, dict[float, Memory]]:
   return run_directory.read_json(os.path.join(run.logdir, HISTORIES), parse, 'run //agents:r2d2_history again') or {}
 
 
-def draw_atari_median(runs: Sequence[runs_lib.Run]) -> figure.Figure | None:
-  """Draws the median human-normalised score over Atari games against frames, with a line per variant. Figure 9.
-
-  A game's score is the mean over the runs on this game, of evaluations or of training (curves.returns_of). A line has
-  the frames that all runs of the variant have. The horizontal line is the median of the paper's final scores of R2D2,
-  which are evaluations, on all games that are drawn.
-
-  Args:
-    runs: runs of R2D2. Variants with a single game are left out.
-  """
-  suite = scores.SUITES['atari57']
-  picture, ((axes,),) = drawing.grid(1, 1, 7, 4.6)
-  drawn = set()  # Games.
-  groups = r2d2_variants.by_variant(runs)
-  returns = curves.returns_of(groups)
-  styles = curves.styles_of(returns)
-  for name, rows in returns.items():
-    found = {game: [curve for of_run in rows if len(curve := curves.points(of_run, f'{_RETURN}/{game}'))]
-             for game in suite.levels}
-    found = {game: of_game for game, of_game in found.items() if of_game}
-    if len(found) > 1:
-      frames, median = _median(found)
-      if len(frames):
-        axes.plot(frames, median, linewidth=1.6, label=f'{name}, {len(found)} games', **styles[name])
-        drawn |= found.keys()
-  if not drawn:
-    return None
-  paper = r2d2_published.PAPER.level_scores[suite.name][r2d2_published.R2D2]
-  axes.axhline(scores.summarise({game: paper[game] for game in drawn}).median, color=drawing.INK, linewidth=1.2,
-               linestyle='--', label=f"R2D2: the paper's final evaluated scores, {len(drawn)} games")
-  drawing.vertical_scores_axis(axes)
-  drawing.frames_panel(axes, 'median human-normalised score (%)', frames='environment frames per run')
-  kind = 'score' if curves.are_evaluated(returns) else 'training score'
-  drawing.title_and_legend(picture, f'Median {kind} over Atari games (figure 9)', [axes])
-  return picture
-
-
-def _median(found: Mapping[str, Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-  """Returns frames [P] and the median score over games [P], given the curves of each game."""
-  frames, values = curves.on_common_frames([curve for of_game in found.values() for curve in of_game])
-  ends = np.cumsum([len(of_game) for of_game in found.values()])
-  of_games = [scores.human_normalised(game, of_game.mean(axis=0))
-              for game, of_game in zip(found, np.split(values, ends[:-1]), strict=True)]
-  return frames, np.median(of_games, axis=0)
-
-
 def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
-  """Returns all figures by name, given runs of R2D2 and other agents."""
-  of_r2d2 = curves.fittest([run for run in runs if run.agent == runs_lib.R2D2])
-  return {f'r2d2_{name}': draw(of_r2d2) for name, draw in (
-      ('delta_q', draw_delta_q), ('ablations', draw_ablations), ('memory', draw_memory),
-      ('atari_median', draw_atari_median))}
+  """Returns all figures by name, given runs of R2D2, and runs of IMPALA to compare with."""
+  drawn = curves.fittest(runs)
+  of_r2d2 = [run for run in drawn if run.agent == runs_lib.R2D2]
+  returns = curves.returns_of(r2d2_suites.by_agent(drawn))
+  found = {f'r2d2_{name}': draw(of_r2d2) for name, draw in (
+      ('delta_q', draw_delta_q), ('actors', draw_actors), ('ablations', draw_ablations), ('memory', draw_memory))}
+  found['r2d2_levels'] = curves.draw_returns(returns, 'Returns per level (figures 2, right, and 10)',
+                                             r2d2_suites.published_scores(returns))
+  for suite in scores.SUITES.values():
+    found[f'r2d2_{suite.name}'] = r2d2_suites.draw_scores(suite, returns)
+    found[f'r2d2_{suite.name}_bars'] = r2d2_suites.draw_bars(suite, returns)
+  return found

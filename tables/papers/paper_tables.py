@@ -9,7 +9,8 @@ from scalable_agents.tables.results import published
 from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
 
-MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean'}  # Fields of scores.SuiteScore.
+ABOVE_HUMAN = 'above_human'  # A field of scores.SuiteScore, which is a number of levels. The others are in per cent.
+MEASURES = {'mean_capped': 'mean capped', 'median': 'median', 'mean': 'mean', ABOVE_HUMAN: 'levels above human'}
 _AgentOf = Callable[[runs_lib.Run, Iterable[published.Agent]], published.Agent | None]
 
 
@@ -121,16 +122,24 @@ def recomputed(suite: str, agent: str, paper: published.Paper = published.IMPALA
 
 def summary_table(numbers: Iterable[SummaryNumber], notes: Sequence[str]) -> layout.Table:
   """Makes a table 1 of scores on both suites, with a row for each number of the paper."""
-  columns = ['agent', 'benchmark', 'score (%)', 'paper', 'from its levels', 'this run', 'difference', 'run']
+  columns = ['agent', 'benchmark', 'score', 'paper', 'from its levels', 'this run', 'difference', 'run']
   rows = []
   for agent, benchmark, measure, printed, again, cell in numbers:
-    paper, *run = layout.compared(printed, cell, 1)
-    rows.append([agent, benchmark, MEASURES[measure], paper, _from_levels(again, measure), *run])
+    paper, *run = layout.compared(printed, cell, _decimals(measure, 1))
+    rows.append([agent, benchmark, _label(measure), paper, _from_levels(again, measure), *run])
   return layout.Table('Table 1: Human-normalised scores on Atari-57 and DMLab-30', columns, rows, notes)
 
 
 def _from_levels(again: scores.SuiteScore | None, measure: str) -> layout.Number:
-  return layout.Number(getattr(again, measure) if again else None, 2)
+  return layout.Number(getattr(again, measure) if again else None, _decimals(measure, 2))
+
+
+def _label(measure: str) -> str:
+  return MEASURES[measure] if measure == ABOVE_HUMAN else f'{MEASURES[measure]} (%)'
+
+
+def _decimals(measure: str, of_percents: int) -> int:
+  return 0 if measure == ABOVE_HUMAN else of_percents
 
 
 def _measures(table: PaperTable) -> list[str]:
@@ -182,18 +191,19 @@ def _levels_table(table, gathered, notes) -> layout.Table:
     rows.append(row)
   none = [layout.Number(None, 0)] * 2
   for measure in _measures(table):
-    printed, again = [f'{MEASURES[measure]} (%)', *none], [f'{MEASURES[measure]} (%), from these rows', *none]
+    label = _label(measure)
+    printed, again = [label, *none], [f'{label}, from these rows', *none]
     for agent in by_agent:
       paper = table.paper.summaries[table.suite].get(agent, {}).get(measure)
       summary = recomputed(table.suite, agent, table.paper)
       from_rows = getattr(summary, measure) if summary else None
       if agent in gathered:
         cell = gathered[agent].summary(measure)
-        printed += layout.compared(paper, cell, 1)
-        again += layout.compared(from_rows, cell, 2)
+        printed += layout.compared(paper, cell, _decimals(measure, 1))
+        again += layout.compared(from_rows, cell, _decimals(measure, 2))
       else:
-        printed.append(layout.Number(paper, 1))
-        again.append(layout.Number(from_rows, 2))
+        printed.append(layout.Number(paper, _decimals(measure, 1)))
+        again.append(layout.Number(from_rows, _decimals(measure, 2)))
     rows += [again] if measure in table.more_measures else [printed, again]
   return layout.Table(f'Table {table.number}: {table.title}', columns, rows, notes)
 

@@ -64,6 +64,7 @@ class ScoresTest(parameterized.TestCase):
     self.assertAlmostEqual(summary.median, 50.0)
     self.assertAlmostEqual(summary.mean, (1100 + 0 + 50) / 3)
     self.assertAlmostEqual(summary.mean_capped, (100 + 0 + 50) / 3)
+    self.assertEqual(summary.above_human, 1)
 
   def test_a_suite_is_several_levels_of_one_suite(self):
     for levels in (['pong', 'breakout'], dmlab30.LEVELS, dmlab30.TEST_LEVELS):
@@ -76,7 +77,7 @@ class ScoresTest(parameterized.TestCase):
     games = {'pong': 14.6 + 35.3, 'breakout': 1.7, 'boxing': 0.1 + 0.25 * 12}  # 200 %, 0 % and 25 %.
     self.assertEqual({name: round(value, 6) for name, value in scores.suite_figures(games).items()}, {
         'suite_score': 25., 'suite_score/median': 25., 'suite_score/mean': 75.,
-        'suite_score/mean_capped': round(125 / 3, 6)})
+        'suite_score/mean_capped': round(125 / 3, 6), 'suite_score/above_human': 1})
     figures = scores.suite_figures(_IMPALA_DMLAB30)
     self.assertEqual(figures['suite_score'], figures['suite_score/mean_capped'])
     self.assertAlmostEqual(figures['suite_score'], 49.36, delta=0.005)

@@ -24,7 +24,7 @@ from scalable_agents.tests.tables import run_directories
 
 _DATA = pathlib.Path(tables.__file__).parent / 'data'
 _PAPERS = ('impala', 'popart_impala', 'r2d2', 'laser')
-_AGENT = {'impala': 'IMPALA', 'popart_impala': 'IMPALA or PopArt-IMPALA', 'r2d2': 'R2D2',
+_AGENT = {'impala': 'IMPALA', 'popart_impala': 'IMPALA or PopArt-IMPALA', 'r2d2': 'R2D2 or IMPALA',
           'laser': 'LASER or IMPALA or PopArt-IMPALA'}
 _LASER_COLUMNS = {'LASER, shared replay, 50M': 'laser_shared_50M', 'LASER, shared replay, 200M': 'laser_shared_200M',
                   'LASER, no sweep, 200M': 'laser_no_sweep_200M', 'Rainbow, 200M': 'rainbow_200M'}
@@ -106,7 +106,7 @@ class TablesTest(parameterized.TestCase):
       ('impala', '2', 'table_2', 'impala_table_2.csv', 40), ('impala', '3', 'table_3', 'impala_table_3.csv', 6),
       ('impala', '4', 'table_4', 'impala_table_4.csv', 6),
       ('popart_impala', '1', 'popart_table_1', 'popart_table_1.csv', 12),
-      ('r2d2', '1', 'r2d2_table_1', 'r2d2_table_1.csv', 19), ('laser', '1', 'laser_table_1', 'laser_table_1.csv', 12))
+      ('r2d2', '1', 'r2d2_table_1', 'r2d2_table_1.csv', 21), ('laser', '1', 'laser_table_1', 'laser_table_1.csv', 12))
   def test_a_table_of_agents_has_every_number_of_the_paper(self, paper, table, name, file, lines):
     rows = self._written(paper, table, name)
     self.assertLen(rows, lines)
@@ -183,7 +183,8 @@ class TablesTest(parameterized.TestCase):
     screen, written = self._run('r2d2', '4', f'{self.runs}/*', figures=True)
     self.assertRegex(screen, r'\| pong .* scaled down: 1K of 10B frames')
     self.assertCountEqual(written, ['r2d2_table_4.md', 'r2d2_table_4.csv', 'r2d2_delta_q.png', 'r2d2_ablations.png',
-                                    'r2d2_memory.png', 'r2d2_atari_median.png'])
+                                    'r2d2_memory.png', 'r2d2_levels.png', 'r2d2_atari57.png',
+                                    'r2d2_atari57_bars.png'])
 
   def test_of_a_population_of_r2d2_the_fittest_member_is_drawn(self):
     for index in range(2):
@@ -260,7 +261,7 @@ class TablesTest(parameterized.TestCase):
                                   'or IMPALA'),
         ('r2d2', '1', 'wrong_type', 'wrong_type/config.json: --use_lstm=yes: want true or false'),
         ('r2d2', '4', 'r2d2', 'r2d2: not evaluated (it has no evaluation.json): run the agent'),
-        ('r2d2', '', 'r2d2', '--figures: these runs have nothing to draw: want runs with'),
+        ('r2d2', '', 'r2d2', '--figures: these runs have nothing to draw: want runs that'),
         ('laser', '1', 'wrong_online', 'wrong_online/config.json: --learn_online=yes: want true or false'),
         ('laser', '2', 'torn', 'torn/episodes.csv, line 4'),
         ('laser', '', 'laser', '--figures: these runs have nothing to draw: want runs of LASER that')):

@@ -20,7 +20,7 @@ class CurvesTest(run_directories.TestCase):
       run_directories.make(self.folder, name, frames=1000, level_name='pong,breakout',
                            curves={'pong': pong, 'breakout': [None, 20.]})
     runs = self.read()
-    panels = pictures.panels(self, curves.draw_returns, {'A': runs[:2], 'B': runs[2:]})
+    panels = pictures.panels(self, curves.draw_returns, curves.rows_of({'A': runs[:2], 'B': runs[2:]}))
     found = {axes.get_title('left'): {line.get_label(): [*line.get_ydata()[[0, -1]]] for line in axes.lines}
              for axes in panels}
     self.assertEqual(found, {'breakout': {'A, 2 runs': [20., 20.], 'B': [20., 20.]},
@@ -30,7 +30,7 @@ class CurvesTest(run_directories.TestCase):
   def test_without_returns_nothing_is_drawn(self):
     run_directories.make(self.folder, 'run')
     runs = self.read()
-    self.assertIsNone(curves.draw_returns({'A': runs}))
+    self.assertIsNone(curves.draw_returns(curves.rows_of({'A': runs})))
 
   def test_a_line_has_the_mean_and_the_area_the_range(self):
     axes = figure.Figure().subplots()

@@ -7,15 +7,12 @@ from absl.testing import parameterized
 import numpy as np
 
 from scalable_agents.agents import r2d2_history
-from scalable_agents.environments import scores
 from scalable_agents.records import run_directory
 from scalable_agents.tables.figures import r2d2 as r2d2_figures
-from scalable_agents.tables.results import r2d2_published
 from scalable_agents.tests.tables import pictures
 from scalable_agents.tests.tables import run_directories
 
-_DRAW = (r2d2_figures.draw_delta_q, r2d2_figures.draw_ablations, r2d2_figures.draw_memory,
-         r2d2_figures.draw_atari_median)
+_DRAW = (r2d2_figures.draw_delta_q, r2d2_figures.draw_actors, r2d2_figures.draw_ablations, r2d2_figures.draw_memory)
 
 
 def _legend(axes):
@@ -71,13 +68,6 @@ class R2d2FiguresTest(run_directories.TestCase):
     self.assertEqual(pictures.ends(axes),
                      {'R2D2, evaluated': 9., 'Discount, evaluated': 7., 'Feed-Forward, training': 2.})
 
-  def test_the_median_of_evaluated_runs_says_so(self):
-    for game in ('pong', 'breakout'):
-      run_directories.evaluate(self._make(game, level=game), game, scores.SUITES['atari57'].scores[game], 1000)
-    axes, = self._panels(r2d2_figures.draw_atari_median)
-    median = pictures.lines(axes)['R2D2, evaluated, 2 games']
-    np.testing.assert_allclose([median[0], median[-1]], [0., 100.], atol=1e-9)
-
   def test_runs_without_delta_q_are_left_out(self):
     self._measured('a', [None, None], [1., 2.])
     self._make('b')
@@ -127,24 +117,37 @@ class R2d2FiguresTest(run_directories.TestCase):
   def test_the_results_have_the_name_that_the_evaluation_gives_them(self):
     self.assertEqual(r2d2_figures.HISTORIES, r2d2_history.RESULTS)
 
-  def test_the_median_is_over_games_and_a_game_is_the_mean_over_runs(self):
-    reference = scores.SUITES['atari57'].scores
-    def returns(game, share):
-      random, human = reference[game]
-      return [random, random + share * (human - random)]
-    for name, game, share in (('a', 'pong', 0.5), ('b', 'pong', 0.7), ('c', 'breakout', 2.), ('d', 'qbert', 3.)):
-      self._make(name, returns(game, share), game, seed=ord(name))
-    self._make('e', returns('pong', 1.), use_lstm=False)
-    self._make('f', returns('breakout', 2.), 'breakout', use_lstm=False)
-    self._make('g', returns('pong', 1.), discount=0.99)
-    axes, = self._panels(r2d2_figures.draw_atari_median)
-    paper = r2d2_published.PAPER.level_scores['atari57']['R2D2']
-    lines = pictures.lines(axes)
-    self.assertEqual(_legend(axes),
-                     ['R2D2, 3 games', 'Feed-Forward, 2 games', "R2D2: the paper's final evaluated scores, 3 games"])
-    np.testing.assert_allclose([lines[name][-1] for name in _legend(axes)],
-                               [200., 150., scores.human_normalised('breakout', paper['breakout'])])
-    np.testing.assert_allclose(lines['R2D2, 3 games'][0], 0., atol=1e-9)
+  def test_lag_and_delta_q_have_a_row_per_number_of_actors(self):
+    for number, lags in ((256, (1400., 1600.)), (64, (5000., 6000.))):
+      for seed, lag in enumerate(lags, start=1):
+        for level in ('pong', 'breakout'):
+          run_directories.r2d2(
+              self.folder, f'{level}_{number}_{seed}', level_name=level, seed=seed, num_environments=number,
+              samples_per_period=256 / number, measure_delta_q=True, frames=1000, curves={level: [0., 1.]},
+              more={'policy_lag': [lag, lag], 'delta_q/first': [2., 4.], 'delta_q/last': [1., 1.]})
+    self._measured('unknown', [9., 9.], [9., 9.], num_environments='auto')
+    panels = self._panels(r2d2_figures.draw_actors)
+    self.assertEqual([axes.get_title('left') for axes in panels], ['256 actors'] * 3 + ['64 actors'] * 3)
+    self.assertEqual([text.get_text() for text in panels[0].get_xticklabels()], ['breakout', 'pong'])
+    heights = [[bar.get_height() for bar in axes.patches] for axes in panels]
+    self.assertEqual(heights, [[1500.] * 2, [3.] * 2, [1.] * 2, [5500.] * 2, [3.] * 2, [1.] * 2])
+    self.assertEqual(panels[0].get_ylim(), panels[3].get_ylim())
+    self.assertEqual(_legend(panels[0]), ['stored state, burn-in 40'])
+
+  def test_one_number_of_actors_is_not_compared(self):
+    self._measured('a', [1., 2.], [1., 2.], num_environments=256)
+    self._measured('b', [1., 2.], [1., 2.], num_environments=256, seed=2)
+    self.assertIsNone(r2d2_figures.draw_actors(self.read()))
+
+  def test_a_level_with_one_variant_has_a_panel_with_the_papers_score(self):
+    self._make('a', (1., 9.))
+    self._make('b', (1., 7.), level='catch')
+    drawn = r2d2_figures.pictures(self.read())
+    self.assertEqual([name for name, picture in drawn.items() if picture], ['r2d2_levels'])
+    panels = drawn['r2d2_levels'].axes
+    self.assertEqual([axes.get_title('left') for axes in panels], ['catch', 'pong'])
+    self.assertEqual([pictures.ends(axes) for axes in panels],
+                     [{'R2D2': 7.}, {'R2D2': 9., "R2D2: the paper's final score": 21.0}])
 
   @parameterized.parameters(*_DRAW)
   def test_without_data_nothing_is_drawn(self, draw):
@@ -153,11 +156,6 @@ class R2d2FiguresTest(run_directories.TestCase):
     run_directories.r2d2(self.folder, 'without_rows', level_name='breakout')
     self.assertIsNone(draw(self.read()))
     self.assertIsNone(draw([]))
-
-  def test_games_without_common_frames_have_no_median(self):
-    self._make('a')
-    run_directories.r2d2(self.folder, 'b', level_name='breakout', frames=100, curves={'breakout': [1., 2.]})
-    self.assertIsNone(r2d2_figures.draw_atari_median(self.read()))
 
 
 if __name__ == '__main__':

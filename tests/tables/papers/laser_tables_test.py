@@ -56,13 +56,13 @@ class LaserTablesTest(run_directories.TestCase):
   def test_the_papers_numbers_and_why_they_differ(self):
     rows = {tuple(row[:3]): [number.value for number in row[3:5]] for row in laser_tables.table('1', []).rows}
     for key, printed, again in (
-        (('LASER: Shared Experience Replay', 'Atari-57, 200M frames', 'median'), 448, 412.40),
-        (('LASER: Shared Experience Replay', 'Atari-57, 50M frames', 'median'), 370, 364.96),
-        (('LASER: Experience Replay (no sweep)', 'Atari-57, 200M frames', 'median'), 431, 454.91)):
+        (('LASER: Shared Experience Replay', 'Atari-57, 200M frames', 'median (%)'), 448, 412.40),
+        (('LASER: Shared Experience Replay', 'Atari-57, 50M frames', 'median (%)'), 370, 364.96),
+        (('LASER: Experience Replay (no sweep)', 'Atari-57, 200M frames', 'median (%)'), 431, 454.91)):
       self.assertEqual(rows[key][0], printed)
       self.assertAlmostEqual(rows[key][1], again, delta=0.005)
-    self.assertEqual(rows['LASER: Experience Replay', 'Atari-57, 50M frames', 'median'], [233, None])
-    self.assertEqual(rows['PopArt-IMPALA', 'DMLab-30, 10B frames', 'mean capped'], [73.5, None])
+    self.assertEqual(rows['LASER: Experience Replay', 'Atari-57, 50M frames', 'median (%)'], [233, None])
+    self.assertEqual(rows['PopArt-IMPALA', 'DMLab-30, 10B frames', 'mean capped (%)'], [73.5, None])
     for number in laser_tables.NUMBERS:
       text = ' '.join(laser_tables.table(number, []).notes)
       for part in ('448 and 412.4', '431 and 454.9', '370 and 365.0', 'median would be 449.5 and the mean 1698.8'):
@@ -160,7 +160,7 @@ class LaserTablesTest(run_directories.TestCase):
                  _PRESETS['popart_impala_dmlab30'].protocol, learning_rate=1e-4 * (index + 1), sweep_index=index,
                  total_environment_frames=10_000 * _M, **_SHARED)
     rows, _ = self._table('1')
-    for measure, score in (('median', 39.), ('mean capped', 39.)):
+    for measure, score in (('median (%)', 39.), ('mean capped (%)', 39.)):
       row = rows['LASER: Shared Experience Replay', 'DMLab-30, 10B frames', measure]
       self.assertAlmostEqual(row['this run'].value.mean, score)
       self.assertEqual(row['run'], 'scaled down: 2 of 10 agents')

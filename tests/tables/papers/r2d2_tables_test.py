@@ -57,23 +57,26 @@ class R2d2TablesTest(run_directories.TestCase):
 
   def test_the_papers_numbers(self):
     rows = {tuple(row[:3]): [number.value for number in row[3:5]] for row in r2d2_tables.table('1', []).rows}
-    self.assertLen(rows, 19)
+    self.assertLen(rows, 21)
     for key, printed, again in (
-        (('R2D2', 'Atari-57', 'median'), 1920.6, 1922.73), (('R2D2', 'Atari-57', 'mean'), 4024.9, 4024.93),
-        (('Ape-X', 'Atari-57', 'mean'), 1695.6, 1684.44), (('R2D2', 'DMLab-30', 'mean capped'), 78.3, 78.33),
-        (('R2D2', 'DMLab-30', 'median'), 96.9, 97.18), (('R2D2+', 'DMLab-30', 'mean capped'), 85.7, 85.76),
-        (('IMPALA, deep (re-run)', 'DMLab-30', 'mean capped'), 85.1, 85.14),
-        (('IMPALA, shallow (re-run)', 'DMLab-30', 'median'), 89.7, 89.62),
-        (('IMPALA, deep (original)', 'DMLab-30', 'mean capped'), 45.8, 44.45)):
+        (('R2D2', 'Atari-57', 'median (%)'), 1920.6, 1922.73), (('R2D2', 'Atari-57', 'mean (%)'), 4024.9, 4024.93),
+        (('Ape-X', 'Atari-57', 'mean (%)'), 1695.6, 1684.44), (('R2D2', 'DMLab-30', 'mean capped (%)'), 78.3, 78.33),
+        (('R2D2', 'DMLab-30', 'median (%)'), 96.9, 97.18), (('R2D2+', 'DMLab-30', 'mean capped (%)'), 85.7, 85.76),
+        (('IMPALA, deep (re-run)', 'DMLab-30', 'mean capped (%)'), 85.1, 85.14),
+        (('IMPALA, shallow (re-run)', 'DMLab-30', 'median (%)'), 89.7, 89.62),
+        (('IMPALA, deep (original)', 'DMLab-30', 'mean capped (%)'), 45.8, 44.45)):
       self.assertEqual(rows[key][0], printed)
       self.assertAlmostEqual(rows[key][1], again, delta=0.005)
-    self.assertEqual(rows['R2D2, feed-forward', 'Atari-57', 'median'], [589.2, None])
+    self.assertEqual(rows['R2D2, feed-forward', 'Atari-57', 'median (%)'], [589.2, None])
+    # The abstract, and section 4.1: "on 52 out of 57 games", Ape-X 49.
+    self.assertEqual([rows[name, 'Atari-57', 'levels above human'] for name in ('R2D2', 'Ape-X')], [[52, 52], [49, 49]])
 
   def test_a_whole_suite_has_a_score_and_the_papers_humans_are_named(self):
     for place, game in enumerate(scores.SUITES['atari57'].levels):
       for seed in (1, 2):
         self._make('R2D2', 0.1 * place + 0.01 * seed, game, seed=seed)
-    row = {tuple(row[:3]): row for row in r2d2_tables.table('1', self.read(True)).rows}['R2D2', 'Atari-57', 'median']
+    rows = {tuple(row[:3]): row for row in r2d2_tables.table('1', self.read(True)).rows}
+    row = rows['R2D2', 'Atari-57', 'median (%)']
     np.testing.assert_allclose(row[5].value, (281.5, 0.5**0.5, 2))
     self.assertEqual(row[7], 'scaled down: 2 of 3 seeds')
     self.assertIn('Human: the scores that the human-normalised scores are computed with. The paper prints alien '
@@ -125,7 +128,7 @@ class R2d2TablesTest(run_directories.TestCase):
   def test_the_feed_forward_variant_has_one_seed(self):
     self._make('R2D2', 0.5, use_lstm=False)
     rows = {tuple(row[:3]): row[-1] for row in r2d2_tables.table('1', self.read(True)).rows}
-    self.assertEqual(rows['R2D2, feed-forward', 'Atari-57', 'median'], 'scaled down: 1 of 57 levels')
+    self.assertEqual(rows['R2D2, feed-forward', 'Atari-57', 'median (%)'], 'scaled down: 1 of 57 levels')
 
   def test_every_setting_departs_that_is_not_free(self):
     agent = r2d2_published.PAPER.agents[0]
