@@ -45,6 +45,8 @@ class HostSettings(Protocol):
   @property
   def num_inference_threads(self) -> int | str: ...    # Or 'auto'.
   @property
+  def dynamic_batching(self) -> bool: ...              # Whether inference has batches of several environments.
+  @property
   def environment_timeout_seconds(self) -> float: ...  # A worker that does not answer for this time is replaced.
   @property
   def worker_niceness(self) -> int: ...                # See environment_workers.EnvironmentWorkers.
@@ -80,7 +82,9 @@ def counts(run: HostSettings, levels: Sequence[str]) -> tuple[int, int, int]:
   workers = run.num_environment_workers
   if workers == 'auto':
     workers = environments if labs else machine.num_cores()
-  loops = 1 if run.num_inference_threads == 'auto' else run.num_inference_threads
+  loops = run.num_inference_threads
+  if loops == 'auto':  # The batches of one loop can use all cores, if they are large.
+    loops = 1 if run.dynamic_batching else machine.num_cores()
   return int(environments), min(int(workers), int(environments)), int(loops)
 
 
@@ -183,26 +187,26 @@ class ActorHost:
     return report
 
   def make_pool(self, make_agent: Callable[[], Any], unroll_length: int, completed_capacity: int,
-                report: Callable[[str], None], synchronous: bool = False,
+                report: Callable[[str], None], barrier: str = 'none',
                 to_send: Callable[[unroll_lib.Unroll], unroll_lib.Unroll] = lambda unroll: unroll):
     """Makes the pool, and one agent for each inference loop.
 
     Args:
       make_agent: makes an agent.Agent.
       unroll_length: agent steps per unroll.
-      completed_capacity, synchronous: see actor_pool.ActorPool.
+      completed_capacity, barrier: see actor_pool.ActorPool.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
       to_send: returns what is sent of an unroll, in a graph.
     """
-    if synchronous:
+    if barrier == 'step':
       self.num_loops = 1  # Several loops would race for the batches.
     with tf.device(self.device):
       self._agents = [make_agent() for _ in range(self.num_loops)]
     output, state = _specs_of_one_actor(self._agents[0], self.observation_spec)
     self.pool = actor_pool.ActorPool(
         self._workers, unroll_length, output, state, self.level_ids, completed_capacity,
-        self._run.environment_timeout_seconds, synchronous, report)
+        self._run.environment_timeout_seconds, barrier, self._run.dynamic_batching, report)
     self._has_pool = True
     self._to_send = to_send
     sent = tf.function(to_send, autograph=False).get_concrete_function(self.pool.unroll_spec).structured_outputs

@@ -51,7 +51,7 @@ class ActorPool:
 
   def __init__(self, workers: environment_workers.EnvironmentWorkers, unroll_length: int, agent_output_spec,
                agent_state_spec, level_ids, completed_capacity: int = 1, environment_timeout_seconds: float = 60.,
-               synchronous: bool = False, report=print):
+               barrier: str = 'none', dynamic_batching: bool = True, report=print):
     """Makes the pool. `start` starts it.
 
     Args:
@@ -64,8 +64,10 @@ class ActorPool:
         number of environments that a worker steps at once.
       environment_timeout_seconds: a worker that does not answer for this time is replaced. During long work it has
         environment_workers.LONG_WORK_FACTOR times as long.
-      synchronous: if True, actors step in lockstep and wait with full unrolls for `release`. This makes a run
-        repeatable.
+      barrier: what actors wait for. unroll: with full unrolls, for `release`. step: also for each other at each step,
+        in the order of their ids, which makes a run repeatable. none: for nothing but room for their unrolls.
+      dynamic_batching: whether actors that need an action at the same time are in one batch of inference. Otherwise
+        each batch has one actor.
       report: called with a message for each fault. Its first line says what happened. The traceback of a worker may
         follow.
     """
@@ -103,8 +105,8 @@ class ActorPool:
           output_types=[spec.dtype for spec in outputs], output_shapes=[spec.shape for spec in outputs],
           state_types=[spec.dtype for spec in states], state_shapes=[spec.shape for spec in states],
           completed_capacity=completed_capacity, environment_timeout_ms=int(1000 * environment_timeout_seconds),
-          long_work_factor=environment_workers.LONG_WORK_FACTOR, synchronous=synchronous,
-          shared_name=ops.unique_name('actor_pool'))
+          long_work_factor=environment_workers.LONG_WORK_FACTOR, barrier=barrier,
+          dynamic_batching=dynamic_batching, shared_name=ops.unique_name('actor_pool'))
     ops.delete_with(self, self._handle)
 
   @property
@@ -169,7 +171,7 @@ class ActorPool:
     return _pack(self.unroll_spec, components, prefix=[])
 
   def release(self):
-    """Lets the actors of a synchronous pool continue for another unroll, once all of them have a full unroll."""
+    """Lets the actors of a pool with a barrier continue for another unroll, once all of them have a full one."""
     with tf.device('/CPU:0'):
       ops.actor_pool_release(self._handle)
 
@@ -177,7 +179,7 @@ class ActorPool:
     """Stops stepping an actor's environment for good.
 
     Raises:
-      tf.errors.InvalidArgumentError: the pool is synchronous.
+      tf.errors.InvalidArgumentError: the pool has a barrier.
     """
     with tf.device('/CPU:0'):
       ops.actor_pool_retire(self._handle, actor_id)

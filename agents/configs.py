@@ -20,8 +20,11 @@ _REWARD_TRANSFORMS = ('abs_one', 'soft_asymmetric', 'optimistic_asymmetric', 'no
 
 
 @dataclasses.dataclass(frozen=True)
-class ImpalaConfig(runtime_config.RuntimeConfig):
-  """Every hyper-parameter. The defaults are the paper's for single Atari games (section 5.3.2, table G.1)."""
+class ActorCriticConfig(runtime_config.RuntimeConfig):
+  """The hyper-parameters of the actor-critic agents of the IMPALA paper.
+
+  The defaults are the paper's for single Atari games (section 5.3.2, table G.1).
+  """
 
   # The task.
   total_environment_frames: int = setting(
@@ -59,33 +62,6 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
       'abs_one', 'Transformation of the rewards before learning: abs_one (clip to [-1, 1], table G.1), '
       'soft_asymmetric (released code), optimistic_asymmetric (figure D.1) or none.',
       choices=_REWARD_TRANSFORMS)
-  off_policy_correction: str = setting(
-      'vtrace', 'How the learner corrects for actions that were chosen with older parameters: vtrace, one_step, '
-      'epsilon or none. Section 5.2.2.', choices=('vtrace', 'one_step', 'epsilon', 'none'))
-  clip_rho_threshold: float = setting(
-      1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
-      'clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
-  clip_pg_rho_threshold: float = setting(
-      1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
-      'Section 5.2.2.', at_least=0, at_most=math.inf)
-  clip_c_threshold: float = setting(
-      1.0, 'Largest importance weight in the products that carry corrections back in time (c-bar); larger weights are '
-      'clipped to it. inf for no clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
-  vtrace_lambda: float = setting(
-      1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
-      'Section 4.1, remark 2.', at_least=0, at_most=1)
-  action_values: str = setting(
-      'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
-      'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
-      'et al. 2020, Algorithm 1).', choices=('bootstrapped', 'one_step', 'target'))
-
-  # The replay.
-  replay_share: float = setting(
-      0., "Share of each batch's unrolls that are drawn from a replay, uniformly. Section 5.2.2 has 0.5.", at_least=0,
-      less_than=1)
-  replay_capacity: int = setting(
-      1_000_000, 'Capacity of the replay, in agent steps: 10,000 unrolls of 100 steps in table D.3. The oldest unrolls '
-      'leave it first.', at_least=1, at_most=settings.MAX_FRAMES)
 
   # The auxiliary task.
   use_pixel_control: bool = setting(
@@ -118,6 +94,47 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
       f'instead of the flags of these names: 0 to {sweeps.IMPALA.num_samples - 1}, or any number in a population. -1 '
       'for no sample. Table D.1.', at_least=runtime_config.NO_SAMPLE, at_most=settings.MAX_SEED)
 
+
+def validate_actor_critic(config: ActorCriticConfig) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
+  settings.check(config)
+  if not config.level_name:
+    raise ValueError('--level_name=: want the name of a level')
+
+
+@dataclasses.dataclass(frozen=True)
+class ImpalaConfig(ActorCriticConfig):
+  """The actor-critic's hyper-parameters, and those of off-policy learning."""
+
+  # The correction.
+  off_policy_correction: str = setting(
+      'vtrace', 'How the learner corrects for actions that were chosen with older parameters: vtrace, one_step, '
+      'epsilon or none. Section 5.2.2.', choices=('vtrace', 'one_step', 'epsilon', 'none'))
+  clip_rho_threshold: float = setting(
+      1.0, 'Largest importance weight in the value targets (rho-bar); larger weights are clipped to it. inf for no '
+      'clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
+  clip_pg_rho_threshold: float = setting(
+      1.0, 'Largest importance weight in the policy gradient; larger weights are clipped to it. inf for no clipping. '
+      'Section 5.2.2.', at_least=0, at_most=math.inf)
+  clip_c_threshold: float = setting(
+      1.0, 'Largest importance weight in the products that carry corrections back in time (c-bar); larger weights are '
+      'clipped to it. inf for no clipping. Section 5.2.2.', at_least=0, at_most=math.inf)
+  vtrace_lambda: float = setting(
+      1.0, 'Lambda of V-trace: 0 gives one-step value targets, 1 gives the full ones, and values between mix them. '
+      'Section 4.1, remark 2.', at_least=0, at_most=1)
+  action_values: str = setting(
+      'bootstrapped', "Estimate of an action's value in the policy gradient: bootstrapped (r + gamma v of the next "
+      'state, section 4.2), one_step (r + gamma V of the next state, section E.3) or target (v of this state, Schmitt '
+      'et al. 2020, Algorithm 1).', choices=('bootstrapped', 'one_step', 'target'))
+
+  # The replay.
+  replay_share: float = setting(
+      0., "Share of each batch's unrolls that are drawn from a replay, uniformly. Section 5.2.2 has 0.5.", at_least=0,
+      less_than=1)
+  replay_capacity: int = setting(
+      1_000_000, 'Capacity of the replay, in agent steps: 10,000 unrolls of 100 steps in table D.3. The oldest unrolls '
+      'leave it first.', at_least=1, at_most=settings.MAX_FRAMES)
+
   def split_batch(self) -> tuple[int, int]:
     """Returns the numbers of online and of replayed unrolls in a batch."""
     replayed = round(self.batch_size * self.replay_share)
@@ -126,14 +143,35 @@ class ImpalaConfig(runtime_config.RuntimeConfig):
 
 def validate_impala(config: ImpalaConfig) -> None:
   """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
-  settings.check(config)
-  if not config.level_name:
-    raise ValueError('--level_name=: want the name of a level')
+  validate_actor_critic(config)
   online, replayed = config.split_batch()
   if not online or bool(replayed) != (config.replay_share > 0):
     raise ValueError(f'--replay_share={config.replay_share:g}: a batch of {config.batch_size} unrolls would have '
                      f'{online} new and {replayed} replayed ones: want at least one of each, for example with a larger '
                      '--batch_size')
+
+
+@dataclasses.dataclass(frozen=True)
+class A2cConfig(ActorCriticConfig):
+  """The actor-critic's hyper-parameters, and how environments are batched."""
+
+  batching: str = setting(
+      'sync_step', 'What environments wait for (section 5.1, figure 2). sync_step: for the slowest one at each step. '
+      'sync_trajectory: for the slowest one at the end of each unroll; the actions of each environment are computed '
+      'alone. dynamic_batching: as sync_trajectory, but the actions of environments that need one at the same time are '
+      'computed in one batch.', choices=('sync_step', 'sync_trajectory', 'dynamic_batching'))
+
+  @property
+  def barrier(self) -> str:
+    """See RuntimeConfig. In each of the three ways, actors and learner take turns."""
+    return 'step' if self.batching == 'sync_step' else 'unroll'
+
+
+def validate_a2c(config: A2cConfig) -> None:
+  """Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed."""
+  validate_actor_critic(config)
+  if config.synchronous and config.barrier != 'step':
+    raise ValueError(f'--synchronous: want --batching=sync_step, got {config.batching}')
 
 
 @dataclasses.dataclass(frozen=True)

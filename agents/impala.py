@@ -26,6 +26,7 @@ from scalable_agents.learner import off_policy
 from scalable_agents.learner import optimizers
 from scalable_agents.learner import pixel_control
 from scalable_agents.learner import policies
+from scalable_agents.learner import vtrace
 from scalable_agents.networks import networks
 from scalable_agents.training import definition
 
@@ -47,14 +48,14 @@ class BehaviourOutput(NamedTuple):
 class Agent(snt.Module):
   """Torso, optional LSTM, and linear heads for policy and baseline. Figure 3. Pixel control has one more head."""
 
-  def __init__(self, spec: agent_lib.EnvironmentSpec, config: configs.ImpalaConfig, num_baselines: int = 1,
+  def __init__(self, spec: agent_lib.EnvironmentSpec, config: configs.ActorCriticConfig, num_baselines: int = 1,
                name: str = 'agent'):
     """Creates the variables.
 
     Args:
       spec: the environments. They observe 'pixels' or 'vector', and perhaps 'instruction' (uint8 [L], text padded
         with zeros).
-      config: ImpalaConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `lstm_precision`,
+      config: ActorCriticConfig; `torso`, `torso_precision`, `centre_pixels`, `use_lstm`, `lstm_precision`,
         `use_pixel_control` and `seed` are read.
       num_baselines: number N of values.
       name: the module's name.
@@ -158,7 +159,7 @@ class Agent(snt.Module):
 
 
 def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) -> learner_step.Loss:
-  """The actor-critic loss of section 4.2, summed over time and batch. Its terms are returned without their weights.
+  """The actor-critic loss with off-policy correction. Section 4.2.
 
   Args:
     agent: the network that learns.
@@ -170,20 +171,35 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) 
   output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
   v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
   r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
-  discount_t, weights = config.discount * steps.discount_t, tf.cast(steps.real_t, tf.float32)
-  pi_tm1 = policies.categorical(output.policy_logits[:-1])
-  mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits)
-  log_pi_tm1 = pi_tm1.log_prob(steps.a_tm1)
-  log_rho_tm1 = log_pi_tm1 - mu_tm1.log_prob(steps.a_tm1)
+  log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)
+  log_mu_tm1 = policies.categorical(steps.behaviour_tm1.policy_logits).log_prob(steps.a_tm1)
   targets = off_policy.targets(
-      config.off_policy_correction, log_rho_tm1, discount_t, r_t, v_tm1, v_t[-1], config.clip_rho_threshold,
-      config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=steps.real_t, action_values=config.action_values,
-      clip_c_threshold=config.clip_c_threshold)
+      config.off_policy_correction, log_pi_tm1 - log_mu_tm1, config.discount * steps.discount_t, r_t, v_tm1, v_t[-1],
+      config.clip_rho_threshold, config.clip_pg_rho_threshold, config.vtrace_lambda, trusted=steps.real_t,
+      action_values=config.action_values, clip_c_threshold=config.clip_c_threshold)
+  return actor_critic_loss(
+      agent, unroll, output, off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets, config)
 
-  policy_gradient_loss = losses.policy_gradient_loss(
-      off_policy.log_pi(config.off_policy_correction, log_pi_tm1), targets.pg_advantages, weights)
-  baseline_loss = losses.baseline_loss(targets.vs, v_tm1, weights)
-  # With pi_tm1, the gradients of both terms would be added in another order, which changes their last bits.
+
+def actor_critic_loss(agent: Agent, unroll: unroll_lib.Unroll, output: NetworkOutput, log_pi_tm1: tf.Tensor,
+                      targets: vtrace.VTraceReturns, config: configs.ActorCriticConfig) -> learner_step.Loss:
+  """The terms of the loss, summed over time and batch, for given targets. Section 4.2.
+
+  Args:
+    agent, config: see `loss`.
+    unroll: Batch.unroll.
+    output: of [T+1, B, ...], the network's outputs for the unroll.
+    log_pi_tm1: [T, B] float32, log pi(a|x) of the actions taken.
+    targets: of [T, B], the value targets and the advantages.
+  Returns:
+    learner_step.Loss. Its terms are without their weights.
+  """
+  steps = unroll_lib.steps(unroll)
+  weights = tf.cast(steps.real_t, tf.float32)
+  policy_gradient_loss = losses.policy_gradient_loss(log_pi_tm1, targets.pg_advantages, weights)
+  baseline_loss = losses.baseline_loss(targets.vs, output.baseline[:-1, :, 0], weights)
+  # With the policy of log_pi_tm1, the gradients of both terms would be added in another order, which changes their last
+  # bits.
   entropy_loss = losses.entropy_loss(policies.categorical(output.policy_logits[:-1]), weights)
   total = policy_gradient_loss + config.baseline_cost * baseline_loss + config.entropy_cost * entropy_loss
   terms = {'loss/policy_gradient': policy_gradient_loss, 'loss/baseline': baseline_loss, 'loss/entropy': entropy_loss}
@@ -195,14 +211,14 @@ def loss(agent: Agent, batch: learner_step.Batch, config: configs.ImpalaConfig) 
   return learner_step.Loss(total, terms)
 
 
-def make_optimizer(variables, config: configs.ImpalaConfig) -> optimizers.RMSProp | optimizers.Adam:
+def make_optimizer(variables, config: configs.ActorCriticConfig) -> optimizers.RMSProp | optimizers.Adam:
   """Makes the optimiser; `rmsprop_epsilon` may be a variable."""
   if config.optimizer == 'adam':
     return optimizers.Adam(variables, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
   return optimizers.RMSProp(variables, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
 
 
-def tuned(config: configs.ImpalaConfig) -> dict[str, bool]:
+def tuned(config: configs.ActorCriticConfig) -> dict[str, bool]:
   """Returns the hyper-parameters that populations tune (appendix F), and whether each is in use."""
   return {'learning_rate': True, 'entropy_cost': True, 'rmsprop_epsilon': config.optimizer == 'rmsprop',
           'clip_gradient_norm': config.clip_gradient_norm > 0}

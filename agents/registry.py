@@ -19,6 +19,7 @@ from scalable_agents.training import run_config
 _HERE = 'scalable_agents.agents'
 AGENTS = {  # By the name of the definition.
     'impala': f'{_HERE}.impala:IMPALA',
+    'a2c': f'{_HERE}.a2c:A2C',
     'popart_impala': f'{_HERE}.popart_impala:POPART_IMPALA',
     'r2d2': f'{_HERE}.r2d2:R2D2',
     'laser': f'{_HERE}.laser:LASER',
@@ -26,8 +27,9 @@ AGENTS = {  # By the name of the definition.
 
 
 def _converted(config_class: type, config: Any, **changes: Any) -> Any:
-  """Returns a config of a class with further settings, with the values of `config` and changes."""
-  return config_class(**(dataclasses.asdict(config) | changes))
+  """Returns a config of a class with the values of `config` for the settings that both have, and changes."""
+  shared = {field.name for field in dataclasses.fields(config_class)}
+  return config_class(**{name: value for name, value in dataclasses.asdict(config).items() if name in shared} | changes)
 
 
 _IMPALA_DMLAB30 = configs.ImpalaConfig(
@@ -56,6 +58,11 @@ _R2D2_DMLAB30 = preset.Preset(
 PRESETS = {  # By the name of the binary.
     'impala_atari57': preset.Preset(AGENTS['impala'], configs.ImpalaConfig(), atari57_protocol.Protocol()),
     'impala_dmlab30': preset.Preset(AGENTS['impala'], _IMPALA_DMLAB30, dmlab30_protocol.Protocol(), _DMLAB30_RUN),
+    'a2c_atari57': preset.Preset(AGENTS['a2c'], configs.A2cConfig(), atari57_protocol.Protocol()),
+    'a2c_dmlab30': preset.Preset(
+        AGENTS['a2c'],
+        _converted(configs.A2cConfig, _IMPALA_DMLAB30, torso='shallow'),  # Section 5.1, table 1 and figure 4.
+        dmlab30_protocol.Protocol(), _DMLAB30_RUN),
     'popart_impala_atari57': preset.Preset(
         AGENTS['popart_impala'],
         configs.PopArtImpalaConfig(

@@ -99,13 +99,19 @@ def _read_flags(preset, agent) -> definition.Job:
       run_flags.check_stored(part, stored, run_directory.path(run_settings.logdir, run_directory.CONFIG))
     cluster = dataclasses.replace(cluster, num_learners=stored.get('num_learners', 1))
     config = run_flags.config_from_flags(agent.config, agent.validate, stored)
-  elif run_settings.video:
-    raise errors.UserError('--video: only with --mode=test')
+  else:
+    if run_settings.video:
+      raise errors.UserError('--video: only with --mode=test')
+    try:
+      run_settings = agent.complete_run(config, run_settings)
+    except ValueError as error:
+      raise errors.UserError(str(error)) from error
   population = run_flags.config_from_flags(population_config.PopulationConfig, population_config.validate, stored)
   config = _with_sample(agent, config, population.population_size > 1)
   protocol = run_flags.config_from_flags(type(preset.protocol), stored=stored)
-  if cluster.job_name and config.synchronous:
-    raise errors.UserError('--synchronous: only without --job_name; processes of a cluster cannot take turns')
+  if cluster.job_name and config.barrier != 'none':
+    cause = '--synchronous' if config.synchronous else agent.name
+    raise errors.UserError(f'{cause}: only without --job_name; processes of a cluster cannot take turns')
   if population.population_size > 1 and ',' in cluster.learner_addresses:
     raise errors.UserError('--population_size: all learners of a member are in one process; give one address in '
                            '--learner_addresses, and --num_learners for several')

@@ -43,3 +43,8 @@ class RuntimeConfig:
   seed: int = setting(
       1, 'Seed of the initial weights, the actions, the samples of a replay and the environments.', at_least=0,
       at_most=settings.MAX_SEED)
+
+  @property
+  def barrier(self) -> str:
+    """What environments wait for: none, unroll or step; see actor_pool.ActorPool. With none, they wait for no one."""
+    return 'step' if self.synchronous else 'none'

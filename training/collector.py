@@ -26,22 +26,23 @@ class Collector:
   """
 
   def __init__(self, experience: experience_lib.Experience, prepare: Callable[[learner_step.Batch], learner_step.Batch],
-               devices: list[str], pool: actor_pool.ActorPool, num_environments: int, synchronous: bool):
+               devices: list[str], pool: actor_pool.ActorPool, num_environments: int, takes_turns: bool):
     """Begins to collect.
 
     Args:
       experience: gives the batches.
       prepare: Learner.prepare, called in a graph with each of them.
       devices: the learners' devices; one batch is taken for each.
-      pool: the actors of this process; in a synchronous run it is told when actors may continue.
+      pool: the actors of this process. If it has a barrier, it is told when actors may continue.
       num_environments: number of environments of the pool.
-      synchronous: whether actors play only while batches are collected, and only as much as these need.
+      takes_turns: whether the pool has a barrier. Then actors play only while batches are collected, and only as much
+        as these need.
     """
     self._experience = experience
     self._devices = devices
     self._pool = pool
     self._num_environments = num_environments
-    self._synchronous = synchronous
+    self._takes_turns = takes_turns
     # At the start a pool lets each actor play one unroll.
     self._unrolls_granted = num_environments
     self._unrolls_taken = 0
@@ -68,7 +69,7 @@ class Collector:
   def take(self) -> list[Collected]:
     """Returns the batches, once `wait` has returned True, and begins to collect the next ones.
 
-    In a synchronous run `resume` begins to collect them.
+    If actors and learner take turns, `resume` begins to collect them.
 
     Returns:
       One for each device.
@@ -76,13 +77,13 @@ class Collector:
       tf.errors.OutOfRangeError, tf.errors.CancelledError: the experience is closed.
     """
     collected = self._upcoming.result()
-    if not self._synchronous:
+    if not self._takes_turns:
       self._begin()
     return collected
 
   def resume(self):
-    """Begins to collect the next batches after an update of a synchronous run. Does nothing in other runs."""
-    if self._synchronous:
+    """Begins to collect the next batches if actors and learner take turns. Otherwise does nothing."""
+    if self._takes_turns:
       self._begin()
 
   def _begin(self):
@@ -106,8 +107,8 @@ class Collector:
     return collected
 
   def _let_actors_play(self):
-    """In a synchronous run, grants the actors the unrolls of the next take."""
-    while self._synchronous and self._unrolls_taken + self._experience.unrolls_per_batch > self._unrolls_granted:
+    """If actors and learner take turns, grants the actors the unrolls of the next take."""
+    while self._takes_turns and self._unrolls_taken + self._experience.unrolls_per_batch > self._unrolls_granted:
       self._pool.release()
       self._unrolls_granted += self._num_environments
 

@@ -73,6 +73,9 @@ class Definition:
 
   # Raises ValueError for the first setting out of range; the message is one line: flag, value, what is allowed.
   validate: Callable[[Any], None] = settings.check
+  # Returns the settings of a training run, with those that the agent determines. Raises ValueError, with one line, if
+  # they contradict a flag.
+  complete_run: Callable[[Any, run_config.RunConfig], run_config.RunConfig] = lambda config, run: run
   # Makes the optimiser of (trainable variables, config), one of learner/optimizers.py.
   make_optimizer: Callable[[Sequence[tf.Variable], Any], Any] = adam
   # The settings that populations tune, and whether each is in use with this config.

@@ -44,8 +44,11 @@ class RunConfig:
       'auto', 'Number of processes that step the environments. auto: one per core, or one per environment with levels '
       'of DeepMind Lab.', at_least=1, at_most=settings.MAX_PROCESSES)
   num_inference_threads: settings.Count = setting(
-      'auto', 'Number of inference loops, each with a batch of its own. auto: 1.', at_least=1,
-      at_most=_MAX_INFERENCE_THREADS)
+      'auto', 'Number of inference loops, each with a batch of its own. auto: 1, or one per core without '
+      '--dynamic_batching.', at_least=1, at_most=_MAX_INFERENCE_THREADS)
+  dynamic_batching: bool = setting(
+      True, 'Compute the actions of environments that need one at the same time in one batch. Otherwise the action of '
+      'each environment is computed alone, as by actors on CPUs in table 1 of Espeholt et al. 2018 (IMPALA).')
   environment_timeout_seconds: float = setting(
       60.0, 'A worker that does not answer for this many seconds is replaced. It answers when it has made all its '
       'environments, and each time it has stepped or reset half of them. While it compiles a map, it has 20 times as '

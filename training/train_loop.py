@@ -162,7 +162,7 @@ class Trainer:
     make_agent = job.agent.maker(host, levels, config)
     self.learner = self._make_learner(make_agent, device)
     host.make_pool(make_agent, config.unroll_length, config.queue_size, lambda line: self._log.report_fault(line),
-                   config.synchronous, lambda unroll: job.agent.to_send(unroll, config))
+                   config.barrier, lambda unroll: job.agent.to_send(unroll, config))
     memory.check(host.pool.unroll_spec, host.parameter_specs, config, host.num_environments,
                  len(self._together.devices))
     self._publisher = publisher_lib.Publisher(
@@ -329,7 +329,7 @@ class Trainer:
       try:
         collector = on_end.enter_context(collector_lib.Collector(
             self._experience, self.learner.prepare, self._together.devices, self._host.pool,
-            self._host.num_environments, self._config.synchronous))
+            self._host.num_environments, self._config.barrier != 'none'))
         try:
           self._learn(collector)
         finally:

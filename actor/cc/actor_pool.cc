@@ -19,7 +19,7 @@ int64_t Nanoseconds(std::chrono::steady_clock::duration duration) {
 ActorPool::ActorPool(const Options& options, UnrollBuilder::Allocate allocate)
     : options_(options),
       allocate_(std::move(allocate)),
-      batcher_({1, std::max(options.num_environments, 1), -1}),
+      batcher_({1, options.dynamic_batching ? std::max(options.num_environments, 1) : 1, -1}),
       listener_([this](int worker) { ReadMessage(worker); }, [this](Clock::time_point now) { CheckTimeouts(now); }) {}
 
 ActorPool::~ActorPool() { Close(""); }
@@ -155,7 +155,9 @@ void ActorPool::Release() {
 }
 
 Status ActorPool::Retire(int32_t actor_id) {
-  if (options_.synchronous) return InvalidArgument("a single environment of a synchronous pool cannot be stopped");
+  if (options_.barrier != Barrier::kNone) {
+    return InvalidArgument("a single environment of a pool with a barrier cannot be stopped");
+  }
   MutexLock lock(mutex_);
   retired_.insert(actor_id);
   return Status();
@@ -209,7 +211,7 @@ void ActorPool::ReadMessage(int worker) {
     const Status status = Receive(&entry, &stepped);
     if (!status.ok()) {
       Detach(worker, status.message(), &outcome);
-    } else if (!stepped.empty() && (!options_.synchronous || EveryoneStepped(&stepped))) {
+    } else if (!stepped.empty() && (options_.barrier != Barrier::kStep || EveryoneStepped(&stepped))) {
       Advance(stepped, &outcome);
     }
   }
@@ -304,7 +306,7 @@ void ActorPool::Advance(const Actors& stepped, Outcome* outcome) {
   }
   if (full.empty()) return;
   // A group is accepted or parked as a whole. A divided group would make batches small from then on.
-  if (options_.synchronous) {
+  if (options_.barrier != Barrier::kNone) {
     AcceptUnrolls(full, outcome);
     Park(std::move(full));
     UnparkEveryone(outcome);
@@ -361,7 +363,7 @@ void ActorPool::DeliverUnrolls(Outcome* outcome) {
     outcome->unrolls.emplace_back(std::move(unroll_waiters_.front()), std::move(completed_.front()));
     unroll_waiters_.pop_front();
     completed_.pop_front();
-    while (!options_.synchronous && !parked_.empty() &&
+    while (options_.barrier == Barrier::kNone && !parked_.empty() &&
            static_cast<int>(completed_.size()) < options_.completed_capacity) {
       const Actors actors = Unpark();
       AcceptUnrolls(actors, outcome);

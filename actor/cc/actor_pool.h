@@ -30,6 +30,11 @@
 
 namespace scalable_agents {
 
+// What actors wait for. In a pool with a barrier, an actor with a full unroll waits for Release(). With kStep,
+// environments and inference also take turns: once every environment has stepped, the pool takes the rows in the order
+// of actor ids. This makes a run repeatable.
+enum class Barrier { kNone, kUnroll, kStep };
+
 // An environment, from its worker's start to its worker's end. Only the pool changes it. The consumer of a
 // batch may read it until CompleteBatch().
 struct Actor {
@@ -59,9 +64,8 @@ class ActorPool {
     int64_t long_work_factor = 1;            // During long work the timeout is this many times as long.
     // Gets a process id, see processor_wait.h. On a busy machine, this time does not count towards the timeout.
     std::function<int64_t(int64_t)> processor_wait_ns = ProcessorWaitNs;
-    // Environments and inference take turns. Once every environment has stepped, the pool takes the rows in the order
-    // of actor ids. An actor with a full unroll waits for Release(). This makes a run repeatable.
-    bool synchronous = false;
+    Barrier barrier = Barrier::kNone;
+    bool dynamic_batching = true;  // Otherwise each batch of inference has one actor.
   };
   struct Environment {
     int32_t actor_id;
@@ -109,11 +113,11 @@ class ActorPool {
   // pool has dropped its partial unrolls and no longer listens to it.
   void NextFault(OnFault on_fault);
 
-  // For synchronous pools: lets all actors begin another unroll, once all of them wait with a full one.
+  // For pools with a barrier: lets all actors begin another unroll, once all of them wait with a full one.
   void Release();
 
   // Stops an environment after its current step, if any. It stays stopped, even if its worker is replaced.
-  // kInvalidArgument: the pool is synchronous, so its environments can only step together.
+  // kInvalidArgument: the pool has a barrier, for which its environments wait together.
   Status Retire(int32_t actor_id);
 
   Statistics GetStatistics() const;
@@ -173,10 +177,10 @@ class ActorPool {
   std::vector<Worker> workers_ GUARDED_BY(mutex_);
   int64_t next_stream_id_ GUARDED_BY(mutex_) = 0;  // The id of the next stream.
   std::deque<Unroll> completed_ GUARDED_BY(mutex_);
-  // Groups that wait for room in completed_, or, if synchronous, for Release().
+  // Groups that wait for room in completed_, or, at a barrier, for Release().
   std::deque<Actors> parked_ GUARDED_BY(mutex_);
-  Actors received_ GUARDED_BY(mutex_);            // Synchronous: actors that have stepped and wait for the others.
-  int releases_ GUARDED_BY(mutex_) = 0;           // Synchronous: calls of Release() without effect so far.
+  Actors received_ GUARDED_BY(mutex_);            // At Barrier::kStep: actors that have stepped and wait for others.
+  int releases_ GUARDED_BY(mutex_) = 0;           // At a barrier: calls of Release() without effect so far.
   std::set<int32_t> retired_ GUARDED_BY(mutex_);  // Ids of stopped actors.
   std::deque<OnUnroll> unroll_waiters_ GUARDED_BY(mutex_);
   std::deque<OnFault> fault_waiters_ GUARDED_BY(mutex_);

@@ -81,7 +81,7 @@ REGISTER_OP("ActorPoolRelease")
     .Input("handle: resource")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc("Synchronous pools: lets all actors begin another unroll, once all wait with a full one.");
+    .Doc("Pools with a barrier: lets all actors begin another unroll, once all wait with a full one.");
 
 REGISTER_OP("ActorPoolRetire")
     .Input("handle: resource")

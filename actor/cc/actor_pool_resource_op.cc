@@ -34,7 +34,8 @@ REGISTER_OP("ActorPool")
     .Attr("completed_capacity: int")
     .Attr("environment_timeout_ms: int")
     .Attr("long_work_factor: int")
-    .Attr("synchronous: bool")
+    .Attr("barrier: {'none', 'unroll', 'step'}")
+    .Attr("dynamic_batching: bool")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
@@ -47,6 +48,7 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
  public:
   explicit ActorPoolOp(OpKernelConstruction* context) : ResourceOpKernel(context) {
     int64_t num_environments, unroll_length, capacity;
+    std::string barrier;
     OP_REQUIRES_OK(context, context->GetAttr("num_environments", &num_environments));
     OP_REQUIRES_OK(context, context->GetAttr("unroll_length", &unroll_length));
     OP_REQUIRES_OK(context, context->GetAttr("slot_bytes", &options_.slot_bytes));
@@ -56,7 +58,8 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
     OP_REQUIRES_OK(context, context->GetAttr("completed_capacity", &capacity));
     OP_REQUIRES_OK(context, context->GetAttr("environment_timeout_ms", &options_.environment_timeout_ms));
     OP_REQUIRES_OK(context, context->GetAttr("long_work_factor", &options_.long_work_factor));
-    OP_REQUIRES_OK(context, context->GetAttr("synchronous", &options_.synchronous));
+    OP_REQUIRES_OK(context, context->GetAttr("barrier", &barrier));
+    OP_REQUIRES_OK(context, context->GetAttr("dynamic_batching", &options_.dynamic_batching));
     OP_REQUIRES_OK(context, GetFields(context, "environment", &fields_.environment));
     OP_REQUIRES_OK(context, GetFields(context, "output", &fields_.output));
     OP_REQUIRES_OK(context, GetFields(context, "state", &fields_.state));
@@ -72,6 +75,7 @@ class ActorPoolOp : public tensorflow::ResourceOpKernel<PoolResource> {
                     fields_.output[0].shape.dims() == 0,
                 InvalidArgument("agent output: want the int32 action first"));
     OP_REQUIRES_OK(context, CheckSizes(unroll_length));
+    options_.barrier = barrier == "step" ? Barrier::kStep : barrier == "unroll" ? Barrier::kUnroll : Barrier::kNone;
     options_.num_environments = num_environments;
     options_.layout.unroll_length = unroll_length;
     options_.completed_capacity = capacity;

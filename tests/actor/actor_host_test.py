@@ -74,7 +74,7 @@ class ActorHostTest(parameterized.TestCase):
     self.faults = []
     agent = dataclasses.replace(impala.IMPALA, network=make_agent)
     host.make_pool(agent.maker(host, [_SOUND], config), config.unroll_length, 1,
-                   self.faults.append, config.synchronous)
+                   self.faults.append, config.barrier)
     learned = impala.IMPALA.maker(host, [_SOUND], config)().acting_variables
     parameters = parameters_lib.ParameterSnapshot(inference.specs(learned))
     parameters.publish(0, [variable.read_value() for variable in learned])

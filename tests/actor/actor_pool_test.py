@@ -64,8 +64,8 @@ class ActorPoolTest(parameterized.TestCase):
     types = tf.nest.map_structure(lambda x: x.dtype, unrolls)
     self.assertEqual(types, tf.nest.map_structure(lambda spec: spec.dtype.as_numpy_dtype, played.pool.unroll_spec))
 
-  def test_synchronous_actors_wait_for_release(self):
-    with pool_testing.PlayedPool([{}] * 4, 2, unroll_length=3, synchronous=True) as played:
+  def test_actors_of_a_pool_with_a_barrier_wait_for_release(self):
+    with pool_testing.PlayedPool([{}] * 4, 2, unroll_length=3, barrier='step') as played:
       played.start()
       checker = pool_testing.Checker(played)
       for _ in range(20):

@@ -37,6 +37,7 @@ _TOY = f'{toy_q.__name__}:TOY_Q'
 # By the name of a preset or 'module:NAME': settings that make a run small.
 _AGENTS = {
     'impala_atari57': {'torso': 'shallow'},
+    'a2c_atari57': {'torso': 'shallow', 'use_lstm': True},
     'popart_impala_atari57': {'torso': 'shallow', 'use_pixel_control': True},
     'laser_atari57': {'torso': 'shallow', 'use_lstm': True, 'replay_share': 0.5, 'replay_minimum_size': 10,
                       'replay_capacity': 100, 'trust_region_threshold': 0.5},

@@ -28,22 +28,24 @@ def returns_more_than(wanted):
   return is_reached
 
 
-def train(test, agent, config, num_environments=16, until=lambda statistics: False):
+def train(test, agent, config, num_environments: int | str = 16, until=lambda statistics: False):
   """Trains until total_environment_frames, or until the statistics of episodes are as wanted.
 
   Args:
     test: the test case.
     agent: the agent's definition.
-    config: the agent's hyper-parameters. The run must be synchronous, or the result depends on the machine's pace.
-    num_environments: number of environments.
+    config: the agent's hyper-parameters. Actors and learner must take turns, or the result depends on the machine's
+      pace.
+    num_environments: number of environments; auto, if the agent determines it.
     until: takes the values about episodes of a row of metrics.jsonl.
   Returns:
     The rows of metrics.jsonl.
   """
   agent.validate(config)
-  assert config.synchronous
+  assert config.barrier != 'none'
   run = run_config.RunConfig(logdir=test.create_tempdir().full_path, num_environments=num_environments,
                             num_environment_workers=1)
+  run = agent.complete_run(config, run)
   levels = registry.expand(config.level_name)
   with run_directory.open_run(run.logdir, dataclasses.asdict(config), ()) as directory:
     host = actor_host.ActorHost(levels, atari57_protocol.Protocol().environments(levels, True), run, config.seed)

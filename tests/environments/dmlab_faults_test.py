@@ -46,7 +46,7 @@ class _Pool:
     self.reports = []
     self.pool = actor_pool.ActorPool(
         self.workers, _UNROLL_LENGTH, _Output(tf.TensorSpec([], tf.int32)), (), [0, 1], completed_capacity=4,
-        environment_timeout_seconds=timeout_seconds, synchronous=False, report=self.reports.append)
+        environment_timeout_seconds=timeout_seconds, report=self.reports.append)
     self._take = tf.function(self.pool.next_unroll)
 
   def __enter__(self):

@@ -172,7 +172,7 @@ def count_transfers(folder):
   publisher = publisher_lib.Publisher(learner, 0, device)
   publisher.begin()
   with collector.Collector(experience.QueueExperience(intake, config.batch_size), learner.prepare, together.devices,
-                           mock.Mock(), 0, synchronous=False) as collecting:
+                           mock.Mock(), 0, takes_turns=False) as collecting:
     def update():
       collecting.wait(None)
       collected = collecting.take()[0]

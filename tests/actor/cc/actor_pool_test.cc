@@ -1,5 +1,5 @@
 // The pool's unrolls, back-pressure, stopped environments and the end. actor_pool_faults_test.cc tests faults of
-// workers, and actor_pool_synchronous_test.cc tests synchronous pools.
+// workers, and actor_pool_barrier_test.cc tests pools with a barrier.
 #include "actor/cc/actor_pool.h"
 
 #include <gtest/gtest.h>

@@ -79,8 +79,8 @@ struct DeliveredFault {
 // A pool for rows of fake workers, with mailboxes for its callbacks.
 class TestPool {
  public:
-  TestPool(int num_environments, int unroll_length, int completed_capacity = 1, bool synchronous = false,
-           int64_t environment_timeout_ms = 60000, int64_t long_work_factor = 1)
+  TestPool(int num_environments, int unroll_length, int completed_capacity = 1, Barrier barrier = Barrier::kNone,
+           int64_t environment_timeout_ms = 60000, int64_t long_work_factor = 1, bool dynamic_batching = true)
       : unroll_length_(unroll_length) {
     ActorPool::Options options;
     options.num_environments = num_environments;
@@ -95,7 +95,8 @@ class TestPool {
     options.layout.agent_output_bytes = {4, 8};
     options.layout.agent_state_bytes = {8, 4};
     options.completed_capacity = completed_capacity;
-    options.synchronous = synchronous;
+    options.barrier = barrier;
+    options.dynamic_batching = dynamic_batching;
     options.environment_timeout_ms = environment_timeout_ms;
     options.long_work_factor = long_work_factor;
     options.processor_wait_ns = [this](int64_t) {

@@ -1,4 +1,4 @@
-// Synchronous pools, whose actors step together.
+// Pools whose actors wait for each other, at each step or at the end of each unroll.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,9 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kShortWhile(30);  // Time in which an event must not happen.
 
-TEST(ActorPoolSynchronousTest, SynchronousActorsMoveInStepAndWaitForRelease) {
+TEST(ActorPoolBarrierTest, SynchronousActorsMoveInStepAndWaitForRelease) {
   FakeWorker odd(2, 1), even(2, 2);
-  TestPool pool(4, 2, 1, true);
+  TestPool pool(4, 2, 1, Barrier::kStep);
   // The first worker has actors 2 and 3, the second one has 0 and 1.
   ASSERT_TRUE(pool.Attach(0, odd, 2, 2).ok());
   ASSERT_TRUE(pool.Attach(1, even, 0).ok());
@@ -50,14 +50,14 @@ TEST(ActorPoolSynchronousTest, SynchronousActorsMoveInStepAndWaitForRelease) {
   }
 }
 
-TEST(ActorPoolSynchronousTest, SynchronousActorsDoNotRest) {
-  TestPool pool(1, 1, 1, true);
+TEST(ActorPoolBarrierTest, ActorsDoNotRest) {
+  TestPool pool(1, 1, 1, Barrier::kStep);
   EXPECT_EQ(pool->Retire(0).code(), StatusCode::kInvalidArgument);
 }
 
-TEST(ActorPoolSynchronousTest, SynchronousReleasesAreCounted) {
+TEST(ActorPoolBarrierTest, SynchronousReleasesAreCounted) {
   FakeWorker worker(2, 1);
-  TestPool pool(2, 1, 1, true);
+  TestPool pool(2, 1, 1, Barrier::kStep);
   pool->Release();  // Before any actor waits, and even before there are actors.
   pool->Release();
   ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
@@ -69,9 +69,9 @@ TEST(ActorPoolSynchronousTest, SynchronousReleasesAreCounted) {
   EXPECT_TRUE(pool.batches.Wait().has_value());
 }
 
-TEST(ActorPoolSynchronousTest, SynchronousPoolSurvivesADeath) {
+TEST(ActorPoolBarrierTest, SynchronousPoolSurvivesADeath) {
   FakeWorker first(1, 11), second(1, 12), other(1, 20);
-  TestPool pool(2, 2, 1, true);
+  TestPool pool(2, 2, 1, Barrier::kStep);
   ASSERT_TRUE(pool.Attach(0, first, 0).ok());
   ASSERT_TRUE(pool.Attach(1, other, 1).ok());
   first.Serve();
@@ -90,9 +90,9 @@ TEST(ActorPoolSynchronousTest, SynchronousPoolSurvivesADeath) {
   }
 }
 
-TEST(ActorPoolSynchronousTest, SynchronousPoolForgetsARowWhoseWorkerDied) {
+TEST(ActorPoolBarrierTest, SynchronousPoolForgetsARowWhoseWorkerDied) {
   FakeWorker first(1, 11), second(1, 12), other(1, 20);
-  TestPool pool(2, 2, 1, true);
+  TestPool pool(2, 2, 1, Barrier::kStep);
   ASSERT_TRUE(pool.Attach(0, first, 0).ok());
   ASSERT_TRUE(pool.Attach(1, other, 1).ok());
   first.Answer(first.Await());  // The pool reads it before the worker's end.
@@ -107,6 +107,43 @@ TEST(ActorPoolSynchronousTest, SynchronousPoolForgetsARowWhoseWorkerDied) {
   ASSERT_TRUE(batch.has_value());
   ASSERT_EQ(batch->batch.items.size(), 2);
   EXPECT_TRUE(batch->batch.items[0]->alive);
+}
+
+TEST(ActorPoolBarrierTest, ActorsMeetOnlyAtTheEndsOfUnrolls) {
+  FakeWorker fast(1, 1), slow(1, 2);
+  TestPool pool(2, 2, 1, Barrier::kUnroll);
+  ASSERT_TRUE(pool.Attach(0, fast, 0).ok());
+  ASSERT_TRUE(pool.Attach(1, slow, 1).ok());
+  Checker checker(2);
+  fast.Answer(fast.Await());
+  for (int i = 0; i < 2; ++i) {  // The first one plays its whole unroll before the second one has begun.
+    EXPECT_EQ(pool.Act(), std::vector<int>({0}));
+    fast.Answer(fast.Await());
+  }
+  checker.Check(pool.AwaitUnroll());
+  pool->Release();
+  pool.AskForBatch();
+  EXPECT_FALSE(pool.batches.Wait(kShortWhile).has_value());  // It waits for the second one in spite of the release.
+  slow.Answer(slow.Await());
+  for (int i = 0; i < 2; ++i) {
+    const auto batch = pool.batches.Wait();
+    ASSERT_TRUE(batch.has_value());
+    ASSERT_EQ(batch->batch.items.size(), 1);
+    EXPECT_EQ(batch->batch.items[0]->tag.actor_id, 1);
+    ASSERT_TRUE(pool.Complete(batch->batch).ok());
+    if (i == 0) pool.AskForBatch();
+    slow.Answer(slow.Await());
+  }
+  checker.Check(pool.AwaitUnroll());
+  EXPECT_EQ(pool.Act(), std::vector<int>({0, 1}));  // Both go on.
+}
+
+TEST(ActorPoolBarrierTest, WithoutDynamicBatchingEachActorIsAlone) {
+  FakeWorker worker(3, 1);
+  TestPool pool(3, 2, 1, Barrier::kUnroll, 60000, 1, false);
+  ASSERT_TRUE(pool.Attach(0, worker, 0).ok());
+  worker.Answer(worker.Await());
+  for (int actor = 0; actor < 3; ++actor) EXPECT_EQ(pool.Act(), std::vector<int>({actor}));
 }
 
 }  // namespace

@@ -1,0 +1,76 @@
+"""Batched A2C, the synchronous baseline of the IMPALA paper.
+
+Espeholt et al. 2018, section 5.1, table 1 and figure 4; Clemente et al. 2017. Environments play with the newest
+parameters, and the learner learns from what they have just played. So nothing has to be corrected, but somebody always
+waits. This file has, in this order, the loss and the definition. The network is IMPALA's (impala.py), and configs.py
+has the hyper-parameters.
+
+`batching` says who waits (figure 2). In each way there are as many environments as unrolls in a batch. All of them play
+one unroll, then the learner makes one update, then all of them go on.
+
+  sync_step         All environments make each step together, and their actions are computed in one batch.
+  sync_trajectory   Each environment makes its steps at its own pace, and its actions are computed alone.
+  dynamic_batching  As sync_trajectory, but the actions of environments that need one at the same time are computed in
+                    one batch.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from scalable_agents.actor import acting
+from scalable_agents.actor import unroll as unroll_lib
+from scalable_agents.agents import configs
+from scalable_agents.agents import impala
+from scalable_agents.learner import learner_step
+from scalable_agents.learner import losses
+from scalable_agents.learner import policies
+from scalable_agents.learner import vtrace
+from scalable_agents.training import definition
+from scalable_agents.training import run_config
+
+
+def loss(agent: impala.Agent, batch: learner_step.Batch, config: configs.ActorCriticConfig) -> learner_step.Loss:
+  """The on-policy actor-critic loss with n-step returns, summed over time and batch.
+
+  The return of a step is G_tm1 = r_t + discount_t G_t, up to the value of the unroll's last state. It is the target of
+  the value, and G_tm1 - V(x_tm1) is the advantage.
+
+  Args:
+    agent, batch: as for `impala.loss`.
+    config: ActorCriticConfig; its `entropy_cost` may be a variable.
+  """
+  unroll, steps = batch.unroll, unroll_lib.steps(batch.unroll)
+  output, _ = agent.unroll(acting.inputs_of(unroll), unroll.agent_state)
+  v_tm1, v_t = output.baseline[:-1, :, 0], output.baseline[1:, :, 0]                       # [T, B] each.
+  r_t = losses.transform_rewards(steps.r_t, config.reward_transform)
+  log_pi_tm1 = policies.categorical(output.policy_logits[:-1]).log_prob(steps.a_tm1)
+  # On-policy, the importance weights are 1, and V-trace's targets are the n-step returns (section 4.1, remark 1).
+  targets = vtrace.from_importance_weights(
+      tf.zeros_like(log_pi_tm1), config.discount * steps.discount_t, r_t, v_tm1, v_t[-1], trusted=steps.real_t)
+  return impala.actor_critic_loss(agent, unroll, output, log_pi_tm1, targets, config)
+
+
+def complete_run(config: configs.A2cConfig, run: run_config.RunConfig) -> run_config.RunConfig:
+  """Returns the run's settings with an environment for each unroll of a batch, and the way of inference.
+
+  Raises:
+    ValueError: another number of environments is wanted.
+  """
+  if run.num_environments not in ('auto', config.batch_size):
+    raise ValueError(f'--num_environments={run.num_environments}: want auto or {config.batch_size}: in A2C, each '
+                     'environment plays one unroll of each batch (--batch_size)')
+  return dataclasses.replace(run, num_environments=config.batch_size,
+                             dynamic_batching=run.dynamic_batching and config.batching != 'sync_trajectory')
+
+
+A2C = dataclasses.replace(
+    impala.IMPALA,
+    name='a2c',
+    config=configs.A2cConfig,
+    validate=configs.validate_a2c,
+    loss=loss,
+    complete_run=complete_run,
+    make_experience=definition.queue_experience,
+    replay_steps=lambda config: 0,
+)
