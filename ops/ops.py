@@ -48,6 +48,7 @@ try:
   episode_replay_save = _ops.episode_replay_save
   episode_replay_restore = _ops.episode_replay_restore
   sequence_replay = _ops.sequence_replay
+  sequence_replay_available = _ops.sequence_replay_available
   sequence_replay_insert = _ops.sequence_replay_insert
   sequence_replay_sample = _ops.sequence_replay_sample
   sequence_replay_update = _ops.sequence_replay_update

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from scalable_agents.ops import ops
 from scalable_agents.replay import replay_rows
+from scalable_agents.replay import writer as writer_lib
 
 # Agent steps. The rows of an episode are kept while it goes on, so an episode without end would fill the memory. 27,000
 # steps are 30 minutes of an Atari game, the longest episode of the paper.
@@ -83,6 +84,7 @@ class EpisodeReplay(replay_rows.Replay):
     """
     self.row_spec = row_spec
     self.unroll_length = unroll_length
+    self._done = done
     self._rows = replay_rows.Rows(row_spec, frame_stacks)
     with tf.device('/CPU:0'):
       self._handle = ops.episode_replay(
@@ -109,6 +111,11 @@ class EpisodeReplay(replay_rows.Replay):
     """
     with tf.device('/CPU:0'):
       return ops.episode_replay_insert(self._handle, stream_id, index, self._rows.flatten(rows))
+
+  def writer(self) -> writer_lib.Writer:
+    """Makes a writer for one actor: it takes rows one by one, and inserts unrolls of unroll_length steps."""
+    return writer_lib.Writer(lambda unroll: self.insert(unroll.stream_id, unroll.index, unroll.rows), self.row_spec, (),
+                             self._done, self.unroll_length, cross_episodes=False)
 
   def next(self, key: tf.Tensor, step: tf.Tensor, seed, minimum_size=1) -> Replayed:
     """Returns the next unroll of each of N replayers.

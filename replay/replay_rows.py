@@ -4,12 +4,15 @@ Both replays use it: that of sequences (sequence_replay.py) and that of whole ep
 """
 
 from collections.abc import Callable
+import time
 from typing import Any
 
 import tensorflow as tf
 
 from scalable_agents.ops import messages
 from scalable_agents.ops import ops
+
+_TICK_SECONDS = 0.001  # The time between two questions whether the replay can serve a call that waits.
 
 
 class Rows:
@@ -65,6 +68,23 @@ def read_bytes(row_spec, frame_stacks, num_rows: int) -> int:
   """Returns the memory of rows that are read together, with the frames before row 0. Arguments as for Rows."""
   specs, stacks = tf.nest.flatten(row_spec), tf.nest.flatten(frame_stacks)
   return sum(ops.num_bytes(spec) * (num_rows + k - 1) for spec, k in zip(specs, stacks, strict=True))
+
+
+def when_available(call: Callable[[], Any], is_available: Callable[[], bool], timeout_seconds: float) -> Any:
+  """Returns call(), at the latest after timeout_seconds, before if is_available().
+
+  A call that raises UnavailableError although it was available is made again: others were faster. The function asks
+  first since TensorFlow logs each error.
+  """
+  deadline = time.monotonic() + timeout_seconds
+  while time.monotonic() < deadline:
+    if is_available():
+      try:
+        return call()
+      except tf.errors.UnavailableError:
+        pass
+    time.sleep(_TICK_SECONDS)
+  return call()
 
 
 class Replay:

@@ -9,12 +9,14 @@ has the frames before its first row beside the newest ones; learner/frame_stacks
 """
 
 from collections.abc import Callable
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from scalable_agents.ops import ops
 from scalable_agents.replay import replay_rows
+from scalable_agents.replay import writer as writer_lib
 
 _ROWS_PER_SLAB = 16  # As in cc/row_store.h.
 
@@ -25,6 +27,20 @@ class Geometry(NamedTuple):
   length: int                   # Trained steps.
   period: int                   # Steps from the first trained step of a sequence to that of the next one; <= length.
   cross_episodes: bool = False  # Whether sequences go on across the ends of episodes.
+
+
+class RateLimit(NamedTuple):
+  """Keeps samples and inserted sequences in proportion: whoever is ahead waits. The counts begin at minimum_size.
+
+  An insert that begins while inserting is ahead by at most the tolerance is carried out in full. So inserting may be
+  ahead by the tolerance and by the sequences of one insert of each thread.
+  """
+  samples_per_insert: float = 0.  # Sequences to sample for each inserted one. 0: neither waits for the other.
+  tolerance: float = 0.           # Samples by which either may be ahead; want samples_per_insert and batch_size / 2.
+  minimum_size: int = 1           # Sequences that the replay must have to be sampled.
+
+
+_NO_LIMIT = RateLimit()
 
 
 class Inserted(NamedTuple):
@@ -64,17 +80,17 @@ class Statistics(NamedTuple):
 
 
 class SequenceReplay(replay_rows.Replay):
-  """Keeps the newest sequences. Any number of threads may call all methods at once. Nothing waits.
+  """Keeps the newest sequences. Any number of threads may call all methods at once.
 
   Every sequence has a key: 0, 1, 2 and so on, in the order of insertion. When the replay is full, the oldest sequence
-  makes room for the next one.
+  makes room for the next one. Nothing waits unless it is told how long; see `insert` and `sample`.
   """
   kind = 'sequence_replay'
   statistics_type = Statistics
 
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
-               priority_exponent: float = 0.):
+               priority_exponent: float = 0., max_times_sampled: int = 0, rate_limit: RateLimit = _NO_LIMIT):
     """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:
@@ -89,6 +105,8 @@ class SequenceReplay(replay_rows.Replay):
       signals: picks the components of rows that `insert` returns for new sequences, for their first priorities.
       priority_exponent: alpha. A sequence is drawn in proportion to its priority to this power. With 0, all sequences
         are equally likely, and need no priorities.
+      max_times_sampled: a sequence leaves the replay when it has been drawn so often. 0: there is no limit.
+      rate_limit: keeps samples and inserted sequences in proportion.
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
       tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
@@ -96,6 +114,7 @@ class SequenceReplay(replay_rows.Replay):
     self.row_spec = row_spec
     self.state_spec = state_spec
     self.geometry = geometry
+    self._done = done
     self._rows = replay_rows.Rows(row_spec, frame_stacks)
     self._states = tf.nest.flatten(state_spec)
     self._num_states = len(state_offsets) if self._states else 0
@@ -107,11 +126,12 @@ class SequenceReplay(replay_rows.Replay):
           state_types=[spec.dtype for spec in self._states], state_shapes=[spec.shape for spec in self._states],
           state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
           period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
-          priority_exponent=priority_exponent, shared_name=ops.unique_name(self.kind))
+          priority_exponent=priority_exponent, max_times_sampled=max_times_sampled, **rate_limit._asdict(),
+          shared_name=ops.unique_name(self.kind))
     ops.delete_with(self, self._handle)
 
   def insert(self, stream_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
-             states) -> Inserted:
+             states, timeout_seconds: float = 0.) -> Inserted:
     """Appends unrolls to their streams.
 
     The unrolls of a stream come in the order of their indices. If an index is missing, no sequence contains rows from
@@ -129,36 +149,62 @@ class SequenceReplay(replay_rows.Replay):
       states: nest of [T+1, B, ...]: row t has the recurrent state before row t-1, because the agent computes it with
         the action that leads to row t. Row 0 is not used. Where `needs_state` is false for row t-1, row t may be zeros:
         it is not used, except that a sequence may get it for the first row of an episode, where states are reset.
+      timeout_seconds: how long to wait while the rate limit holds back inserting; math.inf: without end. An insert in a
+        graph does not wait.
     Returns:
       The sequences that are complete now.
     Raises:
       tf.errors.ResourceExhaustedError: there is not enough memory.
       tf.errors.InvalidArgumentError: a shape or type is wrong.
+      tf.errors.UnavailableError: inserting was ahead of sampling for all this time. Nothing was inserted.
     """
     tf.nest.assert_same_structure(states, self.state_spec)
-    with tf.device('/CPU:0'):
-      key, trains, signals = ops.sequence_replay_insert(
-          self._handle, stream_id, index, first_step, starts_episode, self._rows.flatten(rows), tf.nest.flatten(states),
-          signal_components=self._signals, signal_types=[self._rows.types[index] for index in self._signals])
+
+    def insert():
+      with tf.device('/CPU:0'):
+        return ops.sequence_replay_insert(
+            self._handle, stream_id, index, first_step, starts_episode, self._rows.flatten(rows),
+            tf.nest.flatten(states), signal_components=self._signals,
+            signal_types=[self._rows.types[index] for index in self._signals])
+
+    key, trains, signals = replay_rows.when_available(insert, lambda: self._available(1)[0], timeout_seconds)
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
     for component, signal in zip(self._signals, signals, strict=True):
       signal.set_shape([self.geometry.length + 1, None, *tf.nest.flatten(self.row_spec)[component].shape])
     return Inserted(key, trains, tf.nest.pack_sequence_as(self._signal_spec, signals))
 
-  def sample(self, batch_size: int, seed) -> Sample:
+  def writer(self, unroll_length: int = 20, timeout_seconds: float = math.inf) -> writer_lib.Writer:
+    """Makes a writer for one actor: it takes rows one by one, and inserts unrolls.
+
+    Args:
+      unroll_length: T, steps of the unrolls. Sequences enter the replay with the unroll that completes them.
+      timeout_seconds: see `insert`.
+    """
+    return writer_lib.Writer(lambda unroll: self.insert(*unroll, timeout_seconds=timeout_seconds), self.row_spec,
+                             self.state_spec, self._done, unroll_length, self.geometry.cross_episodes)
+
+  def sample(self, batch_size: int, seed, timeout_seconds: float = 0.) -> Sample:
     """Draws sequences, with replacement.
 
     Args:
       batch_size: number of sequences.
       seed: [] int64. The same contents and seed give the same sample.
+      timeout_seconds: how long to wait while sequences cannot be sampled; math.inf: without end. A sample in a graph
+        does not wait.
     Raises:
-      tf.errors.UnavailableError: the replay has no sequence yet, or none with a priority.
+      tf.errors.UnavailableError: for all this time, the replay had no sequence, or none with a priority, or too few
+        that may be sampled again, or the rate limit held back sampling. Nothing was sampled.
+      tf.errors.InvalidArgumentError: batch_size is less than 1, or more than twice the tolerance of the rate limit.
     """
-    with tf.device('/CPU:0'):
-      key, probability, age, stream_id, stream_row, padding, trains, rows, earlier, states = ops.sequence_replay_sample(
-          self._handle, batch_size, seed, row_types=self._rows.types, earlier_types=self._rows.earlier_types,
-          state_types=[spec.dtype for spec in self._states])
+    def sample():
+      with tf.device('/CPU:0'):
+        return ops.sequence_replay_sample(
+            self._handle, batch_size, seed, row_types=self._rows.types, earlier_types=self._rows.earlier_types,
+            state_types=[spec.dtype for spec in self._states])
+
+    key, probability, age, stream_id, stream_row, padding, trains, rows, earlier, states = replay_rows.when_available(
+        sample, lambda: self._available(batch_size)[1], timeout_seconds)
     for vector in (key, probability, age, stream_id, stream_row, padding):
       vector.set_shape([batch_size])
     trains.set_shape([self.geometry.length, batch_size])
@@ -168,6 +214,11 @@ class SequenceReplay(replay_rows.Replay):
     return Sample(self._rows.pack(rows, num_rows, batch_size), self._rows.with_earlier_shapes(earlier, batch_size),
                   tf.nest.pack_sequence_as(self.state_spec, states), trains, key, probability, age, stream_id,
                   stream_row, padding)
+
+  def _available(self, batch_size):
+    """Returns whether unrolls may be inserted now, and whether batch_size sequences may be sampled."""
+    with tf.device('/CPU:0'):
+      return ops.sequence_replay_available(self._handle, batch_size).numpy() > 0
 
   def update(self, key: tf.Tensor, priority: tf.Tensor):
     """Sets priorities. Keys of sequences that have left the replay are ignored.

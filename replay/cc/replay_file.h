@@ -32,6 +32,7 @@ class FileSignature {
 
   // The text in files of a version of the format.
   std::string Text(int version) const { return Start(version) + settings_; }
+  const std::string& Settings() const { return settings_; }
   // How it begins, whatever the settings are.
   std::string Start(int version) const { return kind_ + " " + std::to_string(version); }
 

@@ -42,11 +42,23 @@ REGISTER_OP("SequenceReplay")
     .Attr("cross_episodes: bool")
     .Attr("capacity: int")
     .Attr("priority_exponent: float")
+    .Attr("max_times_sampled: int = 0")
+    .Attr("samples_per_insert: float = 0")
+    .Attr("tolerance: float = 0")
+    .Attr("minimum_size: int = 1")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc("Makes a replay. Types and shapes are those of one row; of a stack of frames, those of the newest frame.");
+
+REGISTER_OP("SequenceReplayAvailable")
+    .Input("handle: resource")
+    .Input("batch_size: int64")
+    .Output("available: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc("Whether an insert and a sample of batch_size sequences would not be Unavailable now: [2], 0 or 1.");
 
 REGISTER_OP("SequenceReplayInsert")
     .Input("handle: resource")
@@ -141,7 +153,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
     options_.components = rows_.components;
     options_.done = rows_.done;
     OP_REQUIRES_OK(context, GetFields(context, "state", &states_));
-    float priority_exponent;
+    float priority_exponent, samples_per_insert, tolerance;
     OP_REQUIRES_OK(context, context->GetAttr("state_offsets", &options_.state_offsets));
     OP_REQUIRES_OK(context, context->GetAttr("burn_in", &options_.geometry.burn_in));
     OP_REQUIRES_OK(context, context->GetAttr("length", &options_.geometry.length));
@@ -150,6 +162,12 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
     OP_REQUIRES_OK(context, context->GetAttr("capacity", &options_.capacity));
     OP_REQUIRES_OK(context, context->GetAttr("priority_exponent", &priority_exponent));
     options_.priority_exponent = priority_exponent;
+    OP_REQUIRES_OK(context, context->GetAttr("max_times_sampled", &options_.max_times_sampled));
+    OP_REQUIRES_OK(context, context->GetAttr("samples_per_insert", &samples_per_insert));
+    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance));
+    OP_REQUIRES_OK(context, context->GetAttr("minimum_size", &options_.rate_limit.minimum_size));
+    options_.rate_limit.samples_per_insert = samples_per_insert;
+    options_.rate_limit.tolerance = tolerance;
     const SequenceGeometry& geometry = options_.geometry;
     OP_REQUIRES(context, geometry.burn_in >= 0 && geometry.length >= 1 && geometry.period >= 1,
                 InvalidArgument("burn_in, length and period: want at least 0, 1 and 1, got ", geometry.burn_in, ", ",
@@ -160,6 +178,7 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
     OP_REQUIRES(context, options_.capacity >= 1, InvalidArgument("capacity: want at least 1, got ", options_.capacity));
     OP_REQUIRES(context, priority_exponent >= 0,
                 InvalidArgument("priority_exponent: want at least 0, got ", priority_exponent));
+    OP_REQUIRES_OK(context, CheckLimits());
     for (const Field& field : states_) options_.state_bytes.push_back(field.bytes());
     for (int offset : options_.state_offsets) {
       OP_REQUIRES(context, offset >= 0 && offset < geometry.num_rows(),
@@ -168,6 +187,34 @@ class ReplayOp : public tensorflow::ResourceOpKernel<Resource> {
   }
 
  private:
+  absl::Status CheckLimits() const {
+    const RateLimit& limit = options_.rate_limit;
+    if (options_.max_times_sampled < 0) {
+      return InvalidArgument("max_times_sampled: want at least 0, got ", options_.max_times_sampled);
+    }
+    if (limit.minimum_size < 1 || limit.minimum_size > options_.capacity) {
+      return InvalidArgument("minimum_size: want 1 to the capacity of ", options_.capacity, ", got ",
+                             limit.minimum_size);
+    }
+    if (!(limit.samples_per_insert >= 0)) {
+      return InvalidArgument("samples_per_insert: want at least 0, got ", limit.samples_per_insert);
+    }
+    if (limit.samples_per_insert > 0 && !(limit.tolerance >= limit.samples_per_insert)) {
+      return InvalidArgument("tolerance: want at least samples_per_insert, which is ", limit.samples_per_insert,
+                             ", got ", limit.tolerance);
+    }
+    if (options_.max_times_sampled > 0 && limit.samples_per_insert > options_.max_times_sampled) {
+      return InvalidArgument("samples_per_insert: want at most max_times_sampled, which is ",
+                             options_.max_times_sampled, ", got ", limit.samples_per_insert);
+    }
+    return absl::OkStatus();
+  }
+
+  // A replay of the same name may exist, which another process has made.
+  absl::Status VerifyResource(Resource* resource) override {
+    return ToTensorFlow(resource->replay.CheckSame(options_));
+  }
+
   absl::Status CreateResource(Resource** resource) override {
     return ToTensorFlow(WithMemory([&] {
       *resource = new Resource(options_, rows_.fields, states_);
@@ -223,6 +270,8 @@ absl::Status Insert(OpKernelContext* context, Resource* resource) {
     }
   }
 
+  // One question for all of them: if some were inserted and others not, their keys would be lost.
+  if (const Status status = resource->replay.MayInsert(); !status.ok()) return ToTensorFlow(status);
   std::vector<std::shared_ptr<const Sequence>> inserted;
   for (int64_t i = 0; i < num_unrolls; ++i) {
     NewUnroll unroll;
@@ -244,6 +293,14 @@ absl::Status Insert(OpKernelContext* context, Resource* resource) {
   TF_RETURN_IF_ERROR(SetTrains(context, resource->replay.options().geometry, n,
                                [&](int64_t i) -> const Sequence& { return *inserted[i]; }));
   return SetSignals(context, *resource, signals, inserted);
+}
+
+absl::Status Available(OpKernelContext* context, Resource* resource) {
+  int64_t batch_size;
+  TF_RETURN_IF_ERROR(GetScalar(context, "batch_size", &batch_size));
+  const auto available = [](const Status& status) { return status.code() != StatusCode::kUnavailable; };
+  return SetCounts(context,
+                   {available(resource->replay.MayInsert()), available(resource->replay.MaySample(batch_size))});
 }
 
 absl::Status Sample(OpKernelContext* context, Resource* resource) {
@@ -317,6 +374,8 @@ absl::Status Statistics(OpKernelContext* context, Resource* resource) {
 }
 
 REGISTER_KERNEL_BUILDER(Name("SequenceReplay").Device(tensorflow::DEVICE_CPU), ReplayOp);
+REGISTER_KERNEL_BUILDER(Name("SequenceReplayAvailable").Device(tensorflow::DEVICE_CPU),
+                        ResourceOp<Resource, Available>);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayInsert").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Insert>);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplaySample").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Sample>);
 REGISTER_KERNEL_BUILDER(Name("SequenceReplayUpdate").Device(tensorflow::DEVICE_CPU), ResourceOp<Resource, Update>);

@@ -28,7 +28,15 @@ SequenceReplay::SequenceReplay(const ReplayOptions& options)
     : options_(WithHistory(options, RowLayout(options.components, options.done))),
       layout_(options.components, options.done),
       sequences_(options.capacity),
-      weights_(options.capacity) {}
+      weights_(options.capacity),
+      times_sampled_(options.max_times_sampled > 0 ? options.capacity : 0) {}
+
+Status SequenceReplay::MayInsert() const {
+  MutexLock lock(mutex_);
+  if (options_.rate_limit.MayInsert(next_key_, sampled_)) return Status();
+  return Unavailable("inserting is ahead of sampling: " + std::to_string(next_key_) + " sequences were inserted, and " +
+                     std::to_string(sampled_) + " sampled");
+}
 
 Status SequenceReplay::Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted) {
   const std::shared_ptr<Stream> stream = streams_.Find(unroll.stream_id, next_key());
@@ -118,23 +126,66 @@ std::vector<std::shared_ptr<const Sequence>> SequenceReplay::Add(
     sequence->key = next_key_++;
     sequence->sampled_batches_before = sampled_batches_;
     const int64_t slot = Slot(sequence->key);
+    if (!sequences_[slot]) ++size_;
     replaced.push_back(std::move(sequences_[slot]));
     sequences_[slot] = sequence;
     weights_.Set(slot, options_.priority_exponent == 0 ? 1 : 0);
+    if (!times_sampled_.empty()) times_sampled_[slot] = 0;
   }
-  first_key_ = std::max(first_key_, next_key_ - options_.capacity);
   return replaced;
 }
 
-Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled) {
+bool SequenceReplay::Has(int64_t key) const {
+  return key >= FirstKey() && key < next_key_ && sequences_[Slot(key)] != nullptr;
+}
+
+Status SequenceReplay::MaySample(int64_t n) const {
   MutexLock lock(mutex_);
-  const double total = weights_.total();
-  if (!(total > 0)) return Unavailable("the replay has no sequence to sample yet");
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t slot = weights_.Find(NextUniform(&seed) * total);
-    const std::shared_ptr<const Sequence>& sequence = sequences_[slot];
-    sampled->push_back({sequence, weights_.Get(slot) / total, sampled_batches_ - sequence->sampled_batches_before});
+  return CheckSample(n);
+}
+
+Status SequenceReplay::CheckSample(int64_t n) const {
+  const RateLimit& limit = options_.rate_limit;
+  if (limit.samples_per_insert > 0 && static_cast<double>(n) > 2 * limit.tolerance) {
+    return InvalidArgument("batch_size: want at most twice the tolerance of " + std::to_string(limit.tolerance) +
+                           ", got " + std::to_string(n) + ": sampling and inserting could wait for each other");
   }
+  if (!(weights_.total() > 0)) return Unavailable("the replay has no sequence to sample yet");
+  if (size_ < limit.minimum_size) {
+    return Unavailable("the replay has " + std::to_string(size_) + " sequences, fewer than the minimum of " +
+                       std::to_string(limit.minimum_size));
+  }
+  if (!limit.MaySample(n, next_key_, sampled_)) {
+    return Unavailable("sampling is ahead of inserting: " + std::to_string(next_key_) +
+                       " sequences were inserted, and " + std::to_string(sampled_) + " sampled");
+  }
+  if (!CanDraw(n)) return Unavailable("the replay has too few sequences that may be sampled again");
+  return Status();
+}
+
+bool SequenceReplay::CanDraw(int64_t n) const {
+  if (options_.max_times_sampled == 0) return true;
+  for (int64_t key = next_key_ - 1; key >= FirstKey() && n > 0; --key) {
+    if (weights_.Get(Slot(key)) > 0) n -= options_.max_times_sampled - times_sampled_[Slot(key)];
+  }
+  return n <= 0;
+}
+
+Status SequenceReplay::Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled) {
+  std::vector<std::shared_ptr<const Sequence>> left;  // To be deleted without the lock.
+  MutexLock lock(mutex_);
+  if (const Status status = CheckSample(n); !status.ok()) return status;
+  for (int64_t i = 0; i < n; ++i) {
+    const double total = weights_.total();
+    const int64_t slot = weights_.Find(NextUniform(&seed) * total);
+    std::shared_ptr<const Sequence>& sequence = sequences_[slot];
+    sampled->push_back({sequence, weights_.Get(slot) / total, sampled_batches_ - sequence->sampled_batches_before});
+    if (options_.max_times_sampled > 0 && ++times_sampled_[slot] == options_.max_times_sampled) {
+      left.push_back(std::move(sequence));
+      weights_.Set(slot, 0);
+    }
+  }
+  size_ -= static_cast<int64_t>(left.size());
   ++sampled_batches_;
   sampled_ += n;
   return Status();
@@ -153,7 +204,7 @@ Status SequenceReplay::Update(const std::vector<int64_t>& keys, const std::vecto
   }
   MutexLock lock(mutex_);
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (keys[i] < first_key_ || keys[i] >= next_key_) {
+    if (!Has(keys[i])) {
       ++stale_updates_;
       continue;
     }
@@ -178,7 +229,7 @@ ReplayStatistics SequenceReplay::GetStatistics() const {
   statistics.rows = counters_->rows;
   statistics.bytes = counters_->slabs * layout_.slab_bytes();
   MutexLock lock(mutex_);
-  statistics.size = next_key_ - first_key_;
+  statistics.size = size_;
   statistics.inserted = next_key_;
   statistics.sampled = sampled_;
   statistics.stale_updates = stale_updates_;

@@ -2,6 +2,7 @@
 #ifndef SCALABLE_AGENTS_REPLAY_CC_SEQUENCE_REPLAY_H_
 #define SCALABLE_AGENTS_REPLAY_CC_SEQUENCE_REPLAY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "ops/cc/mutex.h"
 #include "ops/cc/status.h"
+#include "replay/cc/rate_limit.h"
 #include "replay/cc/replay_file.h"
 #include "replay/cc/row_store.h"
 #include "replay/cc/stream_table.h"
@@ -27,6 +29,8 @@ struct ReplayOptions {
   SequenceGeometry geometry;         // Its history is that of the components.
   int64_t capacity = 1;              // In sequences.
   double priority_exponent = 0;      // alpha. 0: sequences are drawn uniformly, and need no priority.
+  int64_t max_times_sampled = 0;     // A sequence leaves the replay when it has been drawn so often. 0: no limit.
+  RateLimit rate_limit;
 };
 
 // A recurrent state: its fields one after the other.
@@ -84,6 +88,12 @@ class SequenceReplay {
  public:
   explicit SequenceReplay(const ReplayOptions& options);
 
+  // Says whether unrolls may be inserted now: Insert does not ask. kUnavailable: inserting must wait for sampling.
+  Status MayInsert() const;
+
+  // Says whether Sample(n) would succeed now. Returns its errors.
+  Status MaySample(int64_t n) const;
+
   // Appends the rows of an unroll to its stream. Row 0 repeats the last row of the unroll before, so it is only
   // appended with a segment's first unroll. If the index is not the next one, unrolls were lost, and a new segment
   // begins. Appends the new sequences to `inserted`. If priorities are used, they are not sampled before they have one.
@@ -91,7 +101,8 @@ class SequenceReplay {
   Status Insert(const NewUnroll& unroll, std::vector<std::shared_ptr<const Sequence>>* inserted);
 
   // Draws n sequences, independently of each other and with replacement. The same contents and seed give the same ones.
-  // kUnavailable: there is none to draw from.
+  // kUnavailable: there are too few to draw from, or sampling must wait for inserting. None is drawn.
+  // kInvalidArgument: n is larger than the rate limit allows.
   Status Sample(int64_t n, uint64_t seed, std::vector<Sampled>* sampled);
 
   // Sets priorities. A sequence is then drawn in proportion to its priority to the power of priority_exponent. Keys
@@ -117,6 +128,9 @@ class SequenceReplay {
   // Streams are not written: the rows that do not belong to a sequence yet are lost.
   // kUnavailable: the file cannot be written. What is there must be deleted.
   Status Save(const std::string& path) const;
+
+  // kInvalidArgument: `options` differ from this replay's.
+  Status CheckSame(const ReplayOptions& options) const;
 
   // Restores what Save wrote, into an empty replay.
   // kUnavailable: the file cannot be read, or is damaged. kInvalidArgument: it is that of a replay with other options.
@@ -147,7 +161,13 @@ class SequenceReplay {
   std::vector<std::shared_ptr<const Sequence>> Add(const std::vector<std::shared_ptr<Sequence>>& sequences);
   int64_t next_key() const;
   int64_t Slot(int64_t key) const { return key % options_.capacity; }
-  FileSignature Signature() const;
+  bool Has(int64_t key) const REQUIRES(mutex_);
+  Status CheckSample(int64_t n) const REQUIRES(mutex_);
+  // Whether so many draws are possible before all sequences have left the replay.
+  bool CanDraw(int64_t n) const REQUIRES(mutex_);
+  // The oldest key that the replay may have.
+  int64_t FirstKey() const REQUIRES(mutex_) { return std::max<int64_t>(next_key_ - options_.capacity, 0); }
+  static FileSignature Signature(const ReplayOptions& options);
 
   const ReplayOptions options_;
   const RowLayout layout_;
@@ -155,10 +175,12 @@ class SequenceReplay {
   StreamTable<Segment> streams_;  // A stream's time is the replay's next key at its last unroll.
 
   mutable Mutex mutex_;
-  std::vector<std::shared_ptr<const Sequence>> sequences_ GUARDED_BY(mutex_);  // By slot: the newest ones, in a ring.
-  SumTree weights_ GUARDED_BY(mutex_);  // By slot; 0 for sequences without a priority.
+  // By slot: the newest ones, in a ring. Null for those that have left.
+  std::vector<std::shared_ptr<const Sequence>> sequences_ GUARDED_BY(mutex_);
+  SumTree weights_ GUARDED_BY(mutex_);                     // By slot; 0 for sequences without a priority.
+  std::vector<int64_t> times_sampled_ GUARDED_BY(mutex_);  // By slot. Empty without max_times_sampled.
   int64_t next_key_ GUARDED_BY(mutex_) = 0;
-  int64_t first_key_ GUARDED_BY(mutex_) = 0;  // Keys from first_key_ to next_key_ - 1 are in the replay.
+  int64_t size_ GUARDED_BY(mutex_) = 0;  // Sequences in the replay.
   int64_t sampled_batches_ GUARDED_BY(mutex_) = 0;
   int64_t sampled_ GUARDED_BY(mutex_) = 0;
   int64_t stale_updates_ GUARDED_BY(mutex_) = 0;

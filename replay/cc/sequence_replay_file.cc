@@ -15,30 +15,48 @@ constexpr char kKind[] = "scalable_agents replay";
 
 }  // namespace
 
-FileSignature SequenceReplay::Signature() const {
-  FileSignature signature(kKind, options_.components);
-  for (int64_t bytes : options_.state_bytes) signature.Add("s", bytes);
-  for (int offset : options_.state_offsets) signature.Add("o", offset);
-  const SequenceGeometry& geometry = options_.geometry;
+FileSignature SequenceReplay::Signature(const ReplayOptions& options) {
+  FileSignature signature(kKind, options.components);
+  for (int64_t bytes : options.state_bytes) signature.Add("s", bytes);
+  for (int offset : options.state_offsets) signature.Add("o", offset);
+  const SequenceGeometry& geometry = options.geometry;
   signature.Add("burn_in", geometry.burn_in);
   signature.Add("length", geometry.length);
   signature.Add("period", geometry.period);
   signature.Add("cross_episodes", geometry.cross_episodes);
-  signature.Add("done", options_.done);
-  signature.Add("exponent", options_.priority_exponent);
-  signature.Add("capacity", options_.capacity);
+  signature.Add("done", options.done);
+  signature.Add("exponent", options.priority_exponent);
+  signature.Add("capacity", options.capacity);
+  // Files from before there was this option have no such word.
+  if (options.max_times_sampled > 0) signature.Add("max_times_sampled", options.max_times_sampled);
   return signature;
+}
+
+Status SequenceReplay::CheckSame(const ReplayOptions& options) const {
+  const auto text = [](const ReplayOptions& of) {
+    FileSignature signature = Signature(of);
+    signature.Add("samples_per_insert", of.rate_limit.samples_per_insert);
+    signature.Add("tolerance", of.rate_limit.tolerance);
+    signature.Add("minimum_size", of.rate_limit.minimum_size);
+    return signature.Settings();
+  };
+  if (text(options) == text(options_)) return Status();
+  return InvalidArgument("a replay of this name has other settings: want '" + text(options_) + "', got '" +
+                         text(options) + "'");
 }
 
 Status SequenceReplay::Save(const std::string& path) const {
   std::vector<std::shared_ptr<const Sequence>> sequences;
   std::vector<double> weights;
+  std::vector<int64_t> times_sampled;
   int64_t next_key, sampled_batches, sampled;
   {
     MutexLock lock(mutex_);
-    for (int64_t key = first_key_; key < next_key_; ++key) {
+    for (int64_t key = FirstKey(); key < next_key_; ++key) {
+      if (!Has(key)) continue;
       sequences.push_back(sequences_[Slot(key)]);
       weights.push_back(weights_.Get(Slot(key)));
+      if (!times_sampled_.empty()) times_sampled.push_back(times_sampled_[Slot(key)]);
     }
     next_key = next_key_;
     sampled_batches = sampled_batches_;
@@ -48,7 +66,7 @@ Status SequenceReplay::Save(const std::string& path) const {
   for (const auto& sequence : sequences) slabs.Add(sequence->rows);
 
   Writer writer(path);
-  writer.Header(Signature());
+  writer.Header(Signature(options_));
   writer.Counts({next_key, sampled_batches, sampled, slabs.num_slabs(), static_cast<int64_t>(sequences.size())});
   slabs.WriteSlabs(layout_, &writer);
   for (size_t i = 0; i < sequences.size() && writer.ok(); ++i) {
@@ -57,6 +75,7 @@ Status SequenceReplay::Save(const std::string& path) const {
         {sequence.key, sequence.stream_id, sequence.stream_row, sequence.sampled_batches_before, sequence.first});
     slabs.WriteBounds(sequence.rows, &writer);
     writer.Put(weights[i]);
+    if (!times_sampled.empty()) writer.Put(times_sampled[i]);
     slabs.WriteNumbers(sequence.rows, &writer);
     for (const RecurrentState& state : sequence.states) {
       writer.Put<int64_t>(state ? state->size() : 0);
@@ -68,7 +87,7 @@ Status SequenceReplay::Save(const std::string& path) const {
 
 Status SequenceReplay::Restore(const std::string& path) {
   Reader reader(path);
-  if (!reader.CheckHeader(Signature())) return reader.status();
+  if (!reader.CheckHeader(Signature(options_))) return reader.status();
   const int64_t next_key = reader.Count(0, kMostInFile), sampled_batches = reader.Count(0, kMostInFile);
   const int64_t sampled = reader.Count(0, kMostInFile);
   if (reader.version() < 3) {  // These had two counts more, of waits.
@@ -82,18 +101,21 @@ Status SequenceReplay::Restore(const std::string& path) {
   SlabReader slabs;
   std::vector<std::shared_ptr<Sequence>> sequences;
   std::vector<double> weights;
+  std::vector<int64_t> times_sampled;
+  int64_t least_key = std::max<int64_t>(next_key - options_.capacity, 0);
   const Status status = WithMemory([&] {
     slabs.ReadSlabs(layout_, counters_, num_slabs, &reader);
     for (int64_t i = 0; i < num_sequences && reader.ok(); ++i) {
       auto sequence = std::make_shared<Sequence>();
-      const int64_t key = next_key - num_sequences + i;
-      sequence->key = reader.Count(key, key);
+      sequence->key = reader.Count(least_key, next_key - 1);
+      least_key = sequence->key + 1;
       sequence->stream_id = reader.Get<int64_t>();
       sequence->stream_row = reader.Get<int64_t>();
       sequence->sampled_batches_before = reader.Get<int64_t>();
       sequence->first = reader.Count(-kMostInFile, kMostInFile);
       const SlabReader::Bounds bounds = SlabReader::ReadBounds(std::max<int64_t>(sequence->first, 0), &reader);
       weights.push_back(reader.Get<double>());
+      if (options_.max_times_sampled > 0) times_sampled.push_back(reader.Count(0, options_.max_times_sampled - 1));
       sequence->rows = slabs.ReadNumbers(bounds, &reader);
       for (size_t j = 0; j < options_.state_offsets.size(); ++j) {
         const int64_t bytes = reader.Count(0, state_bytes);
@@ -114,13 +136,14 @@ Status SequenceReplay::Restore(const std::string& path) {
   MutexLock lock(mutex_);
   if (next_key_ > 0) return InvalidArgument(path + ": the replay that restores it must be empty");
   next_key_ = next_key;
-  first_key_ = next_key - num_sequences;
+  size_ = num_sequences;
   sampled_batches_ = sampled_batches;
   sampled_ = sampled;
   for (int64_t i = 0; i < num_sequences; ++i) {
     const int64_t slot = Slot(sequences[i]->key);
     sequences_[slot] = sequences[i];
     weights_.Set(slot, weights[i]);
+    if (!times_sampled.empty()) times_sampled_[slot] = times_sampled[i];
   }
   return Status();
 }

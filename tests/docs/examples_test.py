@@ -51,5 +51,22 @@ class EnvironmentsTest(absltest.TestCase):
       self.assertGreaterEqual(training.rows(logdir)[-1]['environment_frames'], 400)
 
 
+class ReplayTest(absltest.TestCase):
+  """Tests docs/replay.md."""
+
+  def test_the_example(self):
+    page = (source_tree.ROOT / 'docs' / 'replay.md').read_text(encoding='utf-8')
+    code, *_ = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+    self.assertLessEqual(sum(bool(line.strip()) for line in code.splitlines()), 20)
+    names = {}
+    exec(code, names)  # pylint: disable=exec-used
+    sample, statistics = names['sample'], names['replay'].statistics()
+    self.assertEqual(sample.rows['pixels'].shape, [4, 8, 20, 20, 1])
+    self.assertEqual(sample.states.shape, [1, 8, 32])
+    # Of the 500 rows, 24 unrolls of 20 steps were inserted: 120 episodes of 4 steps. Each has 3 sequences, which train
+    # its steps 0 and 1, 1 and 2, and 2 and 3.
+    self.assertEqual((statistics.inserted, statistics.gaps), (360, 0))
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -1,5 +1,7 @@
 """Tests of the replay's Python interface. tests/replay/cc tests the C++ core, also under sanitizers."""
 
+import concurrent.futures
+import math
 import os
 import tempfile
 from typing import NamedTuple
@@ -246,6 +248,43 @@ class ReplayTest(parameterized.TestCase):
     replay.sample(4, 1)
     self.assertEqual(replay.statistics().sampled, 4)
 
+  def test_sequences_leave_after_a_number_of_samples(self):
+    replay = _make(priority_exponent=0., max_times_sampled=2)
+    _insert(replay, [0], 0, 20, _starts(0))  # Five sequences.
+    keys = np.concatenate([replay.sample(5, seed).key for seed in range(2)])
+    np.testing.assert_array_equal(np.bincount(keys), [2, 2, 2, 2, 2])
+    self.assertEqual(replay.size(), 0)
+    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+      replay.sample(1, 2, timeout_seconds=0.01)
+
+  def test_waits_for_the_other_side_up_to_a_time(self):
+    replay = _make(priority_exponent=0., rate_limit=replay_lib.RateLimit(1., 4., minimum_size=4))
+    numbers = np.arange(50)[:, np.newaxis]
+
+    def insert(index, **kwargs):
+      rows = Row(_frame(numbers), numbers == 0, numbers, numbers.astype(np.float32))
+      return replay.insert([index], [0], [0], rows.done, rows, {'state': np.zeros([50, 1, 2], np.float32)}, **kwargs)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+      sample = executor.submit(lambda: replay.sample(8, 1, timeout_seconds=math.inf))
+      insert(0)
+      self.assertEqual(sample.result().key.shape, [8])
+      insert(1)
+      with self.assertRaisesRegex(tf.errors.UnavailableError,
+                                  'inserting is ahead of sampling: 30 sequences were inserted, and 8 sampled'):
+        insert(2, timeout_seconds=0.01)
+      inserted = executor.submit(lambda: insert(2, timeout_seconds=math.inf))
+      replay.sample(8, 1)
+      replay.sample(8, 1)
+      self.assertLen(inserted.result().key, 15)
+    replay.sample(8, 1)
+    replay.sample(8, 1)
+    with self.assertRaisesRegex(tf.errors.UnavailableError,
+                                'sampling is ahead of inserting: 45 sequences were inserted, and 40 sampled'):
+      replay.sample(8, 1, timeout_seconds=0.01)
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'batch_size: want at most twice the tolerance'):
+      replay.sample(9, 1, timeout_seconds=math.inf)
+
   def test_saves_and_restores(self):
     replay, restored, other = _make(), _make(), _make(capacity=999)
     _set_all(replay, _insert(replay, [0], 0, 40, _starts(0, 14)))
@@ -272,6 +311,12 @@ class ReplayTest(parameterized.TestCase):
       (dict(geometry=replay_lib.Geometry(4, 6, 7)), 'period: want at most the length of 6, got 7'),
       (dict(capacity=0), 'capacity: want at least 1, got 0'),
       (dict(priority_exponent=-1.), 'priority_exponent: want at least 0, got -1'),
+      (dict(max_times_sampled=-1), 'max_times_sampled: want at least 0, got -1'),
+      (dict(rate_limit=replay_lib.RateLimit(-1.)), 'samples_per_insert: want at least 0, got -1'),
+      (dict(rate_limit=replay_lib.RateLimit(2., 1.)), 'tolerance: want at least samples_per_insert, which is 2, got 1'),
+      (dict(rate_limit=replay_lib.RateLimit(minimum_size=1001)), 'minimum_size: want 1 to the capacity of 1000'),
+      (dict(rate_limit=replay_lib.RateLimit(3., 3.), max_times_sampled=2),
+       'samples_per_insert: want at most max_times_sampled, which is 2, got 3'),
       (dict(state_offsets=(11,)), 'state_offsets: want 0 to 10, got 11'),
       (dict(done=lambda rows: rows.number), 'done_component: want the index of a component of bool'),
       (dict(frame_stacks=Row(3, 1, 1, 2)), 'stacks, component 3'),

@@ -202,6 +202,99 @@ TEST(SequenceReplayTest, StaleKeysAreCountedAndIgnored) {
   }
 }
 
+TEST(SequenceReplayTest, ASequenceLeavesWhenItWasDrawnOftenEnough) {
+  ReplayOptions options = TestOptions(kGeometry, 6, 0);
+  options.max_times_sampled = 3;
+  SequenceReplay replay(options);
+  const SequenceStream stream(1, {4});
+  stream.Insert(&replay, 0, 20);  // Keys 0 to 4.
+  std::map<int64_t, int> counts;
+  std::vector<Sampled> sampled;
+  ASSERT_TRUE(replay.Sample(7, 1, &sampled).ok());
+  ASSERT_TRUE(replay.Sample(7, 2, &sampled).ok());
+  for (const Sampled& one : sampled) {
+    ++counts[one.sequence->key];
+    EXPECT_EQ(stream.Check(replay, *one.sequence), "");  // Also of those that have left.
+  }
+  int64_t left = 0;
+  for (const auto& [key, count] : counts) {
+    EXPECT_LE(count, 3);
+    if (count == 3) {
+      ++left;
+      const int64_t stale = replay.GetStatistics().stale_updates;
+      ASSERT_TRUE(replay.Update({key}, {1}).ok());
+      EXPECT_EQ(replay.GetStatistics().stale_updates, stale + 1);
+    }
+  }
+  EXPECT_EQ(replay.GetStatistics().size, 5 - left);
+  // One more draw is possible. A batch of two changes nothing.
+  EXPECT_EQ(replay.Sample(2, 3, &sampled).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(replay.GetStatistics().sampled, 14);
+  ASSERT_TRUE(replay.Sample(1, 4, &sampled).ok());
+  ++counts[sampled.back().sequence->key];
+  for (int64_t key = 0; key < 5; ++key) EXPECT_EQ(counts[key], 3);
+  EXPECT_EQ(replay.GetStatistics().size, 0);
+  EXPECT_EQ(replay.Sample(1, 5, &sampled).code(), StatusCode::kUnavailable);
+  // New sequences take the places of those that have left, and can be drawn as often.
+  stream.Insert(&replay, 1, 20);
+  EXPECT_EQ(replay.GetStatistics().size, 5);
+  ASSERT_TRUE(replay.Sample(15, 6, &sampled).ok());
+  EXPECT_EQ(replay.GetStatistics().size, 0);
+}
+
+TEST(SequenceReplayTest, TheRateLimitHoldsBackWhoeverIsAhead) {
+  ReplayOptions options = TestOptions(kGeometry, 100, 0);
+  options.rate_limit = {2, 8, 5};  // Two samples per sequence, eight of tolerance, at least five sequences.
+  SequenceReplay replay(options);
+  const SequenceStream stream(1, {4});
+  std::vector<Sampled> sampled;
+  const auto sample = [&](int64_t n) { return replay.Sample(n, 1, &sampled).code(); };
+  stream.Insert(&replay, 0, 16);  // Four sequences.
+  EXPECT_EQ(sample(1), StatusCode::kUnavailable);
+  stream.Insert(&replay, 1, 16);  // Eight: six samples ahead.
+  EXPECT_TRUE(replay.MayInsert().ok());
+  stream.Insert(&replay, 2, 16);  // Twelve: fourteen samples ahead.
+  EXPECT_EQ(replay.MayInsert().code(), StatusCode::kUnavailable);
+  ASSERT_EQ(sample(5), StatusCode::kOk);
+  EXPECT_FALSE(replay.MayInsert().ok());
+  ASSERT_EQ(sample(1), StatusCode::kOk);
+  EXPECT_TRUE(replay.MayInsert().ok());    // Eight ahead.
+  ASSERT_EQ(sample(16), StatusCode::kOk);  // Sampling is eight ahead.
+  EXPECT_EQ(sample(1), StatusCode::kUnavailable);
+  EXPECT_EQ(sample(17), StatusCode::kInvalidArgument);
+  EXPECT_EQ(replay.GetStatistics().sampled, 22);
+}
+
+TEST(SequenceReplayTest, SavesHowOftenSequencesWereDrawn) {
+  ReplayOptions options = TestOptions(kGeometry, 100, 0);
+  options.max_times_sampled = 2;
+  SequenceReplay replay(options), restored(options), other(TestOptions(kGeometry, 100, 0));
+  SequenceStream(1, {4}).Insert(&replay, 0, 20);
+  std::vector<Sampled> sampled;
+  ASSERT_TRUE(replay.Sample(7, 1, &sampled).ok());
+  const std::string path = testing::TempDir() + "sequence_replay_test_drawn_" + std::to_string(getpid());
+  ASSERT_TRUE(replay.Save(path).ok());
+  ASSERT_TRUE(restored.Restore(path).ok());
+  EXPECT_EQ(other.Restore(path).code(), StatusCode::kInvalidArgument);
+  remove(path.c_str());
+  EXPECT_EQ(restored.GetStatistics().size, replay.GetStatistics().size);
+  ASSERT_TRUE(restored.Sample(3, 2, &sampled).ok());  // All that are left.
+  EXPECT_EQ(restored.GetStatistics().size, 0);
+  std::map<int64_t, int> counts;
+  for (const Sampled& one : sampled) ++counts[one.sequence->key];
+  for (int64_t key = 0; key < 5; ++key) EXPECT_EQ(counts[key], 2);
+}
+
+TEST(SequenceReplayTest, KnowsWhetherOptionsAreItsOwn) {
+  const ReplayOptions options = TestOptions(kGeometry, 100);
+  SequenceReplay replay(options);
+  EXPECT_TRUE(replay.CheckSame(options).ok());
+  EXPECT_EQ(replay.CheckSame(TestOptions(kGeometry, 101)).code(), StatusCode::kInvalidArgument);
+  ReplayOptions limited = options;
+  limited.rate_limit.minimum_size = 2;
+  EXPECT_EQ(replay.CheckSame(limited).code(), StatusCode::kInvalidArgument);
+}
+
 TEST(SequenceReplayTest, RefusesImpossiblePriorities) {
   SequenceReplay replay(TestOptions(kGeometry, 3));
   for (double priority : {-1., std::nan(""), std::numeric_limits<double>::infinity()}) {
