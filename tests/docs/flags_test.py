@@ -24,8 +24,8 @@ from scalable_agents.tools import reward_scales
 from scalable_agents.training import run_config
 
 _CONFIGS = (
-    configs.LaserConfig, export.ExportConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig, configs.R2d2Config,
-    r2d2_history.HistoryConfig,
+    configs.A2cConfig, configs.LaserConfig, export.ExportConfig, laser_replay.ReplayConfig, laser_sweep.SweepConfig,
+    configs.R2d2Config, r2d2_history.HistoryConfig,
     atari57_protocol.Protocol, dmlab30_protocol.Protocol, cluster_config.ClusterConfig, population.LauncherConfig,
     population_config.PopulationConfig, run_config.RunConfig, tables.TablesConfig,
     population_figure.PopulationFigureConfig, reward_scales.RewardScalesConfig)
