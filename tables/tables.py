@@ -6,9 +6,11 @@
 Prints the table and writes it as Markdown and CSV. //tables:impala, //tables:popart_impala, //tables:r2d2 and
 //tables:laser are this program for one paper:
 
-  impala         Espeholt et al. 2018: tables 2, 3, 4, B.1 and C.1, figures 4 and E.1 to E.4. The table "sweep" lists
-                 the samples of a sweep, best first. --figures draws learning curves and bars of scores per level. For
-                 tables 2 and sweep: the best samples' curves, the stability, and the variants of --action_values.
+  impala         Espeholt et al. 2018: tables 2, 3, 4, B.1 and C.1, figures 4 to 6, B.1 and E.1 to E.4. The table
+                 "sweep" lists the samples of a sweep, best first, also of A3C and batched A2C. --figures draws learning
+                 curves and bars of scores per level. For tables 2 and sweep: the best samples' curves, the stability,
+                 and the variants of --action_values. Without a table: training scores on a suite against frames and
+                 hours, and per level, of any agents.
   popart_impala  Hessel et al. 2019: the summary of results, and figures 1 to 5: training scores and returns,
                  statistics, scores per level.
   r2d2           Kapturowski et al. 2019: tables 1, 3 and 4. Figures: runs with --measure_delta_q (figure 1), also with
@@ -31,6 +33,7 @@ from scalable_agents.records.settings import setting
 from scalable_agents.tables import files
 from scalable_agents.tables.figures import drawing
 from scalable_agents.tables.figures import impala
+from scalable_agents.tables.figures import impala_training
 from scalable_agents.tables.figures import laser
 from scalable_agents.tables.figures import popart_impala
 from scalable_agents.tables.figures import r2d2
@@ -67,6 +70,8 @@ def _impala_table(number: str, runs: _Runs) -> layout.Table:
 
 
 def _impala_pictures(number: str, runs: _Runs) -> Mapping[str, Any]:
+  if not number:
+    return impala_training.pictures(runs)
   if number in _OF_SAMPLES:
     return impala.sweep_pictures(sweep.samples(runs))
   return impala.pictures(paper_tables.TABLES[number], runs)
@@ -75,8 +80,9 @@ def _impala_pictures(number: str, runs: _Runs) -> Mapping[str, Any]:
 _PAPERS = {
     'impala': _Paper(
         (off_policy_table.NUMBER, *paper_tables.TABLES, _SWEEP),
-        lambda table: () if table == _SWEEP else ('impala',), lambda table: table not in _OF_SAMPLES,
-        _impala_table, _impala_pictures),
+        lambda table: ('impala',) if table and table != _SWEEP else (),
+        lambda table: bool(table) and table not in _OF_SAMPLES, _impala_table, _impala_pictures,
+        'these runs have nothing to draw: want runs on a suite or its levels that have finished episodes'),
     'popart_impala': _Paper(
         ('1',), lambda _: runs_lib.AGENTS, bool, lambda _, runs: popart_tables.table(runs),
         lambda _, runs: popart_impala.pictures(runs), 'these runs have no metrics to draw', 'popart_'),
@@ -111,12 +117,12 @@ def validate(config: TablesConfig):
   """Raises ValueError with one line: the flag, its value and the allowed values."""
   settings.check(config)
   known = _PAPERS[config.paper].tables
-  if config.table not in (known if config.paper == 'impala' else ('', *known)):
+  if config.table not in ('', *known):
     raise ValueError(f'--table={config.table}: want one of {", ".join(known)}')
   if not config.table and not config.figures:
     wanted = f'one of {", ".join(known)}' if len(known) > 1 else known[0]
     raise ValueError(f'--table=: want {wanted}, or --figures')
-  if config.paper == 'impala':
+  if config.paper == 'impala' and config.table:
     if not config.runs and (config.table == _SWEEP or config.table in _OF_SAMPLES and config.figures):
       raise ValueError('--runs: want the runs of a sweep')
   elif config.figures and not config.runs:

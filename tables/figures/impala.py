@@ -27,8 +27,7 @@ _EXTENT_WIDTH = 52  # Characters per line.
 # Labels of the paper's numbers in legends.
 _PAPERS_SCORES = {'dmlab30': "the paper's test scores (table B.1)", 'atari57': "the paper's scores (table C.1)"}
 _BARS_TITLES = {
-    'dmlab30': "DMLab-30: evaluation scores and the paper's test scores (table B.1; the paper's figure B.1 shows "
-               'training scores)',
+    'dmlab30': "DMLab-30: evaluation scores and the paper's test scores (table B.1)",
     'atari57': "Atari-57: evaluation scores and the paper's scores (table C.1)"}
 
 
@@ -36,7 +35,7 @@ def draw_bars(suite_name: str, gathered: Mapping[str, results.Result]) -> figure
   """Draws human-normalised evaluation scores of all levels as bars.
 
   There is a panel for each agent whose scores per level the paper prints. Each level has a bar for the runs and a bar
-  for the paper's score. (The paper's figure B.1 shows training scores.)
+  for the paper's score. (The paper's figure B.1 shows training scores, as impala_training.py does.)
 
   Args:
     suite_name: name of the suite.
@@ -189,13 +188,14 @@ def draw_stability(found: Sequence[sweep.Sample]) -> figure.Figure:
 
 
 def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mapping[str, Sequence[sweep.Points]],
-                   name: str) -> figure.Figure:
+                   name: str, compared: sweep.Points = ()) -> figure.Figure:
   """Draws the hyper-parameters of a population against environment frames, with a panel per hyper-parameter.
 
   Args:
     members: hyper-parameter -> a line per member. A point is (frames, value from there on).
     fittest: hyper-parameter -> the segments of the fittest member's ancestry, which are drawn bold.
     name: name of the fittest member.
+    compared: the learning rate of a run without a population, for figure F.1.
   """
   picture, (panels,) = drawing.grid(1, len(members), 1 + 3.6 * len(members), 3.6)
   for hyper_parameter, axes in zip(members, panels, strict=True):
@@ -204,6 +204,8 @@ def draw_schedules(members: Mapping[str, Sequence[sweep.Points]], fittest: Mappi
     for points in fittest[hyper_parameter]:
       axes.step(*np.transpose(points), where='post', color=drawing.LINES[0], linewidth=2.4,
                 label=f'{name}, the fittest, and its ancestors')
+    if hyper_parameter == 'learning_rate' and compared:
+      axes.plot(*np.transpose(compared), color=drawing.LINES[1], linewidth=1.6, label='a run without a population')
     axes.set_yscale('log')
     axes.tick_params(which='minor', labelsize=8)
     axes.set_title(hyper_parameter, color=drawing.INK, loc='left', fontweight='bold', fontsize=10)

@@ -6,15 +6,15 @@ level. All show training, so the runs need not be evaluated. The runs may be on 
 
 from collections.abc import Mapping, Sequence
 import os
+from typing import Any, NamedTuple
 
 from matplotlib import figure
 import numpy as np
 
-from scalable_agents.environments import scores
 from scalable_agents.records import errors
-from scalable_agents.records import run_rows
 from scalable_agents.tables.figures import curves
 from scalable_agents.tables.figures import drawing
+from scalable_agents.tables.figures import suites
 from scalable_agents.tables.papers import popart_tables
 from scalable_agents.tables.results import results
 from scalable_agents.tables.results import runs as runs_lib
@@ -49,8 +49,9 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
   """Draws the score of the suite in training against frames, a line per agent. Figures 1, 2, 4 and 5.
 
   The line is the mean over an agent's runs, or over the fittest members of its populations, where all of them have
-  scores. The area around it extends from the worst run to the best one. Horizontal lines are the paper's scores, if the
-  runs are on a whole suite. On Atari, these are from evaluations.
+  scores. The area around it extends from the worst run to the best one. Dashed lines are the paper's scores, if the
+  runs are on a whole suite. On Atari, these are from evaluations. Dotted lines mark where the line that ends highest
+  reaches the final score of each other line, as in figure 5.
 
   Args:
     agents: from `by_agent`, at least one.
@@ -58,10 +59,11 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
   one = next(iter(agents.values()))[0]  # All are on the same levels.
   measure = popart_tables.summary_measure(one)
   rows, styles = curves.rows_of(agents), curves.styles_of(agents)
-  picture, ((axes,),) = drawing.grid(1, 1, 7, 4.6)
+  picture, ((axes,),) = drawing.grid(1, 1, 8.5, 4.8)
   curves.draw_lines(axes, rows, f'suite_score/{measure}', styles)
   if not axes.lines:
     return None
+  _draw_meetings(axes, rows, f'suite_score/{measure}', styles)
   for name, (score, how) in popart_tables.published_scores(one).items():
     style = styles.setdefault(name, drawing.line_style(len(styles)))
     axes.axhline(score, color=style['color'], linewidth=1.2, linestyle='--', label=f'{name}: the paper, {how}')
@@ -69,6 +71,46 @@ def draw_scores(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
   levels = one.flags['level_name'].replace(',', ', ')
   drawing.title_and_legend(picture, f'Training scores on {levels}', [axes])
   return picture
+
+
+class Meeting(NamedTuple):
+  """Where one agent's mean curve first reaches the final score of another one's."""
+  frames: float  # Environment frames of the one.
+  score: float   # The final score of the other one.
+  ends: float    # Environment frames of the other one at its end.
+
+
+def meetings(curves_of: Mapping[str, np.ndarray]) -> dict[str, Meeting]:
+  """Finds where the agent with the highest final score reaches those of the others.
+
+  Args:
+    curves_of: agent -> its mean curve, frames and scores [P, 2].
+  Returns:
+    Each other agent -> Meeting.
+  """
+  if not curves_of:
+    return {}
+  best = max(curves_of, key=lambda name: curves_of[name][-1, 1])
+  frames, values = curves_of[best].T
+  found = {}
+  for name, curve in curves_of.items():
+    if name != best:
+      ends, score = curve[-1]
+      found[name] = Meeting(float(frames[np.argmax(values >= score)]), float(score), float(ends))
+  return found
+
+
+def _draw_meetings(axes: Any, rows: curves.Rows, metric: str, styles: Mapping[str, dict[str, str]]):
+  """Draws a dotted line down from each point where the best agent meets another one, and says what it saves."""
+  means = {}
+  for name, of_group in rows.items():
+    found = [curve for of_run in of_group if len(curve := curves.points(of_run, metric))]
+    frames, values = curves.on_common_frames(found) if found else (np.empty(0), np.empty(0))
+    if len(frames):
+      means[name] = np.stack([frames, values.mean(axis=0)], axis=1)
+  for name, (frames, score, ends) in meetings(means).items():
+    label = f'as good as {name} at {results.short(int(frames))} frames, 1/{ends / frames:.2g} of its frames'
+    axes.plot([frames, frames], [0, score], color=styles[name]['color'], linewidth=1.2, linestyle=':', label=label)
 
 
 def draw_statistics(run: runs_lib.Run) -> figure.Figure | None:
@@ -110,35 +152,9 @@ def draw_levels(agents: Mapping[str, Sequence[runs_lib.Run]]) -> figure.Figure |
   Args:
     agents: from `by_agent`. A bar is the mean over an agent's runs.
   """
-  bars = {name: reached for name, of_agent in agents.items() if (reached := _final_scores(of_agent))}
-  levels = list(dict.fromkeys(level for reached in bars.values() for level in reached))
-  if not levels:
-    return None
-  first = next(iter(bars.values()))
-  levels.sort(key=lambda level: first.get(level, 0.))
-  picture, ((axes,),) = drawing.grid(1, 1, 8, 1.6 + len(levels) * (0.12 + 0.16 * len(bars)))
-  height = 0.8 / len(bars)
-  for number, (name, reached) in enumerate(bars.items()):
-    at = [levels.index(level) + 0.4 - (number + 0.5) * height for level in reached]
-    axes.barh(at, list(reached.values()), height, color=drawing.LINES[number % len(drawing.LINES)], label=name)
   one = next(iter(agents.values()))[0]  # All are on the same levels.
-  drawing.scores_axis(axes, is_logarithmic=popart_tables.summary_measure(one) == 'median')
-  axes.set_yticks(range(len(levels)), levels, fontsize=8)
-  axes.set_xlabel('human-normalised training score (%)', color=drawing.INK)
-  drawing.plain(axes, 'x')
-  drawing.title_and_legend(picture, 'Scores of the last training episodes per level', [axes])
-  return picture
-
-
-def _final_scores(runs: Sequence[runs_lib.Run]) -> Mapping[str, float]:
-  """Returns the human-normalised training score of each level that has one, averaged over the runs."""
-  values = {}
-  for run in runs:
-    for name, value in (run_rows.last_metrics(run.logdir) or {}).items():
-      prefix, _, level = name.partition('/')
-      if prefix == 'episode_return' and value is not None and scores.has_reference(level):
-        values.setdefault(level, []).append(scores.human_normalised(level, value))
-  return {level: float(np.mean(each)) for level, each in values.items()}
+  return suites.draw_bars(curves.rows_of(agents), {}, popart_tables.summary_measure(one) == 'median',
+                          'Scores of the last training episodes per level')
 
 
 def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:

@@ -5,7 +5,7 @@ other settings belong to different lines of the table and the figures. Examples 
 --policy_lag (figure E.1) and --clip_rho_threshold (section 5.2.2).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import re
 import statistics
 from typing import Any, NamedTuple
@@ -103,9 +103,17 @@ def table(found: Sequence[Sample]) -> layout.Table:
 def _lines(runs: Sequence[runs_lib.Run]) -> list[str]:
   """Returns the name of each run's line."""
   settings = [results.settings_of(run, expert=False) for run in runs]
-  differing = results.differing([those['level_name'] for those in settings], settings, _IN_OTHER_COLUMNS)
-  return [', '.join([those['torso'], those['off_policy_correction'], *others])
-          for those, others in zip(settings, differing, strict=True)]
+  # Agents have different settings, so only runs of one agent are compared.
+  places = [(those['level_name'], those['agent']) for those in settings]
+  differing = results.differing(places, settings, _IN_OTHER_COLUMNS)
+  return [', '.join([*_names(those), *others]) for those, others in zip(settings, differing, strict=True)]
+
+
+def _names(settings: Mapping[str, Any]) -> list[str]:
+  """Returns the network, the correction if the agent has one, and the agent unless it is IMPALA."""
+  agent = settings['agent']
+  names = [settings['torso'], settings.get('off_policy_correction', '')]
+  return [name for name in (*names, '' if agent == 'impala' else runs_lib.NAMES.get(agent, f'agent={agent}')) if name]
 
 
 def _natural(text: str) -> list[str | float]:

@@ -17,9 +17,9 @@ from scalable_agents.records import run_directory
 from scalable_agents.records import settings
 from scalable_agents.tables.results import published
 
-# Settings that all runs have, and one that runs of R2D2 do not have.
+# Settings that all runs have, and one that runs of agents without an off-policy correction do not have.
 _FLAGS = {'level_name': str, 'torso': str, 'use_lstm': bool, 'seed': int, 'total_environment_frames': int}
-_ACTOR_CRITIC_FLAGS = {'off_policy_correction': str}
+_OFF_POLICY_FLAGS = {'off_policy_correction': str}
 # Further settings that the tables read. They may be missing or null, which means the default.
 _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses': str, 'job_name': str, 'task': int,
                 'sweep_index': int, 'learning_rate': float, 'entropy_cost': float, 'rmsprop_epsilon': float,
@@ -27,9 +27,11 @@ _OTHER_FLAGS = {'population_size': int, 'num_learners': int, 'learner_addresses'
                 'replay_capacity': int, 'clip_rho_threshold': float, 'trust_region_threshold': float,
                 'relevance': str, 'replay_sampling': str, 'importance_exponent': float, 'learn_online': bool,
                 'shared_replay': str, 'num_actors': int}
-R2D2, LASER = 'r2d2', 'laser'  # The agents' names in config.json.
-NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2', LASER: 'LASER'}
+R2D2, LASER, A3C, A2C = 'r2d2', 'laser', 'a3c', 'a2c'  # The agents' names in config.json.
+NAMES = {'impala': 'IMPALA', 'popart_impala': 'PopArt-IMPALA', R2D2: 'R2D2', LASER: 'LASER', A3C: 'A3C',
+         A2C: 'batched A2C'}
 AGENTS = ('impala', 'popart_impala')  # The agents with IMPALA's settings.
+_WITHOUT_CORRECTION = (R2D2, A3C, A2C)
 _PAPERS_ACTIONS = 'sampled'  # The paper does not say; the released agent samples.
 _POINTS = 500
 ROWS = 5_000  # Rows of a metrics.jsonl to read for figures. For a member of a population, only some of them are drawn.
@@ -99,7 +101,8 @@ def read(patterns: Iterable[str], evaluated: bool, agents: Sequence[str] = ('imp
       directory. If a run has several learners, only the first learner's directory is read. The directories of the
       others are skipped if a pattern matches them.
     evaluated: whether to read evaluation.json, which must then exist.
-    agents: names of agents, as in config.json, whose runs are wanted. Empty: of all agents with IMPALA's settings.
+    agents: names of agents, as in config.json, whose runs are wanted. Empty: of all agents with IMPALA's settings, and
+      of A3C and A2C.
     skip: called with a one-line message for each path that a pattern matches and that is `Unwanted`. None: these count
       like other inputs that are not runs.
   Returns:
@@ -172,7 +175,7 @@ def agent_of(run: Run, agents: Iterable[published.Agent]) -> published.Agent | N
   returns the one with the smallest population and the fewest learners. Returns None if there is none.
   """
   suite = suite_of(run)
-  if suite is None or run.flags['off_policy_correction'] != 'vtrace':
+  if suite is None or run.flags.get('off_policy_correction') != 'vtrace':
     return None
   kind = (run.family, suite.name, is_expert(run), run.flags['torso'], run.flags['use_lstm'])
   candidates = [agent for agent in agents
@@ -204,7 +207,7 @@ def _read(logdir: str, evaluated: bool, agents: Sequence[str]) -> Run:
   agent = config.get('agent') or _agent_in(config.get('command_line', ()))  # Older runs do not name their agent.
   if agents and agent not in (None, *agents):
     raise Unwanted(f'{logdir}: a run of another agent, {settings.shown(agent)}: {wanted}')
-  required = _FLAGS if agent == R2D2 else _FLAGS | _ACTOR_CRITIC_FLAGS
+  required = _FLAGS if agent in _WITHOUT_CORRECTION else _FLAGS | _OFF_POLICY_FLAGS
   missing = [name for name in required if name not in flags]
   if missing:
     raise Unwanted(f'{logdir}: a run of another agent, its {run_directory.CONFIG} has no {missing[0]}: {wanted}')

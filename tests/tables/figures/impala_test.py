@@ -30,7 +30,7 @@ class FiguresTest(run_directories.TestCase):
 
   def test_bars_without_runs_are_the_papers(self):
     for suite, number, panels, levels, title in (
-        ('dmlab30', 'B.1', 2, 30, "the paper's test scores (table B.1; the paper's figure B.1 shows training scores)"),
+        ('dmlab30', 'B.1', 2, 30, "the paper's test scores (table B.1)"),
         ('atari57', 'C.1', 3, 57, "evaluation scores and the paper's scores (table C.1)")):
       drawn = pictures.panels(self, impala_figures.draw_bars, suite, self._gathered(number))
       self.assertLen(drawn, panels)

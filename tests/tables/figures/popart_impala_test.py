@@ -34,7 +34,8 @@ class PopArtFiguresTest(run_directories.TestCase):
     self._make('multi_head', [None, 5.], value_normalization='none')
     axes, = pictures.panels(self, popart_figures.draw_scores, self._agents())
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
-    self.assertEqual(set(lines), {'MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs'})
+    self.assertEqual(set(lines), {'MultiHead-IMPALA', 'PopArt-IMPALA, 2 runs',
+                                  'as good as MultiHead-IMPALA at 500 frames, 1/2 of its frames'})
     np.testing.assert_allclose(lines['PopArt-IMPALA, 2 runs'][[0, -1]], [15., 40.])
     np.testing.assert_allclose(lines['MultiHead-IMPALA'], np.full(300, 5.))
     area = axes.collections[1].get_paths()[0].vertices

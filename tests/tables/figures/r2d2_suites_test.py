@@ -42,9 +42,9 @@ class R2d2SuitesTest(run_directories.TestCase):
     paper = r2d2_published.PAPER.level_scores['atari57']['R2D2']
     lines = pictures.lines(by_frames)
     self.assertEqual(_legend(by_frames),
-                     ['R2D2, 3 levels', 'Feed-Forward, 2 levels', "R2D2: the paper's final score"])
+                     ['R2D2, 3 levels', "R2D2, 3 levels: the paper's final score", 'Feed-Forward, 2 levels'])
     np.testing.assert_allclose([lines[name][-1] for name in _legend(by_frames)],
-                               [200., 150., scores.human_normalised('breakout', paper['breakout'])])
+                               [200., scores.human_normalised('breakout', paper['breakout']), 150.])
     np.testing.assert_allclose(lines['R2D2, 3 levels'][0], 0., atol=1e-9)
     self.assertEqual(by_hours.lines[0].get_xdata()[-1], 1 / 60)  # The second row is from second 60.
     np.testing.assert_allclose(by_hours.lines[0].get_ydata(), lines['R2D2, 3 levels'])
@@ -74,7 +74,7 @@ class R2d2SuitesTest(run_directories.TestCase):
                                [70., 60., 30.])
     self.assertEqual(axes.get_ylabel(), 'mean capped human-normalised score (%)')
     papers = [label for label in _legend(axes) if label.endswith("the paper's final score")]
-    self.assertEqual([label.partition(':')[0] for label in papers],
+    self.assertEqual([label.partition(', 2 levels:')[0] for label in papers],
                      ['R2D2', 'R2D2+', 'IMPALA, deep (re-run)', 'IMPALA, deep (original)'])
 
   def test_bars_are_means_over_seeds_with_the_papers_scores(self):

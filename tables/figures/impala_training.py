@@ -1,0 +1,104 @@
+"""Draws the training of the agents of Espeholt et al. 2018 (IMPALA) on a whole suite, also of A3C and batched A2C.
+
+Scores against frames and hours (figures 5 and 6), and the final training score of each level (figure B.1). The runs
+need not be evaluated. An agent is trained on all levels, or it is experts with a run on each level.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib import figure
+import numpy as np
+
+from scalable_agents.environments import scores
+from scalable_agents.environments import suite as suite_lib
+from scalable_agents.tables.figures import curves
+from scalable_agents.tables.figures import suites
+from scalable_agents.tables.results import published
+from scalable_agents.tables.results import results
+from scalable_agents.tables.results import runs as runs_lib
+
+
+def name_of(run: runs_lib.Run) -> str:
+  """Returns the paper's name of a run's agent, or a name in the paper's style."""
+  if agent := runs_lib.agent_of(run, published.AGENTS.values()):
+    return agent.name
+  names = [runs_lib.NAMES.get(run.agent, run.agent), run.flags['torso'], 'experts' if runs_lib.is_expert(run) else '',
+           'PBT' if run.population > 1 else '']
+  return ', '.join(name for name in names if name)
+
+
+def best(runs: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, list[runs_lib.Run]]:
+  """Returns the runs of each agent's best setting in a sweep, by label. They differ only in the seed, or in the level.
+
+  As in the paper, of a population the fittest member counts, and experts have the setting that is the best one on all
+  levels together.
+
+  Args:
+    runs: runs of any agents.
+    suite: only runs on all its levels, or on one of them, count.
+  """
+  found = {}
+  of_suite = [run for run in curves.fittest(runs) if runs_lib.suite_of(run) == suite]
+  for name, of_agent in runs_lib.grouped(of_suite, name_of).items():
+    by_setting = runs_lib.grouped(of_agent, lambda run: results.setting(run, runs_lib.is_expert(run)))
+    ranked = max(by_setting.values(), key=lambda group: _rank(group, suite))
+    found[f'{name}, best of {len(by_setting)}' if len(by_setting) > 1 else name] = ranked
+  return found
+
+
+def _rank(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> tuple[int, float]:
+  """Returns the number of levels that have returns, and the mean of the final scores."""
+  finals = [curve[-1, 1] for curve in _curves(group, suite).get(curves.FRAMES, ())]
+  return len({run.flags['level_name'] for run in group}), float(np.mean(finals)) if finals else -np.inf
+
+
+def _curves(group: Sequence[runs_lib.Run], suite: suite_lib.Suite) -> dict[str, list[np.ndarray]]:
+  """Returns the curves of the suite's score; see suites.Lines. As in figure 5, all experts' frames are added up."""
+  rows = [curves.rows_of_run(run) for run in group]
+  if runs_lib.is_expert(group[0]):
+    found = suites.of_experts(suite, rows)
+    num_levels = len(runs_lib.by_level(group))
+    return found | {curves.FRAMES: [curve * [num_levels, 1] for curve in found.get(curves.FRAMES, [])]}
+  metric = f'suite_score/{suite.summary}'
+  return {against: [curve for of_run in rows if len(curve := curves.points(of_run, metric, against))]
+          for against in (curves.FRAMES, curves.SECONDS)}
+
+
+def draw_scores(groups: Mapping[str, Sequence[runs_lib.Run]], suite: suite_lib.Suite) -> figure.Figure | None:
+  """Draws the suite's score in training against frames and against hours, with a line per agent. Figures 5 and 6.
+
+  Horizontal lines are the paper's scores, which are from evaluations.
+
+  Args:
+    groups: from `best`.
+    suite: the suite.
+  """
+  lines = {label: _curves(group, suite) for label, group in groups.items()}
+  papers = {label: printed[suite.summary] for label, group in groups.items()
+            if suite.summary in (printed := published.SUMMARIES[suite.name].get(name_of(group[0]), {}))}
+  return suites.draw_scores(suite, lines, papers, f'{suite.name}: training scores of the best agents (figures 5 and 6)',
+                            'environment frames of all levels')
+
+
+def draw_bars(groups: Mapping[str, Sequence[runs_lib.Run]], suite: suite_lib.Suite) -> figure.Figure | None:
+  """Draws the final training score of each level as bars, with marks of the paper's evaluations. Figure B.1.
+
+  Args:
+    groups: from `best`.
+    suite: the suite.
+  """
+  trained = dict(zip(suite.test_levels, suite.levels, strict=True))
+  papers = {label: {trained[level]: score for level, score in printed.items()} for label, group in groups.items()
+            if (printed := published.LEVEL_SCORES[suite.name].get(name_of(group[0])))}
+  return suites.draw_bars(curves.rows_of(groups), papers, suite.summary == 'median',
+                          f'{suite.name}: final training scores per level (figure B.1)')
+
+
+def pictures(runs: Sequence[runs_lib.Run]) -> dict[str, figure.Figure | None]:
+  """Returns the figures by name, for the suites that the runs are on."""
+  found = {}
+  for suite in scores.SUITES.values():
+    groups = best(runs, suite)
+    found[f'impala_{suite.name}'] = draw_scores(groups, suite)
+    found[f'impala_{suite.name}_bars'] = draw_bars(groups, suite)
+  return found
