@@ -28,19 +28,20 @@ def check_address(address: str):
     raise OSError(f'{host} is not a valid host name') from error
 
 
-def take_port(address: str, owner: str, flag: str) -> socket.socket:
+def take_port(address: str, owner: str, flag: str = '') -> socket.socket:
   """Checks that no process uses the port, which gRPC would share, and reserves it in this project.
 
   Args:
     address: HOST:PORT.
     owner: who opens it, for messages.
-    flag: the flag that has the address, for messages.
+    flag: the flag that has the address, if there is one, for messages.
   Returns:
     A lock that keeps others from the port until it is closed.
   Raises:
     PortError: the port is in use.
   """
   _, port = split_address(address)
+  where = f' in --{flag}' if flag else ''
   lock = socket.socket(socket.AF_UNIX)
   try:
     lock.bind(f'\0scalable_agents at port {port}')  # No file. It ends with the process.
@@ -50,8 +51,8 @@ def take_port(address: str, owner: str, flag: str) -> socket.socket:
   except OSError as error:
     lock.close()
     if error.errno != errno.EADDRINUSE:
-      raise PortError(f'{address}: port {port} cannot be opened ({error.strerror}): choose another one in '
-                         f'--{flag}') from error
+      raise PortError(f'{address}: port {port} cannot be opened ({error.strerror}): choose another one'
+                      f'{where}') from error
     raise PortError(f'{address}: port {port} is in use on this machine ({error.strerror}): another {owner}? Stop '
-                       f'it, or choose another port in --{flag}') from error
+                    f'it, or choose another port{where}') from error
   return lock

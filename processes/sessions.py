@@ -21,7 +21,7 @@ def specs(nest) -> list[list]:
   return [[spec.dtype.name, list(spec.shape)] for spec in tf.nest.flatten(nest)]
 
 
-def open_port(job: str, address: str, owner: str, flag: str) -> socket.socket:
+def open_port(job: str, address: str, owner: str, flag: str = '') -> socket.socket:
   """Opens a port at which other processes reach this one, the only task of its job, until the process ends.
 
   It opens on all network interfaces. Must run before TensorFlow computes anything.

@@ -90,7 +90,8 @@ class SequenceReplay(replay_rows.Replay):
 
   def __init__(self, row_spec, state_spec, geometry: Geometry, capacity: int, *, done: Callable[[Any], Any],
                frame_stacks=None, state_offsets=(0,), signals: Callable[[Any], Any] = lambda rows: (),
-               priority_exponent: float = 0., max_times_sampled: int = 0, rate_limit: RateLimit = _NO_LIMIT):
+               priority_exponent: float = 0., max_times_sampled: int = 0, rate_limit: RateLimit = _NO_LIMIT,
+               shared_name: str = ''):
     """Makes an empty replay. The memory of rows is allocated as it fills.
 
     Args:
@@ -107,6 +108,8 @@ class SequenceReplay(replay_rows.Replay):
         are equally likely, and need no priorities.
       max_times_sampled: a sequence leaves the replay when it has been drawn so often. 0: there is no limit.
       rate_limit: keeps samples and inserted sequences in proportion.
+      shared_name: the name under which other processes find the replay, if this process has opened a port; see
+        sharing.py. '': the replay is not shared.
     Raises:
       tf.errors.InvalidArgumentError: an argument is out of its range.
       tf.errors.ResourceExhaustedError: there is not enough memory for so many places.
@@ -127,8 +130,9 @@ class SequenceReplay(replay_rows.Replay):
           state_offsets=list(state_offsets)[:self._num_states], burn_in=geometry.burn_in, length=geometry.length,
           period=geometry.period, cross_episodes=geometry.cross_episodes, capacity=capacity,
           priority_exponent=priority_exponent, max_times_sampled=max_times_sampled, **rate_limit._asdict(),
-          shared_name=ops.unique_name(self.kind))
-    ops.delete_with(self, self._handle)
+          shared_name=shared_name or ops.unique_name(self.kind))
+    if tf.executing_eagerly():  # In a graph, the handle is that of whichever process runs the graph.
+      ops.delete_with(self, self._handle)
 
   def insert(self, stream_id: tf.Tensor, index: tf.Tensor, first_step: tf.Tensor, starts_episode: tf.Tensor, rows,
              states, timeout_seconds: float = 0.) -> Inserted:
@@ -167,7 +171,7 @@ class SequenceReplay(replay_rows.Replay):
             tf.nest.flatten(states), signal_components=self._signals,
             signal_types=[self._rows.types[index] for index in self._signals])
 
-    key, trains, signals = replay_rows.when_available(insert, lambda: self._available(1)[0], timeout_seconds)
+    key, trains, signals = replay_rows.when_available(insert, lambda: bool(self.availability(1)[0]), timeout_seconds)
     key.set_shape([None])
     trains.set_shape([self.geometry.length, None])
     for component, signal in zip(self._signals, signals, strict=True):
@@ -181,7 +185,11 @@ class SequenceReplay(replay_rows.Replay):
       unroll_length: T, steps of the unrolls. Sequences enter the replay with the unroll that completes them.
       timeout_seconds: see `insert`.
     """
-    return writer_lib.Writer(lambda unroll: self.insert(*unroll, timeout_seconds=timeout_seconds), self.row_spec,
+    return self.writer_of(self.insert, unroll_length, timeout_seconds)
+
+  def writer_of(self, insert: Callable[..., Inserted], unroll_length: int, timeout_seconds: float) -> writer_lib.Writer:
+    """Makes a writer that calls another `insert`, with the arguments of that of this replay."""
+    return writer_lib.Writer(lambda unroll: insert(*unroll, timeout_seconds=timeout_seconds), self.row_spec,
                              self.state_spec, self._done, unroll_length, self.geometry.cross_episodes)
 
   def sample(self, batch_size: int, seed, timeout_seconds: float = 0.) -> Sample:
@@ -204,7 +212,7 @@ class SequenceReplay(replay_rows.Replay):
             state_types=[spec.dtype for spec in self._states])
 
     key, probability, age, stream_id, stream_row, padding, trains, rows, earlier, states = replay_rows.when_available(
-        sample, lambda: self._available(batch_size)[1], timeout_seconds)
+        sample, lambda: bool(self.availability(batch_size)[1]), timeout_seconds)
     for vector in (key, probability, age, stream_id, stream_row, padding):
       vector.set_shape([batch_size])
     trains.set_shape([self.geometry.length, batch_size])
@@ -215,10 +223,10 @@ class SequenceReplay(replay_rows.Replay):
                   tf.nest.pack_sequence_as(self.state_spec, states), trains, key, probability, age, stream_id,
                   stream_row, padding)
 
-  def _available(self, batch_size):
-    """Returns whether unrolls may be inserted now, and whether batch_size sequences may be sampled."""
+  def availability(self, batch_size) -> tf.Tensor:
+    """Whether `insert`, and `sample` of batch_size sequences, would not be unavailable now: [2] int64, 0 or 1."""
     with tf.device('/CPU:0'):
-      return ops.sequence_replay_available(self._handle, batch_size).numpy() > 0
+      return ops.sequence_replay_available(self._handle, batch_size)
 
   def update(self, key: tf.Tensor, priority: tf.Tensor):
     """Sets priorities. Keys of sequences that have left the replay are ignored.

@@ -19,7 +19,7 @@ _ARROWS = {  # Package -> the other packages that it may import.
     'actor': 'environments ops processes',
     'learner': 'ops records actor',
     'networks': 'processes actor',
-    'replay': 'ops',
+    'replay': 'ops processes',
     'experience': 'environments ops records processes actor learner replay',
     'training': 'environments records processes actor learner experience',
     'cluster': 'ops records processes actor learner experience training',

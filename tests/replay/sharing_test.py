@@ -1,0 +1,129 @@
+"""Tests of a replay of sequences that several processes share. One process has the replay; this one has the others."""
+
+import math
+import multiprocessing
+
+from absl.testing import absltest
+import numpy as np
+import tensorflow as tf
+
+from scalable_agents.processes import ports
+from scalable_agents.replay import sequence_replay
+from scalable_agents.replay import sharing
+from scalable_agents.tests.actor import waiting
+from scalable_agents.tests.cluster import cluster_testing
+from scalable_agents.tests.suites import ending
+
+_ROW = {'done': tf.TensorSpec([], tf.bool), 'frame': tf.TensorSpec([2], tf.uint8)}
+_STACKS = {'done': 1, 'frame': 3}
+_GEOMETRY = sequence_replay.Geometry(burn_in=2, length=4, period=2)
+_LIMIT = sequence_replay.RateLimit(samples_per_insert=2., tolerance=40., minimum_size=3)
+
+
+def _make(capacity=100, name='', priority_exponent=1.):
+  return sequence_replay.SequenceReplay(
+      _ROW, tf.TensorSpec([3]), _GEOMETRY, capacity, done=lambda row: row['done'], frame_stacks=_STACKS,
+      priority_exponent=priority_exponent, max_times_sampled=0 if priority_exponent else 2,
+      rate_limit=sequence_replay.RateLimit() if priority_exponent else _LIMIT, shared_name=name)
+
+
+def _make_first():
+  return _make(name='first')
+
+
+def _make_limited():
+  return _make(name='limited', priority_exponent=0.)
+
+
+def _serve(address, is_ready, may_end):
+  """Has two replays until may_end."""
+  sharing.open_port(address)
+  replays = [_make_first(), _make_limited()]
+  is_ready.set()
+  may_end.wait()
+  del replays
+
+
+def _unrolls(stream_id, number):
+  """Unrolls of five steps of episodes of seven steps."""
+  random = np.random.RandomState(stream_id)
+  num_rows = 5 * number + 1
+  rows = [{'done': row % 7 == 0, 'frame': random.randint(256, size=2).astype(np.uint8)} for row in range(num_rows)]
+  states = random.rand(num_rows, 1, 3).astype(np.float32)
+  for index in range(number):
+    of_unroll = rows[5 * index:5 * index + 6]
+    batch = {name: np.stack([row[name] for row in of_unroll])[:, np.newaxis] for name in _ROW}
+    yield ([stream_id], [index], [5 * index % 7], batch['done'], batch, states[5 * index:5 * index + 6])
+
+
+class SharingTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    context = multiprocessing.get_context('spawn')
+    is_ready, cls.may_end = context.Event(), context.Event()
+    cls.address = f'localhost:{cls.enterClassContext(cluster_testing.free_port())}'
+    cls.server = context.Process(target=_serve, args=(cls.address, is_ready, cls.may_end), daemon=True)
+    cls.server.start()
+    cls.addClassCleanup(cls.server.kill)
+    assert is_ready.wait(waiting.PATIENCE_SECONDS)
+
+  def _connect(self, make):
+    shared = sharing.SharedReplay(self.address, make)
+    self.addCleanup(shared.close)
+    return shared
+
+  def test_it_has_what_all_have_inserted(self):
+    """The same calls to a replay of this process give the same results."""
+    own, shared = _make(), [self._connect(_make_first) for _ in range(2)]
+    for stream_id, writer in enumerate(shared):
+      for unroll in _unrolls(stream_id, 6):
+        want, got = own.insert(*unroll), writer.insert(*unroll)
+        tf.nest.map_structure(np.testing.assert_array_equal, got, want)
+        priorities = np.arange(len(got.key)) + 1.
+        own.update(want.key, priorities)
+        writer.update(got.key, priorities)
+    for reader in shared:
+      self.assertEqual(reader.statistics()._replace(sampled=0), own.statistics()._replace(sampled=0))
+      for batch_size in (3, 8, 3):
+        tf.nest.map_structure(np.testing.assert_array_equal, reader.sample(batch_size, 5), own.sample(batch_size, 5))
+
+  def test_one_process_waits_for_the_other(self):
+    actor, learner = self._connect(_make_limited), self._connect(_make_limited)
+    with self.assertRaisesRegex(tf.errors.UnavailableError, 'the replay has no sequence to sample yet'):
+      learner.sample(4, 1, timeout_seconds=0.05)
+    sample = waiting.start(learner.sample, 4, 1, math.inf)
+    writer = actor.writer(unroll_length=5)
+    for row in range(36):
+      writer.append({'done': row % 7 == 0, 'frame': np.array([row, row], np.uint8)}, np.full(3, row))
+    drawn = sample()
+    self.assertEqual(drawn.trains.shape, (4, 4))
+    states, first = drawn.states[0], drawn.stream_row + drawn.padding
+    has_state = drawn.padding == 0
+    np.testing.assert_array_equal(states[has_state, 0], first[has_state])
+    np.testing.assert_array_equal(drawn.rows['frame'][drawn.padding, np.arange(4), 0], first)
+
+  def test_says_what_is_wrong(self):
+    other_settings = f'^{self.address}: a replay of this name has other settings: .* capacity100 .* capacity101 '
+    with self.assertRaisesRegex(ValueError, other_settings):
+      sharing.SharedReplay(self.address, lambda: _make(capacity=101, name='first'))
+    with self.assertRaisesRegex(ports.PortError, f'^{self.address}: port .* another replay\\? .* another port$'):
+      sharing.open_port(self.address)
+    with cluster_testing.free_port() as port, self.assertRaises(OSError):
+      sharing.SharedReplay(f'localhost:{port}', _make_first)
+    with self.assertRaisesRegex(ValueError, 'want HOST:PORT'):
+      sharing.SharedReplay('localhost', _make_first)
+
+  def test_z_an_end_of_the_process_is_an_error(self):  # The last test: it ends the process.
+    shared = sharing.SharedReplay(self.address, _make_first, answer_seconds=2.)
+    self.may_end.set()
+    self.server.kill()
+    self.server.join()
+    with self.assertRaises(tf.errors.OpError):
+      shared.sample(3, 1, timeout_seconds=math.inf)
+
+
+if __name__ == '__main__':
+  with ending.abrupt_end():
+    absltest.main()
